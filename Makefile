@@ -1,0 +1,42 @@
+# Everything a clone needs: python3 (3.10 or newer, with venv) and make.
+
+PYTHON ?= python3
+PIP_INDEX ?=
+TORCH_INDEX ?=
+BENCH ?= recovery
+
+VENV_PYTHON := .venv/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench docs environment clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  Variables (make VARIABLE=value ...):"
+	@echo "    PYTHON       the interpreter for .venv, 3.10 or newer (python3)"
+	@echo "    PIP_INDEX    the package index to use instead of pip's own"
+	@echo "    TORCH_INDEX  one more index, for example one with CPU wheels of torch (the plain one brings CUDA)"
+	@echo "    BENCH        the benchmark that make bench runs (recovery)"
+
+demo: environment  ## train a network through a kill, in an Airflow DAG on this machine
+	@$(VENV_PYTHON) -m dags_examples.demo
+
+test: environment  ## lint, types, floors, unit tests, wheel tests, live tests
+	@$(VENV_PYTHON) tools/check.py
+
+lint: environment  ## ruff, mypy and import-linter alone
+	@$(VENV_PYTHON) tools/check.py lint
+
+bench: environment  ## run the benchmark named by BENCH
+	@$(VENV_PYTHON) -m benchmarks.$(BENCH)
+
+docs: environment  ## write the reference and the JSON schemas to docs/reference
+	@$(VENV_PYTHON) -m rallypoint.job.schema docs/reference
+
+environment:  ## create or refresh .venv (the others do it by themselves)
+	@$(PYTHON) tools/environment.py --index "$(PIP_INDEX)" --extra-index "$(TORCH_INDEX)"
+
+clean:  ## remove .venv and everything that was made here
+	rm -rf .venv .make .demo build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

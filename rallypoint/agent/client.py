@@ -1,0 +1,142 @@
+"""Asking the coordinator until there is an answer, whichever coordinator that is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from rallypoint.agent.errors import ConfigError, LostContactError, UnreachableError
+from rallypoint.agent.files import read_json
+from rallypoint.agent.service import Exchange
+from rallypoint.wire.endpoint import Endpoint
+from rallypoint.wire.messages import AgentReport, Reply
+
+__all__ = ["CoordinatorClient", "EndpointSource", "FileEndpoint", "FixedEndpoint"]
+
+log = logging.getLogger("rallypoint.client")
+
+#: Seconds before the first retry; doubled each time up to `_RETRY_LAST`.
+_RETRY_FIRST, _RETRY_LAST = 0.02, 0.5
+
+#: Seconds that an answer may be late, beyond the time for which it may be held back.
+_SLACK = 10.0
+
+#: Seconds after which the endpoint is looked up again although the known one answers: it may have been replaced.
+_LOOK_AGAIN = 5.0
+
+
+class EndpointSource(Protocol):
+    """Where it is written down at which address the coordinator listens."""
+
+    async def read(self) -> Endpoint | None:
+        """Return the newest endpoint, or None while there is none. `term` 0 says that the term is not known."""
+        ...
+
+
+class FileEndpoint:
+    """A file that the coordinator writes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def read(self) -> Endpoint | None:
+        """Read the file in a thread; a file that cannot be read now counts as not there."""
+        try:
+            return await asyncio.to_thread(read_json, Endpoint, self._path)
+        except ConfigError as error:
+            log.warning("%s", error)
+            return None
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+
+class FixedEndpoint:
+    """One address for the whole job."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._endpoint = Endpoint(attempt=0, term=0, host=host, port=port)
+
+    async def read(self) -> Endpoint | None:
+        """Return the address."""
+        return self._endpoint
+
+    def __str__(self) -> str:
+        return self._endpoint.address
+
+
+class CoordinatorClient:
+    """The agent's line to whichever coordinator is the newest. It never talks to one that is older than one it has heard."""
+
+    def __init__(
+        self,
+        *,
+        source: EndpointSource,
+        exchange: Exchange,
+        fence_timeout: float,
+        attempt: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source, self._exchange, self._fence_timeout, self._clock = source, exchange, fence_timeout, clock
+        self._endpoint: Endpoint | None = None
+        self._looked_at = clock()
+        self._heard_at = clock()
+        self._newest = (attempt, 0)
+        self._asked = 0
+
+    async def ask(self, report: AgentReport) -> Reply:
+        """Return the answer of the newest coordinator, after as many tries as it takes.
+
+        Raises `LostContactError` when no coordinator has answered anything for `fence_timeout` seconds, and `UnreachableError`
+        when a try did not work and a newer report was asked with meanwhile: there is no use in trying the old one again.
+        """
+        delay = _RETRY_FIRST
+        self._asked = max(self._asked, report.sequence)
+        while True:
+            try:
+                reply = await self._try(report)
+            except UnreachableError as error:
+                self._endpoint = None
+                if report.sequence < self._asked:
+                    raise
+                left = self._heard_at + self._fence_timeout - self._clock()
+                if left <= 0:
+                    raise LostContactError(f"no coordinator answered for {self._fence_timeout:g} s: {error}") from error
+                log.debug("%s", error)
+                await asyncio.sleep(min(delay, left))
+                delay = min(2 * delay, _RETRY_LAST)
+            else:
+                self._heard_at = self._clock()
+                return reply
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._exchange.close()
+
+    async def _try(self, report: AgentReport) -> Reply:
+        endpoint = await self._find()
+        left = self._heard_at + self._fence_timeout - self._clock()
+        seconds = min(report.hold + _SLACK, max(left, _RETRY_LAST))
+        reply = await self._exchange.exchange(endpoint, report, timeout=seconds)
+        self._refuse_older((reply.fence.attempt, reply.fence.term), endpoint)
+        return reply
+
+    async def _find(self) -> Endpoint:
+        if self._endpoint is None or self._clock() >= self._looked_at + _LOOK_AGAIN:
+            self._endpoint = await self._source.read()
+            self._looked_at = self._clock()
+        if self._endpoint is None:
+            raise UnreachableError(f"{self._source}: no coordinator is named there yet")
+        if self._endpoint.term > 0:
+            self._refuse_older((self._endpoint.attempt, self._endpoint.term), self._endpoint)
+        return self._endpoint
+
+    def _refuse_older(self, theirs: tuple[int, int], endpoint: Endpoint) -> None:
+        if theirs < self._newest:
+            known = f"attempt {self._newest[0]}, term {self._newest[1]} was heard"
+            raise UnreachableError(f"{endpoint.address} speaks for attempt {theirs[0]}, term {theirs[1]}, but {known}")
+        self._newest = theirs

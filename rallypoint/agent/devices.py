@@ -1,0 +1,64 @@
+"""How many workers a node can take, without importing torch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from rallypoint.agent.errors import ConfigError, UsageError
+
+__all__ = ["count_cpus", "count_gpus", "workers_per_node"]
+
+_DRIVER = Path("/proc/driver/nvidia/gpus")
+
+
+def count_cpus() -> int:
+    """Return the number of CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def count_gpus(env: Mapping[str, str], driver: Path = _DRIVER) -> int:
+    """Return the number of NVIDIA GPUs that a worker would see.
+
+    CUDA_VISIBLE_DEVICES decides where it is set (an entry of -1 ends the list, as in CUDA); else the lines of `nvidia-smi -L`;
+    else the folders of the driver.
+    """
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        entries = [entry.strip() for entry in visible.split(",")]
+        return len([e for e in entries if e]) if "-1" not in entries else entries.index("-1")
+    listed = _listed_gpus()
+    if listed is not None:
+        return listed
+    return len(list(driver.iterdir())) if driver.is_dir() else 0
+
+
+def _listed_gpus() -> int | None:
+    if shutil.which("nvidia-smi") is None:
+        return None
+    try:
+        told = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return sum(line.startswith("GPU ") for line in told.splitlines())
+
+
+def workers_per_node(text: str, env: Mapping[str, str]) -> int:
+    """Return the number that `--nproc-per-node` means.
+
+    A number; `cpu`: one per CPU; `gpu`: one per GPU; `auto`: one per GPU, or per CPU where there is none.
+    Raises `UsageError` for anything else, `ConfigError` for `gpu` without one.
+    """
+    if text == "cpu":
+        return count_cpus()
+    if text in ("gpu", "auto"):
+        gpus = count_gpus(env)
+        if gpus == 0 and text == "gpu":
+            raise ConfigError("--nproc-per-node gpu: no NVIDIA GPU is visible here; give a number, cpu or auto")
+        return gpus or count_cpus()
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise UsageError(f"--nproc-per-node {text}: not allowed; expected a number from 1, cpu, gpu or auto")

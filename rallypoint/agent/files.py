@@ -1,0 +1,60 @@
+"""Reading and replacing small files so that a reader sees the old or the new one, never a part, also after a power cut."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TypeVar
+
+from rallypoint.agent.errors import ConfigError
+from rallypoint.wire import codec
+
+__all__ = ["read_json", "read_secret", "replace_durably"]
+
+T = TypeVar("T")
+
+
+def replace_durably(path: Path, text: str) -> None:
+    """Replace `path` with `text`: written beside it, flushed to the disk, renamed; raises `OSError`."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def read_json(cls: type[T], path: Path) -> T | None:
+    """Return the wire value in `path`, or None when there is no such file; raises `ConfigError` when it is none of ours."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        return codec.loads(cls, text)
+    except codec.WireError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def read_secret(path: Path) -> str:
+    """Return the secret in `path`; raises `ConfigError` when it is missing or empty."""
+    try:
+        secret = path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigError(f"--secret-file {path}: cannot be read: {error.strerror}") from error
+    if not secret:
+        raise ConfigError(f"--secret-file {path}: is empty; it must hold the job's secret")
+    return secret

@@ -1,0 +1,62 @@
+"""The few calls of Linux that Python has no name for."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["become_subreaper", "children", "die_with_parent"]
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def _load_prctl() -> Callable[[int, int, int, int, int], int] | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong]
+    prctl.restype = ctypes.c_int
+    function: Callable[[int, int, int, int, int], int] = prctl
+    return function
+
+
+# Looked up before any fork: between fork and exec nothing may be imported or allocated that another thread could hold locked.
+_prctl = _load_prctl()
+
+
+def become_subreaper() -> bool:
+    """Make this process the parent of its orphaned descendants, so that it sees their end; return whether that worked."""
+    return _prctl is not None and _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+
+
+def die_with_parent() -> Callable[[], None]:
+    """Return a `preexec_fn` after which the child is killed when the thread that forked it ends.
+
+    It forces a fork where a spawn would do, about 2 ms instead of 0.2 ms: the price of workers that never outlive their agent.
+    A parent that died before the call is noticed by its number: an orphan has another parent.
+    """
+    parent = os.getpid()
+
+    def prepare() -> None:
+        if _prctl is not None:
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:
+                os._exit(128 + signal.SIGKILL)
+
+    return prepare
+
+
+def children() -> tuple[int, ...]:
+    """Return the process numbers of our children; empty where the kernel does not tell."""
+    found: list[int] = []
+    for task in Path("/proc/self/task").glob("*/children"):
+        try:
+            found += map(int, task.read_text(encoding="ascii").split())
+        except (OSError, ValueError):  # the thread has ended meanwhile
+            continue
+    return tuple(found)

@@ -1,0 +1,99 @@
+"""Per-rank log files, which workers write by themselves: they lose nothing when their agent ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rallypoint.agent.errors import ConfigError
+from rallypoint.wire.plan import Plan
+
+__all__ = ["STDERR", "STDOUT", "OpenLogs", "RankLogs", "Streams", "open_logs"]
+
+#: Bits of torchrun's numbers for streams: `0` none, `1` stdout, `2` stderr, `3` both.
+STDOUT, STDERR = 1, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Streams:
+    """What goes where, by local rank; `redirects` and `tee` hold for the ranks that have no number of their own.
+
+    Attributes:
+        redirects: streams that go to a file.
+        tee: streams that go to a file and, with a prefix, to the console.
+        console: local ranks whose output may reach the console; None is all.
+    """
+
+    redirects: int = 0
+    tee: int = 0
+    redirects_of: Mapping[int, int] = field(default_factory=dict)
+    tee_of: Mapping[int, int] = field(default_factory=dict)
+    console: frozenset[int] | None = None
+
+    @classmethod
+    def from_plan(cls, plan: Plan) -> Streams:
+        """Return what a plan says for all ranks."""
+        return cls(redirects=plan.redirects, tee=plan.tee)
+
+    def teed(self, local_rank: int) -> int:
+        """Return the streams of `local_rank` that are copied to the console."""
+        return self.tee_of.get(local_rank, 0 if self.tee_of else self.tee) if self._shown(local_rank) else 0
+
+    def filed(self, local_rank: int) -> int:
+        """Return the streams of `local_rank` that go to a file: those that must not reach the console too."""
+        redirected = self.redirects_of.get(local_rank, 0 if self.redirects_of else self.redirects)
+        teed = self.tee_of.get(local_rank, 0 if self.tee_of else self.tee)
+        return redirected | teed if self._shown(local_rank) else STDOUT | STDERR
+
+    def _shown(self, local_rank: int) -> bool:
+        return self.console is None or local_rank in self.console
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankLogs:
+    """Files of one rank in one round; `out` and `err` are None where the stream is not redirected."""
+
+    out: Path | None
+    err: Path | None
+    error_file: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenLogs:
+    """The files of one rank while its process is started; `close` them then."""
+
+    paths: RankLogs
+    out: int | None
+    err: int | None
+
+    def close(self) -> None:
+        """Close our copies."""
+        for fd in (self.out, self.err):
+            if fd is not None:
+                os.close(fd)
+
+
+def open_logs(folder: Path, rank: int, filed: int) -> OpenLogs:
+    """Open the files of one rank in the folder of the round; raises `ConfigError` when they cannot be written."""
+    base = folder / f"rank-{rank}"
+    paths = RankLogs(
+        out=base.with_suffix(".out") if filed & STDOUT else None,
+        err=base.with_suffix(".err") if filed & STDERR else None,
+        error_file=base.with_suffix(".error.json"),
+    )
+    out = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        out = _open(paths.out)
+        return OpenLogs(paths=paths, out=out, err=_open(paths.err))
+    except OSError as error:
+        if out is not None:
+            os.close(out)
+        raise ConfigError(f"log folder {folder}: cannot be written: {error.strerror}") from error
+
+
+def _open(path: Path | None) -> int | None:
+    # O_APPEND: several processes of one rank may write, and none must overwrite another.
+    return None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -1,0 +1,411 @@
+"""The rendezvous: who is in the world, when a round is closed, and when it is over. Pure; `now` is an argument.
+
+Theory of operation
+===================
+
+Agents say everything that is true of them (`AgentReport`), again and again; the coordinator keeps the last report of each
+(`Peer`) and answers from the state alone (`answer`). So there is no conversation to lose track of: a report or an answer that
+was lost is simply repeated, and a coordinator that was just started knows all it needs after one report of each agent.
+
+The state is one of four. FORMING: agents wait for a round. RUNNING: a round is closed and its world trains. SUCCEEDED and
+FAILED: there is a verdict, and every agent that asks is told to stop.
+
+A round is closed when every living member of the last world is back (it may still be stopping its workers), and
+
+- the largest world that is allowed has gathered, or
+- at least `min_nodes` have, and either this is not the first round (whoever is alive is back: nobody else is worth waiting
+  for; who returns later makes the world grow) or the last call is over.
+
+A round is broken when a worker ends badly (which the restart budget pays for), when a member is lost (its lease is over, or its
+connection broke and it did not come back within `DISCONNECT_GRACE`), when one leaves, or when somebody waits who would make
+the world larger; only the first costs anything. Everyone is then told to regroup.
+
+A rank whose peer vanished fails too, and may be heard first. While a member is out of touch, or all that is told is of lost
+connections, the failure is kept as an echo: a lost node or another rank's own failure takes its place, and only if neither
+shows within the grace, or before the next round is closed, the echo itself is charged.
+
+Deadlines are counted on the coordinator's own clock; clocks of two machines are never compared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from rallypoint.agent import telling
+from rallypoint.agent.culprit import is_collateral
+from rallypoint.agent.peers import Peer, Settings, State, accept, living, members, outstanding, with_peer, world_of
+from rallypoint.supervision.budget import Budget
+from rallypoint.wire.incident import Cause, Incident, IncidentId, Rung
+from rallypoint.wire.messages import (
+    MESSAGES_VERSION,
+    AgentReport,
+    AgentState,
+    Assignment,
+    Refusal,
+    Regroup,
+    Reply,
+    Stop,
+)
+from rallypoint.wire.status import JobState, JobStatus, Outcome, Verdict
+
+__all__ = [
+    "DISCONNECT_GRACE",
+    "Settings",
+    "State",
+    "answer",
+    "deadline",
+    "disconnected",
+    "dismissed",
+    "new",
+    "receive",
+    "refusal",
+    "status",
+    "tick",
+    "told",
+]
+
+#: Seconds after which an agent whose connection broke, and that did not ask again, is lost. A living agent asks again within
+#: milliseconds, so this is the reaction time to a killed node; a silent host is noticed by `node_lease` only.
+DISCONNECT_GRACE = 1.0
+
+
+def new(
+    settings: Settings, *, job: str, uid: str, attempt: int, term: int, now: float, previous: JobStatus | None = None
+) -> State:
+    """Return the state of a coordinator that just started.
+
+    With the `previous` status of the same attempt it takes over: the members of the last world have a full lease to speak up,
+    and until then the round goes on as if nothing had happened.
+    """
+    state = State.fresh(settings, job=job, uid=uid, attempt=attempt, term=term, now=now)
+    if previous is None or previous.uid != uid or previous.fence.attempt != attempt:
+        return telling.event(state, "coordinator", f"term {term} started", now)
+    settled = all(incident.healed_at is not None for incident in previous.incidents)
+    state = dataclasses.replace(
+        state,
+        fence=dataclasses.replace(state.fence, round=previous.fence.round),
+        state=previous.state,
+        world=previous.world,
+        store=previous.store,
+        round_step=previous.progress.step if settled else None,
+        incidents=previous.incidents,
+        events=previous.events,
+        progress=previous.progress,
+        verdict=previous.verdict,
+        peers={m.agent: Peer.recalled(m, previous, now) for m in previous.world},
+    )
+    return telling.event(state, "coordinator", f"term {term} took over in round {previous.fence.round}", now)
+
+
+# --- What is said to us ----------------------------------------------------------------------------------------------------
+
+
+def refusal(state: State, report: AgentReport) -> Refusal | None:
+    """Return why a report cannot be taken, or None when it can."""
+    if report.version != MESSAGES_VERSION:
+        return Refusal(fence=state.fence, reason=f"protocol version {report.version}, not {MESSAGES_VERSION}", stale=True)
+    if report.job != state.job:
+        return Refusal(fence=state.fence, reason=f"job {report.job!r}, but this is {state.job!r}", stale=True)
+    if report.fence.attempt not in (0, state.fence.attempt):
+        reason = f"attempt {report.fence.attempt}, but this is attempt {state.fence.attempt}"
+        return Refusal(fence=state.fence, reason=reason, stale=report.fence.attempt < state.fence.attempt)
+    if report.fence.term > state.fence.term:
+        reason = f"term {report.fence.term} has taken over from term {state.fence.term}"
+        return Refusal(fence=state.fence, reason=reason, stale=False)
+    return _slot_refusal(state, report)
+
+
+def _slot_refusal(state: State, report: AgentReport) -> Refusal | None:
+    if report.node < 0 or report.agent in state.peers:
+        return None
+    holder = next((p for p in state.peers.values() if p.node == report.node), None)
+    if holder is None or report.incarnation > holder.incarnation:
+        return None
+    if report.incarnation < holder.incarnation:
+        reason = f"incarnation {holder.incarnation} of node {report.node} has replaced incarnation {report.incarnation}"
+        return Refusal(fence=state.fence, reason=reason, stale=True)
+    if holder.gone_at is not None:
+        return None
+    reason = f"node {report.node} is taken by agent {holder.report.agent} on {holder.report.host}"
+    return Refusal(fence=state.fence, reason=reason, stale=False)
+
+
+def receive(state: State, report: AgentReport, now: float) -> State:
+    """Take over what an agent says of itself; ask `refusal` first."""
+    state, replaced = accept(state, report, now)
+    if replaced is not None:
+        state = _lose(state, replaced, "was replaced", now)
+    state = telling.progress(state, report, now)
+    return tick(state, now)
+
+
+def disconnected(state: State, agent: str, now: float) -> State:
+    """Note that an agent's connection broke while it waited for an answer."""
+    peer = state.peers.get(agent)
+    if peer is None or peer.gone_at is not None:
+        return state
+    return with_peer(state, dataclasses.replace(peer, gone_at=now))
+
+
+def told(state: State, agent: str) -> State:
+    """Note that an agent was told the verdict."""
+    peer = state.peers.get(agent)
+    return state if peer is None else with_peer(state, dataclasses.replace(peer, told=True))
+
+
+def dismissed(state: State) -> bool:
+    """Return whether there is a verdict and every living agent was told."""
+    return state.verdict is not None and all(peer.told for peer in living(state))
+
+
+# --- What follows from it --------------------------------------------------------------------------------------------------
+
+
+def tick(state: State, now: float) -> State:
+    """Draw every conclusion that is due at `now`."""
+    for peer in tuple(state.peers.values()):
+        if now >= _expires(state, peer):
+            state = _lose(state, peer, _how_lost(peer), now)
+    if state.verdict is None and state.state is JobState.RUNNING:
+        state = _judge_round(state, now)
+    if state.verdict is None and state.echoes:
+        state = _judge_echoes(state, now)
+    if state.verdict is None and state.state is JobState.FORMING:
+        state = _form(state, now)
+    return state
+
+
+def deadline(state: State) -> float | None:
+    """Return when `tick` has something to conclude even if nobody says anything, or None."""
+    times = [_expires(state, peer) for peer in state.peers.values()]
+    if state.echoes:
+        times.append(state.echo_since + DISCONNECT_GRACE)
+    if state.verdict is None and state.state is JobState.FORMING and not outstanding(state):
+        if state.enough_since is None:
+            times.append(state.forming_since + state.settings.join_timeout)
+        else:
+            times.append(state.enough_since + state.settings.last_call)
+    return min(times, default=None)
+
+
+def _expires(state: State, peer: Peer) -> float:
+    lease = peer.heard_at + state.settings.node_lease
+    return lease if peer.gone_at is None else min(lease, peer.gone_at + DISCONNECT_GRACE)
+
+
+def _how_lost(peer: Peer) -> str:
+    return "said nothing for its whole lease" if peer.gone_at is None else "closed its connection and did not come back"
+
+
+def _lose(state: State, peer: Peer, how: str, now: float) -> State:
+    """Forget an agent that is gone; if it was in the world, the round is over and somebody is to blame."""
+    state = dataclasses.replace(state, peers={k: p for k, p in state.peers.items() if k != peer.report.agent})
+    member = next((m for m in state.world if m.agent == peer.report.agent), None)
+    if member is None or state.verdict is not None or peer.report.state is AgentState.LEAVING:
+        return state
+    left = [m for m in state.world if m.agent != member.agent]
+    world_goes_on = len(left) >= state.settings.min_nodes
+    incident = Incident(
+        id=IncidentId(attempt=state.fence.attempt, round=0, node=peer.node, sequence=peer.incarnation),
+        cause=Cause.NODE,
+        rung=Rung.ELASTIC_TRAINING if world_goes_on else Rung.RECOVER,
+        reason=f"node {peer.node} on {peer.report.host} {how}",
+        culprit=telling.lost_node(peer, now),
+        detected_at=now,
+        last_step=telling.last_step(state),
+    )
+    # Whatever failed in the same round failed because of this.
+    state = dataclasses.replace(telling.incident(state, incident), echoes=())
+    return _break(state, incident.reason, now)
+
+
+def _judge_round(state: State, now: float) -> State:
+    """Decide whether the running round is over, and how."""
+    here = members(state)
+    failed = [p for p in here if p.report.round == state.fence.round and _ended_badly(p.report)]
+    if failed and _may_be_echoes(state, failed):
+        state = dataclasses.replace(state, echoes=tuple(failed), echo_since=now)
+        return _break(state, telling.process_incident(state, failed, now).reason, now)
+    if failed:
+        return _fail_round(state, failed, now)
+    leaving = next((p for p in here if p.report.state is AgentState.LEAVING), None)
+    if leaving is not None:
+        return _scale(state, leaving, f"node {leaving.node} leaves: {leaving.report.reason or 'it was asked to'}", now)
+    if len(here) == len(state.world) and all(p.report.state is AgentState.DONE for p in here):
+        message = f"{len(here)} nodes, {sum(m.local_world_size for m in state.world)} ranks ended well"
+        return telling.verdict(state, Verdict(outcome=Outcome.SUCCEEDED, reason="Completed", message=message), now)
+    return _grow(telling.healed(state, now), now)
+
+
+def _ended_badly(report: AgentReport) -> bool:
+    # An agent that waits although the round runs has dropped out of it: what it says failed, failed.
+    return report.state in (AgentState.FAILED, AgentState.WAITING)
+
+
+def _may_be_echoes(state: State, failed: list[Peer]) -> bool:
+    """Return whether somebody else may be to blame: a member is out of touch, or all that is told is of lost connections."""
+    failures = [failure for peer in failed for failure in peer.report.failures]
+    return any(p.gone_at is not None for p in members(state)) or (bool(failures) and all(map(is_collateral, failures)))
+
+
+def _judge_echoes(state: State, now: float) -> State:
+    """Charge the fault behind the echoes once it is told; for want of one, the echoes themselves."""
+    told = [p for p in members(state) if p.report.round == state.fence.round and p.report.failures]
+    causes = [p for p in told if not all(map(is_collateral, p.report.failures))]
+    if causes and all(p.gone_at is None for p in members(state)):
+        return _fail_round(dataclasses.replace(state, echoes=()), causes, now)
+    return _charge_echoes(state, now) if now >= state.echo_since + DISCONNECT_GRACE else state
+
+
+def _charge_echoes(state: State, now: float) -> State:
+    return _fail_round(dataclasses.replace(state, echoes=()), list(state.echoes), now) if state.echoes else state
+
+
+def _fail_round(state: State, failed: list[Peer], now: float) -> State:
+    incident = telling.process_incident(state, failed, now)
+    limit = state.settings.max_restarts
+    budget = Budget(cause=Cause.PROCESS, limit=limit)
+    told = telling.incident(state, incident)
+    if not budget.exceeded(told.incidents, state.fence.attempt):
+        return _break(told, incident.reason, now)
+    state = telling.incident(state, dataclasses.replace(incident, rung=Rung.EXIT))
+    spent = "no restart is allowed" if limit == 0 else f"all {limit} restarts are spent"
+    verdict = Verdict(
+        outcome=Outcome.FAILED, reason="WorkersFailed", message=f"{incident.reason}; {spent}", culprit=incident.culprit
+    )
+    return telling.verdict(state, verdict, now)
+
+
+def _scale(state: State, peer: Peer, reason: str, now: float) -> State:
+    incident = Incident(
+        id=IncidentId(attempt=state.fence.attempt, round=state.fence.round, node=peer.node, sequence=peer.incarnation),
+        cause=Cause.SCALE,
+        rung=Rung.ELASTIC_TRAINING,
+        reason=reason,
+        detected_at=now,
+        last_step=telling.last_step(state),
+    )
+    return _break(telling.incident(state, incident), reason, now)
+
+
+def _grow(state: State, now: float) -> State:
+    waiting = [p for p in living(state) if p.report.state is AgentState.WAITING and p not in members(state)]
+    if not waiting or any(p.report.state is AgentState.DONE for p in members(state)):
+        return state
+    if state.settings.usable(len(state.world) + len(waiting)) <= len(state.world):
+        return state
+    nodes = ", ".join(str(p.node) for p in sorted(waiting, key=lambda p: p.node))
+    return _scale(state, waiting[0], f"node {nodes} joins", now)
+
+
+def _break(state: State, reason: str, now: float) -> State:
+    """End the running round: everyone is told to regroup."""
+    if state.state is not JobState.RUNNING:
+        return state
+    state = dataclasses.replace(state, state=JobState.FORMING, broken=reason, forming_since=now, enough_since=None)
+    return telling.event(state, "regroup", reason, now)
+
+
+def _form(state: State, now: float) -> State:
+    """Close a round if it is time, or give up if it is too late."""
+    waiting = [p for p in living(state) if p.report.state is AgentState.WAITING]
+    usable = state.settings.usable(len(waiting))
+    if outstanding(state):
+        return state
+    if usable >= state.settings.min_nodes and state.enough_since is None:
+        state = dataclasses.replace(state, enough_since=now)
+    if usable < state.settings.min_nodes:
+        state = dataclasses.replace(state, enough_since=None)
+        return _give_up(state, waiting, now) if now >= state.forming_since + state.settings.join_timeout else state
+    full = usable == state.settings.usable(state.settings.max_nodes)
+    called = state.enough_since is not None and now >= state.enough_since + state.settings.last_call
+    return _close(state, waiting, usable, now) if full or called or state.world else state
+
+
+def _give_up(state: State, waiting: list[Peer], now: float) -> State:
+    bounds = f"{state.settings.min_nodes} to {state.settings.max_nodes}"
+    message = (
+        f"{len(waiting)} of {bounds} nodes joined within the join time-out of {state.settings.join_timeout:g} s"
+        f" (rendezvous.join_timeout)"
+    )
+    return telling.verdict(state, Verdict(outcome=Outcome.FAILED, reason="RendezvousTimeout", message=message), now)
+
+
+def _close(state: State, waiting: list[Peer], usable: int, now: float) -> State:
+    """Close the next round with `usable` of the waiting agents; members of the last world come first."""
+    state = _charge_echoes(state, now)
+    if state.verdict is not None:
+        return state
+    known = {m.agent for m in state.world}
+    chosen = sorted(waiting, key=lambda p: (p.report.agent not in known, p.node))[:usable]
+    chosen.sort(key=lambda p: p.node)
+    fence = state.fence.with_round(state.fence.round + 1)
+    state = dataclasses.replace(
+        state,
+        fence=fence,
+        state=JobState.RUNNING,
+        world=world_of(chosen),
+        store=chosen[0].report.store,
+        broken="",
+        enough_since=None,
+        round_step=None,
+    )
+    size = sum(m.local_world_size for m in state.world)
+    return telling.event(state, "round", f"round {fence.round}: {len(chosen)} nodes, {size} ranks", now)
+
+
+# --- What we say -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asking:
+    state: State
+    peer: Peer
+
+    @property
+    def current(self) -> bool:
+        """It speaks of the round that is running, or was running last."""
+        return self.peer.report.round == self.state.fence.round
+
+
+def answer(state: State, agent: str) -> Reply | None:
+    """Return what there is to say to an agent, or None while there is nothing."""
+    if state.verdict is not None:
+        return Stop(fence=state.fence, verdict=state.verdict)
+    peer = state.peers.get(agent)
+    if peer is None or peer.report.state is AgentState.LEAVING:
+        return None
+    asking = _Asking(state=state, peer=peer)
+    if peer.report.state is AgentState.WAITING:
+        return _assignment(asking)
+    if state.state is JobState.FORMING:
+        return Regroup(fence=state.fence, reason=state.broken or "a new round is forming")
+    if asking.current and any(m.agent == agent for m in state.world):
+        return None
+    return Regroup(fence=state.fence, reason=f"the world went on to round {state.fence.round}")
+
+
+def _assignment(asking: _Asking) -> Assignment | None:
+    state, peer = asking.state, asking.peer
+    member = next((m for m in state.world if m.agent == peer.report.agent), None)
+    if state.state is not JobState.RUNNING or member is None or asking.current:
+        return None
+    spent = Budget(cause=Cause.PROCESS, limit=state.settings.max_restarts).spent(state.incidents, state.fence.attempt)
+    return Assignment(
+        fence=state.fence,
+        node=member.node,
+        group_rank=member.group_rank,
+        group_world_size=len(state.world),
+        first_rank=member.first_rank,
+        world_size=sum(m.local_world_size for m in state.world),
+        store=state.store,
+        restart_count=spent,
+        max_restarts=state.settings.max_restarts,
+        digest=telling.digest(state),
+    )
+
+
+def status(state: State, now: float) -> JobStatus:
+    """Return what is true of the job, to be published."""
+    return telling.status(state, now)

@@ -1,0 +1,176 @@
+"""One round on one node: its workers, their logs, their shared memory of progress."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rallypoint.agent.errors import ConfigError
+from rallypoint.agent.logs import STDERR, STDOUT, OpenLogs, Streams, open_logs
+from rallypoint.agent.spawner import Command
+from rallypoint.agent.tee import DEFAULT_PREFIX, Tail, Tee, prefix_of
+from rallypoint.agent.worker_env import Place, worker_argv, worker_env
+from rallypoint.agent.workers import Worker, WorkerGroup
+from rallypoint.wire.messages import Assignment, WorkerReport
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.progress import ProgressFile, ProgressSlot
+
+__all__ = ["NodeConfig", "Round", "StartError"]
+
+
+class StartError(Exception):
+    """A worker could not be started; it counts as one that ended badly."""
+
+    def __init__(self, worker: Worker, reason: str) -> None:
+        super().__init__(reason)
+        self.worker, self.reason = worker, reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeConfig:
+    """What a node agent is started with.
+
+    Attributes:
+        plan: of the job.
+        attempt, node, incarnation: which attempt, slot (-1: any) and replacement this is.
+        host: name or address under which the other nodes reach this one.
+        folder: for shared memory files; `log_folder` for the workers' logs.
+        streams: what goes to a file and what to the console.
+        prefix: template of the console's line prefix.
+    """
+
+    plan: Plan
+    attempt: int
+    node: int
+    incarnation: int
+    host: str
+    folder: Path
+    log_folder: Path
+    streams: Streams
+    prefix: str = DEFAULT_PREFIX
+
+
+class Round:
+    """The round whose workers run or are stopped; reused for the next."""
+
+    def __init__(self, config: NodeConfig, group: WorkerGroup) -> None:
+        self._config, self._group = config, group
+        self._tee = Tee()
+        self._progress: ProgressFile | None = None
+        self._progress_path: Path | None = None
+        self._workers: list[Worker] = []
+        self._last: dict[int, ProgressSlot] = {}
+
+    async def start(self, assignment: Assignment, ended: Callable[[Worker], None]) -> None:
+        """Start the workers.
+
+        Raises `ConfigError` when logs or shared memory cannot be written, `StartError` when a worker cannot be started.
+        """
+        path = self._config.folder / f"progress-{assignment.fence.round}.bin"
+        slots = self._config.plan.nproc_per_node
+        folder = self._config.log_folder / f"round-{assignment.fence.round}"
+        ranks = range(assignment.first_rank, assignment.first_rank + slots)
+        self._progress, logs = await asyncio.to_thread(_prepare, path, folder, ranks, self._config.streams)
+        self._progress_path, self._workers, self._last = path, [], {}
+        try:
+            for local_rank, opened in enumerate(logs):
+                place = Place(
+                    assignment=assignment, local_rank=local_rank, error_file=opened.paths.error_file, progress_file=path
+                )
+                await self._start_one(place, opened, ended)
+        finally:
+            for opened in logs:
+                opened.close()
+
+    async def _start_one(self, place: Place, opened: OpenLogs, ended: Callable[[Worker], None]) -> None:
+        plan = self._config.plan
+        worker = Worker(place=place, logs=opened.paths)
+        self._workers.append(worker)
+        argv = worker_argv(plan, place.local_rank, os.environ)
+        env = worker_env(os.environ, plan, place)
+        command = Command(argv=argv, env=env, cwd=plan.workdir, stdout=opened.out, stderr=opened.err)
+        try:
+            await self._group.start(worker, command, ended)
+        except OSError as error:
+            where = f" (in {plan.workdir})" if plan.workdir else ""
+            raise StartError(worker, f"{argv[0]}{where} cannot be started: {error.strerror}: {error.filename}") from error
+        self._copy(worker)
+
+    def _copy(self, worker: Worker) -> None:
+        place, streams = worker.place, self._config.streams
+        prefix = prefix_of(self._config.prefix, role=self._config.plan.role, rank=place.rank, local_rank=place.local_rank)
+        teed = streams.teed(place.local_rank)
+        if teed & STDOUT and worker.logs.out is not None:
+            self._tee.add(Tail(path=worker.logs.out, prefix=prefix, to=sys.stdout.buffer))
+        if teed & STDERR and worker.logs.err is not None:
+            self._tee.add(Tail(path=worker.logs.err, prefix=prefix, to=sys.stderr.buffer))
+
+    def reports(self) -> tuple[WorkerReport, ...]:
+        """Return the last word of each worker of the round, whether it lives or not, until the next round starts.
+
+        The last step before a fault counts most, and the first report that tells it may be lost.
+        """
+        return tuple(self._report(worker) for worker in self._workers)
+
+    def _report(self, worker: Worker) -> WorkerReport:
+        local_rank = worker.place.local_rank
+        slot = self._read(local_rank)
+        return WorkerReport(
+            local_rank=local_rank,
+            pid=worker.pid,
+            step=slot.step,
+            resumed_from=slot.resumed_from,
+            liveness=slot.liveness,
+            checkpoint=slot.checkpoint,
+            metrics=_numbers(slot.metrics),
+        )
+
+    def _read(self, local_rank: int) -> ProgressSlot:
+        slot = None
+        if self._progress is not None:
+            # A worker is the user's code: what it scribbles into the shared file must not end its agent.
+            with contextlib.suppress(ValueError):
+                slot = self._progress.read(local_rank)
+        if slot is not None:
+            self._last[local_rank] = slot
+        return self._last.get(local_rank, ProgressSlot())
+
+    async def finish(self) -> None:
+        """Let the last lines out and drop the shared memory; the logs stay."""
+        await self._tee.finish()
+        self.reports()  # the last look into the shared memory
+        progress, path = self._progress, self._progress_path
+        self._progress = self._progress_path = None
+        if progress is not None and path is not None:
+            progress.close()
+            await asyncio.to_thread(path.unlink, missing_ok=True)
+
+
+def _numbers(metrics: object) -> dict[str, float]:
+    """Keep what the wire can carry of metrics that a worker wrote."""
+    if not isinstance(metrics, dict):
+        return {}
+    return {str(name): float(value) for name, value in metrics.items() if isinstance(value, (int, float))}
+
+
+def _prepare(path: Path, folder: Path, ranks: range, streams: Streams) -> tuple[ProgressFile, list[OpenLogs]]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        progress = ProgressFile.create(path, len(ranks))
+    except OSError as error:
+        raise ConfigError(f"folder {path.parent}: {path.name} cannot be written: {error.strerror}") from error
+    opened: list[OpenLogs] = []
+    try:
+        for local_rank, rank in enumerate(ranks):
+            opened.append(open_logs(folder, rank, streams.filed(local_rank)))
+    except ConfigError:
+        progress.close()
+        for logs in opened:
+            logs.close()
+        raise
+    return progress, opened

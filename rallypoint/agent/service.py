@@ -1,0 +1,47 @@
+"""What a transport carries: the coordinator as a service on one side, one exchange with it on the other.
+
+HTTP is the transport today (`http_server.py`, `http_client.py`); another one needs these two protocols and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rallypoint.wire.endpoint import Endpoint
+from rallypoint.wire.messages import AgentReport, Reply
+from rallypoint.wire.status import JobStatus
+
+__all__ = ["BODY_LIMIT", "MAX_HOLD", "CoordinatorService", "Exchange"]
+
+#: Bytes of the largest message that is read.
+BODY_LIMIT = 1 << 20
+
+#: Seconds for which an answer is held back at the most, whatever was asked for.
+MAX_HOLD = 60.0
+
+
+class CoordinatorService(Protocol):
+    """What a server calls. It has checked the token and the size of the message before."""
+
+    async def report(self, report: AgentReport) -> Reply:
+        """Take a report and return the answer, after `report.hold` seconds, a few more where it must be written first.
+
+        Cancelling the call says that the connection of the agent broke while it waited.
+        """
+        ...
+
+    def status(self) -> JobStatus:
+        """Return what is true of the job now."""
+        ...
+
+
+class Exchange(Protocol):
+    """What a client calls."""
+
+    async def exchange(self, endpoint: Endpoint, report: AgentReport, *, timeout: float) -> Reply:
+        """Send a report and return the answer; raises `UnreachableError`, also after `timeout` seconds without one."""
+        ...
+
+    async def close(self) -> None:
+        """Close what is open. An exchange under way ends with `UnreachableError`."""
+        ...

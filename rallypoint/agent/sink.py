@@ -1,0 +1,90 @@
+"""Where the coordinator publishes its status."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Protocol
+
+from rallypoint.agent.errors import ConfigError, StaleError
+from rallypoint.agent.files import read_json, replace_durably
+from rallypoint.wire import codec
+from rallypoint.wire.status import JobStatus
+
+__all__ = ["FileSink", "MemorySink", "StatusSink", "read_status", "refuse_later"]
+
+log = logging.getLogger("rallypoint.sink")
+
+
+class StatusSink(Protocol):
+    """One place for one job."""
+
+    async def publish(self, status: JobStatus) -> None:
+        """Return when `status` is durable.
+
+        Raises `StaleError` when a later attempt or term has published there, `OSError` when it does not work now.
+        """
+        ...
+
+
+class MemorySink:
+    """For a coordinator that nobody restarts: it ends with the process."""
+
+    def __init__(self) -> None:
+        self.last: JobStatus | None = None
+
+    async def publish(self, status: JobStatus) -> None:
+        """Remember the status."""
+        self.last = status
+
+
+class FileSink:
+    """A file that is replaced as a whole."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._ours: tuple[int, int] | None = None
+
+    async def publish(self, status: JobStatus) -> None:
+        """Write the file in a thread; see `StatusSink`."""
+        await asyncio.to_thread(self._write, status)
+
+    def _write(self, status: JobStatus) -> None:
+        if self._mark() != self._ours:
+            refuse_later(read_status(self._path), status, self._path)
+        replace_durably(self._path, codec.dumps(status, indent=1) + "\n")
+        self._ours = self._mark()
+
+    def _mark(self) -> tuple[int, int] | None:
+        try:
+            seen = self._path.stat()
+        except FileNotFoundError:
+            return None
+        return seen.st_ino, seen.st_mtime_ns
+
+
+def read_status(path: Path) -> JobStatus | None:
+    """Return the status in `path`, or None when there is none; one that makes no sense is moved aside, to `NAME.unreadable`.
+
+    Raises `ConfigError` when the file itself cannot be read, and `OSError` when it cannot be moved.
+    """
+    try:
+        return read_json(JobStatus, path)
+    except ConfigError as error:
+        if not isinstance(error.__cause__, codec.WireError):
+            raise
+        aside = path.with_name(f"{path.name}.unreadable")
+        path.replace(aside)
+        log.warning("%s; moved to %s, going on without it", error, aside)
+        return None
+
+
+def refuse_later(known: JobStatus | None, status: JobStatus, path: Path) -> None:
+    """Raise `StaleError` when `known` was published by a later attempt or term of the same job."""
+    if known is None or known.uid != status.uid:
+        return
+    theirs, ours = (known.fence.attempt, known.fence.term), (status.fence.attempt, status.fence.term)
+    if theirs > ours:
+        later = f"attempt {theirs[0]}, term {theirs[1]}"
+        raise StaleError(f"{path}: {later} has published there; this is attempt {ours[0]}, term {ours[1]}")

@@ -1,0 +1,108 @@
+"""Copying workers' log files to the console, line by line, with torchrun's prefix."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import string
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from rallypoint.agent.waiting import set_within
+
+__all__ = ["DEFAULT_PREFIX", "Tail", "Tee", "prefix_of"]
+
+#: torchrun's; TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE replaces it there as well as here.
+DEFAULT_PREFIX = "[${role_name}${local_rank}]:"
+
+#: Seconds between two looks at the files. The console is for people; nothing waits for it.
+_PERIOD = 0.1
+
+#: Seconds that the console has to take the last lines of a round.
+_PATIENCE = 5.0
+
+#: Bytes read from one file in one go, and the longest line that is kept together.
+_CHUNK = 1 << 16
+
+
+def prefix_of(template: str, *, role: str, rank: int, local_rank: int) -> bytes:
+    """Return the prefix of one worker's lines; an unknown name in the template stays as it is."""
+    text = string.Template(template).safe_substitute(role_name=role, rank=rank, local_rank=local_rank)
+    return text.encode()
+
+
+@dataclass(kw_only=True)
+class Tail:
+    """One file that is copied; `rest` is the beginning of a line that is not complete yet."""
+
+    path: Path
+    prefix: bytes
+    to: BinaryIO
+    offset: int = 0
+    rest: bytes = b""
+
+    def drain(self, *, final: bool = False) -> None:
+        """Copy the complete lines that were added; `final` copies the beginning of a line too."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.offset)
+                while chunk := file.read(_CHUNK):
+                    self.offset += len(chunk)
+                    self._take(chunk)
+        except FileNotFoundError:
+            return
+        if final and self.rest:
+            self._write([self.rest])
+            self.rest = b""
+
+    def _take(self, chunk: bytes) -> None:
+        *lines, rest = (self.rest + chunk).split(b"\n")
+        if len(rest) > _CHUNK:
+            lines, rest = [*lines, rest], b""
+        self.rest = rest
+        self._write(lines)
+
+    def _write(self, lines: list[bytes]) -> None:
+        if lines:
+            self.to.write(b"".join(self.prefix + line + b"\n" for line in lines))
+            self.to.flush()
+
+
+class Tee:
+    """The files of the running round."""
+
+    def __init__(self) -> None:
+        self._tails: list[Tail] = []
+        self._over = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, tail: Tail) -> None:
+        """Copy one more file from now on."""
+        self._tails.append(tail)
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    async def finish(self) -> None:
+        """Copy what is left of all files, then forget them: their writers have ended."""
+        if self._task is None:
+            return
+        self._over.set()
+        # A console that nobody reads blocks the writer for ever; the next round must not wait for it.
+        await asyncio.wait({self._task}, timeout=_PATIENCE)
+        self._task = None
+        self._tails = []
+        self._over = asyncio.Event()
+
+    async def _run(self) -> None:
+        over = self._over
+        while not await set_within(over, _PERIOD):
+            await asyncio.to_thread(_drain_all, tuple(self._tails), final=False)
+        await asyncio.to_thread(_drain_all, tuple(self._tails), final=True)
+
+
+def _drain_all(tails: tuple[Tail, ...], *, final: bool) -> None:
+    for tail in tails:
+        # A console that went away (closed pipe) must not end the training.
+        with contextlib.suppress(OSError):
+            tail.drain(final=final)

@@ -1,0 +1,213 @@
+"""How the rendezvous tells what happened: incidents, events, progress, the published status. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+
+from rallypoint.agent.culprit import culprit_first
+from rallypoint.agent.peers import Peer, State, living, members
+from rallypoint.wire.incident import Cause, Culprit, Incident, IncidentId, Rung, merge_incidents
+from rallypoint.wire.messages import AgentReport, AgentState, WorkerReport
+from rallypoint.wire.status import Event, JobState, JobStatus, Member, Outcome, Progress, RankStatus, Verdict
+
+__all__ = [
+    "digest",
+    "event",
+    "healed",
+    "incident",
+    "last_step",
+    "lost_node",
+    "process_incident",
+    "progress",
+    "status",
+    "verdict",
+]
+
+#: Lines of the story kept; the oldest go first.
+EVENT_LIMIT = 300
+
+
+def event(state: State, kind: str, detail: str, now: float) -> State:
+    """Return the state with one more line of its story."""
+    line = Event(at=now, kind=kind, detail=detail, round=state.fence.round)
+    return dataclasses.replace(state, events=(*state.events, line)[-EVENT_LIMIT:])
+
+
+def incident(state: State, told: Incident) -> State:
+    """Return the state with an incident added, or joined with what is known of it."""
+    return dataclasses.replace(state, incidents=merge_incidents(state.incidents, (told,)))
+
+
+def verdict(state: State, given: Verdict, now: float) -> State:
+    """Return the state with its verdict."""
+    over = JobState.SUCCEEDED if given.outcome is Outcome.SUCCEEDED else JobState.FAILED
+    return event(dataclasses.replace(state, state=over, verdict=given), over.value, given.message, now)
+
+
+def lost_node(peer: Peer, now: float) -> Culprit:
+    """Return what is known of a node that was lost."""
+    return Culprit(node=peer.node, incarnation=peer.incarnation, host=peer.report.host, at=now)
+
+
+def process_incident(state: State, failed: list[Peer], now: float) -> Incident:
+    """Return the one incident of a round in which workers ended badly on `failed` nodes."""
+    failures = [failure for peer in failed for failure in peer.report.failures]
+    culprit = culprit_first(failures)[0] if failures else None
+    first = failed[0]
+    reason = first.report.reason or "its agent gave the round up" if culprit is None else describe(culprit)
+    return Incident(
+        id=IncidentId(
+            attempt=state.fence.attempt,
+            round=state.fence.round,
+            node=first.node if culprit is None else culprit.node,
+            local_rank=-1 if culprit is None else culprit.local_rank,
+        ),
+        cause=Cause.PROCESS,
+        rung=Rung.RESTART_WORKERS,
+        reason=f"node {first.node} on {first.report.host}: {reason}" if culprit is None else reason,
+        culprit=culprit,
+        detected_at=now,
+        last_step=last_step(state),
+    )
+
+
+def last_step(state: State) -> int | None:
+    """Return the furthest step that any rank of the round is known to have reached: training goes on from behind it.
+
+    The node that broke has just told its own, while the lowest rank's node may not have spoken for a whole report interval.
+    """
+    told = [
+        worker.step
+        for peer in members(state)
+        if peer.report.round == state.fence.round
+        for worker in peer.report.workers
+        if worker.step is not None
+    ]
+    known = [] if state.progress.step is None else [state.progress.step]
+    return max((*told, *known), default=None)
+
+
+def describe(culprit: Culprit) -> str:
+    """Return one sentence: which rank on which node ended how."""
+    how = f"was ended by signal {culprit.signal}" if culprit.signal is not None else f"ended with exit code {culprit.exit_code}"
+    said = f": {culprit.error}" if culprit.error else ""
+    return f"rank {culprit.rank} (local rank {culprit.local_rank}) on node {culprit.node} ({culprit.host}) {how}{said}"
+
+
+def progress(state: State, report: AgentReport, now: float) -> State:
+    """Return the state with the progress that a report tells, if its lowest reporting rank is the lowest known."""
+    member = _member(state, report)
+    if member is None or report.round != state.fence.round:
+        return state
+    speaker = next((w for w in report.workers if w.step is not None), None)
+    if speaker is None or _lower_rank_speaks(state, member):
+        return state
+    return _first_step(_advance(state, speaker, now), speaker, now)
+
+
+def _advance(state: State, speaker: WorkerReport, now: float) -> State:
+    told = Progress(
+        step=speaker.step,
+        metrics=speaker.metrics,
+        checkpoint=speaker.checkpoint or state.progress.checkpoint,
+        resumed_from=speaker.resumed_from,
+        at=now if speaker.step != state.progress.step else state.progress.at,
+    )
+    return dataclasses.replace(state, progress=told)
+
+
+def _first_step(state: State, speaker: WorkerReport, now: float) -> State:
+    """Note where a round resumed: what the script says, or else the step before the first one it reports."""
+    if state.round_step is not None or speaker.step is None:
+        return state
+    resumed = max(0, speaker.step - 1) if speaker.resumed_from is None else speaker.resumed_from
+    state = dataclasses.replace(state, round_step=speaker.step)
+    incidents = tuple(
+        dataclasses.replace(i, healed_at=now, resumed_step=resumed)
+        for i in state.incidents
+        if i.healed_at is None and i.id.attempt == state.fence.attempt
+    )
+    state = dataclasses.replace(state, incidents=merge_incidents(state.incidents, incidents))
+    return event(state, "resumed" if state.fence.round > 1 else "first-step", f"step {speaker.step}, from {resumed}", now)
+
+
+def healed(state: State, now: float) -> State:
+    """Mark incidents healed once a whole world runs again, where no step tells it better."""
+    everyone = len(members(state)) == len(state.world)
+    if not everyone or any(p.report.round != state.fence.round for p in members(state)):
+        return state
+    incidents = tuple(
+        dataclasses.replace(i, healed_at=now)
+        for i in state.incidents
+        if i.healed_at is None and i.last_step is None and i.id.attempt == state.fence.attempt
+    )
+    return dataclasses.replace(state, incidents=merge_incidents(state.incidents, incidents)) if incidents else state
+
+
+def _member(state: State, report: AgentReport) -> Member | None:
+    return next((m for m in state.world if m.agent == report.agent), None)
+
+
+def _lower_rank_speaks(state: State, member: Member) -> bool:
+    lower = (p for p in members(state) if p.report.agent != member.agent)
+    ranks = {m.agent: m.first_rank for m in state.world}
+    return any(
+        ranks[p.report.agent] < member.first_rank
+        and p.report.round == state.fence.round
+        and any(w.step is not None for w in p.report.workers)
+        for p in lower
+    )
+
+
+def digest(state: State) -> str:
+    """Return a name of the set of members and the round, equal for all of them."""
+    text = " ".join(f"{m.node}.{m.incarnation}.{m.agent}" for m in state.world)
+    return hashlib.sha256(f"{state.uid} {state.fence} {text}".encode()).hexdigest()[:16]
+
+
+def status(state: State, now: float) -> JobStatus:
+    """Return what is published."""
+    world = tuple(dataclasses.replace(m, done=_done(state, m)) for m in state.world)
+    known = {m.agent for m in state.world}
+    waiting = tuple(
+        Member(
+            node=p.node,
+            incarnation=p.incarnation,
+            agent=p.report.agent,
+            host=p.report.host,
+            local_world_size=p.report.local_world_size,
+        )
+        for p in sorted(living(state), key=lambda p: p.node)
+        if p.report.state is AgentState.WAITING and (state.state is JobState.FORMING or p.report.agent not in known)
+    )
+    return JobStatus(
+        job=state.job,
+        uid=state.uid,
+        fence=state.fence,
+        state=state.state,
+        world=world,
+        waiting=waiting,
+        store=state.store,
+        ranks=_ranks(state),
+        progress=state.progress,
+        incidents=state.incidents,
+        events=state.events,
+        verdict=state.verdict,
+        updated_at=now,
+    )
+
+
+def _done(state: State, member: Member) -> bool:
+    peer = state.peers.get(member.agent)
+    done = peer is not None and peer.report.state is AgentState.DONE and peer.report.round == state.fence.round
+    return done or (peer is None and member.done)
+
+
+def _ranks(state: State) -> tuple[RankStatus, ...]:
+    return tuple(
+        RankStatus(rank=m.first_rank + w.local_rank, node=m.node, local_rank=w.local_rank, pid=w.pid, step=w.step)
+        for m in state.world
+        if m.agent in state.peers and state.peers[m.agent].report.round == state.fence.round
+        for w in state.peers[m.agent].report.workers
+    )

@@ -1,0 +1,192 @@
+"""What every backend can do. The loop in `supervise.py` and everything above it know only this file."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from rallypoint.job import ElasticJob
+from rallypoint.supervision.actions import Action
+from rallypoint.supervision.observation import Observation
+from rallypoint.supervision.record import JobRecord
+from rallypoint.wire.errors import RallypointError
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.status import JobStatus
+
+__all__ = [
+    "ActionError",
+    "Backend",
+    "BackendError",
+    "Blueprint",
+    "Changes",
+    "ConflictError",
+    "HeldError",
+    "JobExistsError",
+    "JobNotFoundError",
+    "LogLine",
+    "Stored",
+    "SubmitError",
+]
+
+
+class BackendError(RallypointError):
+    """Something outside Rallypoint (disk, network, API) does not work; trying again may."""
+
+
+class SubmitError(BackendError):
+    """The job cannot be submitted as it is; nothing was left behind."""
+
+
+class JobExistsError(BackendError):
+    """A job of this name is there already, with another spec or another owner."""
+
+
+class JobNotFoundError(BackendError):
+    """There is no job of this name."""
+
+
+class ConflictError(BackendError):
+    """The record was changed by somebody else since it was loaded: load again and decide again."""
+
+
+class HeldError(BackendError):
+    """Another process supervises this job; `holder` says which."""
+
+    def __init__(self, name: str, holder: str) -> None:
+        super().__init__(f"job {name} is supervised by {holder}; only one process may supervise a job")
+        self.holder = holder
+
+
+class ActionError(BackendError):
+    """An action could not be done; `fatal` when trying it again cannot help (bad image, missing interpreter)."""
+
+    def __init__(self, reason: str, *, fatal: bool = False) -> None:
+        super().__init__(reason)
+        self.fatal = fatal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blueprint:
+    """A submission before it is performed: what would be created, in the backend's own form, printable as JSON or YAML.
+
+    Attributes:
+        job: what the user asked for; `plan` what it compiles to.
+        objects: one mapping per folder, process or manifest, in order of creation.
+        notes: what the backend will not use, for people.
+    """
+
+    job: ElasticJob
+    plan: Plan
+    objects: tuple[dict[str, Any], ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """A record as it was loaded; `version` is what `save` compares."""
+
+    record: JobRecord
+    plan: Plan
+    version: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogLine:
+    """One line of one rank's log; `cursor` given back to `logs` continues after it."""
+
+    rank: int
+    stream: str
+    text: str
+    cursor: str
+
+
+class Changes(abc.ABC):
+    """What happens to one job from now on; what happens between two calls of `wait` is not lost."""
+
+    @abc.abstractmethod
+    async def wait(self, timeout: float) -> None:
+        """Return when something of the job may have changed since the last call, at the latest after `timeout` seconds."""
+
+
+class Backend(abc.ABC):
+    """Where jobs run.
+
+    All methods are safe to call from an event loop: none blocks it. Names are job names. Every method may raise
+    `BackendError`; what is said below comes on top.
+    """
+
+    #: Word that users give: `local`, `kubernetes`.
+    name: str
+
+    @abc.abstractmethod
+    def plan(self, job: ElasticJob) -> Blueprint:
+        """Return what `submit` would create. Pure; raises `SubmitError` for a job that this backend cannot run."""
+
+    @abc.abstractmethod
+    async def submit(self, blueprint: Blueprint, *, owner: str) -> Stored:
+        """Create the job's record, from which any supervisor takes it on; starts no process.
+
+        A second call with the same name, spec and owner returns what is there. Raises `JobExistsError` when the name is taken
+        by another spec or owner, `SubmitError` when something is missing here (script, port, disk); then nothing is left.
+        A submission that is cut off half-way leaves no job.
+        """
+
+    @abc.abstractmethod
+    async def load(self, name: str) -> Stored | None:
+        """Return the job's record and plan, or None when there is no such job (any more)."""
+
+    @abc.abstractmethod
+    async def save(self, record: JobRecord, *, version: str, blueprint: Blueprint | None = None) -> Stored:
+        """Replace the record if it is still at `version`, durably; raises `ConflictError` otherwise, also when it is gone.
+
+        With a `blueprint` the job and its plan are replaced, too, and checked before: raises `SubmitError` as `submit` does.
+        """
+
+    @abc.abstractmethod
+    async def observe(self, record: JobRecord) -> Observation:
+        """Return what is there of all attempts of this job; first the nodes, then the coordinator's status."""
+
+    @abc.abstractmethod
+    async def act(self, record: JobRecord, plan: Plan, action: Action) -> None:
+        """Do one action. Doing it twice is doing it once; removing what is gone is fine. Raises `ActionError`.
+
+        Removing returns when the end was asked for, not when it has come. A job that was submitted anew under the same name
+        (another `uid`) is left alone.
+        """
+
+    @abc.abstractmethod
+    def changes(self, name: str) -> AbstractAsyncContextManager[Changes]:
+        """Follow a job while the context lasts. The end of a node wakes at once, all else soon.
+
+        There need be no such job: then `wait` lasts until its time-out, or until there is one.
+        """
+
+    @abc.abstractmethod
+    def hold(self, name: str, *, holder: str) -> AbstractAsyncContextManager[None]:
+        """Be the only supervisor of a job while the context lasts. Ends with the process at the latest.
+
+        Raises `HeldError` while another holds it, in this process or in any other, and `JobNotFoundError`.
+        """
+
+    @abc.abstractmethod
+    async def status(self, name: str) -> JobStatus | None:
+        """Return the coordinator's last word, or None before its first."""
+
+    @abc.abstractmethod
+    async def names(self) -> tuple[str, ...]:
+        """Return the names of all jobs, sorted."""
+
+    @abc.abstractmethod
+    def logs(self, name: str, *, rank: int | None = None, cursor: str = "", follow: bool = False) -> AsyncIterator[LogLine]:
+        """Yield the lines of one rank (or of all, in turn) after `cursor`; with `follow` until the job is over.
+
+        Attempts and rounds come in order, within one the ranks, and of each rank first `out`, then `err`; with `follow` each
+        line as it is written. A line that is not finished yet is kept back. Raises `JobNotFoundError`.
+        """
+
+    @abc.abstractmethod
+    async def close(self) -> None:
+        """Release what the backend holds in this process. The jobs go on."""

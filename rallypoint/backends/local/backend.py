@@ -1,0 +1,244 @@
+"""The local backend: everything that blocks runs in threads, everything that decides is elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from pathlib import Path
+
+from rallypoint.backends.contract import (
+    ActionError,
+    Backend,
+    Blueprint,
+    Changes,
+    JobExistsError,
+    JobNotFoundError,
+    LogLine,
+    Stored,
+)
+from rallypoint.backends.local import checks
+from rallypoint.backends.local.blueprint import HOST, coordinator_command, draw, mark, node_command
+from rallypoint.backends.local.changes import LocalChanges
+from rallypoint.backends.local.files import UnreadableError, telling
+from rallypoint.backends.local.logs import LogReader
+from rallypoint.backends.local.node import NodeFolder
+from rallypoint.backends.local.store import Hold, Store
+from rallypoint.backends.local.threads import in_thread
+from rallypoint.job import ElasticJob
+from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveCoordinator, RemoveNode
+from rallypoint.supervision.observation import NodeSeen, Observation
+from rallypoint.supervision.record import JobRecord
+from rallypoint.wire.env import HOME
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.status import JobStatus
+
+__all__ = ["LocalBackend"]
+
+log = logging.getLogger(__name__)
+
+#: How often a log is looked at that is followed, in seconds.
+_FOLLOW = 0.2
+
+
+class LocalBackend(Backend):
+    """Jobs as processes of this machine.
+
+    Args:
+        home: the folder that holds everything; it must be on a disk of this machine, since processes are.
+        agent_command: what runs coordinators and nodes; None is this Python's `rallypoint.agent`.
+        clock: gives the time of submission, in seconds since the epoch.
+    """
+
+    name = "local"
+
+    def __init__(
+        self, home: Path, *, agent_command: Sequence[str] | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.home = home
+        self._store = Store(home=home)
+        self._own_agent = agent_command is None
+        self._agent = tuple(agent_command or (sys.executable, "-m", "rallypoint.agent"))
+        self._clock = clock
+        #: Nodes that ended are what they are for ever; by uid and path.
+        self._ended: dict[tuple[str, Path], NodeSeen] = {}
+        #: What was said of a job's status.json that cannot be read, by name.
+        self._unreadable: dict[str, str] = {}
+
+    def plan(self, job: ElasticJob) -> Blueprint:
+        """Return the folder, the files and the exact command of every process."""
+        if not Path(job.roles[0].workdir).is_absolute():
+            job = job.with_base(Path.cwd())
+        return draw(job, self._store.job(job.name), self._agent)
+
+    async def submit(self, blueprint: Blueprint, *, owner: str) -> Stored:
+        """Create the job's folder; see `Backend.submit`."""
+        return await in_thread(self._submit, blueprint, owner)
+
+    def _submit(self, blueprint: Blueprint, owner: str) -> Stored:
+        existing = self._store.load(blueprint.plan.name)
+        if existing is None:
+            self._check(blueprint)
+            try:
+                return self._store.create(blueprint, owner=owner, now=self._clock())
+            except JobExistsError:
+                existing = self._store.load(blueprint.plan.name)
+                if existing is None:
+                    raise
+        record = existing.record
+        if (record.digest, record.owner) == (blueprint.plan.digest, owner):
+            return existing
+        raise JobExistsError(
+            f"name: a job {record.name} is there already (owner {record.owner}, {record.phase.value or 'just submitted'}, "
+            f"spec {record.digest}; this one: owner {owner}, spec {blueprint.plan.digest}); "
+            f"choose another name, or end it with: rallypoint delete {record.name}"
+        )
+
+    def _check(self, blueprint: Blueprint) -> None:
+        if self._own_agent:
+            checks.check_agent()
+        checks.check_plan(blueprint.plan, home=self.home, host=HOST)
+
+    async def load(self, name: str) -> Stored | None:
+        """Read record.json and plan.json."""
+        return await in_thread(self._store.load, name)
+
+    async def save(self, record: JobRecord, *, version: str, blueprint: Blueprint | None = None) -> Stored:
+        """Replace record.json; see `Backend.save`."""
+        if blueprint is not None:
+            await in_thread(self._check, blueprint)
+        return await in_thread(self._store.save, record, version=version, blueprint=blueprint)
+
+    async def observe(self, record: JobRecord) -> Observation:
+        """Look at every node's folder and process, then read status.json."""
+        return await in_thread(self._observe, record)
+
+    def _observe(self, record: JobRecord) -> Observation:
+        folder = self._store.job(record.name)
+        with telling(folder.path):
+            nodes = self._look(record.uid, (node for _, node in folder.nodes()))
+            coordinators = self._look(record.uid, folder.coordinators())
+        return Observation(nodes=nodes, coordinators=coordinators, status=self._status(record.name))
+
+    def _look(self, uid: str, nodes: Iterable[NodeFolder]) -> tuple[NodeSeen, ...]:
+        found = []
+        for node in nodes:
+            seen = self._ended.get((uid, node.path)) or node.look()
+            if seen is None:
+                continue
+            found.append(seen)
+            if not seen.present:
+                self._ended[uid, node.path] = seen
+        return tuple(found)
+
+    def _status(self, name: str) -> JobStatus | None:
+        """Read status.json; what cannot be understood counts as not said, or nothing could ever end the job."""
+        try:
+            status = self._store.status(name)
+        except UnreadableError as error:
+            if self._unreadable.get(name) != str(error):
+                self._unreadable[name] = str(error)
+                log.warning("job %s: %s; going on as if the coordinator had said nothing", name, error)
+            return None
+        self._unreadable.pop(name, None)
+        return status
+
+    async def act(self, record: JobRecord, plan: Plan, action: Action) -> None:
+        """Start, end or remove; see `Backend.act`."""
+        await in_thread(self._act, record, action)
+
+    def _act(self, record: JobRecord, action: Action) -> None:
+        folder = self._store.job(record.name)
+        if isinstance(action, Purge):
+            self._store.purge(record)
+            return
+        current = self._store.load(record.name)
+        if current is None or current.record.uid != record.uid:
+            if isinstance(action, (CreateNode, CreateCoordinator)):
+                raise ActionError(f"job {record.name} was deleted")
+            return
+        if isinstance(action, CreateCoordinator):
+            command = coordinator_command(self._agent, folder, uid=record.uid, attempt=action.attempt, term=action.term)
+            self._start(record, folder.coordinator(action.term), action.attempt, command)
+        elif isinstance(action, CreateNode):
+            node = folder.node(action.node, action.attempt, action.incarnation)
+            command = node_command(
+                self._agent, folder, attempt=action.attempt, node=action.node, incarnation=action.incarnation
+            )
+            self._start(record, node, action.attempt, command)
+        elif isinstance(action, RemoveCoordinator):
+            self._end(folder.coordinator(action.term), force=action.force)
+        elif isinstance(action, RemoveNode):
+            self._end(folder.node(action.node, action.attempt, action.incarnation), force=action.force)
+
+    def _start(self, record: JobRecord, node: NodeFolder, attempt: int, command: Sequence[str]) -> None:
+        number = "coordinator" if node.number < 0 else node.number
+        node.start(
+            command,
+            record=self._store.job(record.name).record,
+            attempt=attempt,
+            mark=mark(record.uid, attempt, number, node.incarnation),
+            environment={**os.environ, HOME: str(self.home)},
+        )
+
+    def _end(self, node: NodeFolder, *, force: bool) -> None:
+        with telling(node.path, ActionError):
+            node.end(force=force)
+
+    @contextlib.asynccontextmanager
+    async def changes(self, name: str) -> AsyncIterator[Changes]:
+        """Follow the job's processes and files."""
+        following = LocalChanges(self._store.job(name))
+        try:
+            await in_thread(following.open)
+            yield following
+        finally:
+            following.close()
+
+    @contextlib.asynccontextmanager
+    async def hold(self, name: str, *, holder: str) -> AsyncIterator[None]:
+        """Lock supervisor.lock; the kernel gives it back when this process ends."""
+        held = Hold(self._store.job(name), holder)
+        try:
+            await in_thread(held.acquire)
+            yield
+        finally:
+            held.release()
+
+    async def status(self, name: str) -> JobStatus | None:
+        """Read status.json."""
+        return await in_thread(self._status, name)
+
+    async def names(self) -> tuple[str, ...]:
+        """List the folders that hold a record."""
+        return await in_thread(self._store.names)
+
+    async def logs(
+        self, name: str, *, rank: int | None = None, cursor: str = "", follow: bool = False
+    ) -> AsyncIterator[LogLine]:
+        """Read the per-rank files; see `Backend.logs`."""
+        stored = await self.load(name)
+        if stored is None:
+            raise JobNotFoundError(f"there is no job {name}")
+        reader = LogReader(self._store.job(name), stored.plan, rank=rank, cursor=cursor)
+        over = False
+        while True:
+            lines = await in_thread(reader.read, final=over)
+            for line in lines:
+                yield line
+            if lines:
+                continue
+            if over:
+                return
+            stored = await self.load(name)
+            over = stored is None or stored.record.released
+            if not over and not follow:
+                return
+            await asyncio.sleep(0 if over else _FOLLOW)
+
+    async def close(self) -> None:
+        """Nothing is held: every file is opened for the moment in which it is needed."""

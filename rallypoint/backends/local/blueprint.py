@@ -1,0 +1,107 @@
+"""What a submission would create on this machine, and the command line of every process. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rallypoint.backends.contract import Blueprint, SubmitError
+from rallypoint.backends.local.layout import JobFolder
+from rallypoint.job import ElasticJob, Role, compile_plan
+from rallypoint.wire.plan import Plan
+
+__all__ = ["HOST", "coordinator_command", "draw", "mark", "node_command"]
+
+#: Where coordinator and agents of this machine meet.
+HOST = "127.0.0.1"
+
+#: Fields of a role that are for backends that run pods.
+_PODS = (
+    "resources",
+    "image",
+    "node_selector",
+    "tolerations",
+    "affinity",
+    "volumes",
+    "volume_mounts",
+    "service_account",
+    "image_pull_secrets",
+    "priority_class",
+    "labels",
+    "annotations",
+)
+
+
+def mark(uid: str, *parts: object) -> str:
+    """Return the mark that every process of one node carries."""
+    return "/".join((uid, *map(str, parts)))
+
+
+def coordinator_command(agent: Sequence[str], job: JobFolder, *, uid: str, attempt: int, term: int) -> tuple[str, ...]:
+    """Return the command line of the coordinator of one term."""
+    return (
+        *agent,
+        "coordinator",
+        *("--plan", str(job.plan)),
+        *("--uid", uid),
+        *("--attempt", str(attempt)),
+        *("--term", str(term)),
+        *("--secret-file", str(job.secret)),
+        *("--endpoint-file", str(job.endpoint)),
+        *("--status-file", str(job.status)),
+        *("--host", HOST),
+    )
+
+
+def node_command(agent: Sequence[str], job: JobFolder, *, attempt: int, node: int, incarnation: int) -> tuple[str, ...]:
+    """Return the command line of one incarnation of a node."""
+    return (
+        *agent,
+        "node",
+        *("--plan", str(job.plan)),
+        *("--attempt", str(attempt)),
+        *("--node", str(node)),
+        *("--incarnation", str(incarnation)),
+        *("--secret-file", str(job.secret)),
+        *("--endpoint-file", str(job.endpoint)),
+        *("--dir", str(job.node(node, attempt, incarnation).path)),
+        *("--host", HOST),
+    )
+
+
+def draw(job: ElasticJob, folder: JobFolder, agent: Sequence[str]) -> Blueprint:
+    """Return the blueprint of a job; raises `SubmitError` for one of several roles."""
+    plans = compile_plan(job)
+    if len(plans) != 1:
+        names = ", ".join(plan.role for plan in plans)
+        raise SubmitError(
+            f"roles: the local backend runs jobs of one role, and {job.name} has {len(plans)} ({names}); "
+            "make each of them a job of its own"
+        )
+    (plan,) = plans
+    return Blueprint(job=job, plan=plan, objects=tuple(_objects(plan, folder, agent)), notes=tuple(_notes(job.roles[0])))
+
+
+def _objects(plan: Plan, folder: JobFolder, agent: Sequence[str]) -> list[dict[str, Any]]:
+    files = (folder.job, folder.plan, folder.secret, folder.record)
+    coordinator = folder.coordinator(1)
+    command = coordinator_command(agent, folder, uid="UID", attempt=1, term=1)
+    objects: list[dict[str, Any]] = [{"kind": "folder", "path": str(folder.path)}]
+    objects += [{"kind": "file", "path": str(path)} for path in files]
+    objects.append(_process("coordinator", coordinator.path, coordinator.log, command))
+    for node in range(plan.max_nodes):
+        its = folder.node(node, 1, 1)
+        command = node_command(agent, folder, attempt=1, node=node, incarnation=1)
+        objects.append(_process(f"node {node}", its.path, its.log, command))
+    return objects
+
+
+def _process(name: str, folder: Path, log: Path, command: tuple[str, ...]) -> dict[str, Any]:
+    return {"kind": "process", "name": name, "folder": str(folder), "log": str(log), "command": list(command)}
+
+
+def _notes(role: Role) -> list[str]:
+    defaults = Role(entrypoint=role.entrypoint)
+    unused = [name for name in _PODS if getattr(role, name) != getattr(defaults, name)]
+    return [f"{name}: not used by the local backend, whose nodes are processes of this machine" for name in unused]

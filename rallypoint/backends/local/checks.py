@@ -1,0 +1,91 @@
+"""What must be right on this machine before a job is submitted. Each failure is one line: field, value, what to do.
+
+Nothing is guessed from modes and sizes where it can be tried: a port is bound, a file is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib.util
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from rallypoint.backends.contract import SubmitError
+from rallypoint.backends.local.files import describe
+from rallypoint.wire.plan import Entry, Plan
+
+__all__ = ["check_agent", "check_plan"]
+
+#: What the smallest job writes, in bytes; a disk without even that is full.
+_PROBE_BYTES = 64 * 1024
+
+_AGENT_NEEDS = ("aiohttp", "torch")
+
+
+def check_plan(plan: Plan, *, home: Path, host: str) -> None:
+    """Raise `SubmitError` when the plan cannot run here as it is."""
+    if plan.workdir and not Path(plan.workdir).is_dir():
+        raise SubmitError(f"workdir: {plan.workdir} is not a folder; create it or name another")
+    _check_entrypoint(plan)
+    _check_port(plan.coordinator_port, host)
+    _check_writable("RALLYPOINT_HOME", home)
+    if plan.log_dir:
+        _check_writable("logs.dir", Path(plan.log_dir))
+    if plan.checkpoint_dir and "://" not in plan.checkpoint_dir:
+        _check_writable("checkpoint_dir", Path(plan.checkpoint_dir))
+
+
+def check_agent(needs: Sequence[str] = _AGENT_NEEDS) -> None:
+    """Raise `SubmitError` when this Python lacks what agents import."""
+    missing = [name for name in needs if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SubmitError(
+            f"this Python cannot run nodes: {' and '.join(missing)} not found; "
+            "pip install 'airflow-provider-rallypoint[agent]', or submit from an environment that has it"
+        )
+
+
+def _check_entrypoint(plan: Plan) -> None:
+    workdir = Path(plan.workdir)
+    if plan.entry is Entry.SCRIPT:
+        path = (workdir / plan.entrypoint).absolute()
+        if not path.is_file():
+            what = "is a folder, not a script" if path.is_dir() else "is not there"
+            raise SubmitError(f"entrypoint: the script {path} {what}; relative paths start from workdir ({workdir.absolute()})")
+    if plan.entry is Entry.COMMAND:
+        search = plan.env.get("PATH", os.environ.get("PATH", os.defpath))
+        command = str(workdir / plan.entrypoint) if os.sep in plan.entrypoint else plan.entrypoint
+        if shutil.which(command, path=search) is None:
+            raise SubmitError(f"entrypoint: the command {plan.entrypoint} is not an executable on this machine (PATH {search})")
+
+
+def _check_port(port: int, host: str) -> None:
+    if port == 0:
+        return
+    with contextlib.closing(socket.socket()) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+            raise SubmitError(
+                f"rendezvous.port: {port} {why} on this machine; name another, or 0 to take a free one"
+            ) from error
+
+
+def _check_writable(field: str, path: Path) -> None:
+    """Write a file where `path` is, or where it would be made, and remove it again."""
+    folder = next(folder for folder in (path, *path.parents) if folder.exists())
+    try:
+        with tempfile.TemporaryFile(dir=folder, prefix=".rallypoint-") as file:
+            os.posix_fallocate(file.fileno(), 0, _PROBE_BYTES)
+            file.write(bytes(_PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise SubmitError(f"{field}: {describe(OSError(error.errno, error.strerror, str(path)), path)}") from error

@@ -1,0 +1,111 @@
+"""Where everything of a job lies, readable by a person. Pure paths.
+
+```
+$RALLYPOINT_HOME/jobs/NAME/
+    job.yaml  plan.json  record.json  status.json  endpoint.json  secret
+    supervisor.log  supervisor.lock  record.lock
+    coordinator/term-T/    shim.json  exit.json  coordinator.log
+    nodes/I/attempt-A.K/   shim.json  exit.json  agent.log  logs/round-R/rank-N.out .err
+```
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rallypoint.backends.local.node import NodeFolder
+
+__all__ = ["JobFolder", "is_job_name"]
+
+_TERM = re.compile(r"term-(\d+)", re.ASCII)
+_NODE = re.compile(r"attempt-(\d+)\.(\d+)", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
+
+
+def is_job_name(name: str) -> bool:
+    """Return whether a folder of this name may be a job's; ours while they are made or removed begin with a dot."""
+    return _NAME.fullmatch(name) is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFolder:
+    """The files of one job."""
+
+    path: Path
+
+    @property
+    def job(self) -> Path:
+        """What the user asked for."""
+        return self.path / "job.yaml"
+
+    @property
+    def plan(self) -> Path:
+        """What it compiled to (wire/plan.py)."""
+        return self.path / "plan.json"
+
+    @property
+    def record(self) -> Path:
+        """What supervisors remember (supervision/record.py)."""
+        return self.path / "record.json"
+
+    @property
+    def record_lock(self) -> Path:
+        """Held for the moment in which the record is compared and replaced."""
+        return self.path / "record.lock"
+
+    @property
+    def status(self) -> Path:
+        """The coordinator's last word (wire/status.py)."""
+        return self.path / "status.json"
+
+    @property
+    def endpoint(self) -> Path:
+        """Where the coordinator listens (wire/endpoint.py)."""
+        return self.path / "endpoint.json"
+
+    @property
+    def secret(self) -> Path:
+        """What agents and coordinator know each other by; for its owner's eyes."""
+        return self.path / "secret"
+
+    @property
+    def supervisor_log(self) -> Path:
+        """What a detached supervisor says."""
+        return self.path / "supervisor.log"
+
+    @property
+    def supervisor_lock(self) -> Path:
+        """Held by the one process that supervises the job; says which."""
+        return self.path / "supervisor.lock"
+
+    def coordinator(self, term: int) -> NodeFolder:
+        """The coordinator of one term."""
+        return NodeFolder(path=self.path / "coordinator" / f"term-{term}", number=-1, incarnation=term)
+
+    def node(self, node: int, attempt: int, incarnation: int) -> NodeFolder:
+        """One incarnation of the node of one slot."""
+        path = self.path / "nodes" / str(node) / f"attempt-{attempt}.{incarnation}"
+        return NodeFolder(path=path, number=node, incarnation=incarnation)
+
+    def coordinators(self) -> Iterator[NodeFolder]:
+        """Every coordinator whose folder is there. Reads folders."""
+        for path in sorted(self.path.glob("coordinator/term-*")):
+            if match := _TERM.fullmatch(path.name):
+                yield self.coordinator(int(match[1]))
+
+    def nodes(self) -> Iterator[tuple[int, NodeFolder]]:
+        """Every node whose folder is there, with its attempt. Reads folders."""
+        for path in sorted(self.path.glob("nodes/*/attempt-*")):
+            match = _NODE.fullmatch(path.name)
+            if match and path.parent.name.isdigit():
+                attempt, incarnation = int(match[1]), int(match[2])
+                yield attempt, self.node(int(path.parent.name), attempt, incarnation)
+
+    def everyone(self) -> Iterator[NodeFolder]:
+        """Every coordinator and node whose folder is there. Reads folders."""
+        yield from self.coordinators()
+        for _, node in self.nodes():
+            yield node

@@ -1,0 +1,226 @@
+"""One node (or coordinator) of a job: what its folder tells, and how it is started and ended. Everything here may block."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import rallypoint
+from rallypoint.backends.contract import ActionError
+from rallypoint.backends.local import cgroup, durable, proc
+from rallypoint.backends.local.files import FATAL, read_optional
+from rallypoint.backends.local.shim import EXIT_FILE, FORCE, LOCK_FILE, SHIM_FILE, write_exit
+from rallypoint.supervision.observation import NodeSeen, NodeState
+from rallypoint.wire.env import JOB_MARK
+
+__all__ = ["Exit", "NodeFolder", "Shim"]
+
+#: Touched when a node is asked to end.
+_ENDING_FILE = "ending"
+
+#: Starts a shim isolated from everything but the standard library and this package.
+_LAUNCH = (
+    "import sys; sys.path.append(sys.argv[1]); from rallypoint.backends.local.shim import main; sys.exit(main(sys.argv[2:]))"
+)
+_ROOT = str(Path(rallypoint.__file__).parents[1])
+
+#: How long a shim may take to write its file, in seconds; a hundred times what it takes.
+_START_TIMEOUT = 30.0
+
+#: How long what a lost node left may take to die, in seconds, before another turn looks again.
+_KILL_TIMEOUT = 2.0
+
+_TAIL_LINES, _TAIL_BYTES = 20, 8192
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shim:
+    """`shim.json`: who watches a node, and how its processes are found. `boot_id`, `pid` and `start_ticks` name one process."""
+
+    boot_id: str
+    pid: int
+    start_ticks: int
+    attempt: int
+    mark: str
+    cgroup: str
+    host: str
+    started_at: float
+    command: tuple[str, ...]
+
+    def alive(self) -> bool:
+        """Return whether the shim itself still runs."""
+        return proc.start_ticks(self.pid) == self.start_ticks and proc.boot_id() == self.boot_id
+
+    def open(self) -> int | None:
+        """Return a pidfd of the shim, or None when it has ended."""
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return None
+        try:
+            alive = self.alive()
+        except OSError:
+            os.close(descriptor)
+            raise
+        if alive:
+            return descriptor
+        os.close(descriptor)
+        return None
+
+    def send(self, *numbers: int) -> bool:
+        """Send signals to the shim; return whether it was there."""
+        descriptor = self.open()
+        if descriptor is None:
+            return False
+        try:
+            for number in numbers:
+                signal.pidfd_send_signal(descriptor, number)
+        except ProcessLookupError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    def left_something(self) -> bool:
+        """Return whether a process of the node runs, whatever became of the shim."""
+        if proc.boot_id() != self.boot_id:
+            return False
+        return cgroup.populated(self.cgroup) or bool(proc.marked(self.mark))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exit:
+    """`exit.json`: how a node ended. `exit_code` is None when nobody saw its end; nothing of it runs any more."""
+
+    exit_code: int | None
+    signal: int | None
+    ended_at: float
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFolder:
+    """The folder of one incarnation of a node (`number` its slot), or of one term of the coordinator (`number` -1)."""
+
+    path: Path
+    number: int
+    incarnation: int
+
+    @property
+    def log(self) -> Path:
+        """What the agent (or the coordinator) says itself."""
+        return self.path / ("coordinator.log" if self.number < 0 else "agent.log")
+
+    def shim(self) -> Shim | None:
+        """Return who watches this node, or None when it was never started."""
+        return read_optional(Shim, self.path / SHIM_FILE)
+
+    def look(self) -> NodeSeen | None:
+        """Return what is true of this node, or None when it was never started."""
+        shim = self.shim()
+        if shim is None:
+            return None
+        # In this order: a shim that is dead by now has written its exit file before, or never will.
+        alive = shim.alive()
+        ended = read_optional(Exit, self.path / EXIT_FILE)
+        if ended is None and not alive:
+            reason = f"its shim, process {shim.pid}, is gone without an exit file"
+            return self._seen(shim, state=NodeState.LOST, present=shim.left_something(), reason=reason)
+        if ended is None:
+            ending = (self.path / _ENDING_FILE).exists()
+            return self._seen(shim, state=NodeState.ENDING if ending else NodeState.RUNNING, present=True)
+        if ended.exit_code is None:
+            return self._seen(shim, state=NodeState.LOST, present=alive, reason=ended.reason)
+        state = NodeState.FAILED if ended.exit_code else NodeState.SUCCEEDED
+        return self._seen(shim, state=state, present=alive, exit_code=ended.exit_code, reason=ended.reason)
+
+    def _seen(self, shim: Shim, *, state: NodeState, present: bool, exit_code: int | None = None, reason: str = "") -> NodeSeen:
+        bad_end = state in (NodeState.FAILED, NodeState.LOST)
+        tail = self._tail() if bad_end else ()
+        return NodeSeen(
+            attempt=shim.attempt,
+            node=self.number,
+            incarnation=self.incarnation,
+            state=state,
+            present=present,
+            host=shim.host,
+            exit_code=exit_code,
+            reason=reason or next((line for line in reversed(tail) if line.strip()), ""),
+            log_tail=tail,
+        )
+
+    def _tail(self) -> tuple[str, ...]:
+        try:
+            with self.log.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - _TAIL_BYTES))
+                text = file.read().decode(errors="replace")
+        except FileNotFoundError:  # somebody tidied up; how the node ended is known without it
+            return ()
+        return tuple(text.splitlines()[-_TAIL_LINES:])
+
+    def start(self, command: Sequence[str], *, record: Path, attempt: int, mark: str, environment: Mapping[str, str]) -> None:
+        """Start the node unless it was started before; returns once every supervisor can see it. Raises `ActionError`."""
+        arguments = (str(self.path), str(record), str(attempt), str(self.log), *command)
+        try:
+            # One by one: the job's folder may be gone, and must not come back as a folder without a record.
+            self.path.parents[1].mkdir(exist_ok=True)
+            self.path.parent.mkdir(exist_ok=True)
+            self.path.mkdir(exist_ok=True)
+            started = subprocess.run(
+                (sys.executable, "-I", "-S", "-c", _LAUNCH, _ROOT, *arguments),
+                env={**environment, JOB_MARK: mark},
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # a Ctrl-C for the supervisor is none for it
+                timeout=_START_TIMEOUT,
+                check=False,
+            )
+        except OSError as error:
+            raise ActionError(f"{self.path}: {error}", fatal=error.errno in FATAL) from error
+        except subprocess.TimeoutExpired as error:
+            raise ActionError(f"{self.path}: the shim did not start within {_START_TIMEOUT:g} s") from error
+        # Who only brings the shim on its way carries the mark, too, and may be swept away with a node that ends at once.
+        if started.returncode != 0 and self.shim() is None:
+            lines = started.stderr.decode(errors="replace").strip().splitlines()
+            why = lines[-1] if lines else f"the shim ended with {started.returncode}"
+            raise ActionError(f"{self.path}: {why}", fatal=started.returncode in FATAL)
+
+    def end(self, *, force: bool) -> None:
+        """Ask the node to end, or kill it at once. Nothing happens when it has ended, or was never started."""
+        shim = self.shim()
+        if shim is None or (self.path / EXIT_FILE).exists():
+            return
+        if not force:
+            (self.path / _ENDING_FILE).touch()
+        # CONT: a shim that somebody stopped can do nothing else.
+        if not shim.send(FORCE if force else signal.SIGTERM, signal.SIGCONT):
+            self._end_leftovers(shim, force=force)
+
+    def _end_leftovers(self, shim: Shim, *, force: bool) -> None:
+        lock = durable.try_lock(str(self.path / LOCK_FILE))
+        if lock is None or (self.path / EXIT_FILE).exists():  # somebody else is at it, or the shim ended meanwhile
+            if lock is not None:
+                os.close(lock)
+            return
+        try:
+            deadline = time.monotonic() + (_KILL_TIMEOUT if force else 0.0)
+            while shim.left_something():
+                if force:
+                    cgroup.kill(shim.cgroup)
+                proc.send_to_marked(shim.mark, signal.SIGKILL if force else signal.SIGTERM)
+                if time.monotonic() >= deadline:
+                    return
+                time.sleep(0.01)
+            cgroup.remove(shim.cgroup)
+            write_exit(str(self.path), exit_code=None, reason=f"its shim, process {shim.pid}, was killed")
+        finally:
+            os.close(lock)

@@ -1,0 +1,78 @@
+"""Facts about the processes of this machine, as /proc tells them."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from rallypoint.wire.env import JOB_MARK
+
+__all__ = ["boot_id", "children", "marked", "send_to_marked", "start_ticks"]
+
+
+def boot_id() -> str:
+    """Return the name of this boot of this machine; process numbers mean nothing beyond it."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return when a live process started, in clock ticks since boot, which tells it from later ones of its number.
+
+    None when it has ended; a zombie has.
+    """
+    stat = _stat(pid)
+    return None if stat is None or stat[0] in "ZX" else stat[2]
+
+
+def children() -> list[int]:
+    """Return the children of this process, zombies included."""
+    me = os.getpid()
+    return [pid for pid in _pids() if (stat := _stat(pid)) is not None and stat[1] == me]
+
+
+def marked(mark: str) -> list[int]:
+    """Return the live processes, this one apart, whose environment at their start held `mark`."""
+    me = os.getpid()
+    return [pid for pid in _pids() if pid != me and _has_mark(pid, mark)]
+
+
+def send_to_marked(mark: str, number: int) -> int:
+    """Send a signal to every live process with `mark`; return how many there were."""
+    found = marked(mark)
+    for pid in found:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            if _has_mark(pid, mark):  # asked again: the number may be another process's by now
+                signal.pidfd_send_signal(descriptor, number)
+        except ProcessLookupError:
+            continue
+        finally:
+            os.close(descriptor)
+    return len(found)
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _stat(pid: int) -> tuple[str, int, int] | None:
+    """Return state, parent and start of a process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read().decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):  # ended meanwhile, or hidden from this user
+        return None
+    fields = text.rpartition(")")[2].split()  # the name before it may hold anything
+    return fields[0], int(fields[1]), int(fields[19])
+
+
+def _has_mark(pid: int, mark: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return f"{JOB_MARK}={mark}".encode() in file.read().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):  # ended meanwhile, or another user's
+        return False

@@ -1,0 +1,249 @@
+"""Jobs on disk: made in one step, changed by compare-and-swap, removed in one step. Everything here may block."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rallypoint.backends.contract import (
+    BackendError,
+    Blueprint,
+    ConflictError,
+    HeldError,
+    JobExistsError,
+    JobNotFoundError,
+    Stored,
+    SubmitError,
+)
+from rallypoint.backends.local import cgroup, durable, proc
+from rallypoint.backends.local.files import FULL, read_optional, telling
+from rallypoint.backends.local.layout import JobFolder, is_job_name
+from rallypoint.supervision.record import JobRecord
+from rallypoint.wire import codec
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.status import JobStatus
+
+__all__ = ["Hold", "Store"]
+
+_NEW, _DELETED = ".new-", ".deleted-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """The folder of all jobs, `HOME/jobs`; it need not exist."""
+
+    home: Path
+
+    @property
+    def jobs(self) -> Path:
+        """One folder per job."""
+        return self.home / "jobs"
+
+    def job(self, name: str) -> JobFolder:
+        """Return where a job of this name lies, or would lie."""
+        if not is_job_name(name):
+            raise JobNotFoundError(f"{name!r} is not the name of a job: letters, digits, '-', '_' and '.' only")
+        return JobFolder(path=self.jobs / name)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all jobs, sorted."""
+        with telling(self.jobs):
+            if not self.jobs.is_dir():
+                return ()
+            found = (path.name for path in self.jobs.iterdir() if is_job_name(path.name))
+            return tuple(sorted(name for name in found if self.job(name).record.exists()))
+
+    def load(self, name: str) -> Stored | None:
+        """Return a job, or None when there is none of this name. Raises `BackendError` when it cannot be read."""
+        if not is_job_name(name):
+            return None
+        folder = self.job(name)
+        with telling(folder.record):
+            while True:
+                text = _read(folder.record)
+                plan = read_optional(Plan, folder.plan)
+                if text is None or plan is None:
+                    return None
+                if _read(folder.record) == text:  # else the plan may belong to another record
+                    return _stored(folder, text, plan)
+
+    def status(self, name: str) -> JobStatus | None:
+        """Return the coordinator's last word, or None before its first. Raises `UnreadableError` and `BackendError`."""
+        return read_optional(JobStatus, self.job(name).status) if is_job_name(name) else None
+
+    def create(self, blueprint: Blueprint, *, owner: str, now: float) -> Stored:
+        """Make a job's folder: it appears with everything in it, or not at all. Raises `JobExistsError` and `SubmitError`."""
+        plan = blueprint.plan
+        folder = self.job(plan.name)
+        uid = secrets.token_hex(8)
+        record = JobRecord.new(name=plan.name, uid=uid, digest=plan.digest, owner=owner, now=now)
+        with telling(self.jobs, SubmitError):
+            self.jobs.mkdir(parents=True, exist_ok=True)
+            self._clean()
+            me = os.getpid()
+            fresh = JobFolder(path=self.jobs / f"{_NEW}{me}-{proc.start_ticks(me)}-{plan.name}-{uid}")
+            try:
+                fresh.path.mkdir()
+                _write_plan(fresh, blueprint)
+                durable.write_text(str(fresh.secret), f"{secrets.token_hex(32)}\n", mode=0o600)
+                durable.write_text(str(fresh.record), record.to_json())
+                fresh.path.rename(folder.path)
+            except OSError as error:
+                shutil.rmtree(fresh.path, ignore_errors=True)
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise JobExistsError(f"name: {plan.name!r} was taken by another submission just now") from error
+                raise
+            durable.sync_folder(str(self.jobs))
+        stored = self.load(plan.name)
+        if stored is None:
+            raise BackendError(f"job {plan.name} was deleted as soon as it was submitted")
+        return stored
+
+    def save(self, record: JobRecord, *, version: str, blueprint: Blueprint | None) -> Stored:
+        """Replace the record (and the job and its plan) if it is still at `version`."""
+        folder = self.job(record.name)
+        with telling(folder.record), _locked(folder):
+            current = _read(folder.record)
+            if current is None or _version(current) != version:
+                raise ConflictError(f"job {record.name}: the record was changed by somebody else meanwhile")
+            if blueprint is not None:
+                _write_plan(folder, blueprint)
+            plan = read_optional(Plan, folder.plan)
+            text = record.to_json()
+            _write_record(folder, text, deletion=record.deletion)
+        if plan is None:
+            raise ConflictError(f"job {record.name}: its plan is gone")
+        return Stored(record=record, plan=plan, version=_version(text.encode()))
+
+    def purge(self, record: JobRecord) -> None:
+        """Remove a job of this name and uid; in one step it is no job any more, in the next its files go."""
+        folder = self.job(record.name)
+        with telling(folder.path), contextlib.suppress(ConflictError), _locked(folder):
+            current = self.load(record.name)
+            if current is not None and current.record.uid == record.uid:
+                for node in folder.everyone():
+                    shim = node.shim()
+                    cgroup.remove(shim.cgroup if shim is not None else "")
+                folder.path.rename(self.jobs / f"{_DELETED}{record.name}-{record.uid}")
+                durable.sync_folder(str(self.jobs))
+        with telling(self.jobs):
+            self._clean()
+
+    def _clean(self) -> None:
+        """Remove what submissions and deletions left that were cut off."""
+        for path in self.jobs.iterdir() if self.jobs.is_dir() else ():
+            if path.name.startswith(_DELETED) or (path.name.startswith(_NEW) and not _maker_lives(path)):
+                _remove(path)
+
+
+class Hold:
+    """The lock that makes one process a job's only supervisor."""
+
+    def __init__(self, folder: JobFolder, holder: str) -> None:
+        self._folder, self._holder = folder, holder
+        self._descriptor = -1
+
+    def acquire(self) -> None:
+        """Take the lock; raises `HeldError` or `JobNotFoundError`."""
+        path, name = self._folder.supervisor_lock, self._folder.path.name
+        while True:
+            with telling(path):
+                try:
+                    descriptor = durable.try_lock(str(path))
+                except FileNotFoundError as error:
+                    raise JobNotFoundError(f"there is no job {name}") from error
+                if descriptor is None:
+                    raise HeldError(name, (_read(path) or b"").decode().strip() or "another process")
+                if _same_file(descriptor, path):
+                    break
+                os.close(descriptor)  # the job was deleted between the two, and perhaps submitted again
+        self._descriptor = descriptor
+        with contextlib.suppress(OSError):  # the name is for people; a full disk must not leave a job without supervisor
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"{self._holder} (process {os.getpid()} on {socket.gethostname()})\n".encode())
+
+    def release(self) -> None:
+        """Give the lock back, if it is held."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _same_file(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+@contextlib.contextmanager
+def _locked(folder: JobFolder) -> Iterator[None]:
+    try:
+        descriptor = os.open(folder.record_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ConflictError(f"there is no job {folder.path.name} any more") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _version(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()[:32]
+
+
+def _stored(folder: JobFolder, text: bytes, plan: Plan) -> Stored:
+    try:
+        return Stored(record=JobRecord.from_json(text), plan=plan, version=_version(text))
+    except codec.WireError as error:
+        raise BackendError(f"{folder.record}: {error}") from error
+
+
+def _write_plan(folder: JobFolder, blueprint: Blueprint) -> None:
+    durable.write_text(str(folder.job), blueprint.job.to_yaml())
+    durable.write_text(str(folder.plan), codec.dumps(blueprint.plan, indent=1) + "\n")
+
+
+def _maker_lives(path: Path) -> bool:
+    pid, ticks, *_ = path.name.removeprefix(_NEW).split("-")
+    return str(proc.start_ticks(int(pid))) == ticks
+
+
+def _remove(path: Path) -> None:
+    while path.exists():
+        with contextlib.suppress(FileNotFoundError):  # somebody else removes it, too
+            shutil.rmtree(path)
+
+
+def _write_record(folder: JobFolder, text: str, *, deletion: bool) -> None:
+    try:
+        durable.write_text(str(folder.record), text)
+    except OSError as error:
+        if not deletion or error.errno not in FULL:
+            raise
+        # The ranks' logs are what fills a disk, and they go with the job: the wish to delete it must find room.
+        _empty_logs(folder)
+        durable.write_text(str(folder.record), text)
+
+
+def _empty_logs(folder: JobFolder) -> None:
+    for path in (folder.path / "nodes").rglob("rank-*"):
+        if path.suffix in (".out", ".err"):
+            os.truncate(path, 0)

@@ -1,0 +1,83 @@
+"""The job that a command line describes: its file, with `--set` and `--name` in the place of what it says."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rallypoint.job import ElasticJob, JobError, load_job
+from rallypoint.job.document import read_document, read_yaml
+from rallypoint.wire.errors import RallypointError
+
+__all__ = ["SettingError", "read_job", "with_settings"]
+
+_STEP = re.compile(r"[^.\[\]]+|\[\d+\]")
+_KEY = re.compile(r"[^.\[\]]+(?:\.[^.\[\]]+|\[\d+\])*")
+
+
+class SettingError(RallypointError):
+    """A `--set` cannot be done."""
+
+    def __init__(self, setting: str, problem: str) -> None:
+        super().__init__(f"--set {setting}: {problem}")
+
+
+def read_job(path: Path, *, settings: Iterable[str] = (), name: str | None = None) -> ElasticJob:
+    """Return the job of a file, changed by `KEY=VALUE` settings; raises `SettingError` and `JobError`, which name the file."""
+    document = with_settings(read_document(path), settings)
+    fields = {} if name is None else {"name": name}
+    try:
+        return load_job(document, base=path.parent, **fields) if isinstance(document, dict) else load_job(path)
+    except JobError as error:
+        raise error.with_source(str(path)) from None
+
+
+def with_settings(document: Any, settings: Iterable[str]) -> Any:
+    """Return the document with each `KEY=VALUE` done in turn; KEY is `nodes`, `env.SEED` or `roles[0].nodes`, VALUE is YAML."""
+    document = copy.deepcopy(document)
+    for setting in settings:
+        _set(document, setting)
+    return document
+
+
+def _set(document: Any, setting: str) -> None:
+    key, equals, text = setting.partition("=")
+    if not equals or not _KEY.fullmatch(key):
+        raise SettingError(setting, "expected KEY=VALUE, with a KEY such as nodes, env.SEED or roles[0].nodes")
+    *parents, last = (_step(part) for part in _STEP.findall(key))
+    place = document
+    for parent in parents:
+        place = _enter(place, parent, setting)
+    _check(place, last, setting)
+    place[last] = _value(setting, text)
+
+
+def _step(part: str) -> str | int:
+    return int(part[1:-1]) if part.startswith("[") else part
+
+
+def _enter(place: Any, step: str | int, setting: str) -> Any:
+    _check(place, step, setting)
+    if isinstance(place, dict) and place.get(step) is None:
+        place[step] = {}
+    return place[step]
+
+
+def _check(place: Any, step: str | int, setting: str) -> None:
+    if isinstance(step, str) and isinstance(place, dict):
+        return
+    if isinstance(step, int) and isinstance(place, list):
+        if step < len(place):
+            return
+        raise SettingError(setting, f"the list has {len(place)} items; [{step}] is not one of them")
+    raise SettingError(setting, f"{step!r} cannot be set in {place!r}")
+
+
+def _value(setting: str, text: str) -> Any:
+    try:
+        return read_yaml(text)
+    except JobError as error:
+        raise SettingError(setting, f"the value is not YAML ({error})") from error

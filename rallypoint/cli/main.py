@@ -1,0 +1,85 @@
+"""The `rallypoint` command line: its options, and how errors reach people."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from rallypoint.cli import delete, logs, plan, status, submit, supervise
+from rallypoint.cli.doors import Doors
+from rallypoint.cli.options import HelpFormat, home_option
+from rallypoint.version import __version__
+from rallypoint.wire.env import DEBUG
+from rallypoint.wire.errors import RallypointError
+
+__all__ = ["build_parser", "main"]
+
+_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+_BROKEN_PIPE = 141  # 128 + SIGPIPE
+
+#: What the `client` extra brings.
+_CLIENT = ("pydantic", "yaml", "rich")
+
+_EPILOG = """\
+examples:
+  rallypoint submit job.yaml --watch     start a job and look at it until it is over
+  rallypoint status digits               its nodes, ranks and incidents
+  rallypoint logs digits --rank 0 -f     what rank 0 says
+  rallypoint delete digits               end it and remove its folder
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="rallypoint",
+        description="Elastic PyTorch training jobs: start them, look at them, end them.",
+        epilog=_EPILOG,
+        formatter_class=HelpFormat,
+    )
+    parser.add_argument("--version", action="version", version=f"rallypoint {__version__}")
+    home_option(parser, default=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in (submit, status, logs, delete, plan, supervise):
+        command.add(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None, *, doors: Doors | None = None) -> int:
+    """Run one command; return its exit code: 0 well, 1 an error, 2 wrong usage, 130 interrupted."""
+    args = build_parser().parse_args(argv)
+    args.doors = doors or Doors()
+    try:
+        code = int(args.run(args))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has gone; the interpreter must not find the same pipe when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except Exception as error:  # noqa: BLE001  the last door: a person gets one message, or with RALLYPOINT_DEBUG all of it
+        return _complain(error)
+    return code
+
+
+def _complain(error: Exception) -> int:
+    if os.environ.get(DEBUG) == "1":
+        traceback.print_exception(error)
+    print(f"rallypoint: {_message(error)}", file=sys.stderr)
+    return 1
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, RallypointError):
+        return str(error)
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in _CLIENT:
+        return f"this command needs {error.name}; install it with: pip install 'airflow-provider-rallypoint[client]'"
+    return f"unexpected error: {type(error).__name__}: {error} ({DEBUG}=1 shows where)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""`rallypoint plan`: what a submission would do."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from rallypoint.cli.document import json_text
+from rallypoint.cli.doors import Doors
+from rallypoint.cli.options import Commands, add_command, job_file_options, world_words
+from rallypoint.cli.plain import fact_lines
+from rallypoint.cli.values import Fact
+from rallypoint.wire.plan import Entry, Plan
+
+if TYPE_CHECKING:
+    from rallypoint.backends.contract import Blueprint
+
+__all__ = ["add", "plan_lines", "run"]
+
+#: Width of the column that tells the kinds of objects.
+_KIND = 9
+
+_DESCRIPTION = """\
+Show what `rallypoint submit FILE` would do: the job with every default resolved,
+and what would be created. Nothing is started and nothing is written.
+"""
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(commands, "plan", "show what a submission would do", _DESCRIPTION)
+    job_file_options(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the plan."""
+    blueprint = asyncio.run(_blueprint(args.doors, args))
+    print(json_text(_document(blueprint)) if args.json else "\n".join(plan_lines(blueprint)))
+    return 0
+
+
+async def _blueprint(doors: Doors, args: argparse.Namespace) -> Blueprint:
+    from rallypoint.cli.jobfile import read_job  # noqa: PLC0415  pydantic is slow to import, and --help does without
+
+    job = read_job(args.file, settings=args.settings, name=args.name)
+    async with doors.backend(args.home) as backend:
+        return backend.plan(job)
+
+
+def _document(blueprint: Blueprint) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "job": blueprint.job.to_document(),
+        "plan": blueprint.plan,
+        "objects": blueprint.objects,
+        "notes": blueprint.notes,
+    }
+
+
+def plan_lines(blueprint: Blueprint) -> Iterator[str]:
+    """Yield the plan as people read it."""
+    from rallypoint.job.document import write_yaml  # noqa: PLC0415  as above
+
+    plan = blueprint.plan
+    yield f"Job {plan.name}: {world_words(plan)}, each of which runs"
+    yield f"  {_command(plan)}"
+    yield from _section("The job, every default resolved", write_yaml(blueprint.job.to_document()).splitlines())
+    objects = (line for item in blueprint.objects for line in _object_lines(item))
+    yield from _section("Would be created, in this order", objects)
+    if blueprint.notes:
+        yield from _section("Notes", (f"- {note}" for note in blueprint.notes))
+
+
+def _command(plan: Plan) -> str:
+    start = {Entry.SCRIPT: ("python", "-u"), Entry.MODULE: ("python", "-u", "-m"), Entry.COMMAND: ()}[plan.entry]
+    return shlex.join((*start, plan.entrypoint, *plan.args))
+
+
+def _section(title: str, lines: Iterator[str] | list[str]) -> Iterator[str]:
+    yield ""
+    yield title
+    for line in lines:
+        yield f"  {line}".rstrip()
+
+
+def _object_lines(item: dict[str, Any]) -> Iterator[str]:
+    """Yield what kind of thing it is and its name or path; then the rest of it, indented."""
+    (kind, name), *rest = ((key, _text(value)) for key, value in _named(item).items())
+    yield f"{kind:<{_KIND}}{name}"
+    for line in fact_lines(Fact(label=key, text=text) for key, text in rest):
+        yield f"{'':<{_KIND}}{line}"
+
+
+def _named(item: dict[str, Any]) -> dict[str, Any]:
+    """Return an object with its kind as the key of what names it."""
+    name = next((key for key in ("name", "path") if key in item), "kind")
+    return {str(item.get("kind", "object")): item[name], **{k: v for k, v in item.items() if k not in ("kind", name)}}
+
+
+def _text(value: object) -> str:
+    return shlex.join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

@@ -1,0 +1,51 @@
+"""`rallypoint status`: how jobs are."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+from rallypoint.cli.document import JobDocument, JobsDocument
+from rallypoint.cli.doors import Doors
+from rallypoint.cli.looking import look, look_at_all
+from rallypoint.cli.options import Commands, add_command
+from rallypoint.cli.screens import print_job, print_jobs
+from rallypoint.cli.watching import Watched, watch_to_the_end
+
+__all__ = ["add", "run"]
+
+_DESCRIPTION = """\
+Show all jobs, or with NAME one of them: its nodes, ranks and incidents.
+
+Colours at a terminal; aligned plain lines in a pipe, or with NO_COLOR or TERM=dumb.
+With --watch the exit code is 0 when the job succeeds and 1 when it fails; Ctrl-C
+leaves the job running.
+"""
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(commands, "status", "show jobs, nodes, ranks and incidents", _DESCRIPTION)
+    parser.add_argument("name", metavar="NAME", nargs="?", help="the job; without it all of them")
+    parser.add_argument("--watch", action="store_true", help="look at the job until it is over")
+    parser.add_argument("--json", action="store_true", help="print one JSON document; with --watch one a line, on each change")
+    parser.set_defaults(run=run, usage_error=parser.error)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show what was asked for."""
+    if args.watch and args.name is None:
+        args.usage_error("--watch needs a NAME")
+    if args.watch:
+        return watch_to_the_end(args.doors, Watched(name=args.name, home=args.home), json=args.json)
+    found = asyncio.run(_look(args.doors, args))
+    if isinstance(found, JobDocument):
+        print_job(found, json=args.json)
+    else:
+        print_jobs(found, json=args.json)
+    return 0
+
+
+async def _look(doors: Doors, args: argparse.Namespace) -> JobDocument | JobsDocument:
+    async with doors.backend(args.home) as backend:
+        return JobsDocument(jobs=await look_at_all(backend)) if args.name is None else await look(backend, args.name)

@@ -1,0 +1,73 @@
+"""`rallypoint supervise`: see a job to its end, in the foreground. The supervisor that `submit` leaves behind runs this."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+
+from rallypoint.backends.story import failure_story, success_line
+from rallypoint.cli.doors import Doors
+from rallypoint.cli.looking import find
+from rallypoint.cli.options import Commands, add_command, spell_command
+from rallypoint.supervision.record import JobRecord, Phase
+
+__all__ = ["add", "run"]
+
+_TERMINATED = 143  # 128 + SIGTERM, as shells count
+
+_LOG_FORMAT = "%(asctime)s  %(levelname)s: %(message)s"
+
+_DESCRIPTION = """\
+See a job to its end. `rallypoint submit` leaves a process behind that does this;
+by hand it is needed after a reboot.
+
+Only one process supervises a job. Where another does, this one looks on and takes
+over when that one is gone. Ctrl-C or SIGTERM leaves the job running without a
+supervisor; SIGHUP does nothing.
+"""
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(commands, "supervise", "see a job to its end", _DESCRIPTION)
+    parser.add_argument("name", metavar="NAME", help="the job")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Supervise; return 0 when the job succeeded or was deleted, 1 when it failed, 143 after SIGTERM."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=_LOG_FORMAT, datefmt="%Y-%m-%d %H:%M:%S")
+    try:
+        record = asyncio.run(_supervise(args.doors, args))
+    except (KeyboardInterrupt, asyncio.CancelledError) as error:
+        again = spell_command(args.home, "supervise", args.name)
+        print(f"Job {args.name} goes on without a supervisor; take it on again: {again}", file=sys.stderr)
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        return _TERMINATED
+    if record is None:
+        print(f"Job {args.name} is deleted")
+        return 0
+    failed = record.phase is Phase.FAILED
+    print(failure_story(record) if failed else success_line(record))
+    return 1 if failed else 0
+
+
+async def _supervise(doors: Doors, args: argparse.Namespace) -> JobRecord | None:
+    from rallypoint.backends.supervise import supervise  # noqa: PLC0415  --help does without the backends
+
+    _settle_signals(asyncio.current_task())
+    async with doors.backend(args.home) as backend:
+        await find(backend, args.name)
+        return await supervise(backend, args.name, holder="rallypoint supervise")
+
+
+def _settle_signals(task: asyncio.Task[JobRecord | None] | None) -> None:
+    loop = asyncio.get_running_loop()
+    if task is not None:
+        loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    # Handled, not ignored: what is ignored stays ignored in every process that is started from here.
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)

@@ -1,0 +1,184 @@
+"""The tables of nodes and of incidents. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from rallypoint.backends.story import describe_end, span
+from rallypoint.cli.values import Column, Mood, Row, Table
+from rallypoint.supervision.record import ConditionType, JobRecord, Phase, Slot
+from rallypoint.wire.incident import Cause, Culprit, Incident
+from rallypoint.wire.status import JobState, JobStatus, Member, RankStatus
+
+__all__ = ["clock_time", "incident_table", "node_table"]
+
+_NODE = (
+    Column(title="NODE", right=True, repeats=True),
+    Column(title="INCARNATION", right=True, repeats=True),
+    Column(title="HOST", shrinks=True, repeats=True),
+    Column(title="STATE", repeats=True, colored=True),
+)
+_BY_RANK = (
+    *_NODE,
+    Column(title="RANK", right=True),
+    Column(title="STEP", right=True),
+    Column(title="RESTARTS", right=True),
+    Column(title="PID", right=True),
+)
+_BY_NODE = (*_NODE, Column(title="RANKS"), Column(title="STEP", right=True), Column(title="RESTARTS", right=True))
+
+_INCIDENTS = (
+    Column(title="WHEN"),
+    Column(title="CAUSE", colored=True),
+    Column(title="CULPRIT", shrinks=True),
+    Column(title="RUNG"),
+    Column(title="HEALED", right=True),
+    Column(title="LOST", right=True),
+)
+
+_MOODS = {
+    "training": Mood.GOOD,
+    "waiting": Mood.BUSY,
+    "starting": Mood.BUSY,
+    "done": Mood.QUIET,
+    "ended": Mood.QUIET,
+    "lost": Mood.BAD,
+}
+
+#: Training goes on meanwhile, so there is nothing to heal.
+_HARMLESS = (Cause.COORDINATOR, Cause.SCALE)
+
+#: In these states a process number is of nobody, or of somebody else by now.
+_OVER = ("done", "ended", "lost")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """A node of the current attempt: its slot, the agent in it if one was heard, and its workers."""
+
+    slot: Slot
+    member: Member | None
+    state: str
+    ranks: tuple[RankStatus, ...]
+    restarts: Mapping[int, int]  # by local rank; -1 where no single rank was to blame
+
+    @property
+    def head(self) -> tuple[str, ...]:
+        host = self.member.host if self.member else "-"
+        return (str(self.slot.node), str(self.slot.incarnation), host, self.state)
+
+
+def node_table(record: JobRecord, status: JobStatus | None, restarts: Iterable[Incident], *, by_node: bool) -> Table:
+    """Return a row for each rank of each node, or for each node alone.
+
+    `status` is of the current attempt, and `restarts` are the faults of that attempt for which workers were restarted.
+    """
+    faults = Counter((incident.id.node, incident.id.local_rank) for incident in restarts)
+    places = [_place(record, status, slot, faults) for slot in record.slots]
+    if by_node:
+        return Table(columns=_BY_NODE, rows=tuple(_node_row(place) for place in places), empty="no nodes yet")
+    return Table(columns=_BY_RANK, rows=tuple(row for place in places for row in _rank_rows(place)), empty="no nodes yet")
+
+
+def incident_table(incidents: Iterable[Incident], now: float, *, zone: datetime.tzinfo | None = None) -> Table:
+    """Return a row for each incident, oldest first."""
+    told = sorted(incidents, key=lambda i: (i.detected_at, i.id))
+    return Table(columns=_INCIDENTS, rows=tuple(_incident_row(i, now, zone) for i in told), empty="no incidents")
+
+
+def clock_time(at: float, now: float, zone: datetime.tzinfo | None = None) -> str:
+    """Return the time of day, after the date where that is not today's: `14:02:11`, `03-09 14:02`."""
+    then, today = datetime.datetime.fromtimestamp(at, zone), datetime.datetime.fromtimestamp(now, zone)
+    return then.strftime("%H:%M:%S" if then.date() == today.date() else "%m-%d %H:%M")
+
+
+def _place(record: JobRecord, status: JobStatus | None, slot: Slot, faults: Mapping[tuple[int, int], int]) -> _Place:
+    member = None if status is None else _member(status, slot)
+    ranks = () if status is None or member is None else tuple(r for r in status.ranks if r.node == slot.node)
+    restarts = {local_rank: count for (node, local_rank), count in faults.items() if node == slot.node}
+    return _Place(slot=slot, member=member, state=_state(record, status, slot, member), ranks=ranks, restarts=restarts)
+
+
+def _member(status: JobStatus, slot: Slot) -> Member | None:
+    members = (*status.world, *status.waiting)
+    return next((m for m in members if (m.node, m.incarnation) == (slot.node, slot.incarnation)), None)
+
+
+def _state(record: JobRecord, status: JobStatus | None, slot: Slot, member: Member | None) -> str:
+    if slot.lost_clock is not None:
+        return "lost"
+    if member is not None and member.done:
+        return "done"
+    if record.phase not in (Phase.RESUMING, Phase.RUNNING):
+        return "ending" if record.condition(ConditionType.RESOURCES_DEPLOYED) else "ended"
+    if status is None or member is None:
+        return "starting"
+    if status.state is not JobState.RUNNING or member not in status.world:
+        return "waiting"
+    return "training" if any(rank.node == slot.node for rank in status.ranks) else "starting"
+
+
+def _rank_rows(place: _Place) -> Iterable[Row]:
+    mood = _MOODS.get(place.state, Mood.BUSY)
+    over = place.state in _OVER
+    if not place.ranks:
+        restarts = str(sum(place.restarts.values()))
+        yield Row(cells=(*place.head, "-", "-", restarts, "-"), mood=mood)
+    for index, rank in enumerate(place.ranks):
+        restarts, pid = str(place.restarts.get(rank.local_rank, 0)), "-" if over else str(rank.pid)
+        cells = (str(rank.rank), _number(rank.step), restarts, pid)
+        yield Row(cells=(*place.head, *cells), mood=mood, continues=index > 0)
+
+
+def _node_row(place: _Place) -> Row:
+    numbers = [rank.rank for rank in place.ranks]
+    ranks = _between(numbers)
+    step = _between([rank.step for rank in place.ranks if rank.step is not None])
+    restarts = str(sum(place.restarts.values()))
+    return Row(cells=(*place.head, ranks, step, restarts), mood=_MOODS.get(place.state, Mood.BUSY))
+
+
+def _incident_row(incident: Incident, now: float, zone: datetime.tzinfo | None) -> Row:
+    cells = (
+        clock_time(incident.detected_at, now, zone),
+        incident.cause.value,
+        _culprit(incident),
+        incident.rung.value,
+        _healed(incident),
+        _number(incident.steps_lost),
+    )
+    return Row(cells=cells, mood=Mood.BUSY if _healed(incident) == "no" else Mood.QUIET)
+
+
+def _healed(incident: Incident) -> str:
+    if incident.healed_at is not None:
+        return span(incident.healed_at - incident.detected_at)
+    return "-" if incident.cause in _HARMLESS else "no"
+
+
+def _culprit(incident: Incident) -> str:
+    told = incident.culprit
+    if told is None and incident.cause is Cause.COORDINATOR:
+        return f"term {incident.id.sequence}"
+    if told is None:
+        return f"node {incident.id.node}" if incident.id.node >= 0 else "-"
+    return f"{_who(told)}: {describe_end(told)}"
+
+
+def _who(culprit: Culprit) -> str:
+    # Short: this is a cell; the story tells the host, too.
+    return f"node {culprit.node}" if culprit.rank < 0 else f"rank {culprit.rank} node {culprit.node}"
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _between(numbers: list[int]) -> str:
+    if not numbers:
+        return "-"
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low}-{high}"

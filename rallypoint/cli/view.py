@@ -1,0 +1,207 @@
+"""What is to be seen of a job: from record, status and plan to the values of `values.py`. Pure; `now` is an argument."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+
+from rallypoint.backends.story import failure_story, metrics_text, span, success_line
+from rallypoint.cli.document import JobDocument
+from rallypoint.cli.tables import incident_table, node_table
+from rallypoint.cli.values import Column, Fact, JobView, Mood, Row, Table
+from rallypoint.supervision.record import ConditionType, JobRecord, Phase
+from rallypoint.wire.incident import Cause, Incident, merge_incidents
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.status import JobState, JobStatus, Progress
+
+__all__ = ["overview", "phase_word", "view"]
+
+_MOODS = {
+    Phase.EMPTY: Mood.BUSY,
+    Phase.RESUMING: Mood.BUSY,
+    Phase.RUNNING: Mood.GOOD,
+    Phase.RESETTING: Mood.BUSY,
+    Phase.SUCCEEDED: Mood.GOOD,
+    Phase.FAILED: Mood.BAD,
+    Phase.TERMINATING: Mood.QUIET,
+}
+
+_JOBS = (
+    Column(title="NAME", shrinks=True),
+    Column(title="PHASE", colored=True),
+    Column(title="ATTEMPT", right=True),
+    Column(title="NODES", right=True),
+    Column(title="STEP", right=True),
+    Column(title="RESTARTS", right=True),
+    Column(title="AGE", right=True),
+    Column(title="OWNER", shrinks=True),
+)
+
+
+def view(
+    record: JobRecord,
+    status: JobStatus | None,
+    plan: Plan,
+    now: float,
+    *,
+    zone: datetime.tzinfo | None = None,
+    by_node: bool = False,
+) -> JobView:
+    """Return what is shown of one job at `now` (seconds since the epoch).
+
+    Args:
+        record: the supervisor's memory.
+        status: the coordinator's last word; one of another attempt, or of an earlier job of the name, is left out.
+        plan: what runs.
+        now: ages are counted up to here.
+        zone: in which times of day are told; None for this machine's.
+        by_node: one row for each node in the place of one for each rank.
+    """
+    status = _current(record, status)
+    incidents = _incidents(record, status)
+    return JobView(
+        name=record.name,
+        phase=phase_word(record),
+        summary=_summary(record, status, plan, now),
+        mood=_mood(record, status, plan),
+        figures=_figures(record, status, plan),
+        details=tuple(_details(record, status, now)),
+        nodes=node_table(record, status, _restarts(record, status, plan), by_node=by_node),
+        incidents=incident_table(incidents, now, zone=zone),
+        ending=_ending(record),
+    )
+
+
+def overview(jobs: Iterable[JobDocument], now: float) -> Table:
+    """Return the table of all jobs, a row for each."""
+    rows = (_job_row(job.record, _current(job.record, job.status), job.plan, now) for job in jobs)
+    return Table(columns=_JOBS, rows=tuple(rows), empty="no jobs")
+
+
+def phase_word(record: JobRecord) -> str:
+    """Return the phase as it is shown; a job that nobody has taken on yet is `Submitted`."""
+    return record.phase.value or "Submitted"
+
+
+def _current(record: JobRecord, status: JobStatus | None) -> JobStatus | None:
+    if status is None or (status.uid, status.fence.attempt) != (record.uid, record.attempt):
+        return None
+    return status
+
+
+def _incidents(record: JobRecord, status: JobStatus | None) -> tuple[Incident, ...]:
+    # The coordinator knows of a fault a turn before the record does.
+    return merge_incidents(record.incidents, () if status is None else status.incidents)
+
+
+def _progress(record: JobRecord, status: JobStatus | None) -> Progress:
+    told = None if status is None else status.progress
+    return record.progress if told is None or told.step is None else told
+
+
+def _mood(record: JobRecord, status: JobStatus | None, plan: Plan) -> Mood:
+    if record.phase is Phase.RUNNING and (status is None or status.state is not JobState.RUNNING):
+        return Mood.BUSY
+    if record.phase is Phase.RUNNING and status is not None and len(status.world) < plan.min_nodes:
+        return Mood.BUSY
+    return _MOODS[record.phase]
+
+
+def _summary(record: JobRecord, status: JobStatus | None, plan: Plan, now: float) -> str:
+    if record.deletion and record.phase is not Phase.TERMINATING:
+        return "its deletion was asked for"
+    if record.phase is Phase.RUNNING:
+        return _running(status, plan)
+    if record.phase is Phase.RESETTING:
+        return _resetting(record, plan, now)
+    return {
+        Phase.EMPTY: "waiting for a supervisor",
+        Phase.RESUMING: f"starting {len(record.slots)} nodes",
+        Phase.SUCCEEDED: "every rank ended well" if record.released else "its nodes are ending",
+        Phase.FAILED: "" if record.released else "its nodes are being ended",
+        Phase.TERMINATING: "it is being deleted",
+    }[record.phase]
+
+
+def _running(status: JobStatus | None, plan: Plan) -> str:
+    if status is None:
+        return "waiting for the coordinator"
+    if status.state is JobState.FORMING:
+        return f"{len(status.waiting)} of {_bounds(plan)} nodes have joined"
+    if status.state is JobState.RUNNING:
+        return f"training on {len(status.world)} of {plan.max_nodes} nodes"
+    return "the attempt is over"
+
+
+def _resetting(record: JobRecord, plan: Plan, now: float) -> str:
+    gone = record.since(ConditionType.RESOURCES_DEPLOYED, value=False)
+    if gone is None:
+        return f"attempt {record.attempt} is being cleared away"
+    # The clock is saved now and then; in between it goes on as time does.
+    clock = record.clock + max(0.0, now - record.last_now)
+    return f"attempt {record.attempt + 1} starts in {span(gone + plan.retry_pause - clock)}"
+
+
+def _bounds(plan: Plan) -> str:
+    return str(plan.min_nodes) if plan.min_nodes == plan.max_nodes else f"{plan.min_nodes}:{plan.max_nodes}"
+
+
+def _restarts(record: JobRecord, status: JobStatus | None, plan: Plan) -> tuple[Incident, ...]:
+    """Return the faults of this attempt that a restart of the workers answered: the one after the budget is none of them."""
+    faults = (i for i in _incidents(record, status) if i.cause is Cause.PROCESS and i.id.attempt == record.attempt)
+    return tuple(sorted(faults, key=lambda i: i.detected_at))[: plan.max_restarts]
+
+
+def _figures(record: JobRecord, status: JobStatus | None, plan: Plan) -> tuple[Fact, ...]:
+    step = _progress(record, status).step
+    # A retry is counted when the attempt before it has failed.
+    begun = record.retries - (record.phase is Phase.RESETTING)
+    attempts = record.attempt + plan.retry_limit - begun
+    figures = {
+        "attempt": f"{record.attempt} of {max(attempts, record.attempt)}" if record.attempt else "-",
+        "nodes": f"{len(status.world)} of {plan.max_nodes}" if status else "-",
+        "world": str(status.world_size) if status else "-",
+        "round": str(status.fence.round) if status else "-",
+        "step": "-" if step is None else str(step),
+        "restarts": f"{len(_restarts(record, status, plan))} of {plan.max_restarts}",
+        "resets": f"{record.retries} of {plan.retry_limit}",
+    }
+    return tuple(Fact(label=label, text=text) for label, text in figures.items())
+
+
+def _details(record: JobRecord, status: JobStatus | None, now: float) -> Iterable[Fact]:
+    progress = _progress(record, status)
+    if progress.metrics:
+        yield Fact(label="metrics", text=metrics_text(progress))
+    if progress.checkpoint:
+        yield Fact(label="checkpoint", text=progress.checkpoint)
+    yield Fact(label="time", text=_time(record, now))
+    yield Fact(label="owner", text=record.owner)
+
+
+def _time(record: JobRecord, now: float) -> str:
+    if not record.attempts:
+        return f"submitted {span(now - record.created_at)} ago"
+    attempt = record.attempts[-1]
+    if attempt.ended_at is None:
+        return f"attempt {attempt.number} began {span(now - attempt.started_at)} ago"
+    took = span(attempt.ended_at - attempt.started_at)
+    return f"attempt {attempt.number} took {took} and ended {span(now - attempt.ended_at)} ago"
+
+
+def _ending(record: JobRecord) -> str:
+    if record.phase is Phase.SUCCEEDED:
+        return success_line(record)
+    return failure_story(record) if record.phase is Phase.FAILED else ""
+
+
+def _job_row(record: JobRecord, status: JobStatus | None, plan: Plan, now: float) -> Row:
+    figures = {fact.label: fact.text for fact in _figures(record, status, plan)}
+    cells = (
+        record.name,
+        Phase.TERMINATING.value if record.deletion else phase_word(record),
+        *(figures[label].replace(" of ", "/") for label in ("attempt", "nodes", "step", "restarts")),
+        span(now - record.created_at),
+        record.owner,
+    )
+    return Row(cells=cells, mood=_mood(record, status, plan))

@@ -1,0 +1,82 @@
+"""Looking at a job until it is over. Whatever happens to the one who looks, the job goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from rallypoint.cli.document import JobDocument
+from rallypoint.cli.doors import Doors
+from rallypoint.cli.options import spell_command
+from rallypoint.cli.screens import Screen, choose_screen
+from rallypoint.cli.supervisors import SupervisorLostError, ended
+from rallypoint.supervision.record import Phase
+
+__all__ = ["Watched", "watch_to_the_end"]
+
+_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+
+#: How long after its supervisor's end a job may still be seen to have ended, in seconds.
+_LAST_LOOK = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """The job that is looked at; `supervisor_pid` is that of its supervisor if this process started it, else 0."""
+
+    name: str
+    home: Path | None
+    supervisor_pid: int = 0
+
+
+def watch_to_the_end(doors: Doors, job: Watched, *, json: bool) -> int:
+    """Show a job until it is over; return 0 when it succeeded, 1 when it failed or was deleted, 130 after Ctrl-C."""
+    try:
+        screen = choose_screen(json=json)
+        with screen:
+            last = asyncio.run(_follow(doors, job, screen))
+            screen.end(last)
+    except KeyboardInterrupt:
+        again = spell_command(job.home, "status", job.name, "--watch")
+        print(f"Job {job.name} goes on; look at it again: {again}", file=sys.stderr)
+        return _INTERRUPTED
+    if last.record.finished:
+        return 0 if last.record.phase is Phase.SUCCEEDED else 1
+    print(f"rallypoint: job {job.name} was deleted", file=sys.stderr)
+    return 1
+
+
+async def _follow(doors: Doors, job: Watched, screen: Screen) -> JobDocument:
+    showing = asyncio.create_task(_show(doors, job, screen))
+    watchers = {showing}
+    if job.supervisor_pid:
+        watchers.add(asyncio.create_task(_supervisor_gone(job, showing)))
+    done, others = await asyncio.wait(watchers, return_when=asyncio.FIRST_COMPLETED)
+    for task in others:
+        task.cancel()
+    return done.pop().result()
+
+
+async def _show(doors: Doors, job: Watched, screen: Screen) -> JobDocument:
+    from rallypoint.backends.contract import JobNotFoundError  # noqa: PLC0415  --help does without the backends
+    from rallypoint.backends.supervise import watch  # noqa: PLC0415
+
+    last = None
+    async with doors.backend(job.home) as backend:
+        async for seen in watch(backend, job.name):
+            last = JobDocument(record=seen.record, plan=seen.plan, status=seen.status)
+            screen.show(last)
+    if last is None:
+        raise JobNotFoundError(f"there is no job {job.name}")
+    return last
+
+
+async def _supervisor_gone(job: Watched, showing: asyncio.Task[JobDocument]) -> JobDocument:
+    """Return what is shown last, or raise when the supervisor ends and the job does not."""
+    await ended(job.supervisor_pid)
+    done, _ = await asyncio.wait({showing}, timeout=_LAST_LOOK)
+    if done:
+        return showing.result()
+    raise SupervisorLostError(job.name, job.supervisor_pid, job.home)

@@ -1,0 +1,122 @@
+"""`ElasticJob`: what the user asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ValidationError, model_validator
+from pydantic.functional_validators import ModelWrapValidatorHandler
+from typing_extensions import Self
+
+from rallypoint.job.document import read_document, write_yaml
+from rallypoint.job.errors import JobError
+from rallypoint.job.policies import FaultTolerance, Health, Logs, Model, Recovery, Rendezvous
+from rallypoint.job.problems import problems
+from rallypoint.job.role import DEFAULT_ROLE, Role, resolve
+from rallypoint.job.rules import NAME, Collection, refusal
+from rallypoint.job.shape import normal
+
+__all__ = ["ElasticJob"]
+
+_ROLES = Collection(
+    kind="roles",
+    allowed="a list of roles or a mapping from a role's name to the role, at least one",
+    types=(list, tuple),
+    least=1,
+)
+
+
+def _different(roles: tuple[Role, ...]) -> tuple[Role, ...]:
+    names = [role.name for role in roles]
+    if len(set(names)) == len(names):
+        return roles
+    raise refusal("a different name for each role", value=names)
+
+
+class ElasticJob(Model):
+    """An elastic training job.
+
+    Construct it from the normal form or the short one; either way a wrong document raises `JobError` and nothing else.
+    Paths stay as they are given until `with_base`, which `from_file` and `load_job` call.
+    """
+
+    name: Annotated[str, NAME]
+    """Names the job everywhere; names derived from it fit into the 63 characters of Kubernetes."""
+    roles: Annotated[tuple[Role, ...], _ROLES, AfterValidator(_different)]
+    """What runs. One role may be written short: its fields at the top level, and its name is `trainer`."""
+    fault_tolerance: FaultTolerance = FaultTolerance()
+    """What a supervisor does about the job as a whole."""
+    recovery: Recovery = Recovery()
+    """What is done about single workers and nodes."""
+    rendezvous: Rendezvous = Rendezvous()
+    """How nodes find each other."""
+    health: Health = Health()
+    """How the coordinator and the agents know of each other's life."""
+    logs: Logs = Logs()
+    """Where the output of each rank goes."""
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Self:
+        """Return the job of a YAML or JSON file, its paths absolute against the file's folder; raises `JobError`."""
+        path = Path(path)
+        document = read_document(path)
+        try:
+            return cls.model_validate(document).with_base(path.parent)
+        except JobError as error:
+            raise error.with_source(str(path)) from None
+
+    def with_base(self, base: Path) -> Self:
+        """Return the job with `workdir`, `checkpoint_dir` and `logs.dir` absolute, relative ones against `base`."""
+        base = base.absolute()
+        logs = self.logs.model_copy(update={"dir": resolve(self.logs.dir, base)}) if self.logs.dir else self.logs
+        return self.model_copy(update={"roles": tuple(role.with_base(base) for role in self.roles), "logs": logs})
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the canonical document: plain JSON values that read back as an equal job.
+
+        Policies are written in full, so that a saved job means the same under other defaults; what is not given is left out.
+        """
+        document = _given(self)
+        if len(self.roles) == 1 and self.roles[0].name == DEFAULT_ROLE:
+            (role,) = document.pop("roles")
+            short = {key: value for key, value in role.items() if key != "name"}
+            return {"name": document.pop("name"), **short, **document}
+        return document
+
+    def to_yaml(self) -> str:
+        """Return the canonical document as YAML."""
+        return write_yaml(self.to_document())
+
+    def to_json(self) -> str:
+        """Return the canonical document as JSON."""
+        return json.dumps(self.to_document(), indent=2, ensure_ascii=False) + "\n"
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _speak_of_the_document(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if isinstance(data, ElasticJob):
+            return handler(data)
+        document, shape = normal(data)
+        try:
+            return handler(document)
+        except ValidationError as error:
+            raise JobError(problems(error, root=ElasticJob, shape=shape)) from None
+
+
+def _given(model: BaseModel) -> dict[str, Any]:
+    """Return the fields of `model` that hold something, as plain JSON values."""
+    plain: Mapping[str, Any] = model.model_dump(mode="json")
+    values = {name: _plain(getattr(model, name), plain[name]) for name in type(model).model_fields}
+    # By length: an empty mapping inside of a pod's field (`emptyDir: {}`) is content and stays.
+    return {name: value for name, value in values.items() if not hasattr(value, "__len__") or len(value)}
+
+
+def _plain(value: Any, dumped: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return _given(value)
+    if isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
+        return [_given(item) for item in value]
+    return dumped

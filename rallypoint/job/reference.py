@@ -1,0 +1,115 @@
+"""The reference of the job file in Markdown, made from the models: field, type, default, unit, meaning. Pure."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from rallypoint.job.model import ElasticJob
+from rallypoint.job.policies import FaultTolerance, Health, Logs, Recovery, Rendezvous
+from rallypoint.job.role import Resources, Role
+from rallypoint.job.rules import rule_of
+
+__all__ = ["reference"]
+
+_HEAD = """\
+<!-- Written by `python -m rallypoint.job.schema`; change the models, not this file. -->
+
+# The job file
+
+A job file is YAML or JSON. The same document can be given as a dict or as keyword arguments (`load_job`). Whatever is not
+listed here is an error, and so is a value out of its bounds: nothing is dropped, clamped or defaulted in silence. The JSON
+schema is [job.schema.json](job.schema.json).
+
+```yaml
+name: digits
+entrypoint: train.py            # or: -m pkg.train, or: [bash, -c, ...], or: {script|module|command: ...}
+args: [--epochs, 20]
+nodes: 1:2                      # from one node to two
+nproc_per_node: 2
+checkpoint_dir: checkpoints
+recovery:
+  max_restarts: 3
+rendezvous:
+  last_call_timeout: 10s
+```
+
+A document with several roles has them under `roles`, as a list or as a mapping from name to role. A role at the top level
+and `roles` at once is an error.
+
+## Values
+
+- **Durations** are `90s`, `1h30m`, `7d`, `300ms` (Go's units and `d`, in any order and with decimals), ISO 8601 without years
+  and months (`PT1M30S`, `P1DT2H`), or a number of seconds. They are never negative.
+- **YAML** is read so that a job means what it says: `nodes: 1:2` is a range and not the number 62, and `1.10`, `0123`, `0x1f`,
+  `on`, `off`, `yes`, `no` and dates stay the text they are. Only `true` and `false` are booleans, only plain decimal integers
+  are numbers. A key that is given twice is an error that names both lines.
+- **Environment values** that are numbers or booleans become text (`1`, `true`); `null` is an error, `''` is the empty value.
+- **Quantities** are Kubernetes': `500m`, `2`, `1.5`, `8Gi`.
+- **Paths** are relative to the folder of the job file (of a dict: to the current folder), `checkpoint_dir` and a script to
+  `workdir`. `~` is the home of the user who submits. Addresses such as `s3://bucket/key` stay as they are.
+"""
+
+_COLUMNS = "| Field | Type | Default | Unit | Meaning |\n|---|---|---|---|---|"
+
+_SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
+    ("The job", ElasticJob),
+    ("A role", Role),
+    ("resources", Resources),
+    ("fault_tolerance", FaultTolerance),
+    ("recovery", Recovery),
+    ("rendezvous", Rendezvous),
+    ("health", Health),
+    ("logs", Logs),
+)
+
+
+def reference() -> str:
+    """Return the whole page."""
+    return "\n".join([_HEAD, *(_section(title, model) for title, model in _SECTIONS)])
+
+
+def _section(title: str, model: type[BaseModel]) -> str:
+    rows = "\n".join(_row(name, field) for name, field in model.model_fields.items())
+    return f"## {title}\n\n{(model.__doc__ or '').splitlines()[0]}\n\n{_COLUMNS}\n{rows}\n"
+
+
+def _row(name: str, field: FieldInfo) -> str:
+    rule = rule_of(field.metadata)
+    cells = (
+        f"`{name}`",
+        _kind(field.annotation, field.metadata),
+        _default(field),
+        rule.unit if rule else "",
+        field.description or "",
+    )
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    rule = rule_of(field.metadata)
+    if isinstance(value, BaseModel) or value in ("", (), {}):
+        return ""
+    return f"`{rule.write(value) if rule else value}`"
+
+
+def _kind(kind: Any, metadata: Iterable[Any] = ()) -> str:
+    """Return the name of a type, with those of its parts for lists and mappings."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    rule = rule_of(metadata)
+    if rule is not None:
+        return rule.kind
+    if origin is Annotated:
+        return _kind(arguments[0], arguments[1:])
+    if origin is tuple:
+        return f"list of {_kind(arguments[0])}"
+    if origin is dict:
+        return f"mapping from {_kind(arguments[0])} to {_kind(arguments[1])}"
+    return next(f"[{title}](#{title.lower().replace(' ', '-')})" for title, model in _SECTIONS if model is kind)

@@ -1,0 +1,144 @@
+"""One role of a job: what runs, on how many nodes, with which resources, and how its pods look."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+from typing_extensions import Self
+
+from rallypoint.job.policies import Model
+from rallypoint.job.rules import (
+    ARGUMENT,
+    CONTAINER,
+    ENTRYPOINT,
+    NAME,
+    NODES,
+    PATH,
+    QUANTITY,
+    RESOURCE,
+    SCALAR,
+    VARIABLE,
+    WORD,
+    Collection,
+    refusal,
+    whole,
+)
+from rallypoint.job.values import Entrypoint, NodeRange, write_nodes
+from rallypoint.wire.plan import Entry
+
+__all__ = ["DEFAULT_ROLE", "Resources", "Role", "resolve"]
+
+#: Name of the role that is written short, at the top level of the document.
+DEFAULT_ROLE = "trainer"
+
+_LIST = Collection(kind="list", allowed="a list", types=(list, tuple))
+_MAPPING = Collection(kind="mapping", allowed="a mapping", types=(dict,))
+
+_Texts = Annotated[dict[Annotated[str, WORD], Annotated[str, SCALAR]], _MAPPING]
+_Containers = Annotated[tuple[Annotated[dict[str, Any], CONTAINER], ...], _LIST]
+_Extended = Annotated[dict[Annotated[str, RESOURCE], Annotated[str, QUANTITY]], _MAPPING]
+_Environment = Annotated[dict[Annotated[str, VARIABLE], Annotated[str, SCALAR]], _MAPPING]
+
+
+class Resources(Model):
+    """What one node asks for, in Kubernetes' quantities."""
+
+    cpu: Annotated[str, QUANTITY] = ""
+    """Cores: `4`, `500m`."""
+    memory: Annotated[str, QUANTITY] = ""
+    """Bytes: `8Gi`, `512M`."""
+    gpus: Annotated[int, whole(0, unit="GPUs")] = 0
+    """Number of GPUs."""
+    extended: _Extended = Field(default_factory=dict)
+    """Any further resource by its full name: `rdma/hca: 1`."""
+
+
+class Role(Model):
+    """Nodes that run the same thing. Written short, its fields stand at the top level of the document."""
+
+    name: Annotated[str, NAME] = DEFAULT_ROLE
+    """Unique within the job; a key of `roles` where that is a mapping."""
+    entrypoint: Annotated[Entrypoint, ENTRYPOINT]
+    """What each worker runs: `train.py`, `-m pkg.train`, `[bash, -c, ...]` or `{script|module|command: ...}`."""
+    args: Annotated[tuple[Annotated[str, ARGUMENT], ...], _LIST] = ()
+    """Arguments; numbers become strings."""
+    nodes: Annotated[NodeRange, NODES] = NodeRange(min=1, max=1)
+    """How many nodes take part: exactly `N`, or any number from MIN to MAX."""
+    node_unit: Annotated[int, whole(1, unit="nodes")] = 1
+    """The number of nodes of a world is a multiple of this; MIN and MAX must be, too."""
+    nproc_per_node: Annotated[int, whole(1, unit="workers")] = 1
+    """Workers on each node."""
+    env: _Environment = Field(default_factory=dict)
+    """Added to each worker's environment. Numbers and true/false become strings; null is an error."""
+    workdir: Annotated[str, PATH] = ""
+    """Where workers are started. Relative to the folder of the job file, which is also the default."""
+    checkpoint_dir: Annotated[str, PATH] = ""
+    """Told to workers as RALLYPOINT_CHECKPOINT_DIR. Relative to `workdir`."""
+    resources: Resources = Resources()
+    """What one node asks for. This and all below is for backends that run pods."""
+    image: Annotated[str, WORD] = ""
+    """Container image."""
+    node_selector: _Texts = Field(default_factory=dict)
+    """Labels of the machines that pods may run on."""
+    tolerations: _Containers = ()
+    """As in a pod's spec."""
+    affinity: Annotated[dict[str, Any], CONTAINER] = Field(default_factory=dict)
+    """As in a pod's spec."""
+    volumes: _Containers = ()
+    """As in a pod's spec."""
+    volume_mounts: _Containers = ()
+    """As in a container's spec."""
+    service_account: Annotated[str, WORD] = ""
+    """Name of the pods' service account."""
+    image_pull_secrets: Annotated[tuple[Annotated[str, WORD], ...], _LIST] = ()
+    """Names of secrets."""
+    priority_class: Annotated[str, WORD] = ""
+    """Name of the pods' priority class."""
+    labels: _Texts = Field(default_factory=dict)
+    """Added to the pods."""
+    annotations: _Texts = Field(default_factory=dict)
+    """Added to the pods."""
+
+    @model_validator(mode="after")
+    def _ends_are_multiples_of_the_unit(self) -> Self:
+        unit, nodes = self.node_unit, self.nodes
+        if nodes.min % unit == 0 and nodes.max % unit == 0:
+            return self
+        single = f"the number of nodes ({nodes.min}) must be a multiple"
+        both = f"MIN ({nodes.min}) and MAX ({nodes.max}) must be multiples"
+        allowed = f"with node_unit {unit}, {single if nodes.min == nodes.max else both} of {unit}"
+        raise refusal(allowed, at="nodes", value=write_nodes(nodes))
+
+    def with_base(self, base: Path) -> Role:
+        """Return the role with its paths made absolute: `workdir` against `base`, `checkpoint_dir` against `workdir`.
+
+        `~` is the home of the user who submits. A script stays relative to `workdir`, addresses (`s3://...`) as they are.
+        """
+        workdir = resolve(self.workdir, base)
+        return self.model_copy(
+            update={
+                "workdir": workdir,
+                "checkpoint_dir": resolve(self.checkpoint_dir, Path(workdir)) if self.checkpoint_dir else "",
+                "entrypoint": _script_at_home(self.entrypoint),
+            }
+        )
+
+
+def resolve(path: str, base: Path) -> str:
+    """Return `path` as an absolute path, relative ones against `base`; "" is `base` itself. Addresses stay as they are."""
+    return path if "://" in path else str(Path(base, _at_home(path)).absolute())
+
+
+def _at_home(path: str) -> str:
+    """Return `path` with its `~` expanded; that of an unknown user stays as it is."""
+    return os.path.expanduser(path)  # noqa: PTH111  pathlib raises for an unknown user
+
+
+def _script_at_home(entrypoint: Entrypoint) -> Entrypoint:
+    if entrypoint.entry is not Entry.SCRIPT:
+        return entrypoint
+    return dataclasses.replace(entrypoint, words=(_at_home(entrypoint.words[0]),))

@@ -1,0 +1,296 @@
+"""What a field may hold, said once: read, written, described in the JSON schema and named in errors by one value.
+
+A :class:`Rule` stands in a field's `Annotated`; it takes the place of pydantic's own checks, whose words are about pydantic.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sized
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from rallypoint.job.duration import DURATION_FORMS, DurationError, format_duration, parse_duration
+from rallypoint.job.values import (
+    RefusedError,
+    read_argument,
+    read_entrypoint,
+    read_nodes,
+    read_path,
+    read_quantity,
+    read_scalar,
+    read_text,
+    read_whole,
+    read_word,
+    write_entrypoint,
+    write_nodes,
+)
+from rallypoint.wire import env
+
+__all__ = [
+    "ARGUMENT",
+    "CONTAINER",
+    "ENTRYPOINT",
+    "NAME",
+    "NODES",
+    "PATH",
+    "QUANTITY",
+    "REFUSED",
+    "RESOURCE",
+    "SCALAR",
+    "VARIABLE",
+    "WORD",
+    "Collection",
+    "Rule",
+    "choice",
+    "duration",
+    "refusal",
+    "rule_of",
+    "whole",
+]
+
+T = TypeVar("T")
+
+#: Type of the errors raised here; their context carries `allowed`, and `at` and `value` where not pydantic's are to be shown.
+REFUSED = "refused"
+
+#: Set by Rallypoint in each worker; a job that sets one itself would train with a wrong world.
+_TAKEN = {
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
+    *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID"),
+    *("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE"),
+    *(env.ATTEMPT, env.CHECKPOINT_DIR, env.JOB_MARK, env.JOB_NAME, env.PROGRESS_FILE, env.ROUND, env.TERM),
+}
+
+_NAME = r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?"
+_VARIABLE = r"[-._a-zA-Z][-._a-zA-Z0-9]*"
+_RESOURCE = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-\w.]*[A-Za-z0-9])?|hugepages-[A-Za-z0-9]+|ephemeral-storage"
+_DEEPEST = 32
+
+
+def refusal(allowed: str, *, at: str = "", value: object = None) -> PydanticCustomError:
+    """Return the error of a value that is not allowed; `at` names a field below the place where it is raised, `value` is
+    shown in the place of pydantic's input.
+    """
+    return PydanticCustomError(REFUSED, "{allowed}", {"allowed": allowed, "at": at, "value": value})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Rule:
+    """One kind of value.
+
+    Attributes:
+        kind: its name in the reference, such as `duration`.
+        allowed: completes the sentence "'x' is not allowed; ..." .
+        read: from what a document or Python gives; raises `RefusedError`.
+        write: back to the canonical document.
+        schema: its JSON schema.
+        unit: of numbers, for the reference.
+    """
+
+    kind: str
+    allowed: str
+    read: Callable[[Any], Any]
+    write: Callable[[Any], Any] = field(default=lambda value: value)
+    schema: Mapping[str, Any]
+    unit: str = ""
+
+    def check(self, value: Any) -> Any:
+        """Return `read(value)`; what is refused becomes pydantic's error, in our words."""
+        try:
+            return self.read(value)
+        except RefusedError as error:
+            raise refusal(str(error) or self.allowed) from error
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            self.check, serialization=core_schema.plain_serializer_function_ser_schema(self.write)
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Collection:
+    """A list or a mapping; what is inside has rules of its own.
+
+    Attributes:
+        kind, allowed: as for `Rule`.
+        types: what Python may give; a set has no order and a string no items.
+        least: number of items at the least.
+    """
+
+    kind: str
+    allowed: str
+    types: tuple[type[Sized], ...]
+    least: int = 0
+
+    def check(self, value: Any) -> Any:
+        """Return `value` when it is such a collection."""
+        if isinstance(value, self.types) and len(value) >= self.least:
+            return value
+        raise refusal(self.allowed)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self.check, handler(source))
+
+
+def rule_of(metadata: Iterable[Any]) -> Rule | None:
+    """Return the rule among the metadata of a field or an `Annotated`, if there is one."""
+    return next((item for item in metadata if isinstance(item, Rule)), None)
+
+
+def whole(least: int, most: int | None = None, *, unit: str = "") -> Rule:
+    """A whole number within bounds, both counted in; `unit` says of what."""
+    allowed = f"a whole number of {least} or more" if most is None else f"a whole number from {least} to {most}"
+    bounds = {"minimum": least} if most is None else {"minimum": least, "maximum": most}
+
+    def read(value: Any) -> int:
+        return _need(read_whole(value), lambda number: least <= number and (most is None or number <= most))
+
+    return Rule(kind=allowed.removeprefix("a "), allowed=allowed, read=read, schema={"type": "integer", **bounds}, unit=unit)
+
+
+def duration(*, most: float | None = None, positive: bool = False) -> Rule:
+    """A duration, kept as seconds; at most `most` seconds, and more than zero where `positive`."""
+    lower = "more than 0s" if positive else "0s or more"
+    bounds = lower if most is None else f"from 0s to {format_duration(most)}"
+
+    def read(value: Any) -> float:
+        try:
+            seconds = parse_duration(value)
+        except DurationError as error:
+            raise RefusedError from error
+        return _need(seconds, lambda s: (s > 0 or not positive) and (most is None or s <= most))
+
+    return Rule(
+        kind=f"duration, {bounds}",
+        allowed=f"a duration such as {DURATION_FORMS}, {bounds}",
+        read=read,
+        write=format_duration,
+        schema={"anyOf": [{"type": "string"}, {"type": "number", "exclusiveMinimum" if positive else "minimum": 0}]},
+        unit="seconds",
+    )
+
+
+def choice(*words: str) -> Rule:
+    """One of `words`."""
+    allowed = f"one of {', '.join(words)}"
+    return Rule(
+        kind=allowed,
+        allowed=allowed,
+        read=lambda value: _need(read_text(value), lambda text: text in words),
+        schema={"enum": list(words)},
+    )
+
+
+def _need(value: T, holds: Callable[[T], bool]) -> T:
+    if holds(value):
+        return value
+    raise RefusedError
+
+
+def _matching(pattern: str, *, kind: str, allowed: str) -> Rule:
+    compiled = re.compile(pattern, re.ASCII)
+    return Rule(
+        kind=kind,
+        allowed=allowed,
+        read=lambda value: _need(read_text(value), lambda text: compiled.fullmatch(text) is not None),
+        schema={"type": "string", "pattern": f"^(?:{pattern})$"},
+    )
+
+
+def _read_variable(value: Any) -> str:
+    if value in _TAKEN:
+        raise RefusedError("a name that Rallypoint does not set itself in each worker")
+    return _need(read_text(value), lambda text: re.fullmatch(_VARIABLE, text) is not None)
+
+
+def _read_container(value: Any, depth: int = _DEEPEST) -> Any:
+    """Return a copy of plain JSON: a bounded tree, so that an alias to itself is found too.
+
+    Numbers with a point are refused: files give them as text, which is how Kubernetes takes them, and both must be equal.
+    """
+    _need(depth, lambda left: left > 0)
+    if isinstance(value, dict):
+        return {read_text(key): _read_container(item, depth - 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_read_container(item, depth - 1) for item in value]
+    return value if value is None or isinstance(value, int) else read_text(value)
+
+
+_SCALAR_TYPES = ["string", "number", "boolean"]
+
+NAME = _matching(
+    _NAME, kind="name", allowed="1 to 52 lower-case letters, digits and '-', with a letter or a digit at both ends"
+)
+WORD = Rule(kind="text", allowed="a string without white space", read=read_word, schema={"type": "string", "pattern": "^\\S+$"})
+PATH = Rule(kind="path", allowed="a path as a string", read=read_path, schema={"type": "string"})
+ARGUMENT = Rule(
+    kind="string or number",
+    allowed="a string or a number (quote true, false and null)",
+    read=read_argument,
+    schema={"type": ["string", "number"]},
+)
+SCALAR = Rule(
+    kind="string, number or true/false",
+    allowed="a string, a number, true or false ('' for an empty value)",
+    read=read_scalar,
+    schema={"type": _SCALAR_TYPES},
+)
+VARIABLE = Rule(
+    kind="variable",
+    allowed="a variable name of letters, digits, '_', '-' and '.', not beginning with a digit",
+    read=_read_variable,
+    schema={"type": "string", "pattern": f"^(?:{_VARIABLE})$"},
+)
+QUANTITY = Rule(
+    kind="quantity",
+    allowed="a Kubernetes quantity such as 500m, 2, 1.5 or 8Gi",
+    read=read_quantity,
+    schema={"type": ["string", "number"]},
+)
+RESOURCE = _matching(
+    _RESOURCE,
+    kind="resource name",
+    allowed="a resource name with a domain, such as rdma/hca, or hugepages-SIZE or ephemeral-storage",
+)
+CONTAINER = Rule(
+    kind="mapping",
+    allowed="a mapping of plain JSON values (quote numbers with a point)",
+    read=lambda value: _read_container(_need(value, lambda mapping: isinstance(mapping, dict))),
+    schema={"type": "object"},
+)
+NODES = Rule(
+    kind="N or MIN:MAX",
+    allowed="a number of nodes N or a range MIN:MAX, with 1 <= MIN <= MAX <= 999999",
+    read=read_nodes,
+    write=write_nodes,
+    schema={"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": "^[0-9]+(:[0-9]+)?$"}]},
+    unit="nodes",
+)
+ENTRYPOINT = Rule(
+    kind="entrypoint",
+    allowed="a script's path, '-m MODULE', a list (a command), or a mapping with one of script, module, command",
+    read=read_entrypoint,
+    write=write_entrypoint,
+    schema={
+        "anyOf": [
+            {"type": "string", "minLength": 1},
+            {"type": "array", "items": {"type": ["string", "number"]}, "minItems": 1},
+            {
+                "type": "object",
+                "properties": {
+                    "script": {"type": "string"},
+                    "module": {"type": "string"},
+                    "command": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number"]}}]},
+                },
+                "additionalProperties": False,
+                "minProperties": 1,
+                "maxProperties": 1,
+            },
+        ]
+    },
+)

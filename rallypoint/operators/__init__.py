@@ -1,0 +1,7 @@
+"""Tasks that own a training job."""
+
+from __future__ import annotations
+
+from rallypoint.operators.training import ElasticTrainingOperator
+
+__all__ = ["ElasticTrainingOperator"]

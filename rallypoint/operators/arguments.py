@@ -1,0 +1,142 @@
+"""Operators whose arguments describe a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator
+
+from rallypoint.provider.naming import default_name
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from rallypoint.job import ElasticJob
+
+__all__ = ["FIELDS", "JobArguments"]
+
+#: Arguments that are keys of the job's document, and what the document calls them (`resources` is taken by Airflow).
+FIELDS = {
+    "entrypoint": "entrypoint",
+    "args": "args",
+    "nodes": "nodes",
+    "node_unit": "node_unit",
+    "nproc_per_node": "nproc_per_node",
+    "env": "env",
+    "workdir": "workdir",
+    "checkpoint_dir": "checkpoint_dir",
+    "image": "image",
+    "node_resources": "resources",
+    "fault_tolerance": "fault_tolerance",
+    "recovery": "recovery",
+    "rendezvous": "rendezvous",
+    "health": "health",
+    "logs": "logs",
+}
+
+_BLOCKS = ("node_resources", "fault_tolerance", "recovery", "rendezvous", "health", "logs")
+
+Block = Mapping[str, Any]
+
+
+class JobArguments(BaseOperator):
+    """A job given by `job`, by the fields below it, or by both. All of these arguments are templated.
+
+    A field takes the place of the document's key of the same name; a mapping (a policy block, `env`, `node_resources`)
+    completes the document's own, key by key. What is wrong with a job is found when the task runs, after its templates were
+    filled in.
+
+    :param job: the job as a mapping, as the path of a YAML or JSON file (relative to the DAG's folder), or as the text of one.
+        Templates inside of the file are filled in, too.
+    :param name: the job's name, a DNS label of at most 52 characters. By default one that is the same for every try of this
+        task instance and different for every other.
+    :param entrypoint: what each worker runs: a script's path, `-m module`, or a list of words.
+    :param args: arguments of the entrypoint.
+    :param nodes: number of nodes `N`, or `MIN:MAX`.
+    :param node_unit: the number of nodes of a world is a multiple of this.
+    :param nproc_per_node: workers on each node.
+    :param env: variables added to each worker's environment.
+    :param workdir: where workers are started; by default the folder of the job file, or else of the DAG.
+    :param checkpoint_dir: told to workers as RALLYPOINT_CHECKPOINT_DIR.
+    :param image: container image, for backends that run pods.
+    :param node_resources: what one node asks for, `resources` in the document.
+    :param fault_tolerance: policy block: attempts of the whole job, and its grace periods.
+    :param recovery: policy block: restarts of workers and replacements of nodes.
+    :param rendezvous: policy block: how nodes find each other.
+    :param health: policy block: leases and reports.
+    :param logs: policy block: where the output of each rank goes.
+    """
+
+    template_fields: Sequence[str] = ("job", "name", *FIELDS)
+    # Empty on purpose: Airflow would load every string of every field that ends so, `args=["--config", "x.yaml"]` among them.
+    # `job` alone names a file, and it is read when the task runs.
+    template_ext: Sequence[str] = ()
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        "job": "yaml",
+        "args": "py",
+        "env": "json",
+        **dict.fromkeys(_BLOCKS, "json"),
+    }
+
+    def __init__(  # noqa: PLR0913  the words of a job
+        self,
+        *,
+        job: Mapping[str, Any] | str | None = None,
+        name: str | None = None,
+        entrypoint: str | Sequence[str] | Mapping[str, Any] | None = None,
+        args: Sequence[str | float] | None = None,
+        nodes: int | str | None = None,
+        node_unit: int | str | None = None,
+        nproc_per_node: int | str | None = None,
+        env: Mapping[str, Any] | None = None,
+        workdir: str | None = None,
+        checkpoint_dir: str | None = None,
+        image: str | None = None,
+        node_resources: Block | None = None,
+        fault_tolerance: Block | None = None,
+        recovery: Block | None = None,
+        rendezvous: Block | None = None,
+        health: Block | None = None,
+        logs: Block | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.job = job
+        self.name = name
+        self.entrypoint = entrypoint
+        self.args = args
+        self.nodes = nodes
+        self.node_unit = node_unit
+        self.nproc_per_node = nproc_per_node
+        self.env = env
+        self.workdir = workdir
+        self.checkpoint_dir = checkpoint_dir
+        self.image = image
+        self.node_resources = node_resources
+        self.fault_tolerance = fault_tolerance
+        self.recovery = recovery
+        self.rendezvous = rendezvous
+        self.health = health
+        self.logs = logs
+
+    def build_job(self, context: Context) -> ElasticJob:
+        """Return the job that the rendered arguments describe, under its name; raises `JobError`."""
+        from rallypoint.provider import document as documents  # noqa: PLC0415  brings pydantic, which a DAG file need not pay
+
+        ti = context["ti"]
+        document, base = documents.read_source(
+            self.job, folder=self._folder(), render=lambda text: self.render_template(text, context)
+        )
+        key = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id}
+        index = -1 if ti.map_index is None else ti.map_index
+        name = self.name or default_name(**key, map_index=index, prefix=str(document.get("name") or ""))
+        fields = {word: getattr(self, field) for field, word in FIELDS.items()}
+        job = documents.build_job(document, fields, name=name, base=base)
+        notes = {**key, "map_index": str(index)}
+        return documents.annotate(job, {f"airflow/{word}": value for word, value in notes.items()})
+
+    def _folder(self) -> Path:
+        dag = self.get_dag()
+        return Path(dag.folder) if dag is not None else Path.cwd()

@@ -1,0 +1,70 @@
+"""Who waits for which job, and how it ended: the two values that travel between a task and its trigger. Identifiers only."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any
+
+from rallypoint.wire import codec
+
+__all__ = ["Claim", "End", "Ending"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One try's claim on a job. It is stored as plain text, so it names things and holds no secret.
+
+    Attributes:
+        backend, home: where the job is; home "" is the backend's own default.
+        name: the job's name.
+        owner: this try's id (`ti.id`); only the owner may cancel.
+        poll_interval: seconds between two looks, at the most.
+        get_logs: tell the output of every rank too.
+        deadline: when the task's time is over, seconds since the epoch; None for never.
+        on_kill_action: `delete_job` or `keep_job`, when the task is ended or its time is over.
+    """
+
+    backend: str
+    home: str
+    name: str
+    owner: str
+    poll_interval: float
+    get_logs: bool
+    deadline: float | None
+    on_kill_action: str
+
+
+class End(str, enum.Enum):
+    """How the wait for a job ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    DELETED = "deleted"  #: the job is gone, by somebody else's wish
+    TIMEOUT = "timeout"  #: the task's time is over
+    ERROR = "error"  #: watching broke; the job may well be running
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """Everything that a resumed task needs: nothing else of its first half comes with it.
+
+    `summary` is that of `result.summarize`, {} where there is no record any more; `text` is for people. `local_failure`: what
+    broke was a disk or the backend as this process saw it, which says nothing against the job.
+    """
+
+    end: End
+    name: str
+    summary: dict[str, Any] = field(default_factory=dict)
+    text: str = ""
+    local_failure: bool = False
+
+    def to_event(self) -> dict[str, Any]:
+        """Return the payload of a trigger's event."""
+        event: dict[str, Any] = codec.to_json(self)
+        return event
+
+    @classmethod
+    def from_event(cls, event: Any) -> Ending:
+        """Read a payload; raises `WireError`."""
+        return codec.from_json(cls, event, path="event")

@@ -1,0 +1,213 @@
+"""The one way in which a task waits for its job: in the worker, in the triggerer and in `dag.test()` alike."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rallypoint.backends.contract import Backend, BackendError, JobNotFoundError, LogLine
+from rallypoint.backends.requests import request_deletion
+from rallypoint.backends.story import failure_story, success_line
+from rallypoint.backends.supervise import supervise
+from rallypoint.provider.claim import Claim, End, Ending
+from rallypoint.provider.narration import Narrator
+from rallypoint.provider.result import summarize
+from rallypoint.supervision.record import JobRecord, Phase
+
+__all__ = ["Log", "Post", "cancel", "conclude", "conduct", "is_local", "time_out"]
+
+#: How long the last lines of a finished job may take to arrive, in seconds.
+LAST_LINES = 5.0
+
+#: How long a job that has ended may take to be cleaned up after the task's time is over, in seconds.
+LAST_TURNS = 30.0
+
+#: Lines of earlier output that are told again by a try or a triggerer that takes over.
+EARLIER_LINES = 100
+
+#: Lines told before others in the event loop get their turn.
+_LINES_PER_TURN = 50
+
+
+class Log(Protocol):
+    """A task's log: Airflow's, or one of the standard library."""
+
+    def info(self, line: str, /, *values: Any) -> Any:
+        """Write a line."""
+
+    def warning(self, line: str, /, *values: Any) -> Any:
+        """Write a line that asks for attention."""
+
+    def exception(self, line: str, /, *values: Any) -> Any:
+        """Write a line and the exception that is being handled."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Post:
+    """Where a task stands while it waits: whose job, on which backend, and who takes over when it has to leave.
+
+    `spawn` leaves a supervisor of its own behind for the claim's job; it may block. `clock` is wall time in seconds since the
+    epoch, which the claim's deadline is compared with.
+    """
+
+    claim: Claim
+    backend: Backend
+    spawn: Callable[[Claim], None]
+    log: Log
+    clock: Callable[[], float] = time.time
+
+    @property
+    def holder(self) -> str:
+        """How this process is named as the supervisor of its job."""
+        return f"airflow task {self.claim.owner}"
+
+    async def hand_over(self) -> None:
+        """Leave the job to a supervisor of its own."""
+        await asyncio.to_thread(self.spawn, self.claim)
+
+
+async def conduct(post: Post) -> Ending:
+    """Supervise the job to its end, or watch while another process does; raises only when it is cancelled.
+
+    When it is cancelled the job goes on, and whoever holds it next takes over.
+    """
+    lines = asyncio.create_task(_tell_logs(post)) if post.claim.get_logs else None
+    try:
+        ending = await _wait(post)
+        if lines is not None and ending.end in (End.SUCCEEDED, End.FAILED):
+            await asyncio.wait({lines}, timeout=LAST_LINES)
+    except Exception as error:
+        post.log.exception("Supervising job %s broke", post.claim.name)
+        return Ending(end=End.ERROR, name=post.claim.name, text=traceback.format_exc(), local_failure=is_local(error))
+    else:
+        return ending
+    finally:
+        if lines is not None:
+            await _stop(lines, post.log)
+
+
+def is_local(error: Exception) -> bool:
+    """Return whether an error is about a disk or the backend as this process saw it: the job may well be healthy."""
+    return isinstance(error, (OSError, BackendError))
+
+
+async def conclude(backend: Backend, record: JobRecord) -> Ending:
+    """Return how a finished job ended."""
+    summary = summarize(record, await backend.status(record.name))
+    if record.phase is Phase.SUCCEEDED:
+        return Ending(end=End.SUCCEEDED, name=record.name, summary=summary, text=success_line(record))
+    return Ending(end=End.FAILED, name=record.name, summary=summary, text=failure_story(record))
+
+
+async def cancel(post: Post) -> bool:
+    """Have the job deleted, if the claim says so and the job still belongs to it; return whether it will be.
+
+    A supervisor of its own sees to it: Airflow kills a process a few seconds after it asked it to end.
+    """
+    if post.claim.on_kill_action != "delete_job":
+        return False
+    try:
+        asked = await request_deletion(post.backend, post.claim.name, owner=post.claim.owner)
+    except JobNotFoundError:
+        return False
+    if asked:
+        await post.hand_over()
+    return asked
+
+
+async def time_out(post: Post) -> str:
+    """Have the job deleted because the task's time is over; one that has ended is kept. Return what was done, in words."""
+    if await _has_ended(post):
+        await post.hand_over()
+        return "it has ended and its result is kept"
+    return "it is being deleted" if await cancel(post) else "it was left as it is"
+
+
+async def _wait(post: Post) -> Ending:
+    claim, narrator = post.claim, Narrator(post.log.info)
+    driving = asyncio.create_task(
+        supervise(post.backend, claim.name, holder=post.holder, on_turn=narrator, poll=claim.poll_interval)
+    )
+    try:
+        await _until_deadline(post, driving)
+        await _last_turns(post, driving)
+        if driving.done():
+            return await _found(post, driving.result())
+    finally:
+        driving.cancel()
+        await asyncio.wait({driving})
+    text = f"job {claim.name} did not end within execution_timeout; {await time_out(post)}"
+    return Ending(end=End.TIMEOUT, name=claim.name, text=text)
+
+
+async def _until_deadline(post: Post, driving: asyncio.Task[JobRecord | None]) -> None:
+    # Again and again, since the wall clock may be set back while the event loop's own clock goes on.
+    while not driving.done():
+        left = None if post.claim.deadline is None else post.claim.deadline - post.clock()
+        if left is not None and left <= 0:
+            return
+        await asyncio.wait({driving}, timeout=left)
+
+
+async def _last_turns(post: Post, driving: asyncio.Task[JobRecord | None]) -> None:
+    """Let a job come to rest that ended before its time was over, though nobody was there to see it."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + LAST_TURNS
+    while not driving.done() and (left := end - loop.time()) > 0 and await _has_ended(post):
+        await asyncio.wait({driving}, timeout=min(left, post.claim.poll_interval))
+
+
+async def _has_ended(post: Post) -> bool:
+    """Whether the job has its verdict, in its record or as yet only by its coordinator's last word."""
+    stored = await post.backend.load(post.claim.name)
+    if stored is None or stored.record.deletion:
+        return False
+    record, status = stored.record, await post.backend.status(post.claim.name)
+    if record.finished or status is None:
+        return record.finished
+    return status.verdict is not None and (status.uid, status.fence.attempt) == (record.uid, record.attempt)
+
+
+async def _found(post: Post, record: JobRecord | None) -> Ending:
+    if record is None:
+        return Ending(end=End.DELETED, name=post.claim.name, text=f"job {post.claim.name} was deleted from outside")
+    return await conclude(post.backend, record)
+
+
+async def _tell_logs(post: Post) -> None:
+    cursor = await _tell_earlier(post)
+    told = 0
+    async for line in post.backend.logs(post.claim.name, cursor=cursor, follow=True):
+        _tell_line(post, line)
+        told += 1
+        if told % _LINES_PER_TURN == 0:
+            await asyncio.sleep(0)
+
+
+async def _tell_earlier(post: Post) -> str:
+    """Tell the end of what was written before this process came to the job; return the cursor after it."""
+    name, earlier, count = post.claim.name, deque[LogLine](maxlen=EARLIER_LINES), 0
+    async for line in post.backend.logs(name):
+        earlier.append(line)
+        count += 1
+    if count > len(earlier):
+        post.log.info("%d earlier lines of output are left out; `rallypoint logs %s` has them", count - len(earlier), name)
+    for line in earlier:
+        _tell_line(post, line)
+    return earlier[-1].cursor if earlier else ""
+
+
+def _tell_line(post: Post, line: LogLine) -> None:
+    post.log.info("[rank %s %s] %s", line.rank, line.stream, line.text)
+
+
+async def _stop(lines: asyncio.Task[None], log: Log) -> None:
+    lines.cancel()
+    await asyncio.wait({lines})
+    if not lines.cancelled() and lines.exception() is not None:
+        log.warning("The output of the ranks could not be followed to its end: %s", lines.exception())

@@ -1,0 +1,92 @@
+"""From an operator's arguments to the job that is submitted: a document, completed by fields, under the task's own name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rallypoint.job import ElasticJob, JobError, load_job
+from rallypoint.job.document import read_json, read_yaml
+from rallypoint.job.errors import Problem, show
+
+__all__ = ["JOB_FILES", "annotate", "build_job", "read_source"]
+
+#: How a job file's name ends. Text that ends otherwise is the document itself.
+JOB_FILES = (".yaml", ".yml", ".json")
+
+
+def read_source(source: Any, *, folder: Path, render: Callable[[str], Any]) -> tuple[dict[str, Any], Path]:
+    """Return the document that an operator's `job` names, and the folder that its relative paths start from.
+
+    Args:
+        source: None, a mapping, the path of a job file, or the text of one.
+        folder: relative paths of job files, and of documents that have no file, start here.
+        render: fills in the templates of a job file's text.
+
+    Raises:
+        JobError: there is no such file, or it does not hold a mapping.
+    """
+    if source is None:
+        return {}, folder
+    if isinstance(source, Mapping):
+        return dict(source), folder
+    if not isinstance(source, str):
+        raise JobError([Problem(path="job", text=f"{show(source)} is not allowed; a mapping, a job file's path or its text")])
+    if _is_path(source):
+        return _read_file(folder / Path(source.strip()).expanduser(), render)
+    return _mapping(_parse(source)), folder
+
+
+def build_job(document: Mapping[str, Any], fields: Mapping[str, Any], *, name: str, base: Path) -> ElasticJob:
+    """Return the job of a document whose keys are overridden by those `fields` that are not None.
+
+    A mapping (a policy block, `env`, `resources`) completes the document's own, key by key; everything else takes its place.
+    Raises `JobError`.
+    """
+    given = {key: value for key, value in fields.items() if value is not None}
+    merged = {key: _complete(document.get(key), value) for key, value in given.items()}
+    return load_job({**document, **merged, "name": name}, base=base)
+
+
+def annotate(job: ElasticJob, notes: Mapping[str, str]) -> ElasticJob:
+    """Return the job with annotations on each role.
+
+    They are part of the spec, so that two tasks that give their jobs one name are refused and never share a job.
+    """
+    roles = tuple(role.model_copy(update={"annotations": {**role.annotations, **notes}}) for role in job.roles)
+    return job.model_copy(update={"roles": roles})
+
+
+def _complete(own: Any, given: Any) -> Any:
+    if isinstance(own, Mapping) and isinstance(given, Mapping):
+        return {**own, **given}
+    return given
+
+
+def _is_path(text: str) -> bool:
+    return "\n" not in text.strip() and text.strip().lower().endswith(JOB_FILES)
+
+
+def _read_file(path: Path, render: Callable[[str], Any]) -> tuple[dict[str, Any], Path]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise JobError([Problem(path="job", text=f"cannot be read; {reason}")], str(path)) from error
+    try:
+        return _mapping(_parse(render(text), json=path.suffix.lower() == ".json")), path.parent
+    except JobError as error:
+        raise error.with_source(str(path)) from None
+
+
+def _parse(text: Any, *, json: bool = False) -> Any:
+    if not isinstance(text, str):  # a DAG that renders its templates to native objects
+        return text
+    return read_json(text) if json else read_yaml(text)
+
+
+def _mapping(document: Any) -> dict[str, Any]:
+    if isinstance(document, Mapping):
+        return dict(document)
+    raise JobError([Problem(path="job", text=f"{show(document)} is not allowed; a mapping with an entrypoint")])

@@ -1,0 +1,71 @@
+"""What a task says of its job when it is over: plain JSON values, small enough for XCom. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rallypoint.supervision.record import JobRecord
+from rallypoint.wire.incident import Cause, Incident, Rung
+from rallypoint.wire.status import JobStatus
+
+__all__ = ["XCOM_KEYS", "summarize", "xcoms"]
+
+#: Keys that are pushed beside the return value, and the field of the summary that each holds.
+XCOM_KEYS = {
+    "attempts": "attempts",
+    "incidents": "incidents",
+    "final_step": "step",
+    "metrics": "metrics",
+    "checkpoint": "checkpoint",
+}
+
+#: Rungs on which workers are started again.
+_RESTARTS = {Rung.RECOVER_IN_PLACE, Rung.RESTART_WORKERS, Rung.RECOVER, Rung.ELASTIC_TRAINING}
+
+
+def summarize(record: JobRecord, status: JobStatus | None) -> dict[str, Any]:
+    """Return the summary that a task returns.
+
+    Keys:
+        job, uid, phase: of the job.
+        attempts: attempts of the whole job, over all of its owners.
+        incidents: number of faults, over all attempts.
+        restarts: how many of them made workers start again.
+        steps_lost: reported steps that were trained twice, as far as they are known.
+        step, metrics, checkpoint, resumed_from: what the script reported last; None, {} and "" where it reports nothing.
+        world_size: ranks of the last world; 0 when there was none, or when it is no longer known.
+        duration: seconds from the start of the first attempt to the end of the last.
+    """
+    mine = status if status is not None and status.uid == record.uid else None
+    progress = record.progress if record.finished or mine is None else mine.progress
+    return {
+        "job": record.name,
+        "uid": record.uid,
+        "phase": record.phase.value,
+        "attempts": record.attempt,
+        "incidents": len(record.incidents),
+        "restarts": sum(map(_restarted_workers, record.incidents)),
+        "steps_lost": sum(incident.steps_lost or 0 for incident in record.incidents),
+        "step": progress.step,
+        "metrics": dict(progress.metrics),
+        "checkpoint": progress.checkpoint,
+        "resumed_from": progress.resumed_from,
+        "world_size": 0 if mine is None else mine.world_size,
+        "duration": _duration(record),
+    }
+
+
+def xcoms(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return what is pushed beside the return value, by key; what is not known is left out."""
+    return {key: summary[field] for key, field in XCOM_KEYS.items() if summary.get(field) is not None}
+
+
+def _restarted_workers(incident: Incident) -> bool:
+    return incident.rung in _RESTARTS and incident.cause is not Cause.COORDINATOR
+
+
+def _duration(record: JobRecord) -> float:
+    if not record.attempts:
+        return 0.0
+    first, last = record.attempts[0], record.attempts[-1]
+    return round((record.last_now if last.ended_at is None else last.ended_at) - first.started_at, 3)

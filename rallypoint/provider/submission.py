@@ -1,0 +1,91 @@
+"""What a task does about its job in the worker: submit or adopt it, wait for it there, and take its result."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from rallypoint.backends.contract import JobNotFoundError
+from rallypoint.backends.requests import Adoption, collect, delete, submit_or_adopt
+from rallypoint.job import ElasticJob
+from rallypoint.provider.claim import End, Ending
+from rallypoint.provider.conduct import Post, cancel, conclude, conduct
+from rallypoint.provider.result import summarize
+from rallypoint.provider.task_state import may_cancel
+from rallypoint.provider.termination import Bell
+
+__all__ = ["Ask", "settle", "submit", "submit_and_leave", "submit_and_wait"]
+
+#: Asks Airflow for the task's state.
+Ask = Callable[[], Awaitable["str | None"]]
+
+
+async def submit(post: Post, job: ElasticJob) -> Ending | None:
+    """Submit the job or adopt that of an earlier try; return how it ended if it is over already, None while it is not."""
+    record = (await _submit(post, job)).stored.record
+    return await conclude(post.backend, record) if record.released else None
+
+
+async def submit_and_leave(post: Post, job: ElasticJob) -> dict[str, Any]:
+    """Submit or adopt the job, leave it to a supervisor of its own, and return its summary at this moment."""
+    record = (await _submit(post, job)).stored.record
+    if not record.released:
+        await post.hand_over()
+    return summarize(record, await post.backend.status(job.name))
+
+
+async def submit_and_wait(post: Post, job: ElasticJob, *, bell: Bell, ask: Ask) -> Ending:
+    """Submit or adopt the job and supervise it to its end; when the bell rings, cancel it if the task was ended."""
+    ending = await submit(post, job)
+    if ending is not None:
+        return ending
+    with bell.listening() as rung:
+        listening = asyncio.create_task(_heed(post, rung, ask))
+        try:
+            return await conduct(post)
+        finally:
+            listening.cancel()
+            await asyncio.wait({listening})
+
+
+async def settle(post: Post, ending: Ending, *, on_finish_action: str) -> None:
+    """Take the result of a finished job, so that a next try starts it again, and delete the job if it is not to be kept.
+
+    Does nothing when the job belongs to another try by now, or is gone.
+    """
+    owner, succeeded = post.claim.owner, ending.end is End.SUCCEEDED
+    try:
+        record = await collect(post.backend, ending.name, owner=owner, if_owned=True)
+        if record.owner != owner:
+            post.log.info("Job %s belongs to %s by now; it is left as it is", ending.name, record.owner)
+        elif on_finish_action == "delete_job" or (succeeded and on_finish_action == "delete_succeeded_job"):
+            await delete(post.backend, ending.name, holder=post.holder, owner=owner)
+    except JobNotFoundError:
+        post.log.info("Job %s is gone already", ending.name)
+
+
+async def _submit(post: Post, job: ElasticJob) -> Adoption:
+    adoption = await submit_or_adopt(post.backend, post.backend.plan(job), owner=post.claim.owner)
+    post.log.info("Job %s (%s): %s", job.name, adoption.stored.record.uid, adoption.how.value)
+    return adoption
+
+
+async def _heed(post: Post, rung: asyncio.Event, ask: Ask) -> None:
+    name = post.claim.name
+    while True:
+        await rung.wait()
+        rung.clear()
+        try:
+            state = await ask()
+        except Exception:
+            post.log.exception("Airflow does not tell this task's state: job %s goes on", name)
+            continue
+        if not may_cancel(state):
+            post.log.warning("This process is to end, its task is %r: job %s goes on and the next try adopts it", state, name)
+            continue
+        try:
+            if await cancel(post):
+                post.log.info("The task is %r: job %s is being deleted", state, name)
+        except Exception:
+            post.log.exception("The task is %r, but job %s could not be left to be deleted", state, name)

@@ -1,0 +1,49 @@
+"""Whether a task was ended by somebody, or merely lost the process that ran it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+__all__ = ["ENDED", "TaskKey", "may_cancel", "prepare", "task_state"]
+
+#: States in which nobody waits for the job any more. An allow-list: a task that is deferred, queued or running again has an
+#: owner somewhere, whatever made this process believe otherwise (a stalled triggerer, a redeployed worker, a clear).
+ENDED = frozenset({"failed", "success", "skipped", "removed"})
+
+
+class TaskKey(Protocol):
+    """What names a task instance over all of its tries."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int | None
+
+
+def may_cancel(state: str | None) -> bool:
+    """Return whether a task in `state` (None: it has none) gave its job up."""
+    return state in ENDED
+
+
+def prepare() -> None:
+    """Import what asking needs, so that it does not have to be waited for when there is no time; takes a second or more."""
+    import airflow.sdk.execution_time.task_runner  # noqa: F401, PLC0415  as in `_ask`
+
+
+async def task_state(ti: TaskKey) -> str | None:
+    """Ask Airflow for the present state of a task instance; raises what Airflow raises when it does not answer."""
+    return await asyncio.to_thread(_ask, ti)
+
+
+def _ask(ti: TaskKey) -> str | None:
+    # Imported here: it brings the task runner, which a DAG file that merely names an operator does not need.
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # noqa: PLC0415
+
+    index = -1 if ti.map_index is None else ti.map_index
+    states: dict[str, dict[str, Any]] = RuntimeTaskInstance.get_task_states(
+        dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=index
+    )
+    of_run = states.get(ti.run_id, {})
+    state = of_run.get(ti.task_id if index < 0 else f"{ti.task_id}_{index}")
+    return None if state is None else str(getattr(state, "value", state))

@@ -1,0 +1,98 @@
+"""The trigger of a deferred training task: the same supervision loop, in the triggerer's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from rallypoint.backends.contract import Backend
+from rallypoint.provider import doors
+from rallypoint.provider.claim import Claim, End, Ending
+from rallypoint.provider.conduct import Post, cancel, conduct, is_local
+from rallypoint.provider.task_state import may_cancel, prepare, task_state
+from rallypoint.wire.errors import RallypointError
+
+__all__ = ["ElasticTrainingTrigger"]
+
+
+#: What goes on after its trigger is gone; an event loop alone would forget it.
+_AT_WORK: set[asyncio.Future[None]] = set()
+
+
+class ElasticTrainingTrigger(BaseTrigger):
+    """Supervises one job to its end and says how it ended, in one event that holds everything.
+
+    Its arguments are those of a `Claim`; Airflow stores them as plain text, and they are identifiers only. A triggerer that
+    stops, or hands the trigger to another, leaves the job running: the next one finds it and takes over.
+    """
+
+    def __init__(self, **claim: Any) -> None:
+        super().__init__()
+        self.claim = Claim(**claim)
+
+    @classmethod
+    def of(cls, claim: Claim) -> ElasticTrainingTrigger:
+        """Return the trigger that waits for what `claim` names."""
+        return cls(**dataclasses.asdict(claim))
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return this class's path and the claim."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", dataclasses.asdict(self.claim)
+
+    def open_backend(self) -> Backend:
+        """Return the backend that holds the job."""
+        return doors.open_backend(self.claim.backend, self.claim.home)
+
+    def spawn_supervisor(self, claim: Claim) -> None:
+        """Leave a supervisor behind that sees to the job without the triggerer."""
+        doors.spawn_supervisor(claim)
+
+    async def ask_state(self) -> str | None:
+        """Return the present state of the task that waits for this trigger."""
+        return None if self.task_instance is None else await task_state(self.task_instance)
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield one event whose payload is an `Ending`, also when supervising breaks."""
+        preparation = asyncio.ensure_future(asyncio.to_thread(prepare))
+        try:
+            async with self._post() as post:
+                ending = await conduct(post)
+        except (OSError, RallypointError) as error:
+            ending = Ending(end=End.ERROR, name=self.claim.name, text=str(error), local_failure=is_local(error))
+        await preparation
+        yield TriggerEvent(ending.to_event())
+
+    async def on_kill(self) -> None:
+        """Cancel the job when the task was ended by somebody, and the job still belongs to this try.
+
+        Airflow calls this also when a stalled triggerer wakes up and another has its triggers, and after a clear when the next
+        try has the job already; neither may cost a healthy job.
+        """
+        # Airflow cancels this very call again with each of its syncs, about once a second: the work goes on behind a shield.
+        work = asyncio.ensure_future(self._kill())
+        _AT_WORK.add(work)
+        work.add_done_callback(_AT_WORK.discard)
+        await asyncio.shield(work)
+
+    async def _kill(self) -> None:
+        state = await self.ask_state()
+        if not may_cancel(state):
+            self.log.info("The task is %r: job %s goes on", state, self.claim.name)
+            return
+        async with self._post() as post:
+            if await cancel(post):
+                self.log.info("The task is %r: job %s is being deleted", state, self.claim.name)
+
+    @contextlib.asynccontextmanager
+    async def _post(self) -> AsyncIterator[Post]:
+        # In a thread: opening a backend imports what it needs, and nobody else may wait for that.
+        backend = await asyncio.to_thread(self.open_backend)
+        try:
+            yield Post(claim=self.claim, backend=backend, spawn=self.spawn_supervisor, log=self.log)
+        finally:
+            await backend.close()

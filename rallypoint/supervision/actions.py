@@ -1,0 +1,51 @@
+"""What should be done. Each is safe to repeat: it names what it means, and doing it twice changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Action", "CreateCoordinator", "CreateNode", "Purge", "RemoveCoordinator", "RemoveNode"]
+
+
+@dataclass(frozen=True, order=True, kw_only=True)
+class CreateCoordinator:
+    """Start the coordinator of this term, unless it was started before."""
+
+    attempt: int
+    term: int
+
+
+@dataclass(frozen=True, order=True, kw_only=True)
+class CreateNode:
+    """Start this incarnation of a slot's node, unless it was started before."""
+
+    attempt: int
+    node: int
+    incarnation: int
+
+
+@dataclass(frozen=True, order=True, kw_only=True)
+class RemoveCoordinator:
+    """End the coordinator of this term; at once if `force`."""
+
+    attempt: int
+    term: int
+    force: bool = False
+
+
+@dataclass(frozen=True, order=True, kw_only=True)
+class RemoveNode:
+    """End this incarnation of a slot's node: gracefully, or at once if `force`."""
+
+    attempt: int
+    node: int
+    incarnation: int
+    force: bool = False
+
+
+@dataclass(frozen=True, order=True, kw_only=True)
+class Purge:
+    """Nothing of the job holds resources any more: remove its record and its files."""
+
+
+Action = CreateCoordinator | CreateNode | RemoveCoordinator | RemoveNode | Purge

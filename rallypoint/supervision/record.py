@@ -1,0 +1,193 @@
+"""What a supervisor remembers of a job: frozen, whole, and enough for any other supervisor to go on from."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from dataclasses import dataclass
+
+from rallypoint.wire import codec
+from rallypoint.wire.incident import Incident
+from rallypoint.wire.status import Event, Progress, Verdict
+
+__all__ = ["RECORD_VERSION", "Attempt", "Condition", "ConditionType", "JobRecord", "Phase", "Slot"]
+
+RECORD_VERSION = 1
+
+#: Lines of history kept; the oldest go first.
+HISTORY_LIMIT = 500
+
+
+class Phase(str, enum.Enum):
+    """Where a job stands, in AppWrapper's words."""
+
+    EMPTY = ""  #: just submitted
+    RESUMING = "Resuming"  #: the attempt's nodes are being created
+    RUNNING = "Running"  #: they all exist; it may be warming up, training, or degraded
+    RESETTING = "Resetting"  #: the attempt failed; everything is deleted before the next
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    TERMINATING = "Terminating"  #: somebody deleted the job
+
+
+class ConditionType(str, enum.Enum):
+    """The conditions beside the phase, in AppWrapper's words."""
+
+    QUOTA_RESERVED = "QuotaReserved"
+    RESOURCES_DEPLOYED = "ResourcesDeployed"
+    PODS_READY = "PodsReady"
+    UNHEALTHY = "Unhealthy"
+    DELETING_RESOURCES = "DeletingResources"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """One condition and since when it has its value.
+
+    `at` is wall time for people; `clock` is the job's own clock, which every deadline is counted from.
+    """
+
+    type: ConditionType
+    value: bool
+    reason: str
+    at: float
+    clock: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """One node of the current attempt: which incarnation should be there.
+
+    `lost_clock` is when that incarnation was seen ended (job's clock), None while it is wanted.
+    """
+
+    node: int
+    incarnation: int = 1
+    lost_clock: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One attempt of the job. Times are seconds since the epoch; `ended_at` is None while it lasts."""
+
+    number: int
+    owner: str
+    started_at: float
+    ended_at: float | None = None
+    reason: str = ""
+    message: str = ""
+    progress: Progress = Progress()
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRecord:
+    """The memory of one job.
+
+    Attributes:
+        version: of this form.
+        name, uid: of the job; a job of the same name that was submitted after a deletion has another uid.
+        digest: of the spec that runs.
+        owner: who may cancel it (`cli`, or an Airflow task instance's id).
+        deletion: somebody asked for the job to be deleted.
+        phase, conditions: AppWrapper's words.
+        attempt: number of the current attempt, from 1; 0 before the first.
+        term: of the current coordinator, from 1; grows over attempts, never back.
+        retries: resets so far for the current owner's run; compared with the retry limit.
+        silent_terms: coordinators in a row that ended without a word.
+        slots: the nodes of the current attempt.
+        attempts, incidents, history: everything that happened.
+        verdict, progress: how it ended, and the last that was reported.
+        clock: seconds of supervised time; `last_now`: wall time of the last turn.
+        collected_by: the owner that took the final result, "" while nobody has.
+    """
+
+    version: int = RECORD_VERSION
+    name: str
+    uid: str
+    digest: str
+    owner: str
+    created_at: float
+    deletion: bool = False
+    phase: Phase = Phase.EMPTY
+    conditions: tuple[Condition, ...] = ()
+    attempt: int = 0
+    term: int = 0
+    retries: int = 0
+    silent_terms: int = 0
+    slots: tuple[Slot, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    history: tuple[Event, ...] = ()
+    verdict: Verdict | None = None
+    progress: Progress = Progress()
+    clock: float = 0.0
+    last_now: float = 0.0
+    collected_by: str = ""
+
+    @classmethod
+    def new(cls, *, name: str, uid: str, digest: str, owner: str, now: float) -> JobRecord:
+        """Return the record of a job that was just submitted."""
+        submitted = Event(at=now, kind="submitted", detail=f"by {owner}")
+        return cls(name=name, uid=uid, digest=digest, owner=owner, created_at=now, last_now=now, history=(submitted,))
+
+    @property
+    def finished(self) -> bool:
+        """The job has its verdict; only clean-up may be left."""
+        return self.phase in (Phase.SUCCEEDED, Phase.FAILED)
+
+    @property
+    def released(self) -> bool:
+        """It holds no resources: zero nodes and coordinators were seen after its end."""
+        return self.finished and not self.condition(ConditionType.RESOURCES_DEPLOYED)
+
+    def condition(self, kind: ConditionType) -> bool:
+        """Return a condition's value; one that was never set is false."""
+        found = self.find(kind)
+        return found is not None and found.value
+
+    def find(self, kind: ConditionType) -> Condition | None:
+        """Return a condition, or None when it was never set."""
+        return next((c for c in self.conditions if c.type is kind), None)
+
+    def since(self, kind: ConditionType, *, value: bool) -> float | None:
+        """Return the job's clock at which a condition took `value`, or None when it does not have it."""
+        found = self.find(kind)
+        return found.clock if found is not None and found.value is value else None
+
+    def with_condition(self, kind: ConditionType, reason: str, *, value: bool) -> JobRecord:
+        """Return the record with a condition set; its times move only when the value changes."""
+        found = self.find(kind)
+        if found is not None and found.value is value:
+            changed = dataclasses.replace(found, reason=reason)
+        else:
+            changed = Condition(type=kind, value=value, reason=reason, at=self.last_now, clock=self.clock)
+        others = tuple(c for c in self.conditions if c.type is not kind)
+        return dataclasses.replace(self, conditions=tuple(sorted((*others, changed), key=lambda c: c.type.value)))
+
+    def with_history(self, kind: str, detail: str) -> JobRecord:
+        """Return the record with one more line of history at its own `last_now`."""
+        line = Event(at=self.last_now, kind=kind, detail=detail)
+        return dataclasses.replace(self, history=(*self.history, line)[-HISTORY_LIMIT:])
+
+    def with_slot(self, slot: Slot) -> JobRecord:
+        """Return the record with one slot replaced."""
+        return dataclasses.replace(self, slots=tuple(slot if s.node == slot.node else s for s in self.slots))
+
+    def restarted(self, *, owner: str, now: float) -> JobRecord:
+        """Return the record of a finished job that starts again for a new owner, with a fresh budget and all its memory."""
+        fresh = dataclasses.replace(
+            self, owner=owner, phase=Phase.EMPTY, retries=0, verdict=None, progress=Progress(), collected_by="", last_now=now
+        )
+        return fresh.with_history("submitted", f"again, by {owner}")
+
+    def to_json(self) -> str:
+        """Return the record as JSON text that a person can read."""
+        return codec.dumps(self, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> JobRecord:
+        """Read a record; raises `WireError` where it is not one, or is of another version."""
+        record = codec.loads(cls, text)
+        if record.version != RECORD_VERSION:
+            raise codec.WireError("version", record.version, str(RECORD_VERSION))
+        return record

@@ -1,0 +1,64 @@
+"""Optional help inside the training script: progress, process groups, checkpoints and a data order that survive a fault.
+
+Everything here also works under plain `torchrun` and plain `python`, so a script that uses it runs anywhere unchanged.
+Names are loaded on first use: importing this package, or reporting progress, does not import torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rallypoint.training.checkpoints import Checkpoints
+    from rallypoint.training.context import JobContext, current_job
+    from rallypoint.training.errors import CheckpointError
+    from rallypoint.training.groups import World, init_process_group, process_group
+    from rallypoint.training.manifest import Checkpoint
+    from rallypoint.training.reporting import report_progress
+    from rallypoint.training.reproducibility import average_in_rank_order, seed_everything, weights_digest
+    from rallypoint.training.sampler import ResumableSampler
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "Checkpoints",
+    "JobContext",
+    "ResumableSampler",
+    "World",
+    "average_in_rank_order",
+    "current_job",
+    "init_process_group",
+    "process_group",
+    "report_progress",
+    "seed_everything",
+    "weights_digest",
+]
+
+_ROOMS = {
+    "Checkpoint": "manifest",
+    "CheckpointError": "errors",
+    "Checkpoints": "checkpoints",
+    "JobContext": "context",
+    "ResumableSampler": "sampler",
+    "World": "groups",
+    "average_in_rank_order": "reproducibility",
+    "current_job": "context",
+    "init_process_group": "groups",
+    "process_group": "groups",
+    "report_progress": "reporting",
+    "seed_everything": "reproducibility",
+    "weights_digest": "reproducibility",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_ROOMS[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,298 @@
+"""Checkpoints that survive a kill at any point: torch.distributed.checkpoint writes, a manifest and a renaming complete."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import warnings
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from rallypoint.training import folder, values
+from rallypoint.training.agreement import agree, place
+from rallypoint.training.context import current_job
+from rallypoint.training.errors import CheckpointError, DamagedCheckpointError
+from rallypoint.training.manifest import (
+    TEMPORARY,
+    VALUES,
+    Checkpoint,
+    Manifest,
+    claim_fence,
+    describe,
+    name_of,
+    refuse_stale,
+    verify,
+)
+from rallypoint.training.randomness import random_state, restore_random_state
+from rallypoint.training.reporting import report_progress, report_resumed
+from rallypoint.wire import env
+from rallypoint.wire.fence import Fence
+
+__all__ = ["Checkpoints"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Choice:
+    """The checkpoint that all ranks load: `values` is the content of its `values.pt`."""
+
+    checkpoint: Checkpoint
+    world_size: int
+    values: bytes
+
+
+class Checkpoints:
+    """The checkpoints of one job in one folder, which every node must see.
+
+    `save` and `load` are collectives: every rank calls them with the same arguments. Without a process group the process
+    is a world of its own. A state maps names to what is kept: objects with `state_dict` and `load_state_dict` (model,
+    optimizer, scheduler, sampler), tensors, and anything that pickles. A tensor that is not a DTensor is taken to be the
+    same on all ranks, as under DDP. What was written by a world of one size can be read by one of another.
+
+    Only load what you trust: like `torch.distributed.checkpoint`, this unpickles.
+
+    Args:
+        directory: the folder; None takes RALLYPOINT_CHECKPOINT_DIR.
+        keep: how many of the newest complete checkpoints stay; older ones are deleted after each save, and nothing else.
+
+    Raises:
+        CheckpointError: when no folder is named, or `keep` is less than 1.
+
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None = None, *, keep: int = 2) -> None:
+        if keep < 1:
+            raise CheckpointError(f"keep: {keep!r} is not allowed; expected a whole number of at least 1")
+        named = directory if directory is not None else os.environ.get(env.CHECKPOINT_DIR)
+        if not named:
+            raise CheckpointError(
+                f"directory: none is named; pass one, or name one in the job, or in the environment as {env.CHECKPOINT_DIR}"
+            )
+        self.directory, self.keep = Path(named), keep
+        self._claimed: tuple[Fence | None, Fence] | None = None
+
+    def latest(self) -> Checkpoint | None:
+        """Return the newest complete checkpoint by (fence, step), or None; this rank's own look, not a collective."""
+        return folder.newest(self.directory)
+
+    def save(self, step: int, state: MutableMapping[str, Any]) -> Checkpoint:
+        """Write `state` after `step` finished steps; when this returns, on any rank, it is complete and on disk.
+
+        A step that this round has saved before is not written again.
+
+        Raises:
+            CheckpointError: on every rank, when it could not be written (a full disk, a stale writer); the complete ones
+                stay as they are.
+
+        """
+        if type(step) is not int or step < 0:  # neither a bool nor a number of numpy, which the name would show
+            raise CheckpointError(f"step: {step!r} is not allowed; expected a whole number of at least 0")
+        tensors: dict[str, torch.Tensor] = {}
+        kept = {name: values.split(values.state_of(value), _key(name), tensors) for name, value in state.items()}
+        temporary, fence = agree(lambda: self._open(step, kept))
+        if temporary is not None:
+            rank, world_size = place()
+            entries = {**tensors, _random_key(rank): random_state()}
+            files = self._write(temporary, entries)
+            agree(lambda: self._complete(temporary, fence, step, world_size, files))
+        checkpoint = Checkpoint(fence=fence, step=step, path=self.directory / name_of(fence, step))
+        report_progress(step, checkpoint=checkpoint.path)
+        return checkpoint
+
+    def load(self, state: MutableMapping[str, Any]) -> int | None:
+        """Take up the newest complete checkpoint and return its step, or None when the folder holds none.
+
+        Objects load it, tensors are filled, and any other value is replaced in `state`. Entries of the checkpoint that
+        `state` does not name are left alone. A damaged checkpoint is logged and passed over for the one before. Where the
+        world's size is that of the save, each rank takes up its random states too.
+
+        Raises:
+            CheckpointError: on every rank, when there are checkpoints but all are damaged, or one lacks an entry of `state`.
+
+        """
+        passed_over: dict[Path, str] = {}
+        while (choice := agree(lambda: self._choose(passed_over))) is not None:
+            try:
+                self._read(choice, state)
+            except DamagedCheckpointError as error:
+                passed_over[choice.checkpoint.path] = str(error)
+                continue
+            found = choice.checkpoint
+            report_resumed(found.step, str(found.path))
+            return found.step
+        report_resumed(0)
+        return None
+
+    def _open(self, step: int, kept: dict[str, Any]) -> tuple[Path | None, Fence]:
+        """Make the temporary folder with all that is not a tensor; no folder when this step is complete already."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        fence = self._claim()
+        target = Checkpoint(fence=fence, step=step, path=self.directory / name_of(fence, step))
+        if target.path.exists():
+            try:
+                verify(target)
+            except DamagedCheckpointError:
+                folder.discard(target)
+            else:
+                return None, fence
+        temporary = target.path.with_name(target.path.name + TEMPORARY)
+        folder.remove(temporary)
+        temporary.mkdir()
+        buffer = io.BytesIO()
+        torch.save(kept, buffer)
+        with _removed_on_error(temporary):
+            folder.write_file(temporary / VALUES, buffer.getvalue())
+        return temporary, fence
+
+    def _claim(self) -> Fence:
+        granted, uid = _granted()
+        if self._claimed is None or self._claimed[0] != granted:
+            fence = claim_fence(folder.listing(self.directory), folder.complete(self.directory), uid, granted)
+            folder.sweep(self.directory, below=fence)
+            self._claimed = (granted, fence)
+        fence = self._claimed[1]
+        refuse_stale(fence, folder.listing(self.directory))
+        return fence
+
+    def _write(self, temporary: Path, entries: dict[str, Any]) -> set[str]:
+        """Let every rank write its share; returns, on rank 0, the names of the files that were written."""
+        planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+        try:
+            with _quiet():
+                metadata = state_dict_saver.save(entries, storage_writer=_Writer(temporary), planner=planner)
+        except CheckpointException as error:
+            if place()[0] == 0:
+                folder.remove(temporary)
+            raise CheckpointError(f"{temporary}: could not be written: {_reasons(error)}") from error
+        return {info.relative_path for info in (metadata.storage_data or {}).values()} if metadata else set()
+
+    def _complete(self, temporary: Path, fence: Fence, step: int, world_size: int, written: set[str]) -> None:
+        granted, uid = _granted()
+        with _removed_on_error(temporary):
+            files = describe(temporary)
+            unseen = sorted(written - set(files))
+            if unseen:
+                raise CheckpointError(f"{self.directory}: rank 0 does not see {unseen}; all nodes must share the folder")
+            manifest = Manifest(
+                job=uid,
+                granted=granted or Fence(attempt=1),
+                fence=fence,
+                step=step,
+                world_size=world_size,
+                torch=str(torch.__version__),
+                files=files,
+            )
+            folder.publish(temporary, manifest)
+        folder.retain(self.directory, self.keep)
+
+    def _choose(self, passed_over: dict[Path, str]) -> _Choice | None:
+        reasons = dict(passed_over)
+        for checkpoint in folder.listing(self.directory):
+            if checkpoint.path in passed_over:
+                continue
+            try:
+                manifest = verify(checkpoint)
+                content = (checkpoint.path / VALUES).read_bytes()
+            except (DamagedCheckpointError, OSError) as error:
+                _log.warning("this checkpoint is damaged and is passed over: %s", error)
+                reasons[checkpoint.path] = str(error)
+                continue
+            return _Choice(checkpoint=checkpoint, world_size=manifest.world_size, values=content)
+        if reasons:
+            told = "; ".join(reasons.values())
+            raise CheckpointError(f"{self.directory}: no checkpoint can be read; move them away to start from nothing: {told}")
+        return None
+
+    def _read(self, choice: _Choice, state: MutableMapping[str, Any]) -> None:
+        path = choice.checkpoint.path
+        kept = torch.load(io.BytesIO(choice.values), map_location="cpu", weights_only=False)
+        for name in state:
+            if name not in kept:
+                raise CheckpointError(f"{path}: has no entry {name!r}; it has {', '.join(map(repr, kept))}")
+        entries: dict[str, Any] = {}
+        for name, value in state.items():
+            entries.update(values.targets(kept[name], value, _key(name)))
+        rank, world_size = place()
+        own_random = _random_key(rank) if world_size == choice.world_size else None
+        if own_random is not None:
+            entries[own_random] = None
+        _fetch(path, entries)
+        for name in state:
+            values.restore(state, name, values.join(kept[name], entries))
+        if own_random is not None:
+            restore_random_state(entries[own_random])
+
+
+class _Writer(FileSystemWriter):
+    """torch's writer, which also tells that the disk is full: torch.save hides an `OSError` behind one of its own."""
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        try:
+            return super().write_data(plan, planner)
+        except RuntimeError as error:
+            hidden: BaseException | None = error
+            while hidden is not None and not isinstance(hidden, OSError):
+                hidden = hidden.__context__
+            raise hidden or error  # noqa: B904 - the chain that it was taken from would only repeat it
+
+
+def _granted() -> tuple[Fence | None, str]:
+    """Return this worker's fence as its job counts, and the job's uid."""
+    job = current_job()
+    return (None, "") if job is None else (job.fence, job.uid)
+
+
+def _fetch(path: Path, entries: dict[str, Any]) -> None:
+    planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    try:
+        with _quiet():
+            state_dict_loader.load(entries, storage_reader=FileSystemReader(path), planner=planner)
+    except CheckpointException as error:
+        reason = f"{path}: {_reasons(error)}; is the folder one that all nodes share?"
+        _log.warning("this checkpoint cannot be read and is passed over: %s", reason)
+        raise DamagedCheckpointError(reason) from error
+
+
+def _key(name: str) -> str:
+    return f"state/{name}"
+
+
+def _random_key(rank: int) -> str:
+    return f"random/{rank}"
+
+
+def _reasons(error: CheckpointException) -> str:
+    """Return who failed at what; `CheckpointException` itself prints a traceback for every rank."""
+    told = {rank: f"{type(cause).__name__}: {cause}" for rank, (cause, _) in sorted(error.failures.items())}
+    return "; ".join(f"rank {rank}: {text}" for rank, text in told.items())
+
+
+@contextmanager
+def _removed_on_error(temporary: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        folder.remove(temporary)
+        raise
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without a process group torch warns at every call that there is none; here that is a supported way to run."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+        yield

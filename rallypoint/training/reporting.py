@@ -1,0 +1,128 @@
+"""Progress of this worker, written into shared memory that its agent reads: no system call per step."""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+import operator
+import os
+import threading
+import time
+from pathlib import Path
+from typing import SupportsIndex
+
+from rallypoint.training.context import environment_int
+from rallypoint.wire import env
+from rallypoint.wire.codec import WireError
+from rallypoint.wire.progress import ProgressFile, ProgressSlot
+
+__all__ = ["Reporter", "report_progress", "report_resumed"]
+
+
+def report_progress(
+    step: SupportsIndex,
+    *,
+    resumed_from: SupportsIndex | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    **metrics: float,
+) -> None:
+    """Say that `step` steps are done; call it once per step, on every rank.
+
+    Outside a Rallypoint worker the arguments are checked and nothing else happens.
+
+    Args:
+        step: number of finished steps of the whole job, at least 0.
+        resumed_from: the step that this process started from; kept until given again.
+        checkpoint: path of the last complete checkpoint; kept until given again.
+        **metrics: numbers to show, or tensors of one element (a CUDA tensor is waited for). Each name is kept until given
+            again; all of them together fit into 1,024 bytes of JSON.
+
+    Raises:
+        WireError: for a wrong type or value; it is also a `ValueError`.
+        OSError: when the agent's progress file cannot be opened.
+
+    """
+    news = ProgressSlot(
+        step=_count("step", step),
+        resumed_from=None if resumed_from is None else _count("resumed_from", resumed_from),
+        checkpoint="" if checkpoint is None else os.fspath(checkpoint),
+        metrics={name: _number(name, value) for name, value in metrics.items()},
+    )
+    _report(news)
+
+
+def report_resumed(step: int, checkpoint: str = "") -> None:
+    """Say where this process goes on from. It is no step: a fault is healed when the next one is done."""
+    _report(ProgressSlot(resumed_from=step, checkpoint=checkpoint))
+
+
+class Reporter:
+    """Writes one slot; what a report leaves out keeps its last value, and `liveness` counts the reports."""
+
+    def __init__(self, path: Path, local_rank: int) -> None:
+        self._file, self._local_rank = ProgressFile.open(path), local_rank
+        self._slot = self._file.read(local_rank) or ProgressSlot()
+        self._lock = threading.Lock()
+
+    def report(self, news: ProgressSlot, *, at: float) -> None:
+        """Merge `news` into the slot; `at`: seconds since the epoch. A report that does not fit changes nothing."""
+        with self._lock:
+            old = self._slot
+            slot = dataclasses.replace(
+                old,
+                step=old.step if news.step is None else news.step,
+                resumed_from=old.resumed_from if news.resumed_from is None else news.resumed_from,
+                checkpoint=news.checkpoint or old.checkpoint,
+                metrics={**old.metrics, **news.metrics},
+                liveness=old.liveness + 1,
+                at=at,
+            )
+            self._file.write(self._local_rank, slot)
+            self._slot = slot
+
+
+# Keyed by path, not opened at import: a worker that was forked, or that lives through a round, gets a new path.
+_reporters: dict[str, Reporter] = {}
+
+
+def _report(news: ProgressSlot) -> None:
+    reporter = _current()
+    if reporter is not None:
+        reporter.report(news, at=time.time())
+
+
+def _current() -> Reporter | None:
+    path = os.environ.get(env.PROGRESS_FILE)
+    if not path:
+        return None
+    known = _reporters.get(path)
+    if known is None:
+        known = Reporter(Path(path), environment_int(os.environ, "LOCAL_RANK"))
+        _reporters.clear()
+        _reporters[path] = known
+    return known
+
+
+def _count(name: str, value: SupportsIndex) -> int:
+    allowed = "a whole number of at least 0"
+    if isinstance(value, bool):
+        raise WireError(name, value, allowed)
+    try:
+        number = operator.index(value)
+    except (TypeError, RuntimeError) as error:  # torch raises either for a tensor that is no whole number
+        raise WireError(name, value, allowed) from error
+    if number < 0:
+        raise WireError(name, value, allowed)
+    return number
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, numbers.Real):
+        return float(value)
+    item = getattr(value, "item", None)
+    if item is None:
+        raise WireError(f"metric {name}", value, "a number or a tensor of one element")
+    try:
+        return float(item())
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise WireError(f"metric {name}", value, "a number or a tensor of one element") from error

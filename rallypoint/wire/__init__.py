@@ -1,0 +1,1 @@
+"""The words that travel between processes: standard library only, frozen, versioned."""

@@ -1,0 +1,18 @@
+"""Exit codes of the coordinator and the node agent, the same on every backend."""
+
+from __future__ import annotations
+
+import enum
+
+__all__ = ["Exit"]
+
+
+class Exit(enum.IntEnum):
+    """How a coordinator or an agent ended by itself."""
+
+    OK = 0  #: the job succeeded
+    JOB_FAILED = 1  #: the job's attempt failed; the verdict says why
+    USAGE = 2  #: wrong arguments
+    STALE = 3  #: it belongs to the past: replaced, reset, or of a lower term
+    LOST_CONTACT = 4  #: it reached no coordinator for `fence_timeout` and stopped its workers
+    CONFIG = 78  #: it cannot work as it is (port in use, folder not writable, disk full); trying again will not help

@@ -1,0 +1,126 @@
+"""A fault as it is told: who, where, how, which rung answered, and when it was healed."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+__all__ = ["Cause", "Culprit", "Incident", "IncidentId", "Rung", "merge_incidents"]
+
+
+class Cause(str, enum.Enum):
+    """What kind of thing broke; each kind that costs has a budget of its own."""
+
+    PROCESS = "process"  #: a worker process ended badly
+    NODE = "node"  #: an agent or a whole node was lost
+    RENDEZVOUS = "rendezvous"  #: a round could not be formed in time
+    COORDINATOR = "coordinator"  #: the coordinator was lost; nobody else noticed; free
+    JOB = "job"  #: the attempt as a whole failed
+    SCALE = "scale"  #: nodes joined or left on purpose; free
+
+
+class Rung(str, enum.Enum):
+    """The answer to a fault, cheapest first (docs/architecture.md, "The recovery ladder")."""
+
+    RETRY = "retry"
+    RECOVER_IN_PLACE = "recover-in-place"
+    RESTART_WORKERS = "restart-workers"
+    RECOVER = "recover"
+    ELASTIC_TRAINING = "elastic-training"
+    RESET = "reset"
+    DUMP = "dump"
+    EXIT = "exit"
+
+
+@dataclass(frozen=True, order=True, kw_only=True)
+class IncidentId:
+    """Names one fault for ever, so that a budget is a count over a set and nothing is charged twice.
+
+    `local_rank` is -1 when the whole node is meant, `node` is -1 when the whole job is.
+    """
+
+    attempt: int
+    round: int
+    node: int = -1
+    local_rank: int = -1
+    sequence: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Culprit:
+    """The worker or node that broke first.
+
+    Attributes:
+        node: slot of the job; `host` is the machine it ran on.
+        rank, local_rank: -1 when the whole node is meant.
+        exit_code: the process's exit code; None when it was ended by a signal or nobody saw its end.
+        signal: number of the signal that ended it, or None.
+        error: its first error in one line, from torch's error file or else the last line of its log.
+        log_tail: the last lines of its stderr (or stdout where stderr is empty), oldest first.
+        log_path: where the whole log is, on `host`.
+        at: seconds since the epoch on the clock of its own node.
+    """
+
+    node: int = -1
+    incarnation: int = 0
+    host: str = ""
+    rank: int = -1
+    local_rank: int = -1
+    pid: int = 0
+    exit_code: int | None = None
+    signal: int | None = None
+    error: str = ""
+    log_tail: tuple[str, ...] = ()
+    log_path: str = ""
+    at: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incident:
+    """One fault and what was done about it.
+
+    Times are seconds since the epoch on the observer's clock (coordinator or supervisor), never compared across machines.
+    `steps_lost` counts reported steps that had to be trained again; None while unknown or when the script reports none.
+    """
+
+    id: IncidentId
+    cause: Cause
+    rung: Rung
+    reason: str
+    culprit: Culprit | None = None
+    detected_at: float = 0.0
+    healed_at: float | None = None
+    last_step: int | None = None
+    resumed_step: int | None = None
+
+    @property
+    def steps_lost(self) -> int | None:
+        """Steps that were trained twice because of this fault."""
+        if self.last_step is None or self.resumed_step is None:
+            return None
+        return max(0, self.last_step - self.resumed_step)
+
+
+def merge_incidents(old: Iterable[Incident], new: Iterable[Incident]) -> tuple[Incident, ...]:
+    """Return the union by id, ordered by id; two tellings of one fault are joined, nothing that either knew is lost."""
+    merged = {incident.id: incident for incident in old}
+    for incident in new:
+        known = merged.get(incident.id)
+        merged[incident.id] = incident if known is None else _join(known, incident)
+    return tuple(merged[key] for key in sorted(merged))
+
+
+def _join(known: Incident, told: Incident) -> Incident:
+    # The supervisor and the coordinator both see a lost node: each knows a part of it, and the dearer rung is what it cost.
+    rungs = list(Rung)
+    return dataclasses.replace(
+        known,
+        rung=max(known.rung, told.rung, key=rungs.index),
+        culprit=known.culprit or told.culprit,
+        detected_at=min(known.detected_at, told.detected_at),
+        healed_at=told.healed_at if known.healed_at is None else known.healed_at,
+        last_step=told.last_step if known.last_step is None else known.last_step,
+        resumed_step=told.resumed_step if known.resumed_step is None else known.resumed_step,
+    )

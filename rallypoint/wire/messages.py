@@ -1,0 +1,181 @@
+"""The conversation between an agent and the coordinator: one question, five answers.
+
+An agent always says everything that is true of it (:class:`AgentReport`), and the coordinator answers when it has something
+to say (long poll) or when `hold` seconds are over. There is no other message: a coordinator that was just started learns all
+it needs from the next report of each agent, and a report that was lost is simply repeated.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any
+
+from rallypoint.wire.codec import WireError, from_json, to_json
+from rallypoint.wire.fence import Fence
+from rallypoint.wire.incident import Culprit
+from rallypoint.wire.status import Verdict
+
+__all__ = [
+    "MESSAGES_VERSION",
+    "TOKEN_HEADER",
+    "AgentReport",
+    "AgentState",
+    "Assignment",
+    "Continue",
+    "Refusal",
+    "Regroup",
+    "Reply",
+    "Stop",
+    "WorkerReport",
+    "reply_from_json",
+    "reply_to_json",
+]
+
+MESSAGES_VERSION = 1
+
+#: Header that carries the job's secret. Not `Authorization`: the Kubernetes API server strips that one from what it proxies.
+TOKEN_HEADER = "X-Rallypoint-Token"
+
+
+class AgentState(str, enum.Enum):
+    """What an agent is doing with the round it names."""
+
+    WAITING = "waiting"  #: has no workers and wants a place in the next round
+    RUNNING = "running"  #: its workers of `round` run
+    FAILED = "failed"  #: a worker of `round` ended badly (`failures`); the agent stops the others
+    DONE = "done"  #: every worker of `round` ended with 0
+    LEAVING = "leaving"  #: it was asked to end (SIGTERM) and will not come back
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerReport:
+    """One worker as its agent sees it; `liveness` counts optimizer steps or any other sign of life."""
+
+    local_rank: int
+    pid: int
+    step: int | None = None
+    resumed_from: int | None = None
+    liveness: int = 0
+    checkpoint: str = ""
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentReport:
+    """All that is true of one agent.
+
+    Attributes:
+        version: of this protocol; another one is refused.
+        job: the job's name; a report for another job is refused.
+        fence: the highest fence the agent has seen.
+        node: slot of the job, or -1 to be given the lowest free one.
+        incarnation: how often the slot's node was replaced; a lower one than known is refused.
+        agent: unique name of this agent process.
+        host: name or address under which the other nodes reach this one.
+        local_world_size: number of workers it starts.
+        store: `host:port` of a listening socket on which it can serve the next round's store.
+        state, round: what it does with which round (0: none yet).
+        workers: its live workers, in order of local rank.
+        failures: the workers of `round` that ended badly, culprit first.
+        reason: why it leaves or failed, for people.
+        hold: seconds the answer may be kept back while there is nothing to say.
+        sequence: counts the reports of this agent process; of two that crossed on the way the higher is true.
+    """
+
+    version: int = MESSAGES_VERSION
+    job: str
+    fence: Fence
+    node: int
+    incarnation: int
+    agent: str
+    host: str
+    local_world_size: int
+    store: str
+    state: AgentState
+    round: int = 0
+    workers: tuple[WorkerReport, ...] = ()
+    failures: tuple[Culprit, ...] = ()
+    reason: str = ""
+    hold: float = 0.0
+    sequence: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """A place in a round: start workers with these numbers.
+
+    `node` is the slot (also for an agent that asked with -1). `store` is the `host:port` of the round's fresh TCPStore;
+    the agent that listens there serves it. `digest` names the set of members, equal on all of them.
+    """
+
+    fence: Fence
+    node: int
+    group_rank: int
+    group_world_size: int
+    first_rank: int
+    world_size: int
+    store: str
+    restart_count: int
+    max_restarts: int
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regroup:
+    """Stop the workers of the current round, then ask for a place in the next."""
+
+    fence: Fence
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """The job's attempt is over: stop the workers, then end with the verdict."""
+
+    fence: Fence
+    verdict: Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continue:
+    """Nothing new."""
+
+    fence: Fence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """The report cannot be taken. `stale`: the sender belongs to the past (replaced or reset) and must end."""
+
+    fence: Fence
+    reason: str
+    stale: bool
+
+
+Reply = Assignment | Regroup | Stop | Continue | Refusal
+
+_REPLIES: dict[str, type[Any]] = {
+    "assignment": Assignment,
+    "regroup": Regroup,
+    "stop": Stop,
+    "continue": Continue,
+    "refusal": Refusal,
+}
+
+
+def reply_to_json(reply: Reply) -> dict[str, Any]:
+    """Return a reply as JSON with its `kind`."""
+    kind = next(name for name, cls in _REPLIES.items() if type(reply) is cls)
+    return {"version": MESSAGES_VERSION, "kind": kind, "body": to_json(reply)}
+
+
+def reply_from_json(data: Any) -> Reply:
+    """Read a reply; raises `WireError` for an unknown kind or version."""
+    if not isinstance(data, dict) or data.get("version") != MESSAGES_VERSION:
+        raise WireError("version", data.get("version") if isinstance(data, dict) else data, str(MESSAGES_VERSION))
+    cls = _REPLIES.get(data.get("kind", ""))
+    if cls is None:
+        raise WireError("kind", data.get("kind"), f"one of {', '.join(_REPLIES)}")
+    reply: Reply = from_json(cls, data.get("body"), path="body")
+    return reply

@@ -1,0 +1,139 @@
+"""The shared-memory file in which workers report and agents read, without a system call per step on either side.
+
+One file per node and round, one slot per local rank. A slot is guarded by a sequence number that is odd while it is written
+(a seqlock): a reader that meets an odd or a changed number reads again, and a worker that dies in mid-write leaves the last
+value unreadable, never a wrong one.
+
+```
+header  8s magic  I version  I slots
+slot    Q sequence | q step  q resumed_from  Q liveness  d at  I metrics_len  I checkpoint_len | metrics  checkpoint
+```
+
+Numbers are little-endian; -1 stands for "never reported"; metrics are JSON text of at most 1,024 bytes; the checkpoint is a
+path of at most 1,024 bytes in UTF-8.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rallypoint.wire.codec import WireError
+
+__all__ = ["METRICS_BYTES", "ProgressFile", "ProgressSlot"]
+
+METRICS_BYTES = 1024
+_PATH_BYTES = 1024
+_MAGIC = b"RALLYPT\0"
+_VERSION = 1
+_HEADER = struct.Struct("<8sII")
+_SEQUENCE = struct.Struct("<Q")
+_FIXED = struct.Struct("<qqQdII")
+_SLOT = _SEQUENCE.size + _FIXED.size + METRICS_BYTES + _PATH_BYTES
+#: How often a torn read is tried again before the slot counts as unreadable (its writer died in mid-write).
+_READ_TRIES = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgressSlot:
+    """What one worker reported last. `at`: seconds since the epoch on the node's clock; 0 when nothing was reported."""
+
+    step: int | None = None
+    resumed_from: int | None = None
+    liveness: int = 0
+    at: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    checkpoint: str = ""
+
+
+class ProgressFile:
+    """The mapped file. `create` is for the agent, `open` for the worker; both may read and write any slot."""
+
+    def __init__(self, mapped: mmap.mmap, slots: int) -> None:
+        self._map, self.slots = mapped, slots
+
+    @classmethod
+    def create(cls, path: Path, slots: int) -> ProgressFile:
+        """Make a fresh, empty file for `slots` workers; raises `OSError`, also when the disk is full."""
+        size = _HEADER.size + slots * _SLOT
+        with path.open("wb+") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+            mapped = mmap.mmap(file.fileno(), size)
+        mapped[: _HEADER.size] = _HEADER.pack(_MAGIC, _VERSION, slots)
+        created = cls(mapped, slots)
+        for index in range(slots):
+            created.write(index, ProgressSlot())
+        return created
+
+    @classmethod
+    def open(cls, path: Path) -> ProgressFile:
+        """Map an existing file; raises `WireError` when it is not one of ours, `OSError` when it is not there."""
+        with path.open("rb+") as file:
+            mapped = mmap.mmap(file.fileno(), 0)
+        magic, version, slots = _HEADER.unpack_from(mapped, 0)
+        if magic != _MAGIC or version != _VERSION:
+            raise WireError(str(path), (magic, version), f"a progress file of version {_VERSION}")
+        return cls(mapped, slots)
+
+    def write(self, index: int, slot: ProgressSlot) -> None:
+        """Replace slot `index`; raises `WireError` when metrics or path do not fit."""
+        metrics = json.dumps(slot.metrics).encode() if slot.metrics else b""
+        checkpoint = slot.checkpoint.encode()
+        if len(metrics) > METRICS_BYTES:
+            raise WireError("metrics", f"{len(metrics)} bytes", f"at most {METRICS_BYTES} bytes of JSON")
+        if len(checkpoint) > _PATH_BYTES:
+            raise WireError("checkpoint", f"{len(checkpoint)} bytes", f"a path of at most {_PATH_BYTES} bytes")
+        base = self._base(index)
+        (sequence,) = _SEQUENCE.unpack_from(self._map, base)
+        writing = sequence | 1  # a predecessor may have died in mid-write and left it odd
+        _SEQUENCE.pack_into(self._map, base, writing)
+        body = base + _SEQUENCE.size
+        numbers = (_or_minus(slot.step), _or_minus(slot.resumed_from), slot.liveness, slot.at)
+        _FIXED.pack_into(self._map, body, *numbers, len(metrics), len(checkpoint))
+        text = body + _FIXED.size
+        self._map[text : text + len(metrics)] = metrics
+        text += METRICS_BYTES
+        self._map[text : text + len(checkpoint)] = checkpoint
+        _SEQUENCE.pack_into(self._map, base, writing + 1)
+
+    def read(self, index: int) -> ProgressSlot | None:
+        """Return slot `index`, or None when its writer died in mid-write."""
+        base = self._base(index)
+        for _ in range(_READ_TRIES):
+            (before,) = _SEQUENCE.unpack_from(self._map, base)
+            raw = bytes(self._map[base + _SEQUENCE.size : base + _SLOT])
+            (after,) = _SEQUENCE.unpack_from(self._map, base)
+            if before == after and before % 2 == 0:
+                return _slot(raw)
+        return None
+
+    def close(self) -> None:
+        """Unmap the file; the file itself stays."""
+        self._map.close()
+
+    def _base(self, index: int) -> int:
+        if not 0 <= index < self.slots:
+            raise WireError("local_rank", index, f"0 to {self.slots - 1}")
+        return _HEADER.size + index * _SLOT
+
+
+def _or_minus(number: int | None) -> int:
+    return -1 if number is None else number
+
+
+def _slot(raw: bytes) -> ProgressSlot:
+    step, resumed_from, liveness, at, metrics_len, checkpoint_len = _FIXED.unpack_from(raw)
+    metrics = raw[_FIXED.size : _FIXED.size + metrics_len]
+    text = _FIXED.size + METRICS_BYTES
+    return ProgressSlot(
+        step=None if step < 0 else step,
+        resumed_from=None if resumed_from < 0 else resumed_from,
+        liveness=liveness,
+        at=at,
+        metrics=json.loads(metrics) if metrics else {},
+        checkpoint=raw[text : text + checkpoint_len].decode(),
+    )

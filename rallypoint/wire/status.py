@@ -1,0 +1,122 @@
+"""What the coordinator says is true inside a job."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from rallypoint.wire.fence import Fence
+from rallypoint.wire.incident import Culprit, Incident
+
+__all__ = ["STATUS_VERSION", "Event", "JobState", "JobStatus", "Member", "Outcome", "Progress", "RankStatus", "Verdict"]
+
+STATUS_VERSION = 1
+
+
+class JobState(str, enum.Enum):
+    """Where the attempt stands, seen from inside."""
+
+    FORMING = "forming"  #: waiting for enough nodes to close a round
+    RUNNING = "running"  #: a round is closed and its world trains
+    SUCCEEDED = "succeeded"  #: every worker of the last world ended with 0
+    FAILED = "failed"  #: a budget is spent or a time-out is over; `verdict` says which
+
+
+class Outcome(str, enum.Enum):
+    """How an attempt or a job ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """How it ended, in one word for programs and one sentence for people.
+
+    `reason` is one of: `Completed`, `WorkersFailed`, `NodesLost`, `RendezvousTimeout`, `AgentError`.
+    """
+
+    outcome: Outcome
+    reason: str
+    message: str
+    culprit: Culprit | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A node that takes part in a round, or waits for one.
+
+    `first_rank` .. `first_rank + local_world_size - 1` are its ranks; -1 while it waits.
+    """
+
+    node: int
+    incarnation: int
+    agent: str
+    host: str
+    local_world_size: int
+    group_rank: int = -1
+    first_rank: int = -1
+    done: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankStatus:
+    """One worker: `step` is what the script reported, None when it reports nothing."""
+
+    rank: int
+    node: int
+    local_rank: int
+    pid: int
+    step: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """What rank 0 (or the lowest rank that reports) said last.
+
+    `resumed_from` is the step that this round started from; `checkpoint` the path of the last complete checkpoint.
+    """
+
+    step: int | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    checkpoint: str = ""
+    resumed_from: int | None = None
+    at: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """One line of the job's story. `at`: seconds since the epoch, coordinator's clock."""
+
+    at: float
+    kind: str
+    detail: str
+    round: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobStatus:
+    """Everything the coordinator knows, published on each change (progress is coalesced).
+
+    `world` is that of the last closed round, `waiting` who wants a place in the next; `store` is the round's `host:port`.
+    """
+
+    version: int = STATUS_VERSION
+    job: str
+    uid: str
+    fence: Fence
+    state: JobState
+    world: tuple[Member, ...] = ()
+    waiting: tuple[Member, ...] = ()
+    store: str = ""
+    ranks: tuple[RankStatus, ...] = ()
+    progress: Progress = Progress()
+    incidents: tuple[Incident, ...] = ()
+    events: tuple[Event, ...] = ()
+    verdict: Verdict | None = None
+    updated_at: float = 0.0
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of the current world; 0 before the first round."""
+        return sum(member.local_world_size for member in self.world)

@@ -1,0 +1,183 @@
+"""The node agent's state machine: events in, actions out."""
+
+from __future__ import annotations
+
+import pytest
+
+from rallypoint.agent.decide import (
+    STATES,
+    Action,
+    Answered,
+    End,
+    Event,
+    Node,
+    Phase,
+    StartWorkers,
+    StopWorkers,
+    StoreLost,
+    Told,
+    WorkersEnded,
+    WorkersGone,
+    step,
+)
+from rallypoint.wire.exits import Exit
+from rallypoint.wire.fence import Fence
+from rallypoint.wire.incident import Culprit
+from rallypoint.wire.messages import AgentState, Assignment, Continue, Refusal, Regroup, Reply, Stop
+from rallypoint.wire.status import Outcome, Verdict
+
+FENCE = Fence(attempt=1, term=1, round=1)
+SUCCEEDED = Verdict(outcome=Outcome.SUCCEEDED, reason="Completed", message="all ended well")
+FAILED = Verdict(outcome=Outcome.FAILED, reason="WorkersFailed", message="rank 1 ended with exit code 1")
+SIGTERM = Told(code=143, reason="its agent was ended by SIGTERM", leaving=True)
+LOST = Told(code=Exit.LOST_CONTACT, reason="no coordinator answered", leaving=False)
+GONE = WorkersGone()
+DIED = WorkersEnded(ranks=frozenset({1}), failures=(Culprit(local_rank=1, signal=9),))
+WELL = WorkersEnded(ranks=frozenset({0, 1}))
+STOP = StopWorkers()
+
+
+def assignment(round_: int = 1, term: int = 1) -> Assignment:
+    return Assignment(
+        fence=Fence(attempt=1, term=term, round=round_),
+        node=0,
+        group_rank=0,
+        group_world_size=1,
+        first_rank=0,
+        world_size=2,
+        store="127.0.0.1:1",
+        restart_count=0,
+        max_restarts=3,
+        digest="d",
+    )
+
+
+def answered(reply: Reply) -> Answered:
+    return Answered(reply=reply)
+
+
+ASSIGNED = answered(assignment())
+REGROUP = answered(Regroup(fence=FENCE, reason="node 1 was lost"))
+
+
+def play(*events: Event) -> tuple[Node, list[Action]]:
+    """Return the agent after `events`, and what the last of them made it do."""
+    node = Node(local_world_size=2, fence=Fence(attempt=1))
+    actions: tuple[Action, ...] = ()
+    for event in events:
+        node, actions = step(node, event)
+    return node, list(actions)
+
+
+@pytest.mark.parametrize(
+    ("events", "phase", "actions"),
+    [
+        pytest.param([answered(Continue(fence=FENCE))], Phase.JOINING, [], id="nothing new"),
+        pytest.param([ASSIGNED], Phase.RUNNING, [StartWorkers(assignment=assignment())], id="assigned: start"),
+        pytest.param([ASSIGNED, ASSIGNED], Phase.RUNNING, [], id="assigned again: nothing"),
+        pytest.param([ASSIGNED, answered(assignment(term=2))], Phase.RUNNING, [], id="another coordinator repeats the round"),
+        pytest.param([ASSIGNED, answered(assignment(2))], Phase.REGROUPING, [STOP], id="the world went on: stop first"),
+        pytest.param([ASSIGNED, WELL], Phase.DONE, [], id="all ended well"),
+        pytest.param([ASSIGNED, WorkersEnded(ranks=frozenset({0}))], Phase.RUNNING, [], id="one of two ended well"),
+        pytest.param([ASSIGNED, DIED], Phase.FAILING, [STOP], id="a worker died: stop the others"),
+        pytest.param([ASSIGNED, DIED, REGROUP], Phase.FAILING, [], id="told to regroup while it does"),
+        pytest.param([ASSIGNED, DIED, GONE], Phase.JOINING, [], id="nobody left: join again"),
+        pytest.param(
+            [ASSIGNED, DIED, GONE, answered(assignment(2))],
+            Phase.RUNNING,
+            [StartWorkers(assignment=assignment(2))],
+            id="the next round",
+        ),
+        pytest.param([ASSIGNED, DIED, GONE, ASSIGNED], Phase.JOINING, [], id="an old assignment starts nothing"),
+        pytest.param([ASSIGNED, REGROUP], Phase.REGROUPING, [STOP], id="another node failed"),
+        pytest.param([ASSIGNED, REGROUP, REGROUP], Phase.REGROUPING, [], id="told again"),
+        pytest.param([ASSIGNED, REGROUP, DIED], Phase.REGROUPING, [], id="what we stop does not fail"),
+        pytest.param([ASSIGNED, REGROUP, GONE], Phase.JOINING, [], id="regrouped"),
+        pytest.param([REGROUP], Phase.JOINING, [], id="nothing to regroup from"),
+        pytest.param([ASSIGNED, WELL, REGROUP], Phase.REGROUPING, [STOP], id="done, but another node failed"),
+        pytest.param([ASSIGNED, StoreLost(reason="killed")], Phase.FAILING, [STOP], id="the store is lost"),
+        pytest.param([StoreLost(reason="killed")], Phase.JOINING, [], id="a store of no round"),
+        pytest.param([ASSIGNED, answered(Stop(fence=FENCE, verdict=SUCCEEDED))], Phase.ENDING, [STOP], id="verdict: stop"),
+        pytest.param([SIGTERM], Phase.ENDING, [STOP], id="signal before the first round"),
+        pytest.param([ASSIGNED, SIGTERM], Phase.ENDING, [STOP], id="signal in a round"),
+        pytest.param([ASSIGNED, SIGTERM, DIED], Phase.ENDING, [], id="workers end after the signal"),
+        pytest.param([ASSIGNED, SIGTERM, REGROUP], Phase.ENDING, [], id="no way back"),
+        pytest.param([ASSIGNED, SIGTERM, GONE], Phase.ENDED, [End(code=143)], id="signal: ended"),
+        pytest.param([ASSIGNED, LOST, GONE], Phase.ENDED, [End(code=Exit.LOST_CONTACT)], id="lost contact: ended"),
+        pytest.param([ASSIGNED, SIGTERM, GONE, ASSIGNED], Phase.ENDED, [], id="the end is the end"),
+    ],
+)
+def test_each_event_moves_the_agent(events: list[Event], phase: Phase, actions: list[Action]) -> None:
+    """The table of the module's theory."""
+    node, done = play(*events)
+
+    assert (node.phase, done) == (phase, actions)
+
+
+@pytest.mark.parametrize(
+    ("reply", "code"),
+    [
+        pytest.param(Stop(fence=FENCE, verdict=SUCCEEDED), Exit.OK, id="succeeded"),
+        pytest.param(Stop(fence=FENCE, verdict=FAILED), Exit.JOB_FAILED, id="failed"),
+        pytest.param(Refusal(fence=FENCE, reason="replaced", stale=True), Exit.STALE, id="replaced"),
+    ],
+)
+def test_a_final_answer_ends_the_agent_with_its_code(reply: Reply, code: Exit) -> None:
+    """The workers are stopped first, whatever the answer."""
+    _, actions = play(ASSIGNED, answered(reply), GONE)
+
+    assert actions == [End(code=code)]
+
+
+def test_a_refusal_that_is_not_stale_is_survived() -> None:
+    """The slot may become free, the newer coordinator may be found."""
+    node, actions = play(answered(Refusal(fence=FENCE, reason="node 0 is taken", stale=False)))
+
+    assert (node.phase, actions) == (Phase.JOINING, [])
+
+
+def test_what_failed_is_told_until_the_next_assignment() -> None:
+    """The first report of a failure may be lost, so it is repeated while the agent waits for a place."""
+    waiting, _ = play(ASSIGNED, DIED, GONE)
+    running, _ = play(ASSIGNED, DIED, GONE, answered(assignment(2)))
+
+    assert (STATES[waiting.phase], waiting.round, waiting.failures) == (AgentState.WAITING, 1, DIED.failures)
+    assert (running.round, running.failures) == (2, ())
+
+
+def test_workers_that_die_together_are_ordered_by_blame() -> None:
+    """The one that a signal ended comes before the one that lost its peer, whoever was seen first."""
+    collateral = Culprit(local_rank=0, exit_code=1, error="RuntimeError: Connection closed by peer", at=1.0)
+    killed = Culprit(local_rank=1, signal=9, at=2.0)
+    node, _ = play(ASSIGNED, WorkersEnded(ranks=frozenset({0, 1}), failures=(collateral, killed)))
+
+    assert node.failures == (killed, collateral)
+
+
+def test_the_highest_fence_is_kept() -> None:
+    """A new term shows in every later report; the round stays that of the last assignment."""
+    node, _ = play(ASSIGNED, answered(Continue(fence=Fence(attempt=1, term=3, round=7))))
+
+    assert node.fence == Fence(attempt=1, term=3, round=1)
+
+
+def test_only_an_agent_that_leaves_by_itself_says_so() -> None:
+    """A lost coordinator hears nothing, and one that gave the verdict knows."""
+    assert play(ASSIGNED, SIGTERM)[0].leaving
+    assert not play(ASSIGNED, LOST)[0].leaving
+    assert not play(ASSIGNED, SIGTERM, answered(Stop(fence=FENCE, verdict=FAILED)))[0].leaving
+
+
+@pytest.mark.parametrize("late", [pytest.param(SIGTERM, id="a signal"), pytest.param(LOST, id="lost contact")])
+def test_nothing_changes_the_code_of_a_verdict(late: Event) -> None:
+    """The job has succeeded, also for who cleans up behind it with a signal."""
+    _, actions = play(ASSIGNED, answered(Stop(fence=FENCE, verdict=SUCCEEDED)), late, GONE)
+
+    assert actions == [End(code=Exit.OK)]
+
+
+def test_a_verdict_replaces_the_code_of_a_signal() -> None:
+    """What the job ended with says more than what its agent would have ended with."""
+    _, actions = play(ASSIGNED, SIGTERM, answered(Stop(fence=FENCE, verdict=SUCCEEDED)), GONE)
+
+    assert actions == [End(code=Exit.OK)]

@@ -1,0 +1,81 @@
+"""A backend whose process is killed at a given point: before or after any step that changes something."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+from rallypoint.backends.contract import Backend, Blueprint, Changes, Stored
+from rallypoint.supervision.actions import Action
+from rallypoint.supervision.observation import Observation
+from rallypoint.supervision.record import JobRecord
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.status import JobStatus
+
+__all__ = ["Crashed", "Crashing"]
+
+
+class Crashed(BaseException):
+    """The supervisor was killed here."""
+
+
+@dataclass
+class Fuse:
+    """Burns one unit per step and kills at zero."""
+
+    left: int
+
+    def burn(self) -> None:
+        if self.left == 0:
+            raise Crashed
+        self.left -= 1
+
+
+class Crashing(Backend):
+    """Another backend until the fuse is burnt; each step burns twice, before it and after it."""
+
+    name = "crashing"
+
+    def __init__(self, backend: Backend, steps: int) -> None:
+        self._backend, self.fuse = backend, Fuse(steps)
+
+    def plan(self, job):
+        return self._backend.plan(job)
+
+    async def submit(self, blueprint: Blueprint, *, owner: str) -> Stored:
+        return await self._backend.submit(blueprint, owner=owner)
+
+    async def load(self, name: str) -> Stored | None:
+        return await self._backend.load(name)
+
+    async def save(self, record: JobRecord, *, version: str, blueprint: Blueprint | None = None) -> Stored:
+        self.fuse.burn()
+        stored = await self._backend.save(record, version=version, blueprint=blueprint)
+        self.fuse.burn()
+        return stored
+
+    async def observe(self, record: JobRecord) -> Observation:
+        return await self._backend.observe(record)
+
+    async def act(self, record: JobRecord, plan: Plan, action: Action) -> None:
+        self.fuse.burn()
+        await self._backend.act(record, plan, action)
+        self.fuse.burn()
+
+    def changes(self, name: str) -> AbstractAsyncContextManager[Changes]:
+        return self._backend.changes(name)
+
+    def hold(self, name: str, *, holder: str) -> AbstractAsyncContextManager[None]:
+        return self._backend.hold(name, holder=holder)
+
+    async def status(self, name: str) -> JobStatus | None:
+        return await self._backend.status(name)
+
+    async def names(self) -> tuple[str, ...]:
+        return await self._backend.names()
+
+    def logs(self, name, *, rank=None, cursor="", follow=False):
+        return self._backend.logs(name, rank=rank, cursor=cursor, follow=follow)
+
+    async def close(self) -> None:
+        await self._backend.close()

@@ -1,0 +1,123 @@
+"""A place for commands: the backends' fake, a supervisor that is none, and a script of what happens while somebody looks on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rallypoint.backends.contract import Backend, Blueprint, Changes, LogLine
+from rallypoint.cli.doors import Doors
+from rallypoint.job import ElasticJob, compile_plan, load_job
+from rallypoint.supervision.observation import NodeSeen, NodeState
+from rallypoint.supervision.record import JobRecord
+from rallypoint.wire.status import JobStatus
+from tests.backends.fake import FakeBackend, World
+from tests.cli.samples import begun
+
+Step = Callable[["Place"], None]
+
+
+@dataclass
+class Place:
+    """Where jobs run that commands are tried on.
+
+    Attributes:
+        script: what happens next, a step whenever somebody waits for a change.
+        supervisor_pid: the process that submissions leave behind, if `takes_on` at work from the first moment.
+        spawned, homes: what the doors were opened with.
+    """
+
+    world: World = field(default_factory=World)
+    script: list[Step] = field(default_factory=list)
+    supervisor_pid: int = field(default_factory=os.getpid)
+    takes_on: bool = True
+    spawned: list[tuple[str, Path | None]] = field(default_factory=list)
+    homes: list[Path | None] = field(default_factory=list)
+
+    @property
+    def doors(self) -> Doors:
+        """Doors that lead here."""
+        return Doors(open_backend=self._open, spawn_supervisor=self._spawn)
+
+    def _open(self, home: Path | None) -> Backend:
+        self.homes.append(home)
+        return _ScriptedBackend(self)
+
+    def _spawn(self, name: str, home: Path | None) -> int:
+        self.spawned.append((name, home))
+        if self.takes_on:
+            old, fresh = self.world.record(name), begun()
+            attempt = dataclasses.replace(fresh.attempts[0], number=old.attempt + 1)
+            self.put(dataclasses.replace(old, phase=fresh.phase, attempt=attempt.number, attempts=(*old.attempts, attempt)))
+        return self.supervisor_pid
+
+    def put(
+        self, record: JobRecord, status: JobStatus | None = None, *, nodes: int = 0, lines: tuple[LogLine, ...] = ()
+    ) -> Place:
+        """Let a job be so; with as many nodes of its first attempt, and a coordinator, as are said to run."""
+        backend = FakeBackend(self.world)
+        if record.name not in self.world.jobs:
+            job = load_job(name=record.name, entrypoint="train.py", nodes="1:2", nproc_per_node=2)
+            asyncio.run(backend.submit(backend.plan(job), owner=record.owner))
+        held = self.world.jobs[record.name]
+        held.record, held.status = record.to_json(), status or held.status
+        held.logs.extend(lines)
+        for node in range(-1 if nodes else 0, nodes):
+            held.nodes[1, node, 1] = NodeSeen(
+                attempt=1, node=node, incarnation=1, state=NodeState.RUNNING, present=True, host="ada"
+            )
+        self.world.changed += 1
+        return self
+
+    def hold(self, name: str, holder: str) -> None:
+        """Let another process supervise a job."""
+        self.world.holders[name] = holder
+
+
+class _ScriptedChanges(Changes):
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    async def wait(self, timeout: float) -> None:
+        await asyncio.sleep(0)
+        if self._place.script:
+            self._place.script.pop(0)(self._place)
+
+
+class _ScriptedBackend(FakeBackend):
+    def __init__(self, place: Place) -> None:
+        super().__init__(place.world)
+        self._place = place
+
+    def plan(self, job: ElasticJob) -> Blueprint:
+        (plan,) = compile_plan(job)
+        objects = (
+            {"kind": "folder", "path": f"/jobs/{plan.name}"},
+            {"kind": "process", "name": "node 0", "log": "/jobs/agent.log", "command": ["agent", "a b"]},
+        )
+        return Blueprint(job=job, plan=plan, objects=objects, notes=("image: not used here",))
+
+    @contextlib.asynccontextmanager
+    async def changes(self, name: str) -> AsyncIterator[Changes]:
+        yield _ScriptedChanges(self._place)
+
+
+def log_lines(*lines: tuple[int, str, str]) -> tuple[LogLine, ...]:
+    """Return lines of (rank, stream, text)."""
+    return tuple(LogLine(rank=rank, stream=stream, text=text, cursor="") for rank, stream, text in lines)
+
+
+def becomes(record: JobRecord, status: JobStatus | None = None) -> Step:
+    """Return a step of a script: the job is so now."""
+
+    def step(place: Place) -> None:
+        # Inside of an event loop: the job is there already, so nothing is submitted, and it stays the same job.
+        uid = JobRecord.from_json(place.world.jobs[record.name].record).uid
+        place.put(dataclasses.replace(record, uid=uid), status and dataclasses.replace(status, uid=uid))
+
+    return step

@@ -1,0 +1,331 @@
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import signal
+import sys
+
+import pytest
+
+from rallypoint.cli.document import JobDocument, JobsDocument
+from rallypoint.cli.main import main
+from rallypoint.supervision.record import Phase
+from rallypoint.wire.codec import loads
+from rallypoint.wire.env import DEBUG
+from rallypoint.wire.status import Outcome
+from tests.cli.fake import Place, becomes, log_lines
+from tests.cli.samples import begun, over, submitted, training
+
+
+def other(record):
+    return dataclasses.replace(record, name="other")
+
+
+# --- status ----------------------------------------------------------------------------------------------------------------
+
+
+def test_status_shows_all_jobs(run, place, capsys):
+    """A row for each, by name."""
+    place.put(other(submitted())).put(begun(), training())
+
+    assert run("status") == 0
+
+    titles, *rows = capsys.readouterr().out.splitlines()
+    assert titles.split()[:2] == ["NAME", "PHASE"]
+    assert [row.split()[:2] for row in rows] == [["digits", "Running"], ["other", "Submitted"]]
+
+
+def test_status_of_an_empty_home_is_no_error(run, capsys):
+    """Nothing is there, and nothing is wrong."""
+    assert run("status") == 0
+    assert capsys.readouterr().out == "no jobs\n"
+
+
+def test_status_shows_one_job(run, place, capsys):
+    """Its facts, its ranks and its incidents."""
+    place.put(begun(), training())
+
+    assert run("status", "digits") == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == [
+        "job         digits",
+        "phase       Running: training on 2 of 2 nodes",
+        "attempt     1 of 4",
+    ]
+    assert sum("training" in line for line in lines) == 5
+    assert "rank 3 node 1: SIGKILL" in lines[-1]
+
+
+def test_status_as_json_is_read_back(run, place, capsys):
+    """The record and the status, word for word."""
+    place.put(begun(), training())
+    stored = place.world.jobs["digits"].blueprint.plan
+
+    assert run("status", "digits", "--json") == 0
+    assert loads(JobDocument, capsys.readouterr().out) == JobDocument(record=begun(), plan=stored, status=training())
+
+    assert run("status", "--json") == 0
+    assert [job.record for job in loads(JobsDocument, capsys.readouterr().out).jobs] == [begun()]
+
+
+def test_status_of_no_such_job_names_those_that_are_there(run, place, capsys):
+    """A wrong name is mended at a glance."""
+    assert run("status", "digits") == 1
+    assert capsys.readouterr().err == "rallypoint: there is no job digits, and no other\n"
+
+    place.put(other(submitted())).put(dataclasses.replace(submitted(), name="third"))
+
+    assert run("status", "digits") == 1
+    assert capsys.readouterr().err == "rallypoint: there is no job digits; there are other, third\n"
+
+
+def test_status_watch_ends_as_the_job_does(run, place, capsys):
+    """The same as `submit --watch`."""
+    place.put(begun(), training())
+    place.script = [becomes(over(outcome=Outcome.SUCCEEDED), training())]
+
+    assert run("status", "digits", "--watch") == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("Job digits succeeded")
+
+
+def test_status_watch_of_no_such_job_is_an_error(run, capsys):
+    """Exit code 1 and a message."""
+    assert run("status", "digits", "--watch") == 1
+    assert capsys.readouterr().err == "rallypoint: there is no job digits\n"
+
+
+# --- logs ------------------------------------------------------------------------------------------------------------------
+
+LINES = log_lines((0, "out", "a"), (1, "out", "b"), (0, "err", "c"), (0, "out", "d"), (1, "err", "e"))
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        pytest.param((), ["[0] a", "[1] b", "[0] c", "[0] d", "[1] e"], id="all ranks, each line with its rank"),
+        pytest.param(("--rank", "0"), ["a", "c", "d"], id="one rank, as it is"),
+        pytest.param(("--stdout",), ["[0] a", "[1] b", "[0] d"], id="standard output alone"),
+        pytest.param(("--stderr", "--rank", "1"), ["e"], id="standard error of one rank"),
+        pytest.param(("--tail", "1"), ["[1] b", "[0] c", "[0] d", "[1] e"], id="the last line of each stream"),
+        pytest.param(("--tail", "1", "--stdout", "-r", "0"), ["d"], id="the last line of one stream"),
+        pytest.param(("--tail", "0"), [], id="none"),
+    ],
+)
+@pytest.mark.parametrize("follow", [(), ("--follow",)], ids=["now", "followed to the end"])
+def test_logs_print_what_ranks_say(run, place, capsys, words, lines, follow):
+    """In the order in which the backend tells them; a job that is over has nothing to follow."""
+    place.put(over(outcome=Outcome.SUCCEEDED), lines=LINES)
+
+    assert run("logs", "digits", *words, *follow) == 0
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_following_a_tail_tells_what_comes_and_nothing_twice(run, place, capsys):
+    """The last lines first, then on from there."""
+    place.put(over(outcome=Outcome.SUCCEEDED), lines=LINES)
+    place.world.jobs["digits"].logs = list(LINES[:3])
+
+    assert run("logs", "digits", "--tail", "1", "--follow", "--stdout") == 0
+    assert capsys.readouterr().out.splitlines() == ["[0] a", "[1] b"]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        pytest.param(("digits", "--rank", "4"), "--rank 4 is not allowed; job digits has ranks 0 to 3", id="no such rank"),
+        pytest.param(("other",), "there is no job other; there is digits", id="no such job"),
+    ],
+)
+def test_logs_of_nobody_are_an_error(run, place, capsys, words, complaint):
+    """Not silence."""
+    place.put(begun())
+
+    assert run("logs", *words) == 1
+    assert capsys.readouterr().err == f"rallypoint: {complaint}\n"
+
+
+# --- delete ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("nodes", "line"),
+    [
+        pytest.param(2, "Job digits is deleted: 2 nodes and its coordinator ended, its folder is removed", id="that runs"),
+        pytest.param(1, "Job digits is deleted: 1 node and its coordinator ended, its folder is removed", id="of one node"),
+        pytest.param(0, "Job digits is deleted: nothing of it ran any more, its folder is removed", id="that is over"),
+    ],
+)
+def test_delete_ends_a_job_and_says_what_it_did(run, place, capsys, nodes, line):
+    """It asks nothing, and nothing is left."""
+    place.put(begun(), nodes=nodes)
+
+    assert run("delete", "digits") == 0
+    assert capsys.readouterr().out == f"{line}\n"
+    assert place.world.jobs == {}
+
+
+def test_deleting_what_is_not_there_is_an_error(run, capsys):
+    """A script that deletes twice finds out."""
+    assert run("delete", "digits") == 1
+    assert capsys.readouterr().err == "rallypoint: there is no job digits, and no other\n"
+
+
+def press_ctrl_c(_: Place) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_deletion_that_is_cut_off_stays_asked_for(run, place, capsys):
+    """Ctrl-C does not take it back."""
+    place.put(begun(), nodes=2)
+    place.hold("digits", "cli pid 7 on ada")
+    place.script = [press_ctrl_c]
+
+    assert run("delete", "digits") == 130
+    assert "delete job digits again" in capsys.readouterr().err
+    assert place.world.record("digits").deletion
+
+
+# --- plan ------------------------------------------------------------------------------------------------------------------
+
+
+def test_plan_tells_what_would_be_done(run, place, job_file, capsys):
+    """The command, every default, every object, every note; and nothing is done."""
+    assert run("plan", job_file, "--set", "nproc_per_node=1") == 0
+
+    text = capsys.readouterr().out
+    lines = text.splitlines()
+    assert lines[:2] == [
+        "Job digits: 1 to 2 nodes x 1 process, each of which runs",
+        f"  python -u {job_file.parent}/train.py --epochs 3",
+    ]
+    assert "    max_restarts: 3" in lines
+    assert text.endswith(
+        """
+Would be created, in this order
+  folder   /jobs/digits
+  process  node 0
+           log      /jobs/agent.log
+           command  agent 'a b'
+
+Notes
+  - image: not used here
+"""
+    )
+    assert (place.world.jobs, place.spawned) == ({}, [])
+
+
+def test_plan_as_json_has_the_same_parts(run, job_file, capsys):
+    """Job, plan, objects and notes."""
+    assert run("plan", job_file, "--json") == 0
+
+    document = json.loads(capsys.readouterr().out)
+    assert list(document) == ["version", "job", "plan", "objects", "notes"]
+    assert document["plan"]["max_restarts"] == 3
+    assert document["objects"][1]["command"] == ["agent", "a b"]
+
+
+# --- supervise -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "story"),
+    [
+        pytest.param(Outcome.SUCCEEDED, 0, "Job digits succeeded in attempt 1", id="that succeeds"),
+        pytest.param(Outcome.FAILED, 1, "Job digits failed in attempt 1", id="that fails"),
+    ],
+)
+def test_supervise_sees_a_job_to_its_end(run, place, capsys, outcome, code, story):
+    """Its last words tell how the job ended."""
+    place.put(over(outcome=outcome))
+
+    assert run("supervise", "digits") == code
+    assert capsys.readouterr().out.startswith(story)
+
+
+def test_supervise_carries_out_a_deletion(run, place, capsys):
+    """It was asked for while nobody supervised."""
+    place.put(dataclasses.replace(begun(), deletion=True), nodes=2)
+
+    assert run("supervise", "digits") == 0
+    assert capsys.readouterr().out == "Job digits is deleted\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        pytest.param(signal.SIGTERM, 143, id="SIGTERM"),
+        pytest.param(signal.SIGINT, 130, id="Ctrl-C"),
+    ],
+)
+def test_a_supervisor_that_is_ended_leaves_the_job_running(run, place, capsys, number, code):
+    """SIGHUP is nothing to it before, and it says how to go on after."""
+    place.put(begun(), training(), nodes=2)
+    place.script = [lambda _, n=n: os.kill(os.getpid(), n) for n in (signal.SIGHUP, number)]
+
+    assert run("supervise", "digits") == code
+
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "Job digits goes on without a supervisor; take it on again: rallypoint supervise digits"
+    )
+    assert place.world.record("digits").phase is Phase.RUNNING
+    assert place.world.alive("digits") == [(1, -1, 1), (1, 0, 1), (1, 1, 1)]
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------------
+
+
+def break_with(error: BaseException):
+    def step(_: Place) -> None:
+        raise error
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        pytest.param(
+            ModuleNotFoundError("No module named 'yaml'", name="yaml"),
+            "this command needs yaml; install it with: pip install 'airflow-provider-rallypoint[client]'",
+            id="the extra is missing",
+        ),
+        pytest.param(
+            KeyError("x"), "unexpected error: KeyError: 'x' (RALLYPOINT_DEBUG=1 shows where)", id="a fault of our own"
+        ),
+    ],
+)
+def test_an_error_is_one_message(run, place, capsys, error, message):
+    """No traceback is shown to people."""
+    place.put(begun())
+    place.script = [break_with(error)]
+
+    assert run("status", "digits", "--watch") == 1
+    assert capsys.readouterr().err == f"rallypoint: {message}\n"
+
+
+def test_debug_shows_where(run, monkeypatch, capsys):
+    """With RALLYPOINT_DEBUG=1 the traceback comes first."""
+    monkeypatch.setenv(DEBUG, "1")
+
+    assert run("status", "digits") == 1
+
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback")
+    assert err.endswith("rallypoint: there is no job digits, and no other\n")
+
+
+def test_a_reader_that_has_gone_is_no_error(place, monkeypatch, capsys):
+    """`rallypoint logs digits | head -1` ends in silence."""
+    place.put(over(outcome=Outcome.SUCCEEDED), lines=LINES)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with io.TextIOWrapper(io.FileIO(writer, "w"), write_through=True) as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+
+        assert main(["logs", "digits"], doors=place.doors) == 141
+
+    monkeypatch.undo()
+    assert capsys.readouterr().err == ""

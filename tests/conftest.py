@@ -1,0 +1,79 @@
+"""What every test gets: a home of its own, an event loop that may not block, and nobody left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from blockbuster import BlockBuster
+from hypothesis import HealthCheck, settings
+
+from rallypoint.wire import env
+from tests.leftovers import marked_with
+from tests.waiting import eventually
+
+LIVE = Path(__file__).parent / "live"
+
+#: How long the processes of a live test may take to end after it, in seconds.
+LEAVE = 5.0
+
+# No deadline: how long an example takes says something about the machine, not about the code.
+settings.register_profile("rallypoint", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("rallypoint")
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C interrupt: a shell that starts tests in the background has it ignored, and what is ignored is inherited."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark everything under tests/live as `live`."""
+    for item in items:
+        if item.path.is_relative_to(LIVE):
+            item.add_marker(pytest.mark.live)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A throw-away $RALLYPOINT_HOME, not created yet; none of our variables leaks in from outside."""
+    for name in [name for name in os.environ if name.startswith("RALLYPOINT_")]:
+        monkeypatch.delenv(name)
+    path = tmp_path / "rallypoint-home"
+    monkeypatch.setenv(env.HOME, str(path))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def nobody_left_behind(request: pytest.FixtureRequest, home: Path) -> Iterator[None]:
+    """After a live test no process may live on that was started with its home; who does is killed and fails the test."""
+    yield
+    if request.node.get_closest_marker("live") is None:
+        return
+    with contextlib.suppress(AssertionError):
+        eventually(lambda: not marked_with(str(home)), timeout=LEAVE)
+    left = marked_with(str(home))
+    for process in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+    if left:
+        lines = "\n".join(f"  {process.pid}: {process.command}" for process in left)
+        pytest.fail(f"{len(left)} processes outlived the test (killed now):\n{lines}", pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def loop_never_blocks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A blocking call of ours inside an event loop fails an async test; `@pytest.mark.may_block("reason")` allows it."""
+    function = getattr(request, "function", None)
+    if not inspect.iscoroutinefunction(function) or request.node.get_closest_marker("may_block"):
+        yield
+        return
+    guard = BlockBuster(scanned_modules=["rallypoint"])
+    guard.activate()
+    yield
+    guard.deactivate()

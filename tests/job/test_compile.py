@@ -1,0 +1,177 @@
+"""From a job to the plans that agents and supervisors read."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from rallypoint.job import ElasticJob, compile_plan
+from rallypoint.wire.codec import dumps, loads
+from rallypoint.wire.plan import Entry, Plan
+
+GOOD: dict[str, Any] = {"name": "digits", "entrypoint": "train.py"}
+
+
+def plan_of(**fields):
+    (plan,) = compile_plan(ElasticJob(**{**GOOD, **fields}))
+    return plan
+
+
+def test_defaults_of_the_job_are_those_of_the_plan():
+    """The plan of a bare job differs from a bare plan in nothing but its digest."""
+    bare = Plan(name="digits", role="trainer", min_nodes=1, max_nodes=1, entry=Entry.SCRIPT, entrypoint="train.py")
+
+    assert dataclasses.replace(plan_of(), digest="") == bare
+
+
+#: A job in which every field has a value of its own.
+WHOLE = {
+    "entrypoint": "-m pkg.train",
+    "args": ["--epochs", 3],
+    "nodes": "2:4",
+    "node_unit": 2,
+    "nproc_per_node": 8,
+    "env": {"A": True},
+    "workdir": "/src",
+    "checkpoint_dir": "/ckpt",
+    "fault_tolerance": {
+        "retry_limit": 1,
+        "admission_grace_period": "2s",
+        "warmup_grace_period": "3s",
+        "failure_grace_period": "4s",
+        "retry_pause_period": "5s",
+        "forceful_deletion_grace_period": "6s",
+    },
+    "recovery": {"max_restarts": 7, "node_replacements": 8, "replace_delay": "9s", "stop_grace_period": "10.5s"},
+    "rendezvous": {"join_timeout": "11s", "last_call_timeout": "12s", "fence_timeout": "13s", "port": 14},
+    "health": {"node_lease": "16s", "report_interval": "2s"},
+    "logs": {"dir": "/logs", "redirects": "none", "tee": "stderr", "tail_lines": 17},
+}
+
+
+def test_every_field_of_a_job_reaches_its_place_in_the_plan():
+    """No policy is written in vain."""
+    plan = plan_of(**WHOLE)
+
+    assert plan == Plan(
+        name="digits",
+        role="trainer",
+        digest=plan.digest,
+        min_nodes=2,
+        max_nodes=4,
+        node_unit=2,
+        nproc_per_node=8,
+        entry=Entry.MODULE,
+        entrypoint="pkg.train",
+        args=("--epochs", "3"),
+        env={"A": "true"},
+        workdir="/src",
+        checkpoint_dir="/ckpt",
+        retry_limit=1,
+        admission_grace=2.0,
+        warmup_grace=3.0,
+        failure_grace=4.0,
+        retry_pause=5.0,
+        forceful_deletion_grace=6.0,
+        max_restarts=7,
+        node_replacements=8,
+        replace_delay=9.0,
+        stop_grace=10.5,
+        join_timeout=11.0,
+        last_call=12.0,
+        fence_timeout=13.0,
+        coordinator_port=14,
+        node_lease=16.0,
+        report_interval=2.0,
+        log_dir="/logs",
+        redirects=2,
+        tee=2,
+        log_tail=17,
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "entry", "entrypoint", "args"),
+    [
+        pytest.param({}, Entry.SCRIPT, "train.py", ("x",), id="script without workdir"),
+        pytest.param({"workdir": "/src"}, Entry.SCRIPT, "/src/train.py", ("x",), id="script below workdir"),
+        pytest.param({"workdir": "/src", "entrypoint": "/a/b.py"}, Entry.SCRIPT, "/a/b.py", ("x",), id="absolute script"),
+        pytest.param({"workdir": "/src", "entrypoint": "-m pkg"}, Entry.MODULE, "pkg", ("x",), id="module"),
+        pytest.param({"workdir": "/src", "entrypoint": ["sh", "-c", "a"]}, Entry.COMMAND, "sh", ("-c", "a", "x"), id="command"),
+    ],
+)
+def test_what_runs_is_told_in_one_entrypoint_and_its_arguments(fields, entry, entrypoint, args):
+    """A script is found from anywhere; a command's further words come before the arguments."""
+    plan = plan_of(args=["x"], **fields)
+
+    assert (plan.entry, plan.entrypoint, plan.args) == (entry, entrypoint, args)
+
+
+@pytest.mark.parametrize(
+    ("logs", "redirects", "tee"),
+    [
+        pytest.param({}, 3, 0, id="default: both captured, none shown"),
+        pytest.param({"redirects": "none"}, 0, 0, id="nothing"),
+        pytest.param({"redirects": "stdout"}, 1, 0, id="stdout captured"),
+        pytest.param({"redirects": "stdout", "tee": "stderr"}, 3, 2, id="what is shown is captured, too"),
+        pytest.param({"redirects": "none", "tee": "both"}, 3, 3, id="both shown"),
+    ],
+)
+def test_streams_are_numbered_as_torchrun_does(logs, redirects, tee):
+    """0 none, 1 stdout, 2 stderr, 3 both; tee implies capture."""
+    plan = plan_of(logs=logs)
+
+    assert (plan.redirects, plan.tee) == (redirects, tee)
+
+
+def test_each_role_has_a_plan():
+    """One plan a role, in order, all of the same job and digest."""
+    roles = {"learner": {"entrypoint": "l.py"}, "actor": {"entrypoint": "a.py", "nodes": 3}}
+    plans = compile_plan(ElasticJob.model_validate({"name": "rl", "roles": roles}))
+
+    assert [(plan.name, plan.role, plan.max_nodes) for plan in plans] == [("rl", "learner", 1), ("rl", "actor", 3)]
+    assert len({plan.digest for plan in plans}) == 1
+
+
+def test_a_plan_travels_as_json():
+    """What compile_plan returns is what an agent reads."""
+    plan = plan_of(nodes="1:2", env={"A": 1})
+
+    assert loads(Plan, dumps(plan)) == plan
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        pytest.param({"name": "other"}, id="another name"),
+        pytest.param({"env": {"B": "2", "A": 1}}, id="another order and form of values"),
+        pytest.param({"recovery": {"max_restarts": 3}}, id="a default written out"),
+        pytest.param({"fault_tolerance": {"retry_pause_period": "PT1M30S"}}, id="another form of a duration"),
+        pytest.param({"nodes": "1:1"}, id="another form of nodes"),
+    ],
+)
+def test_equal_specs_have_equal_digests(same):
+    """The digest names what is asked for, not how it is written."""
+    assert plan_of(**{"env": {"A": "1", "B": "2"}, **same}).digest == plan_of(env={"A": "1", "B": "2"}).digest
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"nodes": 2}, id="nodes"),
+        pytest.param({"env": {"A": "2"}}, id="environment"),
+        pytest.param({"recovery": {"max_restarts": 4}}, id="policy"),
+        pytest.param({"image": "other"}, id="pod field"),
+        pytest.param({"workdir": "/x"}, id="workdir"),
+    ],
+)
+def test_other_specs_have_other_digests(other):
+    """Whatever may change what runs changes the digest."""
+    assert plan_of(**other).digest != plan_of().digest
+
+
+def test_a_digest_is_stable():
+    """Sixteen hexadecimal digits that no process, machine or hash seed changes; a new one breaks adoption of running jobs."""
+    assert plan_of().digest == "992148e7a96a6138"

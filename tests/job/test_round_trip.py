@@ -1,0 +1,126 @@
+"""A job is saved as a document that a person can read and that reads back as the same job."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rallypoint.job import ElasticJob, load_job
+from rallypoint.job.document import read_json, read_yaml
+
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+NAMES = st.from_regex(r"\A[a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?\Z")
+WORDS = st.from_regex(r"\A[a-z]{1,8}\Z")
+SCALARS = TEXT | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.booleans()
+SECONDS = st.floats(min_value=0.001, max_value=86400)
+STREAMS = st.sampled_from(["none", "stdout", "stderr", "both"])
+
+ROLES = st.fixed_dictionaries(
+    {
+        "entrypoint": st.sampled_from(["train.py", "-m pkg.train", {"script": "a b.py"}])
+        | st.lists(TEXT.filter(bool), min_size=1),
+        "nodes": st.sampled_from([1, "4", "2:4", "1:62"]),
+    },
+    optional={
+        "args": st.lists(TEXT | st.integers(), max_size=3),
+        "env": st.dictionaries(WORDS, SCALARS, max_size=3),
+        "workdir": TEXT,
+        "resources": st.fixed_dictionaries({}, optional={"cpu": st.sampled_from([2, "500m"]), "gpus": st.integers(0, 8)}),
+        "labels": st.dictionaries(WORDS, SCALARS, max_size=2),
+        "volumes": st.lists(st.fixed_dictionaries({"name": WORDS, "emptyDir": st.just({})}), max_size=2),
+        "affinity": st.dictionaries(TEXT, st.lists(st.none() | st.integers() | TEXT, max_size=2), max_size=2),
+    },
+)
+POLICIES = {
+    "fault_tolerance": st.fixed_dictionaries({"retry_limit": st.integers(0, 100), "retry_pause_period": SECONDS}),
+    "recovery": st.fixed_dictionaries({"max_restarts": st.integers(0, 9), "stop_grace_period": SECONDS}),
+    "logs": st.fixed_dictionaries({"dir": TEXT, "tee": STREAMS, "redirects": STREAMS}),
+}
+SHORT = st.builds(
+    lambda name, role, rest: {"name": name, **role, **rest}, NAMES, ROLES, st.fixed_dictionaries({}, optional=POLICIES)
+)
+SEVERAL = st.fixed_dictionaries(
+    {"name": NAMES, "roles": st.dictionaries(NAMES, ROLES, min_size=1, max_size=3)}, optional=POLICIES
+)
+
+
+@given(SHORT | SEVERAL)
+def test_a_saved_job_reads_back_equal(document):
+    """YAML and JSON of a job are that job, and saving it again writes the same text."""
+    job = ElasticJob.model_validate(document)
+    from_yaml, from_json = (ElasticJob.model_validate(data) for data in (read_yaml(job.to_yaml()), read_json(job.to_json())))
+
+    assert from_yaml == from_json == job
+    assert from_yaml.to_yaml() == job.to_yaml()
+
+
+@pytest.mark.parametrize("suffix", [pytest.param("yaml", id="YAML"), pytest.param("json", id="JSON")])
+def test_a_job_saved_elsewhere_keeps_its_paths(tmp_path, suffix):
+    """Paths are absolute before they are saved, so the folder of the saved file means nothing."""
+    job = load_job(name="digits", entrypoint="train.py", base=tmp_path / "jobs", checkpoint_dir="ckpt", logs={"dir": "logs"})
+    saved = tmp_path / "elsewhere" / f"job.{suffix}"
+    saved.parent.mkdir()
+    saved.write_text(job.to_yaml() if suffix == "yaml" else job.to_json())
+
+    assert ElasticJob.from_file(saved) == job
+
+
+def test_the_canonical_document_is_short_and_complete():
+    """One role is written short; policies are written in full; what is not given is left out."""
+    job = ElasticJob.model_validate(
+        {
+            "name": "digits",
+            "entrypoint": "train.py",
+            "nodes": "1:2",
+            "env": {"A": 1},
+            "fault_tolerance": {"retry_pause_period": 5400},
+        }
+    )
+
+    assert job.to_yaml() == (
+        "name: digits\n"
+        "entrypoint: train.py\n"
+        "nodes: '1:2'\n"
+        "node_unit: 1\n"
+        "nproc_per_node: 1\n"
+        "env:\n"
+        "  A: '1'\n"
+        "resources:\n"
+        "  gpus: 0\n"
+        "fault_tolerance:\n"
+        "  retry_limit: 3\n"
+        "  admission_grace_period: 1m\n"
+        "  warmup_grace_period: 5m\n"
+        "  failure_grace_period: 1m\n"
+        "  retry_pause_period: 1h30m\n"
+        "  forceful_deletion_grace_period: 10m\n"
+        "recovery:\n"
+        "  max_restarts: 3\n"
+        "  node_replacements: 3\n"
+        "  replace_delay: 0s\n"
+        "  stop_grace_period: 10s\n"
+        "rendezvous:\n"
+        "  join_timeout: 10m\n"
+        "  last_call_timeout: 30s\n"
+        "  fence_timeout: 10m\n"
+        "  port: 0\n"
+        "health:\n"
+        "  node_lease: 15s\n"
+        "  report_interval: 1s\n"
+        "logs:\n"
+        "  redirects: both\n"
+        "  tee: none\n"
+        "  tail_lines: 20\n"
+    )
+
+
+def test_several_roles_are_written_as_a_list():
+    """Their order is kept, and each says its name."""
+    job = ElasticJob.model_validate(
+        {"name": "rl", "roles": {"learner": {"entrypoint": "l.py"}, "actor": {"entrypoint": "a.py"}}}
+    )
+
+    assert [role["name"] for role in json.loads(job.to_json())["roles"]] == ["learner", "actor"]

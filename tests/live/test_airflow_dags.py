@@ -1,0 +1,104 @@
+"""DAGs as Airflow runs them, on real processes: every example, what fails, what waits, in the worker and in the triggerer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rallypoint.provider.result import XCOM_KEYS
+from tests.leftovers import marked_with
+from tests.waiting import eventually
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted(path for path in (ROOT / "dags_examples").glob("*.py") if "from airflow.sdk import dag" in path.read_text())
+DAGS = Path(__file__).parent / "dags"
+
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """What is told of every DAG after its run, and what Airflow said meanwhile."""
+
+    folder: Path
+    deferred: bool
+    dags: dict[str, Any]
+    log: str
+
+    def task(self, dag: str, task: str) -> dict[str, Any]:
+        """Return the state of a task and what it pushed."""
+        told: dict[str, Any] = self.dags[dag]["tasks"][task]
+        return told
+
+
+@pytest.fixture(scope="module", params=[pytest.param(False, id="in the worker"), pytest.param(True, id="deferred")])
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    """Every DAG, run by one process with an Airflow home of its own; Airflow reads its home when it is imported."""
+    folder = tmp_path_factory.mktemp("airflow")
+    environment = {
+        **os.environ,
+        "AIRFLOW_HOME": str(folder / "airflow"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(folder / "dags"),
+        "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": str(request.param),
+        "PYTHONPATH": str(ROOT),
+        "RALLYPOINT_HOME": str(folder / "home"),
+        "TEST_FOLDER": str(folder),
+    }
+    conf = json.dumps({"folder": str(folder / "training"), "step_seconds": 0})
+    files = map(str, (*EXAMPLES, DAGS / "failing.py", DAGS / "watching.py"))
+    command = [sys.executable, "-m", "tests.live.airflow_runs", conf, *files]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    yield Runs(folder=folder, deferred=request.param, dags=told, log=done.stdout + done.stderr)
+    eventually(lambda: not marked_with(str(folder)), why="nothing may be left running")
+
+
+def test_every_example_runs(runs):
+    """Each example DAG succeeds, deferred or not."""
+    assert EXAMPLES
+    assert {path.stem: runs.dags[path.stem]["state"] for path in EXAMPLES} == {path.stem: "success" for path in EXAMPLES}, (
+        runs.log
+    )
+    assert ("running trigger in line" in runs.log) is runs.deferred
+
+
+def test_what_is_promised_is_in_xcom(runs):
+    """The summary, and each of its parts under a key of its own; a second task reads the result."""
+    train = runs.task("elastic_training_local", "train")["xcom"]
+    summary = train["return_value"]
+
+    assert (summary["phase"], summary["step"], summary["world_size"], summary["attempts"]) == ("Succeeded", 300, 4, 1)
+    assert {"job_name", "return_value", *XCOM_KEYS} <= train.keys()
+    assert Path(train["checkpoint"]).exists()
+    assert runs.task("elastic_training_local", "report")["xcom"]["return_value"] >= 0.95
+
+
+def test_a_failing_job_fails_its_task_with_the_story(runs):
+    """One exception tells which rank on which node ended how, with the last lines of its log."""
+    train = runs.task("failing", "train")
+
+    assert (train["state"], train["xcom"]["incidents"]) == ("failed", 2)
+    assert "TrainingFailed: Job failing-train-" in runs.log
+    assert "on node 0" in runs.log
+    assert "ZeroDivisionError: the loss is not a number" in runs.log
+    assert "about to divide" in runs.log
+
+
+def test_sensors_wait_for_what_another_task_submitted(runs):
+    """The submitting task ends at once; a detached supervisor drives the job that the sensors see meet and succeed."""
+    states = {name: runs.task("watching", name)["state"] for name in ("submit", "meet", "end")}
+    assert set(states.values()) == {"success"}, states
+
+    met, ended = (runs.task("watching", name)["xcom"]["return_value"] for name in ("meet", "end"))
+    assert runs.task("watching", "submit")["xcom"]["return_value"]["phase"] == ""
+    assert (met["nodes"], met["round"], ended["phase"]) == (2, 1, "Succeeded")

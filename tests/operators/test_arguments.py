@@ -1,0 +1,100 @@
+"""What an operator may be given, and what it costs to name one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from airflow.sdk import dag
+from airflow.sdk.exceptions import AirflowFailException
+
+from rallypoint.backends.contract import BackendError
+from rallypoint.operators import ElasticTrainingOperator
+from rallypoint.provider.errors import InvalidJob, OptionError
+from tests.operators.tasks import operator
+from tests.provider.fake_backend import SUCCESS, FakeBackend
+from tests.provider.tasks import FakeTask, context
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        pytest.param({"on_finish_action": "burn"}, "on_finish_action: 'burn' is not allowed; expected one of", id="finish"),
+        pytest.param({"on_kill_action": "x"}, "on_kill_action: 'x' is not allowed; expected one of", id="kill"),
+        pytest.param({"poll_interval": 0}, "poll_interval: 0 is not allowed; expected a number", id="interval"),
+        pytest.param({"poll_interval": "5"}, "poll_interval: '5' is not allowed; expected a number", id="text"),
+    ],
+)
+def test_a_wrong_option_is_an_error_when_the_dag_is_parsed(arguments, says):
+    """The field, the value and what is allowed."""
+    with pytest.raises(OptionError, match=says):
+        ElasticTrainingOperator(task_id="train", entrypoint="train.py", **arguments)
+
+
+def test_a_job_that_cannot_run_is_not_tried_again():
+    """A wrong job file fails the task once, with every problem."""
+    with pytest.raises(InvalidJob, match="nodes: 'many'") as caught:
+        operator(FakeBackend(), nodes="many").execute(context(FakeTask()))
+
+    assert isinstance(caught.value, AirflowFailException)
+
+
+def test_a_backend_that_does_not_exist_is_an_error_that_lists_those_that_do():
+    """The value and what is allowed."""
+    with pytest.raises(BackendError, match=r"'mainframe'.*local"):
+        ElasticTrainingOperator(task_id="train", entrypoint="train.py", backend="mainframe").execute(context(FakeTask()))
+
+
+def test_templates_are_filled_in_and_arguments_are_never_taken_for_files(tmp_path):
+    """`args` may name a YAML file of the script's own; the job file's own text is a template too."""
+    (tmp_path / "job.yaml").write_text("entrypoint: train.py\nenv: {RUN: '{{ run_id }}'}\n")
+
+    @dag(schedule=None)
+    def nightly():
+        return operator(FakeBackend(verdict=SUCCESS), entrypoint=None, job="job.yaml", args=["--config", "{{ run_id }}.yaml"])
+
+    built = nightly()
+    built.fileloc = str(tmp_path / "dag.py")
+    built.resolve_template_files()
+    op: Any = built.task_dict["train"]
+    now = context(FakeTask(), run_id="manual__1")
+    op.render_template_fields(now)
+    op.execute(now)
+
+    plan = op.fake.submitted[0].plan
+    assert plan.args == ("--config", "manual__1.yaml")
+    assert plan.env == {"RUN": "manual__1"}
+    assert plan.workdir == str(tmp_path)
+
+
+def test_a_mapped_task_has_a_job_for_each_of_its_instances():
+    """`partial().expand()` works with every argument, and names tell the instances apart."""
+
+    @dag(schedule=None)
+    def nightly():
+        ElasticTrainingOperator.partial(task_id="train", entrypoint="train.py", backend="local").expand(args=[["--a"], ["--b"]])
+
+    assert nightly().task_dict["train"].is_mapped
+    fake = FakeBackend(verdict=SUCCESS)
+    names = {operator(fake).execute(context(FakeTask(map_index=index)))["job"] for index in range(2)}
+    assert len(names) == 2
+
+
+IMPORTS = """
+import sys
+from airflow.sdk import BaseOperator, BaseSensorOperator, PokeReturnValue, conf, exceptions
+before = set(sys.modules)
+import rallypoint.operators.training, rallypoint.sensors.job
+new = {name.split(".")[0] for name in set(sys.modules) - before}
+print(sorted(new - set(sys.stdlib_module_names)))
+print(sorted(name for name in sys.modules if name.startswith(("rallypoint.backends.", "rallypoint.job", "rallypoint.agent"))))
+"""
+
+
+def test_naming_an_operator_or_a_sensor_costs_nothing_over_airflow():
+    """A DAG file brings neither torch nor kubernetes, nor anything else that Airflow's own SDK did not bring already."""
+    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines() == ["['rallypoint']", "[]"], done.stdout + done.stderr

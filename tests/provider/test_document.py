@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+
+from rallypoint.job import JobError, compile_plan
+from rallypoint.provider.document import annotate, build_job, read_source
+
+
+def keep(text: str) -> str:
+    return text
+
+
+def test_a_job_file_is_read_and_its_templates_are_filled_in(tmp_path):
+    """A path is relative to the DAG's folder, and paths inside the file to the file's."""
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    (folder / "digits.yaml").write_text("entrypoint: train.py\nargs: [--day, DAY]\n")
+
+    document, base = read_source("jobs/digits.yaml", folder=tmp_path, render=lambda text: text.replace("DAY", "monday"))
+
+    assert document == {"entrypoint": "train.py", "args": ["--day", "monday"]}
+    assert base == folder
+
+
+@pytest.mark.parametrize(
+    ("source", "document"),
+    [
+        pytest.param(None, {}, id="nothing"),
+        pytest.param({"nodes": 2}, {"nodes": 2}, id="a mapping"),
+        pytest.param("entrypoint: train.py\nnodes: 1:2\n", {"entrypoint": "train.py", "nodes": "1:2"}, id="YAML text"),
+        pytest.param("{'entrypoint': 'train.py', 'nodes': 2}", {"entrypoint": "train.py", "nodes": 2}, id="a mapping as text"),
+    ],
+)
+def test_a_job_need_not_be_a_file(tmp_path, source, document):
+    """A mapping or the text of one does as well; its paths start from the DAG's folder."""
+    assert read_source(source, folder=tmp_path, render=keep) == (document, tmp_path)
+
+
+def test_a_native_template_may_give_a_mapping(tmp_path):
+    """Where templates are rendered to native objects, a JSON file arrives as a mapping."""
+    (tmp_path / "job.json").write_text('{"entrypoint": "train.py"}')
+
+    document, _ = read_source("job.json", folder=tmp_path, render=lambda text: {"entrypoint": "train.py"})
+
+    assert document == {"entrypoint": "train.py"}
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        pytest.param("missing.yaml", "No such file", id="no such file"),
+        pytest.param("just words", "'just words' is not allowed", id="text that is no mapping"),
+        pytest.param(7, "7 is not allowed", id="a number"),
+        pytest.param("a: [1\nb: 2", "is not YAML", id="bad YAML"),
+    ],
+)
+def test_what_is_no_job_is_said_clearly(tmp_path, source, says):
+    """Each wrong source gives one error with the place and what is allowed."""
+    with pytest.raises(JobError, match=says):
+        read_source(source, folder=tmp_path, render=keep)
+
+
+def test_fields_override_and_complete(tmp_path):
+    """A field replaces the document's key; a mapping completes it key by key; what is None says nothing."""
+    document = {
+        "name": "in-the-file",
+        "entrypoint": "train.py",
+        "nodes": "1:2",
+        "env": {"A": "1", "B": "2"},
+        "recovery": {"max_restarts": 1, "stop_grace_period": "5s"},
+    }
+    fields = {"nodes": 3, "env": {"B": "3"}, "recovery": {"max_restarts": 9}, "args": None}
+
+    job = build_job(document, fields, name="named-by-the-task", base=tmp_path)
+
+    plan = compile_plan(job)[0]
+    assert (plan.name, plan.min_nodes, plan.max_nodes) == ("named-by-the-task", 3, 3)
+    assert plan.env == {"A": "1", "B": "3"}
+    assert (plan.max_restarts, plan.stop_grace) == (9, 5.0)
+
+
+def test_a_wrong_value_names_its_place(tmp_path):
+    """An error of a field is the job's own error."""
+    with pytest.raises(JobError, match="nodes: 'two'"):
+        build_job({"entrypoint": "train.py"}, {"nodes": "two"}, name="x", base=tmp_path)
+
+
+def test_two_tasks_that_share_a_name_do_not_share_a_digest(tmp_path):
+    """The annotations of a task are part of the spec, so a job of one task is never adopted by another."""
+    job = build_job({"entrypoint": "train.py"}, {}, name="digits", base=tmp_path)
+
+    monday, tuesday = (compile_plan(annotate(job, {"airflow/run_id": day}))[0].digest for day in ("monday", "tuesday"))
+
+    assert monday != tuesday
+    assert compile_plan(annotate(job, {"airflow/run_id": "monday"}))[0].digest == monday

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from rallypoint.training import report_progress
+from rallypoint.wire import env
+from rallypoint.wire.codec import WireError
+from rallypoint.wire.progress import ProgressFile, ProgressSlot
+
+
+@pytest.fixture
+def slots(tmp_path, monkeypatch):
+    """The progress file as the agent sees it; this process is local rank 1 of 2."""
+    path = tmp_path / "progress"
+    file = ProgressFile.create(path, 2)
+    monkeypatch.setenv(env.PROGRESS_FILE, str(path))
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    yield file
+    file.close()
+
+
+def test_a_report_reaches_the_agent(slots):
+    """Step, metrics and checkpoint are in the slot of the local rank, with the time; other slots stay empty."""
+    report_progress(3, loss=0.5, resumed_from=2, checkpoint="/data/step-2")
+
+    slot = slots.read(1)
+    assert (slot.step, slot.resumed_from, slot.checkpoint, slot.metrics) == (3, 2, "/data/step-2", {"loss": 0.5})
+    assert slot.at > 0
+    assert slots.read(0) == ProgressSlot()
+
+
+def test_what_is_left_out_stays(slots):
+    """Checkpoint, origin and metrics keep their last value until they are given again; liveness counts the reports."""
+    report_progress(1, resumed_from=0, checkpoint="/data/a", loss=2.0, accuracy=0.5)
+    report_progress(2, loss=1.0)
+
+    slot = slots.read(1)
+    assert (slot.step, slot.resumed_from, slot.checkpoint) == (2, 0, "/data/a")
+    assert slot.metrics == {"loss": 1.0, "accuracy": 0.5}
+    assert slot.liveness == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        pytest.param(torch.tensor(1.5, requires_grad=True), 1.5, id="a tensor that is still in a graph"),
+        pytest.param(torch.tensor([2]), 2.0, id="a tensor of one element"),
+        pytest.param(3, 3.0, id="a whole number"),
+        pytest.param(math.inf, math.inf, id="infinity"),
+    ],
+)
+def test_metrics_may_be_anything_with_one_number(slots, value, expected):
+    """Numbers and tensors of one element become floats, finite or not."""
+    report_progress(torch.tensor(1), loss=value)
+
+    assert slots.read(1).metrics == {"loss": expected}
+
+
+WRONG = [
+    pytest.param({"step": -1}, "step: -1 is not allowed; expected a whole number of at least 0", id="negative step"),
+    pytest.param({"step": 1.0}, "step: 1.0 is not allowed", id="step is a float"),
+    pytest.param({"step": True}, "step: True is not allowed", id="step is a bool"),
+    pytest.param({"step": torch.tensor([1, 2])}, "step: .* is not allowed", id="step is a vector"),
+    pytest.param({"step": 1, "resumed_from": "0"}, "resumed_from: '0' is not allowed", id="origin is text"),
+    pytest.param({"step": 1, "loss": "0.5"}, "metric loss: '0.5' is not allowed; expected a number", id="metric is text"),
+    pytest.param({"step": 1, "loss": torch.ones(2)}, "metric loss: .* is not allowed", id="metric is a vector"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG)
+def test_wrong_values_are_refused_anywhere(arguments, message):
+    """A wrong value is an error that names it, outside Rallypoint too, so that a script fails at once and not when deployed."""
+    with pytest.raises(WireError, match=message):
+        report_progress(**arguments)
+
+
+def test_outside_a_worker_nothing_happens():
+    """Without a progress file a right report does nothing."""
+    report_progress(1, loss=0.5)
+
+
+def test_a_report_that_does_not_fit_changes_nothing(slots):
+    """Metrics beyond the slot's size are refused, and the slot keeps the report before."""
+    many: dict[str, Any] = {f"metric_{number}": 1.0 for number in range(200)}
+    report_progress(1, loss=1.0)
+    with pytest.raises(WireError, match="metrics"):
+        report_progress(2, **many)
+    report_progress(3)
+
+    assert (slots.read(1).step, slots.read(1).metrics) == (3, {"loss": 1.0})
+
+
+def test_another_round_has_another_file(slots, tmp_path, monkeypatch):
+    """A process that lives through a round reports into the new round's file."""
+    report_progress(1)
+    path = tmp_path / "next"
+    fresh = ProgressFile.create(path, 2)
+    monkeypatch.setenv(env.PROGRESS_FILE, str(path))
+    report_progress(2)
+
+    after = fresh.read(1)
+    assert after is not None
+    assert (slots.read(1).step, after.step) == (1, 2)
+    fresh.close()

@@ -1,0 +1,42 @@
+"""Waiting for a condition with a deadline: the one way in which a test may let time pass."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+__all__ = ["eventually", "eventually_async"]
+
+T = TypeVar("T")
+
+
+def eventually(predicate: Callable[[], T | None], timeout: float = 30.0, every: float = 0.02, why: str = "") -> T:
+    """Return the first truthy value of `predicate`; after `timeout` seconds fail with `why` and the last value seen."""
+    deadline = time.monotonic() + timeout
+    while not (value := predicate()):
+        if time.monotonic() > deadline:
+            raise AssertionError(_too_late(value, timeout, why))
+        time.sleep(every)
+    return value
+
+
+async def eventually_async(
+    predicate: Callable[[], Awaitable[T | None] | T | None], timeout: float = 30.0, every: float = 0.02, why: str = ""
+) -> T:
+    """As `eventually`, in an event loop: `predicate` may be a plain function or a coroutine function."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = predicate()
+        if isinstance(value, Awaitable):
+            value = await value
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(_too_late(value, timeout, why))
+        await asyncio.sleep(every)
+
+
+def _too_late(value: object, timeout: float, why: str) -> str:
+    return f"{why or 'the condition'}: not so after {timeout:g} s; the last value was {value!r}"

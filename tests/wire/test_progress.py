@@ -1,0 +1,59 @@
+"""The shared-memory slots: what is written is read, and what is torn is never believed."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from rallypoint.wire.codec import WireError
+from rallypoint.wire.progress import METRICS_BYTES, ProgressFile, ProgressSlot
+
+
+def test_a_slot_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Two mappings of one file see the same slot, and only that one changes."""
+    written = ProgressSlot(step=12, resumed_from=10, liveness=3, at=1.5, metrics={"loss": 0.25}, checkpoint="/ckpt/é")
+    reader = ProgressFile.create(tmp_path / "p", 2)
+    ProgressFile.open(tmp_path / "p").write(1, written)
+    assert reader.read(1) == written
+    assert reader.read(0) == ProgressSlot()
+
+
+def test_a_slot_whose_writer_died_in_mid_write_is_unreadable(tmp_path: Path) -> None:
+    """An odd sequence number means torn: None, never a wrong value; the next writer mends it."""
+    path = tmp_path / "p"
+    file = ProgressFile.create(path, 1)
+    raw = bytearray(path.read_bytes())
+    struct.pack_into("<Q", raw, 16, 7)
+    path.write_bytes(raw)
+    torn = ProgressFile.open(path)
+    assert torn.read(0) is None
+    torn.write(0, ProgressSlot(step=1))
+    assert torn.read(0) == ProgressSlot(step=1)
+    file.close()
+
+
+def test_metrics_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    """The limit is named; the slot keeps its last value."""
+    file = ProgressFile.create(tmp_path / "p", 1)
+    file.write(0, ProgressSlot(step=1))
+    with pytest.raises(WireError, match=f"at most {METRICS_BYTES} bytes"):
+        file.write(0, ProgressSlot(step=2, metrics={f"metric-{n}": 1.0 for n in range(100)}))
+    assert file.read(0) == ProgressSlot(step=1)
+
+
+@pytest.mark.parametrize("index", [pytest.param(-1, id="below"), pytest.param(2, id="above")])
+def test_a_slot_that_is_not_there_is_an_error(tmp_path: Path, index: int) -> None:
+    """A local rank outside the file is refused by name."""
+    file = ProgressFile.create(tmp_path / "p", 2)
+    with pytest.raises(WireError, match="local_rank"):
+        file.read(index)
+
+
+def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
+    """Whatever is not ours is not written to."""
+    path = tmp_path / "p"
+    path.write_bytes(b"x" * 64)
+    with pytest.raises(WireError, match="progress file of version 1"):
+        ProgressFile.open(path)

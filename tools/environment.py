@@ -1,0 +1,116 @@
+"""Make `.venv` from nothing with what development, the tests and the demo need; the second time there is nothing to do.
+
+Runs with the interpreter that is to live in `.venv` and needs nothing but its standard library. A stamp file in `.venv` is
+named by the hash of pyproject.toml and constraints.txt: as long as it is there, everything is as these two files say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+EXTRAS = "client,agent,airflow,demo,dev"
+
+#: The lines of pip that a person waits for: downloads of a megabyte and more, and the beginning of the long last step.
+_DOWNLOAD = re.compile(r"\s*Downloading (?:\S*/)?([^\s/-]+-[^\s-]+)\S* \((\S+ [MG]B)\)")
+_INSTALL = re.compile(r"Installing collected packages: (.*)")
+
+
+def main() -> int:
+    """Bring `.venv` up to date; returns the exit code of the first step that failed."""
+    options = _parser().parse_args()
+    if sys.version_info < (3, 10):  # noqa: UP036 - an older interpreter is what this line is for
+        print(f"Python {sys.version.split()[0]} is too old; name one of 3.10 or newer: make PYTHON=python3.11", file=sys.stderr)
+        return 1
+    with _one_at_a_time():
+        stamp = VENV / f".installed-{_digest()}"
+        if stamp.exists():
+            return 0
+        began = time.monotonic()
+        code = _create() or _install(options)
+        if code == 0:
+            _remember(stamp)
+            print(f"[3/3] .venv is ready after {time.monotonic() - began:.0f} s", flush=True)
+        return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--index", default="", help="the package index to use instead of pip's own")
+    parser.add_argument("--extra-index", default="", help="one more package index, for example one with CPU wheels of torch")
+    return parser
+
+
+def _digest() -> str:
+    texts = [(ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")]
+    return hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """`make demo` beside `make test` on a fresh clone must not install into the same folder twice."""
+    folder = ROOT / ".make"
+    folder.mkdir(exist_ok=True)
+    with (folder / "environment.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("waiting for another run that is preparing .venv ...", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _create() -> int:
+    if PYTHON.exists() and subprocess.run([PYTHON, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0:
+        print("[1/3] .venv is there", flush=True)
+        return 0
+    print(f"[1/3] creating .venv with Python {sys.version.split()[0]} ...", flush=True)
+    return subprocess.run([sys.executable, "-m", "venv", "--clear", VENV], check=False).returncode
+
+
+def _install(options: argparse.Namespace) -> int:
+    print(f"[2/3] installing rallypoint[{EXTRAS}] at the versions of constraints.txt;", flush=True)
+    print("      the first time this downloads about 1 GB, and more where torch comes with CUDA ...", flush=True)
+    command = [str(PYTHON), "-m", "pip", "install", "--progress-bar=off", "--no-input", "--disable-pip-version-check"]
+    command += ["-c", "constraints.txt", "-e", f".[{EXTRAS}]"]
+    command += ["--index-url", options.index] if options.index else []
+    command += ["--extra-index-url", options.extra_index] if options.extra_index else []
+    lines = []
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pip:
+        assert pip.stdout is not None
+        for line in pip.stdout:
+            lines.append(line)
+            if told := _progress(line):
+                print(f"      {told}", flush=True)
+    if pip.returncode:
+        print("".join(lines[-40:]), "pip failed; the lines above are its last", sep="\n", file=sys.stderr)
+    return pip.returncode
+
+
+def _progress(line: str) -> str:
+    if download := _DOWNLOAD.match(line):
+        return f"downloading {download[1]} ({download[2]})"
+    if install := _INSTALL.match(line):
+        return f"installing {install[1].count(',') + 1} packages ..."
+    return ""
+
+
+def _remember(stamp: Path) -> None:
+    for old in VENV.glob(".installed-*"):
+        old.unlink()
+    stamp.touch()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

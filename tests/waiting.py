@@ -10,9 +10,11 @@ from typing import TypeVar
 __all__ = ["eventually", "eventually_async"]
 
 T = TypeVar("T")
+#: What should have come true, or a function that tells it when it has not: only then is it the story up to the failure.
+Why = str | Callable[[], str]
 
 
-def eventually(predicate: Callable[[], T | None], timeout: float = 30.0, every: float = 0.02, why: str = "") -> T:
+def eventually(predicate: Callable[[], T | None], timeout: float = 30.0, every: float = 0.02, why: Why = "") -> T:
     """Return the first truthy value of `predicate`; after `timeout` seconds fail with `why` and the last value seen."""
     deadline = time.monotonic() + timeout
     while not (value := predicate()):
@@ -23,7 +25,7 @@ def eventually(predicate: Callable[[], T | None], timeout: float = 30.0, every: 
 
 
 async def eventually_async(
-    predicate: Callable[[], Awaitable[T | None] | T | None], timeout: float = 30.0, every: float = 0.02, why: str = ""
+    predicate: Callable[[], Awaitable[T | None] | T | None], timeout: float = 30.0, every: float = 0.02, why: Why = ""
 ) -> T:
     """As `eventually`, in an event loop: `predicate` may be a plain function or a coroutine function."""
     deadline = time.monotonic() + timeout
@@ -38,5 +40,6 @@ async def eventually_async(
         await asyncio.sleep(every)
 
 
-def _too_late(value: object, timeout: float, why: str) -> str:
-    return f"{why or 'the condition'}: not so after {timeout:g} s; the last value was {value!r}"
+def _too_late(value: object, timeout: float, why: Why) -> str:
+    told = why() if callable(why) else why
+    return f"{told or 'the condition'}: not so after {timeout:g} s; the last value was {value!r}"

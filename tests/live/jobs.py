@@ -89,7 +89,7 @@ class Job:
             steps = [r.step for r in status.ranks if r.step is not None and r.step > beyond]
             return status if status.world_size == ranks and len(steps) == ranks else None
 
-        return eventually(training, timeout=timeout, why=f"{ranks} ranks should train in round {round_}: {self.tell()}")
+        return eventually(training, timeout=timeout, why=lambda: f"{ranks} ranks should train in round {round_}: {self.tell()}")
 
     def ends(self, timeout: float = 45.0) -> JobRecord:
         """Wait until the job is over and holds nothing any more."""
@@ -98,7 +98,7 @@ class Job:
             record = self.record
             return record if record.released else None
 
-        return eventually(released, timeout=timeout, why=self.tell())
+        return eventually(released, timeout=timeout, why=self.tell)
 
     def tell(self) -> str:
         """Return the job's story, for a test that fails."""

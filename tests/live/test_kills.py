@@ -18,8 +18,8 @@ from tests.waiting import eventually
 
 @pytest.fixture
 def job(tmp_path: Path, home: Path) -> Iterator[Job]:
-    """Two nodes of two workers that count to 150 in 3 seconds, submitted and training."""
-    job = Job.write(tmp_path, home, 150, 0.02, nodes=2, nproc_per_node=2).submit()
+    """Two nodes of two workers that count to 300 in 6 seconds, submitted and training."""
+    job = Job.write(tmp_path, home, 300, 0.02, nodes=2, nproc_per_node=2).submit()
     job.trains(ranks=4, beyond=10)
     yield job
     cli("delete", job.name, check=False)
@@ -48,7 +48,7 @@ def test_a_worker(job: Job) -> None:
     assert incident.healed_at is not None
     assert incident.resumed_step is not None
     assert incident.resumed_step > 0
-    assert record.progress.step == 150
+    assert record.progress.step == 300
 
 
 def test_the_coordinator(job: Job) -> None:
@@ -56,7 +56,7 @@ def test_the_coordinator(job: Job) -> None:
     before = job.trains(ranks=4)
     [coordinator] = job.agents("coordinator")
     coordinator.kill()
-    eventually(lambda: (s := job.status) and s.fence.term == 2, why=job.tell())
+    eventually(lambda: (s := job.status) and s.fence.term == 2, why=job.tell)
     after = job.trains(ranks=4, beyond=before.progress.step or 0)
     assert pids(after) == pids(before)
     assert after.fence.round == 1
@@ -81,14 +81,20 @@ def test_the_supervisor(job: Job) -> None:
 
 def test_a_node(tmp_path: Path, home: Path) -> None:
     """The rest shrink and go on while the node is away, and grow when its replacement comes."""
-    recovery = {"replace_delay": "3s", "stop_grace_period": "2s"}
-    job = Job.write(tmp_path, home, 600, 0.02, nodes="1:2", nproc_per_node=2, recovery=recovery).submit()
+    recovery = {"replace_delay": "0s", "stop_grace_period": "2s"}
+    job = Job.write(tmp_path, home, 1000, 0.02, nodes="1:2", nproc_per_node=2, recovery=recovery).submit()
     job.trains(ranks=4, beyond=5)
     node = [p for p in job.processes() if p.mark.endswith("/1/1")]
     assert len(node) >= 3, "an agent and two workers"
-    for process in node:
-        process.kill()
-    shrunk = job.trains(ranks=2, round_=2)
+    supervisor = job.supervisor()
+    # Nobody replaces the node before the shrunk world was seen, however slow the machine is.
+    signal_pid(supervisor, signal.SIGSTOP)
+    try:
+        for process in node:
+            process.kill()
+        shrunk = job.trains(ranks=2, round_=2)
+    finally:
+        signal_pid(supervisor, signal.SIGCONT)
     assert [m.node for m in shrunk.world] == [0]
     grown = job.trains(ranks=4, round_=3)
     assert [(m.node, m.incarnation) for m in grown.world] == [(0, 1), (1, 2)]
@@ -113,7 +119,7 @@ def test_a_node_in_the_middle_of_a_collective(tmp_path: Path, home: Path) -> Non
         recovery={"max_restarts": 0, "replace_delay": "3s"},
         fault_tolerance={"retry_limit": 0},
     ).submit()
-    eventually((tmp_path / "plain.pt").exists, timeout=60, why=job.tell())
+    eventually((tmp_path / "plain.pt").exists, timeout=60, why=job.tell)
     job.agents("node")[1].kill()
     record = job.ends(timeout=90)
     assert record.phase is Phase.SUCCEEDED, job.tell()

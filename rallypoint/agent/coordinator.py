@@ -77,8 +77,14 @@ class Coordinator:
         try:
             return await self._answer(report, parked)
         except asyncio.CancelledError:
-            self._hung_up(report.agent, parked)
+            if not parked.superseded:
+                self.hung_up(report.agent)
             raise
+
+    def hung_up(self, agent: str) -> None:
+        """Note a broken connection; see `CoordinatorService.hung_up`."""
+        if not self._closing:
+            self._apply(rendezvous.disconnected(self._state, agent, self._clock()))
 
     def status(self) -> JobStatus:
         """Return what is true now, durable or not yet."""
@@ -165,10 +171,6 @@ class Coordinator:
             older.wake.set()
         parked = self._parked[report.agent] = _Parked()
         return parked
-
-    def _hung_up(self, agent: str, parked: _Parked) -> None:
-        if not parked.superseded and not self._closing:
-            self._apply(rendezvous.disconnected(self._state, agent, self._clock()))
 
     async def _answer(self, report: AgentReport, parked: _Parked) -> Reply:
         loop = asyncio.get_running_loop()

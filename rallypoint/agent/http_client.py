@@ -9,7 +9,7 @@ import aiohttp
 
 from rallypoint.agent.errors import UnreachableError
 from rallypoint.agent.http_server import HEALTH_PATH, REPORT_PATH, SERVICE_NAME
-from rallypoint.agent.service import BODY_LIMIT
+from rallypoint.agent.service import BODY_LIMIT, KEPT
 from rallypoint.wire import codec
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.messages import TOKEN_HEADER, AgentReport, Reply, reply_from_json
@@ -33,7 +33,7 @@ class HttpExchange:
     async def exchange(self, endpoint: Endpoint, report: AgentReport, *, timeout: float) -> Reply:
         """See `Exchange.exchange`."""
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=0)
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT)
             self._session = aiohttp.ClientSession(connector=connector, headers={TOKEN_HEADER: self._token})
         url = f"http://{endpoint.address}{REPORT_PATH}"
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=min(_CONNECT, timeout))

@@ -6,13 +6,15 @@ says who is there, without a token.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from aiohttp import web
 
 from rallypoint.agent.errors import ConfigError
-from rallypoint.agent.service import BODY_LIMIT, CoordinatorService
+from rallypoint.agent.service import BODY_LIMIT, KEPT, CoordinatorService
 from rallypoint.wire import codec
 from rallypoint.wire.messages import MESSAGES_VERSION, TOKEN_HEADER, AgentReport, reply_to_json
 
@@ -37,6 +39,7 @@ class HttpServer:
     def __init__(self, service: CoordinatorService, *, token: str) -> None:
         self._service, self._token = service, token.encode()
         self._runner: web.AppRunner | None = None
+        self._heard: dict[str, asyncio.Task[Any]] = {}
 
     async def start(self, host: str, port: int) -> int:
         """Listen and return the port, a free one when `port` is 0.
@@ -48,7 +51,10 @@ class HttpServer:
         app.router.add_get(STATUS_PATH, self._status)
         app.router.add_get(HEALTH_PATH, self._health)
         # handler_cancellation: a connection that breaks while its report is parked ends the report.
-        runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN)
+        # keepalive_timeout: a connection that is idle between two reports is not one that broke.
+        runner = web.AppRunner(
+            app, handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN, keepalive_timeout=KEPT
+        )
         await runner.setup()
         try:
             await web.TCPSite(runner, host, port).start()
@@ -77,8 +83,25 @@ class HttpServer:
             report = codec.loads(AgentReport, await request.read())
         except codec.WireError as error:
             raise web.HTTPBadRequest(text=str(error)) from error
+        self._listen(report.agent, request.task)
         reply = await self._service.report(report)
         return web.json_response(reply_to_json(reply))
+
+    def _listen(self, agent: str, connection: asyncio.Task[Any]) -> None:
+        """Tell the service when the connection over which `agent` was heard last ends; it is one task from first to last.
+
+        An agent that is killed between an answer and its next report has no request whose cancelling would tell of it.
+        """
+        if self._heard.get(agent) is connection:
+            return
+        self._heard[agent] = connection
+
+        def ended(_: asyncio.Task[Any]) -> None:
+            if self._heard.get(agent) is connection:
+                del self._heard[agent]
+                self._service.hung_up(agent)
+
+        connection.add_done_callback(ended)
 
     async def _status(self, _: web.Request) -> web.Response:
         return web.json_response(codec.to_json(self._service.status()))

@@ -141,7 +141,7 @@ def receive(state: State, report: AgentReport, now: float) -> State:
 
 
 def disconnected(state: State, agent: str, now: float) -> State:
-    """Note that an agent's connection broke while it waited for an answer."""
+    """Note that an agent's connection broke."""
     peer = state.peers.get(agent)
     if peer is None or peer.gone_at is not None:
         return state

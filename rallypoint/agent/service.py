@@ -11,13 +11,17 @@ from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.messages import AgentReport, Reply
 from rallypoint.wire.status import JobStatus
 
-__all__ = ["BODY_LIMIT", "MAX_HOLD", "CoordinatorService", "Exchange"]
+__all__ = ["BODY_LIMIT", "KEPT", "MAX_HOLD", "CoordinatorService", "Exchange"]
 
 #: Bytes of the largest message that is read.
 BODY_LIMIT = 1 << 20
 
 #: Seconds for which an answer is held back at the most, whatever was asked for.
 MAX_HOLD = 60.0
+
+
+#: Seconds for which both sides keep an idle connection: longer than any pause between two reports, because its end is news.
+KEPT = 7 * 86400.0
 
 
 class CoordinatorService(Protocol):
@@ -28,6 +32,10 @@ class CoordinatorService(Protocol):
 
         Cancelling the call says that the connection of the agent broke while it waited.
         """
+        ...
+
+    def hung_up(self, agent: str) -> None:
+        """Note that the connection over which an agent was heard last broke, whether it waited for an answer or not."""
         ...
 
     def status(self) -> JobStatus:

@@ -109,6 +109,25 @@ async def test_the_end_of_a_parked_client_is_noticed() -> None:
         await eventually_async(lambda: not shell.status().waiting, timeout=10 * rendezvous.DISCONNECT_GRACE)
 
 
+async def test_the_end_of_a_client_between_two_reports_is_noticed() -> None:
+    """It has its answer and has not asked again: nothing is parked, and still its end is seen at once."""
+    async with listening() as (shell, endpoint):
+        async with exchanging() as exchange:
+            assert isinstance(await exchange.exchange(endpoint, report(0, hold=0.0), timeout=30), Continue)
+            assert shell.status().waiting
+        await eventually_async(lambda: not shell.status().waiting, timeout=10 * rendezvous.DISCONNECT_GRACE)
+
+
+async def test_another_connection_takes_the_place_of_the_first() -> None:
+    """An agent that was heard over a new connection is there, whatever becomes of the old one."""
+    async with listening() as (shell, endpoint), exchanging() as new:
+        async with exchanging() as old:
+            await old.exchange(endpoint, report(0, hold=0.0), timeout=30)
+            await new.exchange(endpoint, report(0, hold=0.0, sequence=1), timeout=30)
+        await asyncio.sleep(2 * rendezvous.DISCONNECT_GRACE)
+        assert shell.status().waiting
+
+
 @pytest.mark.parametrize(
     ("token", "port_shift", "message"),
     [

@@ -5,19 +5,21 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from rallypoint.wire.incident import FaultKind
 from rallypoint.wire.status import JobStatus
 
-__all__ = ["CreateError", "NodeSeen", "NodeState", "Observation"]
+__all__ = ["Components", "CreateError", "NodeSeen", "NodeState", "Observation"]
 
 
 class NodeState(str, enum.Enum):
     """The life of a node (or of the coordinator's process), in the words that every backend can tell."""
 
-    STARTING = "starting"  #: exists, nothing runs in it yet
+    STARTING = "starting"  #: exists, nothing runs in it yet (a pod's Pending)
     RUNNING = "running"
     ENDING = "ending"  #: asked to end, not gone
     SUCCEEDED = "succeeded"  #: ended with 0
     FAILED = "failed"  #: ended with another code, or by a signal
+    UNKNOWN = "unknown"  #: its host does not say; counted nowhere
     LOST = "lost"  #: gone without a trace of how it ended; never success
 
 
@@ -32,6 +34,12 @@ class NodeSeen:
         present: it still holds processes or objects; false once nothing but its logs is left.
         exit_code: 128 + signal where a signal ended it; None while it lives or when nobody saw its end.
         reason: what is known of its end, for people; `log_tail` its last words.
+        exit_codes: of all its containers that ended; where it is empty, `exit_code` alone counts.
+        kind: what its end was, where the backend knows (evicted, preempted, out of memory, deleted from outside).
+        deleting: it was asked to end, whatever its state says.
+        gated: it waits for quota: no clock runs for it.
+        unschedulable: no host has room for it now.
+        flagged: its host was flagged as bad for what it uses, and why; "" is a good host.
     """
 
     attempt: int
@@ -43,6 +51,12 @@ class NodeSeen:
     exit_code: int | None = None
     reason: str = ""
     log_tail: tuple[str, ...] = ()
+    exit_codes: tuple[int, ...] = ()
+    kind: FaultKind | None = None
+    deleting: bool = False
+    gated: bool = False
+    unschedulable: bool = False
+    flagged: str = ""
 
     @property
     def ended(self) -> bool:
@@ -61,17 +75,33 @@ class CreateError:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Components:
+    """The objects that stand for the job as a whole.
+
+    Where Rallypoint makes the pods itself that is one object, the job's own ConfigMap or folder. `failed` counts those whose
+    own controller calls them failed.
+    """
+
+    expected: int = 1
+    deployed: int = 1
+    failed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Observation:
     """Everything that was seen of a job: its nodes and coordinators of every attempt, and the coordinator's last word.
 
     `status` must be read after `nodes`: an agent ends only once its job's verdict is durable, so a node that is seen to have
-    ended well is never seen without the verdict. `create_errors` are those of the turn before.
+    ended well is never seen without the verdict. `create_errors` are those of the turn before. `suspend`: a queue took the
+    job's quota away (the wish of a person is in the record).
     """
 
     nodes: tuple[NodeSeen, ...] = ()
     coordinators: tuple[NodeSeen, ...] = ()
     status: JobStatus | None = None
     create_errors: tuple[CreateError, ...] = ()
+    components: Components = Components()
+    suspend: bool = False
 
     @property
     def present(self) -> bool:

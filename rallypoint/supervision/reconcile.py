@@ -39,6 +39,7 @@ from dataclasses import dataclass
 
 from rallypoint.supervision import healing
 from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveCoordinator, RemoveNode
+from rallypoint.supervision.deadline import Deadline
 from rallypoint.supervision.observation import Observation
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import Attempt, ConditionType, JobRecord, Phase, Slot
@@ -49,7 +50,9 @@ __all__ = ["TRANSITIONS", "Decision", "reconcile"]
 
 #: Which phase may follow which. Terminal phases are written out. `JobRecord.restarted` leads from a finished phase to Empty.
 TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
-    Phase.EMPTY: frozenset({Phase.RESUMING, Phase.TERMINATING}),
+    Phase.EMPTY: frozenset({Phase.SUSPENDED, Phase.RESUMING, Phase.TERMINATING}),
+    Phase.SUSPENDED: frozenset({Phase.RESUMING, Phase.TERMINATING}),
+    Phase.SUSPENDING: frozenset({Phase.SUSPENDED, Phase.TERMINATING}),
     Phase.RESUMING: frozenset({Phase.RUNNING, Phase.RESETTING, Phase.FAILED, Phase.TERMINATING}),
     Phase.RUNNING: frozenset({Phase.SUCCEEDED, Phase.RESETTING, Phase.FAILED, Phase.TERMINATING}),
     Phase.RESETTING: frozenset({Phase.RESUMING, Phase.TERMINATING}),
@@ -68,12 +71,14 @@ class Decision:
         actions: to be done then, in this order; they are emitted again until they are seen to be so.
         wake_at: wall time (seconds since the epoch) of the next deadline, or None when only a change matters.
         done: nothing is left to supervise.
+        deadlines: the clocks that run, the next one first.
     """
 
     record: JobRecord
     actions: tuple[Action, ...] = ()
     wake_at: float | None = None
     done: bool = False
+    deadlines: tuple[Deadline, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,10 @@ import enum
 from dataclasses import dataclass
 
 from rallypoint.wire import codec
-from rallypoint.wire.incident import Incident
+from rallypoint.wire.incident import Cause, Incident
 from rallypoint.wire.status import Event, Progress, Verdict
 
-__all__ = ["RECORD_VERSION", "Attempt", "Condition", "ConditionType", "JobRecord", "Phase", "Slot"]
+__all__ = ["RECORD_VERSION", "Attempt", "Condition", "ConditionType", "Folded", "Holder", "JobRecord", "Phase", "Slot"]
 
 RECORD_VERSION = 1
 
@@ -22,9 +22,11 @@ class Phase(str, enum.Enum):
     """Where a job stands, in AppWrapper's words."""
 
     EMPTY = ""  #: just submitted
+    SUSPENDED = "Suspended"  #: it waits for quota, or for somebody to resume it; nothing exists
     RESUMING = "Resuming"  #: the attempt's nodes are being created
     RUNNING = "Running"  #: they all exist; it may be warming up, training, or degraded
     RESETTING = "Resetting"  #: the attempt failed; everything is deleted before the next
+    SUSPENDING = "Suspending"  #: somebody suspended it; everything is deleted
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     TERMINATING = "Terminating"  #: somebody deleted the job
@@ -80,6 +82,41 @@ class Attempt:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Folded:
+    """Incidents that were folded into a count, so that the record stays small: all of one cause, attempt and node.
+
+    `first_at` and `last_at` are when the first and the last were detected; `last_clock` is the job's clock of the last.
+    """
+
+    cause: Cause
+    attempt: int
+    node: int = -1
+    count: int
+    first_at: float
+    last_at: float
+    last_clock: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """The process that supervises the job.
+
+    Attributes:
+        id: unlike any other process's.
+        name: for people (`rallypoint supervise`, a task instance's key); `host` and `pid` say where it runs.
+        heartbeat: where its heartbeat is read, in the backend's words (a file, a Lease); a counter that changes while it lives.
+        since: seconds since the epoch.
+    """
+
+    id: str
+    name: str
+    host: str = ""
+    pid: int = 0
+    heartbeat: str = ""
+    since: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobRecord:
     """The memory of one job.
 
@@ -89,13 +126,15 @@ class JobRecord:
         digest: of the spec that runs.
         owner: who may cancel it (`cli`, or an Airflow task instance's id).
         deletion: somebody asked for the job to be deleted.
+        suspend: somebody asked for it to be suspended; it is resumed when that is taken back.
+        holder: who supervises it, or did so last.
         phase, conditions: AppWrapper's words.
         attempt: number of the current attempt, from 1; 0 before the first.
         term: of the current coordinator, from 1; grows over attempts, never back.
         retries: resets so far for the current owner's run; compared with the retry limit.
         silent_terms: coordinators in a row that ended without a word.
         slots: the nodes of the current attempt.
-        attempts, incidents, history: everything that happened.
+        attempts, incidents, history: everything that happened; `folded` counts the oldest incidents, which are kept no more.
         verdict, progress: how it ended, and the last that was reported.
         clock: seconds of supervised time; `last_now`: wall time of the last turn.
         collected_by: the owner that took the final result, "" while nobody has.
@@ -108,6 +147,8 @@ class JobRecord:
     owner: str
     created_at: float
     deletion: bool = False
+    suspend: bool = False
+    holder: Holder | None = None
     phase: Phase = Phase.EMPTY
     conditions: tuple[Condition, ...] = ()
     attempt: int = 0
@@ -117,6 +158,7 @@ class JobRecord:
     slots: tuple[Slot, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     incidents: tuple[Incident, ...] = ()
+    folded: tuple[Folded, ...] = ()
     history: tuple[Event, ...] = ()
     verdict: Verdict | None = None
     progress: Progress = Progress()

@@ -7,7 +7,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Cause", "Culprit", "Incident", "IncidentId", "Rung", "merge_incidents"]
+__all__ = ["FREE", "Answer", "Cause", "Culprit", "FaultKind", "Incident", "IncidentId", "Rung", "merge_incidents"]
 
 
 class Cause(str, enum.Enum):
@@ -15,10 +15,42 @@ class Cause(str, enum.Enum):
 
     PROCESS = "process"  #: a worker process ended badly
     NODE = "node"  #: an agent or a whole node was lost
+    HANG = "hang"  #: nobody ended, nothing went on
     RENDEZVOUS = "rendezvous"  #: a round could not be formed in time
     COORDINATOR = "coordinator"  #: the coordinator was lost; nobody else noticed; free
     JOB = "job"  #: the attempt as a whole failed
     SCALE = "scale"  #: nodes joined or left on purpose; free
+    PREEMPTION = "preemption"  #: somebody more important took the room; free
+    EVACUATION = "evacuation"  #: a host was flagged as bad and left before it broke anything; free
+
+
+#: Causes that no budget pays for.
+FREE = frozenset({Cause.COORDINATOR, Cause.SCALE, Cause.PREEMPTION, Cause.EVACUATION})
+
+
+class FaultKind(str, enum.Enum):
+    """How a worker, a pod, a node or a job ended: the rows of the table of verdicts (supervision/verdicts.py)."""
+
+    EXIT_CODE = "exit-code"  #: it ended with a code of its own
+    SIGNAL = "signal"  #: a signal ended it, and nobody knows why
+    OOM = "oom"  #: it needed more memory than it may have
+    APPLICATION_ERROR = "application-error"  #: an exception of the script that it recorded or printed
+    EVICTED = "evicted"  #: its host was short of something
+    PREEMPTED = "preempted"  #: a more important pod took its room
+    FLAGGED = "flagged"  #: its host was flagged as bad while it ran
+    DELETED = "deleted"  #: somebody deleted the pod from outside
+    NODE_LOST = "node-lost"  #: gone, and nobody saw how
+    HANG = "hang"  #: alive, and nothing goes on
+    START_FAILED = "start-failed"  #: it cannot start: image, volume, secret, interpreter
+    NO_PROGRESS = "no-progress"  #: attempts come and go without a newer step
+
+
+class Answer(str, enum.Enum):
+    """What a verdict asks for."""
+
+    RETRY_HERE = "retry-here"  #: the same node may try again
+    RETRY_ELSEWHERE = "retry-elsewhere"  #: another node must
+    FAIL_NOW = "fail-now"  #: trying again cannot help: the job ends
 
 
 class Rung(str, enum.Enum):
@@ -83,6 +115,8 @@ class Incident:
 
     Times are seconds since the epoch on the observer's clock (coordinator or supervisor), never compared across machines.
     `steps_lost` counts reported steps that had to be trained again; None while unknown or when the script reports none.
+    `kind`, `answer` and `rule` are the verdict: what it was, what it asks for, and by which rule; `clock` is the job's own
+    clock when the record took it over, 0 where only the coordinator has told it so far.
     """
 
     id: IncidentId
@@ -94,6 +128,10 @@ class Incident:
     healed_at: float | None = None
     last_step: int | None = None
     resumed_step: int | None = None
+    kind: FaultKind | None = None
+    answer: Answer | None = None
+    rule: str = ""
+    clock: float = 0.0
 
     @property
     def steps_lost(self) -> int | None:
@@ -123,4 +161,8 @@ def _join(known: Incident, told: Incident) -> Incident:
         healed_at=told.healed_at if known.healed_at is None else known.healed_at,
         last_step=told.last_step if known.last_step is None else known.last_step,
         resumed_step=told.resumed_step if known.resumed_step is None else known.resumed_step,
+        kind=known.kind or told.kind,
+        answer=known.answer or told.answer,
+        rule=known.rule or told.rule,
+        clock=known.clock or told.clock,
     )

@@ -8,7 +8,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-__all__ = ["PLAN_VERSION", "Entry", "Plan"]
+from rallypoint.wire.incident import Answer
+
+__all__ = ["PLAN_VERSION", "EndRule", "Entry", "OrphanPolicy", "Plan", "Profile", "Refill", "Scheduling"]
 
 PLAN_VERSION = 1
 
@@ -19,6 +21,85 @@ class Entry(str, enum.Enum):
     SCRIPT = "script"  #: `python -u SCRIPT ARGS`
     MODULE = "module"  #: `python -u -m MODULE ARGS`
     COMMAND = "command"  #: `COMMAND ARGS`, whatever it is
+
+
+class Profile(str, enum.Enum):
+    """Whose machine supervises the job; it sets the defaults of the policies and chooses the rules."""
+
+    LADDER = "ladder"  #: pods are replaced, the world shrinks and grows, rank 0 is no special case
+    APPWRAPPER = "appwrapper"  #: a fixed world, no replacement: any loss past its grace resets the job
+    MINDCLUSTER = "mindcluster"  #: Ascend MindCluster's rescheduling, its strategies and its rank-0 rule
+
+
+class OrphanPolicy(str, enum.Enum):
+    """What a job does by itself that nobody has supervised for its lease."""
+
+    CONTINUE = "continue"  #: it goes on; the default of the CLI
+    STOP = "stop"  #: it saves what it can and ends; the default of Airflow tasks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refill:
+    """When a budget's faults stop to count. All off is AppWrapper's rule: a budget is for life.
+
+    Attributes:
+        window: only faults of the last `window` seconds count; 0 counts all.
+        healthy_for: what was spent before so many seconds of healthy progress counts no more; 0 is off.
+        on_checkpoint: what was spent before a newer checkpoint counts no more.
+    """
+
+    window: float = 0.0
+    healthy_for: float = 0.0
+    on_checkpoint: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndRule:
+    """A user's rule: an end that matches everything that is given has this answer. The first rule that matches decides.
+
+    Attributes:
+        exit_codes, signals: one of these ended it; empty matches any.
+        log_pattern: a regular expression that is searched for in the error and the log tail; "" matches any.
+        answer: what is done.
+    """
+
+    exit_codes: tuple[int, ...] = ()
+    signals: tuple[int, ...] = ()
+    log_pattern: str = ""
+    answer: Answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheduling:
+    """The labels and annotations of Ascend MindCluster (profile `mindcluster`), each with the meaning that it has there.
+
+    Attributes:
+        fault_scheduling: `grace`, `force` or `off`.
+        pod_rescheduling: only the faulty pods are replaced.
+        process_recover: `on`, `pause` or `off` (label process-recover-enable).
+        recover_strategy: words of the annotation recover-strategy, without order.
+        fault_retry_times: restarts that a container's end may cause; hardware faults cost none.
+        wait_reschedule_timeout: seconds for a replaced pod to run before the next strategy is taken.
+        grace_over_time: seconds after which a graceful deletion is forced.
+        pending_rounds, pending_interval: so many checks, so many seconds apart, may find a replaced pod pending; then all are
+            rescheduled.
+        elastic_wait: seconds that elastic-training waits for the lost pod where rescheduling is configured.
+        graceful_tolerance: the reset file holds an entry of graceful fault tolerance: process-level recovery is refused.
+        never_upgrade: annotation huawei.com/recover_policy_path is `pod`.
+    """
+
+    fault_scheduling: str = "off"
+    pod_rescheduling: bool = False
+    process_recover: str = "off"
+    recover_strategy: tuple[str, ...] = ()
+    fault_retry_times: int = 0
+    wait_reschedule_timeout: float = 270.0
+    grace_over_time: float = 900.0
+    pending_rounds: int = 12
+    pending_interval: float = 1.0
+    elastic_wait: float = 20.0
+    graceful_tolerance: bool = False
+    never_upgrade: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +128,22 @@ class Plan:
         stop_grace: TERM to KILL when workers are stopped.
         retry_limit: job resets; `retry_limit + 1` attempts at the most.
         admission_grace, warmup_grace, failure_grace, retry_pause, forceful_deletion_grace: AppWrapper's periods.
+        profile: whose rules hold.
+        deletion_on_failure_grace: a failed job's nodes stay so long for debugging; 0 deletes them at once.
+        success_ttl: what is left of a job that succeeded is deleted so long after its success.
+        terminal_exit_codes, retryable_exit_codes: a code of the first, or one that is not in the second where that is not
+            empty, ends the job without a retry.
+        pending_timeout: how long a node may stay pending from when it exists; 0 is off.
+        pending_fail_strategy: -1 no check at all, 0 only a warning, 1 fails the job when fewer than `min_nodes` run,
+            2 when any node is still pending.
+        max_hangs: hangs that are answered by a restart, within one attempt.
+        process_refill, node_refill, hang_refill, reset_refill: when the faults of each budget stop to count.
+        no_progress_limit: so many attempts in a row without a newer step end the job; 0 is off.
+        end_rules: the user's own rules for how an end is answered.
+        failover_extension: `module::Class` that is asked first; "" is none.
+        lease: a job that nobody has supervised for so long applies its `orphan_policy`.
+        monitor_interval: period of the agents' health checks, in seconds; recovery waits for none of them.
+        scheduling: MindCluster's settings; None in the other profiles.
         log_dir: where per-rank logs go; "" is inside the job's own folder.
         redirects, tee: `0` none, `1` stdout, `2` stderr, `3` both, as torchrun numbers them.
         log_tail: lines of a culprit's log kept with its incident.
@@ -82,6 +179,25 @@ class Plan:
     failure_grace: float = 60.0
     retry_pause: float = 90.0
     forceful_deletion_grace: float = 600.0
+    profile: Profile = Profile.LADDER
+    deletion_on_failure_grace: float = 0.0
+    success_ttl: float = 604800.0
+    terminal_exit_codes: tuple[int, ...] = ()
+    retryable_exit_codes: tuple[int, ...] = ()
+    pending_timeout: float = 900.0
+    pending_fail_strategy: int = 1
+    max_hangs: int = 3
+    process_refill: Refill = Refill()
+    node_refill: Refill = Refill()
+    hang_refill: Refill = Refill()
+    reset_refill: Refill = Refill()
+    no_progress_limit: int = 0
+    end_rules: tuple[EndRule, ...] = ()
+    failover_extension: str = ""
+    lease: float = 3600.0
+    orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE
+    monitor_interval: float = 1.0
+    scheduling: Scheduling | None = None
     log_dir: str = ""
     redirects: int = 3
     tee: int = 0

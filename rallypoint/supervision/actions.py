@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Action", "CreateCoordinator", "CreateNode", "Purge", "RemoveCoordinator", "RemoveNode"]
+__all__ = [
+    "Action",
+    "CreateComponents",
+    "CreateCoordinator",
+    "CreateNode",
+    "Purge",
+    "RemoveComponents",
+    "RemoveCoordinator",
+    "RemoveNode",
+]
 
 
 @dataclass(frozen=True, order=True, kw_only=True)
@@ -44,8 +53,22 @@ class RemoveNode:
 
 
 @dataclass(frozen=True, order=True, kw_only=True)
+class CreateComponents:
+    """Create the wrapped components of this attempt that do not exist yet; their own controller makes the pods."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, order=True, kw_only=True)
+class RemoveComponents:
+    """Delete the wrapped components of every attempt; without their grace period if `force`."""
+
+    force: bool = False
+
+
+@dataclass(frozen=True, order=True, kw_only=True)
 class Purge:
     """Nothing of the job holds resources any more: remove its record and its files."""
 
 
-Action = CreateCoordinator | CreateNode | RemoveCoordinator | RemoveNode | Purge
+Action = CreateComponents | CreateCoordinator | CreateNode | RemoveComponents | RemoveCoordinator | RemoveNode | Purge

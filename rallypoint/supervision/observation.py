@@ -79,12 +79,13 @@ class Components:
     """The objects that stand for the job as a whole.
 
     Where Rallypoint makes the pods itself that is one object, the job's own ConfigMap or folder. `failed` counts those whose
-    own controller calls them failed.
+    own controller calls them failed, `deleting` those that are still there and asked to go: they are not `deployed` any more.
     """
 
     expected: int = 1
     deployed: int = 1
     failed: int = 0
+    deleting: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
-from rallypoint.wire.plan import Plan
+from rallypoint.wire.plan import EndRule, Plan, Profile, Refill, Scheduling
 
 __all__ = ["Policy"]
 
@@ -24,6 +25,16 @@ class Policy:
         retry_pause: between the end of deletion and the next attempt.
         forceful_deletion_grace: a deletion that is not finished by then is forced.
         exit_grace: how long agents may take to end by themselves after the job's verdict.
+        profile: whose rules hold; `appwrapper` asks for `min_nodes` equal to `max_nodes`.
+        wrapped: the pods are made by the controller of wrapped components (a PyTorchJob, say); otherwise we make each of them.
+        deletion_on_failure_grace: a failed job is left alone for so long; 0 deletes at once.
+        success_ttl: what is left of a job that succeeded is deleted so long after its success.
+        terminal_exit_codes, retryable_exit_codes: as in `Plan`.
+        pending_timeout, pending_fail_strategy: as in `Plan`.
+        node_refill, reset_refill: when the faults of these budgets stop to count.
+        no_progress_limit: so many attempts in a row without a newer step end the job; 0 is off.
+        end_rules: the user's rules for how an end is answered.
+        scheduling: MindCluster's settings, for its profile.
         max_gap: a longer gap between two turns counts as this long, so that a machine that slept expires nothing.
     """
 
@@ -38,21 +49,24 @@ class Policy:
     retry_pause: float = 90.0
     forceful_deletion_grace: float = 600.0
     exit_grace: float = 15.0
+    profile: Profile = Profile.LADDER
+    wrapped: bool = False
+    deletion_on_failure_grace: float = 0.0
+    success_ttl: float = 604800.0
+    terminal_exit_codes: tuple[int, ...] = ()
+    retryable_exit_codes: tuple[int, ...] = ()
+    pending_timeout: float = 900.0
+    pending_fail_strategy: int = 1
+    node_refill: Refill = Refill()
+    reset_refill: Refill = Refill()
+    no_progress_limit: int = 0
+    end_rules: tuple[EndRule, ...] = ()
+    scheduling: Scheduling | None = None
     max_gap: float = 120.0
 
     @classmethod
     def from_plan(cls, plan: Plan) -> Policy:
         """Return the policy that a plan asks for."""
-        return cls(
-            min_nodes=plan.min_nodes,
-            max_nodes=plan.max_nodes,
-            retry_limit=plan.retry_limit,
-            node_replacements=plan.node_replacements,
-            replace_delay=plan.replace_delay,
-            admission_grace=plan.admission_grace,
-            warmup_grace=plan.warmup_grace,
-            failure_grace=plan.failure_grace,
-            retry_pause=plan.retry_pause,
-            forceful_deletion_grace=plan.forceful_deletion_grace,
-            exit_grace=plan.stop_grace + 5.0,
-        )
+        named = {field.name for field in dataclasses.fields(plan)}
+        shared = {field.name: getattr(plan, field.name) for field in dataclasses.fields(cls) if field.name in named}
+        return cls(**shared, exit_grace=plan.stop_grace + 5.0)

@@ -10,7 +10,7 @@ from rallypoint.wire import codec
 from rallypoint.wire.incident import Cause, Incident
 from rallypoint.wire.status import Event, Progress, Verdict
 
-__all__ = ["RECORD_VERSION", "Attempt", "Condition", "ConditionType", "Folded", "Holder", "JobRecord", "Phase", "Slot"]
+__all__ = ["RECORD_VERSION", "Attempt", "Condition", "ConditionType", "Folded", "Holder", "JobRecord", "Phase", "Slot", "Timer"]
 
 RECORD_VERSION = 1
 
@@ -60,12 +60,32 @@ class Condition:
 class Slot:
     """One node of the current attempt: which incarnation should be there.
 
-    `lost_clock` is when that incarnation was seen ended (job's clock), None while it is wanted.
+    Clocks are the job's own.
+
+    Attributes:
+        seen: it was seen to exist; one that is not there any more was deleted from outside, and is never created again.
+        pending_clock: since when it exists without running, None when it does not wait or waits for quota.
+        lost_clock: when that incarnation was seen ended, None while it is wanted.
     """
 
     node: int
     incarnation: int = 1
+    seen: bool = False
+    pending_clock: float | None = None
     lost_clock: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timer:
+    """A clock that can be paused: it has run for `spent` seconds, and since `since` on the job's clock (None: it is paused).
+
+    `mark` is the step that was the newest when it was started, for clocks that ask for progress.
+    """
+
+    name: str
+    spent: float = 0.0
+    since: float | None = None
+    mark: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,9 +151,13 @@ class JobRecord:
         phase, conditions: AppWrapper's words.
         attempt: number of the current attempt, from 1; 0 before the first.
         term: of the current coordinator, from 1; grows over attempts, never back.
-        retries: resets so far for the current owner's run; compared with the retry limit.
+        retries: resets so far for the current owner's run that cost something; those that still count are `charges`.
+        charges: the job's clock at each reset that the retry limit has paid for and that was not refilled.
+        charged_checkpoint: the newest checkpoint at the last of them.
         silent_terms: coordinators in a row that ended without a word.
         slots: the nodes of the current attempt.
+        timers: the clocks that run or are paused (supervision/clocks.py).
+        warned: warnings that the current attempt has given already.
         attempts, incidents, history: everything that happened; `folded` counts the oldest incidents, which are kept no more.
         verdict, progress: how it ended, and the last that was reported.
         clock: seconds of supervised time; `last_now`: wall time of the last turn.
@@ -154,8 +178,12 @@ class JobRecord:
     attempt: int = 0
     term: int = 0
     retries: int = 0
+    charges: tuple[float, ...] = ()
+    charged_checkpoint: str = ""
     silent_terms: int = 0
     slots: tuple[Slot, ...] = ()
+    timers: tuple[Timer, ...] = ()
+    warned: tuple[str, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     incidents: tuple[Incident, ...] = ()
     folded: tuple[Folded, ...] = ()
@@ -200,11 +228,20 @@ class JobRecord:
         """Return the record with a condition set; its times move only when the value changes."""
         found = self.find(kind)
         if found is not None and found.value is value:
+            if found.reason == reason:
+                return self
             changed = dataclasses.replace(found, reason=reason)
         else:
             changed = Condition(type=kind, value=value, reason=reason, at=self.last_now, clock=self.clock)
         others = tuple(c for c in self.conditions if c.type is not kind)
         return dataclasses.replace(self, conditions=tuple(sorted((*others, changed), key=lambda c: c.type.value)))
+
+    def unhealthy(self, reason: str) -> JobRecord:
+        """Return the record of a job that is unhealthy; another reason is another incident, whose grace begins now."""
+        found = self.find(ConditionType.UNHEALTHY)
+        if found is not None and found.value and found.reason != reason:
+            self = self.with_condition(ConditionType.UNHEALTHY, reason, value=False)  # noqa: PLW0642  a fresh start
+        return self.with_condition(ConditionType.UNHEALTHY, reason, value=True)
 
     def with_history(self, kind: str, detail: str) -> JobRecord:
         """Return the record with one more line of history at its own `last_now`."""
@@ -218,7 +255,15 @@ class JobRecord:
     def restarted(self, *, owner: str, now: float) -> JobRecord:
         """Return the record of a finished job that starts again for a new owner, with a fresh budget and all its memory."""
         fresh = dataclasses.replace(
-            self, owner=owner, phase=Phase.EMPTY, retries=0, verdict=None, progress=Progress(), collected_by="", last_now=now
+            self,
+            owner=owner,
+            phase=Phase.EMPTY,
+            retries=0,
+            charges=(),
+            verdict=None,
+            progress=Progress(),
+            collected_by="",
+            last_now=now,
         )
         return fresh.with_history("submitted", f"again, by {owner}")
 

@@ -1,0 +1,246 @@
+"""Every clock of a supervised job: what starts it, what pauses it, what ends it, who acts on it, and which one wins.
+
+`CLOCKS` is the table that the docs show and that `explain` speaks of; the functions below keep those clocks that can be paused
+(`JobRecord.timers`). All clocks of the supervisor are read on the job's own clock: it never runs backwards, and a gap between two
+turns counts as `Policy.max_gap` at the most. Those of coordinator and agents are monotonic clocks of their own machine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from rallypoint.supervision.record import JobRecord, Timer
+
+__all__ = ["CLOCKS", "Clock", "find", "pause", "run", "spent", "stop"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clock:
+    """One row of the table of clocks; the texts are for people."""
+
+    name: str
+    setting: str
+    starts: str
+    pauses: str
+    ends: str
+    then: str
+    actor: str
+    wins: str
+
+
+def run(record: JobRecord, name: str, *, mark: int | None = None) -> JobRecord:
+    """Return the record with a clock that runs: a new one from zero, a paused one from where it stood."""
+    timer = find(record, name)
+    if timer is None:
+        return _with(record, Timer(name=name, since=record.clock, mark=mark))
+    if timer.since is not None:
+        return record
+    return _with(record, dataclasses.replace(timer, since=record.clock))
+
+
+def pause(record: JobRecord, name: str) -> JobRecord:
+    """Return the record with a clock that stands still; one that was never started is none."""
+    timer = find(record, name)
+    if timer is None or timer.since is None:
+        return record
+    return _with(record, dataclasses.replace(timer, spent=spent(record, name), since=None))
+
+
+def stop(record: JobRecord, *names: str) -> JobRecord:
+    """Return the record without these clocks: the next `run` begins at zero."""
+    if not any(timer.name in names for timer in record.timers):
+        return record
+    return dataclasses.replace(record, timers=tuple(t for t in record.timers if t.name not in names))
+
+
+def spent(record: JobRecord, name: str) -> float:
+    """Return for how many seconds a clock has run, 0 if there is none."""
+    timer = find(record, name)
+    if timer is None:
+        return 0.0
+    return timer.spent + (0.0 if timer.since is None else record.clock - timer.since)
+
+
+def find(record: JobRecord, name: str) -> Timer | None:
+    """Return a clock, or None if it does not run and is not paused."""
+    return next((timer for timer in record.timers if timer.name == name), None)
+
+
+def _with(record: JobRecord, timer: Timer) -> JobRecord:
+    others = (t for t in record.timers if t.name != timer.name)
+    return dataclasses.replace(record, timers=tuple(sorted((*others, timer), key=lambda t: t.name)))
+
+
+CLOCKS: tuple[Clock, ...] = (
+    Clock(
+        name="admission",
+        setting="fault_tolerance.admission_grace_period",
+        starts="the attempt is deployed; or the job stops being ready",
+        pauses="while a node waits for quota",
+        ends="enough pods exist (all of them in `appwrapper`, MIN in the others), or the job is ready",
+        then="the job is unhealthy (InsufficientPodsReady, or CreateFailed); the failure clock starts",
+        actor="supervisor",
+        wins="over warm-up while too few pods exist",
+    ),
+    Clock(
+        name="warm-up",
+        setting="fault_tolerance.warmup_grace_period",
+        starts="with admission",
+        pauses="while a node waits for quota; in `ladder` and `mindcluster` also while fewer than MIN nodes run",
+        ends="the job is ready",
+        then="the job is unhealthy (InsufficientPodsReady); the failure clock starts",
+        actor="supervisor",
+        wins="over admission once enough pods exist",
+    ),
+    Clock(
+        name="failure",
+        setting="fault_tolerance.failure_grace_period",
+        starts="the job becomes unhealthy; another reason is another incident and starts it anew",
+        pauses="never",
+        ends="what was wrong is gone",
+        then="the job is reset, or fails when its retries are spent or its exit code is terminal",
+        actor="supervisor",
+        wins="over admission and warm-up; a failed component, a missing one and a verdict do not wait for it",
+    ),
+    Clock(
+        name="pending",
+        setting="fault_tolerance.pending_timeout",
+        starts="a node exists and does not run; with pending_fail_strategy 0 and 1 only while fewer than MIN run",
+        pauses="never; a node that waits for quota has no such clock",
+        ends="the nodes run (1: at least MIN of them)",
+        then="1 and 2: the job fails (PendingTimeout); 0: a warning, once an attempt; -1: there is no clock",
+        actor="supervisor",
+        wins="over warm-up while fewer than MIN run (`ladder`, `mindcluster`); `appwrapper` has no such clock",
+    ),
+    Clock(
+        name="replace-delay",
+        setting="recovery.replace_delay",
+        starts="a node is lost",
+        pauses="never",
+        ends="the node is replaced",
+        then="the next incarnation of the slot is created",
+        actor="supervisor",
+        wins="the failure clock, where fewer than MIN nodes can come back",
+    ),
+    Clock(
+        name="retry-pause",
+        setting="fault_tolerance.retry_pause_period",
+        starts="everything of the failed attempt is seen to be gone",
+        pauses="never",
+        ends="the job is suspended or deleted",
+        then="the next attempt is deployed",
+        actor="supervisor",
+        wins="nothing else runs meanwhile",
+    ),
+    Clock(
+        name="forceful-deletion",
+        setting="fault_tolerance.forceful_deletion_grace_period",
+        starts="a deletion begins (reset, suspension, failure, success, delete)",
+        pauses="never",
+        ends="zero pods are seen",
+        then="what is left is deleted by force, again and again until it is gone",
+        actor="supervisor",
+        wins="over everything: a deletion always makes progress",
+    ),
+    Clock(
+        name="deletion-on-failure",
+        setting="fault_tolerance.deletion_on_failure_grace_period",
+        starts="the job has failed",
+        pauses="never",
+        ends="the job is suspended or deleted",
+        then="the deletion begins, and with it the forceful-deletion clock",
+        actor="supervisor",
+        wins="over deletion, for this once",
+    ),
+    Clock(
+        name="success-ttl",
+        setting="fault_tolerance.success_ttl",
+        starts="the job has succeeded",
+        pauses="never",
+        ends="nothing is left",
+        then="what is left of it is deleted",
+        actor="supervisor",
+        wins="nothing else runs but the exit clock",
+    ),
+    Clock(
+        name="exit",
+        setting="recovery.stop_grace_period, and 5 s",
+        starts="the job has succeeded",
+        pauses="never",
+        ends="its agents have ended by themselves",
+        then="those that have not are deleted",
+        actor="supervisor",
+        wins="over success-ttl for nodes that still run",
+    ),
+    Clock(
+        name="healthy-progress",
+        setting="recovery.refill.*.healthy_for",
+        starts="the job is ready and healthy",
+        pauses="never; it starts anew when the job is not ready or not healthy",
+        ends="with the refill",
+        then="what was spent before counts no more, if a newer step was reported meanwhile",
+        actor="supervisor (node, reset) and coordinator (process, hang)",
+        wins="it touches no other clock",
+    ),
+    Clock(
+        name="join",
+        setting="rendezvous.join_timeout",
+        starts="a round is asked for by agents that have started",
+        pauses="while members of the last round are still stopping",
+        ends="MIN nodes have joined",
+        then="verdict RendezvousTimeout: the attempt has failed",
+        actor="coordinator",
+        wins="over last-call; nodes that are still pending do not start it",
+    ),
+    Clock(
+        name="last-call",
+        setting="rendezvous.last_call_timeout",
+        starts="MIN nodes have joined the first round",
+        pauses="never",
+        ends="MAX nodes have joined",
+        then="the round is closed with those that are there",
+        actor="coordinator",
+        wins="it begins where join ends",
+    ),
+    Clock(
+        name="node-lease",
+        setting="health.node_lease",
+        starts="an agent was heard",
+        pauses="never",
+        ends="it is heard again",
+        then="the node is lost: the others go on without it",
+        actor="coordinator",
+        wins="a connection that broke decides earlier, after a second",
+    ),
+    Clock(
+        name="fence",
+        setting="rendezvous.fence_timeout",
+        starts="an agent reaches no coordinator",
+        pauses="never",
+        ends="it reaches one",
+        then="it stops its workers: somebody else may train by now",
+        actor="agent",
+        wins="over lease where that is longer",
+    ),
+    Clock(
+        name="stop-grace",
+        setting="recovery.stop_grace_period",
+        starts="workers were asked to end (SIGTERM)",
+        pauses="never",
+        ends="they have ended",
+        then="they are killed with their process groups",
+        actor="agent",
+        wins="a second worker does not prolong it",
+    ),
+    Clock(
+        name="lease",
+        setting="fault_tolerance.lease",
+        starts="the heartbeat of the job's supervisor stood still",
+        pauses="a gap in time (a machine that slept) counts for a few seconds only",
+        ends="the heartbeat changes, or another supervisor takes the job",
+        then="the orphan policy: `continue` notes it, `stop` lets the workers save and ends the job",
+        actor="coordinator; the agents when that is gone too",
+        wins="an outage shorter than it costs nothing",
+    ),
+)

@@ -268,8 +268,8 @@ class JobRecord:
         return fresh.with_history("submitted", f"again, by {owner}")
 
     def to_json(self) -> str:
-        """Return the record as JSON text that a person can read."""
-        return codec.dumps(self, indent=1) + "\n"
+        """Return the record as JSON text that a person can read: a line for each field, and for each item of a list."""
+        return codec.dumps_lines(self) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes) -> JobRecord:

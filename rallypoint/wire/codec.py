@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from rallypoint.wire.errors import RallypointError
 
-__all__ = ["WireError", "dumps", "from_json", "loads", "to_json"]
+__all__ = ["WireError", "dumps", "dumps_lines", "from_json", "loads", "to_json"]
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class WireError(RallypointError, ValueError):
 def to_json(value: Any) -> Any:
     """Return `value` as plain JSON types; tuples become lists, enums their values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {name: to_json(getattr(value, name)) for name in _defaults(type(value))}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, (tuple, list)):
@@ -58,6 +58,44 @@ def dumps(value: Any, *, indent: int | None = None) -> str:
     It can always be encoded: a lone surrogate in a text is written as the six characters of its escape, and read back as those.
     """
     return _SURROGATE.sub(_spelled, json.dumps(to_json(value), indent=indent, ensure_ascii=False))
+
+
+def dumps_lines(value: Any) -> str:
+    """Return the JSON text of a wire value with a line for each of its fields and for each item of a list.
+
+    Inside of the items, what equals its default is left out: the reader puts it there again.
+    """
+    lines = []
+    for name in _defaults(type(value)):
+        field = getattr(value, name)
+        if isinstance(field, tuple) and field:
+            text = "[\n  " + ",\n  ".join(_line(_slim(item)) for item in field) + "\n ]"
+        else:
+            text = _line(_slim(field))
+        lines.append(f' "{name}": {text}')
+    return "{\n" + ",\n".join(lines) + "\n}"
+
+
+def _line(data: Any) -> str:
+    return _SURROGATE.sub(_spelled, json.dumps(data, ensure_ascii=False))
+
+
+def _slim(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = ((name, getattr(value, name), default) for name, default in _defaults(type(value)).items())
+        # Of another type it is no default: 0 and False are equal, but not the same word.
+        return {name: _slim(item) for name, item, default in fields if item != default or type(item) is not type(default)}
+    return [_slim(item) for item in value] if isinstance(value, tuple) else to_json(value)
+
+
+@functools.cache
+def _defaults(cls: type) -> dict[str, Any]:
+    """Return the fields of a dataclass, each with its default: a value of its own for one that has none."""
+    return {f.name: _default(f) for f in dataclasses.fields(cls)}
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def _spelled(found: re.Match[str]) -> str:

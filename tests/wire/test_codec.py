@@ -165,3 +165,18 @@ def test_a_higher_attempt_beats_a_higher_round() -> None:
     """Fences are ordered by attempt, then term, then round."""
     assert Fence(attempt=2) > Fence(attempt=1, term=9, round=9)
     assert Fence(attempt=1, term=2) > Fence(attempt=1, term=1, round=9)
+
+
+@pytest.mark.parametrize("word", [pytest.param(word, id=type(word).__name__) for word in (INCIDENT, STATUS, REPORT, PLAN)])
+def test_words_survive_json_by_lines(word: object) -> None:
+    """What is left out, because it is what it would be anyway, is there again when it is read."""
+    assert codec.loads(type(word), codec.dumps_lines(word)) == word
+
+
+def test_json_by_lines_is_for_people() -> None:
+    """There is a line for each field and each item; in an item only what tells something."""
+    lines = codec.dumps_lines(STATUS).splitlines()
+
+    assert ' "progress": {"step": 3, "metrics": {"loss": 0.5}, "checkpoint": "/c", "resumed_from": 1, "at": 9.0},' in lines
+    assert '  {"rank": 0, "node": 0, "local_rank": 0, "pid": 7, "step": 3}' in lines
+    assert ' "waiting": [],' in lines

@@ -7,7 +7,7 @@ import enum
 from dataclasses import dataclass
 
 from rallypoint.wire import codec
-from rallypoint.wire.incident import Cause, Incident
+from rallypoint.wire.incident import Folded, Incident
 from rallypoint.wire.status import Event, Progress, Verdict
 
 __all__ = ["RECORD_VERSION", "Attempt", "Condition", "ConditionType", "Folded", "Holder", "JobRecord", "Phase", "Slot", "Timer"]
@@ -99,22 +99,6 @@ class Attempt:
     reason: str = ""
     message: str = ""
     progress: Progress = Progress()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Folded:
-    """Incidents that were folded into a count, so that the record stays small: all of one cause, attempt and node.
-
-    `first_at` and `last_at` are when the first and the last were detected; `last_clock` is the job's clock of the last.
-    """
-
-    cause: Cause
-    attempt: int
-    node: int = -1
-    count: int
-    first_at: float
-    last_at: float
-    last_clock: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

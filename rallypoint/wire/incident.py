@@ -7,7 +7,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["FREE", "Answer", "Cause", "Culprit", "FaultKind", "Incident", "IncidentId", "Rung", "merge_incidents"]
+__all__ = ["FREE", "Answer", "Cause", "Culprit", "FaultKind", "Folded", "Incident", "IncidentId", "Rung", "merge_incidents"]
 
 
 class Cause(str, enum.Enum):
@@ -139,6 +139,26 @@ class Incident:
         if self.last_step is None or self.resumed_step is None:
             return None
         return max(0, self.last_step - self.resumed_step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folded:
+    """Incidents that were folded into a count, so that a record stays small: all of one cause, attempt and node.
+
+    `attempt` is 0 for those of many old attempts, `node` -1 for a cause that no budget counts by node. `first_at` and `last_at`
+    are when the first and the last were detected; `last_clock` is the job's clock of the last. `round` and `sequence` are the
+    highest of their ids (`sequence` of those of no round): what is told again and is not higher was counted already.
+    """
+
+    cause: Cause
+    attempt: int
+    node: int = -1
+    count: int
+    first_at: float
+    last_at: float
+    last_clock: float = 0.0
+    round: int = 0
+    sequence: int = -1
 
 
 def merge_incidents(old: Iterable[Incident], new: Iterable[Incident]) -> tuple[Incident, ...]:

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, field
 
 from rallypoint.wire.fence import Fence
-from rallypoint.wire.incident import Culprit, Incident
+from rallypoint.wire.incident import Culprit, Folded, Incident
 
 __all__ = ["STATUS_VERSION", "Event", "JobState", "JobStatus", "Member", "Outcome", "Progress", "RankStatus", "Verdict"]
 
@@ -99,6 +99,7 @@ class JobStatus:
     """Everything the coordinator knows, published on each change (progress is coalesced).
 
     `world` is that of the last closed round, `waiting` who wants a place in the next; `store` is the round's `host:port`.
+    `folded` counts the oldest incidents of the attempt, which are told no more.
     """
 
     version: int = STATUS_VERSION
@@ -112,6 +113,7 @@ class JobStatus:
     ranks: tuple[RankStatus, ...] = ()
     progress: Progress = Progress()
     incidents: tuple[Incident, ...] = ()
+    folded: tuple[Folded, ...] = ()
     events: tuple[Event, ...] = ()
     verdict: Verdict | None = None
     updated_at: float = 0.0

@@ -10,8 +10,8 @@ Pure, like `reconcile`: the settings are the job's labels and annotations, `now`
 5. `process-recover-enable` is `on`: the faulty pods alone, and the checks do not count;
 6. otherwise (also `pause` without pod-rescheduling): all pods.
 
-Before them stand `fault-scheduling` (nothing is done unless it is `grace` or `force`) and, for a container that ended by itself,
-`fault-retry-times`. A hardware fault costs none of that budget, and where both happen at once the hardware fault is the reason.
+Before them stand `fault-scheduling` (nothing is done unless it is `grace` or `force`) and, for a container that ended by
+itself, `fault-retry-times`. A hardware fault costs none of that budget; where both happen at once, hardware is the reason.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class State:
     Attributes:
         charged: restarts that cost one of `fault_retry_times` so far.
         restarts: restarts of any kind so far, for `backoff_limit`.
-        replaced: nodes that were deleted alone (`Scope.PODS`), whose fresh pod does not run yet. After a restart of the whole job
-            it is empty: nothing is left to upgrade to.
+        replaced: nodes that were deleted alone (`Scope.PODS`), whose fresh pod does not run yet. After a restart of the whole
+            job it is empty: nothing is left to upgrade to.
         pending: `Decision.pending` of the call before.
         ending: pods that were asked to end and are still there.
     """
@@ -131,6 +131,7 @@ class Decision:
 
     Attributes:
         scope, nodes: what is deleted; `nodes` is in order, and empty unless `scope` is `PODS`.
+        refused: pods with a fault that is left alone, in order; `rule` says why where nothing else is done.
         graceful: pods get their termination grace; false deletes at once.
         charge: this restart costs one of `fault_retry_times`.
         force: pods in `State.ending` whose time is over: they are deleted by force now.
@@ -144,6 +145,7 @@ class Decision:
 
     scope: Scope
     nodes: tuple[int, ...] = ()
+    refused: tuple[int, ...] = ()
     graceful: bool = True
     charge: bool = False
     force: tuple[int, ...] = ()
@@ -178,14 +180,19 @@ def decide(settings: Scheduling, faults: Iterable[Fault], state: State, now: flo
     are already in `state.ending` are being answered and are passed over. `backoff_limit` bounds restarts of every kind;
     0 and less is no bound.
     """
-    if settings.fault_scheduling not in _HANDLED:
-        return Decision(
-            scope=Scope.NONE, rule=Rule.OFF, reason="fault-scheduling is neither grace nor force: faults are left alone"
-        )
+    pending = _checked(settings, state, now)
     ending = {pod.node for pod in state.ending}
     fresh = tuple(fault for fault in faults if fault.node not in ending)
-    pending = _checked(settings, state, now)
-    decision = _answer(settings, fresh, state, pending, backoff_limit) if fresh else _go_on(settings, state, pending)
+    refusal = _refusal(settings, fresh, state, backoff_limit) if fresh else None
+    if fresh and refusal is None:
+        return _timed(settings, state, _answer(settings, fresh, pending), now)
+    # A fault that is left alone must not keep those from their upgrade that were answered before.
+    decision = _go_on(settings, state.replaced, pending)
+    if refusal is not None:
+        nodes = tuple(sorted({fault.node for fault in fresh}))
+        decision = dataclasses.replace(decision, refused=nodes)
+        if decision.scope is Scope.NONE:
+            decision = dataclasses.replace(decision, rule=refusal[0], reason=refusal[1])
     return _timed(settings, state, decision, now)
 
 
@@ -203,48 +210,57 @@ def _checked(settings: Scheduling, state: State, now: float) -> Pending:
 
 
 def _counts(settings: Scheduling) -> bool:
-    return settings.pod_rescheduling and not settings.never_upgrade and settings.process_recover != _ON
+    """Return whether checks count: only where they may lead from the faulty pods up to the whole job."""
+    if settings.never_upgrade or settings.fault_scheduling not in _HANDLED:
+        return False
+    return settings.pod_rescheduling and settings.process_recover != _ON
 
 
-def _answer(settings: Scheduling, faults: tuple[Fault, ...], state: State, pending: Pending, backoff_limit: int) -> Decision:
-    """Answer faults that nobody has answered yet."""
-    # A hardware fault beside an ended container is the reason for both: the restart has to be made anyway.
-    container = all(fault.reason is FaultReason.CONTAINER for fault in faults)
+def _refusal(settings: Scheduling, faults: tuple[Fault, ...], state: State, backoff_limit: int) -> tuple[Rule, str] | None:
+    """Return why new faults are left alone, or None when they are answered."""
+    if settings.fault_scheduling not in _HANDLED:
+        return Rule.OFF, f"fault-scheduling is {settings.fault_scheduling or 'not set'}, neither grace nor force"
     if 0 < backoff_limit <= state.restarts:
-        reason = f"the job was restarted {state.restarts} times, which is its backoff limit"
-        return Decision(scope=Scope.NONE, pending=pending, rule=Rule.BACKOFF_LIMIT, reason=reason)
-    if container and state.charged >= settings.fault_retry_times:
-        reason = f"a container ended, and {state.charged} of {max(0, settings.fault_retry_times)} fault-retry-times are used"
-        return Decision(scope=Scope.NONE, pending=pending, rule=Rule.RETRY_TIMES, reason=reason)
+        return Rule.BACKOFF_LIMIT, f"{state.restarts} restarts were made, and the backoff limit is {backoff_limit}"
+    if _charges(faults) and state.charged >= settings.fault_retry_times:
+        used = f"{state.charged} of {max(0, settings.fault_retry_times)} fault-retry-times are used"
+        return Rule.RETRY_TIMES, f"a container ended by itself, and {used}"
+    return None
+
+
+def _charges(faults: tuple[Fault, ...]) -> bool:
+    # A hardware fault beside an ended container is the reason for both: that restart has to be made anyway.
+    return all(fault.reason is FaultReason.CONTAINER for fault in faults)
+
+
+def _answer(settings: Scheduling, faults: tuple[Fault, ...], pending: Pending) -> Decision:
+    """Answer faults that nobody has answered yet."""
     nodes = frozenset(fault.node for fault in faults)
     scope, rule = _extent(settings, nodes, pending)
     return Decision(
         scope=scope,
         nodes=tuple(sorted(nodes)) if scope is Scope.PODS else (),
         graceful=settings.fault_scheduling == _GRACE,
-        charge=container,
+        charge=_charges(faults),
         pending=pending if scope is Scope.PODS else Pending(),
         rule=rule,
         reason=_why(settings, scope, rule, nodes),
     )
 
 
-def _go_on(settings: Scheduling, state: State, pending: Pending) -> Decision:
-    """Nothing new is faulty: wait for the replaced pods, or extend their restart to the whole job."""
-    if not state.replaced:
+def _go_on(settings: Scheduling, replaced: frozenset[int], pending: Pending) -> Decision:
+    """Wait for the replaced pods, or extend their restart to the whole job."""
+    if not replaced:
         return Decision(scope=Scope.NONE, reason="no pod is faulty")
-    scope, rule = _extent(settings, state.replaced, pending)
+    if settings.fault_scheduling not in _HANDLED:
+        return Decision(scope=Scope.NONE, pending=pending, rule=Rule.OFF, reason="fault-scheduling was switched off")
+    scope, rule = _extent(settings, replaced, pending)
     if scope is Scope.PODS:
         # They are deleted already; what is left is to wait for their successors.
-        reason = f"{_pods(state.replaced)} replaced and not running yet"
-        return Decision(scope=Scope.NONE, pending=pending, rule=rule, reason=reason)
+        return Decision(scope=Scope.NONE, pending=pending, rule=rule, reason=f"{_pods(replaced)} replaced and not running yet")
     # The fault was paid for when its pods were deleted.
-    return Decision(
-        scope=Scope.JOB,
-        graceful=settings.fault_scheduling == _GRACE,
-        rule=rule,
-        reason=_why(settings, scope, rule, state.replaced),
-    )
+    graceful = settings.fault_scheduling == _GRACE
+    return Decision(scope=Scope.JOB, graceful=graceful, rule=rule, reason=_why(settings, scope, rule, replaced))
 
 
 def _extent(settings: Scheduling, nodes: frozenset[int], pending: Pending) -> tuple[Scope, Rule]:

@@ -1,0 +1,267 @@
+"""The world of a simulation: it shows what a trace tells, and does what the supervisor asks as far as the trace lets it.
+
+What is asked to be created is there at once, pending, and runs after `startup`; what is asked to be removed is gone after
+`removal`, or at once where it is removed by force. Where these are None, pods of wrapped components come only when the trace
+tells of them, and nothing goes before the trace says so: that is how AppWrapper's behaviour is written down. Two things need no
+telling: coordinators come and go as they are asked to, and so do pods that another incarnation has replaced.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from rallypoint.supervision.actions import (
+    Action,
+    CreateComponents,
+    CreateCoordinator,
+    CreateNode,
+    RemoveComponents,
+    RemoveCoordinator,
+    RemoveNode,
+)
+from rallypoint.supervision.observation import Components, CreateError, NodeSeen, NodeState, Observation
+from rallypoint.supervision.policy import Policy
+from rallypoint.supervision.record import JobRecord
+from rallypoint.supervision.trace import CreateFailure, Pod, Step
+from rallypoint.supervision.voice import Voice
+
+__all__ = ["Key", "Stage"]
+
+#: (attempt, slot or -1, incarnation or term)
+Key = tuple[int, int, int]
+
+#: The key under which the wrapped components go by themselves.
+_COMPONENTS: Key = (0, -2, 0)
+
+_LIVE = (NodeState.STARTING, NodeState.RUNNING, NodeState.ENDING, NodeState.UNKNOWN)
+
+
+@dataclass
+class Stage:
+    """What is there, and what becomes of it by itself.
+
+    Attributes:
+        expected: how many components the job is made of.
+        startup, removal: as in `trace.Step`.
+        policy: of this moment; it says who makes the pods and how many there are.
+        nodes, coordinators: as a backend sees them.
+        due: when something starts (True) or goes (False) by itself, seconds.
+        awaited: the slots of which the trace tells next; None where it tells of none any more.
+    """
+
+    expected: int
+    policy: Policy
+    startup: float | None = None
+    removal: float | None = None
+    nodes: dict[Key, NodeSeen] = field(default_factory=dict)
+    coordinators: dict[Key, NodeSeen] = field(default_factory=dict)
+    components: Components = field(default_factory=Components)
+    due: dict[Key, tuple[float, bool]] = field(default_factory=dict)
+    failure: CreateFailure = field(default_factory=lambda: CreateFailure(reason=""))
+    failed_creates: tuple[CreateError, ...] = ()
+    quota: bool = True
+    voice: Voice = field(default_factory=Voice)
+    awaited: frozenset[int] | None = None
+    told_of: tuple[int, frozenset[int]] = (0, frozenset())
+
+    def __post_init__(self) -> None:
+        self.components = self._no_components()
+
+    def _no_components(self) -> Components:
+        # The job's own folder or ConfigMap is there before anything is created, and outlives the pods.
+        return Components(expected=self.expected, deployed=0 if self.policy.wrapped else self.expected)
+
+    def observe(self, record: JobRecord) -> Observation:
+        """Return what a backend would see now."""
+        nodes = tuple(self.nodes[key] for key in sorted(self.nodes))
+        coordinators = tuple(self.coordinators[key] for key in sorted(self.coordinators))
+        speaks = any(c.state is NodeState.RUNNING and c.incarnation == record.term for c in coordinators)
+        return Observation(
+            nodes=nodes,
+            coordinators=coordinators,
+            status=self.voice.speak(record, nodes, min_nodes=self.policy.min_nodes, speaks=speaks),
+            create_errors=self.failed_creates,
+            components=self.components,
+            suspend=not self.quota,
+        )
+
+    def living(self) -> frozenset[int]:
+        """Return the attempts of which a pod or a coordinator still runs or may start."""
+        everything = (*self.nodes.values(), *self.coordinators.values())
+        return frozenset(seen.attempt for seen in everything if seen.present and seen.state in _LIVE)
+
+    # --- what the trace tells -------------------------------------------------------------------------------------------
+
+    def tell(self, step: Step, record: JobRecord, path: str) -> None:
+        """Let what a step tells be so; `record` says which attempt and incarnations are wanted."""
+        self.failed_creates = ()
+        self.failure = step.failure or self.failure
+        self.quota = self.quota if step.quota is None else step.quota
+        self.startup = self.startup if step.startup is None else step.startup
+        self.removal = self.removal if step.removal is None else step.removal
+        if step.gone:
+            self.nodes, self.coordinators, self.due = {}, {}, {}
+            self.components = self._no_components()
+        self._tell_components(step)
+        if step.coordinator is not None:
+            told = step.coordinator_pod
+            seen = None if told is None else _seen(told, -1, record)
+            self.coordinators = {} if seen is None else {(seen.attempt, -1, seen.incarnation): seen}
+        if step.pods is not None:
+            self._tell_pods(step.pod_list or (), record)
+        self.voice.told(step, record, path)
+
+    def _tell_components(self, step: Step) -> None:
+        if step.component is not None:
+            lacks = 1 if step.component in ("missing", "deleting") else 0
+            self.components = Components(
+                expected=self.expected,
+                deployed=self.expected - lacks,
+                failed=1 if step.component == "failed" else 0,
+                deleting=1 if step.component == "deleting" else 0,
+            )
+        if step.components is not None:
+            self.components = dataclasses.replace(self.components, **step.components)
+
+    def _tell_pods(self, told: tuple[Pod | None, ...], record: JobRecord) -> None:
+        before, self.nodes = self.nodes, {}
+        for place, pod in enumerate(told):
+            if pod is None:
+                continue
+            node = place if pod.node is None else pod.node
+            if pod.state is None:
+                self.nodes.update({key: seen for key, seen in before.items() if key[1] == node})
+                continue
+            seen = _seen(pod, node, record)
+            self.nodes[seen.attempt, seen.node, seen.incarnation] = seen
+        self.due = {key: due for key, due in self.due.items() if self.nodes.get(key) == before.get(key)}
+        self.told_of = (record.attempt, frozenset(seen.node for seen in self.nodes.values()))
+
+    # --- what the supervisor asks ---------------------------------------------------------------------------------------
+
+    def act(self, actions: tuple[Action, ...], record: JobRecord, now: float) -> None:
+        """Do a turn's actions, as far as the trace lets them be done."""
+        self.failed_creates = ()
+        for action in actions:
+            if isinstance(action, (CreateNode, CreateCoordinator, CreateComponents)):
+                self._create(action, record, now)
+            elif isinstance(action, RemoveNode):
+                self._remove((action.attempt, action.node, action.incarnation), record, now, force=action.force)
+            elif isinstance(action, RemoveCoordinator):
+                self.coordinators.pop((action.attempt, -1, action.term), None)
+            elif isinstance(action, RemoveComponents):
+                self._remove_components(record, now, force=action.force)
+
+    def _create(self, action: CreateNode | CreateCoordinator | CreateComponents, record: JobRecord, now: float) -> None:
+        node = action.node if isinstance(action, CreateNode) else -1
+        failure = self.failure
+        if failure.reason and (not failure.nodes or node in failure.nodes):
+            error = CreateError(attempt=action.attempt, node=node, reason=failure.reason, fatal=failure.fatal)
+            self.failed_creates = (*self.failed_creates, error)
+        elif isinstance(action, CreateComponents):
+            self._create_components(action.attempt, record, now)
+        elif isinstance(action, CreateCoordinator):
+            key = (action.attempt, -1, action.term)
+            self.coordinators.setdefault(key, _created(key, NodeState.RUNNING))
+        elif not self._withheld(action):
+            self._create_node((action.attempt, node, action.incarnation), now)
+
+    def _withheld(self, action: CreateNode) -> bool:
+        """The trace tells of pods and leaves this slot out: nothing was created there yet, though it was asked for."""
+        if any((seen.attempt, seen.node) == (action.attempt, action.node) for seen in self.nodes.values()):
+            return False
+        attempt, told = self.told_of
+        if attempt == action.attempt:
+            return action.incarnation == 1 and action.node not in told
+        return self.awaited is not None and action.node not in self.awaited
+
+    def _create_node(self, key: Key, now: float) -> None:
+        if key not in self.nodes:
+            self.nodes[key] = _created(key, NodeState.STARTING)
+            if self.startup is not None:
+                self.due[key] = (now + self.startup, True)
+
+    def _create_components(self, attempt: int, record: JobRecord, now: float) -> None:
+        self.components = Components(expected=self.expected, deployed=self.expected)
+        if self.startup is not None:
+            for node in range(self.policy.max_nodes):
+                self._create_node((attempt, node, 1), now)
+
+    def _remove(self, key: Key, record: JobRecord, now: float, *, force: bool) -> None:
+        seen = self.nodes.get(key)
+        if seen is None:
+            return
+        wanted = not record.slots or any((record.attempt, slot.node, slot.incarnation) == key for slot in record.slots)
+        if not wanted or (force and self.removal is not None):
+            del self.nodes[key]
+            self.due.pop(key, None)
+            return
+        self.nodes[key] = dataclasses.replace(seen, deleting=True)
+        self._goes(key, now)
+
+    def _remove_components(self, record: JobRecord, now: float, *, force: bool) -> None:
+        there = self.components.deployed + self.components.deleting
+        self.components = dataclasses.replace(self.components, deployed=0, deleting=there)
+        if self.removal is None:
+            return
+        if force:
+            self.components = self._no_components()
+        for key in tuple(self.nodes):
+            self._remove(key, record, now, force=force)
+        self._goes(_COMPONENTS, now)
+
+    def _goes(self, key: Key, now: float) -> None:
+        """Let something go by itself, unless it does so already."""
+        starts = key in self.due and self.due[key][1]
+        if self.removal is not None and (starts or key not in self.due):
+            self.due[key] = (now + self.removal, False)
+
+    # --- what happens by itself -----------------------------------------------------------------------------------------
+
+    @property
+    def next_due(self) -> float | None:
+        """When something happens by itself next; None when nothing does."""
+        return min((at for at, _ in self.due.values()), default=None)
+
+    def pass_time(self, now: float) -> None:
+        """Let happen what happens by itself until `now`."""
+        for key, (at, starts) in tuple(self.due.items()):
+            if at > now:
+                continue
+            del self.due[key]
+            if key == _COMPONENTS:
+                self.components = self._no_components()
+            elif not starts:
+                self.nodes.pop(key, None)
+            elif key in self.nodes:
+                self.nodes[key] = dataclasses.replace(self.nodes[key], state=NodeState.RUNNING)
+
+
+def _created(key: Key, state: NodeState) -> NodeSeen:
+    attempt, node, incarnation = key
+    return NodeSeen(attempt=attempt, node=node, incarnation=incarnation, state=state, present=True, host=_host(node))
+
+
+def _seen(pod: Pod, node: int, record: JobRecord) -> NodeSeen:
+    slots = {slot.node: slot.incarnation for slot in record.slots}
+    wanted = record.term if node < 0 else slots.get(node, 1)
+    # Everything that both have in common is called alike; of the coordinator `=` is a running one.
+    state = NodeState.RUNNING if pod.state is None else pod.state
+    same = {f.name: getattr(pod, f.name) for f in dataclasses.fields(pod) if f.name not in _DERIVED}
+    return NodeSeen(
+        attempt=record.attempt if pod.attempt is None else pod.attempt,
+        node=node,
+        incarnation=wanted if pod.incarnation is None else pod.incarnation,
+        state=state,
+        present=state is not NodeState.LOST if pod.present is None else pod.present,
+        host=_host(node) if pod.host is None else pod.host,
+        **same,
+    )
+
+
+_DERIVED = frozenset({"attempt", "node", "incarnation", "state", "present", "host"})
+
+
+def _host(node: int) -> str:
+    return "host-coordinator" if node < 0 else f"host-{node}"

@@ -34,6 +34,7 @@ class FaultKind(str, enum.Enum):
     EXIT_CODE = "exit-code"  #: it ended with a code of its own
     SIGNAL = "signal"  #: a signal ended it, and nobody knows why
     OOM = "oom"  #: it needed more memory than it may have
+    HARDWARE = "hardware"  #: it says itself that its accelerator or its host is broken
     APPLICATION_ERROR = "application-error"  #: an exception of the script that it recorded or printed
     EVICTED = "evicted"  #: its host was short of something
     PREEMPTED = "preempted"  #: a more important pod took its room
@@ -93,6 +94,7 @@ class Culprit:
         log_tail: the last lines of its stderr (or stdout where stderr is empty), oldest first.
         log_path: where the whole log is, on `host`.
         at: seconds since the epoch on the clock of its own node.
+        kind: what its end was, where who saw it knows more than code, signal and error tell.
     """
 
     node: int = -1
@@ -107,6 +109,7 @@ class Culprit:
     log_tail: tuple[str, ...] = ()
     log_path: str = ""
     at: float = 0.0
+    kind: FaultKind | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +119,8 @@ class Incident:
     Times are seconds since the epoch on the observer's clock (coordinator or supervisor), never compared across machines.
     `steps_lost` counts reported steps that had to be trained again; None while unknown or when the script reports none.
     `kind`, `answer` and `rule` are the verdict: what it was, what it asks for, and by which rule; `clock` is the job's own
-    clock when the record took it over, 0 where only the coordinator has told it so far.
+    clock when the record took it over, 0 where only the coordinator has told it so far. `refilled`: the budget that paid for it
+    was refilled since, so that it counts no more.
     """
 
     id: IncidentId
@@ -132,6 +136,7 @@ class Incident:
     answer: Answer | None = None
     rule: str = ""
     clock: float = 0.0
+    refilled: bool = False
 
     @property
     def steps_lost(self) -> int | None:
@@ -147,7 +152,8 @@ class Folded:
 
     `attempt` is 0 for those of many old attempts, `node` -1 for a cause that no budget counts by node. `first_at` and `last_at`
     are when the first and the last were detected; `last_clock` is the job's clock of the last. `round` and `sequence` are the
-    highest of their ids (`sequence` of those of no round): what is told again and is not higher was counted already.
+    highest of their ids (`sequence` of those of no round): what is told again and is not higher was counted already. `refilled`
+    of them count no more: the budget that paid for them was refilled.
     """
 
     cause: Cause
@@ -159,6 +165,7 @@ class Folded:
     last_clock: float = 0.0
     round: int = 0
     sequence: int = -1
+    refilled: int = 0
 
 
 def merge_incidents(old: Iterable[Incident], new: Iterable[Incident]) -> tuple[Incident, ...]:
@@ -173,16 +180,32 @@ def merge_incidents(old: Iterable[Incident], new: Iterable[Incident]) -> tuple[I
 def _join(known: Incident, told: Incident) -> Incident:
     # The supervisor and the coordinator both see a lost node: each knows a part of it, and the dearer rung is what it cost.
     rungs = list(Rung)
+    judged = told if _knows_better(told, known) else known
     return dataclasses.replace(
         known,
+        # That it was free (somebody was preempted, say) is known to one of the two only, and it is not charged then.
+        cause=told.cause if told.cause in FREE else known.cause,
         rung=max(known.rung, told.rung, key=rungs.index),
-        culprit=known.culprit or told.culprit,
+        culprit=_sharper(known.culprit, told.culprit),
         detected_at=min(known.detected_at, told.detected_at),
         healed_at=told.healed_at if known.healed_at is None else known.healed_at,
         last_step=told.last_step if known.last_step is None else known.last_step,
         resumed_step=told.resumed_step if known.resumed_step is None else known.resumed_step,
-        kind=known.kind or told.kind,
-        answer=known.answer or told.answer,
-        rule=known.rule or told.rule,
+        kind=judged.kind,
+        answer=judged.answer,
+        rule=judged.rule,
         clock=known.clock or told.clock,
+        refilled=known.refilled or told.refilled,
     )
+
+
+def _knows_better(told: Incident, known: Incident) -> bool:
+    """Return whether `told` has the verdict: that a node is gone is what is said for want of anything better."""
+    return told.kind is not None and known.kind in (None, FaultKind.NODE_LOST)
+
+
+def _sharper(known: Culprit | None, told: Culprit | None) -> Culprit | None:
+    """Return the one that names a worker; a node that was given up for one of its workers is told of as both."""
+    if known is None or told is None:
+        return known or told
+    return told if known.local_rank < 0 <= told.local_rank else known

@@ -88,7 +88,7 @@ class Failure(enum.Enum):
 
     @classmethod
     def of_code(cls, code: int) -> Failure:
-        """Return what a reported code means; 0 (success) and 201 (ranks to isolate before the world shrinks) are no failures."""
+        """Return what a reported code means; 0 (success) and 201 (ranks to isolate before a shrink) are no failures."""
         if code in (0, 201):
             raise ValueError(f"code: {code} is no failure")
         return {405: cls.RECOVERABLE, 499: cls.CLIENT}.get(code, cls.REPAIR)

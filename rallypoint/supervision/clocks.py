@@ -1,8 +1,8 @@
 """Every clock of a supervised job: what starts it, what pauses it, what ends it, who acts on it, and which one wins.
 
 `CLOCKS` is the table that the docs show and that `explain` speaks of; the functions below keep those clocks that can be paused
-(`JobRecord.timers`). All clocks of the supervisor are read on the job's own clock: it never runs backwards, and a gap between two
-turns counts as `Policy.max_gap` at the most. Those of coordinator and agents are monotonic clocks of their own machine.
+(`JobRecord.timers`). All clocks of the supervisor are read on the job's own clock: it never runs backwards, and a gap between
+two turns counts as `Policy.max_gap` at the most. Those of coordinator and agents are monotonic clocks of their own machine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rallypoint.supervision.record import JobRecord, Timer
 
-__all__ = ["CLOCKS", "Clock", "find", "pause", "run", "spent", "stop"]
+__all__ = ["CLOCKS", "Clock", "find", "pause", "put", "run", "spent", "stop"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +45,12 @@ def pause(record: JobRecord, name: str) -> JobRecord:
     if timer is None or timer.since is None:
         return record
     return _with(record, dataclasses.replace(timer, spent=spent(record, name), since=None))
+
+
+def put(record: JobRecord, name: str, *, spent: float, since: float | None) -> JobRecord:
+    """Return the record with a clock that somebody else counts."""
+    timer = Timer(name=name, spent=spent, since=since)
+    return record if find(record, name) == timer else _with(record, timer)
 
 
 def stop(record: JobRecord, *names: str) -> JobRecord:
@@ -112,6 +118,16 @@ CLOCKS: tuple[Clock, ...] = (
         then="1 and 2: the job fails (PendingTimeout); 0: a warning, once an attempt; -1: there is no clock",
         actor="supervisor",
         wins="over warm-up while fewer than MIN run (`ladder`, `mindcluster`); `appwrapper` has no such clock",
+    ),
+    Clock(
+        name="pending-rounds",
+        setting="mindcluster.pending_rounds, .pending_interval",
+        starts="a pod was rescheduled alone",
+        pauses="while process-recover-enable is on",
+        ends="its successor runs",
+        then="all pods are rescheduled: the job is reset",
+        actor="supervisor (`mindcluster` only)",
+        wins="over pending, whose time is longer",
     ),
     Clock(
         name="replace-delay",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 from rallypoint.supervision.actions import Action, RemoveCoordinator, RemoveNode
 from rallypoint.supervision.budget import Budget
-from rallypoint.supervision.observation import NodeSeen, Observation
+from rallypoint.supervision.census import Census
+from rallypoint.supervision.deadline import Deadline
+from rallypoint.supervision.judging import judge
+from rallypoint.supervision.observation import NodeSeen, NodeState, Observation
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import JobRecord, Slot
-from rallypoint.wire.incident import Cause, Culprit, Incident, IncidentId, Rung, merge_incidents
+from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind, Incident, IncidentId, Rung, merge_incidents
 from rallypoint.wire.status import JobState, JobStatus
 
 __all__ = [
@@ -18,13 +22,18 @@ __all__ = [
     "coordinator_exists",
     "coordinators_lost",
     "describe_lost",
+    "evacuate",
+    "hopeless",
+    "how_it_ended",
     "irreplaceable",
     "missing_nodes",
     "next_replacement",
     "note_healed",
     "note_lost_nodes",
+    "note_uncreatable",
     "replace_coordinator",
     "replace_lost_nodes",
+    "replace_node",
     "strays",
 ]
 
@@ -62,7 +71,7 @@ def replace_coordinator(record: JobRecord, seen: Observation, status: JobStatus 
     if ended is None or not ended.ended:
         return record, None
     spoke = status is not None and status.fence.term >= record.term
-    reason = _how_it_ended(ended)
+    reason = how_it_ended(ended)
     incident = Incident(
         id=IncidentId(attempt=record.attempt, round=0, sequence=record.term),
         cause=Cause.COORDINATOR,
@@ -79,21 +88,29 @@ def replace_coordinator(record: JobRecord, seen: Observation, status: JobStatus 
     return record.with_history("coordinator-lost", f"{incident.reason}; term {record.term} takes over"), reason
 
 
-def note_lost_nodes(record: JobRecord, seen: Observation) -> JobRecord:
-    """Remember each wanted node that has ended before the job did, as an incident with an id of its own."""
-    for node in seen.nodes:
-        slot = next((s for s in record.slots if s.node == node.node), None)
-        current = slot is not None and (node.attempt, node.incarnation) == (record.attempt, slot.incarnation)
-        if slot is None or not current or not node.ended or slot.lost_clock is not None:
-            continue
-        record = record.with_slot(dataclasses.replace(slot, lost_clock=record.clock))
-        incident = _node_incident(record, node)
-        record = dataclasses.replace(record, incidents=merge_incidents(record.incidents, (incident,)))
+def note_lost_nodes(record: JobRecord, census: Census, policy: Policy) -> JobRecord:
+    """Remember each wanted node that has ended before the job did, as an incident with an id and a verdict of its own."""
+    ended = {n.node: n for n in census.ended if n.state is not NodeState.SUCCEEDED}
+    if not ended:
+        return record
+    known = {i.id: i for i in record.incidents if i.id.node in ended and i.id.attempt == record.attempt}
+    fresh = tuple(_node_incident(record, node, policy, known.get(_id(node))) for node in ended.values())
+    slots = tuple(dataclasses.replace(s, lost_clock=record.clock) if s.node in ended else s for s in record.slots)
+    record = dataclasses.replace(record, slots=slots, incidents=merge_incidents(record.incidents, fresh))
+    for incident in fresh:
         record = record.with_history("node-lost", incident.reason)
     return record
 
 
-def _node_incident(record: JobRecord, node: NodeSeen) -> Incident:
+def _id(node: NodeSeen) -> IncidentId:
+    # The coordinator tells the same fault with the same id; the two are joined.
+    return IncidentId(attempt=node.attempt, round=0, node=node.node, sequence=node.incarnation)
+
+
+def _node_incident(record: JobRecord, node: NodeSeen, policy: Policy, known: Incident | None) -> Incident:
+    kind, answer, cause, rule = judge(node, policy)
+    if known is not None:  # what the coordinator has judged already stands: it has seen it from inside
+        cause, answer = known.cause, known.answer or answer
     culprit = Culprit(
         node=node.node,
         incarnation=node.incarnation,
@@ -104,37 +121,98 @@ def _node_incident(record: JobRecord, node: NodeSeen) -> Incident:
         at=record.last_now,
     )
     return Incident(
-        # The coordinator tells the same fault with the same id; the two are joined.
-        id=IncidentId(attempt=record.attempt, round=0, node=node.node, sequence=node.incarnation),
-        cause=Cause.NODE,
+        id=_id(node),
+        cause=cause,
         rung=Rung.RECOVER,
-        reason=f"node {node.node} on {node.host or 'an unknown host'} {_how_it_ended(node)}",
+        reason=f"node {node.node} on {node.host or 'an unknown host'} {how_it_ended(node)}",
         culprit=culprit,
         detected_at=record.last_now,
+        kind=kind,
+        answer=answer,
+        rule=rule,
+        clock=record.clock,
     )
 
 
-def _how_it_ended(seen: NodeSeen) -> str:
+def hopeless(record: JobRecord) -> tuple[str, str] | None:
+    """Return reason and message when a lost node's verdict allows no retry, or None."""
+    lost = {(s.node, s.incarnation) for s in record.slots if s.lost_clock is not None}
+    if not lost:
+        return None
+    for incident in record.incidents:
+        here = incident.id.attempt == record.attempt and (incident.id.node, incident.id.sequence) in lost
+        if here and incident.answer is Answer.FAIL_NOW:
+            return "FailNow", f"{incident.reason}; {incident.rule}"
+    return None
+
+
+def note_uncreatable(record: JobRecord, seen: Observation) -> JobRecord:
+    """A replacement that can never be created is one more fault of its slot, and not the end of a job that runs."""
+    fatal = {e.node: e for e in seen.create_errors if e.fatal and e.attempt == record.attempt and e.node >= 0}
+    waiting = [s for s in record.slots if s.node in fatal and s.lost_clock is None and not s.seen]
+    for slot in waiting:
+        incident = Incident(
+            id=IncidentId(attempt=record.attempt, round=0, node=slot.node, sequence=slot.incarnation),
+            cause=Cause.NODE,
+            rung=Rung.RECOVER,
+            reason=f"node {slot.node} cannot be created: {fatal[slot.node].reason}",
+            detected_at=record.last_now,
+            kind=FaultKind.START_FAILED,
+            clock=record.clock,
+        )
+        record = record.with_slot(dataclasses.replace(slot, lost_clock=record.clock))
+        record = dataclasses.replace(record, incidents=merge_incidents(record.incidents, (incident,)))
+        record = record.with_history("node-lost", incident.reason)
+    return record
+
+
+def evacuate(record: JobRecord, flagged: Iterable[NodeSeen]) -> JobRecord:
+    """Want another incarnation of each node whose host was flagged; it costs nothing, and the old one is ended in peace."""
+    for node in flagged:
+        incident = Incident(
+            id=_id(node),
+            cause=Cause.EVACUATION,
+            rung=Rung.RECOVER,
+            reason=f"node {node.node} leaves {node.host or 'its host'}, which was flagged: {node.flagged}",
+            detected_at=record.last_now,
+            kind=FaultKind.FLAGGED,
+            clock=record.clock,
+        )
+        record = dataclasses.replace(record, incidents=merge_incidents(record.incidents, (incident,)))
+        fresh = Slot(node=node.node, incarnation=node.incarnation + 1, wanted_clock=record.clock)
+        record = record.with_slot(fresh).with_history("node-evacuated", incident.reason)
+    return record
+
+
+def how_it_ended(seen: NodeSeen) -> str:
+    """Return in words how a node ended."""
     how = "was lost" if seen.exit_code is None else f"ended with exit code {seen.exit_code}"
     return f"{how}: {seen.reason}" if seen.reason else how
 
 
-def _replaceable(record: JobRecord, slot: Slot, policy: Policy) -> bool:
-    budget = Budget(cause=Cause.NODE, limit=policy.node_replacements, node=slot.node)
-    return not budget.exceeded(record.incidents, record.attempt)
+def _replaceable(record: JobRecord, policy: Policy) -> tuple[Slot, ...]:
+    """Return the lost slots whose budget allows another node."""
+    lost = tuple(s for s in record.slots if s.lost_clock is not None)
+    return tuple(s for s in lost if not _budget(policy, s).exceeded(record.incidents, record.attempt))
+
+
+def _budget(policy: Policy, slot: Slot) -> Budget:
+    return Budget(cause=Cause.NODE, limit=policy.node_replacements, node=slot.node)
 
 
 def replace_lost_nodes(record: JobRecord, policy: Policy) -> JobRecord:
     """Want the next incarnation of each lost node whose budget allows it and whose pause is over."""
-    for slot in record.slots:
-        if slot.lost_clock is None or not _replaceable(record, slot, policy):
-            continue
-        if record.clock >= slot.lost_clock + policy.replace_delay:
-            fresh = Slot(node=slot.node, incarnation=slot.incarnation + 1)
-            record = record.with_slot(fresh)
-            detail = f"node {slot.node}, incarnation {fresh.incarnation}"
-            record = record.with_history("node-replaced", detail)
+    for slot in _replaceable(record, policy):
+        if slot.lost_clock is not None and record.clock >= slot.lost_clock + policy.replace_delay:
+            record = replace_node(record, slot)
     return record
+
+
+def replace_node(record: JobRecord, slot: Slot) -> JobRecord:
+    """Want the next incarnation of a slot's node."""
+    fresh = Slot(node=slot.node, incarnation=slot.incarnation + 1, wanted_clock=record.clock)
+    detail = f"node {slot.node}, incarnation {fresh.incarnation}"
+    return record.with_slot(fresh).with_history("node-replaced", detail)
 
 
 def note_healed(record: JobRecord, status: JobStatus | None) -> JobRecord:
@@ -152,7 +230,7 @@ def note_healed(record: JobRecord, status: JobStatus | None) -> JobRecord:
 def _is_healed(incident: Incident, record: JobRecord, status: JobStatus) -> bool:
     if incident.cause is Cause.COORDINATOR:
         return status.fence.term > incident.id.sequence
-    if incident.cause is not Cause.NODE or status.state is not JobState.RUNNING:
+    if incident.id.node < 0 or incident.id.round != 0 or status.state is not JobState.RUNNING:
         return False
     slot = next((s for s in record.slots if s.node == incident.id.node), None)
     if slot is None or slot.incarnation <= incident.id.sequence:
@@ -162,28 +240,49 @@ def _is_healed(incident: Incident, record: JobRecord, status: JobStatus) -> bool
 
 def irreplaceable(record: JobRecord, policy: Policy) -> tuple[Slot, ...]:
     """Return the slots that are lost and whose budget is spent."""
-    return tuple(s for s in record.slots if s.lost_clock is not None and not _replaceable(record, s, policy))
+    allowed = {s.node for s in _replaceable(record, policy)}
+    return tuple(s for s in record.slots if s.lost_clock is not None and s.node not in allowed)
 
 
-def next_replacement(record: JobRecord, policy: Policy) -> float | None:
-    """Return the job's clock at which the next lost node may be replaced."""
-    lost = (s for s in record.slots if s.lost_clock is not None and _replaceable(record, s, policy))
-    return min((s.lost_clock + policy.replace_delay for s in lost if s.lost_clock is not None), default=None)
+def next_replacement(record: JobRecord, policy: Policy) -> Deadline | None:
+    """Return when the next lost node may be replaced."""
+    lost = [(s.lost_clock, s.node) for s in _replaceable(record, policy) if s.lost_clock is not None]
+    if not lost:
+        return None
+    at, node = min(lost)
+    return Deadline(at=at + policy.replace_delay, clock="replace-delay", then=f"node {node} is replaced")
 
 
 def describe_lost(record: JobRecord, slots: tuple[Slot, ...]) -> str:
     """Return one sentence about how the nodes of `slots` were lost last."""
-    last = {i.id.node: i.reason for i in record.incidents if i.cause is Cause.NODE and i.id.attempt == record.attempt}
+    last = {
+        i.id.node: i.reason for i in record.incidents if i.id.round == 0 and i.id.node >= 0 and i.id.attempt == record.attempt
+    }
     return "; ".join(last[slot.node] for slot in slots if slot.node in last)
 
 
-def strays(record: JobRecord, seen: Observation) -> tuple[Action, ...]:
-    """Return the removal of what no longer belongs: other attempts, replaced nodes, what a lost node left running."""
-    wanted = {(record.attempt, s.node, s.incarnation) for s in record.slots if s.lost_clock is None}
+def strays(record: JobRecord, seen: Observation, forceful_grace: float) -> tuple[Action, ...]:
+    """Return the removal of what no longer belongs: other attempts, replaced nodes, what a lost node left running.
+
+    A node that was replaced while it ran is ended gracefully, within `forceful_grace` seconds of its replacement.
+    """
+    slots = {s.node: s for s in record.slots}
+
+    def stray(node: NodeSeen) -> bool:
+        slot = slots.get(node.node)
+        wanted = slot is not None and slot.lost_clock is None
+        return node.ended or not wanted or (node.attempt, node.incarnation) != (record.attempt, slot and slot.incarnation)
+
+    def force(node: NodeSeen) -> bool:
+        slot = slots.get(node.node)
+        if node.ended or slot is None or node.attempt != record.attempt or slot.wanted_clock is None:
+            return True
+        return record.clock > slot.wanted_clock + forceful_grace
+
     nodes = tuple(
-        RemoveNode(attempt=n.attempt, node=n.node, incarnation=n.incarnation, force=True)
+        RemoveNode(attempt=n.attempt, node=n.node, incarnation=n.incarnation, force=force(n))
         for n in seen.nodes
-        if n.present and (n.ended or (n.attempt, n.node, n.incarnation) not in wanted)
+        if n.present and stray(n)
     )
     coordinators = tuple(
         RemoveCoordinator(attempt=c.attempt, term=c.incarnation, force=True)

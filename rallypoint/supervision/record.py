@@ -66,6 +66,7 @@ class Slot:
         seen: it was seen to exist; one that is not there any more was deleted from outside, and is never created again.
         pending_clock: since when it exists without running, None when it does not wait or waits for quota.
         lost_clock: when that incarnation was seen ended, None while it is wanted.
+        wanted_clock: since when this incarnation is wanted in the place of one that may still run; None for the first.
     """
 
     node: int
@@ -73,6 +74,7 @@ class Slot:
     seen: bool = False
     pending_clock: float | None = None
     lost_clock: float | None = None
+    wanted_clock: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +92,12 @@ class Timer:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One attempt of the job. Times are seconds since the epoch; `ended_at` is None while it lasts."""
+    """One attempt of the job. Times are seconds since the epoch: `ready_at` of its first readiness, `ended_at` of its end."""
 
     number: int
     owner: str
     started_at: float
+    ready_at: float | None = None
     ended_at: float | None = None
     reason: str = ""
     message: str = ""

@@ -187,14 +187,17 @@ def test_a_second_incident_has_a_grace_of_its_own() -> None:
 
 
 def test_a_world_that_never_runs_is_reset() -> None:
-    """Warm-up counts from deployment and ends with the first running round."""
+    """Warm-up counts from deployment; the failure grace begins when it is over."""
     world = World(policy=FIXED)
     world.settle(0.0)
     world.tells(JobState.FORMING)
-    for second in range(0, 300, 50):
+    for second in range(0, 301, 50):
         world.settle(float(second))
     assert phase(world) is Phase.RUNNING
-    world.turn(300.0)
+    assert world.record.condition(ConditionType.UNHEALTHY)
+    world.turn(359.0)
+    assert phase(world) is Phase.RUNNING
+    world.turn(360.0)
     assert phase(world) is Phase.RESETTING
     assert world.record.attempts[0].reason == "InsufficientPodsReady"
     assert "the warm-up grace of 300 s" in world.record.attempts[0].message
@@ -215,7 +218,10 @@ def test_nodes_that_cannot_be_created_reset_after_the_admission_grace() -> None:
     record = reconcile(submitted(), Observation(create_errors=(error,)), FIXED, 0.0).record
     early = reconcile(record, Observation(create_errors=(error,)), FIXED, 59.0)
     assert early.record.phase is Phase.RESUMING
-    late = reconcile(early.record, Observation(create_errors=(error,)), FIXED, 60.0)
+    unhealthy = reconcile(early.record, Observation(create_errors=(error,)), FIXED, 60.0)
+    assert unhealthy.record.phase is Phase.RESUMING
+    assert unhealthy.actions, "it is tried again"
+    late = reconcile(unhealthy.record, Observation(create_errors=(error,)), FIXED, 120.0)
     assert late.record.attempts[0].reason == "CreateFailed"
     assert late.record.attempts[0].message == "no memory"
 

@@ -1,0 +1,306 @@
+"""The checks of an attempt that is being created or runs, in their order; the first that ends the phase decides. Pure.
+
+The order is AppWrapper's: suspend, missing component, failed component, success, failed pods, evacuation, ready, warm-up or
+admission. A coordinator's verdict is what a failed component is elsewhere, and a coordinator that ended is looked for after it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+
+from rallypoint.supervision import clocks, endings, healing, pending, rescheduling
+from rallypoint.supervision.actions import Action, CreateComponents, CreateCoordinator, CreateNode
+from rallypoint.supervision.census import exit_codes
+from rallypoint.supervision.charges import refilled
+from rallypoint.supervision.deadline import Deadline
+from rallypoint.supervision.observation import NodeSeen, NodeState
+from rallypoint.supervision.record import ConditionType, JobRecord
+from rallypoint.supervision.turn import Step, Turn, over, since
+from rallypoint.wire.plan import Profile
+from rallypoint.wire.status import JobState, Outcome, Verdict
+
+__all__ = ["CHECKS", "FINAL", "deployed", "not_created", "wanted", "what_exists"]
+
+#: Reasons of verdicts that allow no retry, however much of the budget is left.
+FINAL = frozenset({"FailNow", "Orphaned", "TerminalExitCode"})
+
+_THEN_RESET = "the job is reset, or fails when its retries are spent"
+
+
+# --- Being created ---------------------------------------------------------------------------------------------------------
+
+
+def deployed(turn: Turn) -> bool:
+    """Return whether the attempt's components stand, and what we make ourselves has begun to exist without an error."""
+    components = turn.seen.components
+    if turn.policy.wrapped:
+        return components.deployed >= components.expected
+    refused = any(error.attempt == turn.record.attempt for error in turn.seen.create_errors)
+    begun = turn.census.existing + turn.census.failed > 0 or healing.coordinator_exists(turn.record, turn.seen)
+    return begun and not refused
+
+
+def what_exists(turn: Turn) -> str:
+    """Return in words what stands."""
+    if turn.policy.wrapped:
+        return f"{turn.seen.components.deployed} components are deployed"
+    exists = len(turn.record.slots) - len(turn.census.missing)
+    return f"{exists} of {len(turn.record.slots)} nodes exist"
+
+
+def not_created(turn: Turn) -> Step | None:
+    """Return how the attempt ends because something of it cannot be created, or None while it may still be."""
+    errors = tuple(e for e in turn.seen.create_errors if e.attempt == turn.record.attempt)
+    fatal = next((e for e in errors if e.fatal), None)
+    if fatal is not None:
+        return endings.fail(turn, "CreateFailed", fatal.reason)
+    if errors and clocks.spent(turn.record, "admission") >= turn.policy.admission_grace:
+        return _after_failure_grace(turn.with_record(turn.record.unhealthy("CreateFailed")), "CreateFailed", errors[0].reason)
+    return None
+
+
+def wanted(turn: Turn) -> tuple[Action, ...]:
+    """What must be created or removed so that exactly the wanted nodes and coordinator exist."""
+    record, seen = turn.record, turn.seen
+    if turn.policy.wrapped:
+        missing = seen.components.deployed < seen.components.expected
+        return (CreateComponents(attempt=record.attempt),) if missing else ()
+    actions: list[Action] = []
+    if not healing.coordinator_exists(record, seen):
+        actions.append(CreateCoordinator(attempt=record.attempt, term=record.term))
+    actions.extend(
+        CreateNode(attempt=record.attempt, node=slot.node, incarnation=slot.incarnation)
+        for slot in healing.missing_nodes(record, seen)
+    )
+    return (*healing.strays(record, seen, endings.forceful_grace(turn.policy)), *actions)
+
+
+# --- The checks ------------------------------------------------------------------------------------------------------------
+
+
+def _suspended(turn: Turn) -> Step:
+    return endings.suspend(turn) if turn.suspend else Step(record=turn.record)
+
+
+def _missing_component(turn: Turn) -> Step:
+    components = turn.seen.components
+    if components.deployed >= components.expected:
+        return Step(record=turn.record)
+    gone = components.expected - components.deployed
+    what = (
+        "the job's own folder or ConfigMap is" if not turn.policy.wrapped else f"{gone} of {components.expected} components are"
+    )
+    record = turn.record.unhealthy("MissingComponent")
+    return endings.fail(turn.with_record(record), "MissingComponent", f"{what} gone: deleted from outside")
+
+
+def _failed_component(turn: Turn) -> Step:
+    status = turn.status
+    if status is not None and status.verdict is not None and status.verdict.outcome is Outcome.FAILED:
+        verdict = status.verdict
+        final = verdict.reason in FINAL
+        return endings.reset_or_fail(turn, "FailedComponent", verdict.message, verdict=verdict, final=final)
+    failed = turn.seen.components.failed
+    if not failed:
+        return Step(record=turn.record)
+    return endings.reset_or_fail(turn, "FailedComponent", f"{failed} components failed", final=_terminal(turn))
+
+
+def _success(turn: Turn) -> Step:
+    status, census = turn.status, turn.census
+    if status is not None and status.verdict is not None:
+        return endings.succeed(turn, status.verdict)
+    expected = turn.policy.max_nodes
+    busy = census.pending + census.running + census.failed + census.lost + len(census.missing)
+    if census.succeeded < expected or busy:
+        return Step(record=turn.record)
+    message = f"all {expected} pods ended well"
+    return endings.succeed(turn, Verdict(outcome=Outcome.SUCCEEDED, reason="Completed", message=message))
+
+
+def _coordinator(turn: Turn) -> Step:
+    if turn.policy.wrapped:
+        return Step(record=turn.record)
+    record, ended = healing.replace_coordinator(turn.record, turn.seen, turn.status)
+    if ended is None:
+        return Step(record=record)
+    lost = healing.coordinators_lost(record)
+    if record.silent_terms >= healing.SILENT_TERMS:
+        reason = f"{record.silent_terms} coordinators in a row ended before they spoke; the last: {ended}"
+        return endings.reset_or_fail(turn.with_record(record), "CoordinatorFailed", reason)
+    if lost > healing.COORDINATOR_LIMIT:
+        reason = f"{lost} coordinators ended in this attempt; the last: {ended}"
+        return endings.reset_or_fail(turn.with_record(record), "CoordinatorFailed", reason)
+    return Step(record=record)
+
+
+def _uncreated(turn: Turn) -> Step:
+    """What cannot be created while the job has never been ready decides it; later the graces do."""
+    if turn.record.attempts[-1].ready_at is not None:
+        return Step(record=healing.note_uncreatable(turn.record, turn.seen))
+    step = not_created(turn)
+    return Step(record=turn.record) if step is None else dataclasses.replace(step, settled=True)
+
+
+def _failed_pods(turn: Turn) -> Step:
+    if turn.policy.wrapped:
+        return _tolerate(turn, turn.census.failed, _how(turn.census.ended), final=_terminal(turn))
+    record = healing.note_lost_nodes(turn.record, turn.census, turn.policy)
+    turn = turn.with_record(healing.note_healed(record, turn.status))
+    hopeless = healing.hopeless(turn.record)
+    if turn.policy.profile is Profile.APPWRAPPER:
+        failed = tuple(s for s in turn.record.slots if s.lost_clock is not None)
+        return _tolerate(turn, len(failed), healing.describe_lost(turn.record, failed), final=hopeless is not None)
+    if hopeless is not None:
+        return endings.reset_or_fail(turn, *hopeless, final=True)
+    return rescheduling.reschedule(turn) if turn.policy.profile is Profile.MINDCLUSTER else _replace(turn)
+
+
+def _replace(turn: Turn) -> Step:
+    """The ladder: lost nodes are replaced; too few that live or can come back are tolerated for the failure grace."""
+    record = healing.replace_lost_nodes(turn.record, turn.policy)
+    turn = turn.with_record(record)
+    gone = healing.irreplaceable(record, turn.policy)
+    left = len(record.slots) - len(gone)
+    if left >= turn.policy.min_nodes:
+        step = _tolerate(turn, 0, "")
+        replacement = healing.next_replacement(record, turn.policy)
+        return step if replacement is None else dataclasses.replace(step, deadlines=(*step.deadlines, replacement))
+    why = f"{left} nodes are left of at least {turn.policy.min_nodes}: {healing.describe_lost(record, gone)}"
+    return _tolerate(turn, len(gone), why)
+
+
+def _tolerate(turn: Turn, failed: int, why: str, *, final: bool = False) -> Step:
+    """Failed pods are tolerated for the failure grace; what was found at its end is decided on what is there then."""
+    record = turn.record
+    if not failed:
+        found = record.find(ConditionType.UNHEALTHY)
+        if found is not None and found.value and found.reason == "FoundFailedPods":
+            record = record.with_condition(ConditionType.UNHEALTHY, "FoundNoFailedPods", value=False)
+        return Step(record=record)
+    turn = turn.with_record(record.unhealthy("FoundFailedPods"))
+    step = _after_failure_grace(turn, "FoundFailedPods", why or f"{failed} pods have failed", final=final)
+    return dataclasses.replace(step, settled=True)
+
+
+def _after_failure_grace(turn: Turn, reason: str, why: str, *, final: bool = False) -> Step:
+    record = turn.record
+    at = since(record, ConditionType.UNHEALTHY, value=True) + turn.policy.failure_grace
+    if record.clock < at:
+        return Step(record=record, deadlines=(Deadline(at=at, clock="failure", then=_THEN_RESET),))
+    return endings.reset_or_fail(turn, reason, why, final=final)
+
+
+def _evacuation(turn: Turn) -> Step:
+    flagged = turn.census.flagged
+    if not flagged or turn.policy.profile is Profile.MINDCLUSTER:
+        return Step(record=turn.record)
+    if turn.policy.profile is Profile.APPWRAPPER:
+        where = "; ".join(f"node {n.node} on {n.host or 'an unknown host'}: {n.flagged}" for n in flagged)
+        return endings.reset_or_fail(turn, "AutopilotNoExecute", f"a host was flagged: {where}", cost=0)
+    return Step(record=healing.evacuate(turn.record, flagged))
+
+
+def _ready(turn: Turn) -> Step:
+    if _is_ready(turn):
+        record = clocks.stop(turn.record, "admission", "warm-up", "pending")
+        record = _first_ready(record).with_condition(ConditionType.PODS_READY, "SufficientPodsReady", value=True)
+        record = record.with_condition(ConditionType.UNHEALTHY, "FoundNoFailedPods", value=False)
+        return _watch_pending(turn.with_record(record))
+    record = turn.record
+    if record.condition(ConditionType.PODS_READY):
+        # Another incident: whoever is to come back has the whole of its grace.
+        record = clocks.stop(record, "admission", "warm-up", "pending")
+    record = record.with_condition(ConditionType.PODS_READY, "InsufficientPodsReady", value=False)
+    return _starting(turn.with_record(record))
+
+
+def _first_ready(record: JobRecord) -> JobRecord:
+    *earlier, last = record.attempts
+    if last.ready_at is not None:
+        return record
+    return dataclasses.replace(record, attempts=(*earlier, dataclasses.replace(last, ready_at=record.last_now)))
+
+
+def _is_ready(turn: Turn) -> bool:
+    if turn.policy.profile is Profile.APPWRAPPER or turn.policy.wrapped:
+        return turn.census.running + turn.census.succeeded >= turn.policy.max_nodes
+    return turn.status is not None and turn.status.state is JobState.RUNNING
+
+
+def _watch_pending(turn: Turn) -> Step:
+    if turn.policy.profile is Profile.APPWRAPPER:
+        return Step(record=turn.record)
+    return pending.judge(turn)
+
+
+def _starting(turn: Turn) -> Step:
+    """Judge a job that is not ready: by admission while too few pods exist, else by warm-up, and pending ones by their rule."""
+    census, policy = turn.census, turn.policy
+    appwrapper = policy.profile is Profile.APPWRAPPER or policy.wrapped
+    enough = policy.max_nodes if appwrapper else policy.min_nodes
+    turn = turn.with_record(_tick(turn, waits=not appwrapper and _waits(turn)))
+    waiting = _watch_pending(turn)
+    if waiting.record.phase is not turn.record.phase:
+        return waiting
+    turn = turn.with_record(waiting.record)
+    clock, grace = ("warm-up", policy.warmup_grace) if census.existing >= enough else ("admission", policy.admission_grace)
+    timer = clocks.find(turn.record, clock)
+    left = over(turn.record, clock, grace, "the job is unhealthy; the failure grace begins")
+    if left is not None or (timer is not None and timer.since is None):
+        return dataclasses.replace(waiting, deadlines=(*waiting.deadlines, *_given(left)))
+    turn = turn.with_record(turn.record.unhealthy("InsufficientPodsReady"))
+    why = f"{census.running} of {enough} nodes run: not ready within the {clock} grace of {grace:g} s"
+    step = _after_failure_grace(turn, "InsufficientPodsReady", why)
+    return dataclasses.replace(step, deadlines=(*waiting.deadlines, *step.deadlines))
+
+
+def _waits(turn: Turn) -> bool:
+    """Too few nodes run because others are pending: there is nothing yet that could warm up."""
+    census = turn.census
+    return census.oldest_pending is not None and census.running + census.succeeded < turn.policy.min_nodes
+
+
+def _tick(turn: Turn, *, waits: bool) -> JobRecord:
+    """Let admission and warm-up run, or stand still: for quota both, and warm-up while too few nodes run to warm up."""
+    record = clocks.run(clocks.run(turn.record, "admission"), "warm-up")
+    if turn.census.gated:
+        return clocks.pause(clocks.pause(record, "admission"), "warm-up")
+    return clocks.pause(record, "warm-up") if waits else record
+
+
+def _given(deadline: Deadline | None) -> tuple[Deadline, ...]:
+    return () if deadline is None else (deadline,)
+
+
+def _budgets(turn: Turn) -> Step:
+    return Step(record=refilled(turn.record, turn.policy, turn.status))
+
+
+def _terminal(turn: Turn) -> bool:
+    """Return whether a failed pod's exit code allows no retry; one whose code nobody knows never does that."""
+    policy = turn.policy
+    codes = {code for node in turn.census.ended if node.state is NodeState.FAILED for code in exit_codes(node) if code}
+    listed = any(code in policy.terminal_exit_codes for code in codes)
+    return listed or (bool(policy.retryable_exit_codes) and any(code not in policy.retryable_exit_codes for code in codes))
+
+
+def _how(ended: Iterable[NodeSeen]) -> str:
+    failed = (node for node in ended if node.state is not NodeState.SUCCEEDED)
+    return "; ".join(f"pod {node.node} {healing.how_it_ended(node)}" for node in failed)
+
+
+#: The checks of a running attempt, in this order. A component that is missing goes before everything but suspension.
+CHECKS: tuple[Callable[[Turn], Step], ...] = (
+    _suspended,
+    _missing_component,
+    _failed_component,
+    _success,
+    _coordinator,
+    _uncreated,
+    _failed_pods,
+    _evacuation,
+    _ready,
+    _budgets,
+)

@@ -1,0 +1,204 @@
+"""`rallypoint simulate`: what a policy would have done with a written trace."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rallypoint.cli.document import json_text
+from rallypoint.cli.options import Commands, add_command
+from rallypoint.supervision.actions import (
+    Action,
+    CreateComponents,
+    CreateCoordinator,
+    CreateNode,
+    Purge,
+    RemoveComponents,
+    RemoveCoordinator,
+    RemoveNode,
+)
+from rallypoint.supervision.simulation import Frame, simulate
+from rallypoint.wire.codec import to_json
+
+if TYPE_CHECKING:
+    from rallypoint.cli.policyfile import PolicyRead
+    from rallypoint.supervision.policy import Policy
+
+__all__ = ["add", "frame_document", "frame_lines", "run"]
+
+_DESCRIPTION = """\
+Run a written trace of what is seen through the supervisor's core, and show what it
+would do: phases, conditions, retries, clocks and actions at each time. Nothing is
+started. POLICY is a job file, or a file of policy fields or AppWrapper annotations;
+TRACE is a list of observations (docs/supervision.md tells both formats).
+"""
+
+#: Width of the column of times.
+_TIME = 9
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(commands, "simulate", "try grace periods on a written trace", _DESCRIPTION)
+    parser.add_argument("policy", metavar="POLICY", type=Path, help="job file or policy file, YAML or JSON")
+    parser.add_argument("trace", metavar="TRACE", type=Path, help="trace, YAML or JSON")
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="put VALUE in the place of a field of POLICY: --set failure_grace=5m; may be repeated",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--verbose", "-v", action="store_true", help="show every condition, clock and line of history")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the frames; 1 when one of them broke a promise of the core."""
+    from rallypoint.cli.policyfile import edit, read_policy, read_trace_file  # noqa: PLC0415  pydantic is slow to import
+
+    read = read_policy(args.policy, settings=args.settings)
+    frames = simulate(read.policy, read_trace_file(args.trace), edit=edit)
+    if args.json:
+        print(json_text(_document(read, frames)))
+    else:
+        print("\n".join(frame_lines(read.policy, frames, warnings=read.warnings, verbose=args.verbose)))
+    return 1 if any(frame.violations for frame in frames) else 0
+
+
+# --- For programs ----------------------------------------------------------------------------------------------------------
+
+
+def _document(read: PolicyRead, frames: tuple[Frame, ...]) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "policy": to_json(read.policy),
+        "warnings": list(read.warnings),
+        "frames": [frame_document(frame) for frame in frames],
+    }
+
+
+def frame_document(frame: Frame) -> dict[str, Any]:
+    """Return a frame as JSON values; every time is in the trace's seconds."""
+    return {
+        "at": frame.at,
+        "step": frame.step,
+        "note": frame.note,
+        "phase": frame.phase.value,
+        "phases": [phase.value for phase in frame.phases],
+        "attempt": frame.attempt,
+        "retries": frame.retries,
+        "conditions": {
+            name: {"value": c.value, "reason": c.reason, "since": c.at} for name, c in sorted(frame.conditions.items())
+        },
+        "deadlines": [{"at": frame.due(d), "clock": d.clock, "then": d.then} for d in frame.deadlines],
+        "wake_at": frame.wake_at,
+        "actions": [{"action": type(action).__name__, **to_json(action)} for action in frame.actions],
+        "events": [{"kind": event.kind, "detail": event.detail} for event in frame.events],
+        "verdict": to_json(frame.verdict),
+        "done": frame.done,
+        "purged": frame.purged,
+        "violations": list(frame.violations),
+    }
+
+
+# --- For people ------------------------------------------------------------------------------------------------------------
+
+
+def frame_lines(
+    policy: Policy, frames: Iterable[Frame], *, warnings: Iterable[str] = (), verbose: bool = False
+) -> Iterator[str]:
+    """Yield the frames as people read them: what changed at each time, what was asked for, and which clock ends next."""
+    yield from _policy_lines(policy)
+    yield from (f"warning: {warning}" for warning in warnings)
+    told: dict[str, str] = {}
+    for frame in frames:
+        yield ""
+        yield f"{_seconds(frame.at):>{_TIME}}  {_headline(frame, policy)}"
+        conditions = {name: f"{c.value} {c.reason}" for name, c in frame.conditions.items()}
+        changed = {name: text for name, text in conditions.items() if verbose or told.get(name) != text}
+        told = conditions
+        for line in _details(frame, changed, verbose=verbose):
+            yield f"{'':>{_TIME}}  {line}"
+
+
+def _policy_lines(policy: Policy) -> Iterator[str]:
+    low, high = policy.min_nodes, policy.max_nodes
+    world = str(high) if low == high else f"{low}:{high}"
+    makers = "made by wrapped components" if policy.wrapped else "made by the supervisor"
+    yield f"policy   profile {policy.profile.value}, {world} nodes {makers}, {policy.retry_limit} retries"
+    from rallypoint.job.duration import format_duration  # noqa: PLC0415  as above
+
+    graces = (
+        ("admission", policy.admission_grace),
+        ("warm-up", policy.warmup_grace),
+        ("failure", policy.failure_grace),
+        ("retry pause", policy.retry_pause),
+        ("forceful deletion", policy.forceful_deletion_grace),
+    )
+    yield "periods  " + ", ".join(f"{name} {format_duration(seconds)}" for name, seconds in graces)
+
+
+def _headline(frame: Frame, policy: Policy) -> str:
+    phases = " -> ".join(phase.value for phase in frame.phases) or frame.phase.value or "Submitted"
+    note = f"   # {frame.note}" if frame.note else ""
+    return f"{phases}   attempt {frame.attempt}, {frame.retries} of {policy.retry_limit} retries{note}"
+
+
+def _details(frame: Frame, changed: dict[str, str], *, verbose: bool) -> Iterator[str]:
+    yield from (f"is    {name} {text}" for name, text in sorted(changed.items()))
+    if verbose:
+        yield from (f"event {event.kind}: {event.detail}" for event in frame.events)
+    else:
+        yield from (f"why   {event.detail}" for event in frame.events if event.kind in _TOLD)
+    yield from (f"asks  {line}" for line in _asked(frame.actions))
+    for deadline in frame.deadlines if verbose else frame.deadlines[:1]:
+        yield f"next  at {_seconds(frame.due(deadline))} ({deadline.clock}): {deadline.then}"
+    if frame.purged:
+        yield "end   the record is removed: nothing of the job is left"
+    elif frame.done:
+        yield "end   nothing is left to supervise"
+    yield from (f"WRONG {violation}" for violation in frame.violations)
+
+
+#: Lines of history that say why a phase was left.
+_TOLD = ("resetting", "failed", "succeeded", "node-lost", "node-replaced", "coordinator-lost", "pending-timeout")
+
+
+def _asked(actions: tuple[Action, ...]) -> Iterator[str]:
+    """Yield what was asked for, a line for each kind of action."""
+    for kind, words in _WORDS.items():
+        mine = [action for action in actions if type(action) is kind]
+        forced = [a for a in mine if isinstance(a, (RemoveNode, RemoveCoordinator, RemoveComponents)) and a.force]
+        gently = [a for a in mine if a not in forced]
+        for which, how in ((gently, ""), (forced, " by force")):
+            if which:
+                names = ", ".join(filter(None, map(_name, which)))
+                yield f"{words}{f' {names}' if names else ''}{how}"
+
+
+_WORDS: dict[type, str] = {
+    CreateComponents: "create the components of attempt",
+    CreateCoordinator: "create coordinator, term",
+    CreateNode: "create nodes",
+    RemoveNode: "remove nodes",
+    RemoveCoordinator: "remove coordinator, term",
+    RemoveComponents: "remove the components",
+    Purge: "remove the record",
+}
+
+
+def _name(action: Action) -> str:
+    if isinstance(action, (CreateNode, RemoveNode)):
+        return f"{action.node}" if action.incarnation == 1 else f"{action.node} (incarnation {action.incarnation})"
+    if isinstance(action, (CreateCoordinator, RemoveCoordinator)):
+        return str(action.term)
+    return str(action.attempt) if isinstance(action, CreateComponents) else ""
+
+
+def _seconds(at: float) -> str:
+    return f"{round(at, 3):g} s" if at < 1e6 else f"{round(at)} s"

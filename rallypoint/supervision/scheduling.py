@@ -48,6 +48,9 @@ _MASTER = 0
 _ON, _GRACE, _FORCE = "on", "grace", "force"
 _HANDLED = frozenset({_GRACE, _FORCE})
 
+#: They need the time that a graceful deletion gives. The world may shrink, and a last checkpoint be saved, without.
+_NEED_GRACE = frozenset({Strategy.RETRY, Strategy.RECOVER_IN_PLACE, Strategy.RECOVER})
+
 
 class FaultReason(str, enum.Enum):
     """Why a pod is faulty, as the scheduler tells faults apart."""
@@ -321,10 +324,7 @@ def admission(settings: Scheduling) -> Admission:
         return Admission(allowed=False, code=NOT_REGISTERED, reason=reason)
     if settings.graceful_tolerance:
         return Admission(allowed=False, reason="graceful fault tolerance is on, too: the whole job is rescheduled instead")
-    if settings.fault_scheduling == _FORCE:
-        return Admission(allowed=False, reason="fault-scheduling is force: faulty pods are deleted at once; it must be grace")
     if settings.fault_scheduling != _GRACE:
-        refused = frozenset({Strategy.RECOVER})
-        reason = "fault-scheduling is off, so that nobody replaces a pod; recover asks for grace"
-        return Admission(allowed=True, refused=refused, reason=reason)
+        reason = f"fault-scheduling is {settings.fault_scheduling or 'not set'}; recovery of single processes needs grace"
+        return Admission(allowed=True, refused=_NEED_GRACE, reason=reason)
     return Admission(allowed=True)

@@ -277,7 +277,8 @@ def _words(words: Iterable[_Word | str], kind: type[_Word], name: str) -> frozen
 
 def faulty_ranks(faults: Iterable[Fault], per_pod: int, staying: Iterable[int] = ()) -> tuple[int, ...]:
     """Return every rank that a fault takes along: all of its pod, but of a pod in `staying` (in place) the rank alone."""
-    kept, ranks = frozenset(staying), set()
+    kept = frozenset(staying)
+    ranks: set[int] = set()
     for fault in faults:
         pod = fault.rank // per_pod
         ranks.update([fault.rank] if pod in kept else range(pod * per_pod, (pod + 1) * per_pod))

@@ -31,6 +31,7 @@ BOTH = dataclasses.replace(POD, process_recover="on", recover_strategy=("recover
 PAUSED = dataclasses.replace(PROCESS, process_recover="pause")
 TOLERANT = dataclasses.replace(BOTH, graceful_tolerance=True)
 STUBBORN = dataclasses.replace(GRACE, never_upgrade=True)
+NEED_GRACE = (Strategy.RETRY, Strategy.RECOVER_IN_PLACE, Strategy.RECOVER)
 THRICE = dataclasses.replace(POD, fault_retry_times=3)
 
 
@@ -256,7 +257,7 @@ def test_the_deadlines_tell_when_time_alone_acts():
     ],
 )
 def test_process_level_recovery_acts_only_where_it_is_let(settings, allowed, code, refused):
-    """It needs the label on, no graceful tolerance, no forced deletion, and for recover somebody who replaces the pod."""
+    """It needs the label on and no graceful tolerance; what recovers single processes needs graceful scheduling, too."""
     answer = admission(settings)
 
     assert (answer.allowed, answer.code, answer.refused) == (allowed, code, frozenset(refused))

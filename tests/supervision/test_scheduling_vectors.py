@@ -250,10 +250,8 @@ def test_the_deadlines_tell_when_time_alone_acts():
         pytest.param(PAUSED, False, NOT_REGISTERED, (), id="V13"),
         pytest.param(dataclasses.replace(PROCESS, process_recover="off"), False, NOT_REGISTERED, (), id="off"),
         pytest.param(TOLERANT, False, 0, (), id="V12"),
-        pytest.param(dataclasses.replace(PROCESS, fault_scheduling="force"), False, 0, (), id="force"),
-        pytest.param(
-            dataclasses.replace(PROCESS, fault_scheduling="off"), True, 0, (Strategy.RECOVER,), id="nobody-replaces-pods"
-        ),
+        pytest.param(dataclasses.replace(PROCESS, fault_scheduling="force"), True, 0, NEED_GRACE, id="force"),
+        pytest.param(dataclasses.replace(PROCESS, fault_scheduling="off"), True, 0, NEED_GRACE, id="scheduling-is-off"),
     ],
 )
 def test_process_level_recovery_acts_only_where_it_is_let(settings, allowed, code, refused):

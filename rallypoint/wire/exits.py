@@ -15,4 +15,5 @@ class Exit(enum.IntEnum):
     USAGE = 2  #: wrong arguments
     STALE = 3  #: it belongs to the past: replaced, reset, or of a lower term
     LOST_CONTACT = 4  #: it reached no coordinator for `fence_timeout` and stopped its workers
+    ELSEWHERE = 5  #: the verdict on one of its workers was that another node must try: it left to be replaced
     CONFIG = 78  #: it cannot work as it is (port in use, folder not writable, disk full); trying again will not help

@@ -180,7 +180,7 @@ def merge_incidents(old: Iterable[Incident], new: Iterable[Incident]) -> tuple[I
 def _join(known: Incident, told: Incident) -> Incident:
     # The supervisor and the coordinator both see a lost node: each knows a part of it, and the dearer rung is what it cost.
     rungs = list(Rung)
-    judged = told if _knows_better(told, known) else known
+    judged = told if _judged(told) > _judged(known) else known
     return dataclasses.replace(
         known,
         # That it was free (somebody was preempted, say) is known to one of the two only, and it is not charged then.
@@ -199,9 +199,10 @@ def _join(known: Incident, told: Incident) -> Incident:
     )
 
 
-def _knows_better(told: Incident, known: Incident) -> bool:
-    """Return whether `told` has the verdict: that a node is gone is what is said for want of anything better."""
-    return told.kind is not None and known.kind in (None, FaultKind.NODE_LOST)
+def _judged(incident: Incident) -> tuple[bool, bool, bool]:
+    """Rank how much is known of an end: that a node is gone is what is said for want of anything better."""
+    kind = incident.kind
+    return kind not in (None, FaultKind.NODE_LOST), incident.answer is not None, kind is not None
 
 
 def _sharper(known: Culprit | None, told: Culprit | None) -> Culprit | None:

@@ -2,59 +2,139 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+from rallypoint.job.mindcluster import scheduling
 from rallypoint.job.model import ElasticJob
+from rallypoint.job.policies import BudgetRefill
 from rallypoint.job.role import Role
-from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.incident import Answer
+from rallypoint.wire.plan import EndRule, Entry, OrphanPolicy, Plan, Profile, Refill
 
 __all__ = ["compile_plan", "digest"]
 
 _DIGITS = 16
+#: Fields that jobs of earlier versions had not.
+_LATER: Mapping[str, tuple[str, ...]] = {
+    "fault_tolerance": (
+        *("deletion_on_failure_grace_period", "success_ttl", "no_progress_limit", "lease"),
+        *("pending_timeout", "pending_fail_strategy"),
+    ),
+    "recovery": ("max_hangs", "refill"),
+    "health": ("monitor_interval",),
+}
 _STREAMS = {"none": 0, "stdout": 1, "stderr": 2, "both": 3}
 
 
-def compile_plan(job: ElasticJob) -> tuple[Plan, ...]:
-    """Return one plan for each role, in the job's order; all carry the digest of the whole job."""
-    shared = {"name": job.name, "digest": digest(job), **_supervision(job), **_agents(job)}
+def compile_plan(job: ElasticJob, *, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> tuple[Plan, ...]:
+    """Return one plan for each role, in the job's order; all carry the digest of the whole job.
+
+    `orphan_policy` is that of the one who submits, for a job that names none itself; it is no part of the spec.
+    """
+    own = job.fault_tolerance.orphan_policy
+    shared = {
+        "name": job.name,
+        "digest": digest(job),
+        "orphan_policy": orphan_policy if own is None else OrphanPolicy(own),
+        **_supervision(job),
+        **_verdicts(job),
+        **_budgets(job),
+        **_agents(job),
+    }
     return tuple(Plan(**shared, **_role(role)) for role in job.roles)
 
 
 def digest(job: ElasticJob) -> str:
     """Return 16 hexadecimal digits that name the spec; jobs that differ in nothing but their name have equal ones."""
-    document = {key: value for key, value in job.to_document().items() if key != "name"}
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    text = json.dumps(_spec(job), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
+def _spec(job: ElasticJob) -> dict[str, Any]:
+    """Return the job's document without its name, and without later fields that only say what goes without saying.
+
+    So a job has the digest that it had before there were these fields, and one that runs is adopted after an upgrade.
+    """
+    document, bare = job.to_document(), _bare()
+    usual = {"name"} | ({"profile"} if document["profile"] == bare["profile"] else set())
+    spec = {key: value for key, value in document.items() if key not in usual}
+    for block, keys in _LATER.items():
+        spec[block] = {k: value for k, value in spec[block].items() if k not in keys or value != bare[block][k]}
+    return spec
+
+
+@functools.cache
+def _bare() -> dict[str, Any]:
+    return ElasticJob.model_validate({"name": "bare", "entrypoint": "bare"}).to_document()
+
+
 def _supervision(job: ElasticJob) -> dict[str, Any]:
-    tolerance, recovery = job.fault_tolerance, job.recovery
+    tolerance = job.fault_tolerance
     return {
-        "retry_limit": tolerance.retry_limit,
+        "profile": job.profile,
+        "scheduling": scheduling(job.mindcluster) if job.profile is Profile.MINDCLUSTER else None,
         "admission_grace": tolerance.admission_grace_period,
         "warmup_grace": tolerance.warmup_grace_period,
         "failure_grace": tolerance.failure_grace_period,
         "retry_pause": tolerance.retry_pause_period,
         "forceful_deletion_grace": tolerance.forceful_deletion_grace_period,
+        "deletion_on_failure_grace": tolerance.deletion_on_failure_grace_period,
+        "success_ttl": tolerance.success_ttl,
+        "pending_timeout": tolerance.pending_timeout,
+        "pending_fail_strategy": tolerance.pending_fail_strategy,
+        "lease": tolerance.lease,
+    }
+
+
+def _verdicts(job: ElasticJob) -> dict[str, Any]:
+    tolerance = job.fault_tolerance
+    return {
+        "terminal_exit_codes": tolerance.terminal_exit_codes,
+        "retryable_exit_codes": tolerance.retryable_exit_codes,
+        "failover_extension": tolerance.dynamic_failover_extension,
+        "end_rules": tuple(
+            EndRule(exit_codes=rule.exit_codes, signals=rule.signals, log_pattern=rule.log_pattern, answer=Answer(rule.answer))
+            for rule in tolerance.rules
+        ),
+    }
+
+
+def _budgets(job: ElasticJob) -> dict[str, Any]:
+    recovery, refill = job.recovery, job.recovery.refill
+    return {
+        "retry_limit": job.fault_tolerance.retry_limit,
+        "no_progress_limit": job.fault_tolerance.no_progress_limit,
         "max_restarts": recovery.max_restarts,
         "node_replacements": recovery.node_replacements,
-        "replace_delay": recovery.replace_delay,
-        "stop_grace": recovery.stop_grace_period,
+        "max_hangs": recovery.max_hangs,
+        "process_refill": _refill(refill.process),
+        "node_refill": _refill(refill.node),
+        "hang_refill": _refill(refill.hang),
+        "reset_refill": _refill(refill.reset),
     }
+
+
+def _refill(refill: BudgetRefill) -> Refill:
+    return Refill(window=refill.window, healthy_for=refill.healthy_for, on_checkpoint=refill.on_checkpoint)
 
 
 def _agents(job: ElasticJob) -> dict[str, Any]:
     tee = _STREAMS[job.logs.tee]
     return {
+        "replace_delay": job.recovery.replace_delay,
+        "stop_grace": job.recovery.stop_grace_period,
         "join_timeout": job.rendezvous.join_timeout,
         "last_call": job.rendezvous.last_call_timeout,
         "fence_timeout": job.rendezvous.fence_timeout,
         "coordinator_port": job.rendezvous.port,
         "node_lease": job.health.node_lease,
         "report_interval": job.health.report_interval,
+        "monitor_interval": job.health.monitor_interval,
         "log_dir": job.logs.dir,
         # What is shown is captured, too: a culprit's last lines are read from its file.
         "redirects": _STREAMS[job.logs.redirects] | tee,

@@ -7,17 +7,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 from pydantic.functional_validators import ModelWrapValidatorHandler
 from typing_extensions import Self
 
 from rallypoint.job.document import read_document, write_yaml
 from rallypoint.job.errors import JobError
-from rallypoint.job.policies import FaultTolerance, Health, Logs, Model, Recovery, Rendezvous
+from rallypoint.job.mindcluster import MindCluster
+from rallypoint.job.part import Model
+from rallypoint.job.policies import FaultTolerance, Health, Logs, Recovery, Rendezvous
 from rallypoint.job.problems import problems
-from rallypoint.job.role import DEFAULT_ROLE, Role, resolve
+from rallypoint.job.profiles import PROFILE
+from rallypoint.job.role import DEFAULT_ROLE, Role, Texts, resolve
 from rallypoint.job.rules import NAME, Collection, refusal
+from rallypoint.job.settle import settle
 from rallypoint.job.shape import normal
+from rallypoint.wire.plan import Profile
 
 __all__ = ["ElasticJob"]
 
@@ -27,6 +32,9 @@ _ROLES = Collection(
     types=(list, tuple),
     least=1,
 )
+
+#: What a role may have of its own beside what it has from the job.
+_OWN = {"labels", "annotations"}
 
 
 def _different(roles: tuple[Role, ...]) -> tuple[Role, ...]:
@@ -47,6 +55,12 @@ class ElasticJob(Model):
     """Names the job everywhere; names derived from it fit into the 63 characters of Kubernetes."""
     roles: Annotated[tuple[Role, ...], _ROLES, AfterValidator(_different)]
     """What runs. One role may be written short: its fields at the top level, and its name is `trainer`."""
+    profile: Annotated[Profile, PROFILE] = Profile.LADDER
+    """Whose rules hold, and whose defaults. `mindcluster` also where a label or annotation of it is given and no profile is."""
+    labels: Texts = Field(default_factory=dict)
+    """Labels of the job and of all its pods. Those of MindCluster are read, too."""
+    annotations: Texts = Field(default_factory=dict)
+    """Annotations of the job and of all its pods. Those of AppWrapper and MindCluster are read, too."""
     fault_tolerance: FaultTolerance = FaultTolerance()
     """What a supervisor does about the job as a whole."""
     recovery: Recovery = Recovery()
@@ -55,6 +69,8 @@ class ElasticJob(Model):
     """How nodes find each other."""
     health: Health = Health()
     """How the coordinator and the agents know of each other's life."""
+    mindcluster: MindCluster = MindCluster()
+    """What MindCluster's labels and annotations say, and what they cannot say."""
     logs: Logs = Logs()
     """Where the output of each rank goes."""
 
@@ -80,11 +96,22 @@ class ElasticJob(Model):
         Policies are written in full, so that a saved job means the same under other defaults; what is not given is left out.
         """
         document = _given(self)
-        if len(self.roles) == 1 and self.roles[0].name == DEFAULT_ROLE:
+        document["roles"] = [self._own(role) for role in self.roles]
+        if self.profile is not Profile.MINDCLUSTER:
+            del document["mindcluster"]
+        if len(self.roles) == 1 and self.roles[0].name == DEFAULT_ROLE and not _OWN & document["roles"][0].keys():
             (role,) = document.pop("roles")
             short = {key: value for key, value in role.items() if key != "name"}
             return {"name": document.pop("name"), **short, **document}
         return document
+
+    def _own(self, role: Role) -> dict[str, Any]:
+        """Return the document of a role, without the labels and annotations that it has from the job."""
+        inherited = {name: getattr(self, name) for name in _OWN}
+        own = {
+            name: {key: text for key, text in getattr(role, name).items() if inherited[name].get(key) != text} for name in _OWN
+        }
+        return _given(role.model_copy(update=own))
 
     def to_yaml(self) -> str:
         """Return the canonical document as YAML."""
@@ -101,9 +128,13 @@ class ElasticJob(Model):
             return handler(data)
         document, shape = normal(data)
         try:
-            return handler(document)
+            job = handler(document)
         except ValidationError as error:
             raise JobError(problems(error, root=ElasticJob, shape=shape)) from None
+        for name, value in settle(job, shape.place).items():
+            # In place: pydantic's constructor keeps the object that it has begun, whatever a validator returns.
+            object.__setattr__(job, name, value)
+        return job
 
 
 def _given(model: BaseModel) -> dict[str, Any]:
@@ -111,7 +142,9 @@ def _given(model: BaseModel) -> dict[str, Any]:
     plain: Mapping[str, Any] = model.model_dump(mode="json")
     values = {name: _plain(getattr(model, name), plain[name]) for name in type(model).model_fields}
     # By length: an empty mapping inside of a pod's field (`emptyDir: {}`) is content and stays.
-    return {name: value for name, value in values.items() if not hasattr(value, "__len__") or len(value)}
+    return {
+        name: value for name, value in values.items() if value is not None and (not hasattr(value, "__len__") or len(value))
+    }
 
 
 def _plain(value: Any, dumped: Any) -> Any:

@@ -1,31 +1,50 @@
-"""The policy blocks of a job. Every field takes effect: it is carried into the plan that agents and supervisors read."""
+"""The policy blocks of a job. Every field takes effect: it is carried into the plan that agents and supervisors read.
+
+The defaults here are those of the profile `ladder`; what other profiles set instead stands in profiles.py.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import model_validator
 from typing_extensions import Self
 
 from rallypoint.job.duration import format_duration
-from rallypoint.job.rules import PATH, choice, duration, refusal, whole
+from rallypoint.job.endings import CODES, EndingRule
+from rallypoint.job.part import Model
+from rallypoint.job.rules import FLAG, LIST, PATH, Rule, choice, duration, one_of, refusal, whole
+from rallypoint.job.values import RefusedError, read_text
+from rallypoint.wire.plan import OrphanPolicy
 
-__all__ = ["FaultTolerance", "Health", "Logs", "Model", "Recovery", "Rendezvous"]
+__all__ = ["BudgetRefill", "FaultTolerance", "Health", "Logs", "Recovery", "Refills", "Rendezvous"]
 
 _GRACE = duration(most=86400.0)
 _PERIOD = duration()
 _TIMEOUT = duration(positive=True)
 _STREAMS = choice("none", "stdout", "stderr", "both")
+_ALIAS, _ALIASED = "relaunch_on_worker_failure", "node_replacements"
 
 
-class Model(BaseModel):
-    """A frozen part of a job; a key that it does not know is an error."""
+def _read_extension(value: object) -> str:
+    text = read_text(value)
+    if not text or re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*::[^\W\d]\w*", text):
+        return text
+    raise RefusedError
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+_EXTENSION = Rule(
+    kind="module::Class",
+    allowed="module::Class, with a dotted module and the name of a class in it",
+    read=_read_extension,
+    schema={"type": "string", "pattern": "^([^:\\s]+::[^:\\s]+)?$"},
+)
 
 
 class FaultTolerance(Model):
-    """What a supervisor does about the job as a whole; the periods are AppWrapper's, from 0s to 24h."""
+    """What a supervisor does about the job as a whole; grace periods and pauses are AppWrapper's, from 0s to 24h."""
 
     retry_limit: Annotated[int, whole(0, 100, unit="resets")] = 3
     """How often the whole job is reset and tried again; `retry_limit + 1` attempts at the most."""
@@ -39,6 +58,52 @@ class FaultTolerance(Model):
     """Pause between the end of deletion and the next attempt."""
     forceful_deletion_grace_period: Annotated[float, _GRACE] = 600.0
     """A deletion that is not finished by then is forced."""
+    deletion_on_failure_grace_period: Annotated[float, _GRACE] = 0.0
+    """How long the nodes of a job that failed are kept for debugging."""
+    success_ttl: Annotated[float, _TIMEOUT] = 604800.0
+    """What is left of a job that succeeded is deleted so long after its success."""
+    terminal_exit_codes: Annotated[tuple[int, ...], CODES] = ()
+    """A worker or pod that ends with one of these ends the job without a retry."""
+    retryable_exit_codes: Annotated[tuple[int, ...], CODES] = ()
+    """Where there are any, every other code ends the job without a retry. A code in both lists is terminal."""
+    no_progress_limit: Annotated[int, whole(0, unit="attempts")] = 3
+    """So many attempts in a row without a newer step end the job; 0 is off."""
+    pending_timeout: Annotated[float, _PERIOD] = 900.0
+    """How long a node may stay pending, from when the first pending one exists; judged as `pending_fail_strategy` says."""
+    pending_fail_strategy: Annotated[int, one_of(-1, 0, 1, 2)] = 1
+    """What nodes pending beyond `pending_timeout` do: -1 no check, 0 a warning, 1 fail the job below MIN, 2 fail it anyway."""
+    rules: Annotated[tuple[EndingRule, ...], LIST] = ()
+    """Your own answers to ends, asked in their order and before all others."""
+    dynamic_failover_extension: Annotated[str, _EXTENSION] = ""
+    """A class in the training image that is asked first after each failure of a worker."""
+    lease: Annotated[float, _TIMEOUT] = 3600.0
+    """A job that nobody has supervised for so long does what its `orphan_policy` says."""
+    orphan_policy: Annotated[str | None, choice(*(policy.value for policy in OrphanPolicy))] = None
+    """`continue`, or `stop`: save and end. Without it whoever submits decides: the CLI continues, an Airflow task stops."""
+
+
+class BudgetRefill(Model):
+    """When the faults that a budget has paid for stop to count. All off is for life."""
+
+    window: Annotated[float, _PERIOD] = 0.0
+    """Only faults of so long ago count; 0s counts all."""
+    healthy_for: Annotated[float, _PERIOD] = 0.0
+    """After so long a time of healthy progress nothing before it counts; 0s is off."""
+    on_checkpoint: Annotated[bool, FLAG] = False
+    """Nothing before a newer checkpoint counts."""
+
+
+class Refills(Model):
+    """When each budget is refilled."""
+
+    process: BudgetRefill = BudgetRefill()
+    """That of `max_restarts`."""
+    node: BudgetRefill = BudgetRefill()
+    """That of `node_replacements`."""
+    hang: BudgetRefill = BudgetRefill()
+    """That of `max_hangs`."""
+    reset: BudgetRefill = BudgetRefill()
+    """That of `fault_tolerance.retry_limit`."""
 
 
 class Recovery(Model):
@@ -47,11 +112,26 @@ class Recovery(Model):
     max_restarts: Annotated[int, whole(0, unit="restarts")] = 3
     """How often workers are restarted for process faults."""
     node_replacements: Annotated[int, whole(0, unit="replacements")] = 3
-    """How often the node of one slot is replaced (DLRover: `relaunch_on_worker_failure`)."""
+    """How often the node of one slot is replaced. DLRover's `relaunch_on_worker_failure` is another name of it."""
+    max_hangs: Annotated[int, whole(0, unit="restarts")] = 3
+    """How often hangs are answered by a restart."""
     replace_delay: Annotated[float, _PERIOD] = 0.0
     """Pause before a lost node is replaced."""
     stop_grace_period: Annotated[float, _PERIOD] = 10.0
     """From TERM to KILL when workers are stopped."""
+    refill: Refills = Refills()
+    """When the faults of each budget stop to count; by default never."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _know_the_other_name(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or _ALIAS not in data:
+            return data
+        rest = {key: value for key, value in data.items() if key != _ALIAS}
+        if _ALIASED in rest and str(rest[_ALIASED]) != str(data[_ALIAS]):
+            allowed = f"the same as {_ALIASED} ({rest[_ALIASED]}), which it is another name of; give one of them"
+            raise refusal(allowed, at=_ALIAS, value=data[_ALIAS])
+        return {_ALIASED: data[_ALIAS], **rest}
 
 
 class Rendezvous(Model):
@@ -74,6 +154,8 @@ class Health(Model):
     """An agent that says nothing for this long is lost."""
     report_interval: Annotated[float, _TIMEOUT] = 1.0
     """Period of an agent's reports while nothing happens; less than half of `node_lease`."""
+    monitor_interval: Annotated[float, _TIMEOUT] = 1.0
+    """Period of the agents' health checks; a worker that ends is noticed at once, whatever this is."""
 
     @model_validator(mode="after")
     def _two_reports_fit_into_a_lease(self) -> Self:

@@ -9,8 +9,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from rallypoint.job.endings import EndingRule
+from rallypoint.job.mindcluster import MindCluster
 from rallypoint.job.model import ElasticJob
-from rallypoint.job.policies import FaultTolerance, Health, Logs, Recovery, Rendezvous
+from rallypoint.job.policies import BudgetRefill, FaultTolerance, Health, Logs, Recovery, Refills, Rendezvous
 from rallypoint.job.role import Resources, Role
 from rallypoint.job.rules import rule_of
 
@@ -61,9 +63,13 @@ _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("A role", Role),
     ("resources", Resources),
     ("fault_tolerance", FaultTolerance),
+    ("rules", EndingRule),
     ("recovery", Recovery),
+    ("refill", Refills),
+    ("a refill", BudgetRefill),
     ("rendezvous", Rendezvous),
     ("health", Health),
+    ("mindcluster", MindCluster),
     ("logs", Logs),
 )
 

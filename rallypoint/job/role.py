@@ -10,11 +10,13 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from rallypoint.job.policies import Model
+from rallypoint.job.part import Model
 from rallypoint.job.rules import (
     ARGUMENT,
     CONTAINER,
     ENTRYPOINT,
+    LIST,
+    MAPPING,
     NAME,
     NODES,
     PATH,
@@ -23,25 +25,21 @@ from rallypoint.job.rules import (
     SCALAR,
     VARIABLE,
     WORD,
-    Collection,
     refusal,
     whole,
 )
 from rallypoint.job.values import Entrypoint, NodeRange, write_nodes
 from rallypoint.wire.plan import Entry
 
-__all__ = ["DEFAULT_ROLE", "Resources", "Role", "resolve"]
+__all__ = ["DEFAULT_ROLE", "Resources", "Role", "Texts", "resolve"]
 
 #: Name of the role that is written short, at the top level of the document.
 DEFAULT_ROLE = "trainer"
 
-_LIST = Collection(kind="list", allowed="a list", types=(list, tuple))
-_MAPPING = Collection(kind="mapping", allowed="a mapping", types=(dict,))
-
-_Texts = Annotated[dict[Annotated[str, WORD], Annotated[str, SCALAR]], _MAPPING]
-_Containers = Annotated[tuple[Annotated[dict[str, Any], CONTAINER], ...], _LIST]
-_Extended = Annotated[dict[Annotated[str, RESOURCE], Annotated[str, QUANTITY]], _MAPPING]
-_Environment = Annotated[dict[Annotated[str, VARIABLE], Annotated[str, SCALAR]], _MAPPING]
+Texts = Annotated[dict[Annotated[str, WORD], Annotated[str, SCALAR]], MAPPING]
+_Containers = Annotated[tuple[Annotated[dict[str, Any], CONTAINER], ...], LIST]
+_Extended = Annotated[dict[Annotated[str, RESOURCE], Annotated[str, QUANTITY]], MAPPING]
+_Environment = Annotated[dict[Annotated[str, VARIABLE], Annotated[str, SCALAR]], MAPPING]
 
 
 class Resources(Model):
@@ -64,7 +62,7 @@ class Role(Model):
     """Unique within the job; a key of `roles` where that is a mapping."""
     entrypoint: Annotated[Entrypoint, ENTRYPOINT]
     """What each worker runs: `train.py`, `-m pkg.train`, `[bash, -c, ...]` or `{script|module|command: ...}`."""
-    args: Annotated[tuple[Annotated[str, ARGUMENT], ...], _LIST] = ()
+    args: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
     """Arguments; numbers become strings."""
     nodes: Annotated[NodeRange, NODES] = NodeRange(min=1, max=1)
     """How many nodes take part: exactly `N`, or any number from MIN to MAX."""
@@ -82,7 +80,7 @@ class Role(Model):
     """What one node asks for. This and all below is for backends that run pods."""
     image: Annotated[str, WORD] = ""
     """Container image."""
-    node_selector: _Texts = Field(default_factory=dict)
+    node_selector: Texts = Field(default_factory=dict)
     """Labels of the machines that pods may run on."""
     tolerations: _Containers = ()
     """As in a pod's spec."""
@@ -94,14 +92,14 @@ class Role(Model):
     """As in a container's spec."""
     service_account: Annotated[str, WORD] = ""
     """Name of the pods' service account."""
-    image_pull_secrets: Annotated[tuple[Annotated[str, WORD], ...], _LIST] = ()
+    image_pull_secrets: Annotated[tuple[Annotated[str, WORD], ...], LIST] = ()
     """Names of secrets."""
     priority_class: Annotated[str, WORD] = ""
     """Name of the pods' priority class."""
-    labels: _Texts = Field(default_factory=dict)
-    """Added to the pods."""
-    annotations: _Texts = Field(default_factory=dict)
-    """Added to the pods."""
+    labels: Texts = Field(default_factory=dict)
+    """Labels of the pods; those of the job are added."""
+    annotations: Texts = Field(default_factory=dict)
+    """Annotations of the pods; those of the job are added."""
 
     @model_validator(mode="after")
     def _ends_are_multiples_of_the_unit(self) -> Self:

@@ -18,6 +18,7 @@ from rallypoint.job.values import (
     RefusedError,
     read_argument,
     read_entrypoint,
+    read_flag,
     read_nodes,
     read_path,
     read_quantity,
@@ -34,6 +35,9 @@ __all__ = [
     "ARGUMENT",
     "CONTAINER",
     "ENTRYPOINT",
+    "FLAG",
+    "LIST",
+    "MAPPING",
     "NAME",
     "NODES",
     "PATH",
@@ -47,6 +51,7 @@ __all__ = [
     "Rule",
     "choice",
     "duration",
+    "one_of",
     "refusal",
     "rule_of",
     "whole",
@@ -153,24 +158,35 @@ def whole(least: int, most: int | None = None, *, unit: str = "") -> Rule:
     return Rule(kind=allowed.removeprefix("a "), allowed=allowed, read=read, schema={"type": "integer", **bounds}, unit=unit)
 
 
-def duration(*, most: float | None = None, positive: bool = False) -> Rule:
-    """A duration, kept as seconds; at most `most` seconds, and more than zero where `positive`."""
-    lower = "more than 0s" if positive else "0s or more"
-    bounds = lower if most is None else f"from 0s to {format_duration(most)}"
+def one_of(*numbers: int) -> Rule:
+    """One of a few whole numbers."""
+    allowed = f"one of {', '.join(map(str, numbers))}"
+    known = {str(number): number for number in numbers}
+
+    def read(value: Any) -> int:
+        return known[_need(str(read_argument(value)), lambda text: text in known)]
+
+    return Rule(kind=allowed, allowed=allowed, read=read, schema={"enum": list(numbers)})
+
+
+def duration(*, least: float = 0.0, most: float | None = None, positive: bool = False) -> Rule:
+    """A duration, kept as seconds; from `least` to `most` seconds, and more than zero where `positive`."""
+    lower = "more than 0s" if positive else f"{format_duration(least)} or more"
+    bounds = lower if most is None else f"from {format_duration(least)} to {format_duration(most)}"
 
     def read(value: Any) -> float:
         try:
             seconds = parse_duration(value)
         except DurationError as error:
             raise RefusedError from error
-        return _need(seconds, lambda s: (s > 0 or not positive) and (most is None or s <= most))
+        return _need(seconds, lambda s: (s > 0 or not positive) and least <= s and (most is None or s <= most))
 
     return Rule(
         kind=f"duration, {bounds}",
         allowed=f"a duration such as {DURATION_FORMS}, {bounds}",
         read=read,
         write=format_duration,
-        schema={"anyOf": [{"type": "string"}, {"type": "number", "exclusiveMinimum" if positive else "minimum": 0}]},
+        schema={"anyOf": [{"type": "string"}, {"type": "number", "exclusiveMinimum" if positive else "minimum": int(least)}]},
         unit="seconds",
     )
 
@@ -221,11 +237,15 @@ def _read_container(value: Any, depth: int = _DEEPEST) -> Any:
     return value if value is None or isinstance(value, int) else read_text(value)
 
 
+LIST = Collection(kind="list", allowed="a list", types=(list, tuple))
+MAPPING = Collection(kind="mapping", allowed="a mapping", types=(dict,))
+
 _SCALAR_TYPES = ["string", "number", "boolean"]
 
 NAME = _matching(
     _NAME, kind="name", allowed="1 to 52 lower-case letters, digits and '-', with a letter or a digit at both ends"
 )
+FLAG = Rule(kind="true/false", allowed="true or false", read=read_flag, schema={"type": "boolean"})
 WORD = Rule(kind="text", allowed="a string without white space", read=read_word, schema={"type": "string", "pattern": "^\\S+$"})
 PATH = Rule(kind="path", allowed="a path as a string", read=read_path, schema={"type": "string"})
 ARGUMENT = Rule(

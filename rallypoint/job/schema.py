@@ -12,8 +12,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from rallypoint.job.endings import EndingRule
+from rallypoint.job.mindcluster import MindCluster
 from rallypoint.job.model import ElasticJob
-from rallypoint.job.policies import FaultTolerance, Health, Logs, Recovery, Rendezvous
+from rallypoint.job.policies import BudgetRefill, FaultTolerance, Health, Logs, Recovery, Refills, Rendezvous
 from rallypoint.job.reference import reference
 from rallypoint.job.role import Resources, Role
 from rallypoint.job.rules import rule_of
@@ -23,7 +25,19 @@ from rallypoint.wire.status import JobStatus
 
 __all__ = ["job_schema", "references"]
 
-_PARTS = (Role, Resources, FaultTolerance, Recovery, Rendezvous, Health, Logs)
+_PARTS = (
+    Role,
+    Resources,
+    FaultTolerance,
+    EndingRule,
+    Recovery,
+    Refills,
+    BudgetRefill,
+    Rendezvous,
+    Health,
+    MindCluster,
+    Logs,
+)
 _FOLDER = Path("docs/reference")
 
 

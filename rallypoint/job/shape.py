@@ -12,8 +12,8 @@ from rallypoint.job.role import Role
 
 __all__ = ["ROLE_KEYS", "Form", "Shape", "normal"]
 
-#: What a role has at the top level when it is written short.
-ROLE_KEYS = tuple(name for name in Role.model_fields if name != "name")
+#: What a role has at the top level when it is written short; labels and annotations there are the job's.
+ROLE_KEYS = tuple(name for name in Role.model_fields if name not in {"name", "labels", "annotations"})
 
 _ROLES = "roles"
 

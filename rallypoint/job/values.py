@@ -21,6 +21,7 @@ __all__ = [
     "RefusedError",
     "read_argument",
     "read_entrypoint",
+    "read_flag",
     "read_nodes",
     "read_number",
     "read_path",
@@ -68,6 +69,16 @@ def read_whole(value: object) -> int:
         return value
     if isinstance(value, str) and _WHOLE.fullmatch(value):
         return int(value)
+    raise RefusedError
+
+
+def read_flag(value: object) -> bool:
+    """Return a boolean, also from the words `true` and `false` (templates render booleans as text)."""
+    words = {"true": True, "false": False}
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in words:
+        return words[value.lower()]
     raise RefusedError
 
 

@@ -50,12 +50,12 @@ def build_job(document: Mapping[str, Any], fields: Mapping[str, Any], *, name: s
 
 
 def annotate(job: ElasticJob, notes: Mapping[str, str]) -> ElasticJob:
-    """Return the job with annotations on each role.
+    """Return the job with annotations on itself and on each role.
 
     They are part of the spec, so that two tasks that give their jobs one name are refused and never share a job.
     """
     roles = tuple(role.model_copy(update={"annotations": {**role.annotations, **notes}}) for role in job.roles)
-    return job.model_copy(update={"roles": roles})
+    return job.model_copy(update={"annotations": {**job.annotations, **notes}, "roles": roles})
 
 
 def _complete(own: Any, given: Any) -> Any:

@@ -191,7 +191,7 @@ class Plan:
     node_refill: Refill = Refill()
     hang_refill: Refill = Refill()
     reset_refill: Refill = Refill()
-    no_progress_limit: int = 0
+    no_progress_limit: int = 3
     end_rules: tuple[EndRule, ...] = ()
     failover_extension: str = ""
     lease: float = 3600.0

@@ -9,7 +9,8 @@ import pytest
 
 from rallypoint.job import ElasticJob, compile_plan
 from rallypoint.wire.codec import dumps, loads
-from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.incident import Answer
+from rallypoint.wire.plan import EndRule, Entry, OrphanPolicy, Plan, Refill
 
 GOOD: dict[str, Any] = {"name": "digits", "entrypoint": "train.py"}
 
@@ -43,10 +44,33 @@ WHOLE = {
         "failure_grace_period": "4s",
         "retry_pause_period": "5s",
         "forceful_deletion_grace_period": "6s",
+        "deletion_on_failure_grace_period": "7s",
+        "success_ttl": "8d",
+        "terminal_exit_codes": [3, 10],
+        "retryable_exit_codes": "137, 143",
+        "no_progress_limit": 9,
+        "pending_timeout": "10m",
+        "pending_fail_strategy": 2,
+        "rules": [{"exit_code": 17, "signal": "KILL", "log_pattern": "Xid (48|79)", "answer": "retry-elsewhere"}],
+        "dynamic_failover_extension": "pkg.failover::Mine",
+        "lease": "12m",
+        "orphan_policy": "stop",
     },
-    "recovery": {"max_restarts": 7, "node_replacements": 8, "replace_delay": "9s", "stop_grace_period": "10.5s"},
+    "recovery": {
+        "max_restarts": 7,
+        "node_replacements": 8,
+        "max_hangs": 9,
+        "replace_delay": "9s",
+        "stop_grace_period": "10.5s",
+        "refill": {
+            "process": {"window": "1h"},
+            "node": {"healthy_for": "2h"},
+            "hang": {"on_checkpoint": True},
+            "reset": {"window": "3h", "healthy_for": "4h", "on_checkpoint": "true"},
+        },
+    },
     "rendezvous": {"join_timeout": "11s", "last_call_timeout": "12s", "fence_timeout": "13s", "port": 14},
-    "health": {"node_lease": "16s", "report_interval": "2s"},
+    "health": {"node_lease": "16s", "report_interval": "2s", "monitor_interval": "15s"},
     "logs": {"dir": "/logs", "redirects": "none", "tee": "stderr", "tail_lines": 17},
 }
 
@@ -75,8 +99,24 @@ def test_every_field_of_a_job_reaches_its_place_in_the_plan():
         failure_grace=4.0,
         retry_pause=5.0,
         forceful_deletion_grace=6.0,
+        deletion_on_failure_grace=7.0,
+        success_ttl=8 * 86400.0,
+        terminal_exit_codes=(3, 10),
+        retryable_exit_codes=(137, 143),
+        no_progress_limit=9,
+        pending_timeout=600.0,
+        pending_fail_strategy=2,
+        end_rules=(EndRule(exit_codes=(17,), signals=(9,), log_pattern="Xid (48|79)", answer=Answer.RETRY_ELSEWHERE),),
+        failover_extension="pkg.failover::Mine",
+        lease=720.0,
+        orphan_policy=OrphanPolicy.STOP,
         max_restarts=7,
         node_replacements=8,
+        max_hangs=9,
+        process_refill=Refill(window=3600.0),
+        node_refill=Refill(healthy_for=7200.0),
+        hang_refill=Refill(on_checkpoint=True),
+        reset_refill=Refill(window=10800.0, healthy_for=14400.0, on_checkpoint=True),
         replace_delay=9.0,
         stop_grace=10.5,
         join_timeout=11.0,
@@ -85,6 +125,7 @@ def test_every_field_of_a_job_reaches_its_place_in_the_plan():
         coordinator_port=14,
         node_lease=16.0,
         report_interval=2.0,
+        monitor_interval=15.0,
         log_dir="/logs",
         redirects=2,
         tee=2,
@@ -135,11 +176,37 @@ def test_each_role_has_a_plan():
     assert len({plan.digest for plan in plans}) == 1
 
 
-def test_a_plan_travels_as_json():
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"nodes": "1:2", "env": {"A": 1}}, id="a small one"),
+        pytest.param(WHOLE, id="one in which everything is given"),
+        pytest.param({"profile": "mindcluster", "labels": {"fault-scheduling": "force"}}, id="with MindCluster's settings"),
+    ],
+)
+def test_a_plan_travels_as_json(fields):
     """What compile_plan returns is what an agent reads."""
-    plan = plan_of(nodes="1:2", env={"A": 1})
+    plan = plan_of(**fields)
 
     assert loads(Plan, dumps(plan)) == plan
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "submitter", "policy"),
+    [
+        pytest.param({}, OrphanPolicy.CONTINUE, OrphanPolicy.CONTINUE, id="a submitter that continues"),
+        pytest.param({}, OrphanPolicy.STOP, OrphanPolicy.STOP, id="a submitter that stops"),
+        pytest.param({"orphan_policy": "continue"}, OrphanPolicy.STOP, OrphanPolicy.CONTINUE, id="a job that says continue"),
+        pytest.param({"orphan_policy": "stop"}, OrphanPolicy.CONTINUE, OrphanPolicy.STOP, id="a job that says stop"),
+    ],
+)
+def test_the_orphan_policy_is_the_jobs_or_else_the_submitters(tolerance, submitter, policy):
+    """Who submits decides for a job that does not say; the digest, by which jobs are adopted, does not depend on it."""
+    job = ElasticJob(**GOOD, fault_tolerance=tolerance)
+    (plan,) = compile_plan(job, orphan_policy=submitter)
+
+    assert plan.orphan_policy is policy
+    assert plan.digest == compile_plan(job)[0].digest
 
 
 @pytest.mark.parametrize(
@@ -165,6 +232,11 @@ def test_equal_specs_have_equal_digests(same):
         pytest.param({"recovery": {"max_restarts": 4}}, id="policy"),
         pytest.param({"image": "other"}, id="pod field"),
         pytest.param({"workdir": "/x"}, id="workdir"),
+        pytest.param({"profile": "appwrapper"}, id="profile"),
+        pytest.param({"recovery": {"max_hangs": 4}}, id="budget"),
+        pytest.param({"recovery": {"refill": {"reset": {"on_checkpoint": True}}}}, id="refill"),
+        pytest.param({"fault_tolerance": {"lease": "2h"}}, id="lease"),
+        pytest.param({"labels": {"team": "vision"}}, id="label"),
     ],
 )
 def test_other_specs_have_other_digests(other):

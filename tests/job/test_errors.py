@@ -72,11 +72,13 @@ def text_of(document: Any) -> str:
         ),
         pytest.param(
             {"health": {"zzz": 1}},
-            "health.zzz: is not a known key; known here are node_lease, report_interval",
+            "health.zzz: is not a known key; known here are node_lease, report_interval, monitor_interval",
             id="a key that resembles none",
         ),
         pytest.param(
-            {"health": {7: 1}}, "health.7: is not a known key; known here are node_lease, report_interval", id="no text"
+            {"health": {7: 1}},
+            "health.7: is not a known key; known here are node_lease, report_interval, monitor_interval",
+            id="no text",
         ),
         pytest.param(
             {"fault_tolerance": {"retry_pause_period": "5 parsecs"}},
@@ -124,7 +126,7 @@ def text_of(document: Any) -> str:
         pytest.param(
             {"recovery": None},
             "recovery: null is not allowed; "
-            "a mapping with some of max_restarts, node_replacements, replace_delay, stop_grace_period",
+            "a mapping with some of max_restarts, node_replacements, max_hangs, replace_delay, stop_grace_period, refill",
             id="a block left empty",
         ),
         pytest.param({"env": {"A": None}}, f"env.A: null is not allowed; {SCALAR}", id="an environment value left empty"),

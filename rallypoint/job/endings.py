@@ -1,0 +1,155 @@
+"""How a process ended, as a job file names it: exit codes, signals, patterns of its log; and the user's rules about them. Pure.
+
+Signals have Linux' numbers wherever the file is read, since that is where workers run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import model_validator
+from typing_extensions import Self
+
+from rallypoint.job.part import Model
+from rallypoint.job.rules import Rule, choice, refusal
+from rallypoint.job.values import RefusedError, read_text
+from rallypoint.wire.incident import Answer
+
+__all__ = ["CODES", "EndingRule", "read_codes"]
+
+_LAST_CODE, _LAST_SIGNAL = 255, 64
+_WHOLE = re.compile(r"\d{1,9}", re.ASCII)
+_SINGULAR = {"exit_code": "exit_codes", "signal": "signals"}
+
+#: Linux' own numbers (man 7 signal).
+_SIGNALS = {
+    name: number
+    for number, name in enumerate(
+        (
+            *(
+                "HUP",
+                "INT",
+                "QUIT",
+                "ILL",
+                "TRAP",
+                "ABRT",
+                "BUS",
+                "FPE",
+                "KILL",
+                "USR1",
+                "SEGV",
+                "USR2",
+                "PIPE",
+                "ALRM",
+                "TERM",
+            ),
+            *("STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH"),
+            *("IO", "PWR", "SYS"),
+        ),
+        start=1,
+    )
+}
+_NAMES = {number: f"SIG{name}" for name, number in _SIGNALS.items()}
+
+
+def read_codes(value: object) -> tuple[int, ...]:
+    """Return a list of exit codes from 0 to 255, also from text with commas between them; blanks around one are trimmed."""
+    return tuple(_code(item) for item in _items(value))
+
+
+def _items(value: object) -> list[object]:
+    if isinstance(value, str):
+        return [item.strip() for item in read_text(value).split(",")] if value.strip() else []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _code(item: object) -> int:
+    number = _number(item)
+    if number is not None and number <= _LAST_CODE:
+        return number
+    raise RefusedError
+
+
+def _number(item: object) -> int | None:
+    if isinstance(item, bool):
+        return None
+    if isinstance(item, int) and item >= 0:
+        return item
+    return int(item) if isinstance(item, str) and _WHOLE.fullmatch(item.strip()) else None
+
+
+def _read_signals(value: object) -> tuple[int, ...]:
+    return tuple(_signal(item) for item in _items(value))
+
+
+def _signal(item: object) -> int:
+    name = item.strip().upper().removeprefix("SIG") if isinstance(item, str) else ""
+    number = _SIGNALS.get(name, _number(item))
+    if number is not None and 1 <= number <= _LAST_SIGNAL:
+        return number
+    raise RefusedError
+
+
+def _read_pattern(value: object) -> str:
+    text = read_text(value)
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise RefusedError(f"a regular expression as Python's re reads it ({error})") from error
+    return text
+
+
+_CODE_SCHEMA = {"type": ["integer", "string"]}
+_LISTED = {"anyOf": [_CODE_SCHEMA, {"type": "array", "items": _CODE_SCHEMA}]}
+
+CODES = Rule(
+    kind="list of exit codes",
+    allowed=f"exit codes from 0 to {_LAST_CODE}, as a list or as text with commas between them",
+    read=read_codes,
+    write=list,
+    schema=_LISTED,
+)
+_SIGNAL_LIST = Rule(
+    kind="list of signals",
+    allowed=f"signals such as SIGKILL, or their numbers from 1 to {_LAST_SIGNAL}, as a list or as text with commas between them",
+    read=_read_signals,
+    write=lambda numbers: [_NAMES.get(number, number) for number in numbers],
+    schema=_LISTED,
+)
+_PATTERN = Rule(
+    kind="regular expression",
+    allowed="a regular expression as Python's re reads it",
+    read=_read_pattern,
+    schema={"type": "string", "format": "regex"},
+)
+
+
+class EndingRule(Model):
+    """An end that matches all that is given has this answer; the first rule that matches decides, before everything else."""
+
+    exit_codes: Annotated[tuple[int, ...], CODES] = ()
+    """One of these codes ended it. Also written `exit_code`."""
+    signals: Annotated[tuple[int, ...], _SIGNAL_LIST] = ()
+    """One of these signals ended it, by name or number. Also written `signal`."""
+    log_pattern: Annotated[str, _PATTERN] = ""
+    """Searched for in its error and in the tail of its log."""
+    answer: Annotated[str, choice(*(answer.value for answer in Answer))]
+    """`retry-here`: on the same node; `retry-elsewhere`: on another one; `fail-now`: the job ends."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_the_singular(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        for one, many in _SINGULAR.items():
+            if one in data and many in data:
+                raise refusal(f"{one} or {many}, not both", at=one, value=data[one])
+        return {_SINGULAR.get(key, key): value for key, value in data.items()}
+
+    @model_validator(mode="after")
+    def _says_what_it_is_about(self) -> Self:
+        if self.exit_codes or self.signals or self.log_pattern:
+            return self
+        raise refusal("a rule with at least one of exit_codes, signals, log_pattern", value={"answer": self.answer})

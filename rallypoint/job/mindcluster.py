@@ -1,0 +1,158 @@
+"""Ascend MindCluster's labels and annotations of a job, and the block that holds what they say. Pure.
+
+A label sets the field of the block of the same meaning; what neither gives has MindCluster's own default.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from rallypoint.job.part import Model
+from rallypoint.job.rules import FLAG, Rule, choice, duration, whole
+from rallypoint.job.values import RefusedError, read_text
+from rallypoint.wire.plan import Scheduling
+
+__all__ = [
+    "ANNOTATIONS",
+    "LABELS",
+    "PROCESS_LEVEL",
+    "STRATEGIES",
+    "WAIT_VARIABLE",
+    "Key",
+    "MindCluster",
+    "derived",
+    "elastic_wait",
+    "scheduling",
+]
+
+#: The words of recover-strategy, in the order in which MindCluster tries them.
+STRATEGIES = ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit")
+
+#: Those that recover single processes: they need `fault-scheduling: grace`.
+PROCESS_LEVEL = ("retry", "recover-in-place", "recover")
+
+#: Seconds that MindIO waits for the platform; elastic training waits ten less. Only these bounds are taken for a wish.
+WAIT_VARIABLE = "MINDIO_WAIT_MINDX_TIME"
+_WAIT_LEAST, _WAIT_MOST, _WAIT_MARGIN = 10, 3600, 10
+
+
+def _read_strategies(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        words = [word.strip() for word in read_text(value).split(",")] if value.strip() else []
+    elif isinstance(value, (list, tuple)):
+        words = [read_text(word).strip() for word in value]
+    else:
+        raise RefusedError
+    for word in words:
+        if word not in STRATEGIES:
+            raise RefusedError(f"{word!r} is none of {', '.join(STRATEGIES)}, as a list or with commas between them")
+    return tuple(word for word in STRATEGIES if word in words)
+
+
+_STRATEGY = Rule(
+    kind="list of strategies",
+    allowed=f"some of {', '.join(STRATEGIES)}, as a list or with commas between them",
+    read=_read_strategies,
+    write=list,
+    schema={"anyOf": [{"type": "string"}, {"type": "array", "items": {"enum": list(STRATEGIES)}}]},
+)
+_SCHEDULING = choice("grace", "force", "off")
+_RECOVER = choice("on", "pause", "off")
+_RETRIES = whole(0, 32767, unit="restarts")
+_WAIT = duration(least=30.0, most=270.0)
+
+
+class MindCluster(Model):
+    """Settings of the profile `mindcluster`; the job's labels and annotations of MindCluster set them, too."""
+
+    fault_scheduling: Annotated[str, _SCHEDULING] = "off"
+    """Rescheduling deletes pods with `grace` or by `force`, or is `off`. Label `fault-scheduling`."""
+    pod_rescheduling: Annotated[bool, FLAG] = False
+    """Only the faulty pods are replaced. Label `pod-rescheduling`, where `on` alone is true."""
+    process_recover: Annotated[str, _RECOVER] = "off"
+    """Recovery of single processes; `on` where there is a `recover_strategy`. Label `process-recover-enable`."""
+    recover_strategy: Annotated[tuple[str, ...], _STRATEGY] = ()
+    """What may be tried, in any order. Annotation `recover-strategy`."""
+    fault_retry_times: Annotated[int, _RETRIES] = 0
+    """Restarts that the ends of containers may cause; faults of hardware cost none. Label `fault-retry-times`."""
+    wait_reschedule_timeout: Annotated[float, _WAIT] = 270.0
+    """For a replaced pod to run before the next strategy is taken. Annotation `wait-reschedule-timeout`, in seconds."""
+    grace_over_time: Annotated[float, duration(least=2.0, most=3600.0)] = 900.0
+    """A graceful deletion that is not finished by then is forced."""
+    pending_rounds: Annotated[int, whole(1, unit="checks")] = 12
+    """So many checks may find a replaced pod pending; then all pods are rescheduled."""
+    pending_interval: Annotated[float, duration(positive=True)] = 1.0
+    """From one of these checks to the next."""
+    elastic_wait: Annotated[float, duration()] = 20.0
+    """How long elastic-training waits for the lost pod; MINDIO_WAIT_MINDX_TIME less 10s where a role's `env` has it."""
+    graceful_tolerance: Annotated[bool, FLAG] = False
+    """Graceful fault tolerance is in use, which rules out the recovery of single processes: faults reschedule the job."""
+    never_upgrade: Annotated[bool, FLAG] = False
+    """Rescheduling of pods never becomes one of the job. Annotation `huawei.com/recover_policy_path: pod`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """One label or annotation: the `field` that it sets, what is `allowed`, and how its text is read (or `RefusedError`)."""
+
+    field: str
+    allowed: str
+    read: Callable[[str], Any]
+
+
+def _ruled(field: str, rule: Rule) -> Key:
+    return Key(field=field, allowed=rule.allowed, read=rule.read)
+
+
+def _read_wait(text: str) -> float:
+    # MindCluster reads a number and takes its default for anything else: "4m" would mean another thing there.
+    if re.fullmatch(r"\d{1,9}", text, re.ASCII):
+        return float(_WAIT.read(text))
+    raise RefusedError
+
+
+def _read_path(text: str) -> bool:
+    if text == "pod":
+        return True
+    raise RefusedError
+
+
+LABELS: Mapping[str, Key] = {
+    "fault-scheduling": _ruled("fault_scheduling", _SCHEDULING),
+    "pod-rescheduling": Key(field="pod_rescheduling", allowed="on, or anything else for off", read=lambda text: text == "on"),
+    "process-recover-enable": _ruled("process_recover", _RECOVER),
+    "fault-retry-times": _ruled("fault_retry_times", _RETRIES),
+}
+ANNOTATIONS: Mapping[str, Key] = {
+    "recover-strategy": _ruled("recover_strategy", _STRATEGY),
+    "wait-reschedule-timeout": Key(
+        field="wait_reschedule_timeout", allowed="a whole number of seconds from 30 to 270", read=_read_wait
+    ),
+    "huawei.com/recover_policy_path": Key(field="never_upgrade", allowed="pod, or no such annotation", read=_read_path),
+}
+
+
+def derived(block: MindCluster, given: set[str], waits: Iterator[str]) -> dict[str, Any]:
+    """Return the fields that follow from others where they are not `given`; `waits` as for `elastic_wait`."""
+    found: dict[str, Any] = {}
+    if "process_recover" not in given and block.recover_strategy:
+        found["process_recover"] = "on"
+    wait = elastic_wait(waits)
+    if "elastic_wait" not in given and wait is not None:
+        found["elastic_wait"] = wait
+    return found
+
+
+def elastic_wait(texts: Iterator[str]) -> float | None:
+    """Return the longest wait, in seconds, that values of MINDIO_WAIT_MINDX_TIME ask for, or None where none counts."""
+    numbers = [int(text) for text in texts if re.fullmatch(r"\d{1,9}", text, re.ASCII)]
+    waits = [float(number - _WAIT_MARGIN) for number in numbers if _WAIT_LEAST <= number <= _WAIT_MOST]
+    return max(waits, default=None)
+
+
+def scheduling(block: MindCluster) -> Scheduling:
+    """Return the block as the plan has it."""
+    return Scheduling(**{name: getattr(block, name) for name in MindCluster.model_fields})

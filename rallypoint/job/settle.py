@@ -1,0 +1,244 @@
+"""A job whose parts were read becomes one: what its labels and annotations say, and the defaults of its profile. Pure.
+
+Each field is given by the document, by one label or annotation, or by the profile; given twice, it is the same twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rallypoint.job import mindcluster
+from rallypoint.job.annotations import ANNOTATIONS, PREFIX, read_annotations
+from rallypoint.job.duration import format_duration
+from rallypoint.job.errors import JobError, Problem, Step, dotted, show
+from rallypoint.job.mindcluster import PROCESS_LEVEL, MindCluster
+from rallypoint.job.part import Model
+from rallypoint.job.profiles import defaults_of
+from rallypoint.job.role import Role
+from rallypoint.job.rules import rule_of
+from rallypoint.job.values import RefusedError, write_nodes
+from rallypoint.wire.plan import Profile
+
+if TYPE_CHECKING:
+    from rallypoint.job.model import ElasticJob
+
+__all__ = ["Choice", "choices", "settle"]
+
+#: Where a path of the normal form stands in the document.
+Place = Callable[[tuple[Step, ...]], tuple[Step, ...]]
+
+_BLOCKS = ("fault_tolerance", "recovery", "health", "mindcluster")
+
+M = TypeVar("M", bound=Model)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Said:
+    """A label or an annotation, at `path`, whose `text` sets `field` of `block` to `value`."""
+
+    path: str
+    text: str
+    block: str
+    field: str
+    value: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A policy field that the profile has a default for: what the job has, and whether it was `given` or is the default.
+
+    Both values are as the document writes them.
+    """
+
+    path: str
+    value: Any
+    default: Any
+    given: bool
+
+
+def settle(job: ElasticJob, place: Place) -> dict[str, Any]:
+    """Return the fields of a job that was just read in which it differs, once settled; `place` as in `Shape`.
+
+    Raises `JobError` for what its labels, annotations and profile do not allow.
+    """
+    said, wrong = _said(job)
+    wrong += _misplaced(job, place)
+    wrong += _given_twice(job, said)
+    _refuse(wrong)
+    job = _with_said(job, said)
+    profile, wrong = _profile(job, said)
+    _refuse(wrong)
+    job = _with_defaults(job, profile)
+    _refuse(_not_in_profile(job, place))
+    return {name: getattr(job, name) for name in ("roles", "profile", *_BLOCKS)}
+
+
+def choices(job: ElasticJob) -> tuple[Choice, ...]:
+    """Return every field that the job's profile sets, in the order of its table."""
+    return tuple(_choice(job, path, default) for path, default in _defaults(job).items())
+
+
+def _choice(job: ElasticJob, path: str, default: Any) -> Choice:
+    block, name = path.split(".")
+    part = getattr(job, block)
+    rule = rule_of(type(part).model_fields[name].metadata)
+    value, default = ((rule.write(item) if rule else item) for item in (getattr(part, name), default))
+    return Choice(path=path, value=value, default=default, given=name in part.model_fields_set)
+
+
+def _defaults(job: ElasticJob) -> dict[str, Any]:
+    found = defaults_of(job.profile, job.mindcluster)
+    if job.profile is not Profile.MINDCLUSTER:
+        return found
+    own = {name: field.get_default(call_default_factory=True) for name, field in MindCluster.model_fields.items()}
+    follow = mindcluster.derived(job.mindcluster, set(), _waits(job))
+    return {**found, **{f"mindcluster.{name}": value for name, value in {**own, **follow}.items()}}
+
+
+def _refuse(wrong: list[Problem]) -> None:
+    if wrong:
+        raise JobError(wrong)
+
+
+# --- what labels and annotations say ---------------------------------------------------------------------------------------
+
+
+def _said(job: ElasticJob) -> tuple[list[_Said], list[Problem]]:
+    said, wrong = [], []
+    for key, text in job.annotations.items():
+        if not key.startswith(PREFIX):
+            continue
+        try:
+            found = read_annotations({key: text}, clamp=False)
+        except JobError as error:
+            wrong += error.problems
+        else:
+            said += [_say("annotations", key, text, "fault_tolerance", *item) for item in found.values.items()]
+    for where, keys in (("labels", mindcluster.LABELS), ("annotations", mindcluster.ANNOTATIONS)):
+        for key, text in getattr(job, where).items():
+            if key not in keys:
+                continue
+            try:
+                said.append(_say(where, key, text, "mindcluster", keys[key].field, keys[key].read(text)))
+            except RefusedError as error:
+                told = f"{show(text)} is not allowed; {str(error) or keys[key].allowed}"
+                wrong.append(Problem(path=dotted((where, key)), text=told))
+    return said, wrong
+
+
+def _say(where: str, key: str, text: str, block: str, field: str, value: Any) -> _Said:
+    return _Said(path=dotted((where, key)), text=text, block=block, field=field, value=value)
+
+
+def _misplaced(job: ElasticJob, place: Place) -> Iterator[Problem]:
+    """Yield what would have no effect where it stands: a label among the annotations, or the job's word at a role."""
+    for where, other, keys in (
+        ("annotations", "labels", mindcluster.LABELS),
+        ("labels", "annotations", {**mindcluster.ANNOTATIONS, **{f"{PREFIX}{key}": None for key in ANNOTATIONS}}),
+    ):
+        for key in keys:
+            if key in getattr(job, where):
+                yield Problem(path=dotted((where, key)), text=f"has no effect here; write it in {other}")
+            for index, role in enumerate(job.roles):
+                if key in getattr(role, other) and key not in getattr(job, other):
+                    path = dotted(place(("roles", index, other, key)))
+                    yield Problem(path=path, text=f"has no effect at a role; write it in {other} at the top level")
+
+
+def _given_twice(job: ElasticJob, said: Iterable[_Said]) -> Iterator[Problem]:
+    for item in said:
+        block = getattr(job, item.block)
+        value = getattr(block, item.field)
+        if item.field in block.model_fields_set and value != item.value:
+            told = f"{item.block}.{item.field} is given, too, and is another value; give one of them"
+            yield Problem(path=item.path, text=f"{show(item.text)} is not allowed; {told}")
+
+
+def _with_said(job: ElasticJob, said: Iterable[_Said]) -> ElasticJob:
+    """Return the job with what was said as if the document had given it; roles have the job's labels and annotations."""
+    updates: dict[str, dict[str, Any]] = {}
+    for item in said:
+        updates.setdefault(item.block, {})[item.field] = item.value
+    blocks: dict[str, Any] = {name: getattr(job, name).model_copy(update=update) for name, update in updates.items()}
+    return job.model_copy(update={**blocks, "roles": tuple(_inheriting(role, job) for role in job.roles)})
+
+
+def _inheriting(role: Role, job: ElasticJob) -> Role:
+    words = {name: {**getattr(job, name), **getattr(role, name)} for name in ("labels", "annotations")}
+    return role.model_copy(update=words) if any(words.values()) else role
+
+
+# --- the profile -----------------------------------------------------------------------------------------------------------
+
+
+def _profile(job: ElasticJob, said: Iterable[_Said]) -> tuple[Profile, list[Problem]]:
+    """Return the profile by name, or that whose words the job has; words of another one than the named are problems."""
+    words = [(item.path, item.text) for item in said if item.block == "mindcluster"]
+    block = job.mindcluster.model_fields_set or "mindcluster" in job.model_fields_set
+    if "profile" not in job.model_fields_set:
+        return (Profile.MINDCLUSTER if words or block else Profile.LADDER), []
+    if job.profile is Profile.MINDCLUSTER:
+        return job.profile, []
+    told = f"it belongs to the profile mindcluster, and the profile is {job.profile.value}; take one of them away"
+    wrong = [Problem(path=path, text=f"{show(text)} is not allowed; {told}") for path, text in words]
+    if block and not wrong:
+        wrong.append(Problem(path="mindcluster", text=f"is not allowed; {told}"))
+    return job.profile, wrong
+
+
+def _with_defaults(job: ElasticJob, profile: Profile) -> ElasticJob:
+    blocks: dict[str, Any] = {name: getattr(job, name) for name in _BLOCKS}
+    if profile is Profile.MINDCLUSTER:
+        block = job.mindcluster
+        blocks["mindcluster"] = _completed(block, mindcluster.derived(block, block.model_fields_set, _waits(job)))
+    for path, value in defaults_of(profile, blocks["mindcluster"]).items():
+        name, field = path.split(".")
+        if field not in blocks[name].model_fields_set:
+            blocks[name] = _completed(blocks[name], {field: value})
+    return job.model_copy(update={"profile": profile, **blocks})
+
+
+def _completed(block: M, values: Mapping[str, Any]) -> M:
+    """Return the block with defaults, which do not count as given."""
+    return type(block).model_construct(_fields_set=set(block.model_fields_set), **{**dict(block), **values})
+
+
+def _waits(job: ElasticJob) -> Iterator[str]:
+    return (role.env[mindcluster.WAIT_VARIABLE] for role in job.roles if mindcluster.WAIT_VARIABLE in role.env)
+
+
+def _not_in_profile(job: ElasticJob, place: Place) -> list[Problem]:
+    if job.profile is Profile.APPWRAPPER:
+        return list(_not_in_appwrapper(job, place))
+    return list(_not_in_mindcluster(job)) if job.profile is Profile.MINDCLUSTER else []
+
+
+def _not_in_appwrapper(job: ElasticJob, place: Place) -> Iterator[Problem]:
+    for index, role in enumerate(job.roles):
+        if role.nodes.min != role.nodes.max:
+            told = "one number of nodes, since the world of the profile appwrapper is fixed"
+            path = dotted(place(("roles", index, "nodes")))
+            yield Problem(path=path, text=f"{show(write_nodes(role.nodes))} is not allowed; {told}")
+    for path, told in (
+        ("recovery.node_replacements", "0 in the profile appwrapper, which replaces no node"),
+        ("fault_tolerance.pending_fail_strategy", "-1 in the profile appwrapper, whose warm-up judges pending nodes"),
+    ):
+        chosen = _choice(job, path, defaults_of(job.profile, job.mindcluster)[path])
+        if chosen.value != chosen.default:
+            yield Problem(path=path, text=f"{show(chosen.value)} is not allowed; {told}")
+
+
+def _not_in_mindcluster(job: ElasticJob) -> Iterator[Problem]:
+    block = job.mindcluster
+    graceful = block.fault_scheduling == "grace"
+    needy = [word for word in block.recover_strategy if word in PROCESS_LEVEL]
+    if needy and not graceful:
+        where = "labels.fault-scheduling" if "fault-scheduling" in job.labels else "mindcluster.fault_scheduling"
+        told = f"grace, which {', '.join(needy)} of the recover-strategy {'needs' if len(needy) == 1 else 'need'}"
+        yield Problem(path=where, text=f"{show(block.fault_scheduling)} is not allowed; {told} (label fault-scheduling)")
+    stop = job.recovery.stop_grace_period
+    if graceful and not 0 < stop < block.grace_over_time:
+        told = f"more than 0s and less than mindcluster.grace_over_time ({format_duration(block.grace_over_time)})"
+        yield Problem(path="recovery.stop_grace_period", text=f"{show(format_duration(stop))} is not allowed; {told}")

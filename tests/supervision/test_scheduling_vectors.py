@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -260,6 +261,19 @@ def test_process_level_recovery_acts_only_where_it_is_let(settings, allowed, cod
 
     assert (answer.allowed, answer.code, answer.refused) == (allowed, code, frozenset(refused))
     assert bool(answer.reason) is not (allowed and not refused)
+
+
+def test_the_documentation_names_every_rule_in_its_order():
+    """The rules of docs/mindcluster.md are those of the code, in the order in which they are tried."""
+    page = (Path(__file__).parents[2] / "docs" / "mindcluster.md").read_text()
+    rows = [
+        line.split("`")[1] for line in page.splitlines() if line.startswith("| ") and "| `" in line[:10] and line[2].isdigit()
+    ]
+    left_alone = [Rule.OFF, Rule.BACKOFF_LIMIT, Rule.RETRY_TIMES]
+
+    ordered = [rule for rule in Rule if rule not in (*left_alone, Rule.NO_FAULT)]
+    assert rows[: len(ordered)] == [rule.value for rule in ordered]
+    assert [rule for rule in left_alone if f"| `{rule.value}` |" not in page] == []
 
 
 all_settings = st.builds(

@@ -154,6 +154,7 @@ class _Run:
         self.now = 0.0
         self.purged = False
         self.checked: JobRecord | None = None
+        self._await_next(0)
 
     # --- time -----------------------------------------------------------------------------------------------------------
 

@@ -185,10 +185,10 @@ def read_trace(data: Any) -> Trace:
 def _check_times(trace: Trace) -> None:
     for name in ("startup", "removal", "until"):
         _check_natural(getattr(trace, name), name)
-    if trace.steps and trace.steps[0].at < 0:
-        raise WireError("steps[0].at", trace.steps[0].at, "0 or later")
+    for index, step in enumerate(trace.steps):
+        _check_natural(step.at, f"steps[{index}].at")
     for index, (before, step) in enumerate(itertools.pairwise(trace.steps), start=1):
-        if not step.at >= before.at:
+        if step.at < before.at:
             raise WireError(f"steps[{index}].at", step.at, f"{before.at:g} or later: steps are in order of time")
 
 

@@ -11,9 +11,9 @@ from typing import Any
 from rallypoint.job import ElasticJob
 from rallypoint.supervision.actions import Action
 from rallypoint.supervision.observation import Observation
-from rallypoint.supervision.record import JobRecord
+from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.wire.errors import RallypointError
-from rallypoint.wire.plan import Plan
+from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.status import JobStatus
 
 __all__ = [
@@ -25,8 +25,10 @@ __all__ = [
     "ConflictError",
     "HeldError",
     "JobExistsError",
+    "JobFinishedError",
     "JobNotFoundError",
     "LogLine",
+    "Pulse",
     "Stored",
     "SubmitError",
 ]
@@ -46,6 +48,10 @@ class JobExistsError(BackendError):
 
 class JobNotFoundError(BackendError):
     """There is no job of this name."""
+
+
+class JobFinishedError(BackendError):
+    """The job is over, or is being deleted: what was asked for has no meaning any more."""
 
 
 class ConflictError(BackendError):
@@ -103,6 +109,23 @@ class LogLine:
     cursor: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pulse:
+    """The heartbeat of a supervising process, as it was read.
+
+    Attributes:
+        beat: another one whenever it is read a while later, as long as the process lives; it means nothing else.
+        alive: whether the process lives; None where only a change of `beat` can tell.
+        at: its last beat, in seconds since the epoch on its own clock; for people.
+        note: what keeps it from its work, for people; "" is nothing.
+    """
+
+    beat: str
+    alive: bool | None
+    at: float
+    note: str = ""
+
+
 class Changes(abc.ABC):
     """What happens to one job from now on; what happens between two calls of `wait` is not lost."""
 
@@ -122,8 +145,11 @@ class Backend(abc.ABC):
     name: str
 
     @abc.abstractmethod
-    def plan(self, job: ElasticJob) -> Blueprint:
-        """Return what `submit` would create. Pure; raises `SubmitError` for a job that this backend cannot run."""
+    def plan(self, job: ElasticJob, *, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> Blueprint:
+        """Return what `submit` would create. Pure; raises `SubmitError` for a job that this backend cannot run.
+
+        `orphan_policy` is that of the one who submits, for a job that names none itself.
+        """
 
     @abc.abstractmethod
     async def submit(self, blueprint: Blueprint, *, owner: str) -> Stored:
@@ -169,6 +195,30 @@ class Backend(abc.ABC):
         """Be the only supervisor of a job while the context lasts. Ends with the process at the latest.
 
         Raises `HeldError` while another holds it, in this process or in any other, and `JobNotFoundError`.
+        """
+
+    @abc.abstractmethod
+    def heartbeat(self, holder: str) -> AbstractAsyncContextManager[Holder]:
+        """Have a heart that beats while the context lasts; gives the name under which records know this process.
+
+        A process (an event loop, to be exact: one that is stuck must not look alive) has one heart, however many jobs it
+        supervises: a second context joins the first, and it beats until the last is left. `holder` is for people. A beat that
+        cannot be written is logged and tried again; it ends nobody's supervision.
+        """
+
+    @abc.abstractmethod
+    async def pulse(self, holder: Holder) -> Pulse | None:
+        """Return the heartbeat of a supervising process as it is now, or None when it has none (any more).
+
+        None says that it ended by its own will, or was killed and its traces tidied away. To ask twice changes nothing.
+        """
+
+    @abc.abstractmethod
+    async def sweep(self, record: JobRecord) -> bool:
+        """End by force what is left of a job whose record was deleted from outside; return whether nothing is left.
+
+        To be called until it returns True; then, and for a job that left nothing, it does nothing. A job that is there, with
+        the record's `uid`, is left alone, and so is another one of its name.
         """
 
     @abc.abstractmethod

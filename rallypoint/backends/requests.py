@@ -15,13 +15,23 @@ from rallypoint.backends.contract import (
     Blueprint,
     ConflictError,
     JobExistsError,
+    JobFinishedError,
     JobNotFoundError,
     Stored,
 )
 from rallypoint.backends.supervise import OnTurn, supervise
 from rallypoint.supervision.record import JobRecord
 
-__all__ = ["Adoption", "How", "collect", "delete", "request_deletion", "submit_or_adopt"]
+__all__ = [
+    "Adoption",
+    "How",
+    "collect",
+    "delete",
+    "request_deletion",
+    "request_resumption",
+    "request_suspension",
+    "submit_or_adopt",
+]
 
 
 class How(str, enum.Enum):
@@ -130,6 +140,34 @@ async def request_deletion(backend: Backend, name: str, *, owner: str | None = N
         return dataclasses.replace(record, deletion=True) if theirs else record
 
     return (await _change(backend, name, ask)).record.deletion
+
+
+async def request_suspension(backend: Backend, name: str, *, owner: str | None = None) -> bool:
+    """Ask for a job to be suspended: its supervisor ends what runs and keeps the record until the job is resumed.
+
+    Time that it is suspended costs nothing: no clock runs and no budget pays. With `owner` only if the job is still theirs.
+    Returns whether it is asked for now.
+
+    Raises `JobNotFoundError`, and `JobFinishedError` for a job that is over or being deleted.
+    """
+    return await _wish_suspended(backend, name, owner, suspend=True)
+
+
+async def request_resumption(backend: Backend, name: str, *, owner: str | None = None) -> bool:
+    """Take the wish back that a job be suspended; its supervisor begins it again. As `request_suspension` in all else."""
+    return not await _wish_suspended(backend, name, owner, suspend=False)
+
+
+async def _wish_suspended(backend: Backend, name: str, owner: str | None, *, suspend: bool) -> bool:
+    def ask(record: JobRecord) -> JobRecord:
+        if owner is not None and record.owner != owner:
+            return record
+        if record.deletion or record.finished:
+            what = "is being deleted" if record.deletion else f"is over ({record.phase.value})"
+            raise JobFinishedError(f"job {name} {what}; it cannot be {'suspended' if suspend else 'resumed'} any more")
+        return dataclasses.replace(record, suspend=suspend)
+
+    return (await _change(backend, name, ask)).record.suspend
 
 
 async def _change(backend: Backend, name: str, change: Callable[[JobRecord], JobRecord]) -> Stored:

@@ -2,7 +2,11 @@
 
 A turn is: load the record, read the clock, observe, `reconcile`, save, and only then act. Whoever is killed between any two of
 these leaves a record that the next supervisor goes on from; see supervision/reconcile.py. One process holds a job and acts;
-all others only look on, and the next one takes over when the holder is gone.
+all others only look on, and the next one takes over when the holder is gone. The record names the holder and its heartbeat:
+a job whose supervisor died without a successor finds that out by itself, after its lease.
+
+A record that vanishes without our doing was deleted from outside. That ends the job at once: nothing is created again, and
+what still runs of it is ended by force.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode
 from rallypoint.supervision.observation import CreateError, Observation
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.reconcile import Decision, reconcile
-from rallypoint.supervision.record import JobRecord
+from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.status import JobStatus
 
@@ -96,7 +100,8 @@ async def supervise(
             try:
                 async with contextlib.AsyncExitStack() as holds:
                     await _told(holds.enter_async_context(backend.hold(name, holder=holder)))
-                    return await _Supervisor(job, changes, tell, clock).run(poll)
+                    me = await _told(holds.enter_async_context(backend.heartbeat(holder)))
+                    return await _Supervisor(job, changes, tell, clock, me).run(poll)
             except JobNotFoundError:
                 return None
             except HeldError as held:
@@ -230,9 +235,10 @@ class _Backoff:
 class _Supervisor:
     """The holder's side: what one process remembers between its turns, none of which the next one needs."""
 
-    def __init__(self, job: _Job, changes: Changes, tell: OnTurn, clock: Callable[[], float]) -> None:
+    def __init__(self, job: _Job, changes: Changes, tell: OnTurn, clock: Callable[[], float], me: Holder) -> None:
         self._job, self._backend, self._name = job, job.backend, job.name
-        self._changes, self._tell, self._clock = changes, tell, clock
+        self._changes, self._tell, self._clock, self._me = changes, tell, clock, me
+        self._last: JobRecord | None = None
         self._create_errors: tuple[CreateError, ...] = ()
         self._last_actions: tuple[Action, ...] = ()
 
@@ -261,7 +267,8 @@ class _Supervisor:
     async def _turn(self) -> _Turn:
         stored = await self._job.load()
         if stored is None:
-            return _Turn(over=True)
+            return await self._vanished()
+        self._last = stored.record
         now = self._clock()
         seen = await self._backend.observe(stored.record)
         decision = self._decide(stored, seen, now)
@@ -276,14 +283,31 @@ class _Supervisor:
         at_once = decision.done or (fresh and bool(decision.actions))
         return _Turn(at_once=at_once, wake_at=decision.wake_at, snapshot=snapshot)
 
+    async def _vanished(self) -> _Turn:
+        """The record is gone, and not by our doing: end what is left of the job."""
+        if self._last is None:
+            return _Turn(over=True)
+        log.warning("job %s: its record was deleted from outside; what is left of it is ended", self._name)
+        return _Turn(over=await self._backend.sweep(self._last))
+
     def _decide(self, stored: Stored, seen: Observation, now: float) -> Decision:
         seen = dataclasses.replace(seen, create_errors=self._create_errors)
-        decision = reconcile(stored.record, seen, Policy.from_plan(stored.plan), now)
+        decision = self._signed(reconcile(stored.record, seen, Policy.from_plan(stored.plan), now))
         known = set(stored.record.history)
         for event in decision.record.history:
             if event not in known:
                 log.info("job %s: %s: %s", self._name, event.kind, event.detail)
         return decision
+
+    def _signed(self, decision: Decision) -> Decision:
+        """Name this process in the record: by its heartbeat the job knows that it is supervised."""
+        record, before = decision.record, decision.record.holder
+        if decision.done or (before is not None and before.id == self._me.id):
+            return decision
+        record = dataclasses.replace(record, holder=dataclasses.replace(self._me, since=record.last_now))
+        if before is not None:
+            record = record.with_history("supervisor", f"{_who(self._me)} took over from {_who(before)}")
+        return dataclasses.replace(decision, record=record)
 
     async def _save(self, stored: Stored, decision: Decision) -> JobRecord:
         """Save what was decided, unless only time has passed; return the record as it is stored now."""
@@ -315,6 +339,13 @@ def _create_errors(errors: Iterable[tuple[Action, ActionError]]) -> Iterable[Cre
         if isinstance(action, (CreateNode, CreateCoordinator)):
             node = action.node if isinstance(action, CreateNode) else -1
             yield CreateError(attempt=action.attempt, node=node, reason=str(error), fatal=error.fatal)
+
+
+def _who(holder: Holder) -> str:
+    """Return a supervisor in words: `rallypoint supervise (process 12 on ada)`."""
+    where = f"process {holder.pid}" if holder.pid else ""
+    where = f"{where} on {holder.host}".strip() if holder.host else where
+    return f"{holder.name} ({where})" if where else holder.name
 
 
 def _words(action: Action) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
-from rallypoint.backends.contract import Backend, Blueprint, Changes, Stored
+from rallypoint.backends.contract import Backend, Blueprint, Changes, Pulse, Stored
 from rallypoint.supervision.actions import Action
 from rallypoint.supervision.observation import Observation
-from rallypoint.supervision.record import JobRecord
-from rallypoint.wire.plan import Plan
+from rallypoint.supervision.record import Holder, JobRecord
+from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.status import JobStatus
 
 __all__ = ["Crashed", "Crashing"]
@@ -39,8 +39,8 @@ class Crashing(Backend):
     def __init__(self, backend: Backend, steps: int) -> None:
         self._backend, self.fuse = backend, Fuse(steps)
 
-    def plan(self, job):
-        return self._backend.plan(job)
+    def plan(self, job, *, orphan_policy=OrphanPolicy.CONTINUE):
+        return self._backend.plan(job, orphan_policy=orphan_policy)
 
     async def submit(self, blueprint: Blueprint, *, owner: str) -> Stored:
         return await self._backend.submit(blueprint, owner=owner)
@@ -67,6 +67,15 @@ class Crashing(Backend):
 
     def hold(self, name: str, *, holder: str) -> AbstractAsyncContextManager[None]:
         return self._backend.hold(name, holder=holder)
+
+    def heartbeat(self, holder: str) -> AbstractAsyncContextManager[Holder]:
+        return self._backend.heartbeat(holder)
+
+    async def pulse(self, holder: Holder) -> Pulse | None:
+        return await self._backend.pulse(holder)
+
+    async def sweep(self, record: JobRecord) -> bool:
+        return await self._backend.sweep(record)
 
     async def status(self, name: str) -> JobStatus | None:
         return await self._backend.status(name)

@@ -20,14 +20,15 @@ from rallypoint.backends.contract import (
     JobExistsError,
     JobNotFoundError,
     LogLine,
+    Pulse,
     Stored,
     SubmitError,
 )
 from rallypoint.job import ElasticJob, compile_plan
 from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveNode
 from rallypoint.supervision.observation import NodeSeen, NodeState, Observation
-from rallypoint.supervision.record import JobRecord
-from rallypoint.wire.plan import Plan
+from rallypoint.supervision.record import Holder, JobRecord
+from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.status import JobStatus
 
 __all__ = ["FakeBackend", "FakeClock", "World"]
@@ -62,6 +63,8 @@ class World:
         refusal: what is missing here, so that nothing can be submitted.
         deaf: nodes do not end when they are asked to, only by force.
         done: every action that was asked for, in order; `failures` are raised by the next creations instead.
+        hearts: how many jobs each supervising process (its backend) supervises, by the id of its holder.
+        left: what still runs of jobs that were deleted from outside, by uid; each sweep ends one thing of it.
         lock: records are read and written whole, also by a test's other threads.
     """
 
@@ -71,6 +74,8 @@ class World:
     deaf: bool = False
     jobs: dict[str, _Job] = field(default_factory=dict)
     holders: dict[str, str] = field(default_factory=dict)
+    hearts: dict[str, int] = field(default_factory=dict)
+    left: dict[str, int] = field(default_factory=dict)
     done: list[Action] = field(default_factory=list)
     failures: list[ActionError] = field(default_factory=list)
     changed: int = 0
@@ -80,6 +85,12 @@ class World:
     def record(self, name: str) -> JobRecord:
         """The record as it is stored."""
         return JobRecord.from_json(self.jobs[name].record)
+
+    def delete_from_outside(self, name: str) -> None:
+        """Let a job's record vanish; what ran of it runs on."""
+        self.left[self.record(name).uid] = len(self.alive(name))
+        del self.jobs[name]
+        self.changed += 1
 
     def end(self, name: str, key: tuple[int, int, int], exit_code: int | None) -> None:
         """End a node (attempt, node, incarnation), or a coordinator (attempt, -1, term)."""
@@ -113,9 +124,10 @@ class FakeBackend(Backend):
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self._id = f"process-{next(world.versions)}"
 
-    def plan(self, job: ElasticJob) -> Blueprint:
-        plans = compile_plan(job)
+    def plan(self, job: ElasticJob, *, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> Blueprint:
+        plans = compile_plan(job, orphan_policy=orphan_policy)
         if len(plans) != 1:
             raise SubmitError("roles: one role only")
         return Blueprint(job=job, plan=plans[0], objects=({"kind": "record", "name": job.name},))
@@ -228,6 +240,27 @@ class FakeBackend(Backend):
             yield
         finally:
             del self.world.holders[name]
+
+    @contextlib.asynccontextmanager
+    async def heartbeat(self, holder: str) -> AsyncIterator[Holder]:
+        hearts = self.world.hearts
+        hearts[self._id] = hearts.get(self._id, 0) + 1
+        try:
+            yield Holder(id=self._id, name=holder, host="here", pid=1, heartbeat=f"hearts/{self._id}")
+        finally:
+            hearts[self._id] -= 1
+            if not hearts[self._id]:
+                del hearts[self._id]
+
+    async def pulse(self, holder: Holder) -> Pulse | None:
+        if holder.id not in self.world.hearts:
+            return None
+        return Pulse(beat=str(next(self.world.versions)), alive=True, at=self.world.clock.now)
+
+    async def sweep(self, record: JobRecord) -> bool:
+        left = self.world.left
+        left[record.uid] = max(0, left.get(record.uid, 0) - 1)
+        return not left[record.uid]
 
     async def status(self, name: str) -> JobStatus | None:
         job = self.world.jobs.get(name)

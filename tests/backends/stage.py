@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -15,12 +16,14 @@ from rallypoint.backends.local.layout import JobFolder
 from rallypoint.job import ElasticJob, load_job
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import codec
+from rallypoint.wire.env import JOB_MARK
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.status import JobState, JobStatus, Outcome, Progress, Verdict
 from tests.backends.fake import FakeBackend, World
+from tests.leftovers import marked_with
 from tests.waiting import eventually
 
-__all__ = ["FAST", "STAND_IN", "FakeStage", "LocalStage", "Stage", "running", "verdict"]
+__all__ = ["FAST", "STAND_IN", "FakeStage", "LocalStage", "Stage", "remove_tree", "running", "verdict"]
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 
@@ -82,6 +85,14 @@ class Stage(abc.ABC):
         """Let the coordinator say something."""
 
     @abc.abstractmethod
+    def delete_from_outside(self, name: str) -> None:
+        """Remove all that stands for a job, as somebody does who knows nothing of Rallypoint."""
+
+    @abc.abstractmethod
+    def left_of(self, record: JobRecord) -> int:
+        """How much of a job that was deleted from outside still runs."""
+
+    @abc.abstractmethod
     def write_log(self, line: LogLine, *, attempt: int, round_: int, end: str = "\n") -> None:
         """Let a worker of node 0's first incarnation write a line."""
 
@@ -109,6 +120,12 @@ class FakeStage(Stage):
     def say(self, status: JobStatus) -> None:
         self.world.jobs[status.job].status = status
         self.world.changed += 1
+
+    def delete_from_outside(self, name: str) -> None:
+        self.world.delete_from_outside(name)
+
+    def left_of(self, record: JobRecord) -> int:
+        return self.world.left[record.uid]
 
     def write_log(self, line: LogLine, *, attempt: int, round_: int, end: str = "\n") -> None:
         if end:
@@ -144,11 +161,27 @@ class LocalStage(Stage):
     def say(self, status: JobStatus) -> None:
         _replace(self.folder_of(status.job).status, codec.dumps(status))
 
+    def delete_from_outside(self, name: str) -> None:
+        remove_tree(self.folder_of(name).path)
+
+    def left_of(self, record: JobRecord) -> int:
+        return len(marked_with(f"{JOB_MARK}={record.uid}/"))
+
     def write_log(self, line: LogLine, *, attempt: int, round_: int, end: str = "\n") -> None:
         folder = self.folder_of("digits").node(0, attempt, 1).path / "logs" / f"round-{round_}"
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / f"rank-{line.rank}.{line.stream}").open("a") as file:
             file.write(line.text + end)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder as `rm -rf` does, again if somebody who is not gone yet puts a file into it meanwhile."""
+
+    def removed() -> bool:
+        shutil.rmtree(path, ignore_errors=True)
+        return not path.exists()
+
+    eventually(removed)
 
 
 def _replace(path: Path, text: str) -> None:

@@ -432,3 +432,57 @@ async def test_closing_leaves_the_jobs(stage):
     await stage.backend.close()
 
     assert await stage.another().load("digits") == stored
+
+
+# --- heartbeat, pulse, sweep -----------------------------------------------------------------------------------------------
+
+
+async def test_a_heart_beats_while_its_context_lasts(stage):
+    """Whoever knows its holder sees another beat each time, and nothing once the context is left."""
+    async with stage.backend.heartbeat("ann") as holder:
+        first = await stage.another().pulse(holder)
+        assert first is not None
+
+        async def beaten():
+            pulse = await stage.another().pulse(holder)
+            return pulse is not None and pulse.beat != first.beat
+
+        await eventually_async(beaten)
+        assert (holder.name, first.alive, first.note) == ("ann", True, "")
+        assert holder.pid
+        assert holder.host
+        assert holder.heartbeat
+
+    assert await stage.another().pulse(holder) is None
+
+
+async def test_a_process_has_one_heart(stage):
+    """A second context joins the first: the same id, and it beats until the last is left."""
+    async with stage.backend.heartbeat("ann") as ann:
+        async with stage.backend.heartbeat("bob") as bob:
+            assert (bob.id, bob.heartbeat, bob.name) == (ann.id, ann.heartbeat, "bob")
+        assert await stage.backend.pulse(ann) is not None
+
+    async with stage.backend.heartbeat("ann") as again:
+        assert await stage.backend.pulse(again) is not None
+
+
+async def test_nothing_is_swept_of_a_job_that_is_there(stage):
+    """It was not deleted, or it is another one of the name."""
+    async with both_running(stage) as stored:
+        assert await stage.backend.sweep(stored.record)
+        assert (await stage.backend.observe(stored.record)).present
+
+
+async def test_what_a_deleted_job_left_is_swept(stage):
+    """Its record is gone; all that ran of it is ended by force, and then there is nothing to do any more."""
+    stored = await deployed(stage)
+    await act(stage, stored, COORDINATOR, NODE)
+    stage.delete_from_outside("digits")
+
+    async def swept():
+        return await stage.another().sweep(stored.record)
+
+    await eventually_async(swept)
+    assert await stage.another().sweep(stored.record)
+    assert stage.left_of(stored.record) == 0

@@ -7,8 +7,23 @@ import dataclasses
 
 import pytest
 
-from rallypoint.backends.contract import BackendError, ConflictError, JobExistsError, JobNotFoundError, SubmitError
-from rallypoint.backends.requests import How, collect, delete, request_deletion, submit_or_adopt
+from rallypoint.backends.contract import (
+    BackendError,
+    ConflictError,
+    JobExistsError,
+    JobFinishedError,
+    JobNotFoundError,
+    SubmitError,
+)
+from rallypoint.backends.requests import (
+    How,
+    collect,
+    delete,
+    request_deletion,
+    request_resumption,
+    request_suspension,
+    submit_or_adopt,
+)
 from rallypoint.backends.supervise import supervise
 from rallypoint.supervision.record import Phase
 from rallypoint.wire.status import Outcome
@@ -268,3 +283,40 @@ async def test_delete_leaves_the_job_of_somebody_else(place):
     assert not await delete(place.backend, "digits", holder="bob", owner="bob")
     assert not place.world.record("digits").deletion
     assert await delete(place.backend, "digits", holder="ann", owner="ann")
+
+
+async def test_a_wish_to_suspend_is_kept_until_it_is_taken_back(place):
+    """Asked twice it is asked once; each answer says whether it is so now."""
+    await ask(place)
+
+    assert await request_suspension(place.backend, "digits")
+    once = place.world.jobs["digits"].version
+    assert await request_suspension(place.backend, "digits")
+    assert (place.world.record("digits").suspend, place.world.jobs["digits"].version) == (True, once)
+    assert await request_resumption(place.backend, "digits")
+    assert await request_resumption(place.backend, "digits")
+    assert not place.world.record("digits").suspend
+
+
+async def test_the_job_of_somebody_else_is_not_suspended(place):
+    """With an owner it says that nothing was done."""
+    await ask(place)
+
+    assert not await request_suspension(place.backend, "digits", owner="bob")
+    assert not place.world.record("digits").suspend
+
+
+@pytest.mark.parametrize(
+    "request_", [pytest.param(request_suspension, id="suspend"), pytest.param(request_resumption, id="resume")]
+)
+async def test_only_a_job_that_goes_on_can_be_suspended_or_resumed(place, request_):
+    """One that is absent, over or being deleted is an error that says so."""
+    with pytest.raises(JobNotFoundError, match="there is no job digits"):
+        await request_(place.backend, "digits")
+    await ask(place)
+    await finish(place)
+    with pytest.raises(JobFinishedError, match=r"job digits is over \(Succeeded\)"):
+        await request_(place.backend, "digits")
+    await request_deletion(place.backend, "digits")
+    with pytest.raises(JobFinishedError, match="job digits is being deleted"):
+        await request_(place.backend, "digits")

@@ -15,6 +15,7 @@ from rallypoint.cli.doors import Doors
 from rallypoint.job import ElasticJob, compile_plan, load_job
 from rallypoint.supervision.observation import NodeSeen, NodeState
 from rallypoint.supervision.record import JobRecord
+from rallypoint.wire.plan import OrphanPolicy
 from rallypoint.wire.status import JobStatus
 from tests.backends.fake import FakeBackend, World
 from tests.cli.samples import begun
@@ -94,8 +95,8 @@ class _ScriptedBackend(FakeBackend):
         super().__init__(place.world)
         self._place = place
 
-    def plan(self, job: ElasticJob) -> Blueprint:
-        (plan,) = compile_plan(job)
+    def plan(self, job: ElasticJob, *, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> Blueprint:
+        (plan,) = compile_plan(job, orphan_policy=orphan_policy)
         objects = (
             {"kind": "folder", "path": f"/jobs/{plan.name}"},
             {"kind": "process", "name": "node 0", "log": "/jobs/agent.log", "command": ["agent", "a b"]},

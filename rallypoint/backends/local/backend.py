@@ -19,22 +19,24 @@ from rallypoint.backends.contract import (
     JobExistsError,
     JobNotFoundError,
     LogLine,
+    Pulse,
     Stored,
 )
-from rallypoint.backends.local import checks
+from rallypoint.backends.local import checks, proc
 from rallypoint.backends.local.blueprint import HOST, coordinator_command, draw, mark, node_command
 from rallypoint.backends.local.changes import LocalChanges
 from rallypoint.backends.local.files import UnreadableError, telling
+from rallypoint.backends.local.heartbeat import beating, read_pulse
 from rallypoint.backends.local.logs import LogReader
-from rallypoint.backends.local.node import NodeFolder
+from rallypoint.backends.local.node import SHIM, NodeFolder
 from rallypoint.backends.local.store import Hold, Store
 from rallypoint.backends.local.threads import in_thread
 from rallypoint.job import ElasticJob
 from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveCoordinator, RemoveNode
 from rallypoint.supervision.observation import NodeSeen, Observation
-from rallypoint.supervision.record import JobRecord
+from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.wire.env import HOME
-from rallypoint.wire.plan import Plan
+from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.status import JobStatus
 
 __all__ = ["LocalBackend"]
@@ -69,11 +71,11 @@ class LocalBackend(Backend):
         #: What was said of a job's status.json that cannot be read, by name.
         self._unreadable: dict[str, str] = {}
 
-    def plan(self, job: ElasticJob) -> Blueprint:
+    def plan(self, job: ElasticJob, *, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> Blueprint:
         """Return the folder, the files and the exact command of every process."""
         if not Path(job.roles[0].workdir).is_absolute():
             job = job.with_base(Path.cwd())
-        return draw(job, self._store.job(job.name), self._agent)
+        return draw(job, self._store.job(job.name), self._agent, orphan_policy=orphan_policy)
 
     async def submit(self, blueprint: Blueprint, *, owner: str) -> Stored:
         """Create the job's folder; see `Backend.submit`."""
@@ -208,6 +210,25 @@ class LocalBackend(Backend):
             yield
         finally:
             held.release()
+
+    def heartbeat(self, holder: str) -> contextlib.AbstractAsyncContextManager[Holder]:
+        """Beat in a file under `supervisors`."""
+        return beating(self.home, holder)
+
+    async def pulse(self, holder: Holder) -> Pulse | None:
+        """Read that file, and look for its process."""
+        return await in_thread(read_pulse, holder, self.home)
+
+    async def sweep(self, record: JobRecord) -> bool:
+        """Kill whatever carries the job's mark; see `Backend.sweep`."""
+        return await in_thread(self._sweep, record)
+
+    def _sweep(self, record: JobRecord) -> bool:
+        current = self._store.load(record.name)
+        if current is not None and current.record.uid == record.uid:
+            return True
+        # The shims see for themselves that their folder is gone; they end last, so that nobody escapes who has no mark.
+        return not proc.kill_job(record.uid, spare=SHIM)
 
     async def status(self, name: str) -> JobStatus | None:
         """Read status.json."""

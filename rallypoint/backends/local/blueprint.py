@@ -9,7 +9,7 @@ from typing import Any
 from rallypoint.backends.contract import Blueprint, SubmitError
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.job import ElasticJob, Role, compile_plan
-from rallypoint.wire.plan import Plan
+from rallypoint.wire.plan import OrphanPolicy, Plan
 
 __all__ = ["HOST", "coordinator_command", "draw", "mark", "node_command"]
 
@@ -50,6 +50,7 @@ def coordinator_command(agent: Sequence[str], job: JobFolder, *, uid: str, attem
         *("--secret-file", str(job.secret)),
         *("--endpoint-file", str(job.endpoint)),
         *("--status-file", str(job.status)),
+        *("--record-file", str(job.record)),
         *("--host", HOST),
     )
 
@@ -70,9 +71,12 @@ def node_command(agent: Sequence[str], job: JobFolder, *, attempt: int, node: in
     )
 
 
-def draw(job: ElasticJob, folder: JobFolder, agent: Sequence[str]) -> Blueprint:
-    """Return the blueprint of a job; raises `SubmitError` for one of several roles."""
-    plans = compile_plan(job)
+def draw(job: ElasticJob, folder: JobFolder, agent: Sequence[str], *, orphan_policy: OrphanPolicy) -> Blueprint:
+    """Return the blueprint of a job; raises `SubmitError` for one of several roles.
+
+    `orphan_policy` is that of the one who submits, for a job that names none.
+    """
+    plans = compile_plan(job, orphan_policy=orphan_policy)
     if len(plans) != 1:
         names = ", ".join(plan.role for plan in plans)
         raise SubmitError(

@@ -19,15 +19,16 @@ from rallypoint.backends.local.shim import EXIT_FILE, FORCE, LOCK_FILE, SHIM_FIL
 from rallypoint.supervision.observation import NodeSeen, NodeState
 from rallypoint.wire.env import JOB_MARK
 
-__all__ = ["Exit", "NodeFolder", "Shim"]
+__all__ = ["SHIM", "Exit", "NodeFolder", "Shim"]
 
 #: Touched when a node is asked to end.
 _ENDING_FILE = "ending"
 
+#: What tells a shim by its command line.
+SHIM = "rallypoint.backends.local.shim"
+
 #: Starts a shim isolated from everything but the standard library and this package.
-_LAUNCH = (
-    "import sys; sys.path.append(sys.argv[1]); from rallypoint.backends.local.shim import main; sys.exit(main(sys.argv[2:]))"
-)
+_LAUNCH = f"import sys; sys.path.append(sys.argv[1]); from {SHIM} import main; sys.exit(main(sys.argv[2:]))"
 _ROOT = str(Path(rallypoint.__file__).parents[1])
 
 #: How long a shim may take to write its file, in seconds; a hundred times what it takes.
@@ -133,12 +134,14 @@ class NodeFolder:
             reason = f"its shim, process {shim.pid}, is gone without an exit file"
             return self._seen(shim, state=NodeState.LOST, present=shim.left_something(), reason=reason)
         if ended is None:
-            ending = (self.path / _ENDING_FILE).exists()
-            return self._seen(shim, state=NodeState.ENDING if ending else NodeState.RUNNING, present=True)
+            return self._seen(shim, state=NodeState.ENDING if self._asked_to_end() else NodeState.RUNNING, present=True)
         if ended.exit_code is None:
             return self._seen(shim, state=NodeState.LOST, present=alive, reason=ended.reason)
         state = NodeState.FAILED if ended.exit_code else NodeState.SUCCEEDED
         return self._seen(shim, state=state, present=alive, exit_code=ended.exit_code, reason=ended.reason)
+
+    def _asked_to_end(self) -> bool:
+        return (self.path / _ENDING_FILE).exists()
 
     def _seen(self, shim: Shim, *, state: NodeState, present: bool, exit_code: int | None = None, reason: str = "") -> NodeSeen:
         bad_end = state in (NodeState.FAILED, NodeState.LOST)
@@ -153,6 +156,7 @@ class NodeFolder:
             exit_code=exit_code,
             reason=reason or next((line for line in reversed(tail) if line.strip()), ""),
             log_tail=tail,
+            deleting=present and self._asked_to_end(),
         )
 
     def _tail(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import signal
 
 from rallypoint.wire.env import JOB_MARK
 
-__all__ = ["boot_id", "children", "marked", "send_to_marked", "start_ticks"]
+__all__ = ["boot_id", "children", "kill_job", "marked", "send_to_marked", "start_ticks"]
 
 
 def boot_id() -> str:
@@ -55,6 +55,31 @@ def send_to_marked(mark: str, number: int) -> int:
     return len(found)
 
 
+def kill_job(uid: str, *, spare: str) -> int:
+    """Kill every process that carries a mark of a job; return how many there were.
+
+    Those with `spare` in their command line are not killed, but counted, and woken if somebody stopped them.
+    """
+    me, found = os.getpid(), 0
+    for pid in _pids():
+        if pid == me or not _is_of_job(pid, uid):
+            continue
+        found += 1
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            if _is_of_job(pid, uid):  # asked again, as above
+                spared = spare in _read(pid, "cmdline").decode(errors="replace")
+                signal.pidfd_send_signal(descriptor, signal.SIGCONT if spared else signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+        finally:
+            os.close(descriptor)
+    return found
+
+
 def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
@@ -71,8 +96,17 @@ def _stat(pid: int) -> tuple[str, int, int] | None:
 
 
 def _has_mark(pid: int, mark: str) -> bool:
+    return f"{JOB_MARK}={mark}".encode() in _read(pid, "environ").split(b"\0")
+
+
+def _is_of_job(pid: int, uid: str) -> bool:
+    prefix = f"{JOB_MARK}={uid}/".encode()
+    return any(variable.startswith(prefix) for variable in _read(pid, "environ").split(b"\0"))
+
+
+def _read(pid: int, name: str) -> bytes:
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return f"{JOB_MARK}={mark}".encode() in file.read().split(b"\0")
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
     except (FileNotFoundError, ProcessLookupError, PermissionError):  # ended meanwhile, or another user's
-        return False
+        return b""

@@ -18,6 +18,9 @@ A node is started once and no more, whoever asks and however often, also when su
 
 SIGTERM is passed on to the node's process group, once. SIGUSR1 kills the node at once. A shim that is gone without an
 `exit.json` was killed itself, and its node is lost.
+
+The job is where its record is. Somebody who removes that, or FOLDER, has ended the job: the shim sees it within `_LOOK` seconds
+and kills the node, whether there is a supervisor or not.
 """
 
 from __future__ import annotations
@@ -44,6 +47,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 #: Phases of the record in which nodes may start (supervision/record.py).
 _STARTING = ("Resuming", "Running")
+
+#: How often a shim looks whether its job is still there, in seconds.
+_LOOK = 2.0
 
 #: More than `exit.json` needs; taken ahead, so that a disk that fills up meanwhile loses no exit code.
 _EXIT_BYTES = 4096
@@ -107,8 +113,10 @@ def _shim(spec: _Spec, report: int) -> int:
     if not _wanted(spec):
         write_exit(spec.folder, exit_code=None, reason="never started: the job no longer wanted it")
         return 0
-    status = _tend(_start(spec))
+    status = _tend(spec, _start(spec))
     _sweep(spec)
+    if _abandoned(spec):
+        return 0  # nobody is left to read how it ended, and no place to write it
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         write_exit(spec.folder, exit_code=128 + number, number=number, reason=f"ended by {signal.Signals(number).name}")
@@ -181,20 +189,32 @@ def _start(spec: _Spec) -> int:
         os._exit(127)
 
 
-def _tend(node: int) -> int:
+def _tend(spec: _Spec, node: int) -> int:
     """Pass on signals until the node's first process has ended; return its wait status."""
     asked = False
     while True:
-        number = signal.sigwaitinfo(_SIGNALS).si_signo
+        told = signal.sigtimedwait(_SIGNALS, _LOOK)
+        number = told.si_signo if told is not None else FORCE if _abandoned(spec) else 0
         if number == signal.SIGCHLD:
             status = _reap(node)
             if status is not None:
                 return status
         elif number == FORCE:
             os.killpg(node, signal.SIGKILL)
-        elif not asked:  # supervisors ask until they see it gone; the node hears it once
+        elif number and not asked:  # supervisors ask until they see it gone; the node hears it once
             asked = True
             os.killpg(node, signal.SIGTERM)
+
+
+def _abandoned(spec: _Spec) -> bool:
+    """Return whether the job was deleted from outside; perhaps there is another one in its place already."""
+    try:
+        os.stat(spec.record)
+        return not os.path.samestat(os.stat(spec.folder), os.stat("."))
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:  # a disk that fails for a moment is no deletion
+        return False
 
 
 def _reap(node: int) -> int | None:

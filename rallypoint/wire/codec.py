@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from rallypoint.wire.errors import RallypointError
 
-__all__ = ["WireError", "dumps", "dumps_lines", "from_json", "loads", "to_json"]
+__all__ = ["WireError", "dumps", "dumps_item", "dumps_lines", "from_json", "loads", "to_json"]
 
 T = TypeVar("T")
 
@@ -69,15 +69,16 @@ def dumps_lines(value: Any) -> str:
     for name in _defaults(type(value)):
         field = getattr(value, name)
         if isinstance(field, tuple) and field:
-            text = "[\n  " + ",\n  ".join(_line(_slim(item)) for item in field) + "\n ]"
+            text = "[\n  " + ",\n  ".join(map(dumps_item, field)) + "\n ]"
         else:
-            text = _line(_slim(field))
+            text = dumps_item(field)
         lines.append(f' "{name}": {text}')
     return "{\n" + ",\n".join(lines) + "\n}"
 
 
-def _line(data: Any) -> str:
-    return _SURROGATE.sub(_spelled, json.dumps(data, ensure_ascii=False))
+def dumps_item(value: Any) -> str:
+    """Return the JSON text of a wire value as `dumps_lines` writes it inside of another: one line, without defaults."""
+    return _SURROGATE.sub(_spelled, json.dumps(_slim(value), ensure_ascii=False))
 
 
 def _slim(value: Any) -> Any:

@@ -1,0 +1,154 @@
+"""Texts and values cut to a size, each so that doing it twice changes nothing. Pure; see `folding.py` for what for."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rallypoint.supervision.record import Attempt
+from rallypoint.wire import codec
+from rallypoint.wire.incident import Culprit, Incident
+from rallypoint.wire.status import Event, Progress, Verdict
+
+__all__ = [
+    "MARK",
+    "cut",
+    "last_lines",
+    "size_of",
+    "size_of_event",
+    "trim_attempt",
+    "trim_event",
+    "trim_incident",
+    "trim_progress",
+    "trim_verdict",
+]
+
+#: What a text ends with that was cut.
+MARK = " […]"
+
+#: Bytes of a message, of a reason, of a name; of one that is kept for completeness only.
+_MESSAGE, _REASON, _NAME, _SHORT = 1000, 300, 120, 80
+
+#: Bytes of a log's path and of a checkpoint's. They are of use only as a whole: a longer one is left out.
+_LOG_PATH, _CHECKPOINT = 512, 4096
+
+#: Bytes of a log tail that is kept whole, of one that is not.
+_TAIL, _LITTLE_TAIL = 3000, 240
+
+#: Figures that are kept of a script's metrics.
+_METRICS = 32
+
+#: Bytes of an incident, a culprit and a line of history in JSON without their texts, each number in its longest form.
+_INCIDENT, _CULPRIT, _EVENT = 380, 260, 80
+
+#: Bytes between two lines of a log tail.
+_SEPARATOR = 4
+
+#: Bytes that a character takes in JSON at the most (an escaped surrogate).
+_WORST = 7
+
+
+def size_of(incident: Incident) -> int:
+    """Return the bytes of an incident as an item of a record in JSON: a few too many, but quickly."""
+    culprit = incident.culprit
+    used = _INCIDENT + _bytes(incident.reason) + _bytes(incident.rule)
+    if culprit is not None:
+        texts = (culprit.host, culprit.error, culprit.log_path, *culprit.log_tail)
+        used += _CULPRIT + sum(map(_bytes, texts)) + _SEPARATOR * len(culprit.log_tail)
+    return used
+
+
+def size_of_event(event: Event) -> int:
+    """Return the bytes of a line of history, as `size_of`."""
+    return _EVENT + _bytes(event.kind) + _bytes(event.detail)
+
+
+def _bytes(text: str) -> int:
+    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
+        return len(text)
+    return len(codec.dumps(text).encode()) - 2
+
+
+def cut(text: str, most: int) -> str:
+    """Return the text within `most` bytes of JSON, `MARK` at its end if something is missing."""
+    if len(text) * _WORST <= most or _bytes(text) <= most:
+        return text
+    room, low, high = most - _bytes(MARK), 0, min(len(text), most)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if _bytes(text[:middle]) <= room else (low, middle - 1)
+    return text[:low] + MARK
+
+
+def last_lines(lines: tuple[str, ...], most: int) -> tuple[str, ...]:
+    """Return the last lines that have room in `most` bytes; of a single line that has none, its beginning."""
+    if sum(map(len, lines)) * _WORST + 4 * len(lines) <= most:
+        return lines
+    used = 0
+    for place in range(len(lines) - 1, -1, -1):
+        used += _bytes(lines[place]) + 4
+        if used > most:
+            return lines[place + 1 :] or (cut(lines[-1], most - 4),)
+    return lines
+
+
+def trim_incident(incident: Incident, *, whole: bool) -> Incident:
+    """Return an incident whose texts are bounded; without `whole` only a little of its log is kept."""
+    culprit = incident.culprit
+    if culprit is not None:
+        culprit = trim_culprit(culprit, tail=_TAIL if whole else _LITTLE_TAIL)
+    reason, rule = cut(incident.reason, _REASON), cut(incident.rule, _NAME)
+    if culprit is incident.culprit and (reason, rule) == (incident.reason, incident.rule):
+        return incident
+    return dataclasses.replace(incident, reason=reason, rule=rule, culprit=culprit)
+
+
+def trim_culprit(culprit: Culprit, *, tail: int) -> Culprit:
+    """Return a culprit whose texts are bounded."""
+    host, error = cut(culprit.host, _NAME), cut(culprit.error, _REASON)
+    path, lines = _path(culprit.log_path, _LOG_PATH), last_lines(culprit.log_tail, tail)
+    if (host, error, path, lines) == (culprit.host, culprit.error, culprit.log_path, culprit.log_tail):
+        return culprit
+    return dataclasses.replace(culprit, host=host, error=error, log_path=path, log_tail=lines)
+
+
+def trim_event(event: Event) -> Event:
+    """Return a line of history whose text is bounded."""
+    kind, detail = cut(event.kind, _SHORT), cut(event.detail, _REASON)
+    if (kind, detail) == (event.kind, event.detail):
+        return event
+    return dataclasses.replace(event, kind=kind, detail=detail)
+
+
+def trim_verdict(verdict: Verdict) -> Verdict:
+    """Return a verdict whose texts are bounded."""
+    culprit = None if verdict.culprit is None else trim_culprit(verdict.culprit, tail=_TAIL)
+    reason, message = cut(verdict.reason, _NAME), cut(verdict.message, _MESSAGE)
+    if culprit is verdict.culprit and (reason, message) == (verdict.reason, verdict.message):
+        return verdict
+    return dataclasses.replace(verdict, reason=reason, message=message, culprit=culprit)
+
+
+def trim_progress(progress: Progress) -> Progress:
+    """Return progress with the first of its metrics, and without a path that is too long to be kept."""
+    path, metrics = _path(progress.checkpoint, _CHECKPOINT), progress.metrics
+    if len(metrics) > _METRICS or any(len(name) > _SHORT for name in metrics):
+        metrics = {name: metrics[name] for name in list(metrics)[:_METRICS] if _bytes(name) <= _SHORT}
+    if path == progress.checkpoint and metrics is progress.metrics:
+        return progress
+    return dataclasses.replace(progress, checkpoint=path, metrics=metrics)
+
+
+def trim_attempt(attempt: Attempt, *, whole: bool) -> Attempt:
+    """Return an attempt whose texts are bounded; without `whole` only how it ended and how far it came."""
+    progress = trim_progress(attempt.progress)
+    if not whole:
+        progress = Progress(step=progress.step, resumed_from=progress.resumed_from, at=progress.at)
+    owner, reason = cut(attempt.owner, _NAME), cut(attempt.reason, _SHORT)
+    message = cut(attempt.message, _REASON if whole else _NAME)
+    if (owner, reason, message, progress) == (attempt.owner, attempt.reason, attempt.message, attempt.progress):
+        return attempt
+    return dataclasses.replace(attempt, owner=owner, reason=reason, message=message, progress=progress)
+
+
+def _path(path: str, most: int) -> str:
+    return path if len(path) * _WORST <= most or _bytes(path) <= most else ""

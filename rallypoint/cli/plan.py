@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rallypoint.cli.document import json_text
@@ -17,6 +18,7 @@ from rallypoint.wire.plan import Entry, Plan
 
 if TYPE_CHECKING:
     from rallypoint.backends.contract import Blueprint
+    from rallypoint.job.settle import Choice
 
 __all__ = ["add", "plan_lines", "run"]
 
@@ -53,13 +55,23 @@ async def _blueprint(doors: Doors, args: argparse.Namespace) -> Blueprint:
 
 
 def _document(blueprint: Blueprint) -> dict[str, Any]:
+    chosen = _choices(blueprint)
     return {
         "version": 1,
         "job": blueprint.job.to_document(),
+        "profile": blueprint.plan.profile,
+        "defaults": {choice.path: choice.value for choice in chosen if not choice.given},
+        "given": {choice.path: choice.value for choice in chosen if choice.given},
         "plan": blueprint.plan,
         "objects": blueprint.objects,
         "notes": blueprint.notes,
     }
+
+
+def _choices(blueprint: Blueprint) -> tuple[Choice, ...]:
+    from rallypoint.job.settle import choices  # noqa: PLC0415  as above
+
+    return choices(blueprint.job)
 
 
 def plan_lines(blueprint: Blueprint) -> Iterator[str]:
@@ -70,10 +82,28 @@ def plan_lines(blueprint: Blueprint) -> Iterator[str]:
     yield f"Job {plan.name}: {world_words(plan)}, each of which runs"
     yield f"  {_command(plan)}"
     yield from _section("The job, every default resolved", write_yaml(blueprint.job.to_document()).splitlines())
+    yield from _section(f"Profile {plan.profile.value}: what it sets, and what was given instead", _profile_lines(blueprint))
     objects = (line for item in blueprint.objects for line in _object_lines(item))
     yield from _section("Would be created, in this order", objects)
     if blueprint.notes:
         yield from _section("Notes", (f"- {note}" for note in blueprint.notes))
+
+
+def _profile_lines(blueprint: Blueprint) -> Iterator[str]:
+    chosen = _choices(blueprint)
+    width = max(len(_value(choice.value)) for choice in chosen)
+    yield from fact_lines(
+        Fact(label=choice.path, text=f"{_value(choice.value):<{width}}  {_origin(choice)}") for choice in chosen
+    )
+
+
+def _origin(choice: Choice) -> str:
+    return f"given; the default is {_value(choice.default)}" if choice.given else "default"
+
+
+def _value(value: object) -> str:
+    """Return a value as YAML has it on one line."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _command(plan: Plan) -> str:
@@ -81,7 +111,7 @@ def _command(plan: Plan) -> str:
     return shlex.join((*start, plan.entrypoint, *plan.args))
 
 
-def _section(title: str, lines: Iterator[str] | list[str]) -> Iterator[str]:
+def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
     yield ""
     yield title
     for line in lines:

@@ -126,13 +126,17 @@ def _limit(name: str) -> Annotation:
     )
 
 
+def _always(_codes: Any) -> bool:
+    return True
+
+
 def _codes(name: str) -> Annotation:
     return Annotation(
         field=name,
         allowed="exit codes from 0 to 255 with commas between them",
         read=read_codes,
         bound=lambda codes: codes,
-        fits=lambda codes: bool(codes) or codes == (),
+        fits=_always,
         write=lambda codes: ",".join(map(str, codes)),
     )
 

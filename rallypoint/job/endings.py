@@ -113,7 +113,7 @@ CODES = Rule(
 )
 _SIGNAL_LIST = Rule(
     kind="list of signals",
-    allowed=f"signals such as SIGKILL, or their numbers from 1 to {_LAST_SIGNAL}, as a list or as text with commas between them",
+    allowed=f"signals such as SIGKILL, or their numbers from 1 to {_LAST_SIGNAL}, as a list or with commas between them",
     read=_read_signals,
     write=lambda numbers: [_NAMES.get(number, number) for number in numbers],
     schema=_LISTED,

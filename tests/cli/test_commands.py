@@ -192,7 +192,7 @@ def test_a_deletion_that_is_cut_off_stays_asked_for(run, place, capsys):
 
 
 def test_plan_tells_what_would_be_done(run, place, job_file, capsys):
-    """The command, every default, every object, every note; and nothing is done."""
+    """The command, every default and who set it, every object, every note; and nothing is done."""
     assert run("plan", job_file, "--set", "nproc_per_node=1") == 0
 
     text = capsys.readouterr().out
@@ -202,6 +202,8 @@ def test_plan_tells_what_would_be_done(run, place, job_file, capsys):
         f"  python -u {job_file.parent}/train.py --epochs 3",
     ]
     assert "    max_restarts: 3" in lines
+    assert "Profile ladder: what it sets, and what was given instead" in lines
+    assert "  recovery.max_restarts                             3      default" in lines
     assert text.endswith(
         """
 Would be created, in this order
@@ -218,13 +220,47 @@ Notes
 
 
 def test_plan_as_json_has_the_same_parts(run, job_file, capsys):
-    """Job, plan, objects and notes."""
+    """Job, profile and its defaults, plan, objects and notes."""
     assert run("plan", job_file, "--json") == 0
 
     document = json.loads(capsys.readouterr().out)
-    assert list(document) == ["version", "job", "plan", "objects", "notes"]
+    assert list(document) == ["version", "job", "profile", "defaults", "given", "plan", "objects", "notes"]
     assert document["plan"]["max_restarts"] == 3
+    assert (document["profile"], document["defaults"]["recovery.max_restarts"], document["given"]) == ("ladder", 3, {})
     assert document["objects"][1]["command"] == ["agent", "a b"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "default", "given"),
+    [
+        pytest.param(
+            ["profile=appwrapper", "nodes=2", "fault_tolerance.retry_limit=5"],
+            ("recovery.node_replacements", 0),
+            ("fault_tolerance.retry_limit", 5),
+            id="appwrapper",
+        ),
+        pytest.param(
+            ["labels.fault-scheduling=grace", "labels.fault-retry-times=7", "recovery.max_restarts=3"],
+            ("fault_tolerance.retry_limit", 7),
+            ("mindcluster.fault_scheduling", "grace"),
+            id="mindcluster",
+        ),
+    ],
+)
+def test_plan_tells_the_defaults_of_the_profile_from_what_was_given(run, job_file, capsys, settings, default, given):
+    """In JSON under two keys, and in the people's form as a mark behind each value."""
+    words = [word for setting in settings for word in ("--set", setting)]
+
+    assert run("plan", job_file, *words, "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert run("plan", job_file, *words) == 0
+    rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines() if "." in line}
+
+    assert document["defaults"][default[0]] == default[1]
+    assert document["given"][given[0]] == given[1]
+    assert not document["defaults"].keys() & document["given"].keys()
+    assert rows[default[0]] == [str(default[1]), "default"]
+    assert rows[given[0]][:2] == [str(given[1]), "given;"]
 
 
 # --- supervise -------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from rallypoint.supervision import clocks
 from rallypoint.supervision.actions import Action, Purge, RemoveComponents, RemoveCoordinator, RemoveNode
-from rallypoint.supervision.charges import charged, counted, without_progress
+from rallypoint.supervision.charges import after_fault, charged, counted, without_progress
 from rallypoint.supervision.deadline import Deadline
 from rallypoint.supervision.observation import NodeSeen
 from rallypoint.supervision.policy import Policy
@@ -58,6 +58,7 @@ def reset_or_fail(
         return fail(turn, "NoProgress", why)
     if cost:
         record = charged(record, policy)
+        record = after_fault(record)
     record = _with_reset(record, reason, message, cost=cost)
     record = record.with_condition(ConditionType.PODS_READY, "Resetting", value=False)
     record = record.with_condition(ConditionType.DELETING_RESOURCES, "DeletionInitiated", value=True)
@@ -67,7 +68,8 @@ def reset_or_fail(
 
 def _with_reset(record: JobRecord, reason: str, message: str, *, cost: int) -> JobRecord:
     incident = Incident(
-        id=IncidentId(attempt=record.attempt, round=0, sequence=record.attempt),
+        # Its sequence is none that a lost coordinator's term can be: the two would be taken for one.
+        id=IncidentId(attempt=record.attempt, round=0, sequence=0),
         cause=Cause.JOB if cost else Cause.EVACUATION,
         rung=Rung.RESET,
         reason=message,

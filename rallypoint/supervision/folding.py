@@ -256,7 +256,8 @@ def take_over(record: JobRecord, told: Iterable[Folded]) -> JobRecord:
             continue
         # Nobody knows better when they were: they count from now on.
         taken = dataclasses.replace(f, last_clock=record.clock)
-        counts[key] = taken if ours is None else dataclasses.replace(_sum(ours, taken), count=f.count)
+        refilled = max(f.refilled, 0 if ours is None else ours.refilled)
+        counts[key] = taken if ours is None else dataclasses.replace(_sum(ours, taken), count=f.count, refilled=refilled)
         gone.update(i.id for i in covered)
     if not gone and len(counts) == len(record.folded) and all(f in record.folded for f in counts.values()):
         return record

@@ -8,12 +8,13 @@ from collections.abc import Iterable
 from rallypoint.supervision.actions import Action, RemoveCoordinator, RemoveNode
 from rallypoint.supervision.budget import Budget
 from rallypoint.supervision.census import Census
+from rallypoint.supervision.charges import after_fault, node_budget
 from rallypoint.supervision.deadline import Deadline
-from rallypoint.supervision.judging import judge
 from rallypoint.supervision.observation import NodeSeen, NodeState, Observation
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import JobRecord, Slot
-from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind, Incident, IncidentId, Rung, merge_incidents
+from rallypoint.supervision.verdicts import judge, node_end
+from rallypoint.wire.incident import FREE, Answer, Cause, Culprit, FaultKind, Incident, IncidentId, Rung, merge_incidents
 from rallypoint.wire.status import JobState, JobStatus
 
 __all__ = [
@@ -47,7 +48,9 @@ COORDINATOR_LIMIT = 100
 
 def coordinators_lost(record: JobRecord) -> int:
     """Return how many coordinators of the current attempt have ended."""
-    return Budget(cause=Cause.COORDINATOR, limit=COORDINATOR_LIMIT).spent(record.incidents, record.attempt)
+    return Budget(cause=Cause.COORDINATOR, limit=COORDINATOR_LIMIT).spent(
+        record.incidents, record.attempt, folded=record.folded
+    )
 
 
 def missing_nodes(record: JobRecord, seen: Observation) -> tuple[Slot, ...]:
@@ -97,6 +100,8 @@ def note_lost_nodes(record: JobRecord, census: Census, policy: Policy) -> JobRec
     fresh = tuple(_node_incident(record, node, policy, known.get(_id(node))) for node in ended.values())
     slots = tuple(dataclasses.replace(s, lost_clock=record.clock) if s.node in ended else s for s in record.slots)
     record = dataclasses.replace(record, slots=slots, incidents=merge_incidents(record.incidents, fresh))
+    if any(incident.cause not in FREE for incident in fresh):
+        record = after_fault(record)
     for incident in fresh:
         record = record.with_history("node-lost", incident.reason)
     return record
@@ -108,9 +113,12 @@ def _id(node: NodeSeen) -> IncidentId:
 
 
 def _node_incident(record: JobRecord, node: NodeSeen, policy: Policy, known: Incident | None) -> Incident:
-    kind, answer, cause, rule = judge(node, policy)
-    if known is not None:  # what the coordinator has judged already stands: it has seen it from inside
-        cause, answer = known.cause, known.answer or answer
+    judged = judge(
+        node_end(node, agent=not policy.wrapped),
+        rules=policy.end_rules,
+        terminal=policy.terminal_exit_codes,
+        retryable=policy.retryable_exit_codes,
+    )
     culprit = Culprit(
         node=node.node,
         incarnation=node.incarnation,
@@ -122,27 +130,35 @@ def _node_incident(record: JobRecord, node: NodeSeen, policy: Policy, known: Inc
     )
     return Incident(
         id=_id(node),
-        cause=cause,
+        # What the coordinator has judged already stands: it has seen it from inside.
+        cause=judged.cause if known is None else known.cause,
         rung=Rung.RECOVER,
         reason=f"node {node.node} on {node.host or 'an unknown host'} {how_it_ended(node)}",
         culprit=culprit,
         detected_at=record.last_now,
-        kind=kind,
-        answer=answer,
-        rule=rule,
+        kind=judged.kind,
+        answer=judged.answer if known is None else known.answer or judged.answer,
+        rule=judged.rule,
         clock=record.clock,
     )
 
 
 def hopeless(record: JobRecord) -> tuple[str, str] | None:
-    """Return reason and message when a lost node's verdict allows no retry, or None."""
+    """Return reason and message when a lost node's verdict allows no retry, or None.
+
+    What cannot even start for the first time (image, interpreter, volume) would not start the next time either.
+    """
     lost = {(s.node, s.incarnation) for s in record.slots if s.lost_clock is not None}
     if not lost:
         return None
+    never_ran = record.attempts[-1].ready_at is None and record.attempt == record.attempts[0].number
     for incident in record.incidents:
-        here = incident.id.attempt == record.attempt and (incident.id.node, incident.id.sequence) in lost
-        if here and incident.answer is Answer.FAIL_NOW:
+        if incident.id.attempt != record.attempt or (incident.id.node, incident.id.sequence) not in lost:
+            continue
+        if incident.answer is Answer.FAIL_NOW:
             return "FailNow", f"{incident.reason}; {incident.rule}"
+        if never_ran and incident.kind is FaultKind.START_FAILED and incident.id.sequence == 1:
+            return "StartFailed", incident.reason
     return None
 
 
@@ -193,11 +209,18 @@ def how_it_ended(seen: NodeSeen) -> str:
 def _replaceable(record: JobRecord, policy: Policy) -> tuple[Slot, ...]:
     """Return the lost slots whose budget allows another node."""
     lost = tuple(s for s in record.slots if s.lost_clock is not None)
-    return tuple(s for s in lost if not _budget(policy, s).exceeded(record.incidents, record.attempt))
+    if not lost:
+        return ()
+    by_node: dict[int, list[Incident]] = {s.node: [] for s in lost}
+    for incident in record.incidents:
+        if incident.id.node in by_node and incident.id.attempt == record.attempt:
+            by_node[incident.id.node].append(incident)
 
+    def allowed(slot: Slot) -> bool:
+        budget = node_budget(policy, slot.node)
+        return not budget.exceeded(by_node[slot.node], record.attempt, folded=record.folded, clock=record.clock)
 
-def _budget(policy: Policy, slot: Slot) -> Budget:
-    return Budget(cause=Cause.NODE, limit=policy.node_replacements, node=slot.node)
+    return tuple(s for s in lost if allowed(s))
 
 
 def replace_lost_nodes(record: JobRecord, policy: Policy) -> JobRecord:

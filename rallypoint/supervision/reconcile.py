@@ -40,7 +40,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from rallypoint.supervision import census, clocks, endings, running
+from rallypoint.supervision import census, clocks, endings, folding, running
 from rallypoint.supervision.actions import Action
 from rallypoint.supervision.deadline import Deadline
 from rallypoint.supervision.observation import Observation
@@ -79,6 +79,8 @@ class Decision:
 
 def reconcile(record: JobRecord, seen: Observation, policy: Policy, now: float) -> Decision:
     """Decide one turn; `now` is seconds since the epoch, read before `seen` was observed."""
+    before = record
+    before = record
     elapsed = min(max(0.0, now - record.last_now), policy.max_gap)
     # `last_now` follows the wall clock back, too: one reading from the future must not stop the job's clock until then.
     record = dataclasses.replace(record, clock=record.clock + elapsed, last_now=now)
@@ -88,13 +90,13 @@ def reconcile(record: JobRecord, seen: Observation, policy: Policy, now: float) 
     for _ in range(_MOST_PHASES):
         step = _PHASES[turn.record.phase](turn)
         if step.record.phase is turn.record.phase:
-            return _decided(step)
+            return _decided(dataclasses.replace(step, record=folding.fold(step.record, before)))
         turn = _survey(step.record, seen, policy)
     raise AssertionError(f"job {record.name}: the phases do not settle")
 
 
-def _decided(step: Step) -> Decision:
-    record = step.record
+def _decided(step: Step, before: JobRecord) -> Decision:
+    record = folding.fold(step.record, before)
     deadlines = tuple(sorted(step.deadlines))
     wake_at = record.last_now + max(0.0, deadlines[0].at - record.clock) if deadlines else None
     return Decision(record=record, actions=step.actions, wake_at=wake_at, done=step.done, deadlines=deadlines)
@@ -114,14 +116,14 @@ def _absorb(turn: Turn) -> Turn:
     """Take over what the coordinator told of the current attempt."""
     if turn.status is None:
         return turn
-    record = turn.record
+    record = folding.take_over(turn.record, turn.status.folded)
     known = {incident.id: incident for incident in record.incidents}
-    news = tuple(i for i in turn.status.incidents if known.get(i.id) != i)
-    if not news:
-        return turn
-    stamped = tuple(dataclasses.replace(i, clock=i.clock or record.clock) for i in news)
-    merged = merge_incidents(record.incidents, stamped)
-    return turn if merged == record.incidents else turn.with_record(dataclasses.replace(record, incidents=merged))
+    told = tuple(i for i in turn.status.incidents if known.get(i.id) != i)
+    stamped = tuple(dataclasses.replace(i, clock=i.clock or record.clock) for i in folding.news(record, told))
+    merged = merge_incidents(record.incidents, stamped) if stamped else record.incidents
+    if merged != record.incidents:
+        record = dataclasses.replace(record, incidents=merged)
+    return turn if record is turn.record else turn.with_record(record)
 
 
 # --- Empty, Suspended, Suspending ------------------------------------------------------------------------------------------
@@ -158,7 +160,8 @@ def _deploy(record: JobRecord, policy: Policy) -> JobRecord:
         term=record.term + 1,
         silent_terms=0,
         slots=() if policy.wrapped else tuple(Slot(node=node) for node in range(policy.max_nodes)),
-        timers=tuple(t for t in record.timers if t.name == "healthy-progress"),
+        timers=(),
+        course=record.course.paused(),
         warned=(),
         attempts=(*record.attempts, Attempt(number=attempt, owner=record.owner, started_at=record.last_now)),
     )

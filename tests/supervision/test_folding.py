@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rallypoint.supervision.budget import Budget
 from rallypoint.supervision.folding import LAST_ATTEMPTS, LIMIT, STATUS_LIMIT, bounded, fold, fold_told, news, take_over
+from rallypoint.supervision.observation import NodeSeen, NodeState, Observation
+from rallypoint.supervision.policy import Policy
+from rallypoint.supervision.reconcile import reconcile
 from rallypoint.supervision.record import Attempt, Folded, JobRecord, Slot
 from rallypoint.supervision.trimming import MARK, cut, last_lines, size_of, size_of_event
 from rallypoint.wire import codec
@@ -63,6 +67,12 @@ def charged(record: JobRecord) -> dict[tuple[Cause, int, int], int]:
         key = (folded.cause, folded.attempt, node)
         counts[key] = counts.get(key, 0) + folded.count
     return counts
+
+
+def spent(record: JobRecord) -> list[int]:
+    """What the budgets say: that of processes, and that of each node."""
+    budgets = [Budget(cause=Cause.PROCESS, limit=3), *(Budget(cause=Cause.NODE, limit=3, node=n) for n in range(3))]
+    return [b.spent(record.incidents, record.attempt, folded=record.folded, clock=record.clock) for b in budgets]
 
 
 def json_size(record: JobRecord) -> int:
@@ -252,6 +262,7 @@ def test_folding_charges_what_not_folding_charges(trace, every):
         folding = dataclasses.replace(folding, incidents=merge_incidents(folding.incidents, news(folding, told)))
         folding = JobRecord.from_json(fold(folding).to_json())
         assert charged(folding) == charged(plain)
+        assert spent(folding) == spent(plain)
 
 
 # --- The coordinator's side ------------------------------------------------------------------------------------------------
@@ -295,3 +306,19 @@ def test_counts_of_another_attempt_are_not_taken_over():
     _, folded = fold_told(tuple(process(r, text="w" * 500) for r in range(1, 1001)), (), 1)
     record = dataclasses.replace(new_record(), attempt=2)
     assert take_over(record, folded) is record
+
+
+def test_the_core_folds_what_it_is_told():
+    """A coordinator that tells of ever more faults fills no record; each is charged once, whole or folded."""
+    policy = Policy(min_nodes=1, max_nodes=1)
+    node = NodeSeen(attempt=1, node=0, incarnation=1, state=NodeState.RUNNING, present=True)
+    coordinator = dataclasses.replace(node, node=-1)
+    record = reconcile(JobRecord.new(name="d", uid="u1", digest="d", owner="cli", now=0.0), Observation(), policy, 0.0).record
+    for turn in range(1, 6):
+        incidents, folded = fold_told(tuple(process(r, text="w" * 900) for r in range(1, 100 * turn)), (), 1)
+        status = published(incidents, folded)
+        seen = Observation(nodes=(node,), coordinators=(coordinator,), status=status)
+        record = JobRecord.from_json(reconcile(record, seen, policy, float(turn)).record.to_json())
+        assert record.folded
+        assert Budget(cause=Cause.PROCESS, limit=3).spent(record.incidents, 1, folded=record.folded) == 100 * turn - 1
+    assert json_size(record) <= LIMIT

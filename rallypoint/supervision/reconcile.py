@@ -80,7 +80,6 @@ class Decision:
 def reconcile(record: JobRecord, seen: Observation, policy: Policy, now: float) -> Decision:
     """Decide one turn; `now` is seconds since the epoch, read before `seen` was observed."""
     before = record
-    before = record
     elapsed = min(max(0.0, now - record.last_now), policy.max_gap)
     # `last_now` follows the wall clock back, too: one reading from the future must not stop the job's clock until then.
     record = dataclasses.replace(record, clock=record.clock + elapsed, last_now=now)
@@ -90,7 +89,7 @@ def reconcile(record: JobRecord, seen: Observation, policy: Policy, now: float) 
     for _ in range(_MOST_PHASES):
         step = _PHASES[turn.record.phase](turn)
         if step.record.phase is turn.record.phase:
-            return _decided(dataclasses.replace(step, record=folding.fold(step.record, before)))
+            return _decided(step, before)
         turn = _survey(step.record, seen, policy)
     raise AssertionError(f"job {record.name}: the phases do not settle")
 

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from rallypoint.agent.errors import ConfigError, LostContactError, UnreachableError
+from rallypoint.agent.errors import ConfigError, LostContactError, OrphanedError, UnreachableError
 from rallypoint.agent.files import read_json
+from rallypoint.agent.lease import Lease, in_words
 from rallypoint.agent.service import Exchange
 from rallypoint.wire.endpoint import Endpoint
-from rallypoint.wire.messages import AgentReport, Reply
+from rallypoint.wire.messages import AgentReport, Continue, Reply
 
 __all__ = ["CoordinatorClient", "EndpointSource", "FileEndpoint", "FixedEndpoint"]
 
@@ -79,20 +80,34 @@ class CoordinatorClient:
         exchange: Exchange,
         fence_timeout: float,
         attempt: int,
+        lease: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Prepare to ask.
+
+        Args:
+            source: where the coordinator's address is found.
+            exchange: how one report and its answer travel.
+            fence_timeout: seconds without any answer after which `ask` gives up.
+            attempt: of the job; coordinators of an earlier one are not listened to.
+            lease: how many seconds the job may be without a supervisor, counted on here from what the coordinator told last;
+                None where that ends nothing.
+            clock: seconds, never backwards.
+        """
         self._source, self._exchange, self._fence_timeout, self._clock = source, exchange, fence_timeout, clock
         self._endpoint: Endpoint | None = None
         self._looked_at = clock()
         self._heard_at = clock()
         self._newest = (attempt, 0)
+        self._lease = None if lease is None else Lease(seconds=lease, at=clock())
         self._asked = 0
 
     async def ask(self, report: AgentReport) -> Reply:
         """Return the answer of the newest coordinator, after as many tries as it takes.
 
-        Raises `LostContactError` when no coordinator has answered anything for `fence_timeout` seconds, and `UnreachableError`
-        when a try did not work and a newer report was asked with meanwhile: there is no use in trying the old one again.
+        Raises `LostContactError` when no coordinator has answered anything for `fence_timeout` seconds, `OrphanedError` when
+        none answers and nobody has supervised the job for its lease, and `UnreachableError` when a try did not work and a
+        newer report was asked with meanwhile: there is no use in trying the old one again.
         """
         delay = _RETRY_FIRST
         self._asked = max(self._asked, report.sequence)
@@ -103,6 +118,7 @@ class CoordinatorClient:
                 self._endpoint = None
                 if report.sequence < self._asked:
                     raise
+                self._check_lease(error)
                 left = self._heard_at + self._fence_timeout - self._clock()
                 if left <= 0:
                     raise LostContactError(f"no coordinator answered for {self._fence_timeout:g} s: {error}") from error
@@ -111,7 +127,20 @@ class CoordinatorClient:
                 delay = min(2 * delay, _RETRY_LAST)
             else:
                 self._heard_at = self._clock()
+                self._note_supervision(reply)
                 return reply
+
+    def _note_supervision(self, reply: Reply) -> None:
+        if self._lease is not None and isinstance(reply, Continue) and reply.unsupervised is not None:
+            self._lease = self._lease.told(reply.unsupervised, self._clock())
+
+    def _check_lease(self, error: UnreachableError) -> None:
+        if self._lease is None:
+            return
+        self._lease = self._lease.waited(self._clock())
+        if self._lease.expired:
+            alone = f"nobody has supervised the job for {in_words(self._lease.seconds)}, and no coordinator answers"
+            raise OrphanedError(f"{alone}: {error}") from error
 
     async def close(self) -> None:
         """Close the connections."""

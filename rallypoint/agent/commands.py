@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rallypoint.agent import rendezvous
 from rallypoint.agent.client import CoordinatorClient, FileEndpoint
-from rallypoint.agent.clock import monotone_clock
+from rallypoint.agent.clock import Clock, monotone_clock
 from rallypoint.agent.coordinator import Coordinator
 from rallypoint.agent.errors import ConfigError, StaleError
 from rallypoint.agent.files import read_json, read_secret, replace_durably
@@ -19,12 +19,13 @@ from rallypoint.agent.http_client import HttpExchange
 from rallypoint.agent.http_server import HttpServer
 from rallypoint.agent.logs import Streams
 from rallypoint.agent.node import NodeAgent
+from rallypoint.agent.orphan import FileHeartbeat, keep_watch
 from rallypoint.agent.round import NodeConfig
 from rallypoint.agent.sink import FileSink, read_status, refuse_later
 from rallypoint.wire import codec
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.exits import Exit
-from rallypoint.wire.plan import Plan
+from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.status import JobStatus
 
 __all__ = ["coordinator", "node", "require_room"]
@@ -68,10 +69,25 @@ async def _coordinate(args: argparse.Namespace, plan: Plan, secret: str, previou
     try:
         port = await server.start(args.host, plan.coordinator_port)
         await _announce(shell, args, port)
-        await shell.serve()
+        await _serve(shell, args.record_file, plan, clock)
     finally:
         await server.close()
     return 128 + signalled[0] if signalled else Exit.OK
+
+
+async def _serve(shell: Coordinator, record: Path | None, plan: Plan, clock: Clock) -> None:
+    """Serve to the end, with an eye on the supervisor where it is known where its heartbeat is read."""
+    if record is None:
+        await shell.serve()
+        return
+    watching = asyncio.create_task(keep_watch(shell, FileHeartbeat(record), plan, clock))
+    try:
+        await shell.serve()
+    finally:
+        watching.cancel()
+        await asyncio.wait([watching])
+    if not watching.cancelled():
+        watching.result()
 
 
 async def _announce(shell: Coordinator, args: argparse.Namespace, port: int) -> None:
@@ -119,8 +135,13 @@ def _log_folder(plan: Plan, args: argparse.Namespace) -> Path:
 
 
 async def _take_part(config: NodeConfig, source: FileEndpoint, secret: str) -> int:
+    plan = config.plan
     client = CoordinatorClient(
-        source=source, exchange=HttpExchange(secret), fence_timeout=config.plan.fence_timeout, attempt=config.attempt
+        source=source,
+        exchange=HttpExchange(secret),
+        fence_timeout=plan.fence_timeout,
+        attempt=config.attempt,
+        lease=plan.lease if plan.orphan_policy is OrphanPolicy.STOP else None,
     )
     ending = await NodeAgent(config, client=client, clock=monotone_clock()).run()
     return ending.code

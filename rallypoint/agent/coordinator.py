@@ -13,7 +13,7 @@ import dataclasses
 import logging
 from dataclasses import dataclass, field
 
-from rallypoint.agent import rendezvous
+from rallypoint.agent import rendezvous, telling
 from rallypoint.agent.clock import Clock
 from rallypoint.agent.errors import StaleError
 from rallypoint.agent.rendezvous import State
@@ -21,7 +21,7 @@ from rallypoint.agent.service import MAX_HOLD
 from rallypoint.agent.sink import StatusSink
 from rallypoint.agent.waiting import set_within
 from rallypoint.wire.messages import AgentReport, Continue, Refusal, Reply, Stop
-from rallypoint.wire.status import JobStatus, Progress
+from rallypoint.wire.status import JobStatus, Progress, Verdict
 
 __all__ = ["PROGRESS_PERIOD", "Coordinator"]
 
@@ -62,6 +62,7 @@ class Coordinator:
         self._timer: asyncio.TimerHandle | None = None
         self._over = asyncio.Event()
         self._closing = self._dismissed = False
+        self._unsupervised: float | None = None
 
     # --- What a server calls -----------------------------------------------------------------------------------------------
 
@@ -71,7 +72,7 @@ class Coordinator:
         if refused is not None:
             return self._refuse(report, refused)
         if report.sequence < self._sequences.get(report.agent, 0):
-            return Continue(fence=self._state.fence)
+            return self._nothing_new()
         parked = self._supersede(report)
         self._apply(rendezvous.receive(self._state, report, self._clock()))
         try:
@@ -89,6 +90,21 @@ class Coordinator:
     def status(self) -> JobStatus:
         """Return what is true now, durable or not yet."""
         return rendezvous.status(self._state, self._clock())
+
+    # --- What somebody beside the agents tells ------------------------------------------------------------------------------
+
+    def supervised(self, quiet: float) -> None:
+        """Take note that no supervisor was seen for `quiet` seconds; see `orphan.OrphanedJob`."""
+        self._unsupervised = quiet
+
+    def note(self, kind: str, detail: str) -> None:
+        """Add a line to the job's story."""
+        self._apply(telling.event(self._state, kind, detail, self._clock()))
+
+    def conclude(self, verdict: Verdict) -> None:
+        """End the attempt with a verdict, unless it has one."""
+        if self._state.verdict is None:
+            self._apply(telling.verdict(self._state, verdict, self._clock()))
 
     # --- Its life ----------------------------------------------------------------------------------------------------------
 
@@ -193,7 +209,10 @@ class Coordinator:
         verdict = self._state.verdict
         if self._dismissed and verdict is not None:
             return Stop(fence=self._state.fence, verdict=verdict)
-        return Continue(fence=self._state.fence)
+        return self._nothing_new()
+
+    def _nothing_new(self) -> Continue:
+        return Continue(fence=self._state.fence, unsupervised=self._unsupervised)
 
     def _durable_within(self) -> float:
         return min(_DURABLE_WITHIN, self._state.settings.node_lease / 3)
@@ -252,7 +271,7 @@ class Coordinator:
 
 def _audible(state: State) -> tuple[object, ...]:
     """What of the state an answer to a parked report can depend on; its own report cannot change while it is parked."""
-    return state.state, state.fence, state.broken, state.verdict
+    return state.state, state.fence, state.broken, state.verdict, state.away
 
 
 def _gist(status: JobStatus) -> JobStatus:

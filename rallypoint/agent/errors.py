@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rallypoint.wire.errors import RallypointError
 
-__all__ = ["ConfigError", "LostContactError", "StaleError", "StoreError", "UnreachableError", "UsageError"]
+__all__ = ["ConfigError", "LostContactError", "OrphanedError", "StaleError", "StoreError", "UnreachableError", "UsageError"]
 
 
 class UsageError(RallypointError):
@@ -29,3 +29,7 @@ class UnreachableError(RallypointError):
 
 class LostContactError(RallypointError):
     """No coordinator answered for `fence_timeout`: the workers are stopped and the process ends with `Exit.LOST_CONTACT`."""
+
+
+class OrphanedError(LostContactError):
+    """No coordinator answers, and nobody has supervised the job for its lease: the process ends with `Exit.ORPHANED`."""

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rallypoint.agent.errors import ConfigError, LostContactError, StaleError, UsageError
+from rallypoint.agent.errors import ConfigError, LostContactError, OrphanedError, StaleError, UsageError
 from rallypoint.agent.flags import add_run_flags
 from rallypoint.version import __version__
 from rallypoint.wire.errors import RallypointError
@@ -20,6 +20,7 @@ __all__ = ["build_parser", "main"]
 _EXITS: tuple[tuple[type[RallypointError], Exit], ...] = (
     (UsageError, Exit.USAGE),
     (StaleError, Exit.STALE),
+    (OrphanedError, Exit.ORPHANED),  # before what it is a kind of
     (LostContactError, Exit.LOST_CONTACT),
     (ConfigError, Exit.CONFIG),
 )
@@ -70,6 +71,9 @@ def _add_coordinator(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--uid", required=True, help="of the job")
     parser.add_argument("--term", type=int, required=True, metavar="T", help="number of this coordinator within the job")
     parser.add_argument("--status-file", type=Path, required=True, help="where the job's status is published")
+    parser.add_argument(
+        "--record-file", type=Path, default=None, help="the job's record, which names its supervisor's heartbeat"
+    )
     parser.set_defaults(command=_late("coordinator"))
 
 

@@ -27,7 +27,7 @@ from rallypoint.agent.decide import (
     WorkersEnded,
     WorkersGone,
 )
-from rallypoint.agent.errors import ConfigError, LostContactError, StoreError
+from rallypoint.agent.errors import ConfigError, LostContactError, OrphanedError, StoreError
 from rallypoint.agent.facts import end_of
 from rallypoint.agent.linux import become_subreaper
 from rallypoint.agent.reaper import Reaper
@@ -266,7 +266,8 @@ class NodeAgent:
             reply = ask.result()
         except LostContactError as error:
             log.warning("%s; stopping the workers", error)
-            self._events.put_nowait(Told(code=Exit.LOST_CONTACT, reason=str(error), leaving=False))
+            code = Exit.ORPHANED if isinstance(error, OrphanedError) else Exit.LOST_CONTACT
+            self._events.put_nowait(Told(code=code, reason=str(error), leaving=False))
             return
         if isinstance(reply, Refusal):
             log.warning("refused by the coordinator: %s", reply.reason)

@@ -16,4 +16,5 @@ class Exit(enum.IntEnum):
     STALE = 3  #: it belongs to the past: replaced, reset, or of a lower term
     LOST_CONTACT = 4  #: it reached no coordinator for `fence_timeout` and stopped its workers
     ELSEWHERE = 5  #: the verdict on one of its workers was that another node must try: it left to be replaced
+    ORPHANED = 6  #: nobody supervised the job for its lease, no coordinator was there to say so, and the orphan policy is stop
     CONFIG = 78  #: it cannot work as it is (port in use, folder not writable, disk full); trying again will not help

@@ -139,9 +139,14 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True)
 class Continue:
-    """Nothing new."""
+    """Nothing new.
+
+    `unsupervised`: seconds since the coordinator saw a sign of life of the job's supervisor, None where it looks for none. The
+    agent counts on by itself when the coordinator is gone.
+    """
 
     fence: Fence
+    unsupervised: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

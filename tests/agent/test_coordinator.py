@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from rallypoint.agent.rendezvous import Settings
 from rallypoint.agent.sink import FileSink, MemorySink, StatusSink
 from rallypoint.wire import codec
 from rallypoint.wire.messages import AgentState, Assignment, Continue, Refusal, Regroup, Reply, Stop, WorkerReport
-from rallypoint.wire.status import JobState, JobStatus, Outcome
+from rallypoint.wire.status import JobState, JobStatus, Outcome, Verdict
 from tests.agent.fakes import TWO, GatedSink, new_state, report
 from tests.waiting import eventually_async
 
@@ -209,3 +210,32 @@ async def test_a_later_term_is_never_overwritten(tmp_path: Path) -> None:
         await old.serve()
     assert isinstance(await asked, Continue)
     assert codec.loads(JobStatus, path.read_text()).fence.term == 2
+
+
+async def test_agents_are_told_for_how_long_nobody_supervised_the_job() -> None:
+    """With each answer that holds nothing new; None until somebody looks."""
+    async with serving() as shell:
+        before = await ask(shell, 0, hold=0.0)
+        shell.supervised(42.0)
+        after = await ask(shell, 0, hold=0.0, sequence=1)
+
+    assert [reply.unsupervised for reply in (before, after) if isinstance(reply, Continue)] == [None, 42.0]
+
+
+async def test_a_verdict_from_outside_ends_the_attempt() -> None:
+    """It is published before anybody hears it, every agent is told to stop, and the first one counts."""
+    sink = MemorySink()
+    orphaned = Verdict(outcome=Outcome.FAILED, reason="Orphaned", message="nobody supervised the job")
+    async with serving(sink=sink) as shell:
+        waiting = ask(shell, 0)
+        await asyncio.sleep(0)
+        shell.note("orphaned", "nobody is there")
+        shell.conclude(orphaned)
+        shell.conclude(dataclasses.replace(orphaned, reason="Another"))
+        told = await waiting
+
+    assert isinstance(told, Stop)
+    assert told.verdict == orphaned
+    assert sink.last is not None
+    assert (sink.last.state, sink.last.verdict) == (JobState.FAILED, orphaned)
+    assert ("orphaned", "nobody is there") in [(event.kind, event.detail) for event in sink.last.events]

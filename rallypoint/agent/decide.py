@@ -30,7 +30,7 @@ from rallypoint.agent.culprit import culprit_first
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Culprit
-from rallypoint.wire.messages import AgentState, Assignment, Refusal, Regroup, Reply, Stop
+from rallypoint.wire.messages import SENT_AWAY, AgentState, Assignment, Refusal, Regroup, Reply, Stop
 from rallypoint.wire.status import Outcome, Verdict
 
 __all__ = [
@@ -62,6 +62,9 @@ class Phase(enum.Enum):
     ENDING = "ending"
     ENDED = "ended"
 
+
+#: How an agent ends by a verdict that is not about the job.
+_FAILED: Mapping[str, Exit] = {SENT_AWAY: Exit.ELSEWHERE}
 
 #: How each phase is reported. An agent that regroups still has workers of its round.
 STATES: Mapping[Phase, AgentState] = {
@@ -205,7 +208,7 @@ def _answered(node: Node, reply: Reply) -> _Step:
 def _judged(node: Node, verdict: Verdict) -> _Step:
     if node.verdict is not None:  # the first word is the last
         return node, ()
-    code = int(Exit.OK if verdict.outcome is Outcome.SUCCEEDED else Exit.JOB_FAILED)
+    code = int(Exit.OK if verdict.outcome is Outcome.SUCCEEDED else _FAILED.get(verdict.reason, Exit.JOB_FAILED))
     node, actions = _end(node, code=code, reason=verdict.message)
     # It may have been ending already: a verdict says more than what it would have ended with.
     return dataclasses.replace(node, verdict=verdict, code=code, reason=verdict.message, leaving=False), actions

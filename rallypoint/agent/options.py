@@ -106,6 +106,7 @@ def _plan(args: argparse.Namespace, env: Mapping[str, str], low: int, high: int)
         entrypoint=entrypoint,
         args=script_args,
         max_restarts=args.max_restarts,
+        node_replacements=0,  # by hand there is no supervisor that could
         stop_grace=_shutdown_timeout(args.shutdown_timeout, env),
         join_timeout=limits.get("join_timeout", Plan.join_timeout),
         last_call=limits.get("last_call", Plan.last_call),

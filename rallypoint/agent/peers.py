@@ -6,13 +6,29 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from rallypoint.supervision.budget import Budget, Course
 from rallypoint.wire.fence import Fence
-from rallypoint.wire.incident import Cause, Incident
+from rallypoint.wire.incident import Answer, Cause, Folded, Incident, IncidentId
 from rallypoint.wire.messages import AgentReport, AgentState
-from rallypoint.wire.plan import Plan
+from rallypoint.wire.plan import EndRule, Plan, Profile, Refill
 from rallypoint.wire.status import Event, JobState, JobStatus, Member, Progress, Verdict
 
-__all__ = ["Peer", "Settings", "State", "accept", "living", "members", "outstanding", "with_peer", "world_of"]
+__all__ = [
+    "Peer",
+    "Settings",
+    "State",
+    "accept",
+    "living",
+    "members",
+    "outstanding",
+    "sent_away",
+    "waiting",
+    "with_peer",
+    "world_of",
+]
+
+_FOR_LIFE = Refill()
+_UNTOUCHED = Course()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +42,28 @@ class Settings:
     last_call: float = 30.0
     node_lease: float = 15.0
     max_restarts: int = 3
+    process_refill: Refill = _FOR_LIFE
+    node_replacements: int = 3
+    profile: Profile = Profile.LADDER
+    terminal_exit_codes: tuple[int, ...] = ()
+    retryable_exit_codes: tuple[int, ...] = ()
+    end_rules: tuple[EndRule, ...] = ()
+    failover_extension: str = ""
 
     @classmethod
     def from_plan(cls, plan: Plan) -> Settings:
         """Return the settings that a plan asks for."""
         return cls(**{f.name: getattr(plan, f.name) for f in dataclasses.fields(cls)})
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether a node that is sent away is missed by somebody: it is replaced, or its loss resets the job."""
+        return self.node_replacements > 0 or self.profile is Profile.APPWRAPPER
+
+    @property
+    def restarts(self) -> Budget:
+        """The budget of process faults."""
+        return Budget(cause=Cause.PROCESS, limit=self.max_restarts, refill=self.process_refill)
 
     def usable(self, nodes: int) -> int:
         """Return how many of `nodes` can form a world: at most `max_nodes`, and a multiple of `node_unit`."""
@@ -84,7 +117,10 @@ class State:
         echoes: agents whose workers failed in a way that looks like the echo of another fault, not charged yet, and since when
             (`echo_since`).
         round_step: the first step reported in this round; None until then.
-        incidents, events, progress, verdict: as in `JobStatus`.
+        away: agents that were told to leave, so that another node takes their place.
+        since: when this coordinator began; the incidents that it `inherited` count as if they had happened then.
+        course: how training goes, for the refill of budgets.
+        incidents, folded, events, progress, verdict: as in `JobStatus`.
     """
 
     settings: Settings
@@ -101,7 +137,12 @@ class State:
     echoes: tuple[Peer, ...] = ()
     echo_since: float = 0.0
     round_step: int | None = None
+    away: frozenset[str] = frozenset()
+    since: float = 0.0
+    inherited: frozenset[IncidentId] = frozenset()
+    course: Course = _UNTOUCHED
     incidents: tuple[Incident, ...] = ()
+    folded: tuple[Folded, ...] = ()
     events: tuple[Event, ...] = ()
     progress: Progress = Progress()
     verdict: Verdict | None = None
@@ -109,7 +150,11 @@ class State:
     @classmethod
     def fresh(cls, settings: Settings, *, job: str, uid: str, attempt: int, term: int, now: float) -> State:
         """Return the state of a job whose first round is asked for now."""
-        return cls(settings=settings, job=job, uid=uid, fence=Fence(attempt=attempt, term=term), forming_since=now)
+        return cls(settings=settings, job=job, uid=uid, fence=Fence(attempt=attempt, term=term), forming_since=now, since=now)
+
+    def when(self, incident: Incident) -> float:
+        """Return when an incident was, on our own clock: that of the coordinator before us says nothing here."""
+        return self.since if incident.id in self.inherited else incident.detected_at
 
 
 def with_peer(state: State, peer: Peer) -> State:
@@ -156,6 +201,21 @@ def living(state: State) -> tuple[Peer, ...]:
 def members(state: State) -> tuple[Peer, ...]:
     """Return the agents of the last world that are still there, in order of group rank."""
     return tuple(state.peers[m.agent] for m in state.world if m.agent in state.peers)
+
+
+def waiting(state: State) -> tuple[Peer, ...]:
+    """Return the agents that wait for a place in the next round and may have one."""
+    return tuple(p for p in living(state) if p.report.state is AgentState.WAITING and p.report.agent not in state.away)
+
+
+def sent_away(status: JobStatus) -> frozenset[str]:
+    """Return the agents that an earlier coordinator told to leave."""
+    gone = {
+        (incident.id.node, incident.id.sequence)
+        for incident in status.incidents
+        if incident.cause is Cause.NODE and incident.answer is Answer.RETRY_ELSEWHERE
+    }
+    return frozenset(m.agent for m in status.world if (m.node, m.incarnation) in gone)
 
 
 def outstanding(state: State) -> tuple[Peer, ...]:

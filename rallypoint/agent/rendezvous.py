@@ -16,9 +16,13 @@ A round is closed when every living member of the last world is back (it may sti
 - at least `min_nodes` have, and either this is not the first round (whoever is alive is back: nobody else is worth waiting
   for; who returns later makes the world grow) or the last call is over.
 
-A round is broken when a worker ends badly (which the restart budget pays for), when a member is lost (its lease is over, or its
-connection broke and it did not come back within `DISCONNECT_GRACE`), when one leaves, or when somebody waits who would make
-the world larger; only the first costs anything. Everyone is then told to regroup.
+A round is broken when a worker ends badly, when a member is lost (its lease is over, or its connection broke and it did not
+come back within `DISCONNECT_GRACE`), when one leaves, or when somebody waits who would make the world larger. Everyone is then
+told to regroup.
+
+An end of a worker has a verdict (`rulings.py`). Most are answered by a restart, which the budget of process faults pays for.
+Some ask for another node: that worker's agent is told to leave (`away`), and its end is the fault of a node, which the
+supervisor replaces. Some end the job, whatever is left of any budget.
 
 A rank whose peer vanished fails too, and may be heard first. While a member is out of touch, or all that is told is of lost
 connections, the failure is kept as an echo: a lost node or another rank's own failure takes its place, and only if neither
@@ -30,13 +34,27 @@ Deadlines are counted on the coordinator's own clock; clocks of two machines are
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rallypoint.agent import telling
+from rallypoint.agent import rulings, telling
 from rallypoint.agent.culprit import is_collateral
-from rallypoint.agent.peers import Peer, Settings, State, accept, living, members, outstanding, with_peer, world_of
-from rallypoint.supervision.budget import Budget
-from rallypoint.wire.incident import Cause, Incident, IncidentId, Rung
+from rallypoint.agent.peers import (
+    Peer,
+    Settings,
+    State,
+    accept,
+    living,
+    members,
+    outstanding,
+    sent_away,
+    waiting,
+    with_peer,
+    world_of,
+)
+from rallypoint.supervision.budget import Course
+from rallypoint.supervision.verdicts import Judgement
+from rallypoint.wire.incident import Answer, Cause, Culprit, Incident, IncidentId, Rung
 from rallypoint.wire.messages import (
     MESSAGES_VERSION,
     AgentReport,
@@ -89,7 +107,11 @@ def new(
         world=previous.world,
         store=previous.store,
         round_step=previous.progress.step if settled else None,
+        away=sent_away(previous),
+        inherited=frozenset(incident.id for incident in previous.incidents),
+        course=Course.inherited(previous.progress),
         incidents=previous.incidents,
+        folded=previous.folded,
         events=previous.events,
         progress=previous.progress,
         verdict=previous.verdict,
@@ -167,10 +189,13 @@ def tick(state: State, now: float) -> State:
     for peer in tuple(state.peers.values()):
         if now >= _expires(state, peer):
             state = _lose(state, peer, _how_lost(peer), now)
+    state = telling.refilled(state, now)
     if state.verdict is None and state.state is JobState.RUNNING:
         state = _judge_round(state, now)
     if state.verdict is None and state.echoes:
         state = _judge_echoes(state, now)
+    if state.verdict is None and state.state is JobState.FORMING:
+        state = _judge_late(state, now)
     if state.verdict is None and state.state is JobState.FORMING:
         state = _form(state, now)
     return state
@@ -204,17 +229,7 @@ def _lose(state: State, peer: Peer, how: str, now: float) -> State:
     member = next((m for m in state.world if m.agent == peer.report.agent), None)
     if member is None or state.verdict is not None or peer.report.state is AgentState.LEAVING:
         return state
-    left = [m for m in state.world if m.agent != member.agent]
-    world_goes_on = len(left) >= state.settings.min_nodes
-    incident = Incident(
-        id=IncidentId(attempt=state.fence.attempt, round=0, node=peer.node, sequence=peer.incarnation),
-        cause=Cause.NODE,
-        rung=Rung.ELASTIC_TRAINING if world_goes_on else Rung.RECOVER,
-        reason=f"node {peer.node} on {peer.report.host} {how}",
-        culprit=telling.lost_node(peer, now),
-        detected_at=now,
-        last_step=telling.last_step(state),
-    )
+    incident = telling.node_incident(state, peer, how, now)
     # Whatever failed in the same round failed because of this.
     state = dataclasses.replace(telling.incident(state, incident), echoes=())
     return _break(state, incident.reason, now)
@@ -224,7 +239,7 @@ def _judge_round(state: State, now: float) -> State:
     """Decide whether the running round is over, and how."""
     here = members(state)
     failed = [p for p in here if p.report.round == state.fence.round and _ended_badly(p.report)]
-    if failed and _may_be_echoes(state, failed):
+    if failed and _may_be_echoes(state, failed) and not any(rulings.advised(state.settings, p) for p in failed):
         state = dataclasses.replace(state, echoes=tuple(failed), echo_since=now)
         return _break(state, telling.process_incident(state, failed, now).reason, now)
     if failed:
@@ -263,17 +278,71 @@ def _charge_echoes(state: State, now: float) -> State:
 
 
 def _fail_round(state: State, failed: list[Peer], now: float) -> State:
-    incident = telling.process_incident(state, failed, now)
-    limit = state.settings.max_restarts
-    budget = Budget(cause=Cause.PROCESS, limit=limit)
-    told = telling.incident(state, incident)
-    if not budget.exceeded(told.incidents, state.fence.attempt):
-        return _break(told, incident.reason, now)
-    state = telling.incident(state, dataclasses.replace(incident, rung=Rung.EXIT))
-    spent = "no restart is allowed" if limit == 0 else f"all {limit} restarts are spent"
-    verdict = Verdict(
-        outcome=Outcome.FAILED, reason="WorkersFailed", message=f"{incident.reason}; {spent}", culprit=incident.culprit
+    """Do what the verdicts on a round's failures ask for: end the job, send nodes away, or restart the workers."""
+    state, ruled = _rule(state, failed, now)
+    if ruled:
+        return state
+    told = telling.process_incident(state, failed, now)
+    found = rulings.on_culprit(state.settings, failed)
+    if found is not None:
+        peer, culprit, judged = found
+        if judged.reason:
+            return _end(state, peer, culprit, judged, now)
+        told = telling.judged_incident(told, judged)
+    return _restart(state, told, now)
+
+
+def _rule(state: State, failed: list[Peer], now: float) -> tuple[State, bool]:
+    """Do what is asked for by name: end the job, or send nodes away; return whether anything was."""
+    ruled = [(peer, *found) for peer in failed if (found := rulings.on_peer(state.settings, peer)) is not None]
+    final = next((one for one in ruled if one[2].reason), None)
+    if final is not None:
+        return _end(state, *final, now), True
+    for peer, culprit, judged in ruled:
+        state = _send_away(state, peer, culprit, judged, now)
+    return state, bool(ruled)
+
+
+def _judge_late(state: State, now: float) -> State:
+    """Rule on what is told of the last round after it was broken: the answer of an extension, or a second fault of its own.
+
+    Whatever failed in a round that lost a node failed because of that, and only an extension may still say something about it.
+    """
+    late = [p for p in living(state) if p.report.round == state.fence.round and p.report.agent not in state.away]
+    broken_by_worker = any(
+        i.cause is Cause.PROCESS and (i.id.attempt, i.id.round) == (state.fence.attempt, state.fence.round)
+        for i in state.incidents
     )
+    if not broken_by_worker:
+        late = [p for p in late if rulings.advised(state.settings, p) is not None]
+    return _rule(state, [p for p in late if p.report.failures], now)[0]
+
+
+def _end(state: State, peer: Peer, culprit: Culprit | None, judged: Judgement, now: float) -> State:
+    """End the attempt as a verdict asks for; whether the job ends with it is the supervisor's to say."""
+    told = telling.judged_incident(telling.process_incident(state, [peer], now, culprit), judged)
+    rung = Rung.EXIT if judged.answer is Answer.FAIL_NOW else Rung.RESET
+    state = telling.incident(state, dataclasses.replace(told, rung=rung))
+    message = f"{told.reason}; {judged.rule}"
+    given = Verdict(outcome=Outcome.FAILED, reason=judged.reason, message=message, culprit=told.culprit)
+    return telling.verdict(state, given, now)
+
+
+def _send_away(state: State, peer: Peer, culprit: Culprit | None, judged: Judgement, now: float) -> State:
+    """Let an agent leave, so that another node takes its place; the others regroup without it."""
+    told = telling.away_incident(state, peer, culprit, judged, now)
+    state = dataclasses.replace(telling.incident(state, told), away=state.away | {peer.report.agent}, echoes=())
+    return _break(telling.event(state, "sent-away", told.reason, now), told.reason, now)
+
+
+def _restart(state: State, told: Incident, now: float) -> State:
+    budget = state.settings.restarts
+    charged = telling.incident(state, told)
+    if not budget.exceeded(charged.incidents, state.fence.attempt, folded=charged.folded, clock=now, when=charged.when):
+        return _break(charged, told.reason, now)
+    state = telling.incident(state, dataclasses.replace(told, rung=Rung.EXIT))
+    spent = "no restart is allowed" if budget.limit == 0 else f"all {budget.limit} restarts are spent"
+    verdict = Verdict(outcome=Outcome.FAILED, reason="WorkersFailed", message=f"{told.reason}; {spent}", culprit=told.culprit)
     return telling.verdict(state, verdict, now)
 
 
@@ -290,13 +359,14 @@ def _scale(state: State, peer: Peer, reason: str, now: float) -> State:
 
 
 def _grow(state: State, now: float) -> State:
-    waiting = [p for p in living(state) if p.report.state is AgentState.WAITING and p not in members(state)]
-    if not waiting or any(p.report.state is AgentState.DONE for p in members(state)):
+    here = members(state)
+    more = [p for p in waiting(state) if p not in here]
+    if not more or any(p.report.state is AgentState.DONE for p in here):
         return state
-    if state.settings.usable(len(state.world) + len(waiting)) <= len(state.world):
+    if state.settings.usable(len(state.world) + len(more)) <= len(state.world):
         return state
-    nodes = ", ".join(str(p.node) for p in sorted(waiting, key=lambda p: p.node))
-    return _scale(state, waiting[0], f"node {nodes} joins", now)
+    nodes = ", ".join(str(p.node) for p in sorted(more, key=lambda p: p.node))
+    return _scale(state, more[0], f"node {nodes} joins", now)
 
 
 def _break(state: State, reason: str, now: float) -> State:
@@ -309,36 +379,36 @@ def _break(state: State, reason: str, now: float) -> State:
 
 def _form(state: State, now: float) -> State:
     """Close a round if it is time, or give up if it is too late."""
-    waiting = [p for p in living(state) if p.report.state is AgentState.WAITING]
-    usable = state.settings.usable(len(waiting))
+    ready = waiting(state)
+    usable = state.settings.usable(len(ready))
     if outstanding(state):
         return state
     if usable >= state.settings.min_nodes and state.enough_since is None:
         state = dataclasses.replace(state, enough_since=now)
     if usable < state.settings.min_nodes:
         state = dataclasses.replace(state, enough_since=None)
-        return _give_up(state, waiting, now) if now >= state.forming_since + state.settings.join_timeout else state
+        return _give_up(state, len(ready), now) if now >= state.forming_since + state.settings.join_timeout else state
     full = usable == state.settings.usable(state.settings.max_nodes)
     called = state.enough_since is not None and now >= state.enough_since + state.settings.last_call
-    return _close(state, waiting, usable, now) if full or called or state.world else state
+    return _close(state, ready, usable, now) if full or called or state.world else state
 
 
-def _give_up(state: State, waiting: list[Peer], now: float) -> State:
+def _give_up(state: State, joined: int, now: float) -> State:
     bounds = f"{state.settings.min_nodes} to {state.settings.max_nodes}"
     message = (
-        f"{len(waiting)} of {bounds} nodes joined within the join time-out of {state.settings.join_timeout:g} s"
+        f"{joined} of {bounds} nodes joined within the join time-out of {state.settings.join_timeout:g} s"
         f" (rendezvous.join_timeout)"
     )
     return telling.verdict(state, Verdict(outcome=Outcome.FAILED, reason="RendezvousTimeout", message=message), now)
 
 
-def _close(state: State, waiting: list[Peer], usable: int, now: float) -> State:
-    """Close the next round with `usable` of the waiting agents; members of the last world come first."""
+def _close(state: State, ready: Sequence[Peer], usable: int, now: float) -> State:
+    """Close the next round with `usable` of the agents that wait; members of the last world come first."""
     state = _charge_echoes(state, now)
     if state.verdict is not None:
         return state
     known = {m.agent for m in state.world}
-    chosen = sorted(waiting, key=lambda p: (p.report.agent not in known, p.node))[:usable]
+    chosen = sorted(ready, key=lambda p: (p.report.agent not in known, p.node))[:usable]
     chosen.sort(key=lambda p: p.node)
     fence = state.fence.with_round(state.fence.round + 1)
     state = dataclasses.replace(
@@ -373,6 +443,8 @@ def answer(state: State, agent: str) -> Reply | None:
     """Return what there is to say to an agent, or None while there is nothing."""
     if state.verdict is not None:
         return Stop(fence=state.fence, verdict=state.verdict)
+    if agent in state.away:
+        return Stop(fence=state.fence, verdict=telling.farewell(state, agent))
     peer = state.peers.get(agent)
     if peer is None or peer.report.state is AgentState.LEAVING:
         return None
@@ -391,7 +463,7 @@ def _assignment(asking: _Asking) -> Assignment | None:
     member = next((m for m in state.world if m.agent == peer.report.agent), None)
     if state.state is not JobState.RUNNING or member is None or asking.current:
         return None
-    spent = Budget(cause=Cause.PROCESS, limit=state.settings.max_restarts).spent(state.incidents, state.fence.attempt)
+    restarts = state.settings.restarts.total(state.incidents, state.fence.attempt, folded=state.folded)
     return Assignment(
         fence=state.fence,
         node=member.node,
@@ -400,7 +472,7 @@ def _assignment(asking: _Asking) -> Assignment | None:
         first_rank=member.first_rank,
         world_size=sum(m.local_world_size for m in state.world),
         store=state.store,
-        restart_count=spent,
+        restart_count=restarts,
         max_restarts=state.settings.max_restarts,
         digest=telling.digest(state),
     )

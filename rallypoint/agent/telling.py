@@ -7,19 +7,25 @@ import hashlib
 
 from rallypoint.agent.culprit import culprit_first
 from rallypoint.agent.peers import Peer, State, living, members
-from rallypoint.wire.incident import Cause, Culprit, Incident, IncidentId, Rung, merge_incidents
-from rallypoint.wire.messages import AgentReport, AgentState, WorkerReport
+from rallypoint.supervision.verdicts import Judgement
+from rallypoint.wire.incident import FREE, Answer, Cause, Culprit, FaultKind, Incident, IncidentId, Rung, merge_incidents
+from rallypoint.wire.messages import SENT_AWAY, AgentReport, AgentState, WorkerReport
 from rallypoint.wire.status import Event, JobState, JobStatus, Member, Outcome, Progress, RankStatus, Verdict
 
 __all__ = [
+    "away_incident",
+    "describe",
     "digest",
     "event",
+    "farewell",
     "healed",
     "incident",
+    "judged_incident",
     "last_step",
-    "lost_node",
+    "node_incident",
     "process_incident",
     "progress",
+    "refilled",
     "status",
     "verdict",
 ]
@@ -36,7 +42,16 @@ def event(state: State, kind: str, detail: str, now: float) -> State:
 
 def incident(state: State, told: Incident) -> State:
     """Return the state with an incident added, or joined with what is known of it."""
-    return dataclasses.replace(state, incidents=merge_incidents(state.incidents, (told,)))
+    course = state.course
+    if all(known.id != told.id for known in state.incidents):
+        course = course.paused() if told.cause in FREE else course.after_fault()
+    return dataclasses.replace(state, incidents=merge_incidents(state.incidents, (told,)), course=course)
+
+
+def refilled(state: State, now: float) -> State:
+    """Return the state with a mark on each process fault that counts no more."""
+    incidents = state.settings.restarts.refilled(state.incidents, state.course, clock=now, when=state.when)
+    return state if incidents is state.incidents else dataclasses.replace(state, incidents=incidents)
 
 
 def verdict(state: State, given: Verdict, now: float) -> State:
@@ -45,15 +60,61 @@ def verdict(state: State, given: Verdict, now: float) -> State:
     return event(dataclasses.replace(state, state=over, verdict=given), over.value, given.message, now)
 
 
-def lost_node(peer: Peer, now: float) -> Culprit:
-    """Return what is known of a node that was lost."""
-    return Culprit(node=peer.node, incarnation=peer.incarnation, host=peer.report.host, at=now)
+def node_incident(state: State, peer: Peer, how: str, now: float) -> Incident:
+    """Return the incident of a node that is gone; what its end asks for, only the supervisor can see."""
+    return Incident(
+        id=IncidentId(attempt=state.fence.attempt, round=0, node=peer.node, sequence=peer.incarnation),
+        cause=Cause.NODE,
+        rung=_without(state, peer),
+        reason=f"node {peer.node} on {peer.report.host} {how}",
+        culprit=Culprit(node=peer.node, incarnation=peer.incarnation, host=peer.report.host, at=now),
+        detected_at=now,
+        last_step=last_step(state),
+        kind=FaultKind.NODE_LOST,
+    )
 
 
-def process_incident(state: State, failed: list[Peer], now: float) -> Incident:
-    """Return the one incident of a round in which workers ended badly on `failed` nodes."""
+def away_incident(state: State, peer: Peer, culprit: Culprit | None, judged: Judgement, now: float) -> Incident:
+    """Return the incident of a node that must leave for what happened to one of its workers.
+
+    It has the id of the node's end, which follows from it: one fault, charged once.
+    """
+    said = f"node {peer.node} on {peer.report.host} failed" if culprit is None else describe(culprit)
+    return dataclasses.replace(
+        node_incident(state, peer, "must leave", now),
+        reason=f"{said}; node {peer.node} must leave: {judged.rule}",
+        culprit=culprit,
+        kind=judged.kind,
+        answer=Answer.RETRY_ELSEWHERE,
+        rule=judged.rule,
+    )
+
+
+def _without(state: State, peer: Peer) -> Rung:
+    """Return the rung that answers the loss of a member: the others go on if there are enough."""
+    left = [m for m in state.world if m.agent != peer.report.agent]
+    return Rung.ELASTIC_TRAINING if len(left) >= state.settings.min_nodes else Rung.RECOVER
+
+
+def farewell(state: State, agent: str) -> Verdict:
+    """Return what an agent is told that was sent away."""
+    member = next((m for m in state.world if m.agent == agent), None)
+    node = (-1, -1) if member is None else (member.node, member.incarnation)
+    found = next((i for i in state.incidents if i.cause is Cause.NODE and (i.id.node, i.id.sequence) == node), None)
+    message = "another node takes the place of this one" if found is None else found.reason
+    return Verdict(outcome=Outcome.FAILED, reason=SENT_AWAY, message=message, culprit=None if found is None else found.culprit)
+
+
+def judged_incident(told: Incident, judged: Judgement) -> Incident:
+    """Return an incident with its verdict."""
+    return dataclasses.replace(told, kind=judged.kind, answer=judged.answer, rule=judged.rule)
+
+
+def process_incident(state: State, failed: list[Peer], now: float, culprit: Culprit | None = None) -> Incident:
+    """Return the one incident of a round in which workers ended badly on `failed` nodes; `culprit` is the first by default."""
     failures = [failure for peer in failed for failure in peer.report.failures]
-    culprit = culprit_first(failures)[0] if failures else None
+    if culprit is None and failures:
+        culprit = culprit_first(failures)[0]
     first = failed[0]
     reason = first.report.reason or "its agent gave the round up" if culprit is None else describe(culprit)
     return Incident(
@@ -103,7 +164,8 @@ def progress(state: State, report: AgentReport, now: float) -> State:
     speaker = next((w for w in report.workers if w.step is not None), None)
     if speaker is None or _lower_rank_speaks(state, member):
         return state
-    return _first_step(_advance(state, speaker, now), speaker, now)
+    state = _first_step(_advance(state, speaker, now), speaker, now)
+    return dataclasses.replace(state, course=state.course.reported(state.progress, now))
 
 
 def _advance(state: State, speaker: WorkerReport, now: float) -> State:
@@ -192,6 +254,7 @@ def status(state: State, now: float) -> JobStatus:
         ranks=_ranks(state),
         progress=state.progress,
         incidents=state.incidents,
+        folded=state.folded,
         events=state.events,
         verdict=state.verdict,
         updated_at=now,

@@ -206,7 +206,7 @@ def _said_by_agent(end: End) -> FaultKind | None:
     if Exit.CONFIG in end.codes:
         return FaultKind.START_FAILED
     # Why an agent was sent away stands in what the coordinator tells; by itself it says no more than that it is gone.
-    gone = {Exit.LOST_CONTACT, Exit.STALE, Exit.ELSEWHERE}
+    gone = {Exit.LOST_CONTACT, Exit.STALE, Exit.ELSEWHERE, Exit.ORPHANED}
     return FaultKind.NODE_LOST if gone.intersection(end.codes) else None
 
 

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rallypoint.wire.codec import WireError, from_json, to_json
+from rallypoint.wire.failover import Failover
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Culprit
 from rallypoint.wire.status import Verdict
 
 __all__ = [
     "MESSAGES_VERSION",
+    "SENT_AWAY",
     "TOKEN_HEADER",
     "AgentReport",
     "AgentState",
@@ -33,6 +35,9 @@ __all__ = [
 ]
 
 MESSAGES_VERSION = 1
+
+#: Reason of the verdict that is told to one agent alone: another node takes its place, and the job goes on without it.
+SENT_AWAY = "RetryElsewhere"
 
 #: Header that carries the job's secret. Not `Authorization`: the Kubernetes API server strips that one from what it proxies.
 TOKEN_HEADER = "X-Rallypoint-Token"
@@ -78,6 +83,8 @@ class AgentReport:
         state, round: what it does with which round (0: none yet).
         workers: its live workers, in order of local rank.
         failures: the workers of `round` that ended badly, culprit first.
+        failover: what the job's own extension says about them; None where there is none.
+        failover_note: why the extension could not say anything, for people.
         reason: why it leaves or failed, for people.
         hold: seconds the answer may be kept back while there is nothing to say.
         sequence: counts the reports of this agent process; of two that crossed on the way the higher is true.
@@ -96,6 +103,8 @@ class AgentReport:
     round: int = 0
     workers: tuple[WorkerReport, ...] = ()
     failures: tuple[Culprit, ...] = ()
+    failover: Failover | None = None
+    failover_note: str = ""
     reason: str = ""
     hold: float = 0.0
     sequence: int = 0
@@ -131,7 +140,7 @@ class Regroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """The job's attempt is over: stop the workers, then end with the verdict."""
+    """The attempt is over, or (reason `SENT_AWAY`) this node's part in it: stop the workers, then end with the verdict."""
 
     fence: Fence
     verdict: Verdict

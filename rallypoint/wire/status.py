@@ -33,7 +33,8 @@ class Outcome(str, enum.Enum):
 class Verdict:
     """How it ended, in one word for programs and one sentence for people.
 
-    `reason` is one of: `Completed`, `WorkersFailed`, `NodesLost`, `RendezvousTimeout`, `AgentError`.
+    From inside `reason` is one of `Completed`, `WorkersFailed`, `RendezvousTimeout`, `TerminalExitCode`, `FailNow`,
+    `GlobalFailover` and `Orphaned`; a supervisor gives the reason of the condition that ended the job.
     """
 
     outcome: Outcome

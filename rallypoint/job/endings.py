@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, ClassVar
 
 from pydantic import model_validator
 from typing_extensions import Self
@@ -21,7 +21,6 @@ __all__ = ["CODES", "EndingRule", "read_codes"]
 
 _LAST_CODE, _LAST_SIGNAL = 255, 64
 _WHOLE = re.compile(r"\d{1,9}", re.ASCII)
-_SINGULAR = {"exit_code": "exit_codes", "signal": "signals"}
 
 #: Linux' own numbers (man 7 signal).
 _SIGNALS = {
@@ -129,6 +128,8 @@ _PATTERN = Rule(
 class EndingRule(Model):
     """An end that matches all that is given has this answer; the first rule that matches decides, before everything else."""
 
+    other_names: ClassVar[Mapping[str, str]] = {"exit_code": "exit_codes", "signal": "signals"}
+
     exit_codes: Annotated[tuple[int, ...], CODES] = ()
     """One of these codes ended it. Also written `exit_code`."""
     signals: Annotated[tuple[int, ...], _SIGNAL_LIST] = ()
@@ -137,16 +138,6 @@ class EndingRule(Model):
     """Searched for in its error and in the tail of its log."""
     answer: Annotated[str, choice(*(answer.value for answer in Answer))]
     """`retry-here`: on the same node; `retry-elsewhere`: on another one; `fail-now`: the job ends."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_the_singular(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping):
-            return data
-        for one, many in _SINGULAR.items():
-            if one in data and many in data:
-                raise refusal(f"{one} or {many}, not both", at=one, value=data[one])
-        return {_SINGULAR.get(key, key): value for key, value in data.items()}
 
     @model_validator(mode="after")
     def _says_what_it_is_about(self) -> Self:

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from rallypoint.job.rules import refusal
 
 __all__ = ["Model"]
 
 
 class Model(BaseModel):
-    """A frozen part of a job; a key that it does not know is an error."""
+    """A frozen part of a job; a key that it does not know is an error.
+
+    Attributes:
+        other_names: names that keys have elsewhere, which are read, too.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    other_names: ClassVar[Mapping[str, str]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_other_names(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or not cls.other_names.keys() & data.keys():
+            return data
+        for other, name in cls.other_names.items():
+            if other in data and name in data and str(data[other]) != str(data[name]):
+                allowed = f"the same as {name} ({data[name]}), which it is another name of; give one of them"
+                raise refusal(allowed, at=other, value=data[other])
+        return {cls.other_names.get(key, key): value for key, value in data.items()}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, ClassVar
 
 from pydantic import model_validator
 from typing_extensions import Self
@@ -25,7 +25,6 @@ _GRACE = duration(most=86400.0)
 _PERIOD = duration()
 _TIMEOUT = duration(positive=True)
 _STREAMS = choice("none", "stdout", "stderr", "both")
-_ALIAS, _ALIASED = "relaunch_on_worker_failure", "node_replacements"
 
 
 def _read_extension(value: object) -> str:
@@ -109,6 +108,8 @@ class Refills(Model):
 class Recovery(Model):
     """What is done about single workers and nodes within one attempt."""
 
+    other_names: ClassVar[Mapping[str, str]] = {"relaunch_on_worker_failure": "node_replacements"}
+
     max_restarts: Annotated[int, whole(0, unit="restarts")] = 3
     """How often workers are restarted for process faults."""
     node_replacements: Annotated[int, whole(0, unit="replacements")] = 3
@@ -121,17 +122,6 @@ class Recovery(Model):
     """From TERM to KILL when workers are stopped."""
     refill: Refills = Refills()
     """When the faults of each budget stop to count; by default never."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _know_the_other_name(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping) or _ALIAS not in data:
-            return data
-        rest = {key: value for key, value in data.items() if key != _ALIAS}
-        if _ALIASED in rest and str(rest[_ALIASED]) != str(data[_ALIAS]):
-            allowed = f"the same as {_ALIASED} ({rest[_ALIASED]}), which it is another name of; give one of them"
-            raise refusal(allowed, at=_ALIAS, value=data[_ALIAS])
-        return {_ALIASED: data[_ALIAS], **rest}
 
 
 class Rendezvous(Model):

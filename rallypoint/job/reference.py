@@ -101,7 +101,7 @@ def _default(field: FieldInfo) -> str:
         return "required"
     value = field.get_default(call_default_factory=True)
     rule = rule_of(field.metadata)
-    if isinstance(value, BaseModel) or value in ("", (), {}):
+    if isinstance(value, BaseModel) or value in ("", (), {}, None):
         return ""
     return f"`{rule.write(value) if rule else value}`"
 

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rallypoint.job.endings import EndingRule
 from rallypoint.job.mindcluster import MindCluster
 from rallypoint.job.model import ElasticJob
+from rallypoint.job.part import Model
 from rallypoint.job.policies import BudgetRefill, FaultTolerance, Health, Logs, Recovery, Refills, Rendezvous
 from rallypoint.job.reference import reference
 from rallypoint.job.role import Resources, Role
@@ -75,17 +75,21 @@ def references() -> dict[str, str]:
     }
 
 
-def _object(model: type[BaseModel]) -> dict[str, Any]:
+def _object(model: type[Model]) -> dict[str, Any]:
+    properties = _properties(model)
+    others = {
+        other: {**properties[name], "description": f"Another name of {name}."} for other, name in model.other_names.items()
+    }
     return {
         "description": model.__doc__,
         "type": "object",
-        "properties": _properties(model),
+        "properties": {**properties, **others},
         "required": [name for name, field in model.model_fields.items() if field.is_required()],
         "additionalProperties": False,
     }
 
 
-def _properties(model: type[BaseModel]) -> dict[str, Any]:
+def _properties(model: type[Model]) -> dict[str, Any]:
     return {name: _property(field) for name, field in model.model_fields.items()}
 
 
@@ -95,7 +99,7 @@ def _property(field: FieldInfo) -> dict[str, Any]:
     if rule is None or field.is_required():
         return schema
     default = rule.write(field.get_default(call_default_factory=True))
-    return {**schema, "default": default} if default not in ("", {}) else schema
+    return {**schema, "default": default} if default not in ("", {}, [], None) else schema
 
 
 def _schema(kind: Any, metadata: Iterable[Any] = ()) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from rallypoint.wire.plan import Profile
 if TYPE_CHECKING:
     from rallypoint.job.model import ElasticJob
 
-__all__ = ["Choice", "choices", "settle"]
+__all__ = ["Choice", "choices", "settle", "unread"]
 
 #: Where a path of the normal form stands in the document.
 Place = Callable[[tuple[Step, ...]], tuple[Step, ...]]
@@ -78,6 +78,12 @@ def settle(job: ElasticJob, place: Place) -> dict[str, Any]:
 def choices(job: ElasticJob) -> tuple[Choice, ...]:
     """Return every field that the job's profile sets, in the order of its table."""
     return tuple(_choice(job, path, default) for path, default in _defaults(job).items())
+
+
+def unread(words: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels or annotations that are not read as policies: those that mean something on pods alone."""
+    read = {*mindcluster.LABELS, *mindcluster.ANNOTATIONS}
+    return {key: text for key, text in words.items() if key not in read and not key.startswith(PREFIX)}
 
 
 def _choice(job: ElasticJob, path: str, default: Any) -> Choice:

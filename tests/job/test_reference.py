@@ -68,6 +68,32 @@ def test_the_schemas_are_schemas(schema):
         ),
         pytest.param({**GOOD, "recovery": {"replace_delay": "1h"}, "logs": {"tee": "both"}}, id="policies"),
         pytest.param(
+            {
+                **GOOD,
+                "profile": "appwrapper",
+                "fault_tolerance": {
+                    "terminal_exit_codes": "3, 10",
+                    "retryable_exit_codes": [137, 143],
+                    "pending_fail_strategy": -1,
+                    "rules": [{"signal": "SIGKILL", "exit_code": 9, "answer": "fail-now"}],
+                    "dynamic_failover_extension": "a.b::C",
+                    "orphan_policy": "stop",
+                },
+                "recovery": {"relaunch_on_worker_failure": 0, "refill": {"reset": {"on_checkpoint": True}}},
+            },
+            id="words of many kinds",
+        ),
+        pytest.param(
+            {
+                **GOOD,
+                "labels": {"fault-scheduling": "grace", "fault-retry-times": 3},
+                "annotations": {"recover-strategy": "dump"},
+                "mindcluster": {"recover_strategy": ["dump"], "grace_over_time": 600},
+            },
+            id="labels and their block",
+        ),
+        pytest.param(ElasticJob.model_validate({**GOOD, "profile": "mindcluster"}).to_document(), id="canonical, mindcluster"),
+        pytest.param(
             ElasticJob.model_validate({**GOOD, "volumes": [{"name": "c", "emptyDir": {}}]}).to_document(), id="canonical"
         ),
     ],
@@ -91,6 +117,12 @@ def test_the_schema_accepts_what_the_reader_accepts(document):
         pytest.param({**GOOD, "env": {"1A": "x"}}, id="variable name"),
         pytest.param({**GOOD, "nodes": "2-4"}, id="nodes"),
         pytest.param({**GOOD, "rendezvous": {"join_timeout": 0}}, id="duration"),
+        pytest.param({**GOOD, "profile": "strict"}, id="profile"),
+        pytest.param({**GOOD, "fault_tolerance": {"pending_fail_strategy": 3}}, id="number"),
+        pytest.param({**GOOD, "fault_tolerance": {"rules": [{"exit_code": 1}]}}, id="rule without an answer"),
+        pytest.param({**GOOD, "fault_tolerance": {"dynamic_failover_extension": "a.b"}}, id="extension"),
+        pytest.param({**GOOD, "mindcluster": {"recover_strategy": ["restart"]}}, id="strategy"),
+        pytest.param({**GOOD, "labels": {"a": None}}, id="label"),
     ],
 )
 def test_the_schema_refuses_what_the_reader_refuses(document):

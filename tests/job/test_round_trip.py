@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rallypoint.job import ElasticJob, load_job
 from rallypoint.job.document import read_json, read_yaml
+from rallypoint.wire.incident import Answer
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 NAMES = st.from_regex(r"\A[a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?\Z")
@@ -17,6 +18,16 @@ WORDS = st.from_regex(r"\A[a-z]{1,8}\Z")
 SCALARS = TEXT | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.booleans()
 SECONDS = st.floats(min_value=0.001, max_value=86400)
 STREAMS = st.sampled_from(["none", "stdout", "stderr", "both"])
+
+LABELS = st.dictionaries(WORDS, SCALARS, max_size=2)
+ANSWERS = st.sampled_from([answer.value for answer in Answer])
+RULES = st.lists(
+    st.fixed_dictionaries(
+        {"answer": ANSWERS, "exit_codes": st.lists(st.integers(0, 255), min_size=1)},
+        optional={"signals": st.lists(st.integers(1, 64)), "log_pattern": st.sampled_from(["a|b", "Xid \\d+"])},
+    ),
+    max_size=2,
+)
 
 ROLES = st.fixed_dictionaries(
     {
@@ -29,21 +40,26 @@ ROLES = st.fixed_dictionaries(
         "env": st.dictionaries(WORDS, SCALARS, max_size=3),
         "workdir": TEXT,
         "resources": st.fixed_dictionaries({}, optional={"cpu": st.sampled_from([2, "500m"]), "gpus": st.integers(0, 8)}),
-        "labels": st.dictionaries(WORDS, SCALARS, max_size=2),
         "volumes": st.lists(st.fixed_dictionaries({"name": WORDS, "emptyDir": st.just({})}), max_size=2),
         "affinity": st.dictionaries(TEXT, st.lists(st.none() | st.integers() | TEXT, max_size=2), max_size=2),
     },
 )
 POLICIES = {
-    "fault_tolerance": st.fixed_dictionaries({"retry_limit": st.integers(0, 100), "retry_pause_period": SECONDS}),
+    "profile": st.sampled_from(["ladder", "mindcluster"]),
+    "labels": LABELS,
+    "annotations": LABELS,
+    "fault_tolerance": st.fixed_dictionaries(
+        {"retry_limit": st.integers(0, 100), "retry_pause_period": SECONDS}, optional={"rules": RULES}
+    ),
     "recovery": st.fixed_dictionaries({"max_restarts": st.integers(0, 9), "stop_grace_period": SECONDS}),
     "logs": st.fixed_dictionaries({"dir": TEXT, "tee": STREAMS, "redirects": STREAMS}),
 }
 SHORT = st.builds(
     lambda name, role, rest: {"name": name, **role, **rest}, NAMES, ROLES, st.fixed_dictionaries({}, optional=POLICIES)
 )
+OWN = st.builds(lambda role, own: {**role, **own}, ROLES, st.fixed_dictionaries({}, optional={"labels": LABELS}))
 SEVERAL = st.fixed_dictionaries(
-    {"name": NAMES, "roles": st.dictionaries(NAMES, ROLES, min_size=1, max_size=3)}, optional=POLICIES
+    {"name": NAMES, "roles": st.dictionaries(NAMES, OWN, min_size=1, max_size=3)}, optional=POLICIES
 )
 
 

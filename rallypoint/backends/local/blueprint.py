@@ -9,6 +9,7 @@ from typing import Any
 from rallypoint.backends.contract import Blueprint, SubmitError
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.job import ElasticJob, Role, compile_plan
+from rallypoint.job.settle import unread
 from rallypoint.wire.plan import OrphanPolicy, Plan
 
 __all__ = ["HOST", "coordinator_command", "draw", "mark", "node_command"]
@@ -107,5 +108,6 @@ def _process(name: str, folder: Path, log: Path, command: tuple[str, ...]) -> di
 
 def _notes(role: Role) -> list[str]:
     defaults = Role(entrypoint=role.entrypoint)
+    role = role.model_copy(update={name: unread(getattr(role, name)) for name in ("labels", "annotations")})
     unused = [name for name in _PODS if getattr(role, name) != getattr(defaults, name)]
     return [f"{name}: not used by the local backend, whose nodes are processes of this machine" for name in unused]

@@ -1,0 +1,250 @@
+"""MindCluster's labels and annotations: what they set in the plan, and what is an error at submission."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rallypoint.job import ElasticJob, JobError, compile_plan
+from rallypoint.job.mindcluster import STRATEGIES
+from rallypoint.wire.plan import Scheduling
+
+GOOD: dict[str, Any] = {"name": "digits", "entrypoint": "train.py", "profile": "mindcluster"}
+GRACE = {"fault-scheduling": "grace"}
+
+
+def plan_of(labels=None, annotations=None, **fields):
+    document = {**GOOD, "labels": labels or {}, "annotations": annotations or {}, **fields}
+    (plan,) = compile_plan(ElasticJob.model_validate(document))
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("labels", "annotations", "expected"),
+    [
+        pytest.param({}, {}, Scheduling(), id="nothing: all off"),
+        pytest.param({"fault-scheduling": "grace"}, {}, Scheduling(fault_scheduling="grace"), id="grace"),
+        pytest.param({"fault-scheduling": "force"}, {}, Scheduling(fault_scheduling="force"), id="force"),
+        pytest.param({"fault-scheduling": "off"}, {}, Scheduling(), id="off"),
+        pytest.param({"pod-rescheduling": "on"}, {}, Scheduling(pod_rescheduling=True), id="pod-rescheduling on"),
+        pytest.param({"pod-rescheduling": "On"}, {}, Scheduling(), id="E23: On is not on"),
+        pytest.param({"pod-rescheduling": "true"}, {}, Scheduling(), id="E23: true is not on"),
+        pytest.param({"pod-rescheduling": "off"}, {}, Scheduling(), id="E23: off"),
+        pytest.param({"process-recover-enable": "on"}, {}, Scheduling(process_recover="on"), id="process-recover-enable on"),
+        pytest.param({"fault-retry-times": "3"}, {}, Scheduling(fault_retry_times=3), id="fault-retry-times"),
+        pytest.param({"fault-retry-times": 0}, {}, Scheduling(), id="fault-retry-times 0"),
+        pytest.param({}, {"wait-reschedule-timeout": "30"}, Scheduling(wait_reschedule_timeout=30.0), id="shortest wait"),
+        pytest.param({}, {"wait-reschedule-timeout": 270}, Scheduling(wait_reschedule_timeout=270.0), id="longest wait"),
+        pytest.param({}, {"recover-strategy": ""}, Scheduling(), id="E2: an empty strategy is none"),
+        pytest.param(
+            {},
+            {"recover-strategy": "exit"},
+            Scheduling(recover_strategy=("exit",), process_recover="on"),
+            id="E8: a strategy turns process-recover-enable on",
+        ),
+        pytest.param(
+            {"process-recover-enable": "pause", **GRACE},
+            {"recover-strategy": "recover"},
+            Scheduling(fault_scheduling="grace", recover_strategy=("recover",), process_recover="pause"),
+            id="V13: a pause by the user stays",
+        ),
+        pytest.param(
+            {},
+            {"recover-strategy": "elastic-training,dump"},
+            Scheduling(recover_strategy=("elastic-training", "dump"), process_recover="on"),
+            id="S16: elastic training without rescheduling",
+        ),
+        pytest.param(
+            {}, {"huawei.com/recover_policy_path": "pod"}, Scheduling(never_upgrade=True), id="never up from pods to the job"
+        ),
+    ],
+)
+def test_labels_and_annotations_reach_the_plan(labels, annotations, expected):
+    """Each has the meaning that it has in MindCluster."""
+    assert plan_of(labels, annotations).scheduling == expected
+
+
+@given(st.lists(st.sampled_from(STRATEGIES), min_size=1), st.sampled_from([",", ", ", " ,\t"]))
+def test_the_order_of_strategies_means_nothing(words, comma):
+    """Whatever their order, blanks and repetitions, the plan has them in the order in which they are tried."""
+    scheduling = plan_of(GRACE, {"recover-strategy": comma.join(words)}).scheduling
+
+    assert scheduling.recover_strategy == tuple(word for word in STRATEGIES if word in words)
+
+
+@pytest.mark.parametrize(
+    ("where", "key", "text", "allowed"),
+    [
+        pytest.param("labels", "fault-scheduling", "graceful", "one of grace, force, off", id="fault-scheduling"),
+        pytest.param("labels", "fault-scheduling", "external-grace", "one of grace, force, off", id="an outside controller"),
+        pytest.param("labels", "process-recover-enable", "yes", "one of on, pause, off", id="process-recover-enable"),
+        pytest.param("labels", "fault-retry-times", "three", "a whole number from 0 to 32767", id="retries in words"),
+        pytest.param("labels", "fault-retry-times", "-1", "a whole number from 0 to 32767", id="retries below zero"),
+        pytest.param(
+            "annotations", "wait-reschedule-timeout", "29", "a whole number of seconds from 30 to 270", id="too short a wait"
+        ),
+        pytest.param(
+            "annotations", "wait-reschedule-timeout", "271", "a whole number of seconds from 30 to 270", id="too long a wait"
+        ),
+        pytest.param(
+            "annotations", "wait-reschedule-timeout", "4m", "a whole number of seconds from 30 to 270", id="a wait with a unit"
+        ),
+        pytest.param(
+            "annotations",
+            "recover-strategy",
+            "retry,restart",
+            "'restart' is none of retry, recover-in-place, recover, elastic-training, dump, exit, "
+            "as a list or with commas between them",
+            id="an unknown strategy",
+        ),
+        pytest.param(
+            "annotations", "huawei.com/recover_policy_path", "job", "pod, or no such annotation", id="an unknown path"
+        ),
+    ],
+)
+def test_a_wrong_word_is_told_with_its_key_and_what_is_allowed(where, key, text, allowed):
+    """MindCluster would take its default in silence."""
+    with pytest.raises(JobError) as caught:
+        plan_of(**{where: {key: text}})
+
+    assert str(caught.value) == f"{where}.{key}: '{text}' is not allowed; {allowed}"
+
+
+@pytest.mark.parametrize("word", ["retry", "recover-in-place", "recover"])
+@pytest.mark.parametrize(
+    ("labels", "path"),
+    [
+        pytest.param({}, "mindcluster.fault_scheduling: 'off'", id="no fault-scheduling"),
+        pytest.param({"fault-scheduling": "force"}, "labels.fault-scheduling: 'force'", id="fault-scheduling force"),
+    ],
+)
+def test_recovery_of_processes_needs_a_graceful_deletion(word, labels, path):
+    """With any other mode it could never act."""
+    with pytest.raises(JobError) as caught:
+        plan_of(labels, {"recover-strategy": f"{word},dump"})
+
+    assert str(caught.value) == (
+        f"{path} is not allowed; grace, which {word} of the recover-strategy needs (label fault-scheduling)"
+    )
+
+
+@pytest.mark.parametrize("grace", ["0s", "15m", "1h"])
+def test_a_graceful_end_is_shorter_than_the_wait_for_it(grace):
+    """Otherwise each one would be forced, or none would be graceful."""
+    with pytest.raises(JobError) as caught:
+        plan_of(GRACE, recovery={"stop_grace_period": grace})
+
+    assert str(caught.value).endswith("is not allowed; more than 0s and less than mindcluster.grace_over_time (15m)")
+    assert plan_of({"fault-scheduling": "force"}, recovery={"stop_grace_period": grace}).scheduling.fault_scheduling == "force"
+
+
+def test_the_block_says_what_labels_cannot():
+    """And everything that they can, so that a job needs no labels."""
+    block = {
+        "fault_scheduling": "grace",
+        "pod_rescheduling": True,
+        "process_recover": "pause",
+        "recover_strategy": ["dump", "recover"],
+        "fault_retry_times": 7,
+        "wait_reschedule_timeout": "2m",
+        "grace_over_time": "1h",
+        "pending_rounds": 5,
+        "pending_interval": "3s",
+        "elastic_wait": "40s",
+        "graceful_tolerance": True,
+        "never_upgrade": True,
+    }
+
+    assert plan_of(mindcluster=block).scheduling == Scheduling(
+        fault_scheduling="grace",
+        pod_rescheduling=True,
+        process_recover="pause",
+        recover_strategy=("recover", "dump"),
+        fault_retry_times=7,
+        wait_reschedule_timeout=120.0,
+        grace_over_time=3600.0,
+        pending_rounds=5,
+        pending_interval=3.0,
+        elastic_wait=40.0,
+        graceful_tolerance=True,
+        never_upgrade=True,
+    )
+
+
+def test_a_label_and_the_block_must_agree():
+    """Given twice and different, nobody can know which one is meant."""
+    assert plan_of({"fault-retry-times": "3"}, mindcluster={"fault_retry_times": 3}).scheduling.fault_retry_times == 3
+    with pytest.raises(JobError) as caught:
+        plan_of({"fault-retry-times": "3"}, mindcluster={"fault_retry_times": 4})
+
+    assert str(caught.value) == (
+        "labels.fault-retry-times: '3' is not allowed; "
+        "mindcluster.fault_retry_times is given, too, and is another value; give one of them"
+    )
+
+
+@pytest.mark.parametrize(
+    ("times", "resets", "replacements"),
+    [
+        pytest.param("0", 0, 0, id="none"),
+        pytest.param("7", 7, 7, id="some"),
+        pytest.param("500", 100, 500, id="more than a job may be reset"),
+    ],
+)
+def test_the_budgets_follow_fault_retry_times(times, resets, replacements):
+    """Where the job gives none of its own."""
+    plan = plan_of({"fault-retry-times": times})
+    own = plan_of({"fault-retry-times": times}, fault_tolerance={"retry_limit": 2}, recovery={"node_replacements": 1})
+
+    assert (plan.retry_limit, plan.node_replacements, plan.scheduling.fault_retry_times) == (resets, replacements, int(times))
+    assert (own.retry_limit, own.node_replacements) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        pytest.param("60", 50.0, id="60"),
+        pytest.param("10", 0.0, id="the least that counts"),
+        pytest.param("3600", 3590.0, id="the most that counts"),
+        pytest.param("9", 20.0, id="too little"),
+        pytest.param("3601", 20.0, id="too much"),
+        pytest.param("soon", 20.0, id="no number"),
+    ],
+)
+def test_elastic_training_waits_as_mindio_is_told_to(text, seconds):
+    """Ten seconds less than the variable of the workers says, where it is within its bounds."""
+    env = {"MINDIO_WAIT_MINDX_TIME": text}
+
+    assert plan_of(env=env).scheduling.elastic_wait == seconds
+    assert plan_of(env=env, mindcluster={"elastic_wait": 5}).scheduling.elastic_wait == 5.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        pytest.param(
+            {"annotations": GRACE}, "annotations.fault-scheduling: has no effect here; write it in labels", id="a label"
+        ),
+        pytest.param(
+            {"labels": {"recover-strategy": "dump"}},
+            "labels.recover-strategy: has no effect here; write it in annotations",
+            id="an annotation",
+        ),
+    ],
+)
+def test_a_word_in_the_wrong_place_is_an_error(fields, text):
+    """It would be without effect."""
+    with pytest.raises(JobError) as caught:
+        plan_of(**fields)
+
+    assert str(caught.value) == text
+
+
+def test_the_plans_of_other_profiles_have_no_such_settings():
+    """Nothing of MindCluster acts unless it was asked for."""
+    (plan,) = compile_plan(ElasticJob.model_validate({"name": "digits", "entrypoint": "train.py"}))
+
+    assert plan.scheduling is None

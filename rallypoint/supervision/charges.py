@@ -1,19 +1,29 @@
-"""What the resets of a job have cost, when that counts no more, and whether they brought anything. Pure."""
+"""What faults and resets have cost, when that counts no more, and whether the attempts brought anything. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 
-from rallypoint.supervision import clocks
+from rallypoint.supervision.budget import Budget
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import Attempt, ConditionType, JobRecord
+from rallypoint.wire.incident import Cause
+from rallypoint.wire.plan import Refill
 from rallypoint.wire.status import JobStatus
 
-__all__ = ["FREE_ENDS", "charged", "counted", "refilled", "without_progress"]
+__all__ = ["FREE_ENDS", "after_fault", "charged", "counted", "node_budget", "refilled", "without_progress"]
 
 #: Reasons of attempts that were ended by something outside of them: they are no evidence against the job.
 FREE_ENDS = frozenset({"Suspended", "AutopilotNoExecute"})
+
+#: Seconds between two looks at a job that goes well: each is written into the record.
+_LOOK = 10.0
+
+
+def node_budget(policy: Policy, node: int | None = None) -> Budget:
+    """Return the budget that pays for the replacement of one slot's node."""
+    return Budget(cause=Cause.NODE, limit=policy.node_replacements, node=node, refill=policy.node_refill)
 
 
 def counted(record: JobRecord, policy: Policy) -> tuple[float, ...]:
@@ -24,41 +34,49 @@ def counted(record: JobRecord, policy: Policy) -> tuple[float, ...]:
 
 def charged(record: JobRecord, policy: Policy) -> JobRecord:
     """Return the record with one more reset that counts; those outside of the window are forgotten."""
-    return dataclasses.replace(
-        record,
-        retries=record.retries + 1,
-        charges=(*counted(record, policy), record.clock),
-        charged_checkpoint=record.progress.checkpoint,
-    )
+    charges = (*counted(record, policy), record.clock)
+    return dataclasses.replace(record, retries=record.retries + 1, charges=charges)
+
+
+def after_fault(record: JobRecord) -> JobRecord:
+    """Return the record after a fault: healthy progress begins again."""
+    course = record.course.after_fault()
+    return record if course == record.course else dataclasses.replace(record, course=course)
 
 
 def refilled(record: JobRecord, policy: Policy, status: JobStatus | None) -> JobRecord:
-    """Return the record with the budget of resets filled again, where the job has earned it since the last charge."""
-    refill = policy.reset_refill
-    if refill.healthy_for:
-        record = _after_health(record, refill.healthy_for, status)
-    newer = status.progress.checkpoint if status is not None else ""
-    if refill.on_checkpoint and record.charges and newer not in ("", record.charged_checkpoint):
-        return dataclasses.replace(record, charges=()).with_history("budget-refilled", f"a newer checkpoint: {newer}")
+    """Return the record with its budgets filled again, where the job has earned it since the last fault."""
+    refills = (policy.reset_refill, policy.node_refill)
+    if not any(refill.healthy_for or refill.on_checkpoint for refill in refills):
+        return record
+    record = _watched(record, status)
+    incidents = node_budget(policy).refilled(record.incidents, record.course, clock=record.clock)
+    folded = node_budget(policy).refilled_counts(record.folded, record.course)
+    if incidents is not record.incidents or folded is not record.folded:
+        record = dataclasses.replace(record, incidents=incidents, folded=folded)
+        record = record.with_history("budget-refilled", f"of lost nodes: {_earned(record, policy.node_refill)}")
+    if record.charges and record.course.earns(policy.reset_refill):
+        record = dataclasses.replace(record, charges=())
+        record = record.with_history("budget-refilled", f"of resets: {_earned(record, policy.reset_refill)}")
     return record
 
 
-def _after_health(record: JobRecord, seconds: float, status: JobStatus | None) -> JobRecord:
-    step = None if status is None else status.progress.step
+def _watched(record: JobRecord, status: JobStatus | None) -> JobRecord:
     healthy = record.condition(ConditionType.PODS_READY) and not record.condition(ConditionType.UNHEALTHY)
-    if not healthy:
-        return clocks.stop(record, "healthy-progress")
-    record = clocks.run(record, "healthy-progress", mark=step)
-    timer = clocks.find(record, "healthy-progress")
-    mark = None if timer is None else timer.mark
-    advanced = step is not None and (mark is None or step > mark)
-    if clocks.spent(record, "healthy-progress") < seconds or not advanced:
-        return record
-    record = clocks.run(clocks.stop(record, "healthy-progress"), "healthy-progress", mark=step)
-    if not record.charges:
-        return record
-    detail = f"{seconds:g} s of healthy progress, up to step {step}"
-    return dataclasses.replace(record, charges=()).with_history("budget-refilled", detail)
+    if status is None or not healthy:
+        course = record.course.paused()
+    else:
+        last, newer = record.course.last, status.progress.checkpoint not in ("", record.course.checkpoint)
+        if last is not None and record.clock < last + _LOOK and not newer:
+            return record
+        course = record.course.reported(status.progress, record.clock)
+    return record if course == record.course else dataclasses.replace(record, course=course)
+
+
+def _earned(record: JobRecord, refill: Refill) -> str:
+    if refill.healthy_for and record.course.healthy >= refill.healthy_for:
+        return f"{record.course.healthy:.0f} s of healthy progress, up to step {record.course.step}"
+    return f"a newer checkpoint, {record.course.checkpoint} (step {record.course.step})"
 
 
 def without_progress(attempts: Sequence[Attempt]) -> int:

@@ -130,6 +130,16 @@ CLOCKS: tuple[Clock, ...] = (
         wins="over pending, whose time is longer",
     ),
     Clock(
+        name="wait-reschedule",
+        setting="annotation wait-reschedule-timeout",
+        starts="a node is faulty and process-level recovery answers it",
+        pauses="never",
+        ends="no node is faulty or awaited any more",
+        then="elastic-training goes on without it, where that is configured; else recovery pauses and the scheduler decides",
+        actor="supervisor (`mindcluster` only)",
+        wins="over pending-rounds, which count only after it",
+    ),
+    Clock(
         name="replace-delay",
         setting="recovery.replace_delay",
         starts="a node is lost",

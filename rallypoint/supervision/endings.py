@@ -187,10 +187,10 @@ def delete(turn: Turn, *, spare_ended: bool = False) -> Step:
 
 
 def forceful_grace(policy: Policy) -> float:
-    """Return how many seconds a deletion may take before it is forced."""
+    """Return how many seconds a deletion may take before it is forced; fewer than none where it is forced from the first."""
     if policy.scheduling is None:
         return policy.forceful_deletion_grace
-    return 0.0 if policy.scheduling.fault_scheduling == "force" else policy.scheduling.grace_over_time
+    return -1.0 if policy.scheduling.fault_scheduling == "force" else policy.scheduling.grace_over_time
 
 
 def _of_nodes(turn: Turn, *, force: bool, spare_ended: bool) -> Iterable[Action]:

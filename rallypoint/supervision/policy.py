@@ -10,6 +10,9 @@ from rallypoint.wire.plan import EndRule, Plan, Profile, Refill, Scheduling
 __all__ = ["Policy"]
 
 
+_FOR_LIFE = Refill()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Policy:
     """The limits that `reconcile` keeps.
@@ -57,8 +60,8 @@ class Policy:
     retryable_exit_codes: tuple[int, ...] = ()
     pending_timeout: float = 900.0
     pending_fail_strategy: int = 1
-    node_refill: Refill = Refill()
-    reset_refill: Refill = Refill()
+    node_refill: Refill = _FOR_LIFE
+    reset_refill: Refill = _FOR_LIFE
     no_progress_limit: int = 0
     end_rules: tuple[EndRule, ...] = ()
     scheduling: Scheduling | None = None

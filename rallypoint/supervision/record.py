@@ -6,6 +6,7 @@ import dataclasses
 import enum
 from dataclasses import dataclass
 
+from rallypoint.supervision.budget import Course
 from rallypoint.wire import codec
 from rallypoint.wire.incident import Folded, Incident
 from rallypoint.wire.status import Event, Progress, Verdict
@@ -13,6 +14,8 @@ from rallypoint.wire.status import Event, Progress, Verdict
 __all__ = ["RECORD_VERSION", "Attempt", "Condition", "ConditionType", "Folded", "Holder", "JobRecord", "Phase", "Slot", "Timer"]
 
 RECORD_VERSION = 1
+
+_NO_COURSE = Course()
 
 #: Lines of history kept; the oldest go first.
 HISTORY_LIMIT = 500
@@ -140,7 +143,7 @@ class JobRecord:
         term: of the current coordinator, from 1; grows over attempts, never back.
         retries: resets so far for the current owner's run that cost something; those that still count are `charges`.
         charges: the job's clock at each reset that the retry limit has paid for and that was not refilled.
-        charged_checkpoint: the newest checkpoint at the last of them.
+        course: how training has gone since the last fault, for budgets that are refilled.
         silent_terms: coordinators in a row that ended without a word.
         slots: the nodes of the current attempt.
         timers: the clocks that run or are paused (supervision/clocks.py).
@@ -166,7 +169,7 @@ class JobRecord:
     term: int = 0
     retries: int = 0
     charges: tuple[float, ...] = ()
-    charged_checkpoint: str = ""
+    course: Course = _NO_COURSE
     silent_terms: int = 0
     slots: tuple[Slot, ...] = ()
     timers: tuple[Timer, ...] = ()

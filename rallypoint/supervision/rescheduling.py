@@ -14,28 +14,34 @@ from rallypoint.supervision.charges import charged
 from rallypoint.supervision.deadline import Deadline
 from rallypoint.supervision.record import ConditionType, JobRecord
 from rallypoint.supervision.scheduling import Decision, Fault, FaultReason, Pending, Scope, State
-from rallypoint.supervision.turn import Step, Turn, since
+from rallypoint.supervision.strategy import Ability, Choice, Failure, FaultType, Situation, Strategy, after_failure, resolve
+from rallypoint.supervision.strategy import Fault as RankFault
+from rallypoint.supervision.turn import Step, Turn, over, since
 from rallypoint.wire.incident import Cause, FaultKind, Incident
 from rallypoint.wire.plan import Scheduling
 
 __all__ = ["reschedule"]
 
-_ROUNDS = "pending-rounds"
+_ROUNDS, _WAIT = "pending-rounds", "wait-reschedule"
+
+#: The slot whose pod holds rank 0.
+_MASTER = 0
+
 _OUTSIDE = frozenset({FaultKind.NODE_LOST, FaultKind.EVICTED, FaultKind.PREEMPTED, FaultKind.DELETED, FaultKind.FLAGGED})
 
 
 def reschedule(turn: Turn) -> Step:
     """Answer the faults of this turn, and what time alone changes."""
-    settings = turn.policy.scheduling or Scheduling()
-    now = turn.record.clock
-    decision = scheduling.decide(settings, _faults(turn), _state(turn), now)
+    now, state, faults = turn.record.clock, _state(turn), tuple(_faults(turn))
+    turn, settings = _process_level(turn, faults, state)
+    decision = scheduling.decide(settings, faults, state, now)
     turn = turn.with_record(_remember(turn.record, decision.pending))
     if decision.scope is Scope.JOB:
         return endings.reset_or_fail(
             turn, "FoundFailedPods", decision.reason, cost=int(decision.charge), free=not decision.charge
         )
     if decision.scope is Scope.PODS:
-        return Step(record=_replaced(turn, decision), deadlines=_next(decision, now))
+        return Step(record=_replaced(turn, decision), deadlines=_next(turn, decision))
     lost = tuple(s for s in turn.record.slots if s.lost_clock is not None)
     if lost:
         return _unanswered(turn, f"{healing.describe_lost(turn.record, lost)}; {decision.reason}")
@@ -43,7 +49,38 @@ def reschedule(turn: Turn) -> Step:
     record = turn.record
     if found is not None and found.value and found.reason == "FoundFailedPods":
         record = record.with_condition(ConditionType.UNHEALTHY, "FoundNoFailedPods", value=False)
-    return Step(record=record, deadlines=_next(decision, now))
+    return Step(record=record, deadlines=_next(turn, decision))
+
+
+def _process_level(turn: Turn, faults: tuple[Fault, ...], state: State) -> tuple[Turn, Scheduling]:
+    """Let process-level recovery have its time; return the settings as the scheduler is to read them.
+
+    While a replaced pod is awaited the other processes go on (the world shrinks and grows by itself). When no strategy that is
+    configured and possible waits any longer, recovery is paused: then the scheduler may go up to the whole job.
+    """
+    settings = turn.policy.scheduling or Scheduling()
+    if not settings.recover_strategy or not scheduling.admission(settings).allowed:
+        return turn, settings
+    if not faults and not state.replaced:
+        return turn.with_record(clocks.stop(turn.record, _WAIT)), settings
+    record = clocks.run(turn.record, _WAIT)
+    choice = _strategy(turn, settings, faults, state, waited=clocks.spent(record, _WAIT))
+    if choice.strategy in (Strategy.RECOVER, Strategy.ELASTIC_TRAINING) and not choice.pause:
+        return turn.with_record(record), settings
+    return turn.with_record(record), dataclasses.replace(settings, process_recover="pause")
+
+
+def _strategy(turn: Turn, settings: Scheduling, faults: tuple[Fault, ...], state: State, *, waited: float) -> Choice:
+    refused = scheduling.admission(settings).refused
+    wanted = [word for word in settings.recover_strategy if word not in {s.value for s in refused}]
+    shrinks = turn.policy.min_nodes < turn.policy.max_nodes
+    able = (Ability.EXIT, Ability.RECOVER, *((Ability.DOWNGRADE, Ability.UPGRADE) if shrinks else ()))
+    hit = {f.node for f in faults} | state.replaced
+    situation = Situation(master_faulty=_MASTER in hit, rescheduling=True, waited=waited, elastic_wait=settings.elastic_wait)
+    if waited >= settings.wait_reschedule_timeout:
+        return after_failure(wanted, able, Strategy.RECOVER, Failure.SCHEDULE, situation)
+    ordinary = tuple(RankFault(type=FaultType.ORDINARY, rank=node) for node in sorted(hit))
+    return resolve(wanted, able, ordinary, situation)
 
 
 def _faults(turn: Turn) -> Iterable[Fault]:
@@ -113,7 +150,9 @@ def _unanswered(turn: Turn, why: str) -> Step:
     return endings.fail(turn, "FaultUnhandled", why)
 
 
-def _next(decision: Decision, now: float) -> tuple[Deadline, ...]:
-    if decision.look_at is None or decision.look_at <= now:
-        return ()
-    return (Deadline(at=decision.look_at, clock=_ROUNDS, then="the replaced pods are looked at again"),)
+def _next(turn: Turn, decision: Decision) -> tuple[Deadline, ...]:
+    settings = turn.policy.scheduling or Scheduling()
+    waits = over(turn.record, _WAIT, settings.wait_reschedule_timeout, "the next strategy is taken")
+    checks = decision.look_at is not None and decision.look_at > turn.record.clock
+    rounds = Deadline(at=decision.look_at or 0.0, clock=_ROUNDS, then="the replaced pods are looked at again")
+    return (*((rounds,) if checks else ()), *((waits,) if waits is not None else ()))

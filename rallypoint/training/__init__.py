@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rallypoint.training.reporting import report_progress
     from rallypoint.training.reproducibility import average_in_rank_order, seed_everything, weights_digest
     from rallypoint.training.sampler import ResumableSampler
+    from rallypoint.training.stopping import stop_requested
 
 __all__ = [
     "Checkpoint",
@@ -32,6 +33,7 @@ __all__ = [
     "process_group",
     "report_progress",
     "seed_everything",
+    "stop_requested",
     "weights_digest",
 ]
 
@@ -48,6 +50,7 @@ _ROOMS = {
     "process_group": "groups",
     "report_progress": "reporting",
     "seed_everything": "reproducibility",
+    "stop_requested": "stopping",
     "weights_digest": "reproducibility",
 }
 

@@ -1,6 +1,6 @@
 """AppWrapper's machine, vector by vector: what is seen at which second, and where the job stands then.
 
-The numbers in the ids are those of the reference's vectors. Where the controller departs from its own documentation ours follows the
+The numbers in the ids are those of the reference. Where the controller departs from its own documentation ours follows the
 documentation: the retry pause counts from when everything is gone, the success TTL from success, the failure grace covers
 admission and warm-up, the debugging delay is one delay and never disables forced deletion.
 """
@@ -26,7 +26,7 @@ def policy(pods: int = 2, **fields: Any) -> Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class At:
-    """What a trace tells at a second, and what must be so after it: `phase retries`, and conditions as `Name=reason` or `!Name`."""
+    """What a trace tells at a second, and what must be so then: phase, retries, conditions (`Name=reason@since`, `!Name`)."""
 
     t: float
     tell: dict[str, Any]

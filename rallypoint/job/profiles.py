@@ -54,8 +54,10 @@ DEFAULTS: Mapping[Profile, Mapping[str, Any]] = {
     },
     Profile.MINDCLUSTER: {
         **_LADDER,
+        "fault_tolerance.retry_limit": 0,
         "fault_tolerance.no_progress_limit": 0,
         "recovery.max_restarts": 32767,
+        "recovery.node_replacements": 0,
         "health.monitor_interval": 5.0,
     },
 }

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from rallypoint.job import mindcluster
+from rallypoint.job.annotations import ANNOTATIONS, PREFIX
 from rallypoint.job.endings import EndingRule
 from rallypoint.job.mindcluster import MindCluster
 from rallypoint.job.model import ElasticJob
 from rallypoint.job.policies import BudgetRefill, FaultTolerance, Health, Logs, Recovery, Refills, Rendezvous
+from rallypoint.job.profiles import DEFAULTS
 from rallypoint.job.role import Resources, Role
 from rallypoint.job.rules import rule_of
+from rallypoint.wire.plan import Profile
 
 __all__ = ["reference"]
 
@@ -41,7 +45,7 @@ rendezvous:
 ```
 
 A document with several roles has them under `roles`, as a list or as a mapping from name to role. A role at the top level
-and `roles` at once is an error.
+and `roles` at once is an error. `labels` and `annotations` at the top level are the job's and those of all its pods.
 
 ## Values
 
@@ -55,6 +59,35 @@ and `roles` at once is an error.
 - **Paths** are relative to the folder of the job file (of a dict: to the current folder), `checkpoint_dir` and a script to
   `workdir`. `~` is the home of the user who submits. Addresses such as `s3://bucket/key` stay as they are.
 """
+
+_PROFILES = """\
+## Profiles
+
+A profile says whose rules hold. It is named by `profile`; a label or annotation of MindCluster, or a block `mindcluster`,
+chooses `mindcluster` where no profile is named, and is an error beside another one.
+
+- `ladder` is the default: lost nodes are replaced, the world shrinks and grows between MIN and MAX, rank 0 is no special case.
+- `appwrapper` is AppWrapper's machine: a fixed world (MIN = MAX), no node is replaced, a loss past its grace resets the job.
+- `mindcluster` is the scheduler of Ascend MindCluster ([how it decides](../mindcluster.md)).
+
+A profile sets what the job does not give. `rallypoint plan` prints which values are such defaults; the saved job has them all.
+
+{defaults}
+In `mindcluster`, `retry_limit` (at most 100) and `node_replacements` follow `fault-retry-times`.
+
+## Annotations of AppWrapper
+
+Each sets a field of `fault_tolerance`; given in both places, both must say the same. The key begins with
+`{prefix}`. A value that is malformed or out of range is an error. Read from an AppWrapper
+(`rallypoint.job.annotations.read_annotations`), what is out of range is taken as its controller takes it, with a warning;
+`write_annotations` writes those of a job, in Go's units.
+
+{appwrapper}
+## Labels and annotations of MindCluster
+
+Each sets a field of the block `mindcluster`; given in both places, both must say the same.
+
+{mindcluster}"""
 
 _COLUMNS = "| Field | Type | Default | Unit | Meaning |\n|---|---|---|---|---|"
 
@@ -76,7 +109,35 @@ _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
 
 def reference() -> str:
     """Return the whole page."""
-    return "\n".join([_HEAD, *(_section(title, model) for title, model in _SECTIONS)])
+    return "\n".join([_HEAD, _profiles(), *(_section(title, model) for title, model in _SECTIONS)])
+
+
+def _profiles() -> str:
+    appwrapper = ((f"`{key}`", f"`{known.field}`", known.allowed) for key, known in ANNOTATIONS.items())
+    keys = (("label", mindcluster.LABELS), ("annotation", mindcluster.ANNOTATIONS))
+    words = (
+        (f"{kind} `{key}`", f"`{known.field}`", known.allowed) for kind, known_keys in keys for key, known in known_keys.items()
+    )
+    return _PROFILES.format(
+        prefix=PREFIX,
+        defaults=_table(("Field", *(f"`{profile.value}`" for profile in Profile)), _default_rows()),
+        appwrapper=_table(("Key", "Field", "Allowed"), appwrapper),
+        mindcluster=_table(("Key", "Field", "Allowed"), words),
+    )
+
+
+def _default_rows() -> Iterator[tuple[str, ...]]:
+    for path in DEFAULTS[Profile.LADDER]:
+        block, name = path.split(".")
+        rule = rule_of(dict(_SECTIONS)[block].model_fields[name].metadata)
+        values = (DEFAULTS[profile][path] for profile in Profile)
+        yield (f"`{path}`", *(f"`{rule.write(value) if rule else value}`" for value in values))
+
+
+def _table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = tuple(titles)
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _section(title: str, model: type[BaseModel]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rallypoint.job import mindcluster
 from rallypoint.job.annotations import ANNOTATIONS, PREFIX, read_annotations
@@ -112,7 +112,8 @@ def _refuse(wrong: list[Problem]) -> None:
 
 
 def _said(job: ElasticJob) -> tuple[list[_Said], list[Problem]]:
-    said, wrong = [], []
+    said: list[_Said] = []
+    wrong: list[Problem] = []
     for key, text in job.annotations.items():
         if not key.startswith(PREFIX):
             continue
@@ -208,7 +209,8 @@ def _with_defaults(job: ElasticJob, profile: Profile) -> ElasticJob:
 
 def _completed(block: M, values: Mapping[str, Any]) -> M:
     """Return the block with defaults, which do not count as given."""
-    return type(block).model_construct(_fields_set=set(block.model_fields_set), **{**dict(block), **values})
+    whole = type(block).model_construct(_fields_set=set(block.model_fields_set), **{**dict(block), **values})
+    return cast("M", whole)
 
 
 def _waits(job: ElasticJob) -> Iterator[str]:

@@ -13,7 +13,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from rallypoint.wire.errors import RallypointError
@@ -21,6 +21,11 @@ from rallypoint.wire.errors import RallypointError
 __all__ = ["WireError", "dumps", "dumps_item", "dumps_lines", "from_json", "loads", "to_json"]
 
 T = TypeVar("T")
+
+#: Types that JSON has itself.
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 
 #: Half a pair: what Python makes of bytes in a file name that are no UTF-8. No encoding can hold it.
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -36,8 +41,11 @@ class WireError(RallypointError, ValueError):
 
 def to_json(value: Any) -> Any:
     """Return `value` as plain JSON types; tuples become lists, enums their values."""
+    if type(value) in _PLAIN:
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {name: to_json(getattr(value, name)) for name in _defaults(type(value))}
+        kind: Any = type(value)
+        return {name: to_json(getattr(value, name)) for name in _defaults(kind)}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, (tuple, list)):
@@ -49,7 +57,11 @@ def to_json(value: Any) -> Any:
 
 def from_json(cls: type[T], data: Any, *, path: str = "") -> T:
     """Read `data` (as `json.loads` returns it) as a `cls`; raises `WireError`."""
-    return typing.cast("T", _read(cls, data, path))
+    kind: Any = cls
+    try:
+        return typing.cast("T", _reader(kind)(data))
+    except _Wrong as wrong:
+        raise WireError(_joined(path, wrong.path), wrong.value, wrong.allowed) from None
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
@@ -66,31 +78,41 @@ def dumps_lines(value: Any) -> str:
     Inside of the items, what equals its default is left out: the reader puts it there again.
     """
     lines = []
-    for name in _defaults(type(value)):
+    kind: Any = type(value)
+    for name in _defaults(kind):
         field = getattr(value, name)
         if isinstance(field, tuple) and field:
-            text = "[\n  " + ",\n  ".join(map(dumps_item, field)) + "\n ]"
+            text = "[\n  " + ",\n  ".join(_encode(_slim(item)) for item in field) + "\n ]"
         else:
-            text = dumps_item(field)
+            text = _encode(_slim(field))
         lines.append(f' "{name}": {text}')
-    return "{\n" + ",\n".join(lines) + "\n}"
+    return _SURROGATE.sub(_spelled, "{\n" + ",\n".join(lines) + "\n}")
 
 
 def dumps_item(value: Any) -> str:
     """Return the JSON text of a wire value as `dumps_lines` writes it inside of another: one line, without defaults."""
-    return _SURROGATE.sub(_spelled, json.dumps(_slim(value), ensure_ascii=False))
+    return _SURROGATE.sub(_spelled, _encode(_slim(value)))
 
 
 def _slim(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = ((name, getattr(value, name), default) for name, default in _defaults(type(value)).items())
+    kind: Any = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is tuple:
+        return [_slim(item) for item in value]
+    if not dataclasses.is_dataclass(value):
+        return to_json(value)
+    told = {}
+    for name, default in _defaults(kind).items():
+        item = getattr(value, name)
         # Of another type it is no default: 0 and False are equal, but not the same word.
-        return {name: _slim(item) for name, item, default in fields if item != default or type(item) is not type(default)}
-    return [_slim(item) for item in value] if isinstance(value, tuple) else to_json(value)
+        if item is not default and (type(item) is not type(default) or item != default):
+            told[name] = _slim(item)
+    return told
 
 
 @functools.cache
-def _defaults(cls: type) -> dict[str, Any]:
+def _defaults(cls: Any) -> dict[str, Any]:
     """Return the fields of a dataclass, each with its default: a value of its own for one that has none."""
     return {f.name: _default(f) for f in dataclasses.fields(cls)}
 
@@ -113,76 +135,129 @@ def loads(cls: type[T], text: str | bytes) -> T:
     return from_json(cls, data)
 
 
+# --- Readers: one for each type, made once ---------------------------------------------------------------------------------
+
+_Reader = Callable[[Any], Any]
+
+
+class _Wrong(Exception):  # noqa: N818  it never leaves this module
+    """What a reader did not expect, and where; whoever is around it puts its own place in front."""
+
+    def __init__(self, value: object, allowed: str, path: str = "") -> None:
+        super().__init__(path, allowed)
+        self.value, self.allowed, self.path = value, allowed, path
+
+    def under(self, place: str) -> _Wrong:
+        return _Wrong(self.value, self.allowed, _joined(place, self.path))
+
+
+def _joined(place: str, path: str) -> str:
+    return f"{place}{path}" if not path or path.startswith("[") else f"{place}.{path}".lstrip(".")
+
+
 @functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
-
-
-def _read(kind: Any, data: Any, path: str) -> Any:
+def _reader(kind: Any) -> _Reader:
     if kind is Any:
-        return data
-    origin = typing.get_origin(kind)
+        return _anything
+    origin, arms = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        return _read_optional(kind, data, path)
+        return _optional(_reader(next(arm for arm in arms if arm is not type(None))))
     if origin is tuple:
-        return _read_tuple(kind, data, path)
+        return _tuple_of(_reader(arms[0]))
     if origin in (dict, Mapping):
-        return _read_dict(kind, data, path)
+        return _dict_of(_reader(arms[1]))
     if dataclasses.is_dataclass(kind):
-        return _read_dataclass(typing.cast("type", kind), data, path)
-    if issubclass(kind, enum.Enum):
-        return _read_enum(kind, data, path)
-    return _read_scalar(kind, data, path)
+        return _dataclass(typing.cast("type", kind))
+    return _enum(kind) if issubclass(kind, enum.Enum) else _scalar(kind)
 
 
-def _read_optional(kind: Any, data: Any, path: str) -> Any:
-    arms = [arm for arm in typing.get_args(kind) if arm is not type(None)]
-    return None if data is None else _read(arms[0], data, path)
-
-
-def _read_tuple(kind: Any, data: Any, path: str) -> tuple[Any, ...]:
-    if not isinstance(data, (list, tuple)):
-        raise WireError(path, data, "a list")
-    item = typing.get_args(kind)[0]
-    return tuple(_read(item, value, f"{path}[{i}]") for i, value in enumerate(data))
-
-
-def _read_dict(kind: Any, data: Any, path: str) -> dict[str, Any]:
-    if not isinstance(data, Mapping):
-        raise WireError(path, data, "an object")
-    item = typing.get_args(kind)[1]
-    return {str(key): _read(item, value, f"{path}.{key}".lstrip(".")) for key, value in data.items()}
-
-
-def _read_dataclass(kind: type, data: Any, path: str) -> Any:
-    if not isinstance(data, Mapping):
-        raise WireError(path, data, f"an object with the fields of {kind.__name__}")
-    fields = {f.name: f for f in dataclasses.fields(kind)}
-    for key in data:
-        if key not in fields:
-            raise WireError(f"{path}.{key}".lstrip("."), data[key], f"one of {', '.join(fields)}")
-    values = {}
-    for name, field in fields.items():
-        where = f"{path}.{name}".lstrip(".")
-        if name in data:
-            values[name] = _read(_hints(kind)[name], data[name], where)
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise WireError(where, None, "a value (the field is missing)")
-    return kind(**values)
-
-
-def _read_enum(kind: type[enum.Enum], data: Any, path: str) -> enum.Enum:
-    try:
-        return kind(data)
-    except ValueError as error:
-        allowed = ", ".join(str(member.value) for member in kind)
-        raise WireError(path, data, f"one of {allowed}") from error
-
-
-def _read_scalar(kind: type, data: Any, path: str) -> Any:
-    if kind is float and isinstance(data, int) and not isinstance(data, bool):
-        return float(data)
-    # bool is an int to Python but never to a reader of JSON.
-    if not isinstance(data, kind) or (isinstance(data, bool) and kind is not bool):
-        raise WireError(path, data, f"a value of type {kind.__name__}")
+def _anything(data: Any) -> Any:
     return data
+
+
+def _optional(reader: _Reader) -> _Reader:
+    def read(data: Any) -> Any:
+        return None if data is None else reader(data)
+
+    return read
+
+
+def _tuple_of(reader: _Reader) -> _Reader:
+    def read(data: Any) -> tuple[Any, ...]:
+        if not isinstance(data, (list, tuple)):
+            raise _Wrong(data, "a list")
+        items = []
+        for value in data:
+            try:
+                items.append(reader(value))
+            except _Wrong as wrong:
+                raise wrong.under(f"[{len(items)}]") from None
+        return tuple(items)
+
+    return read
+
+
+def _dict_of(reader: _Reader) -> _Reader:
+    def read(data: Any) -> dict[str, Any]:
+        if not isinstance(data, Mapping):
+            raise _Wrong(data, "an object")
+        items = {}
+        for key, value in data.items():
+            try:
+                items[str(key)] = reader(value)
+            except _Wrong as wrong:
+                raise wrong.under(str(key)) from None
+        return items
+
+    return read
+
+
+def _dataclass(kind: type) -> _Reader:
+    hints = typing.get_type_hints(kind)
+    readers = {field.name: _reader(hints[field.name]) for field in dataclasses.fields(kind)}
+    required = [name for name, default in _defaults(kind).items() if default is dataclasses.MISSING]
+
+    def read(data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            raise _Wrong(data, f"an object with the fields of {kind.__name__}")
+        values = {}
+        for name, value in data.items():
+            reader = readers.get(name)
+            if reader is None:
+                raise _Wrong(value, f"one of {', '.join(readers)}", str(name))
+            try:
+                values[name] = reader(value)
+            except _Wrong as wrong:
+                raise wrong.under(name) from None
+        for name in required:
+            if name not in values:
+                raise _Wrong(None, "a value (the field is missing)", name)
+        return kind(**values)
+
+    return read
+
+
+def _enum(kind: type[enum.Enum]) -> _Reader:
+    allowed = ", ".join(str(member.value) for member in kind)
+
+    def read(data: Any) -> enum.Enum:
+        try:
+            return kind(data)
+        except ValueError:
+            raise _Wrong(data, f"one of {allowed}") from None
+
+    return read
+
+
+def _scalar(kind: type) -> _Reader:
+    def read(data: Any) -> Any:
+        if type(data) is kind:
+            return data
+        # bool is an int to Python but never to a reader of JSON.
+        if kind is float and isinstance(data, int) and not isinstance(data, bool):
+            return float(data)
+        if not isinstance(data, kind) or (isinstance(data, bool) and kind is not bool):
+            raise _Wrong(data, f"a value of type {kind.__name__}")
+        return data
+
+    return read

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import signal
 
-from rallypoint.supervision.record import JobRecord
+from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.wire.incident import Cause, Culprit, Incident
 from rallypoint.wire.status import Progress
 
-__all__ = ["culprit_of", "describe_end", "describe_who", "failure_story", "metrics_text", "span", "success_line"]
+__all__ = [
+    "culprit_of",
+    "describe_end",
+    "describe_holder",
+    "describe_who",
+    "failure_story",
+    "metrics_text",
+    "span",
+    "success_line",
+]
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
@@ -46,6 +55,12 @@ def describe_end(culprit: Culprit) -> str:
     if culprit.signal is not None:
         return _signal_name(culprit.signal)
     return "lost" if culprit.exit_code is None else f"exit {culprit.exit_code}"
+
+
+def describe_holder(holder: Holder) -> str:
+    """Return who supervises: `rallypoint supervise (process 12 on ada)`."""
+    where = " on ".join(part for part in (f"process {holder.pid}" if holder.pid else "", holder.host) if part)
+    return f"{holder.name} ({where})" if where else holder.name
 
 
 def culprit_of(record: JobRecord) -> Culprit | None:

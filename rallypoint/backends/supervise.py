@@ -30,6 +30,7 @@ from rallypoint.backends.contract import (
     JobNotFoundError,
     Stored,
 )
+from rallypoint.backends.story import describe_holder
 from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge
 from rallypoint.supervision.observation import CreateError, Observation
 from rallypoint.supervision.policy import Policy
@@ -306,7 +307,8 @@ class _Supervisor:
             return decision
         record = dataclasses.replace(record, holder=dataclasses.replace(self._me, since=record.last_now))
         if before is not None:
-            record = record.with_history("supervisor", f"{_who(self._me)} took over from {_who(before)}")
+            told = f"{describe_holder(self._me)} took over from {describe_holder(before)}"
+            record = record.with_history("supervisor", told)
         return dataclasses.replace(decision, record=record)
 
     async def _save(self, stored: Stored, decision: Decision) -> JobRecord:
@@ -339,13 +341,6 @@ def _create_errors(errors: Iterable[tuple[Action, ActionError]]) -> Iterable[Cre
         if isinstance(action, (CreateNode, CreateCoordinator)):
             node = action.node if isinstance(action, CreateNode) else -1
             yield CreateError(attempt=action.attempt, node=node, reason=str(error), fatal=error.fatal)
-
-
-def _who(holder: Holder) -> str:
-    """Return a supervisor in words: `rallypoint supervise (process 12 on ada)`."""
-    where = f"process {holder.pid}" if holder.pid else ""
-    where = f"{where} on {holder.host}".strip() if holder.host else where
-    return f"{holder.name} ({where})" if where else holder.name
 
 
 def _words(action: Action) -> str:

@@ -9,19 +9,38 @@ from rallypoint.wire.codec import dumps
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.status import JobStatus
 
-__all__ = ["DOCUMENT_VERSION", "JobDocument", "JobsDocument", "json_line", "json_text"]
+__all__ = ["DOCUMENT_VERSION", "JobDocument", "JobsDocument", "SupervisorSeen", "json_line", "json_text"]
 
 DOCUMENT_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
+class SupervisorSeen:
+    """What became of the supervisor that the record names (`record.holder`).
+
+    Attributes:
+        alive: whether it lives; None where the backend cannot tell at once.
+        lost_at: its last sign of life where it does not live, in seconds since the epoch; else None.
+        note: what keeps it from its work; "" is nothing.
+    """
+
+    alive: bool | None
+    lost_at: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobDocument:
-    """One job; `status` is None before the coordinator's first word. `rallypoint.wire.codec.loads` reads it back."""
+    """One job. `rallypoint.wire.codec.loads` reads it back.
+
+    `status` is None before the coordinator's first word, `supervisor` while nobody has supervised the job yet.
+    """
 
     version: int = DOCUMENT_VERSION
     record: JobRecord
     plan: Plan
     status: JobStatus | None = None
+    supervisor: SupervisorSeen | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,4 +56,6 @@ def draw_table(table: Table) -> None:
 
 def _drawn(document: JobDocument, *, ranks: int) -> RenderableType:
     by_node = document.plan.max_nodes * document.plan.nproc_per_node > ranks
-    return job_screen(view(document.record, document.status, document.plan, time.time(), by_node=by_node))
+    return job_screen(
+        view(document.record, document.status, document.plan, time.time(), supervisor=document.supervisor, by_node=by_node)
+    )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rallypoint.cli.document import JobDocument
+from rallypoint.cli.document import JobDocument, SupervisorSeen
 
 if TYPE_CHECKING:
     from rallypoint.backends.contract import Backend, Stored
+    from rallypoint.supervision.record import JobRecord
 
-__all__ = ["find", "look", "look_at_all"]
+__all__ = ["find", "look", "look_at_all", "supervisor_of"]
 
 
 async def find(backend: Backend, name: str) -> Stored:
@@ -26,8 +27,25 @@ async def find(backend: Backend, name: str) -> Stored:
 
 async def look(backend: Backend, name: str) -> JobDocument:
     """Return what is true of a job now; raises `JobNotFoundError`."""
-    stored = await find(backend, name)
-    return JobDocument(record=stored.record, plan=stored.plan, status=await backend.status(name))
+    return await _document(backend, await find(backend, name))
+
+
+async def supervisor_of(backend: Backend, record: JobRecord) -> SupervisorSeen | None:
+    """Return what became of the supervisor that a record names, None when it names none."""
+    if record.holder is None:
+        return None
+    pulse = await backend.pulse(record.holder)
+    if pulse is None:
+        return SupervisorSeen(alive=False, lost_at=record.last_now)
+    if pulse.alive is False:
+        return SupervisorSeen(alive=False, lost_at=pulse.at)
+    return SupervisorSeen(alive=pulse.alive, note=pulse.note)
+
+
+async def _document(backend: Backend, stored: Stored) -> JobDocument:
+    record = stored.record
+    status, supervisor = await backend.status(record.name), await supervisor_of(backend, record)
+    return JobDocument(record=record, plan=stored.plan, status=status, supervisor=supervisor)
 
 
 async def look_at_all(backend: Backend) -> tuple[JobDocument, ...]:
@@ -36,5 +54,5 @@ async def look_at_all(backend: Backend) -> tuple[JobDocument, ...]:
     for name in await backend.names():
         stored = await backend.load(name)
         if stored is not None:
-            found.append(JobDocument(record=stored.record, plan=stored.plan, status=await backend.status(name)))
+            found.append(await _document(backend, stored))
     return tuple(found)

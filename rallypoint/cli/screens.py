@@ -120,4 +120,4 @@ def _at_screen() -> bool:
 
 
 def _view(document: JobDocument) -> JobView:
-    return view(document.record, document.status, document.plan, time.time())
+    return view(document.record, document.status, document.plan, time.time(), supervisor=document.supervisor)

@@ -15,6 +15,7 @@ from rallypoint.cli.options import Commands, add_command, job_file_options, spel
 from rallypoint.cli.supervisors import taken_on
 from rallypoint.cli.watching import Watched, watch_to_the_end
 from rallypoint.supervision.record import JobRecord
+from rallypoint.wire.plan import OrphanPolicy
 
 if TYPE_CHECKING:
     from rallypoint.backends.contract import Backend, Blueprint, Stored
@@ -53,6 +54,13 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = add_command(commands, "submit", "start a job", _DESCRIPTION)
     job_file_options(parser)
+    parser.add_argument(
+        "--orphan-policy",
+        choices=[policy.value for policy in OrphanPolicy],
+        default=None,
+        help="what the job does that nobody has supervised for its lease (fault_tolerance.lease); the job file's own, "
+        "or else continue",
+    )
     parser.add_argument("--watch", action="store_true", help="look at the job until it is over")
     parser.add_argument("--json", action="store_true", help="print JSON; with --watch a document a line, on each change")
     parser.set_defaults(run=run)
@@ -88,7 +96,9 @@ def told(done: Submitted, home: Path | None = None) -> tuple[str, str, str]:
 async def _submit(args: argparse.Namespace) -> Submitted:
     from rallypoint.cli.jobfile import read_job  # noqa: PLC0415  pydantic is slow to import, and --help does without
 
-    job = read_job(args.file, settings=args.settings, name=args.name)
+    # It is the job's own setting, so that its file says what holds, and a later submission of that file is the same job.
+    chosen = [] if args.orphan_policy is None else [f"fault_tolerance.orphan_policy={args.orphan_policy}"]
+    job = read_job(args.file, settings=[*args.settings, *chosen], name=args.name)
     doors: Doors = args.doors
     async with doors.backend(args.home) as backend:
         blueprint = backend.plan(job)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from rallypoint.backends.story import failure_story, metrics_text, span, success_line
-from rallypoint.cli.document import JobDocument
-from rallypoint.cli.tables import incident_table, node_table
+from rallypoint.backends.story import describe_holder, failure_story, metrics_text, span, success_line
+from rallypoint.cli.document import JobDocument, SupervisorSeen
+from rallypoint.cli.tables import clock_time, incident_table, node_table
 from rallypoint.cli.values import Column, Fact, JobView, Mood, Row, Table
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase
 from rallypoint.wire.incident import Cause, Incident, merge_incidents
-from rallypoint.wire.plan import Plan
+from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.status import JobState, JobStatus, Progress
 
 __all__ = ["overview", "phase_word", "view"]
 
 _MOODS = {
     Phase.EMPTY: Mood.BUSY,
+    Phase.SUSPENDED: Mood.QUIET,
+    Phase.SUSPENDING: Mood.BUSY,
     Phase.RESUMING: Mood.BUSY,
     Phase.RUNNING: Mood.GOOD,
     Phase.RESETTING: Mood.BUSY,
@@ -25,6 +28,9 @@ _MOODS = {
     Phase.FAILED: Mood.BAD,
     Phase.TERMINATING: Mood.QUIET,
 }
+
+#: Phases in which a wish to suspend has not been fulfilled yet.
+_SUSPENDABLE = (Phase.EMPTY, Phase.RESUMING, Phase.RUNNING, Phase.RESETTING)
 
 _JOBS = (
     Column(title="NAME", shrinks=True),
@@ -44,6 +50,7 @@ def view(
     plan: Plan,
     now: float,
     *,
+    supervisor: SupervisorSeen | None = None,
     zone: datetime.tzinfo | None = None,
     by_node: bool = False,
 ) -> JobView:
@@ -54,6 +61,7 @@ def view(
         status: the coordinator's last word; one of another attempt, or of an earlier job of the name, is left out.
         plan: what runs.
         now: ages are counted up to here.
+        supervisor: what became of the one that the record names.
         zone: in which times of day are told; None for this machine's.
         by_node: one row for each node in the place of one for each rank.
     """
@@ -65,7 +73,7 @@ def view(
         summary=_summary(record, status, plan, now),
         mood=_mood(record, status, plan),
         figures=_figures(record, status, plan),
-        details=tuple(_details(record, status, now)),
+        details=(*_details(record, status, now), *_supervision(record, plan, supervisor, _Clock(now=now, zone=zone))),
         nodes=node_table(record, status, _restarts(record, status, plan), by_node=by_node),
         incidents=incident_table(incidents, now, zone=zone),
         ending=_ending(record),
@@ -110,12 +118,16 @@ def _mood(record: JobRecord, status: JobStatus | None, plan: Plan) -> Mood:
 def _summary(record: JobRecord, status: JobStatus | None, plan: Plan, now: float) -> str:
     if record.deletion and record.phase is not Phase.TERMINATING:
         return "its deletion was asked for"
+    if record.suspend and record.phase in _SUSPENDABLE:
+        return "its suspension was asked for"
     if record.phase is Phase.RUNNING:
         return _running(status, plan)
     if record.phase is Phase.RESETTING:
         return _resetting(record, plan, now)
     return {
         Phase.EMPTY: "waiting for a supervisor",
+        Phase.SUSPENDED: "until it is resumed" if record.suspend else "waiting for its turn",
+        Phase.SUSPENDING: "its nodes are being ended",
         Phase.RESUMING: f"starting {len(record.slots)} nodes",
         Phase.SUCCEEDED: "every rank ended well" if record.released else "its nodes are ending",
         Phase.FAILED: "" if record.released else "its nodes are being ended",
@@ -177,6 +189,36 @@ def _details(record: JobRecord, status: JobStatus | None, now: float) -> Iterabl
         yield Fact(label="checkpoint", text=progress.checkpoint)
     yield Fact(label="time", text=_time(record, now))
     yield Fact(label="owner", text=record.owner)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Clock:
+    """The moment of the look, and where times of day are told."""
+
+    now: float
+    zone: datetime.tzinfo | None
+
+    def tell(self, at: float) -> str:
+        """Return when something was, and how long ago."""
+        return f"{clock_time(at, self.now, self.zone)} ({span(self.now - at)})"
+
+
+def _supervision(record: JobRecord, plan: Plan, supervisor: SupervisorSeen | None, clock: _Clock) -> Iterable[Fact]:
+    """Say who supervises the job, or since when nobody does and what follows from that; nothing before and after."""
+    holder = record.holder
+    if holder is None or (record.released and not record.deletion):
+        return
+    if supervisor is None:
+        yield Fact(label="supervisor", text=describe_holder(holder))
+    elif supervisor.lost_at is None:
+        told = f"{describe_holder(holder)} since {clock.tell(holder.since)}"
+        yield Fact(label="supervisor", text=f"{told}; {supervisor.note}" if supervisor.note else told)
+    else:
+        again = f"take it on: rallypoint supervise {record.name}"
+        yield Fact(label="supervisor", text=f"nobody since {clock.tell(supervisor.lost_at)}; {again}")
+        yield Fact(label="before", text=describe_holder(holder))
+        stops = plan.orphan_policy is OrphanPolicy.STOP
+        yield Fact(label="orphan", text=f"it stops by itself after {span(plan.lease)}" if stops else "it goes on by itself")
 
 
 def _time(record: JobRecord, now: float) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rallypoint.cli.document import JobDocument
 from rallypoint.cli.doors import Doors
+from rallypoint.cli.looking import supervisor_of
 from rallypoint.cli.options import spell_command
 from rallypoint.cli.screens import Screen, choose_screen
 from rallypoint.cli.supervisors import SupervisorLostError, ended
@@ -66,7 +67,8 @@ async def _show(doors: Doors, job: Watched, screen: Screen) -> JobDocument:
     last = None
     async with doors.backend(job.home) as backend:
         async for seen in watch(backend, job.name):
-            last = JobDocument(record=seen.record, plan=seen.plan, status=seen.status)
+            supervisor = await supervisor_of(backend, seen.record)
+            last = JobDocument(record=seen.record, plan=seen.plan, status=seen.status, supervisor=supervisor)
             screen.show(last)
     if last is None:
         raise JobNotFoundError(f"there is no job {job.name}")

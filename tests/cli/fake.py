@@ -14,7 +14,7 @@ from rallypoint.backends.contract import Backend, Blueprint, Changes, LogLine
 from rallypoint.cli.doors import Doors
 from rallypoint.job import ElasticJob, compile_plan, load_job
 from rallypoint.supervision.observation import NodeSeen, NodeState
-from rallypoint.supervision.record import JobRecord
+from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.wire.plan import OrphanPolicy
 from rallypoint.wire.status import JobStatus
 from tests.backends.fake import FakeBackend, World
@@ -74,6 +74,10 @@ class Place:
             )
         self.world.changed += 1
         return self
+
+    def beat(self, holder: Holder) -> None:
+        """Let the heart of a supervising process beat."""
+        self.world.hearts[holder.id] = 1
 
     def hold(self, name: str, holder: str) -> None:
         """Let another process supervise a job."""

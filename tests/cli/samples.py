@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 
-from rallypoint.supervision.record import Attempt, ConditionType, JobRecord, Phase, Slot
+from rallypoint.supervision.record import Attempt, ConditionType, Holder, JobRecord, Phase, Slot
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Cause, Culprit, Incident, IncidentId, Rung
 from rallypoint.wire.plan import Entry, Plan
@@ -69,6 +69,9 @@ def node_fault(*, healed: bool = False) -> Incident:
         detected_at=START + 60,
         healed_at=START + 90 if healed else None,
     )
+
+
+HOLDER = Holder(id="h1", name="rallypoint supervise", host="ada", pid=9992, heartbeat="/hearts/h1.json", since=START + 1)
 
 
 def submitted() -> JobRecord:

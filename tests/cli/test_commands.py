@@ -9,14 +9,14 @@ import sys
 
 import pytest
 
-from rallypoint.cli.document import JobDocument, JobsDocument
+from rallypoint.cli.document import JobDocument, JobsDocument, SupervisorSeen
 from rallypoint.cli.main import main
 from rallypoint.supervision.record import Phase
 from rallypoint.wire.codec import loads
 from rallypoint.wire.env import DEBUG
 from rallypoint.wire.status import Outcome
 from tests.cli.fake import Place, becomes, log_lines
-from tests.cli.samples import begun, over, submitted, training
+from tests.cli.samples import HOLDER, NOW, begun, over, submitted, training
 
 
 def other(record):
@@ -69,6 +69,26 @@ def test_status_as_json_is_read_back(run, place, capsys):
 
     assert run("status", "--json") == 0
     assert [job.record for job in loads(JobsDocument, capsys.readouterr().out).jobs] == [begun()]
+
+
+@pytest.mark.parametrize(
+    ("alive", "told", "seen"),
+    [
+        pytest.param(True, "rallypoint supervise (process 9992 on ada) since ", SupervisorSeen(alive=True), id="alive"),
+        pytest.param(False, "nobody since ", SupervisorSeen(alive=False, lost_at=NOW), id="gone"),
+    ],
+)
+def test_status_tells_who_supervises(run, place, capsys, alive, told, seen):
+    """By its heartbeat: for people, and in the document."""
+    place.put(dataclasses.replace(begun(), holder=HOLDER), training())
+    if alive:
+        place.beat(HOLDER)
+
+    assert run("status", "digits") == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("supervisor"))
+    assert line.split(maxsplit=1)[1].startswith(told)
+    assert run("status", "digits", "--json") == 0
+    assert loads(JobDocument, capsys.readouterr().out).supervisor == seen
 
 
 def test_status_of_no_such_job_names_those_that_are_there(run, place, capsys):
@@ -365,3 +385,50 @@ def test_a_reader_that_has_gone_is_no_error(place, monkeypatch, capsys):
 
     monkeypatch.undo()
     assert capsys.readouterr().err == ""
+
+
+# --- suspend, resume -------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_suspended_and_resumed(run, place, capsys):
+    """The wish is in the record; what was wished before is said and changes nothing."""
+    place.put(dataclasses.replace(begun(), holder=HOLDER), training()).beat(HOLDER)
+    wishes = []
+    for word in ("suspend", "suspend", "resume", "resume"):
+        assert run(word, "digits") == 0
+        wishes.append(place.world.record("digits").suspend)
+
+    assert wishes == [True, True, False, False]
+    assert capsys.readouterr().out.splitlines() == [
+        "Job digits is being suspended; begin it again: rallypoint resume digits",
+        "Job digits was asked to be suspended before; begin it again: rallypoint resume digits",
+        "Job digits is being resumed",
+        "Job digits is not suspended; nothing was done",
+    ]
+
+
+@pytest.mark.parametrize("word", ["suspend", "resume"])
+def test_a_wish_that_nobody_fulfils_says_what_to_do(run, place, capsys, word):
+    """A job without supervisor needs one first."""
+    place.put(dataclasses.replace(begun(), holder=HOLDER, suspend=word == "resume"), training())
+
+    assert run(word, "digits") == 0
+    assert capsys.readouterr().out.splitlines()[1] == (
+        "Nobody supervises it now, so this waits for: rallypoint supervise digits"
+    )
+
+
+@pytest.mark.parametrize("word", ["suspend", "resume"])
+def test_only_what_goes_on_is_suspended_or_resumed(run, place, capsys, word):
+    """A job that is over, deleted or absent is an error in one line."""
+    assert run(word, "digits") == 1
+    place.put(over(outcome=Outcome.FAILED))
+    assert run(word, "digits") == 1
+    place.put(dataclasses.replace(begun(), deletion=True))
+    assert run(word, "digits") == 1
+
+    assert capsys.readouterr().err.splitlines() == [
+        "rallypoint: there is no job digits, and no other",
+        f"rallypoint: job digits is over (Failed); it cannot be {word}{'ed' if word == 'suspend' else 'd'} any more",
+        f"rallypoint: job digits is being deleted; it cannot be {word}{'ed' if word == 'suspend' else 'd'} any more",
+    ]

@@ -22,12 +22,14 @@ def help_of(capsys, *command: str) -> str:
 @pytest.mark.parametrize(
     ("command", "options"),
     [
-        pytest.param("submit", ["FILE", "--watch", "--set KEY=VALUE", "--name NAME", "--json"], id="submit"),
+        pytest.param("submit", ["FILE", "--watch", "--set KEY=VALUE", "--name NAME", "--orphan-policy", "--json"], id="submit"),
         pytest.param("status", ["NAME", "--watch", "--json"], id="status"),
         pytest.param("logs", ["NAME", "--rank R", "--follow", "--tail N", "--stdout", "--stderr"], id="logs"),
         pytest.param("delete", ["NAME"], id="delete"),
         pytest.param("plan", ["FILE", "--set KEY=VALUE", "--name NAME", "--json"], id="plan"),
         pytest.param("supervise", ["NAME"], id="supervise"),
+        pytest.param("suspend", ["NAME"], id="suspend"),
+        pytest.param("resume", ["NAME"], id="resume"),
     ],
 )
 def test_every_command_tells_its_options(capsys, command, options):
@@ -41,11 +43,15 @@ def test_the_first_help_names_every_command_and_the_version(capsys):
     """Whoever knows nothing starts here."""
     text = help_of(capsys)
 
-    for word in ("submit", "status", "logs", "delete", "plan", "supervise", "--version", "--home DIR"):
+    for word in ("submit", "status", "logs", "delete", "plan", "supervise", "suspend", "resume", "--version", "--home DIR"):
         assert word in text
 
 
-@pytest.mark.parametrize("command", [(), ("submit",), ("status",), ("logs",), ("delete",), ("plan",), ("supervise",)], ids=str)
+@pytest.mark.parametrize(
+    "command",
+    [(), ("submit",), ("status",), ("logs",), ("delete",), ("plan",), ("supervise",), ("suspend",), ("resume",)],
+    ids=str,
+)
 def test_help_fits_eighty_columns(capsys, monkeypatch, command):
     """No line of any help is longer than an old terminal is wide; descriptions are not wrapped for us."""
     monkeypatch.setenv("COLUMNS", "80")

@@ -14,6 +14,7 @@ from rallypoint.cli.document import JobDocument
 from rallypoint.cli.submit import Submitted
 from rallypoint.supervision.record import Phase
 from rallypoint.wire.codec import loads
+from rallypoint.wire.plan import OrphanPolicy
 from rallypoint.wire.status import Outcome
 from tests.cli.fake import Place, becomes
 from tests.cli.samples import KILLED, begun, over, submitted, training
@@ -62,6 +63,25 @@ def test_json_tells_the_same(run, job_file, capsys):
     done = loads(Submitted, capsys.readouterr().out)
     assert (done.name, done.how, done.size, done.folder) == ("other", "submitted", "4 nodes x 2 processes", "/jobs/other")
     assert done.record.name == "other"
+
+
+@pytest.mark.parametrize(
+    ("words", "policy"),
+    [
+        pytest.param((), OrphanPolicy.CONTINUE, id="by default it goes on"),
+        pytest.param(("--set", "fault_tolerance.orphan_policy=stop"), OrphanPolicy.STOP, id="the job's own"),
+        pytest.param(("--orphan-policy", "stop"), OrphanPolicy.STOP, id="asked for"),
+        pytest.param(
+            ("--set", "fault_tolerance.orphan_policy=stop", "--orphan-policy", "continue"),
+            OrphanPolicy.CONTINUE,
+            id="what is asked for wins",
+        ),
+    ],
+)
+def test_the_orphan_policy_of_the_command_line(run, place, job_file, words, policy):
+    """A job that is submitted by hand goes on without a supervisor, unless it is told not to."""
+    assert run("submit", job_file, *words) == 0
+    assert place.world.jobs["digits"].blueprint.plan.orphan_policy is policy
 
 
 def test_a_job_that_is_over_starts_again(run, place, job_file, capsys):

@@ -4,15 +4,29 @@ import dataclasses
 
 import pytest
 
-from rallypoint.cli.document import JobDocument
+from rallypoint.cli.document import JobDocument, SupervisorSeen
 from rallypoint.cli.tables import clock_time
 from rallypoint.cli.values import Mood
 from rallypoint.cli.view import overview, view
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase, Slot
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Cause, Incident, IncidentId, Rung
+from rallypoint.wire.plan import OrphanPolicy
 from rallypoint.wire.status import JobState, JobStatus, Outcome
-from tests.cli.samples import NOW, PLAN, START, ZONE, begun, member, node_fault, over, process_fault, submitted, training
+from tests.cli.samples import (
+    HOLDER,
+    NOW,
+    PLAN,
+    START,
+    ZONE,
+    begun,
+    member,
+    node_fault,
+    over,
+    process_fault,
+    submitted,
+    training,
+)
 
 
 def show(record: JobRecord, status: JobStatus | None = None, **options):
@@ -51,6 +65,31 @@ def resetting(*, gone: bool) -> JobRecord:
         pytest.param(over(outcome=Outcome.FAILED), None, "Failed", "", Mood.BAD, id="failed"),
         pytest.param(
             begun(phase=Phase.TERMINATING), training(), "Terminating", "it is being deleted", Mood.QUIET, id="deleted"
+        ),
+        pytest.param(
+            dataclasses.replace(begun(phase=Phase.SUSPENDED), suspend=True),
+            None,
+            "Suspended",
+            "until it is resumed",
+            Mood.QUIET,
+            id="suspended",
+        ),
+        pytest.param(begun(phase=Phase.SUSPENDED), None, "Suspended", "waiting for its turn", Mood.QUIET, id="queued"),
+        pytest.param(
+            dataclasses.replace(begun(phase=Phase.SUSPENDING), suspend=True),
+            training(),
+            "Suspending",
+            "its nodes are being ended",
+            Mood.BUSY,
+            id="suspending",
+        ),
+        pytest.param(
+            dataclasses.replace(begun(), suspend=True),
+            training(),
+            "Running",
+            "its suspension was asked for",
+            Mood.GOOD,
+            id="suspension asked for",
         ),
         pytest.param(
             dataclasses.replace(begun(), deletion=True),
@@ -206,3 +245,46 @@ def test_the_table_of_jobs_has_a_row_for_each():
         ("digits", "Terminating", "-", "-", "-", "0/3", "2m 13s", "task-7"),
     ]
     assert (overview((), NOW).rows, overview((), NOW).empty) == ((), "no jobs")
+
+
+HELD = dataclasses.replace(begun(), holder=HOLDER)
+STOPPING = dataclasses.replace(PLAN, orphan_policy=OrphanPolicy.STOP)
+
+
+def told_of_supervision(record, supervisor, plan=PLAN):
+    shown = view(record, None, plan, NOW, supervisor=supervisor, zone=ZONE)
+    return [(fact.label, fact.text) for fact in shown.details if fact.label in ("supervisor", "before", "orphan")]
+
+
+def test_who_supervises_is_told():
+    """Its name, process and host, and since when; with what keeps it from its work."""
+    alive, waiting = SupervisorSeen(alive=True), SupervisorSeen(alive=True, note="the disk is full: it waits for room")
+
+    assert told_of_supervision(HELD, alive) == [
+        ("supervisor", "rallypoint supervise (process 9992 on ada) since 14:00:01 (2m 12s)")
+    ]
+    assert told_of_supervision(HELD, waiting)[0][1].endswith("(2m 12s); the disk is full: it waits for room")
+
+
+@pytest.mark.parametrize(
+    ("plan", "orphan"),
+    [
+        pytest.param(PLAN, "it goes on by itself", id="continue"),
+        pytest.param(STOPPING, "it stops by itself after 1h 00m", id="stop"),
+    ],
+)
+def test_that_nobody_supervises_is_told(plan, orphan):
+    """Since when, who it was, how to take the job on, and what it does by itself."""
+    assert told_of_supervision(HELD, SupervisorSeen(alive=False, lost_at=NOW - 61), plan) == [
+        ("supervisor", "nobody since 14:01:12 (1m 01s); take it on: rallypoint supervise digits"),
+        ("before", "rallypoint supervise (process 9992 on ada)"),
+        ("orphan", orphan),
+    ]
+
+
+def test_nothing_is_told_of_supervision_where_there_is_none_to_be():
+    """Before the first supervisor, and once the job is over."""
+    ended = dataclasses.replace(over(outcome=Outcome.SUCCEEDED), holder=HOLDER)
+
+    assert told_of_supervision(begun(), None) == []
+    assert told_of_supervision(ended, SupervisorSeen(alive=False, lost_at=NOW)) == []

@@ -1,0 +1,77 @@
+"""`rallypoint suspend` and `rallypoint resume`: free what a job uses, and go on later from its last checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rallypoint.cli.doors import Doors
+from rallypoint.cli.looking import find, supervisor_of
+from rallypoint.cli.options import Commands, add_command, spell_command
+
+if TYPE_CHECKING:
+    from rallypoint.backends.contract import Backend
+
+__all__ = ["add", "run"]
+
+_SUSPEND = """\
+End all that runs of a job and keep its record, until it is resumed. Time that it is
+suspended costs nothing: no clock runs, and no budget pays.
+
+It returns at once; the job's supervisor does it. A script that asks for it
+(stop_requested in rallypoint.training) saves before it ends. To suspend a job
+twice is to suspend it once; one that is over is an error.
+"""
+
+_RESUME = """\
+Begin a suspended job again, with its checkpoints and all that is remembered of it.
+
+It returns at once; the job's supervisor does it.
+"""
+
+
+def add(commands: Commands) -> None:
+    """Add the two commands."""
+    for name, summary, description in (
+        ("suspend", "end what runs of a job until it is resumed", _SUSPEND),
+        ("resume", "begin a suspended job again", _RESUME),
+    ):
+        parser = add_command(commands, name, summary, description)
+        parser.add_argument("name", metavar="NAME", help="the job")
+        parser.set_defaults(run=run, suspend=name == "suspend")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the wish down, and say who will fulfil it."""
+    print("\n".join(asyncio.run(_wish(args.doors, args))))
+    return 0
+
+
+async def _wish(doors: Doors, args: argparse.Namespace) -> list[str]:
+    from rallypoint.backends.requests import request_resumption, request_suspension  # noqa: PLC0415  --help does without
+
+    async with doors.backend(args.home) as backend:
+        before = (await find(backend, args.name)).record
+        await (request_suspension if args.suspend else request_resumption)(backend, args.name)
+        told = _told(args.name, args.home, asked=args.suspend, fresh=before.suspend is not args.suspend)
+        return [told, *await _nobody(backend, args.name, args.home)]
+
+
+def _told(name: str, home: Path | None, *, asked: bool, fresh: bool) -> str:
+    if asked:
+        word = "is being suspended" if fresh else "was asked to be suspended before"
+        return f"Job {name} {word}; begin it again: {spell_command(home, 'resume', name)}"
+    return f"Job {name} is being resumed" if fresh else f"Job {name} is not suspended; nothing was done"
+
+
+async def _nobody(backend: Backend, name: str, home: Path | None) -> list[str]:
+    """Say so where there is no supervisor to do it."""
+    stored = await backend.load(name)
+    if stored is None:
+        return []
+    supervisor = await supervisor_of(backend, stored.record)
+    if supervisor is not None and supervisor.alive is not False:
+        return []
+    return [f"Nobody supervises it now, so this waits for: {spell_command(home, 'supervise', name)}"]

@@ -127,7 +127,11 @@ def _changed(policy: Policy, changes: Mapping[str, Any], path: str, warnings: li
     except JobError as error:
         raise error.with_source(path) from None
     warnings.extend(read.warnings)
-    plain |= {_SHORT.get(name, name): value for name, value in read.values.items()}
+    for name, value in read.values.items():
+        field = _SHORT.get(name, name)
+        if field in changes and plain[field] != codec.to_json(value):
+            raise WireError(f"{path}.{field}", changes[field], f"the same as its annotation says, {value!r}, or one of the two")
+        plain[field] = value
     changed = codec.from_json(Policy, plain, path=path)
     _check(changed, path)
     return changed

@@ -20,7 +20,7 @@ from rallypoint.supervision.actions import (
     RemoveNode,
 )
 from rallypoint.supervision.simulation import Frame, simulate
-from rallypoint.wire.codec import to_json
+from rallypoint.wire.codec import WireError, to_json
 
 if TYPE_CHECKING:
     from rallypoint.cli.policyfile import PolicyRead
@@ -62,7 +62,10 @@ def run(args: argparse.Namespace) -> int:
     from rallypoint.cli.policyfile import edit, read_policy, read_trace_file  # noqa: PLC0415  pydantic is slow to import
 
     read = read_policy(args.policy, settings=args.settings)
-    frames = simulate(read.policy, read_trace_file(args.trace), edit=edit)
+    try:
+        frames = simulate(read.policy, read_trace_file(args.trace), edit=edit)
+    except WireError as error:
+        raise WireError(f"{args.trace}: {error.path or 'the whole'}", error.value, error.allowed) from None
     if args.json:
         print(json_text(_document(read, frames)))
     else:

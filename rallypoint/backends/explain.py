@@ -1,0 +1,344 @@
+"""The story of a job as an on-call engineer asks for it: what broke where, what was done by which rule, what is next. Pure."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from rallypoint.backends.story import describe_who, span
+from rallypoint.supervision.clocks import CLOCKS
+from rallypoint.supervision.reconcile import Decision
+from rallypoint.supervision.record import ConditionType, JobRecord, Phase
+from rallypoint.wire.incident import FREE, Cause, Culprit, Incident, Rung, merge_incidents
+from rallypoint.wire.status import JobStatus
+
+__all__ = ["Account", "Entry", "Loss", "Next", "account", "incident_lines", "incidents_of", "time_of_day"]
+
+#: Told by an incident with all that is known of it, so the line of history would say it twice.
+_TWICE = frozenset({"node-lost", "node-evacuated", "coordinator-lost"})
+
+_SETTINGS = {clock.name: clock.setting for clock in CLOCKS}
+
+_DAY = 86400
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One line of the story, at seconds since the epoch; `incident` is its number, 0 for what is no incident."""
+
+    at: float
+    text: str
+    more: tuple[str, ...] = ()
+    incident: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Next:
+    """A clock that runs: at `at` (seconds since the epoch), `within` seconds from now, `then` happens unless something changes.
+
+    `setting` is the field of the job that sets it.
+    """
+
+    at: float
+    within: float
+    clock: str
+    then: str
+    setting: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """What the faults have cost.
+
+    Attributes:
+        faults: incidents that some budget pays for; `free` those that none does; `healed` of both.
+        steps: that had to be trained again.
+        seconds: between a fault, or the end of an attempt, and the moment when everything trained again.
+        resets, resets_left: of the whole job; None where the limit is not known.
+    """
+
+    faults: int
+    free: int
+    healed: int
+    steps: int
+    seconds: float
+    resets: int
+    resets_left: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """The whole story.
+
+    Attributes:
+        headline: where the job stands, in a sentence.
+        state: the conditions that say why, a line each.
+        story: what happened, the oldest first.
+        would: what a supervisor's turn would change now, "" where it would change nothing.
+        coming: the clocks that run, the next one first; `waits` says what it waits for where none does.
+        loss: what it has cost.
+    """
+
+    headline: str
+    state: tuple[str, ...]
+    story: tuple[Entry, ...]
+    would: str
+    coming: tuple[Next, ...]
+    waits: str
+    loss: Loss
+
+
+def account(
+    record: JobRecord,
+    decision: Decision | None,
+    *,
+    now: float,
+    status: JobStatus | None = None,
+    retry_limit: int | None = None,
+) -> Account:
+    """Return the story of a job at `now` (seconds since the epoch).
+
+    Args:
+        record: what the supervisor remembers.
+        decision: what a turn would decide now; None where the policy is not known.
+        now: ages are counted up to here.
+        status: the coordinator's last word, if it speaks of this attempt.
+        retry_limit: of the policy.
+    """
+    incidents = incidents_of(record, status)
+    return Account(
+        headline=_headline(record, retry_limit),
+        state=tuple(_state(record)),
+        # What broke stands before what was done about it at the same moment.
+        story=tuple(sorted((*_incidents(incidents), *_history(record, incidents)), key=lambda entry: entry.at)),
+        would=_would(record, decision),
+        coming=tuple(_coming(decision, now)),
+        waits=_waits(record, decision),
+        loss=_loss(record, incidents, now, retry_limit),
+    )
+
+
+def incidents_of(record: JobRecord, status: JobStatus | None) -> tuple[Incident, ...]:
+    """Return every incident that is known, the oldest first; their place in it is the number under which they are told."""
+    mine = status is not None and (status.uid, status.fence.attempt) == (record.uid, record.attempt)
+    told = status.incidents if mine and status is not None else ()
+    return tuple(sorted(merge_incidents(record.incidents, told), key=lambda incident: incident.detected_at))
+
+
+# --- Where it stands -------------------------------------------------------------------------------------------------------
+
+
+def _headline(record: JobRecord, retry_limit: int | None) -> str:
+    phase = record.phase.value or "Submitted"
+    parts = [f"Job {record.name} is {phase}"]
+    if record.attempt:
+        parts.append(f"attempt {record.attempt}")
+    parts.append(f"{record.retries} retries so far" + ("" if retry_limit is None else f" of {retry_limit}"))
+    if record.progress.step is not None:
+        parts.append(f"step {record.progress.step}")
+    return ", ".join(parts) + "."
+
+
+_SAYS = {
+    (ConditionType.UNHEALTHY, True): "unhealthy",
+    (ConditionType.PODS_READY, True): "ready",
+    (ConditionType.PODS_READY, False): "not ready",
+    (ConditionType.DELETING_RESOURCES, True): "being deleted",
+}
+
+
+def _state(record: JobRecord) -> Iterator[str]:
+    if record.verdict is not None:
+        yield f"verdict {record.verdict.outcome.value} ({record.verdict.reason}): {record.verdict.message}"
+    for condition in record.conditions:
+        words = _SAYS.get((condition.type, condition.value))
+        if words is not None and not (record.finished and condition.type is ConditionType.PODS_READY):
+            yield f"{words} for {span(record.clock - condition.clock)} ({condition.reason})"
+    if record.suspend:
+        yield "somebody asked for it to be suspended"
+    if record.deletion:
+        yield "somebody asked for it to be deleted"
+
+
+# --- What happened ---------------------------------------------------------------------------------------------------------
+
+
+def _history(record: JobRecord, incidents: Iterable[Incident]) -> Iterator[Entry]:
+    phases = {phase.value.lower(): phase.value for phase in Phase}
+    resets = {incident.detected_at for incident in incidents if incident.rung is Rung.RESET}
+    for event in record.history:
+        twice = event.kind in _TWICE or (event.kind == Phase.RESETTING.value.lower() and event.at in resets)
+        if not twice:
+            yield Entry(at=event.at, text=f"{phases.get(event.kind, event.kind)}: {event.detail}")
+    for folded in record.folded:
+        where = f" of node {folded.node}" if folded.node >= 0 else ""
+        attempt = f" in attempt {folded.attempt}" if folded.attempt else ""
+        text = f"{folded.count} older faults{where}{attempt} ({folded.cause.value}), up to here; only their number is kept"
+        yield Entry(at=folded.last_at, text=text)
+
+
+def _incidents(incidents: Iterable[Incident]) -> Iterator[Entry]:
+    for number, incident in enumerate(incidents, start=1):
+        head = f"{Phase.RESETTING.value}, incident {number}" if incident.rung is Rung.RESET else f"incident {number}"
+        text = f"{head}: {incident.reason}"
+        yield Entry(at=incident.detected_at, text=text, more=tuple(_short(incident)), incident=number)
+
+
+def _short(incident: Incident) -> Iterator[str]:
+    if incident.culprit is not None and incident.culprit.error and incident.culprit.error not in incident.reason:
+        yield f"it said: {incident.culprit.error}"
+    yield f"judged: {_judgement(incident)}"
+    yield f"done: {_done(incident)}"
+
+
+def _judgement(incident: Incident) -> str:
+    what = incident.kind.value if incident.kind is not None else f"a fault of cause {incident.cause.value}"
+    answer = f" -> {incident.answer.value}" if incident.answer is not None else ""
+    rule = f" (by {incident.rule})" if incident.rule else ""
+    budget = "; it costs no budget" if incident.cause in FREE else f"; paid by the {_BUDGETS[incident.cause]} budget"
+    if incident.refilled:
+        budget = "; its budget was refilled since"
+    return f"{what}{answer}{rule}{budget}"
+
+
+_BUDGETS = {
+    Cause.PROCESS: "process",
+    Cause.NODE: "node",
+    Cause.HANG: "hang",
+    Cause.RENDEZVOUS: "process",
+    Cause.JOB: "reset",
+}
+
+
+_RUNGS = {
+    Rung.RETRY: "the step was tried again",
+    Rung.RECOVER_IN_PLACE: "the worker was replaced where it was",
+    Rung.RESTART_WORKERS: "the workers of all nodes were started again",
+    Rung.RECOVER: "another one takes its place",
+    Rung.ELASTIC_TRAINING: "the world goes on without it",
+    Rung.RESET: "everything is deleted, and begins anew",
+    Rung.DUMP: "a last checkpoint is saved",
+    Rung.EXIT: "the job ends",
+}
+
+
+def _done(incident: Incident) -> str:
+    parts = [f"{incident.rung.value} ({_RUNGS[incident.rung]})"]
+    if incident.healed_at is not None:
+        parts.append(f"healed after {span(incident.healed_at - incident.detected_at)}")
+    elif incident.cause not in FREE and incident.cause is not Cause.JOB:
+        parts.append("not healed")
+    if incident.steps_lost is not None:
+        parts.append(f"{incident.steps_lost} steps trained again (from {incident.last_step} back to {incident.resumed_step})")
+    return ", ".join(parts)
+
+
+def incident_lines(incident: Incident, number: int, *, zone: datetime.tzinfo | None = None) -> Iterator[str]:
+    """Yield everything that is known of one incident."""
+    yield f"Incident {number}: {incident.reason}"
+    yield f"  when     {time_of_day(incident.detected_at, zone)}, attempt {incident.id.attempt}, round {incident.id.round}"
+    if incident.culprit is not None:
+        yield from _culprit_lines(incident.culprit)
+    yield f"  judged   {_judgement(incident)}"
+    yield f"  done     {_done(incident)}"
+    if incident.culprit is not None and incident.culprit.log_tail:
+        yield "  its last lines"
+        yield from (f"    {line.rstrip()}" for line in incident.culprit.log_tail)
+
+
+def _culprit_lines(culprit: Culprit) -> Iterator[str]:
+    yield f"  who      {describe_who(culprit)}, incarnation {culprit.incarnation}" + (
+        f", pid {culprit.pid}" if culprit.pid else ""
+    )
+    ended = f"signal {culprit.signal}" if culprit.signal is not None else f"exit code {culprit.exit_code}"
+    yield f"  ended    {'nobody saw how' if culprit.signal is culprit.exit_code is None else ended}"
+    if culprit.error:
+        yield f"  said     {culprit.error}"
+    if culprit.log_path:
+        yield f"  log      {culprit.log_path}"
+
+
+# --- What comes next -------------------------------------------------------------------------------------------------------
+
+
+def _would(record: JobRecord, decision: Decision | None) -> str:
+    if decision is None or decision.record.phase is record.phase:
+        return ""
+    told = decision.record.history[len(record.history) :]
+    why = told[-1].detail if told else ""
+    return f"a supervisor's turn now would bring it to {decision.record.phase.value}" + (f": {why}" if why else "")
+
+
+def _coming(decision: Decision | None, now: float) -> Iterator[Next]:
+    if decision is None:
+        return
+    for deadline in decision.deadlines:
+        within = max(0.0, deadline.at - decision.record.clock)
+        setting = _SETTINGS.get(deadline.clock, "")
+        yield Next(at=now + within, within=within, clock=deadline.clock, then=deadline.then, setting=setting)
+
+
+def _waits(record: JobRecord, decision: Decision | None) -> str:
+    if decision is None:
+        return "which clocks run is set by the job's plan, which is not here"
+    if decision.deadlines:
+        return ""
+    if decision.done or record.released:
+        return "nothing: it is over and holds nothing"
+    if decision.record.phase is Phase.SUSPENDED:
+        return "it waits to be resumed, by a person or its queue; no clock runs and nothing is counted"
+    if decision.record.phase is Phase.RUNNING:
+        return "no clock runs: it goes on until a node or the coordinator tells of an end"
+    return "it waits until what was asked for is seen to be so"
+
+
+# --- What it has cost ------------------------------------------------------------------------------------------------------
+
+
+def _loss(record: JobRecord, incidents: tuple[Incident, ...], now: float, retry_limit: int | None) -> Loss:
+    spans = (*_unhealed(record, incidents, now), *_between(record, now))
+    folded = sum(f.count for f in record.folded if f.cause not in FREE)
+    return Loss(
+        faults=folded + sum(1 for i in incidents if i.cause not in FREE and i.cause is not Cause.JOB),
+        free=sum(1 for i in incidents if i.cause in FREE) + sum(f.count for f in record.folded if f.cause in FREE),
+        healed=sum(1 for i in incidents if i.healed_at is not None),
+        steps=sum(i.steps_lost or 0 for i in incidents),
+        seconds=_union(spans),
+        resets=record.retries,
+        resets_left=None if retry_limit is None else max(0, retry_limit - len(record.charges)),
+    )
+
+
+def _unhealed(record: JobRecord, incidents: Iterable[Incident], now: float) -> Iterator[tuple[float, float]]:
+    """Yield from when to when each fault kept the job from training in full."""
+    ends = {attempt.number: attempt.ended_at for attempt in record.attempts}
+    for incident in incidents:
+        if incident.cause in FREE or incident.cause is Cause.JOB:
+            continue
+        end = incident.healed_at or ends.get(incident.id.attempt) or now
+        yield incident.detected_at, end
+
+
+def _between(record: JobRecord, now: float) -> Iterator[tuple[float, float]]:
+    """Yield from the end of each attempt to when the next one was ready (or began, where that is not known)."""
+    for attempt, following in itertools.zip_longest(record.attempts, record.attempts[1:]):
+        # Suspended time is nobody's loss, and after the last end nothing is waited for.
+        if attempt.ended_at is None or attempt.reason == "Suspended" or (following is None and record.finished):
+            continue
+        yield attempt.ended_at, now if following is None else following.ready_at or following.started_at
+
+
+def _union(spans: Iterable[tuple[float, float]]) -> float:
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
+
+
+def time_of_day(at: float, zone: datetime.tzinfo | None = None) -> str:
+    """Return `2026-01-02 14:00:40`, in this machine's zone unless another is given."""
+    moment = datetime.datetime.fromtimestamp(at, tz=datetime.timezone.utc).astimezone(zone)
+    return moment.strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,254 @@
+"""`rallypoint explain`: what happened to a job, what was decided by which rule, and what comes next."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rallypoint.backends.explain import Account, account, incident_lines, incidents_of, time_of_day
+from rallypoint.backends.story import span
+from rallypoint.cli.document import JobDocument, json_text
+from rallypoint.cli.looking import find
+from rallypoint.cli.options import Commands, add_command, natural
+from rallypoint.supervision.hindsight import remembered
+from rallypoint.supervision.observation import Observation
+from rallypoint.supervision.policy import Policy
+from rallypoint.supervision.reconcile import Decision, reconcile
+from rallypoint.supervision.record import JobRecord
+from rallypoint.wire import codec
+from rallypoint.wire.codec import WireError
+from rallypoint.wire.errors import RallypointError
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.status import JobStatus
+
+if TYPE_CHECKING:
+    from rallypoint.backends.contract import Backend
+    from rallypoint.cli.doors import Doors
+
+__all__ = ["Case", "add", "explanation", "run"]
+
+_DESCRIPTION = """\
+Tell the story of a job in plain words: which rank on which host did what and when,
+what was decided by which rule, who supervises it, and what happens next and when.
+JOB is the name of a job, or a file: a record.json, or what `rallypoint status JOB
+--json` has printed. Nothing is changed.
+"""
+
+T = TypeVar("T", Plan, JobStatus, JobRecord, JobDocument)
+
+#: Entries of the story that are told; `--json` has them all.
+_ENTRIES = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What is known of a job.
+
+    Attributes:
+        record: of the job.
+        plan: None where only the record is there; then no clock can be told.
+        status: the coordinator's last word, or None.
+        seen: what is there now; None where only the record tells of it.
+        now: seconds since the epoch; for a file, when its last turn was made.
+        holder: who supervises it, for people.
+    """
+
+    record: JobRecord
+    plan: Plan | None
+    status: JobStatus | None
+    seen: Observation | None
+    now: float
+    holder: str
+
+    @property
+    def decision(self) -> Decision | None:
+        """What a supervisor's turn would decide now."""
+        if self.plan is None:
+            return None
+        policy = Policy.from_plan(self.plan)
+        seen = remembered(self.record, policy) if self.seen is None else self.seen
+        return reconcile(self.record, seen, policy, self.now)
+
+
+class UnknownIncidentError(RallypointError):
+    """There is no incident of this number."""
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(commands, "explain", "tell what happened and what comes next", _DESCRIPTION)
+    parser.add_argument("job", metavar="JOB", help="name of a job, or a file with its record")
+    parser.add_argument("--incident", metavar="N", type=natural, help="tell everything of incident N")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Tell the story."""
+    path = Path(args.job)
+    case = read_case(path) if path.suffix == ".json" or "/" in args.job else asyncio.run(_live(args.doors, args))
+    if args.incident is not None:
+        _tell_incident(case, args.incident, as_json=args.json)
+    elif args.json:
+        print(json_text(_document(case)))
+    else:
+        print("\n".join(explanation(case)))
+    return 0
+
+
+async def _live(doors: Doors, args: argparse.Namespace) -> Case:
+    async with doors.backend(args.home) as backend:
+        stored = await find(backend, args.job)
+        now = time.time()
+        record = stored.record
+        seen = await backend.observe(record)
+        holder = f"{_holder(record)}{await _heart(backend, record)}"
+        return Case(record=record, plan=stored.plan, status=seen.status, seen=seen, now=now, holder=holder)
+
+
+async def _heart(backend: Backend, record: JobRecord) -> str:
+    """Return whether whoever supervises a job that is not over is alive, as far as anybody can tell."""
+    if record.released or record.holder is None:
+        return ""
+    pulse = await backend.pulse(record.holder)
+    if pulse is None or pulse.alive is False:
+        return f"; gone: nobody supervises it now, and `rallypoint supervise {record.name}` takes it over"
+    return f"; alive{f', but {pulse.note}' if pulse.note else ''}" if pulse.alive else ""
+
+
+# --- Files -----------------------------------------------------------------------------------------------------------------
+
+
+def read_case(path: Path) -> Case:
+    """Return what a file tells: a record (with the plan beside it, if there is one) or the document of `status --json`."""
+    text = _text(path)
+    if _is_document(text):
+        document = _read(JobDocument, path, text)
+        record, plan, status = document.record, document.plan, document.status
+    else:
+        record = _read(JobRecord, path, text)
+        plan, status = (_beside(kind, path, name) for kind, name in ((Plan, "plan.json"), (JobStatus, "status.json")))
+    return Case(record=record, plan=plan, status=status, seen=None, now=record.last_now, holder=_holder(record))
+
+
+def _is_document(text: str) -> bool:
+    try:
+        return "record" in json.loads(text)
+    except (TypeError, ValueError):
+        return False  # whoever reads it as a record tells what is wrong
+
+
+def _beside(kind: type[T], path: Path, name: str) -> T | None:
+    """Return what a local job's folder has beside the record, if this is one."""
+    beside = path.with_name(name)
+    return _read(kind, beside, _text(beside)) if beside.exists() else None
+
+
+def _read(kind: type[T], path: Path, text: str) -> T:
+    try:
+        return codec.loads(kind, text) if kind is not JobRecord else JobRecord.from_json(text)
+    except WireError as error:
+        raise WireError(f"{path}: {error.path or 'the whole'}", error.value, error.allowed) from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RallypointError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _holder(record: JobRecord) -> str:
+    holder = record.holder
+    if holder is None:
+        return "nobody has supervised it yet" if not record.attempts else "the record does not say"
+    where = f", process {holder.pid} on {holder.host or 'an unknown host'}" if holder.pid else ""
+    return f"{holder.name}{where}, since {time_of_day(holder.since)}"
+
+
+# --- For people ------------------------------------------------------------------------------------------------------------
+
+
+def explanation(case: Case, *, zone: datetime.tzinfo | None = None) -> Iterator[str]:
+    """Yield the story as people read it."""
+    told = _account(case)
+    yield told.headline
+    yield from (f"  {line}" for line in told.state)
+    if case.seen is None:
+        yield f"  as the record tells it: its last turn was made at {time_of_day(case.now, zone)}"
+    yield from _story(told, zone)
+    yield from ("", "Who supervises it", f"  {case.holder}")
+    yield from ("", "What comes next")
+    if told.would:
+        yield f"  {told.would}"
+    for item in told.coming:
+        setting = f"   [{item.setting}]" if item.setting else ""
+        yield f"  in {span(item.within)}, at {time_of_day(item.at, zone)} ({item.clock}): {item.then}{setting}"
+    if told.waits:
+        yield f"  {told.waits}"
+    yield from _cost(told)
+
+
+def _story(told: Account, zone: datetime.tzinfo | None) -> Iterator[str]:
+    yield from ("", "What happened")
+    hidden = len(told.story) - _ENTRIES
+    if hidden > 0:
+        yield f"  ({hidden} earlier entries: see --json)"
+    for entry in told.story[-_ENTRIES:]:
+        yield f"  {time_of_day(entry.at, zone)}  {entry.text}"
+        yield from (f"  {'':19}    {line}" for line in entry.more)
+
+
+def _cost(told: Account) -> Iterator[str]:
+    loss = told.loss
+    yield from ("", "What it has cost")
+    left = "" if loss.resets_left is None else f", {loss.resets_left} left"
+    faults = f"{_count(loss.faults, 'fault')}, {loss.healed} healed; {loss.free} that cost nothing"
+    yield f"  {faults}; {_count(loss.resets, 'reset')}{left}"
+    yield f"  {_count(loss.steps, 'step')} trained again; {span(loss.seconds)} until everything trained again"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _account(case: Case) -> Account:
+    limit = None if case.plan is None else case.plan.retry_limit
+    return account(case.record, case.decision, now=case.now, status=case.status, retry_limit=limit)
+
+
+def _tell_incident(case: Case, number: int, *, as_json: bool) -> None:
+    incidents = incidents_of(case.record, case.status)
+    if not 1 <= number <= len(incidents):
+        there = f"there are incidents 1 to {len(incidents)}" if incidents else "there is none"
+        raise UnknownIncidentError(f"--incident {number}: {there}")
+    incident = incidents[number - 1]
+    print(json_text(incident) if as_json else "\n".join(incident_lines(incident, number)))
+
+
+# --- For programs ----------------------------------------------------------------------------------------------------------
+
+
+def _document(case: Case) -> dict[str, Any]:
+    told = _account(case)
+    return {
+        "version": 1,
+        "job": case.record.name,
+        "phase": case.record.phase.value,
+        "headline": told.headline,
+        "state": told.state,
+        "story": told.story,
+        "incidents": incidents_of(case.record, case.status),
+        "holder": case.record.holder,
+        "would": told.would,
+        "next": told.coming,
+        "waits": told.waits,
+        "loss": told.loss,
+    }

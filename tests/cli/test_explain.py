@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from rallypoint.supervision.record import Holder
+from rallypoint.supervision.simulation import simulate
+from rallypoint.wire import codec
+from tests.cli import samples
+from tests.supervision.test_hindsight import LADDER
+
+BOOM = {"node": 1, "local_rank": 0, "reason": "rank 1 on node 1 ended with exit code 1", "rule": "the table"}
+
+
+@pytest.fixture
+def record():
+    """A job that pauses before its second attempt; it had a fault of a worker before."""
+    steps = [
+        {"at": 10, "pods": "RR"},
+        {"at": 60, "incidents": [BOOM]},
+        {"at": 100, "pods": "RF(1)"},
+        {"at": 165, "gone": True},
+    ]
+    record = simulate(LADDER, steps)[-1].record
+    return dataclasses.replace(record, name="digits", holder=Holder(id="h", name="rallypoint supervise", host="ada", pid=7))
+
+
+@pytest.fixture
+def folder(record, tmp_path):
+    """A job's folder: its record, and its plan beside it."""
+    plan = dataclasses.replace(samples.PLAN, min_nodes=2, max_nodes=2, node_replacements=0)
+    (tmp_path / "record.json").write_text(record.to_json())
+    (tmp_path / "plan.json").write_text(codec.dumps(plan))
+    return tmp_path
+
+
+def test_a_record_is_explained(run, folder, capsys):
+    """The headline, the story, who supervises, what comes next by which clock, and the cost: one page."""
+    assert run("explain", folder / "record.json") == 0
+
+    page = capsys.readouterr().out
+    assert page.startswith("Job digits is Resetting, attempt 1, 1 retries so far of 3.")
+    assert "incident 1: rank 1 on node 1 ended with exit code 1" in page
+    assert "rallypoint supervise, process 7 on ada" in page
+    assert "in 1m 30s" in page
+    assert "(retry-pause): attempt 2 is deployed   [fault_tolerance.retry_pause_period]" in page
+    assert "1 reset, 2 left" in page
+
+
+def test_a_record_without_its_plan_tells_what_it_can(run, folder, capsys):
+    """The story needs no plan; the clocks do, and that is said."""
+    (folder / "plan.json").unlink()
+
+    assert run("explain", folder / "record.json") == 0
+    page = capsys.readouterr().out
+    assert "incident 1" in page
+    assert "set by the job's plan, which is not here" in page
+
+
+def test_the_document_of_status_is_explained(run, folder, record, tmp_path, capsys):
+    """What `rallypoint status --json` prints has the plan in it."""
+    plan = json.loads((folder / "plan.json").read_text())
+    path = tmp_path / "document.json"
+    path.write_text(json.dumps({"version": 1, "record": json.loads(record.to_json()), "plan": plan, "status": None}))
+
+    assert run("explain", path) == 0
+    assert "(retry-pause)" in capsys.readouterr().out
+
+
+def test_one_incident_is_told(run, folder, capsys):
+    """`--incident N` tells all of one; a number that is not there names those that are."""
+    assert run("explain", folder / "record.json", "--incident", "1") == 0
+    assert capsys.readouterr().out.startswith("Incident 1: rank 1 on node 1 ended with exit code 1")
+
+    assert run("explain", folder / "record.json", "--incident", "9") == 1
+    assert "--incident 9: there are incidents 1 to 3" in capsys.readouterr().err
+
+
+def test_programs_get_a_document(run, folder, capsys):
+    """With `--json` everything is a value; times are seconds since the epoch."""
+    assert run("explain", folder / "record.json", "--json") == 0
+
+    told = json.loads(capsys.readouterr().out)
+    assert (told["job"], told["phase"], told["next"][0]["clock"], told["next"][0]["at"]) == (
+        "digits",
+        "Resetting",
+        "retry-pause",
+        255.0,
+    )
+    assert len(told["incidents"]) == 3
+
+
+def test_a_job_that_runs_is_explained(run, place, capsys):
+    """By its name, from what is there now; nothing is changed by it."""
+    place.put(samples.begun(), samples.training(), nodes=2)
+    before = place.world.jobs["digits"].record
+
+    assert run("explain", "digits") == 0
+    assert capsys.readouterr().out.startswith("Job digits is Running, attempt 1")
+    assert place.world.jobs["digits"].record == before
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("{", "the whole: '{' is not allowed; expected JSON text", id="no JSON"),
+        pytest.param('{"name": 3}', "version", id="no record"),
+        pytest.param("[]", "an object with the fields of JobRecord", id="a list"),
+    ],
+)
+def test_a_file_that_is_no_record_is_an_error(run, tmp_path, capsys, text, message):
+    """The error names the file and the place."""
+    path = tmp_path / "other.json"
+    path.write_text(text)
+
+    assert run("explain", path) == 1
+    told = capsys.readouterr().err
+    assert str(path) in told
+    assert message in told or "name" in told
+
+
+def test_a_file_that_is_not_there_is_an_error(run, tmp_path, capsys):
+    """Its path is told, and why."""
+    assert run("explain", tmp_path / "none.json") == 1
+    assert "none.json cannot be read: No such file or directory" in capsys.readouterr().err

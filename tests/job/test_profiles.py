@@ -8,7 +8,7 @@ import pytest
 
 from rallypoint.job import ElasticJob, JobError, compile_plan, load_job
 from rallypoint.job.profiles import DEFAULTS
-from rallypoint.job.settle import choices
+from rallypoint.job.settle import choices, unread
 from rallypoint.wire.plan import Plan, Profile
 
 GOOD: dict[str, Any] = {"name": "digits", "entrypoint": "train.py"}
@@ -252,3 +252,10 @@ def test_a_single_role_with_labels_of_its_own_is_written_as_a_list():
 
     assert [role["labels"] for role in job.to_document()["roles"]] == [{"part": "l"}]
     assert ElasticJob.model_validate(job.to_document()) == job
+
+
+def test_words_that_are_read_as_policies_are_told_from_the_others():
+    """A backend without pods says of the others that they have no effect there, and must not say it of these."""
+    words = {"fault-scheduling": "grace", "recover-strategy": "dump", "workload.codeflare.dev.appwrapper/retryLimit": "3"}
+
+    assert unread({**words, "team": "vision"}) == {"team": "vision"}

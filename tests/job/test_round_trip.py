@@ -84,6 +84,69 @@ def test_a_job_saved_elsewhere_keeps_its_paths(tmp_path, suffix):
     assert ElasticJob.from_file(saved) == job
 
 
+CANONICAL = """\
+name: digits
+entrypoint: train.py
+nodes: '1:2'
+node_unit: 1
+nproc_per_node: 1
+env:
+  A: '1'
+resources:
+  gpus: 0
+profile: ladder
+fault_tolerance:
+  retry_limit: 3
+  admission_grace_period: 1m
+  warmup_grace_period: 5m
+  failure_grace_period: 1m
+  retry_pause_period: 1h30m
+  forceful_deletion_grace_period: 10m
+  deletion_on_failure_grace_period: 0s
+  success_ttl: 7d
+  no_progress_limit: 3
+  pending_timeout: 15m
+  pending_fail_strategy: 1
+  lease: 1h
+recovery:
+  max_restarts: 3
+  node_replacements: 3
+  max_hangs: 3
+  replace_delay: 0s
+  stop_grace_period: 10s
+  refill:
+    process:
+      window: 0s
+      healthy_for: 0s
+      on_checkpoint: false
+    node:
+      window: 0s
+      healthy_for: 0s
+      on_checkpoint: false
+    hang:
+      window: 0s
+      healthy_for: 0s
+      on_checkpoint: false
+    reset:
+      window: 0s
+      healthy_for: 0s
+      on_checkpoint: false
+rendezvous:
+  join_timeout: 10m
+  last_call_timeout: 30s
+  fence_timeout: 10m
+  port: 0
+health:
+  node_lease: 15s
+  report_interval: 1s
+  monitor_interval: 1s
+logs:
+  redirects: both
+  tee: none
+  tail_lines: 20
+"""
+
+
 def test_the_canonical_document_is_short_and_complete():
     """One role is written short; policies are written in full; what is not given is left out."""
     job = ElasticJob.model_validate(
@@ -96,67 +159,7 @@ def test_the_canonical_document_is_short_and_complete():
         }
     )
 
-    assert job.to_yaml() == (
-        "name: digits\n"
-        "entrypoint: train.py\n"
-        "nodes: '1:2'\n"
-        "node_unit: 1\n"
-        "nproc_per_node: 1\n"
-        "env:\n"
-        "  A: '1'\n"
-        "resources:\n"
-        "  gpus: 0\n"
-        "profile: ladder\n"
-        "fault_tolerance:\n"
-        "  retry_limit: 3\n"
-        "  admission_grace_period: 1m\n"
-        "  warmup_grace_period: 5m\n"
-        "  failure_grace_period: 1m\n"
-        "  retry_pause_period: 1h30m\n"
-        "  forceful_deletion_grace_period: 10m\n"
-        "  deletion_on_failure_grace_period: 0s\n"
-        "  success_ttl: 7d\n"
-        "  no_progress_limit: 3\n"
-        "  pending_timeout: 15m\n"
-        "  pending_fail_strategy: 1\n"
-        "  lease: 1h\n"
-        "recovery:\n"
-        "  max_restarts: 3\n"
-        "  node_replacements: 3\n"
-        "  max_hangs: 3\n"
-        "  replace_delay: 0s\n"
-        "  stop_grace_period: 10s\n"
-        "  refill:\n"
-        "    process:\n"
-        "      window: 0s\n"
-        "      healthy_for: 0s\n"
-        "      on_checkpoint: false\n"
-        "    node:\n"
-        "      window: 0s\n"
-        "      healthy_for: 0s\n"
-        "      on_checkpoint: false\n"
-        "    hang:\n"
-        "      window: 0s\n"
-        "      healthy_for: 0s\n"
-        "      on_checkpoint: false\n"
-        "    reset:\n"
-        "      window: 0s\n"
-        "      healthy_for: 0s\n"
-        "      on_checkpoint: false\n"
-        "rendezvous:\n"
-        "  join_timeout: 10m\n"
-        "  last_call_timeout: 30s\n"
-        "  fence_timeout: 10m\n"
-        "  port: 0\n"
-        "health:\n"
-        "  node_lease: 15s\n"
-        "  report_interval: 1s\n"
-        "  monitor_interval: 1s\n"
-        "logs:\n"
-        "  redirects: both\n"
-        "  tee: none\n"
-        "  tail_lines: 20\n"
-    )
+    assert job.to_yaml() == CANONICAL
 
 
 def test_several_roles_are_written_as_a_list():

@@ -17,6 +17,9 @@ other case there is nobody left whom it concerns. An agent stays FAILING or REGR
 workers' groups is gone, and only then asks for a place in the next round: so when a round closes, nobody of the last is left.
 
 What failed is told with every report until the next assignment, also while the agent waits: the first report of it may be lost.
+
+Where the job has a failover extension, that is asked as soon as workers ended badly, and nothing is told before it has answered
+(or could not): until then the agent still seems to run, while it stops what is left.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from dataclasses import dataclass
 
 from rallypoint.agent.culprit import culprit_first
 from rallypoint.wire.exits import Exit
+from rallypoint.wire.failover import Failover
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Culprit
 from rallypoint.wire.messages import SENT_AWAY, AgentState, Assignment, Refusal, Regroup, Reply, Stop
@@ -36,7 +40,9 @@ from rallypoint.wire.status import Outcome, Verdict
 __all__ = [
     "STATES",
     "Action",
+    "Advised",
     "Answered",
+    "AskExtension",
     "End",
     "Event",
     "Node",
@@ -87,7 +93,10 @@ class Node:
         fence: the highest heard; its round is that of the last assignment.
         assignment: the last one.
         alive: local ranks whose process has not ended.
-        failures, reason: what ended the last round here, until the next assignment.
+        extension: the job has a failover extension that must be asked.
+        asking: it has not answered yet.
+        failures, reason: what ended the last round here, until the next assignment; `failover` and `note` what the extension
+            said of it.
         leaving: it ends by its own will and tells so.
         verdict, code: how it will end, once it is ENDING.
     """
@@ -97,7 +106,11 @@ class Node:
     fence: Fence = Fence()
     assignment: Assignment | None = None
     alive: frozenset[int] = frozenset()
+    extension: bool = False
+    asking: bool = False
     failures: tuple[Culprit, ...] = ()
+    failover: Failover | None = None
+    note: str = ""
     reason: str = ""
     leaving: bool = False
     verdict: Verdict | None = None
@@ -107,6 +120,21 @@ class Node:
     def round(self) -> int:
         """The round of the last assignment; 0 before the first."""
         return 0 if self.assignment is None else self.assignment.fence.round
+
+    @property
+    def state(self) -> AgentState:
+        """What the coordinator is told."""
+        return AgentState.RUNNING if self.silent else STATES[self.phase]
+
+    @property
+    def told_failures(self) -> tuple[Culprit, ...]:
+        """The failures that the coordinator is told."""
+        return () if self.silent else self.failures
+
+    @property
+    def silent(self) -> bool:
+        """It keeps a failure to itself until the extension has answered."""
+        return self.asking and self.phase in (Phase.FAILING, Phase.JOINING)
 
 
 # --- What happens to it ----------------------------------------------------------------------------------------------------
@@ -140,6 +168,15 @@ class StoreLost:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Advised:
+    """The failover extension answered about a round, or could not (`note`)."""
+
+    round: int
+    failover: Failover
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Told:
     """It must end with exit code `code`: a signal, lost contact, a full disk. `leaving` tells the coordinator."""
 
@@ -148,7 +185,7 @@ class Told:
     leaving: bool
 
 
-Event = Answered | WorkersEnded | WorkersGone | StoreLost | Told
+Event = Answered | WorkersEnded | WorkersGone | StoreLost | Advised | Told
 
 
 # --- What follows from it --------------------------------------------------------------------------------------------------
@@ -167,13 +204,21 @@ class StopWorkers:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AskExtension:
+    """Ask the failover extension about the failures of a round; `Advised` follows."""
+
+    round: int
+    failures: tuple[Culprit, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class End:
     """The agent ends with `code`."""
 
     code: int
 
 
-Action = StartWorkers | StopWorkers | End
+Action = StartWorkers | StopWorkers | AskExtension | End
 _Step = tuple[Node, tuple[Action, ...]]
 
 
@@ -187,6 +232,8 @@ def step(node: Node, event: Event) -> _Step:
         return _workers_ended(node, event)
     if isinstance(event, StoreLost):
         return _store_lost(node, event)
+    if isinstance(event, Advised):
+        return _advised(node, event), ()
     if isinstance(event, Told):
         return _end(node, code=event.code, reason=event.reason, leaving=event.leaving)
     return _workers_gone(node)
@@ -225,7 +272,10 @@ def _assigned(node: Node, assignment: Assignment) -> _Step:
         fence=max(node.fence, assignment.fence),
         assignment=assignment,
         alive=frozenset(range(node.local_world_size)),
+        asking=False,
         failures=(),
+        failover=None,
+        note="",
         reason="",
     )
     return node, (StartWorkers(assignment=assignment),)
@@ -244,8 +294,17 @@ def _workers_ended(node: Node, event: WorkersEnded) -> _Step:
     if node.phase is not Phase.RUNNING:
         return node, ()
     if event.failures:
-        return dataclasses.replace(node, phase=Phase.FAILING, failures=culprit_first(event.failures)), (StopWorkers(),)
+        failures = culprit_first(event.failures)
+        asked = (AskExtension(round=node.round, failures=failures),) if node.extension else ()
+        node = dataclasses.replace(node, phase=Phase.FAILING, failures=failures, asking=node.extension)
+        return node, (*asked, StopWorkers())
     return (node if node.alive else dataclasses.replace(node, phase=Phase.DONE)), ()
+
+
+def _advised(node: Node, event: Advised) -> Node:
+    if not node.asking or event.round != node.round:
+        return node
+    return dataclasses.replace(node, asking=False, failover=event.failover, note=event.note)
 
 
 def _store_lost(node: Node, event: StoreLost) -> _Step:

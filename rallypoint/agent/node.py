@@ -11,12 +11,14 @@ import uuid
 from dataclasses import dataclass
 
 from rallypoint.agent import decide
+from rallypoint.agent.adviser import Adviser
 from rallypoint.agent.client import CoordinatorClient
 from rallypoint.agent.clock import Clock
 from rallypoint.agent.culprit import with_few_tails
 from rallypoint.agent.decide import (
-    STATES,
+    Advised,
     Answered,
+    AskExtension,
     End,
     Node,
     Phase,
@@ -30,6 +32,7 @@ from rallypoint.agent.decide import (
 from rallypoint.agent.errors import ConfigError, LostContactError, OrphanedError, StoreError
 from rallypoint.agent.facts import end_of
 from rallypoint.agent.linux import become_subreaper
+from rallypoint.agent.memory import OomWatch
 from rallypoint.agent.reaper import Reaper
 from rallypoint.agent.round import NodeConfig, Round, StartError
 from rallypoint.agent.service import MAX_HOLD
@@ -38,8 +41,9 @@ from rallypoint.agent.store import StoreKeeper
 from rallypoint.agent.waiting import set_within
 from rallypoint.agent.workers import Worker, WorkerGroup
 from rallypoint.wire.exits import Exit
+from rallypoint.wire.failover import Failure
 from rallypoint.wire.fence import Fence
-from rallypoint.wire.incident import Culprit
+from rallypoint.wire.incident import Culprit, FaultKind
 from rallypoint.wire.messages import AgentReport, AgentState, Refusal, Reply, Stop
 
 __all__ = ["Ending", "NodeAgent"]
@@ -71,12 +75,17 @@ class NodeAgent:
     def __init__(self, config: NodeConfig, *, client: CoordinatorClient, clock: Clock) -> None:
         self._config, self._client, self._clock = config, client, clock
         self._name = f"{config.host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self._node = Node(local_world_size=config.plan.nproc_per_node, fence=Fence(attempt=config.attempt))
+        self._node = Node(
+            local_world_size=config.plan.nproc_per_node,
+            fence=Fence(attempt=config.attempt),
+            extension=bool(config.plan.failover_extension),
+        )
         self._events: asyncio.Queue[decide.Event | _WorkerSeen] = asyncio.Queue()
         self._ended: list[Worker] = []
         self._news = asyncio.Event()
         self._farewell = asyncio.Event()
         self._asking: set[asyncio.Task[Reply]] = set()
+        self._advice: set[asyncio.Task[None]] = set()
         self._sequence = 0
         self._told: object = None
         self._signalled = False
@@ -86,6 +95,8 @@ class NodeAgent:
         self._group = WorkerGroup(self._spawner, self._reaper, grace=config.plan.stop_grace, now=clock)
         self._round = Round(config, self._group)
         self._stores = StoreKeeper(config.host, self._spawner, self._store_lost)
+        self._adviser = Adviser(config.plan, self._spawner)
+        self._memory = OomWatch()
 
     async def run(self) -> Ending:
         """Take part in the job until it is over, or until this agent must end; leaves no process behind.
@@ -97,11 +108,13 @@ class NodeAgent:
             loop.add_signal_handler(number, self._signal, number)
         try:
             await self._stores.prepare()
+            self._adviser.begin(self._cannot_work)
             return await self._live_and_talk()
         finally:
             self._group.kill()
             self._group.close()
             self._stores.close()
+            self._adviser.close()
             await self._round.finish()
             self._reaper.close()
             self._spawner.close()
@@ -117,7 +130,7 @@ class NodeAgent:
                 talk.result()  # it only ends by an error
             return await live
         finally:
-            tasks = (talk, live, *self._asking)
+            tasks = (talk, live, *self._asking, *self._advice)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -141,6 +154,10 @@ class NodeAgent:
     def _store_lost(self, reason: str) -> None:
         self._events.put_nowait(StoreLost(reason=reason))
 
+    def _cannot_work(self, reason: str) -> None:
+        log.warning("%s", reason)
+        self._events.put_nowait(Told(code=Exit.CONFIG, reason=reason, leaving=True))
+
     def _workers_gone(self) -> None:
         self._events.put_nowait(WorkersGone())
 
@@ -157,7 +174,10 @@ class NodeAgent:
 
     def _end_of(self, worker: Worker) -> Culprit:
         plan = self._config.plan
-        return end_of(worker, host=self._config.host, incarnation=self._config.incarnation, log_tail=plan.log_tail)
+        end = end_of(worker, host=self._config.host, incarnation=self._config.incarnation, log_tail=plan.log_tail)
+        if end.signal == signal.SIGKILL and self._memory.killed():
+            return dataclasses.replace(end, kind=FaultKind.OOM)
+        return end
 
     # --- Decide, then do ---------------------------------------------------------------------------------------------------
 
@@ -178,13 +198,33 @@ class NodeAgent:
                 await self._do(action)
             self._tell_news()
 
-    async def _do(self, action: StartWorkers | StopWorkers) -> None:
+    async def _do(self, action: StartWorkers | StopWorkers | AskExtension) -> None:
         if isinstance(action, StartWorkers):
             await self._start(action)
+            return
+        if isinstance(action, AskExtension):
+            advice = asyncio.create_task(self._ask_extension(action))
+            self._advice.add(advice)
+            advice.add_done_callback(self._advice.discard)
             return
         self._tell_news()  # what happened is told before anything is done about it
         await asyncio.sleep(0)
         self._group.stop(self._workers_gone)
+
+    async def _ask_extension(self, action: AskExtension) -> None:
+        config, assignment = self._config, self._node.assignment
+        failure = Failure(
+            job=config.plan.name,
+            attempt=config.attempt,
+            round=action.round,
+            node=config.node if assignment is None else assignment.node,
+            host=config.host,
+            at=self._clock(),
+            workers=with_few_tails(action.failures),
+        )
+        advice = await self._adviser.ask(failure)
+        log.info("the failover extension answered %s", advice.failover.name)
+        self._events.put_nowait(Advised(round=action.round, failover=advice.failover, note=advice.note))
 
     async def _start(self, action: StartWorkers) -> None:
         assignment = action.assignment
@@ -198,7 +238,7 @@ class NodeAgent:
             log.warning("%s", error)
             self._events.put_nowait(StoreLost(reason=str(error)))
         except StartError as error:
-            failure = dataclasses.replace(self._end_of(error.worker), error=error.reason)
+            failure = dataclasses.replace(self._end_of(error.worker), error=error.reason, kind=FaultKind.START_FAILED)
             self._events.put_nowait(WorkersEnded(ranks=frozenset({failure.local_rank}), failures=(failure,)))
         else:
             last = assignment.first_rank + self._config.plan.nproc_per_node - 1
@@ -221,7 +261,7 @@ class NodeAgent:
     def _gist(self) -> object:
         node = self._node
         pids = tuple(worker.pid for worker in self._group.workers)
-        return STATES[node.phase], node.round, node.failures, node.reason, self._stores.offer, pids
+        return node.state, node.round, node.told_failures, node.failover, node.reason, self._stores.offer, pids
 
     async def _talk(self) -> None:
         loop = asyncio.get_running_loop()
@@ -293,7 +333,7 @@ class NodeAgent:
 
     def _report(self) -> AgentReport:
         node, config = self._node, self._config
-        state = STATES[node.phase]
+        state = node.state
         self._sequence += 1
         return AgentReport(
             job=config.plan.name,
@@ -307,7 +347,9 @@ class NodeAgent:
             state=state,
             round=node.round,
             workers=self._round.reports(),
-            failures=with_few_tails(node.failures),
+            failures=with_few_tails(node.told_failures),
+            failover=node.failover,
+            failover_note=node.note,
             reason=node.reason,
             hold=self._hold(state),
             sequence=self._sequence,

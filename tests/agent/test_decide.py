@@ -7,7 +7,9 @@ import pytest
 from rallypoint.agent.decide import (
     STATES,
     Action,
+    Advised,
     Answered,
+    AskExtension,
     End,
     Event,
     Node,
@@ -21,13 +23,15 @@ from rallypoint.agent.decide import (
     step,
 )
 from rallypoint.wire.exits import Exit
+from rallypoint.wire.failover import Failover
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Culprit
-from rallypoint.wire.messages import AgentState, Assignment, Continue, Refusal, Regroup, Reply, Stop
+from rallypoint.wire.messages import SENT_AWAY, AgentState, Assignment, Continue, Refusal, Regroup, Reply, Stop
 from rallypoint.wire.status import Outcome, Verdict
 
 FENCE = Fence(attempt=1, term=1, round=1)
 SUCCEEDED = Verdict(outcome=Outcome.SUCCEEDED, reason="Completed", message="all ended well")
+AWAY = Verdict(outcome=Outcome.FAILED, reason=SENT_AWAY, message="node 0 must leave")
 FAILED = Verdict(outcome=Outcome.FAILED, reason="WorkersFailed", message="rank 1 ended with exit code 1")
 SIGTERM = Told(code=143, reason="its agent was ended by SIGTERM", leaving=True)
 LOST = Told(code=Exit.LOST_CONTACT, reason="no coordinator answered", leaving=False)
@@ -119,6 +123,7 @@ def test_each_event_moves_the_agent(events: list[Event], phase: Phase, actions: 
     [
         pytest.param(Stop(fence=FENCE, verdict=SUCCEEDED), Exit.OK, id="succeeded"),
         pytest.param(Stop(fence=FENCE, verdict=FAILED), Exit.JOB_FAILED, id="failed"),
+        pytest.param(Stop(fence=FENCE, verdict=AWAY), Exit.ELSEWHERE, id="sent away"),
         pytest.param(Refusal(fence=FENCE, reason="replaced", stale=True), Exit.STALE, id="replaced"),
     ],
 )
@@ -181,3 +186,50 @@ def test_a_verdict_replaces_the_code_of_a_signal() -> None:
     _, actions = play(ASSIGNED, SIGTERM, answered(Stop(fence=FENCE, verdict=SUCCEEDED)), GONE)
 
     assert actions == [End(code=Exit.OK)]
+
+
+# --- With a failover extension ---------------------------------------------------------------------------------------------
+
+ASKED = AskExtension(round=1, failures=DIED.failures)
+
+
+def advised(*events: Event) -> tuple[Node, list[Action]]:
+    node, actions = Node(local_world_size=2, extension=True), list[Action]()
+    for event in events:
+        node, done = step(node, event)
+        actions = list(done)
+    return node, actions
+
+
+def test_an_extension_is_asked_while_the_workers_are_stopped() -> None:
+    """Nobody waits for its answer but the report: to the others the node still runs, and tells of no failure."""
+    node, actions = advised(ASSIGNED, DIED)
+    assert actions == [ASKED, STOP]
+    assert (node.state, node.told_failures) == (AgentState.RUNNING, ())
+    node, _ = advised(ASSIGNED, DIED, GONE)
+    assert (node.state, node.told_failures) == (AgentState.RUNNING, ()), "and when nothing of it runs any more"
+
+
+def test_the_answer_is_told_with_the_failure() -> None:
+    """Both until the next assignment."""
+    answer = Advised(round=1, failover=Failover.NODE, note="n")
+    for events in ((DIED, answer), (DIED, GONE, answer), (DIED, answer, GONE)):
+        node, _ = advised(ASSIGNED, *events)
+        assert node.state in (AgentState.FAILED, AgentState.WAITING)
+        assert (node.told_failures, node.failover, node.note) == (DIED.failures, Failover.NODE, "n")
+    node, _ = advised(ASSIGNED, DIED, GONE, answer, answered(assignment(2)))
+    assert (node.told_failures, node.failover, node.note) == ((), None, "")
+
+
+def test_an_answer_about_another_round_is_not_taken() -> None:
+    """It came too late: the agent was regrouped and has failed once more meanwhile."""
+    node, _ = advised(ASSIGNED, DIED, Advised(round=0, failover=Failover.ABORT))
+    assert (node.asking, node.failover) == (True, None)
+
+
+def test_an_extension_that_thinks_keeps_nobody_from_ending() -> None:
+    """A verdict, a signal: the agent ends while it is asked, and tells that it leaves."""
+    node, _ = advised(ASSIGNED, DIED, SIGTERM)
+    assert node.state is AgentState.LEAVING
+    _, actions = advised(ASSIGNED, DIED, answered(Stop(fence=FENCE, verdict=FAILED)), GONE)
+    assert actions == [End(code=Exit.JOB_FAILED)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ def broken(node: int, code: int = 1, error: str = "", local_rank: int = 0, at: f
     return Culprit(node=node, host=f"host-{node}", rank=rank, local_rank=local_rank, exit_code=code, error=error, at=at)
 
 
-def failed(node: int, *failures: Culprit, state: AgentState = AgentState.FAILED, **more: object) -> AgentReport:
+def failed(node: int, *failures: Culprit, state: AgentState = AgentState.FAILED, **more: Any) -> AgentReport:
     return report(node, state, 1, failures=failures, **more)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rallypoint.backends.contract import SubmitError
+from rallypoint.backends.local.extension import check_extension
 from rallypoint.backends.local.files import describe
 from rallypoint.wire.plan import Entry, Plan
 
@@ -32,6 +33,7 @@ def check_plan(plan: Plan, *, home: Path, host: str) -> None:
     if plan.workdir and not Path(plan.workdir).is_dir():
         raise SubmitError(f"workdir: {plan.workdir} is not a folder; create it or name another")
     _check_entrypoint(plan)
+    check_extension(plan)
     _check_port(plan.coordinator_port, host)
     _check_writable("RALLYPOINT_HOME", home)
     if plan.log_dir:

@@ -20,6 +20,7 @@ from rallypoint.supervision.actions import (
     RemoveNode,
 )
 from rallypoint.supervision.simulation import Frame, simulate
+from rallypoint.supervision.trace import letters
 from rallypoint.wire.codec import WireError, to_json
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ def frame_document(frame: Frame) -> dict[str, Any]:
         "phases": [phase.value for phase in frame.phases],
         "attempt": frame.attempt,
         "retries": frame.retries,
+        "pods": letters(frame.seen.nodes),
         "conditions": {
             name: {"value": c.value, "reason": c.reason, "since": c.at} for name, c in sorted(frame.conditions.items())
         },
@@ -119,9 +121,13 @@ def frame_lines(
     yield from _policy_lines(policy)
     yield from (f"warning: {warning}" for warning in warnings)
     told: dict[str, str] = {}
+    pods = ""
     for frame in frames:
         yield ""
         yield f"{_seconds(frame.at):>{_TIME}}  {_headline(frame, policy)}"
+        before, pods = pods, letters(frame.seen.nodes) or "no pods"
+        if verbose or pods != before:
+            yield f"{'':>{_TIME}}  sees  {pods}"
         conditions = {name: f"{c.value} {c.reason}" for name, c in frame.conditions.items()}
         changed = {name: text for name, text in conditions.items() if verbose or told.get(name) != text}
         told = conditions
@@ -157,7 +163,7 @@ def _details(frame: Frame, changed: dict[str, str], *, verbose: bool) -> Iterato
     if verbose:
         yield from (f"event {event.kind}: {event.detail}" for event in frame.events)
     else:
-        yield from (f"why   {event.detail}" for event in frame.events if event.kind in _TOLD)
+        yield from (f"why   {_TOLD[event.kind]}{event.detail}" for event in frame.events if event.kind in _TOLD)
     yield from (f"asks  {line}" for line in _asked(frame.actions))
     for deadline in frame.deadlines if verbose else frame.deadlines[:1]:
         yield f"next  at {_seconds(frame.due(deadline))} ({deadline.clock}): {deadline.then}"
@@ -168,8 +174,18 @@ def _details(frame: Frame, changed: dict[str, str], *, verbose: bool) -> Iterato
     yield from (f"WRONG {violation}" for violation in frame.violations)
 
 
-#: Lines of history that say why a phase was left.
-_TOLD = ("resetting", "failed", "succeeded", "node-lost", "node-replaced", "coordinator-lost", "pending-timeout")
+#: Lines of history that say why something was done, and how they begin.
+_TOLD = {
+    "resetting": "",
+    "failed": "",
+    "succeeded": "",
+    "node-lost": "",
+    "node-evacuated": "",
+    "coordinator-lost": "",
+    "node-replaced": "replaced: ",
+    "pending-timeout": "pending: ",
+    "budget-refilled": "refilled: ",
+}
 
 
 def _asked(actions: tuple[Action, ...]) -> Iterator[str]:

@@ -46,7 +46,7 @@ class Frame:
         step: index of the trace's step, or None where only a clock was over.
         note: the step's own.
         phases: the phases that were entered at this moment, in order; empty when none was.
-        record: what the supervisor remembers now.
+        record: what the supervisor remembers now; `seen` is what is there after its turns.
         actions: what it asked for at this moment, without repetition.
         deadlines: the clocks that run (on the job's clock, see `due`), the next one first.
         wake_at: when the supervisor would look again by itself, seconds; None when only a change matters.
@@ -60,6 +60,7 @@ class Frame:
     note: str
     phases: tuple[Phase, ...]
     record: JobRecord
+    seen: Observation
     actions: tuple[Action, ...]
     deadlines: tuple[Deadline, ...]
     wake_at: float | None
@@ -272,6 +273,7 @@ class _Run:
             note="" if index is None else self.trace.steps[index].note,
             phases=tuple(names[event.kind] for event in settled.events if event.kind in names),
             record=decision.record,
+            seen=self.stage.observe(decision.record),
             actions=tuple(settled.actions),
             deadlines=decision.deadlines,
             wake_at=decision.wake_at,

@@ -178,6 +178,8 @@ class Stage:
 
     def _create_node(self, key: Key, now: float) -> None:
         if key not in self.nodes:
+            # Of the one before nothing is left to be seen, unless something of it is still there.
+            self.nodes = {k: seen for k, seen in self.nodes.items() if k[:2] != key[:2] or seen.present}
             self.nodes[key] = _created(key, NodeState.STARTING)
             if self.startup is not None:
                 self.due[key] = (now + self.startup, True)

@@ -11,16 +11,16 @@ import dataclasses
 import enum
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rallypoint.supervision.observation import NodeState
+from rallypoint.supervision.observation import NodeSeen, NodeState
 from rallypoint.wire import codec
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.incident import FaultKind
 
-__all__ = ["CreateFailure", "Makers", "Pod", "Step", "Trace", "read_trace"]
+__all__ = ["CreateFailure", "Makers", "Pod", "Step", "Trace", "letters", "read_trace"]
 
 #: The letters of pods, and what else each says.
 _LETTERS: Mapping[str, tuple[NodeState, Mapping[str, bool]]] = {
@@ -169,6 +169,21 @@ class Trace:
     removal: float | None = None
     until: float = 0.0
     steps: tuple[Step, ...] = field(default_factory=tuple)
+
+
+def letters(nodes: Iterable[NodeSeen]) -> str:
+    """Return nodes as a trace tells them, in their order: `RRPF(1)`."""
+    return "".join(_spelled(node) for node in sorted(nodes, key=lambda n: (n.node, n.incarnation)))
+
+
+def _spelled(node: NodeSeen) -> str:
+    states = {state: letter for letter, (state, more) in _LETTERS.items() if not more}
+    letter = "G" if node.gated else "N" if node.unschedulable else states.get(node.state, "R")
+    codes = node.exit_codes or (() if node.exit_code is None else (node.exit_code,))
+    inside = " ".join([*map(str, codes), *([node.kind.value] if node.kind else [])])
+    ended = f"({inside})" if inside and node.state is not NodeState.SUCCEEDED else ""
+    deleting = node.deleting or node.state is NodeState.ENDING
+    return f"{letter}{'*' if deleting else ''}{'!' if node.flagged else ''}{ended}"
 
 
 def read_trace(data: Any) -> Trace:

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rallypoint.supervision.observation import NodeState
-from rallypoint.supervision.trace import CreateFailure, Makers, Pod, read_trace
+from rallypoint.supervision.policy import Policy
+from rallypoint.supervision.simulation import simulate
+from rallypoint.supervision.trace import CreateFailure, Makers, Pod, letters, read_trace
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.incident import FaultKind
 
@@ -65,9 +67,7 @@ def test_pods_are_read(told, pods):
         pytest.param([{"at": 1, "pods": [{"state": "R", "size": 3}]}], r"steps\[0\]\.pods\[0\]\.size: 3", id="a pod's field"),
         pytest.param([{"at": 1, "podz": "R"}], r"steps\[0\]\.podz: 'R' is not allowed; expected one of at, note", id="a field"),
         pytest.param([{"pods": "R"}], r"steps\[0\]\.at: None", id="no time"),
-        pytest.param(
-            [{"at": -1}], r"steps\[0\]\.at: -1\.0 is not allowed; expected 0 or more", id="before the submission"
-        ),
+        pytest.param([{"at": -1}], r"steps\[0\]\.at: -1\.0 is not allowed; expected 0 or more", id="before the submission"),
         pytest.param([{"at": 5}, {"at": 4}], r"steps\[1\]\.at: 4\.0 is not allowed; expected 5 or later", id="backwards"),
         pytest.param([{"at": float("nan")}, {"at": 4}], r"steps\[0\]\.at: nan", id="no number"),
         pytest.param([{"at": 1, "gone": True, "pods": "R"}], r"steps\[0\]\.pods: 'R' .* gone is true", id="gone, with pods"),
@@ -109,6 +109,23 @@ def test_a_trace_is_an_object_or_a_list_of_steps():
 def test_failing_creations_are_read(told, failure):
     """A creation fails with a reason until an empty one ends it."""
     assert read_trace([{"at": 0, "create_error": told}]).steps[0].failure == failure
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param("", id="none"),
+        pytest.param("PRSF(3)", id="plain"),
+        pytest.param("R*GNU", id="marked"),
+        pytest.param("R!F(0 7)F(137 oom)L", id="ended"),
+        pytest.param("F(evicted)F", id="without codes"),
+    ],
+)
+def test_pods_are_written_as_they_are_read(told):
+    """What is seen is told in the letters of the trace."""
+    frames = simulate(Policy(min_nodes=1, max_nodes=8, wrapped=True), [{"at": 1, "pods": told}])
+
+    assert letters(frames[-1].seen.nodes) == told
 
 
 @given(st.text(alphabet="PGNRSFUL=-*!(),+x 0123oom", max_size=12))

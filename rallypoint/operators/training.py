@@ -41,6 +41,7 @@ from rallypoint.provider.result import xcoms
 from rallypoint.provider.task_state import task_state
 from rallypoint.provider.termination import Bell
 from rallypoint.wire.errors import RallypointError
+from rallypoint.wire.plan import OrphanPolicy
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -73,6 +74,8 @@ class ElasticTrainingOperator(JobArguments):
     :param home: folder of the local backend's state; by default $RALLYPOINT_HOME or `~/.rallypoint`. (templated)
     :param deferrable: wait in the triggerer and leave the worker free.
     :param poll_interval: seconds between two looks at the job, at the most.
+    :param orphan_policy: what the job does that nobody has supervised for its lease (`fault_tolerance.lease`, 1 h), when it
+        does not say so itself: `stop` (it saves and ends) or `continue`.
     :param wait_for_completion: False ends the task once the job is submitted; a process of its own then supervises the job.
     :param get_logs: write the output of every rank to the task's log, each line with its rank.
     :param on_finish_action: what becomes of a finished job's folder: `keep_job`, `delete_job` or `delete_succeeded_job`.
@@ -93,6 +96,7 @@ class ElasticTrainingOperator(JobArguments):
         home: str | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         poll_interval: float = 2.0,
+        orphan_policy: str = "stop",
         wait_for_completion: bool = True,
         get_logs: bool = True,
         on_finish_action: str = "keep_job",
@@ -102,11 +106,13 @@ class ElasticTrainingOperator(JobArguments):
         super().__init__(**kwargs)
         one_of("on_finish_action", on_finish_action, ("keep_job", "delete_job", "delete_succeeded_job"))
         one_of("on_kill_action", on_kill_action, ("delete_job", "keep_job"))
+        one_of("orphan_policy", orphan_policy, ("stop", "continue"))
         positive("poll_interval", poll_interval)
         self.backend = backend
         self.home = home
         self.deferrable = deferrable
         self.poll_interval = poll_interval
+        self.orphan_policy = orphan_policy
         self.wait_for_completion = wait_for_completion
         self.get_logs = get_logs
         self.on_finish_action = on_finish_action
@@ -276,6 +282,13 @@ class ElasticTrainingOperator(JobArguments):
 
         backend = self.open_backend()
         try:
-            return await work(Post(claim=claim, backend=backend, spawn=self.spawn_supervisor, log=self.log))
+            post = Post(
+                claim=claim,
+                backend=backend,
+                spawn=self.spawn_supervisor,
+                log=self.log,
+                orphan_policy=OrphanPolicy(self.orphan_policy),
+            )
+            return await work(post)
         finally:
             await backend.close()

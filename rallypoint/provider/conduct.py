@@ -18,6 +18,7 @@ from rallypoint.provider.claim import Claim, End, Ending
 from rallypoint.provider.narration import Narrator
 from rallypoint.provider.result import summarize
 from rallypoint.supervision.record import JobRecord, Phase
+from rallypoint.wire.plan import OrphanPolicy
 
 __all__ = ["Log", "Post", "cancel", "conclude", "conduct", "is_local", "time_out"]
 
@@ -52,7 +53,8 @@ class Post:
     """Where a task stands while it waits: whose job, on which backend, and who takes over when it has to leave.
 
     `spawn` leaves a supervisor of its own behind for the claim's job; it may block. `clock` is wall time in seconds since the
-    epoch, which the claim's deadline is compared with.
+    epoch, which the claim's deadline is compared with. `orphan_policy` is that of a submission, for a job that names none: when
+    every Airflow is gone for good, a task's job must not hold its machines for ever.
     """
 
     claim: Claim
@@ -60,6 +62,7 @@ class Post:
     spawn: Callable[[Claim], None]
     log: Log
     clock: Callable[[], float] = time.time
+    orphan_policy: OrphanPolicy = OrphanPolicy.STOP
 
     @property
     def holder(self) -> str:

@@ -66,7 +66,8 @@ async def settle(post: Post, ending: Ending, *, on_finish_action: str) -> None:
 
 
 async def _submit(post: Post, job: ElasticJob) -> Adoption:
-    adoption = await submit_or_adopt(post.backend, post.backend.plan(job), owner=post.claim.owner)
+    blueprint = post.backend.plan(job, orphan_policy=post.orphan_policy)
+    adoption = await submit_or_adopt(post.backend, blueprint, owner=post.claim.owner)
     post.log.info("Job %s (%s): %s", job.name, adoption.stored.record.uid, adoption.how.value)
     return adoption
 

@@ -80,6 +80,7 @@ class World:
     failures: list[ActionError] = field(default_factory=list)
     changed: int = 0
     versions: itertools.count = field(default_factory=lambda: itertools.count(1))
+    processes: itertools.count = field(default_factory=lambda: itertools.count(1))
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def record(self, name: str) -> JobRecord:
@@ -124,7 +125,7 @@ class FakeBackend(Backend):
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self._id = f"process-{next(world.versions)}"
+        self._id = f"process-{next(world.processes)}"
 
     def plan(self, job: ElasticJob, *, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> Blueprint:
         plans = compile_plan(job, orphan_policy=orphan_policy)

@@ -249,7 +249,7 @@ async def test_each_decision_is_logged_once(place, caplog):
         "job digits: create coordinator: attempt 1, term 1",
         "job digits: create node: attempt 1, node 0, incarnation 1",
     ]
-    assert [message for message in caplog.messages if "running" in message] == ["job digits: running: 1 nodes exist"]
+    assert [message for message in caplog.messages if "running" in message] == ["job digits: running: 1 of 1 nodes exist"]
     assert len(caplog.messages) == len(set(caplog.messages))
 
 

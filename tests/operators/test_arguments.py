@@ -21,6 +21,7 @@ from tests.provider.tasks import FakeTask, context
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        pytest.param({"orphan_policy": "weep"}, "orphan_policy: 'weep' is not allowed; expected one of", id="orphan"),
         pytest.param({"on_finish_action": "burn"}, "on_finish_action: 'burn' is not allowed; expected one of", id="finish"),
         pytest.param({"on_kill_action": "x"}, "on_kill_action: 'x' is not allowed; expected one of", id="kill"),
         pytest.param({"poll_interval": 0}, "poll_interval: 0 is not allowed; expected a number", id="interval"),

@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import TaskDeferred
 from rallypoint.backends.contract import LogLine
 from rallypoint.provider.claim import End, Ending
 from rallypoint.provider.errors import SupervisionFailed, TrainingDeleted, TrainingFailed, TrainingTimedOut
+from rallypoint.wire.plan import OrphanPolicy
 from tests.operators.tasks import FAILURE, operator, run_without_collecting
 from tests.provider.fake_backend import SUCCESS, FakeBackend
 from tests.provider.tasks import FakeTask, Store, context
@@ -33,6 +34,23 @@ def test_a_job_is_submitted_supervised_and_told():
     }
     assert fake.record(summary["job"]).collected_by == "try-1"
     assert fake.closed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "policy"),
+    [
+        pytest.param({}, OrphanPolicy.STOP, id="by default it stops"),
+        pytest.param({"orphan_policy": "continue"}, OrphanPolicy.CONTINUE, id="asked for"),
+        pytest.param({"fault_tolerance": {"orphan_policy": "continue"}}, OrphanPolicy.CONTINUE, id="the job's own"),
+    ],
+)
+def test_the_orphan_policy_of_a_task(arguments, policy):
+    """A task's job does not outlive every supervisor by more than its lease, unless it is told to."""
+    fake = FakeBackend(verdict=SUCCESS)
+
+    operator(fake, **arguments).execute(context(FakeTask()))
+
+    assert fake.submitted[0].plan.orphan_policy is policy
 
 
 def test_a_failed_job_fails_the_task_with_its_story():

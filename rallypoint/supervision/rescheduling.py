@@ -144,9 +144,9 @@ def _unanswered(turn: Turn, why: str) -> Step:
     turn = turn.with_record(turn.record.unhealthy("FoundFailedPods"))
     at = since(turn.record, ConditionType.UNHEALTHY, value=True) + turn.policy.failure_grace
     if turn.record.clock < at:
-        return Step(
-            record=turn.record, deadlines=(Deadline(at=at, clock="failure", then="the job fails: nobody answers the fault"),)
-        )
+        waits = Deadline(at=at, clock="failure", then="the job fails: nobody answers the fault")
+        # Settled: a job with a lost node is not ready either, and that finding would be another incident on every turn.
+        return Step(record=turn.record, deadlines=(waits,), settled=True)
     return endings.fail(turn, "FaultUnhandled", why)
 
 

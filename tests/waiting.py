@@ -7,7 +7,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-__all__ = ["eventually", "eventually_async"]
+__all__ = ["PATIENCE", "eventually", "eventually_async"]
+
+#: Time-outs are those of a quiet machine; so many times as much is waited before a test fails. It costs nothing where all is well.
+PATIENCE = 5.0
 
 T = TypeVar("T")
 #: What should have come true, or a function that tells it when it has not: only then is it the story up to the failure.
@@ -15,8 +18,8 @@ Why = str | Callable[[], str]
 
 
 def eventually(predicate: Callable[[], T | None], timeout: float = 30.0, every: float = 0.02, why: Why = "") -> T:
-    """Return the first truthy value of `predicate`; after `timeout` seconds fail with `why` and the last value seen."""
-    deadline = time.monotonic() + timeout
+    """Return the first truthy value of `predicate`; after `timeout` seconds (and patience) fail with `why` and the last value."""
+    deadline = time.monotonic() + PATIENCE * timeout
     while not (value := predicate()):
         if time.monotonic() > deadline:
             raise AssertionError(_too_late(value, timeout, why))
@@ -28,7 +31,7 @@ async def eventually_async(
     predicate: Callable[[], Awaitable[T | None] | T | None], timeout: float = 30.0, every: float = 0.02, why: Why = ""
 ) -> T:
     """As `eventually`, in an event loop: `predicate` may be a plain function or a coroutine function."""
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + PATIENCE * timeout
     while True:
         value = predicate()
         if isinstance(value, Awaitable):
@@ -42,4 +45,4 @@ async def eventually_async(
 
 def _too_late(value: object, timeout: float, why: Why) -> str:
     told = why() if callable(why) else why
-    return f"{told or 'the condition'}: not so after {timeout:g} s; the last value was {value!r}"
+    return f"{told or 'the condition'}: not so after {PATIENCE * timeout:g} s; the last value was {value!r}"

@@ -15,7 +15,7 @@ from pathlib import Path
 from rallypoint.wire import codec
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.status import JobState, JobStatus
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 __all__ = ["GROUP", "OBEY", "Agents", "agents", "alive", "free_port"]
 
@@ -143,10 +143,10 @@ def agents(folder: Path, *, torch: bool = False) -> Iterator[Agents]:
         for process in job.started:
             if process.poll() is None:
                 os.kill(process.pid, signal.SIGKILL)
-            process.communicate(timeout=20)
+            process.communicate(timeout=20 * PATIENCE)
 
 
 def said(process: subprocess.Popen[str], timeout: float = 30.0) -> tuple[int, str]:
     """Wait for the end of an agent; return its exit code and all it wrote."""
-    output, _ = process.communicate(timeout=timeout)
+    output, _ = process.communicate(timeout=timeout * PATIENCE)
     return process.returncode, output

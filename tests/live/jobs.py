@@ -14,7 +14,7 @@ from typing import Any
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import codec
 from rallypoint.wire.status import JobState, JobStatus
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 __all__ = ["COUNT", "Job", "cli"]
 
@@ -24,7 +24,7 @@ COUNT = Path(__file__).parent / "scripts" / "count.py"
 def cli(*args: object, check: bool = True) -> subprocess.CompletedProcess[str]:
     """Run the `rallypoint` command and return what it said."""
     command = [sys.executable, "-m", "rallypoint.cli.main", *map(str, args)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
     if check and done.returncode != 0:
         raise AssertionError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     return done

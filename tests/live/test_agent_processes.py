@@ -14,7 +14,7 @@ from rallypoint.agent import linux
 from rallypoint.agent.linux import become_subreaper, children
 from rallypoint.agent.reaper import Reaper
 from rallypoint.agent.spawner import Command, Spawner
-from tests.waiting import eventually_async
+from tests.waiting import PATIENCE, eventually_async
 
 ORPHAN = "import os, sys; pid = os.fork(); pid or (os.setsid(), os.execvp('sleep', ['sleep', '600'])); print(pid, flush=True)"
 
@@ -56,7 +56,7 @@ async def test_an_end_is_seen_with_its_code(
 
     await spawner.spawn(python(code), ended.set_result)
 
-    assert await asyncio.wait_for(ended, timeout=20) == expected
+    assert await asyncio.wait_for(ended, timeout=20 * PATIENCE) == expected
     spawner.close()
 
 
@@ -78,7 +78,7 @@ async def test_children_end_with_the_spawner(reaper: Reaper) -> None:
     await spawner.spawn(python("import time; time.sleep(600)"), ended.set_result)
     spawner.close()
 
-    assert await asyncio.wait_for(ended, timeout=20) == -9
+    assert await asyncio.wait_for(ended, timeout=20 * PATIENCE) == -9
 
 
 @pytest.mark.may_block("reads /proc, which waits for no disk")
@@ -94,7 +94,7 @@ async def test_orphans_are_adopted_and_reaped(reaper: Reaper, tmp_path: Path, su
     await eventually_async(lambda: orphan in children())
     changed.clear()
     os.kill(orphan, 9)
-    await asyncio.wait_for(changed.wait(), timeout=20)
+    await asyncio.wait_for(changed.wait(), timeout=20 * PATIENCE)
     spawner.close()
 
     assert orphan not in children()

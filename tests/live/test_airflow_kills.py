@@ -15,7 +15,7 @@ import pytest
 from rallypoint.provider.naming import default_name
 from rallypoint.wire.status import JobStatus
 from tests.live.jobs import Job, cli
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,7 +56,7 @@ def test_a_retry_goes_on_with_the_job_of_the_try_that_was_killed(job: Job, envir
     second = start("try-2", job, environment)
     eventually(lambda: job.record.owner == "try-2", timeout=60)
     after = job.trains(ranks=2, beyond=before.progress.step or 0)
-    output, _ = second.communicate(timeout=60)
+    output, _ = second.communicate(timeout=60 * PATIENCE)
 
     assert pids(after) == pids(before)
     summary = json.loads(output.splitlines()[-1])
@@ -74,7 +74,7 @@ def test_a_worker_that_is_redeployed_does_not_end_its_job(job: Job, environment:
     task.send_signal(signal.SIGTERM)
 
     after = job.trains(ranks=2, beyond=(before.progress.step or 0) + 20)
-    output, _ = task.communicate(timeout=60)
+    output, _ = task.communicate(timeout=60 * PATIENCE)
     assert pids(after) == pids(before)
     assert "its task is 'running'" in output
     assert json.loads(output.splitlines()[-1])["phase"] == "Succeeded"

@@ -13,7 +13,7 @@ import pytest
 
 from rallypoint.supervision.record import Phase
 from tests.live.jobs import Job, cli
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 
 def test_a_script_that_always_fails_ends_with_its_reason(tmp_path: Path, home: Path) -> None:
@@ -56,7 +56,7 @@ def test_ctrl_c_of_watch_leaves_the_job_running(tmp_path: Path, home: Path) -> N
     watch = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     eventually(lambda: job.place.exists() and job.status is not None and job.status.world_size == 1)
     watch.send_signal(signal.SIGINT)
-    said, _ = watch.communicate(timeout=20)
+    said, _ = watch.communicate(timeout=20 * PATIENCE)
     assert watch.returncode == 130, said
     assert "goes on" in said
     assert job.ends().phase is Phase.SUCCEEDED
@@ -140,7 +140,7 @@ def on_a_small_disk(disk: Path, *commands: str, size: str = "64k") -> subprocess
     if subprocess.run([*PRIVATE, "sh", "-c", small], capture_output=True, check=False).returncode != 0:
         pytest.skip("this kernel lets nobody mount a small disk in a namespace")
     script = "; ".join((small, *commands))
-    return subprocess.run([*PRIVATE, "sh", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([*PRIVATE, "sh", "-c", script], capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
 
 
 def test_a_disk_for_logs_that_is_full(tmp_path: Path, home: Path) -> None:

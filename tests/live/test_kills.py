@@ -18,8 +18,8 @@ from tests.waiting import eventually
 
 @pytest.fixture
 def job(tmp_path: Path, home: Path) -> Iterator[Job]:
-    """Two nodes of two workers that count to 300 in 6 seconds, submitted and training."""
-    job = Job.write(tmp_path, home, 300, 0.02, nodes=2, nproc_per_node=2).submit()
+    """Two nodes of two workers that count to 500 in 10 seconds, submitted and training."""
+    job = Job.write(tmp_path, home, 500, 0.02, nodes=2, nproc_per_node=2).submit()
     job.trains(ranks=4, beyond=10)
     yield job
     cli("delete", job.name, check=False)
@@ -48,7 +48,7 @@ def test_a_worker(job: Job) -> None:
     assert incident.healed_at is not None
     assert incident.resumed_step is not None
     assert incident.resumed_step > 0
-    assert record.progress.step == 300
+    assert record.progress.step == 500
 
 
 def test_the_coordinator(job: Job) -> None:

@@ -22,7 +22,7 @@ from tests.backends.crashing import Crashed, Crashing
 from tests.backends.stage import LocalStage, verdict
 from tests.leftovers import marked_with
 from tests.live.local_nodes import cgroups
-from tests.waiting import eventually, eventually_async
+from tests.waiting import PATIENCE, eventually, eventually_async
 
 
 def ends(*, failures=0):
@@ -64,7 +64,9 @@ async def submit(stage, **fields):
 
 
 async def drive(stage, backend=None, holder="test", on_turn=None):
-    return await asyncio.wait_for(supervise(backend or stage.backend, "digits", holder=holder, on_turn=on_turn), timeout=60)
+    return await asyncio.wait_for(
+        supervise(backend or stage.backend, "digits", holder=holder, on_turn=on_turn), timeout=60 * PATIENCE
+    )
 
 
 def starts(stage) -> dict[str, int]:
@@ -199,7 +201,7 @@ async def test_a_deleted_job_leaves_nothing(tmp_path, home):
     await seen_running.wait()
     await eventually_async(lambda: len(starts(stage)) == 3)
 
-    await asyncio.wait_for(delete(stage.another(), "digits", holder="deleter"), timeout=60)
+    await asyncio.wait_for(delete(stage.another(), "digits", holder="deleter"), timeout=60 * PATIENCE)
 
     assert await driving is None
     assert marked_with(stored.record.uid) == ()

@@ -20,6 +20,7 @@ from rallypoint.agent.rendezvous import State
 from rallypoint.agent.service import MAX_HOLD
 from rallypoint.agent.sink import StatusSink
 from rallypoint.agent.waiting import set_within
+from rallypoint.supervision.folding import bounded
 from rallypoint.wire.messages import AgentReport, Continue, Refusal, Reply, Stop
 from rallypoint.wire.status import JobStatus, Progress, Verdict
 
@@ -255,7 +256,7 @@ class Coordinator:
     async def _write(self, status: JobStatus) -> None:
         while True:
             try:
-                await self._sink.publish(status)
+                await self._sink.publish(bounded(status))
             except OSError as error:
                 log.warning("the status cannot be published (%s); nobody is told anything new until it can", error)
                 await asyncio.sleep(_SINK_RETRY)

@@ -7,6 +7,7 @@ import hashlib
 
 from rallypoint.agent.culprit import culprit_first
 from rallypoint.agent.peers import Peer, State, living, members
+from rallypoint.supervision.folding import fold_told
 from rallypoint.supervision.verdicts import Judgement
 from rallypoint.wire.incident import FREE, Answer, Cause, Culprit, FaultKind, Incident, IncidentId, Rung, merge_incidents
 from rallypoint.wire.messages import SENT_AWAY, AgentReport, AgentState, WorkerReport
@@ -41,11 +42,12 @@ def event(state: State, kind: str, detail: str, now: float) -> State:
 
 
 def incident(state: State, told: Incident) -> State:
-    """Return the state with an incident added, or joined with what is known of it."""
+    """Return the state with an incident added, or joined with what is known of it; the oldest of many become counts."""
     course = state.course
     if all(known.id != told.id for known in state.incidents):
         course = course.paused() if told.cause in FREE else course.after_fault()
-    return dataclasses.replace(state, incidents=merge_incidents(state.incidents, (told,)), course=course)
+    incidents, folded = fold_told(merge_incidents(state.incidents, (told,)), state.folded, state.fence.attempt)
+    return dataclasses.replace(state, incidents=incidents, folded=folded, course=course)
 
 
 def refilled(state: State, now: float) -> State:

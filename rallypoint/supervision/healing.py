@@ -130,13 +130,13 @@ def _node_incident(record: JobRecord, node: NodeSeen, policy: Policy, known: Inc
     )
     return Incident(
         id=_id(node),
-        # What the coordinator has judged already stands: it has seen it from inside.
-        cause=judged.cause if known is None else known.cause,
+        cause=judged.cause,  # where it was free (preempted, say), it is: the coordinator could only see that it was gone
         rung=Rung.RECOVER,
         reason=f"node {node.node} on {node.host or 'an unknown host'} {how_it_ended(node)}",
         culprit=culprit,
         detected_at=record.last_now,
         kind=judged.kind,
+        # What the coordinator has judged already stands: it has seen it from inside.
         answer=judged.answer if known is None else known.answer or judged.answer,
         rule=judged.rule,
         clock=record.clock,

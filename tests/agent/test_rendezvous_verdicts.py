@@ -304,3 +304,20 @@ def test_one_who_takes_over_does_not_refill() -> None:
     after = start(settings, term=2, previous=told, now=5.0)
     after = say(after, report(0, AgentState.RUNNING, 2), report(1, AgentState.RUNNING, 2), now=6.0)
     assert faulty(after, 2, 7.0).verdict is None
+
+
+def test_a_coordinator_of_many_faults_tells_them_in_bounds() -> None:
+    """The oldest become counts; the budget, the restart count and a successor count as before."""
+    settings = with_settings(TWO, max_restarts=250)
+    state = training(settings)
+    for number in range(1, 251):
+        failure = dataclasses.replace(broken(1), log_tail=("x" * 100,) * 20)
+        state = say(state, report(1, AgentState.FAILED, number, failures=(failure,)), now=100.0 * number)
+        state = rejoined(state, number, 100.0 * number)
+    status = rendezvous.status(state, 0.0)
+    assert len(codec.dumps(status)) < 128 * 1024
+    assert len(status.incidents) + sum(count.count for count in status.folded) == 250
+    after = start(settings, term=2, previous=status, now=5.0)
+    after = say(after, *(report(node, AgentState.RUNNING, 251) for node in range(2)), now=6.0)
+    assert after.verdict is None
+    assert faulty(after, 251, 7.0).verdict is not None

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rallypoint.supervision.budget import Budget
-from rallypoint.wire.incident import Cause, Incident, IncidentId, Rung, merge_incidents
+from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind, Incident, IncidentId, Rung, merge_incidents
 
 
 def lost(node: int, incarnation: int = 1, **more: object) -> Incident:
@@ -24,6 +24,33 @@ def test_two_tellings_of_one_fault_are_joined() -> None:
     coordinator = lost(1, detected_at=4.0, rung=Rung.ELASTIC_TRAINING, last_step=30, resumed_step=20)
     [joined] = merge_incidents((supervisor,), (coordinator,))
     assert (joined.detected_at, joined.healed_at, joined.rung, joined.steps_lost) == (4.0, 9.0, Rung.ELASTIC_TRAINING, 10)
+
+
+def test_what_was_free_is_free_whoever_tells_it_first() -> None:
+    """The backend knows of a preemption where the coordinator only sees that the node is gone."""
+    preempted, gone = lost(1, cause=Cause.PREEMPTION, kind=FaultKind.PREEMPTED), lost(1, kind=FaultKind.NODE_LOST)
+    for one, other in ((preempted, gone), (gone, preempted)):
+        [joined] = merge_incidents((one,), (other,))
+        assert (joined.cause, joined.kind) == (Cause.PREEMPTION, FaultKind.PREEMPTED)
+        assert Budget(cause=Cause.NODE, limit=0).spent((joined,), 1) == 0
+
+
+def test_who_knows_more_has_the_verdict() -> None:
+    """That a node is gone is said for want of anything better, and a worker to blame says more than its node."""
+    rule = "rule 1"
+    judged = lost(1, kind=FaultKind.HARDWARE, answer=Answer.RETRY_ELSEWHERE, rule=rule, culprit=Culprit(local_rank=0))
+    seen = lost(1, kind=FaultKind.NODE_LOST, answer=Answer.RETRY_HERE, rule="table", culprit=Culprit(exit_code=5))
+    for one, other in ((judged, seen), (seen, judged)):
+        [joined] = merge_incidents((one,), (other,))
+        assert (joined.kind, joined.answer, joined.rule) == (FaultKind.HARDWARE, Answer.RETRY_ELSEWHERE, rule)
+        assert joined.culprit == Culprit(local_rank=0)
+
+
+def test_a_refill_is_not_forgotten_by_a_telling_that_does_not_know_it() -> None:
+    """The mark stays, whichever of the two has it."""
+    for one, other in ((True, False), (False, True)):
+        [joined] = merge_incidents((lost(1, refilled=one),), (lost(1, refilled=other),))
+        assert joined.refilled
 
 
 def test_steps_lost_are_unknown_without_reports() -> None:

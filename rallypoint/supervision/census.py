@@ -28,6 +28,7 @@ class Census:
         missing: slots whose wanted node was never created.
         ended: wanted nodes that have ended now, however; their slots are not `lost` yet.
         flagged: nodes that run on a host that was flagged as bad.
+        tidy: every node that was seen is wanted and has not ended: there is no stray among them.
     """
 
     slots: tuple[Slot, ...] = ()
@@ -40,6 +41,7 @@ class Census:
     missing: tuple[Slot, ...] = ()
     ended: tuple[NodeSeen, ...] = ()
     flagged: tuple[NodeSeen, ...] = ()
+    tidy: bool = False
 
     @property
     def existing(self) -> int:
@@ -58,6 +60,7 @@ class _Counter:
         self.missing: list[Slot] = []
         self.ended: list[NodeSeen] = []
         self.flagged: list[NodeSeen] = []
+        self.ours = 0
 
     def count(self, node: NodeSeen) -> None:
         state = node.state
@@ -75,8 +78,9 @@ class _Counter:
             self.failed += 1
             self.ended.append(node)
 
-    def census(self, slots: tuple[Slot, ...]) -> Census:
+    def census(self, slots: tuple[Slot, ...], nodes: int) -> Census:
         return Census(
+            tidy=self.ours == nodes and not self.ended,
             slots=slots,
             pending=self.pending,
             running=self.running,
@@ -97,7 +101,7 @@ def take(record: JobRecord, seen: Observation, policy: Policy) -> Census:
     counter = _Counter()
     here = {(n.node, n.incarnation): n for n in seen.nodes if n.attempt == record.attempt}
     slots = tuple(_look(slot, here.get((slot.node, slot.incarnation)), record, counter) for slot in record.slots)
-    return counter.census(slots)
+    return counter.census(slots, len(seen.nodes))
 
 
 def _of_components(record: JobRecord, nodes: Iterable[NodeSeen]) -> Census:
@@ -106,7 +110,7 @@ def _of_components(record: JobRecord, nodes: Iterable[NodeSeen]) -> Census:
         # A pod that is gone is not there: its controller makes another, and until then there are fewer.
         if node.attempt == record.attempt and node.state is not NodeState.LOST:
             counter.count(node)
-    return counter.census(())
+    return counter.census((), len(tuple(nodes)))
 
 
 def _look(slot: Slot, node: NodeSeen | None, record: JobRecord, counter: _Counter) -> Slot:
@@ -121,6 +125,8 @@ def _look(slot: Slot, node: NodeSeen | None, record: JobRecord, counter: _Counte
             counter.missing.append(slot)
             return slot
         node = _vanished(slot, record)
+    else:
+        counter.ours += 1
     counter.count(node)
     waits = node.state is NodeState.STARTING and not node.gated
     pending_clock = (record.clock if slot.pending_clock is None else slot.pending_clock) if waits else None

@@ -35,6 +35,7 @@ __all__ = [
     "replace_coordinator",
     "replace_lost_nodes",
     "replace_node",
+    "stray_coordinators",
     "strays",
 ]
 
@@ -285,7 +286,7 @@ def describe_lost(record: JobRecord, slots: tuple[Slot, ...]) -> str:
 
 
 def strays(record: JobRecord, seen: Observation, forceful_grace: float) -> tuple[Action, ...]:
-    """Return the removal of what no longer belongs: other attempts, replaced nodes, what a lost node left running.
+    """Return the removal of nodes that no longer belong: other attempts, replaced ones, what a lost node left running.
 
     A node that was replaced while it ran is ended gracefully, within `forceful_grace` seconds of its replacement.
     """
@@ -302,14 +303,17 @@ def strays(record: JobRecord, seen: Observation, forceful_grace: float) -> tuple
             return True
         return record.clock > slot.wanted_clock + forceful_grace
 
-    nodes = tuple(
+    return tuple(
         RemoveNode(attempt=n.attempt, node=n.node, incarnation=n.incarnation, force=force(n))
         for n in seen.nodes
         if n.present and stray(n)
     )
-    coordinators = tuple(
+
+
+def stray_coordinators(record: JobRecord, seen: Observation) -> tuple[Action, ...]:
+    """Return the removal of coordinators of other terms and of what an ended one left running."""
+    return tuple(
         RemoveCoordinator(attempt=c.attempt, term=c.incarnation, force=True)
         for c in seen.coordinators
         if c.present and (c.ended or (c.attempt, c.incarnation) != (record.attempt, record.term))
     )
-    return (*nodes, *coordinators)

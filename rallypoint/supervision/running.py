@@ -64,16 +64,19 @@ def wanted(turn: Turn) -> tuple[Action, ...]:
     """What must be created or removed so that exactly the wanted nodes and coordinator exist."""
     record, seen = turn.record, turn.seen
     if turn.policy.wrapped:
-        missing = seen.components.deployed < seen.components.expected
-        return (CreateComponents(attempt=record.attempt),) if missing else ()
+        lacking = seen.components.deployed < seen.components.expected
+        return (CreateComponents(attempt=record.attempt),) if lacking else ()
+    # Slots that were changed in this turn want what nobody has counted yet.
+    changed = record.slots is not turn.census.slots and record.slots != turn.census.slots
+    missing = healing.missing_nodes(record, seen) if changed else turn.census.missing
     actions: list[Action] = []
     if not healing.coordinator_exists(record, seen):
         actions.append(CreateCoordinator(attempt=record.attempt, term=record.term))
-    actions.extend(
-        CreateNode(attempt=record.attempt, node=slot.node, incarnation=slot.incarnation)
-        for slot in healing.missing_nodes(record, seen)
-    )
-    return (*healing.strays(record, seen, endings.forceful_grace(turn.policy)), *actions)
+    actions.extend(CreateNode(attempt=record.attempt, node=s.node, incarnation=s.incarnation) for s in missing)
+    strays = healing.stray_coordinators(record, seen)
+    if changed or not turn.census.tidy:
+        strays = (*healing.strays(record, seen, endings.forceful_grace(turn.policy)), *strays)
+    return (*strays, *actions)
 
 
 # --- The checks ------------------------------------------------------------------------------------------------------------

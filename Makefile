@@ -31,8 +31,10 @@ lint: environment  ## ruff, mypy and import-linter alone
 bench: environment  ## run the benchmark named by BENCH
 	@$(VENV_PYTHON) -m benchmarks.$(BENCH)
 
-docs: environment  ## write the reference and the JSON schemas to docs/reference
+docs: environment  ## write the reference, the JSON schemas, and what else the docs show of the code
 	@$(VENV_PYTHON) -m rallypoint.job.schema docs/reference
+	@$(VENV_PYTHON) tools/states.py
+	@$(VENV_PYTHON) tools/supervision_page.py
 
 environment:  ## create or refresh .venv (the others do it by themselves)
 	@$(PYTHON) tools/environment.py --index "$(PIP_INDEX)" --extra-index "$(TORCH_INDEX)"

@@ -135,7 +135,7 @@ def _headline(record: JobRecord, retry_limit: int | None) -> str:
     parts = [f"Job {record.name} is {phase}"]
     if record.attempt:
         parts.append(f"attempt {record.attempt}")
-    parts.append(f"{record.retries} retries so far" + ("" if retry_limit is None else f" of {retry_limit}"))
+    parts.append(f"{record.retries} retries used" if retry_limit is None else f"{record.retries} of {retry_limit} retries used")
     if record.progress.step is not None:
         parts.append(f"step {record.progress.step}")
     return ", ".join(parts) + "."
@@ -231,7 +231,7 @@ def _done(incident: Incident) -> str:
     elif incident.cause not in FREE and incident.cause is not Cause.JOB:
         parts.append("not healed")
     if incident.steps_lost is not None:
-        parts.append(f"{incident.steps_lost} steps trained again (from {incident.last_step} back to {incident.resumed_step})")
+        parts.append(f"{incident.steps_lost} steps trained again (from {incident.resumed_step} to {incident.last_step})")
     return ", ".join(parts)
 
 

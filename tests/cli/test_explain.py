@@ -41,7 +41,7 @@ def test_a_record_is_explained(run, folder, capsys):
     assert run("explain", folder / "record.json") == 0
 
     page = capsys.readouterr().out
-    assert page.startswith("Job digits is Resetting, attempt 1, 1 retries so far of 3.")
+    assert page.startswith("Job digits is Resetting, attempt 1, 1 of 3 retries used.")
     assert "incident 1: rank 1 on node 1 ended with exit code 1" in page
     assert "rallypoint supervise, process 7 on ada" in page
     assert "in 1m 30s" in page

@@ -1,0 +1,185 @@
+"""Write what docs/supervision.md shows and code knows better: `python tools/supervision_page.py`.
+
+The table of clocks comes from the code's own, the output of every `$ rallypoint ...` block from that command, the record that
+one of them explains from a simulation, and the schema of traces from the reader's own values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rallypoint.job import compile_plan, load_job
+from rallypoint.job.wire_schema import wire_schema
+from rallypoint.supervision.clocks import CLOCKS
+from rallypoint.supervision.policy import Policy
+from rallypoint.supervision.simulation import simulate
+from rallypoint.supervision.trace import Trace
+from rallypoint.wire.codec import to_json
+
+__all__ = ["files", "main"]
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE, RECORD, SCHEMA = "docs/supervision.md", "docs/examples/digits.json", "docs/reference/trace.schema.json"
+
+#: The table stands between these two lines of the page.
+BEGIN, END = "<!-- clocks: written by tools/supervision_page.py -->", "<!-- end of clocks -->"
+
+_TITLES = ("clock", "set by", "starts when", "pauses", "ends when", "then", "who acts", "which wins")
+_BLOCK = re.compile(r"```console\n\$ rallypoint (?P<words>[^\n]+)\n.*?```\n", re.DOTALL)
+
+
+def files() -> dict[str, str]:
+    """Return the text of each written file by its path in the repository."""
+    page = (ROOT / PAGE).read_text(encoding="utf-8")
+    return {RECORD: _record(), SCHEMA: _schema(), PAGE: _with_outputs(_with_table(page))}
+
+
+def main() -> int:
+    """Write the files, those first that the commands on the page read; return 0."""
+    for path, text in ((RECORD, _record()), (SCHEMA, _schema())):
+        (ROOT / path).write_text(text, encoding="utf-8")
+    (ROOT / PAGE).write_text(files()[PAGE], encoding="utf-8")
+    return 0
+
+
+# --- The page --------------------------------------------------------------------------------------------------------------
+
+
+def _with_table(page: str) -> str:
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"{PAGE} has no lines {BEGIN} and {END}")
+    lines = "\n".join(_table())
+    return f"{before}{BEGIN}\n\n{lines}\n\n{END}{after}"
+
+
+def _table() -> Iterator[str]:
+    yield _row(_TITLES)
+    yield _row(("---",) * len(_TITLES))
+    for clock in CLOCKS:
+        first = (f"**{clock.name}**", f"`{clock.setting}`")
+        yield _row((*first, clock.starts, clock.pauses, clock.ends, clock.then, clock.actor, clock.wins))
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
+
+
+def _with_outputs(page: str) -> str:
+    return _BLOCK.sub(lambda found: f"```console\n$ rallypoint {found['words']}\n{_output(found['words'])}```\n", page)
+
+
+def _output(words: str) -> str:
+    command = (sys.executable, "-m", "rallypoint.cli.main", *shlex.split(words))
+    environment = {**os.environ, "TZ": "UTC", "NO_COLOR": "1"}
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    return ended.stdout
+
+
+# --- The record that is explained ------------------------------------------------------------------------------------------
+
+#: 2026-01-02 14:00:00 UTC.
+_START = 1767362400.0
+
+#: Fields of a record that are seconds since the epoch.
+_TIMES = frozenset({"at", "created_at", "detected_at", "ended_at", "healed_at", "last_now", "ready_at", "started_at"})
+
+_BOOM = {
+    "node": 1,
+    "local_rank": 1,
+    "reason": "rank 3 (local rank 1) on node 1 (host-1) was ended by signal 9",
+    "kind": "signal",
+    "answer": "retry-here",
+    "rule": "the table: signal",
+    "culprit": {
+        "node": 1,
+        "incarnation": 1,
+        "host": "host-1",
+        "rank": 3,
+        "local_rank": 1,
+        "pid": 4711,
+        "signal": 9,
+        "log_tail": ["epoch 2: loss 0.31", "step 138"],
+        "log_path": "/jobs/digits/nodes/1/attempt-1.1/logs/round-1/rank-3.err",
+    },
+    "healed_at": 212.4,
+    "last_step": 138,
+    "resumed_step": 100,
+}
+
+_STORY = {
+    "startup": 9,
+    "removal": 6,
+    "until": 440,
+    "steps": [
+        {"at": 208, "step": 138, "incidents": [_BOOM]},
+        {"at": 240, "step": 170},
+        {"at": 260, "pods": "=F(137 oom)"},
+        {"at": 300, "step": 210},
+        {"at": 320, "pods": "=L"},
+    ],
+}
+
+
+def _record() -> str:
+    """Return what `rallypoint status digits --json` would print in the middle of a story."""
+    (plan,) = compile_plan(load_job(name="digits", entrypoint="train.py", nodes="2", recovery={"node_replacements": 1}))
+    plan = dataclasses.replace(plan, nproc_per_node=2)
+    record = simulate(Policy.from_plan(plan), _STORY)[-1].record
+    holder = {"id": "h1", "name": "rallypoint supervise", "host": "ada", "pid": 3107, "since": _START}
+    shifted = {**_shifted(to_json(record)), "name": "digits", "uid": "u1", "owner": "cli", "holder": holder}
+    document = {"version": 1, "record": shifted, "plan": to_json(plan), "status": None}
+    return json.dumps(document, indent=1).replace("by simulation", "by cli") + "\n"
+
+
+def _shifted(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        # Of workers and their progress, 0 says that nobody knows when.
+        unknown = bool({"pid", "metrics"} & value.keys())
+        return {key: _moved(item) if key in _TIMES and (item or not unknown) else _shifted(item) for key, item in value.items()}
+    return [_shifted(item) for item in value] if isinstance(value, list) else value
+
+
+def _moved(item: float | None) -> float | None:
+    return None if item is None else _START + item
+
+
+# --- The schema of traces --------------------------------------------------------------------------------------------------
+
+
+def _schema() -> str:
+    """Return the schema of trace files: the reader's values, and the forms that it reads by itself."""
+    schema = wire_schema(Trace)
+    steps = schema["$defs"]["Step"]["properties"]
+    seconds = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "description": "a duration such as 1m30s"}]}
+    pod = {"anyOf": [{"type": "string", "description": "letters: RRPF(1)"}, {"type": "object"}]}
+    steps["at"] = seconds
+    steps["pods"] = {"anyOf": [*pod["anyOf"], {"type": "array", "items": pod}]}
+    steps["coordinator"] = pod
+    steps["create_error"] = {"anyOf": [{"type": "string"}, {"type": "object"}]}
+    steps["verdict"] = {"anyOf": [{"enum": ["succeeded", "failed"]}, {"type": "object"}]}
+    steps["component"] = {"enum": ["there", "missing", "deleting", "failed", None]}
+    steps["status"] = {"enum": ["auto", "silent", "forming", "running", None]}
+    for place in (steps, schema["properties"]):
+        for name in ("startup", "removal"):
+            place[name] = {"anyOf": [*seconds["anyOf"], {"type": "null"}]}
+    schema["properties"]["until"] = seconds
+    head = {key: schema.pop(key) for key in ("$schema", "title")}
+    definitions = schema.pop("$defs")
+    alone = {"description": "The steps alone.", "type": "array", "items": {"$ref": "#/$defs/Step"}}
+    whole = {**head, "anyOf": [schema, alone], "$defs": definitions}
+    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

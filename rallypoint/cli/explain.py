@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import datetime
+import functools
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -41,7 +42,7 @@ JOB is the name of a job, or a file: a record.json, or what `rallypoint status J
 --json` has printed. Nothing is changed.
 """
 
-T = TypeVar("T", Plan, JobStatus, JobRecord, JobDocument)
+T = TypeVar("T")
 
 #: Entries of the story that are told; `--json` has them all.
 _ENTRIES = 40
@@ -129,12 +130,14 @@ async def _heart(backend: Backend, record: JobRecord) -> str:
 def read_case(path: Path) -> Case:
     """Return what a file tells: a record (with the plan beside it, if there is one) or the document of `status --json`."""
     text = _text(path)
+    plan: Plan | None
     if _is_document(text):
-        document = _read(JobDocument, path, text)
+        document = _read(path, text, functools.partial(codec.loads, JobDocument))
         record, plan, status = document.record, document.plan, document.status
     else:
-        record = _read(JobRecord, path, text)
-        plan, status = (_beside(kind, path, name) for kind, name in ((Plan, "plan.json"), (JobStatus, "status.json")))
+        record = _read(path, text, JobRecord.from_json)
+        plan = _beside(path, "plan.json", functools.partial(codec.loads, Plan))
+        status = _beside(path, "status.json", functools.partial(codec.loads, JobStatus))
     return Case(record=record, plan=plan, status=status, seen=None, now=record.last_now, holder=_holder(record))
 
 
@@ -145,15 +148,15 @@ def _is_document(text: str) -> bool:
         return False  # whoever reads it as a record tells what is wrong
 
 
-def _beside(kind: type[T], path: Path, name: str) -> T | None:
+def _beside(path: Path, name: str, load: Callable[[str], T]) -> T | None:
     """Return what a local job's folder has beside the record, if this is one."""
     beside = path.with_name(name)
-    return _read(kind, beside, _text(beside)) if beside.exists() else None
+    return _read(beside, _text(beside), load) if beside.exists() else None
 
 
-def _read(kind: type[T], path: Path, text: str) -> T:
+def _read(path: Path, text: str, load: Callable[[str], T]) -> T:
     try:
-        return codec.loads(kind, text) if kind is not JobRecord else JobRecord.from_json(text)
+        return load(text)
     except WireError as error:
         raise WireError(f"{path}: {error.path or 'the whole'}", error.value, error.allowed) from None
 

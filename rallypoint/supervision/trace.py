@@ -290,7 +290,8 @@ def _lettered(found: re.Match[str], path: str) -> Pod | None:
         kind=kind,
         deleting=bool(star or late_star),
         flagged="flagged" if flag else "",
-        **more,
+        gated=more.get("gated", False),
+        unschedulable=more.get("unschedulable", False),
     )
 
 
@@ -307,7 +308,7 @@ def _read_end(inside: str, path: str) -> tuple[tuple[int, ...], FaultKind | None
 
 
 def _read_pod(value: Mapping[str, Any], path: str) -> Pod:
-    state = value.get("state")
+    state = str(value.get("state"))
     if state in _LETTERS:
         word, more = _LETTERS[state]
         value = {**more, **value, "state": word.value}
@@ -315,7 +316,7 @@ def _read_pod(value: Mapping[str, Any], path: str) -> Pod:
         value = {**value, "state": None}
     elif state not in {known.value for known in NodeState}:
         known = (*_LETTERS, _SAME, *(s.value for s in NodeState))
-        raise WireError(f"{path}.state", state, f"one of {', '.join(known)}")
+        raise WireError(f"{path}.state", value.get("state"), f"one of {', '.join(known)}")
     pod = codec.from_json(Pod, value, path=path)
     if pod.exit_code is None and pod.exit_codes:
         pod = dataclasses.replace(pod, exit_code=next((code for code in pod.exit_codes if code), pod.exit_codes[0]))

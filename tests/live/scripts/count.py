@@ -1,7 +1,7 @@
 """A training in miniature: counts steps, checkpoints each, resumes, and tells what happened in the order of a real script.
 
 Arguments: STEPS SECONDS_PER_STEP [MODE]. Modes: `well`, `fail` (raises at step 3 of each attempt), `stubborn` (ignores
-SIGTERM), `chatty` (prints 4 KiB a step).
+SIGTERM), `chatty` (prints 4 KiB a step), `saving` (checkpoints only when it is asked to stop).
 It imports no torch, so that many of these run at once on a small machine.
 """
 
@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from rallypoint.training import report_progress
+from rallypoint.training import report_progress, stop_requested
 
 steps, pause = int(sys.argv[1]), float(sys.argv[2])
 mode = sys.argv[3] if len(sys.argv) > 3 else "well"
@@ -32,8 +32,13 @@ for step in range(start + 1, steps + 1):
     if mode == "fail" and step >= 3:
         print("about to divide", file=sys.stderr, flush=True)
         raise ZeroDivisionError("the loss is not a number")
-    temporary = folder / f".rank-{rank}"
-    temporary.write_text(str(step))
-    temporary.replace(checkpoint)
+    stops = mode == "saving" and stop_requested()
+    if stops or mode != "saving":
+        temporary = folder / f".rank-{rank}"
+        temporary.write_text(str(step))
+        temporary.replace(checkpoint)
     report_progress(step, resumed_from=start, checkpoint=str(checkpoint), loss=1.0 / step)
+    if stops:
+        print(f"rank {rank} saved step {step} and stops", flush=True)
+        sys.exit(143)
 print(f"rank {rank} is done", flush=True)

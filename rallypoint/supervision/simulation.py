@@ -200,7 +200,9 @@ class _Run:
             self.frames.append(self._frame(now, index, settled))
 
     def _news(self, before: JobRecord, settled: _Settled) -> bool:
-        same = dataclasses.replace(before, clock=self.record.clock, last_now=self.record.last_now) == self.record
+        record = self.record
+        # That a clock has run on is no news.
+        same = dataclasses.replace(before, clock=record.clock, last_now=record.last_now, timers=record.timers) == record
         asked = self.frames[-1].actions if self.frames else ()
         return not same or bool(set(settled.actions) - set(asked))
 

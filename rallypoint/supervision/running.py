@@ -17,6 +17,7 @@ from rallypoint.supervision.deadline import Deadline
 from rallypoint.supervision.observation import NodeSeen, NodeState
 from rallypoint.supervision.record import ConditionType, JobRecord
 from rallypoint.supervision.turn import Step, Turn, over, since
+from rallypoint.wire.exits import Exit
 from rallypoint.wire.plan import Profile
 from rallypoint.wire.status import JobState, Outcome, Verdict
 
@@ -104,10 +105,20 @@ def _failed_component(turn: Turn) -> Step:
         verdict = status.verdict
         final = verdict.reason in FINAL
         return endings.reset_or_fail(turn, "FailedComponent", verdict.message, verdict=verdict, final=final)
+    if status is not None and status.verdict is None and _stopped_by_themselves(turn):
+        message = "nobody supervised the job for its lease, and its agents stopped it by themselves"
+        return endings.fail(turn, "Orphaned", message)
     failed = turn.seen.components.failed
     if not failed:
         return Step(record=turn.record)
     return endings.reset_or_fail(turn, "FailedComponent", f"{failed} components failed", final=_terminal(turn))
+
+
+def _stopped_by_themselves(turn: Turn) -> bool:
+    """Return whether the orphan policy was carried out by the agents alone: no coordinator was left to give a verdict."""
+    census = turn.census
+    alive = census.pending or census.running or census.succeeded or census.missing
+    return not alive and bool(census.ended) and all(node.exit_code == Exit.ORPHANED for node in census.ended)
 
 
 def _success(turn: Turn) -> Step:

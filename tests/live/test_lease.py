@@ -135,6 +135,12 @@ def test_an_orphan_without_its_coordinator_stops_by_its_agents(tmp_path: Path, h
         assert saved(job) == last_steps(job)
         assert set(saved(job)) == {"rank-0", "rank-1"}
 
+        cli("supervise", job.name, check=False)
+        record = job.record
+        assert (record.phase, record.retries, len(record.attempts)) == (Phase.FAILED, 0, 1)
+        assert record.verdict is not None
+        assert record.verdict.reason == "Orphaned"
+
 
 def test_an_orphan_that_may_go_on_goes_on(tmp_path: Path, home: Path) -> None:
     """It says so, the status tells that nobody is there, and whoever takes it over is in its record."""

@@ -128,7 +128,7 @@ class State:
     uid: str
     fence: Fence
     state: JobState = JobState.FORMING
-    peers: Mapping[str, Peer] = field(default_factory=dict)
+    peers: Mapping[str, Peer] = field(default_factory=dict, hash=False)
     world: tuple[Member, ...] = ()
     store: str = ""
     broken: str = ""

@@ -63,7 +63,7 @@ class WorkerReport:
     resumed_from: int | None = None
     liveness: int = 0
     checkpoint: str = ""
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,7 +79,7 @@ class Progress:
     """
 
     step: int | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict, hash=False)
     checkpoint: str = ""
     resumed_from: int | None = None
     at: float = 0.0

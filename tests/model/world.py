@@ -1,0 +1,559 @@
+"""One state of the world, and what can happen next: two supervisors, coordinators and agents around one shared store.
+
+Everything that decides is the real thing: `reconcile`, the rendezvous, the agent's `decide.step`. Everything that does is a
+model of it, cut into the steps between which a process may be stopped, killed, or overtaken by another:
+
+- a supervisor loads the record and reads the clock; observes; decides and saves by compare-and-swap; then acts, one action at
+  a time. It may crash after each of these, or sleep for as long as the others like and go on with what it knew.
+- a node or coordinator shows itself first and reads the record only then, as the shim does (backends/local/shim.py).
+- a coordinator takes a report, publishes its status by compare-and-swap of (attempt, term), and answers only then.
+- an agent that reaches nobody for its fence time-out stops its workers; while it stops them they still run.
+
+A state is a frozen value, so that states can be told apart and remembered; `moves` names all that can happen in one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from rallypoint.agent import decide, rendezvous
+from rallypoint.agent.decide import Node, Phase
+from rallypoint.agent.rendezvous import Settings
+from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveCoordinator, RemoveNode
+from rallypoint.supervision.observation import NodeSeen, NodeState, Observation
+from rallypoint.supervision.policy import Policy
+from rallypoint.supervision.reconcile import reconcile
+from rallypoint.supervision.record import JobRecord
+from rallypoint.supervision.record import Phase as JobPhase
+from rallypoint.wire.exits import Exit
+from rallypoint.wire.incident import Culprit
+from rallypoint.wire.messages import AgentReport
+from rallypoint.wire.status import JobState, JobStatus
+
+__all__ = ["Limits", "Move", "World", "moves", "new_world"]
+
+#: (attempt, slot or -1, incarnation or term)
+Key = tuple[int, int, int]
+
+#: What happens, and to whom.
+Move = tuple[str, object]
+
+#: Seconds that pass at a time: enough for a broken connection to count, and for a lease to be over.
+A_MOMENT, A_LEASE = 2.0, 20.0
+
+_STARTING = (JobPhase.RESUMING, JobPhase.RUNNING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much may go wrong in one run; each is counted down. `split`: supervisors and coordinators are cut into steps."""
+
+    supervisors: int = 2
+    split_supervisors: bool = True
+    split_coordinators: bool = True
+    crashes: int = 1
+    kills: int = 1
+    cuts: int = 0
+    worker_faults: int = 0
+    leases: int = 1
+    moments: int = 2
+    jumps: int = 0
+    deletions: int = 0
+    suspensions: int = 0
+
+
+@dataclass(frozen=True)
+class Proc:
+    """A node or coordinator as a process: `shown`, `alive` or `gone`; `asked` to end."""
+
+    phase: str = "shown"
+    asked: bool = False
+    code: int | None = None
+
+
+@dataclass(frozen=True)
+class Supervisor:
+    """What a supervising process knows between two steps; all of it is lost in a crash."""
+
+    loaded: JobRecord | None = None
+    version: int = 0
+    now: float = 0.0
+    seen: Observation | None = None
+    acting: tuple[Action, ...] = ()
+    record: JobRecord | None = None
+    over: bool = False
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A node agent: the real state machine, whom it talks to, and since when it has heard nobody."""
+
+    node: Node
+    heard: float
+    newest: int = 0
+    cut: bool = False
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """A coordinator: the real core, and whether what it knows is published."""
+
+    state: rendezvous.State
+    durable: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """Everything there is. `policy`, `settings` and `fence_timeout` are the same in all states of one run."""
+
+    policy: Policy
+    settings: Settings
+    fence_timeout: float
+    left: Limits
+    now: float = 0.0
+    wall: float = 0.0
+    record: JobRecord | None = None
+    version: int = 0
+    status: JobStatus | None = None
+    endpoint: tuple[int, int] = (0, 0)
+    procs: tuple[tuple[Key, Proc], ...] = ()
+    agents: tuple[tuple[Key, Agent], ...] = ()
+    coordinators: tuple[tuple[Key, Coordinator], ...] = ()
+    supervisors: tuple[Supervisor, ...] = ()
+
+    def proc(self, key: Key) -> Proc | None:
+        """Return a process, or None if it never was."""
+        return dict(self.procs).get(key)
+
+    def workers(self) -> Mapping[Key, Agent]:
+        """Return the agents whose workers run, or are still being stopped."""
+        return {k: a for k, a in self.agents if a.node.alive}
+
+
+def new_world(policy: Policy, settings: Settings, limits: Limits, *, fence_timeout: float = 60.0) -> World:
+    """Return a job that was just submitted, and its supervisors before their first turn."""
+    record = JobRecord.new(name="digits", uid="u1", digest="d1", owner="cli", now=0.0)
+    supervisors = tuple(Supervisor() for _ in range(limits.supervisors))
+    return World(
+        policy=policy, settings=settings, fence_timeout=fence_timeout, left=limits, record=record, supervisors=supervisors
+    )
+
+
+def put(pairs: tuple[tuple[Key, object], ...], key: Key, value: object) -> tuple[tuple[Key, object], ...]:
+    """Return sorted pairs with one replaced, added, or (value None) removed."""
+    found = dict(pairs)
+    if value is None:
+        found.pop(key, None)
+    else:
+        found[key] = value
+    return tuple(sorted(found.items(), key=lambda pair: pair[0]))
+
+
+def _with(world: World, **changes: object) -> World:
+    return dataclasses.replace(world, **changes)  # type: ignore[arg-type]
+
+
+def _spend(world: World, name: str) -> World:
+    return _with(world, left=dataclasses.replace(world.left, **{name: getattr(world.left, name) - 1}))
+
+
+# --- What can happen -------------------------------------------------------------------------------------------------------
+
+
+def moves(world: World) -> Iterator[tuple[Move, World]]:
+    """Yield all that can happen next, each with the world after it."""
+    yield from _supervisor_moves(world)
+    yield from _process_moves(world)
+    yield from _talk(world)
+    yield from _faults(world)
+    yield from _time(world)
+
+
+# --- Supervisors -----------------------------------------------------------------------------------------------------------
+
+
+def _supervisor_moves(world: World) -> Iterator[tuple[Move, World]]:
+    for index, supervisor in enumerate(world.supervisors):
+        step, after = _step(world, index, supervisor)
+        if after is not None:
+            yield (f"supervisor {index} {step}", ""), after
+        busy = supervisor.loaded is not None or supervisor.acting
+        if busy and world.left.crashes > 0:
+            yield (f"supervisor {index} crashes", ""), _set(_spend(world, "crashes"), index, Supervisor())
+
+
+def _set(world: World, index: int, supervisor: Supervisor) -> World:
+    supervisors = (*world.supervisors[:index], supervisor, *world.supervisors[index + 1 :])
+    return _with(world, supervisors=supervisors)
+
+
+def _step(world: World, index: int, me: Supervisor) -> tuple[str, World | None]:
+    """Return the next step of a supervisor's turn."""
+    if me.acting:
+        action, *rest = me.acting
+        after = act(world, action)
+        done = Supervisor(acting=tuple(rest)) if rest else Supervisor()
+        return f"acts: {action}", _set(after, index, done)
+    if me.loaded is None:
+        if world.record is None:
+            return "is done", None
+        loaded = dataclasses.replace(me, loaded=world.record, version=world.version, now=world.wall)
+        after = _set(world, index, loaded)
+        return ("loads", after) if world.left.split_supervisors else ("turns", _whole_turn(after, index))
+    if me.seen is None:
+        return "observes", _set(world, index, dataclasses.replace(me, seen=observe(world)))
+    return "saves", _save(world, index, me)
+
+
+def _whole_turn(world: World, index: int) -> World:
+    for _ in range(50):
+        me = world.supervisors[index]
+        _, after = _step(world, index, me)
+        if after is None:
+            return world
+        world = after
+        if world.supervisors[index] == Supervisor():
+            return world
+    raise AssertionError("a turn has no end")
+
+
+def observe(world: World) -> Observation:
+    """Return what is seen: a process that has shown itself runs, as far as anybody can tell."""
+
+    def seen(key: Key, proc: Proc) -> NodeSeen:
+        attempt, node, incarnation = key
+        state = NodeState.ENDING if proc.asked else NodeState.RUNNING
+        if proc.phase == "gone":
+            state = {0: NodeState.SUCCEEDED, None: NodeState.LOST}.get(proc.code, NodeState.FAILED)
+        return NodeSeen(
+            attempt=attempt,
+            node=node,
+            incarnation=incarnation,
+            state=state,
+            present=proc.phase != "gone",
+            exit_code=proc.code if proc.phase == "gone" else None,
+        )
+
+    everyone = [seen(key, proc) for key, proc in world.procs]
+    return Observation(
+        nodes=tuple(n for n in everyone if n.node >= 0),
+        coordinators=tuple(n for n in everyone if n.node < 0),
+        status=world.status,
+    )
+
+
+def _save(world: World, index: int, me: Supervisor) -> World:
+    assert me.loaded is not None
+    assert me.seen is not None
+    decision = reconcile(me.loaded, me.seen, world.policy, me.now)
+    old, new = me.loaded, decision.record
+    idle = dataclasses.replace(new, clock=old.clock, last_now=old.last_now) == old and new.last_now == old.last_now
+    if not idle:
+        if world.version != me.version or world.record is None:
+            return _set(world, index, Supervisor())  # somebody was faster: load again
+        world = _with(world, record=new, version=world.version + 1)
+    return _set(world, index, Supervisor(acting=decision.actions))
+
+
+def act(world: World, action: Action) -> World:
+    """Do what the local backend does."""
+    if isinstance(action, Purge):
+        return _with(world, record=None, version=world.version + 1)
+    if isinstance(action, (RemoveNode, RemoveCoordinator)):
+        last = (action.node, action.incarnation) if isinstance(action, RemoveNode) else (-1, action.term)
+        return _remove(world, (action.attempt, *last), force=action.force)
+    if world.record is None:
+        return world  # "job was deleted"
+    last = (action.node, action.incarnation) if isinstance(action, CreateNode) else (-1, _term(action))
+    key = (_attempt(action), *last)
+    return world if world.proc(key) else _with(world, procs=put(world.procs, key, Proc()))
+
+
+def _term(action: Action) -> int:
+    assert isinstance(action, CreateCoordinator)
+    return action.term
+
+
+def _attempt(action: Action) -> int:
+    assert isinstance(action, (CreateNode, CreateCoordinator))
+    return action.attempt
+
+
+def _remove(world: World, key: Key, *, force: bool) -> World:
+    proc = world.proc(key)
+    if proc is None or proc.phase == "gone":
+        return world
+    if force:
+        return end(world, key, 137)
+    return _with(world, procs=put(world.procs, key, dataclasses.replace(proc, asked=True)))
+
+
+def end(world: World, key: Key, code: int | None) -> World:
+    """Let a process end, and all that it is with it; whoever talked to it notices."""
+    procs = put(world.procs, key, Proc(phase="gone", code=code))
+    world = _with(world, procs=procs, agents=put(world.agents, key, None), coordinators=put(world.coordinators, key, None))
+    for name, coordinator in world.coordinators:
+        state = rendezvous.disconnected(coordinator.state, _agent_name(key), world.now)
+        if state != coordinator.state:
+            world = _know(world, name, state)
+    return world
+
+
+# --- Processes -------------------------------------------------------------------------------------------------------------
+
+
+def _process_moves(world: World) -> Iterator[tuple[Move, World]]:
+    for key, proc in world.procs:
+        if proc.phase == "shown":
+            yield ("starts", key), _start(world, key)
+        elif proc.phase == "alive" and proc.asked:
+            yield ("obeys", key), _obey(world, key)
+    for key, agent in world.agents:
+        if agent.node.alive and agent.node.phase in (Phase.FAILING, Phase.REGROUPING, Phase.ENDING):
+            yield ("workers are stopped", key), _agent_event(world, key, decide.WorkersGone())
+
+
+def _start(world: World, key: Key) -> World:
+    """A process that has shown itself reads the record, and runs only if the job still wants it."""
+    record = world.record
+    wanted = record is not None and record.attempt == key[0] and record.phase in _STARTING and not record.deletion
+    if not wanted:
+        return end(world, key, None)
+    proc = world.proc(key)
+    assert proc is not None
+    world = _with(world, procs=put(world.procs, key, dataclasses.replace(proc, phase="alive")))
+    if key[1] < 0:
+        return _start_coordinator(world, key)
+    return _with(world, agents=put(world.agents, key, Agent(node=Node(local_world_size=1), heard=world.now)))
+
+
+def _start_coordinator(world: World, key: Key) -> World:
+    attempt, _, term = key
+    previous = world.status
+    if (attempt, term) < max(world.endpoint, _published(previous)):
+        return end(world, key, int(Exit.STALE))
+    state = rendezvous.new(world.settings, job="digits", uid="u1", attempt=attempt, term=term, now=world.now, previous=previous)
+    # The first status is published before anybody can find it.
+    world = _with(world, status=rendezvous.status(state, world.now), endpoint=(attempt, term))
+    return _with(world, coordinators=put(world.coordinators, key, Coordinator(state=state)))
+
+
+def _published(status: JobStatus | None) -> tuple[int, int]:
+    return (0, 0) if status is None else (status.fence.attempt, status.fence.term)
+
+
+def _obey(world: World, key: Key) -> World:
+    if key[1] < 0 or key not in dict(world.agents):
+        return end(world, key, 143)
+    return _agent_event(world, key, decide.Told(code=143, reason="it was asked to", leaving=True))
+
+
+def _agent_event(world: World, key: Key, event: decide.Event) -> World:
+    agent = dict(world.agents)[key]
+    node, _ = decide.step(agent.node, event)
+    if node.phase is Phase.ENDING and not node.alive:
+        node, _ = decide.step(node, decide.WorkersGone())
+    if node.phase in (Phase.FAILING, Phase.REGROUPING) and not node.alive:
+        node, _ = decide.step(node, decide.WorkersGone())
+    if node.phase is Phase.ENDED:
+        return end(world, key, node.code)
+    return _with(world, agents=put(world.agents, key, dataclasses.replace(agent, node=node)))
+
+
+# --- Talk ------------------------------------------------------------------------------------------------------------------
+
+
+def _agent_name(key: Key) -> str:
+    return ".".join(map(str, key))
+
+
+def _talk(world: World) -> Iterator[tuple[Move, World]]:
+    for key, agent in world.agents:
+        for name, coordinator in world.coordinators:
+            if not _reaches(world, agent, name) or name[0] != key[0]:
+                continue
+            report = _report(key, agent)
+            if not _is_news(coordinator, report):
+                continue
+            yield ("reports", (key, name)), _deliver(world, key, name, report)
+    for name, coordinator in world.coordinators:
+        if not coordinator.durable:
+            yield ("publishes", name), _publish(world, name)
+        else:
+            yield from _answers(world, name, coordinator)
+
+
+def _reaches(world: World, agent: Agent, name: Key) -> bool:
+    # It looks the endpoint up again, and never listens to one that is older than one it has heard.
+    return not agent.cut and name[2] >= agent.newest and (name[0], name[2]) <= world.endpoint
+
+
+def _report(key: Key, agent: Agent) -> AgentReport:
+    attempt, node, incarnation = key
+    return AgentReport(
+        job="digits",
+        fence=dataclasses.replace(agent.node.fence, attempt=attempt, term=agent.newest),
+        node=node,
+        incarnation=incarnation,
+        agent=_agent_name(key),
+        host="h",
+        local_world_size=1,
+        store=f"h:{node}",
+        state=agent.node.state,
+        round=agent.node.round,
+        failures=agent.node.told_failures,
+        reason=agent.node.reason,
+    )
+
+
+def _is_news(coordinator: Coordinator, report: AgentReport) -> bool:
+    known = coordinator.state.peers.get(report.agent)
+    return known is None or known.gone_at is not None or dataclasses.replace(known.report, fence=report.fence) != report
+
+
+def _deliver(world: World, key: Key, name: Key, report: AgentReport) -> World:
+    coordinator = dict(world.coordinators)[name]
+    refused = rendezvous.refusal(coordinator.state, report)
+    if refused is not None:
+        return _hear(world, key, name, decide.Answered(reply=refused))
+    return _know(world, name, rendezvous.receive(coordinator.state, report, world.now))
+
+
+def _know(world: World, name: Key, state: rendezvous.State) -> World:
+    """Let a coordinator know something; where its steps are not split it publishes and answers at once."""
+    world = _with(world, coordinators=put(world.coordinators, name, Coordinator(state=state, durable=False)))
+    return world if world.left.split_coordinators else _publish(world, name)
+
+
+def _publish(world: World, name: Key) -> World:
+    coordinator = dict(world.coordinators)[name]
+    if (name[0], name[2]) < _published(world.status):
+        return end(world, name, int(Exit.STALE))
+    durable = dataclasses.replace(coordinator, durable=True)
+    status = rendezvous.status(coordinator.state, 0.0)
+    return _with(world, status=status, coordinators=put(world.coordinators, name, durable))
+
+
+def _answers(world: World, name: Key, coordinator: Coordinator) -> Iterator[tuple[Move, World]]:
+    for key, agent in world.agents:
+        if key[0] != name[0] or not _reaches(world, agent, name) or _agent_name(key) not in coordinator.state.peers:
+            continue
+        reply = rendezvous.answer(coordinator.state, _agent_name(key))
+        if reply is not None:
+            after = _hear(world, key, name, decide.Answered(reply=reply))
+            if after != world:
+                yield ("answers", (name, key, type(reply).__name__)), after
+    if rendezvous.dismissed(coordinator.state):
+        yield ("ends", name), end(world, name, 0)
+
+
+def _hear(world: World, key: Key, name: Key, event: decide.Answered) -> World:
+    agent = dataclasses.replace(dict(world.agents)[key], heard=world.now, newest=name[2])
+    world = _with(world, agents=put(world.agents, key, agent))
+    if isinstance(event.reply, rendezvous.Stop) and name in dict(world.coordinators):
+        coordinator = dict(world.coordinators)[name]
+        state = rendezvous.told(coordinator.state, _agent_name(key))
+        world = _with(world, coordinators=put(world.coordinators, name, dataclasses.replace(coordinator, state=state)))
+    return _agent_event(world, key, event)
+
+
+# --- What goes wrong -------------------------------------------------------------------------------------------------------
+
+
+def _faults(world: World) -> Iterator[tuple[Move, World]]:
+    left = world.left
+    if left.kills > 0:
+        for key, proc in world.procs:
+            if proc.phase == "alive":
+                yield ("is killed", key), end(_spend(world, "kills"), key, None)
+    for key, agent in world.agents:
+        if left.cuts > 0 and not agent.cut:
+            yield ("is cut off", key), _cut(_spend(world, "cuts"), key, cut=True)
+        if agent.cut:
+            yield ("is reached again", key), _cut(world, key, cut=False)
+        if agent.node.phase is Phase.RUNNING:
+            done = decide.WorkersEnded(ranks=frozenset({0}))
+            yield ("workers end well", key), _agent_event(world, key, done)
+            if left.worker_faults > 0:
+                failed = decide.WorkersEnded(
+                    ranks=frozenset({0}), failures=(Culprit(node=key[1], rank=0, local_rank=0, exit_code=1),)
+                )
+                yield ("a worker fails", key), _agent_event(_spend(world, "worker_faults"), key, failed)
+    yield from _wishes(world)
+
+
+def _cut(world: World, key: Key, *, cut: bool) -> World:
+    agent = dataclasses.replace(dict(world.agents)[key], cut=cut)
+    world = _with(world, agents=put(world.agents, key, agent))
+    if cut:
+        for name, coordinator in world.coordinators:
+            state = rendezvous.disconnected(coordinator.state, _agent_name(key), world.now)
+            if state != coordinator.state:
+                world = _know(world, name, state)
+    return world
+
+
+def _wishes(world: World) -> Iterator[tuple[Move, World]]:
+    """What a person may change in the record at any time, by compare-and-swap."""
+    record, left = world.record, world.left
+    if record is None or record.deletion:
+        return
+    if left.deletions > 0:
+        changed = dataclasses.replace(record, deletion=True)
+        yield ("is deleted", ""), _with(_spend(world, "deletions"), record=changed, version=world.version + 1)
+    if left.suspensions > 0 or record.suspend:
+        changed = dataclasses.replace(record, suspend=not record.suspend)
+        spent = world if record.suspend else _spend(world, "suspensions")
+        word = "is resumed" if record.suspend else "is suspended"
+        yield (word, ""), _with(spent, record=changed, version=world.version + 1)
+
+
+# --- Time ------------------------------------------------------------------------------------------------------------------
+
+
+def _time(world: World) -> Iterator[tuple[Move, World]]:
+    if world.left.moments > 0:
+        yield ("a moment passes", ""), pass_time(_spend(world, "moments"), A_MOMENT)
+    if world.left.leases > 0:
+        yield ("a lease passes", ""), pass_time(_spend(world, "leases"), A_LEASE)
+    if world.left.jumps > 0:
+        # Only supervisors read the wall clock; coordinators and agents have clocks that cannot jump.
+        for seconds in (-1000.0, 100_000.0):
+            jumped = _with(_spend(world, "jumps"), wall=world.wall + seconds)
+            yield (f"the wall clock jumps by {seconds:g} s", ""), jumped
+
+
+def pass_time(world: World, seconds: float) -> World:
+    """Let time pass for everybody: leases are over, and who reached nobody for the fence time-out stops its workers."""
+    world = _with(world, now=world.now + seconds, wall=world.wall + seconds)
+    for key, agent in world.agents:
+        if any(_reaches(world, agent, name) for name, _ in world.coordinators):
+            world = _with(world, agents=put(world.agents, key, dataclasses.replace(agent, heard=world.now)))
+        elif world.now - agent.heard >= world.fence_timeout and agent.node.phase is not Phase.ENDING:
+            told = decide.Told(code=int(Exit.LOST_CONTACT), reason="no coordinator answered", leaving=False)
+            world = _agent_event(world, key, told)
+            if key in dict(world.agents):  # its workers are gone by the time that anybody may count on it
+                world = _agent_event(world, key, decide.WorkersGone())
+    for name, coordinator in world.coordinators:
+        state = coordinator.state
+        for key, agent in world.agents:  # a living agent says so every few seconds
+            if _reaches(world, agent, name) and _agent_name(key) in state.peers and key[0] == name[0]:
+                peer = state.peers[_agent_name(key)]
+                state = rendezvous.with_peer(state, dataclasses.replace(peer, heard_at=world.now, gone_at=None))
+        ticked = rendezvous.tick(state, world.now)
+        if ticked != coordinator.state:
+            world = _know(world, name, ticked)
+    return world
+
+
+def over(world: World) -> bool:
+    """Return whether the job is over and nobody has anything left to do."""
+    released = world.record is None or world.record.released
+    return released and all(proc.phase == "gone" for _, proc in world.procs)
+
+
+def trains(world: World) -> bool:
+    """Return whether the world as the coordinator sees it is complete."""
+    return world.status is not None and world.status.state is JobState.RUNNING

@@ -1,7 +1,8 @@
 """The policy that `rallypoint simulate` tries: a job file's, or one by itself in our words or in AppWrapper's annotations.
 
 What a policy by itself does not give has the defaults of its profile, exactly as in a job file: a small job is made of it and
-compiled. One that speaks in AppWrapper's annotations and names no profile is an AppWrapper's: fixed world, wrapped components.
+compiled. One that speaks in AppWrapper's annotations, or names its profile, is an AppWrapper's: fixed world, wrapped components
+(`wrapped: false` tries the same rules on pods that Rallypoint makes itself).
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def _of_fields(document: Mapping[str, Any], path: str) -> PolicyRead:
     nodes = changes.pop("nodes", None)
     annotated = any(_suffix(key) in ANNOTATIONS for key in changes)
     profile = changes.pop("profile", Profile.APPWRAPPER.value if annotated else None)
-    if annotated and "profile" not in document:
+    if profile == Profile.APPWRAPPER.value:
         changes.setdefault("wrapped", True)
     low, high = (changes.pop(name, None) for name in _BOUNDS)
     if nodes is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,8 @@ from rallypoint.supervision.actions import (
     RemoveCoordinator,
     RemoveNode,
 )
-from rallypoint.supervision.simulation import Frame, simulate
-from rallypoint.supervision.trace import letters
+from rallypoint.supervision.simulation import Frame, simulate, with_makers
+from rallypoint.supervision.trace import letters, read_trace
 from rallypoint.wire.codec import WireError, to_json
 
 if TYPE_CHECKING:
@@ -64,7 +65,9 @@ def run(args: argparse.Namespace) -> int:
 
     read = read_policy(args.policy, settings=args.settings)
     try:
-        frames = simulate(read.policy, read_trace_file(args.trace), edit=edit)
+        trace = read_trace(read_trace_file(args.trace))
+        read = dataclasses.replace(read, policy=with_makers(read.policy, trace))
+        frames = simulate(read.policy, trace, edit=edit)
     except WireError as error:
         raise WireError(f"{args.trace}: {error.path or 'the whole'}", error.value, error.allowed) from None
     if args.json:

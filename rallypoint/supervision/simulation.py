@@ -23,7 +23,7 @@ from rallypoint.supervision.trace import Makers, Trace, read_trace
 from rallypoint.wire import codec
 from rallypoint.wire.status import Event, Verdict
 
-__all__ = ["Frame", "edit_policy", "simulate"]
+__all__ = ["Frame", "edit_policy", "simulate", "with_makers"]
 
 #: Turns at one moment until the simulation gives up waiting for them to settle.
 _MOST_TURNS = 50
@@ -115,8 +115,7 @@ def simulate(
         WireError: the trace, or an edit of the policy, is not what the format allows.
     """
     trace = trace if isinstance(trace, Trace) else read_trace(trace)
-    if trace.makers is not None:
-        policy = dataclasses.replace(policy, wrapped=trace.makers is Makers.COMPONENTS)
+    policy = with_makers(policy, trace)
     run = _Run(policy, trace, edit or edit_policy)
     steps = trace.steps
     if not steps or steps[0].at > 0:
@@ -128,6 +127,11 @@ def simulate(
         run.turn(step.at, index)
     run.pass_time(trace.until, inclusive=True)
     return tuple(run.frames)
+
+
+def with_makers(policy: Policy, trace: Trace) -> Policy:
+    """Return the policy as it is tried: who makes the pods is the trace's word, where it has one."""
+    return policy if trace.makers is None else dataclasses.replace(policy, wrapped=trace.makers is Makers.COMPONENTS)
 
 
 def edit_policy(policy: Policy, changes: Mapping[str, Any], path: str) -> Policy:

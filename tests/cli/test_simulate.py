@@ -105,7 +105,7 @@ def test_a_policy_has_the_defaults_of_its_profile(simulate):
     _, out, _ = simulate("{profile: appwrapper, min_nodes: 2, max_nodes: 2}", "[{at: 1}]", "--json")
 
     policy = json.loads(out)["policy"]
-    assert (policy["node_replacements"], policy["pending_fail_strategy"], policy["wrapped"]) == (0, -1, False)
+    assert (policy["node_replacements"], policy["pending_fail_strategy"], policy["wrapped"]) == (0, -1, True)
 
 
 def test_labels_of_mindcluster_are_a_policy(simulate):

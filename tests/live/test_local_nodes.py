@@ -153,11 +153,12 @@ async def test_a_node_is_asked_once_and_killed_by_force(tmp_path, home):
         eventually((job.node.path / "terms").exists)
         await job.act(REMOVE)
 
-        assert (await job.look()).state is NodeState.ENDING
+        asked = await job.look()
+        assert (asked.state, asked.deleting) == (NodeState.ENDING, True)
         await job.act(FORCE)
         seen = await job.ended()
 
-        assert (seen.state, seen.exit_code) == (NodeState.FAILED, 137)
+        assert (seen.state, seen.exit_code, seen.deleting) == (NodeState.FAILED, 137, False)
         assert (job.node.path / "terms").read_text() == "TERM\n"
 
 
@@ -247,6 +248,26 @@ async def test_a_node_that_cannot_be_executed_ends_with_127(tmp_path, home):
 
     assert (seen.state, seen.exit_code) == (NodeState.FAILED, 127)
     assert seen.reason == "cannot start /nowhere/python: No such file or directory"
+
+
+async def test_a_node_whose_job_was_removed_is_killed_by_its_shim(tmp_path, home):
+    """Without any supervisor, and with all that descends from it; a job of the name that is there by then is left alone."""
+    stage = LocalStage(tmp_path, home, "--brood", "--deaf")
+    job = await deploy(stage)
+    await job.act(CREATE)
+    await job.running()
+    assert len(await job.processes()) == 4
+
+    await asyncio.to_thread(stage.delete_from_outside, "digits")
+    async with deployed(stage) as another:
+        pid = await another.running()
+
+        async def all_gone():
+            return not await job.processes()
+
+        await eventually_async(all_gone)
+        assert (await another.look()).state is NodeState.RUNNING
+        assert pid in await another.processes()
 
 
 async def test_what_happens_after_a_purge_brings_nothing_back(tmp_path, home):

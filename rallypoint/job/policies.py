@@ -140,12 +140,13 @@ class Rendezvous(Model):
 class Health(Model):
     """How the coordinator and the agents know of each other's life."""
 
+    other_names: ClassVar[Mapping[str, str]] = {"monitor_interval": "report_interval"}
+
     node_lease: Annotated[float, _TIMEOUT] = 15.0
     """An agent that says nothing for this long is lost."""
     report_interval: Annotated[float, _TIMEOUT] = 1.0
-    """Period of an agent's reports while nothing happens; less than half of `node_lease`."""
-    monitor_interval: Annotated[float, _TIMEOUT] = 1.0
-    """Period of the agents' health checks; a worker that ends is noticed at once, whatever this is."""
+    """Period of an agent's health reports while nothing happens (torchrun: `monitor_interval`); less than half of `node_lease`.
+    A worker that ends is reported at once, whatever this is."""
 
     @model_validator(mode="after")
     def _two_reports_fit_into_a_lease(self) -> Self:

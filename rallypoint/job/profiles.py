@@ -39,7 +39,7 @@ _LADDER: Mapping[str, Any] = {
     "recovery.max_restarts": 3,
     "recovery.node_replacements": 3,
     "recovery.max_hangs": 3,
-    "health.monitor_interval": 1.0,
+    "health.report_interval": 1.0,
 }
 
 #: What each profile sets, by the field's path in the document. The models' own defaults are those of `ladder`.
@@ -58,7 +58,7 @@ DEFAULTS: Mapping[Profile, Mapping[str, Any]] = {
         "fault_tolerance.no_progress_limit": 0,
         "recovery.max_restarts": 32767,
         "recovery.node_replacements": 0,
-        "health.monitor_interval": 5.0,
+        "health.report_interval": 5.0,
     },
 }
 

@@ -142,7 +142,6 @@ class Plan:
         end_rules: the user's own rules for how an end is answered.
         failover_extension: `module::Class` that is asked first; "" is none.
         lease: a job that nobody has supervised for so long applies its `orphan_policy`.
-        monitor_interval: period of the agents' health checks, in seconds; recovery waits for none of them.
         scheduling: MindCluster's settings; None in the other profiles.
         log_dir: where per-rank logs go; "" is inside the job's own folder.
         redirects, tee: `0` none, `1` stdout, `2` stderr, `3` both, as torchrun numbers them.
@@ -196,7 +195,6 @@ class Plan:
     failover_extension: str = ""
     lease: float = 3600.0
     orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE
-    monitor_interval: float = 1.0
     scheduling: Scheduling | None = None
     log_dir: str = ""
     redirects: int = 3

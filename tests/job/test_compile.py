@@ -70,7 +70,7 @@ WHOLE = {
         },
     },
     "rendezvous": {"join_timeout": "11s", "last_call_timeout": "12s", "fence_timeout": "13s", "port": 14},
-    "health": {"node_lease": "16s", "report_interval": "2s", "monitor_interval": "15s"},
+    "health": {"node_lease": "16s", "report_interval": "2s"},
     "logs": {"dir": "/logs", "redirects": "none", "tee": "stderr", "tail_lines": 17},
 }
 
@@ -121,7 +121,6 @@ WHOLE_PLAN = Plan(
     coordinator_port=14,
     node_lease=16.0,
     report_interval=2.0,
-    monitor_interval=15.0,
     log_dir="/logs",
     redirects=2,
     tee=2,

@@ -72,12 +72,12 @@ def text_of(document: Any) -> str:
         ),
         pytest.param(
             {"health": {"zzz": 1}},
-            "health.zzz: is not a known key; known here are node_lease, report_interval, monitor_interval",
+            "health.zzz: is not a known key; known here are node_lease, report_interval",
             id="a key that resembles none",
         ),
         pytest.param(
             {"health": {7: 1}},
-            "health.7: is not a known key; known here are node_lease, report_interval, monitor_interval",
+            "health.7: is not a known key; known here are node_lease, report_interval",
             id="no text",
         ),
         pytest.param(

@@ -50,7 +50,7 @@ PERIODS = {
                 "no_progress_limit": 3,
                 "pending_fail_strategy": 1,
                 "max_restarts": 3,
-                "monitor_interval": 1.0,
+                "report_interval": 1.0,
             },
             id="ladder",
         ),
@@ -62,7 +62,7 @@ PERIODS = {
                 "no_progress_limit": 0,
                 "pending_fail_strategy": -1,
                 "max_restarts": 3,
-                "monitor_interval": 1.0,
+                "report_interval": 1.0,
             },
             id="appwrapper",
         ),
@@ -74,7 +74,7 @@ PERIODS = {
                 "no_progress_limit": 0,
                 "pending_fail_strategy": 1,
                 "max_restarts": 32767,
-                "monitor_interval": 5.0,
+                "report_interval": 5.0,
             },
             id="mindcluster",
         ),
@@ -99,7 +99,7 @@ def test_what_is_given_wins_over_every_default(profile):
     )
 
     assert (plan.retry_limit, plan.no_progress_limit, plan.success_ttl) == (1, 3, 3600.0)
-    assert (plan.max_restarts, plan.monitor_interval) == (3, 1.0)
+    assert (plan.max_restarts, plan.report_interval) == (3, 1.0)
 
 
 def test_the_models_own_defaults_are_the_ladders():

@@ -139,7 +139,6 @@ rendezvous:
 health:
   node_lease: 15s
   report_interval: 1s
-  monitor_interval: 1s
 logs:
   redirects: both
   tee: none

@@ -21,7 +21,7 @@ from rallypoint.agent.service import MAX_HOLD
 from rallypoint.agent.sink import StatusSink
 from rallypoint.agent.waiting import set_within
 from rallypoint.supervision.folding import bounded
-from rallypoint.wire.messages import AgentReport, Continue, Refusal, Reply, Stop
+from rallypoint.wire.messages import AgentReport, Assignment, Continue, Refusal, Reply, Stop
 from rallypoint.wire.status import JobStatus, Progress, Verdict
 
 __all__ = ["PROGRESS_PERIOD", "Coordinator"]
@@ -233,8 +233,8 @@ class Coordinator:
         return self._durable >= version
 
     def _tell(self, agent: str, reply: Reply) -> Reply:
-        if isinstance(reply, Stop):
-            self._apply(rendezvous.told(self._state, agent))
+        if isinstance(reply, (Assignment, Stop)):
+            self._apply(rendezvous.told(self._state, agent, reply))
         return reply
 
     # --- Publishing --------------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ from rallypoint.wire.exits import Exit
 from rallypoint.wire.failover import Failure
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Culprit, FaultKind
-from rallypoint.wire.messages import AgentReport, AgentState, Refusal, Reply, Stop
+from rallypoint.wire.messages import AgentReport, AgentState, Assignment, Refusal, Reply, Stop
 
 __all__ = ["Ending", "NodeAgent"]
 
@@ -85,6 +85,8 @@ class NodeAgent:
         self._news = asyncio.Event()
         self._farewell = asyncio.Event()
         self._asking: set[asyncio.Task[Reply]] = set()
+        self._taken = asyncio.Event()
+        self._taken.set()
         self._advice: set[asyncio.Task[None]] = set()
         self._sequence = 0
         self._told: object = None
@@ -188,6 +190,8 @@ class NodeAgent:
                 event = await self._judge_ended()
             before = self._node
             self._node, actions = decide.step(before, event)
+            if isinstance(event, Answered):
+                self._taken.set()
             if self._node.phase is not before.phase:
                 log.debug("%s -> %s", before.phase.value, self._node.phase.value)
             if isinstance(event, WorkersGone):
@@ -266,6 +270,8 @@ class NodeAgent:
     async def _talk(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
+            # Who was given a place in a round must not say that it waits: the coordinator takes that for the answer's loss.
+            await self._taken.wait()
             self._news.clear()
             self._told = self._gist()
             if self._silent():
@@ -313,6 +319,8 @@ class NodeAgent:
             log.warning("refused by the coordinator: %s", reply.reason)
         if report.state is AgentState.LEAVING:
             self._farewell.set()
+        if isinstance(reply, Assignment):
+            self._taken.clear()
         self._events.put_nowait(Answered(reply=reply))
 
     def _silent(self) -> bool:

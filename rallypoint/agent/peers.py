@@ -14,6 +14,7 @@ from rallypoint.wire.plan import EndRule, Plan, Profile, Refill
 from rallypoint.wire.status import Event, JobState, JobStatus, Member, Progress, Verdict
 
 __all__ = [
+    "Absent",
     "Peer",
     "Settings",
     "State",
@@ -41,6 +42,8 @@ class Settings:
     join_timeout: float = 600.0
     last_call: float = 30.0
     node_lease: float = 15.0
+    fence_timeout: float = 600.0
+    stop_grace: float = 10.0
     max_restarts: int = 3
     process_refill: Refill = _FOR_LIFE
     node_replacements: int = 3
@@ -74,7 +77,8 @@ class Settings:
 class Peer:
     """An agent, as it was last heard.
 
-    `gone_at` is when its connection broke, None while it has not; `told` whether it was given the verdict.
+    `gone_at` is when its connection broke, None while it has not; `told` whether it was given the verdict. `assigned` is the
+    round in which it was given a place since it spoke last: it trains there by now, unless the answer was lost.
     """
 
     report: AgentReport
@@ -83,6 +87,7 @@ class Peer:
     heard_at: float
     gone_at: float | None = None
     told: bool = False
+    assigned: int = 0
 
     @classmethod
     def recalled(cls, member: Member, status: JobStatus, now: float) -> Peer:
@@ -103,6 +108,16 @@ class Peer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Absent:
+    """A member of the last world that is out of reach; `until` its workers may run (our own clock)."""
+
+    agent: str
+    node: int
+    incarnation: int
+    until: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class State:
     """Everything the coordinator knows.
 
@@ -117,6 +132,7 @@ class State:
         echoes: agents whose workers failed in a way that looks like the echo of another fault, not charged yet, and since when
             (`echo_since`).
         round_step: the first step reported in this round; None until then.
+        absent: members of the last world that are out of reach and may still train (`lastworld.py`).
         away: agents that were told to leave, so that another node takes their place.
         since: when this coordinator began; the incidents that it `inherited` count as if they had happened then.
         course: how training goes, for the refill of budgets.
@@ -137,6 +153,7 @@ class State:
     echoes: tuple[Peer, ...] = ()
     echo_since: float = 0.0
     round_step: int | None = None
+    absent: tuple[Absent, ...] = ()
     away: frozenset[str] = frozenset()
     since: float = 0.0
     inherited: frozenset[IncidentId] = frozenset()
@@ -171,7 +188,8 @@ def accept(state: State, report: AgentReport, now: float) -> tuple[State, Peer |
     if known is not None and report.sequence < known.report.sequence:
         return with_peer(state, dataclasses.replace(known, heard_at=now, gone_at=None)), None
     if known is not None:
-        peer = dataclasses.replace(known, report=report, heard_at=now, gone_at=None)
+        # An agent takes an answer before it speaks again, and after that none that is late: its word is the truth.
+        peer = dataclasses.replace(known, report=report, heard_at=now, gone_at=None, assigned=0)
         return with_peer(state, peer), None
     member = next((m for m in state.world if m.agent == report.agent), None)
     if member is not None:  # it was given up, and comes back
@@ -219,8 +237,8 @@ def sent_away(status: JobStatus) -> frozenset[str]:
 
 
 def outstanding(state: State) -> tuple[Peer, ...]:
-    """Return the agents that have not yet left the last round: they may still be stopping their workers."""
-    return tuple(p for p in living(state) if p.report.state is not AgentState.WAITING)
+    """Return the agents that have not yet left the last round: they may still be stopping their workers, or starting them."""
+    return tuple(p for p in living(state) if p.report.state is not AgentState.WAITING or p.assigned > p.report.round)
 
 
 def world_of(chosen: Iterable[Peer]) -> tuple[Member, ...]:

@@ -16,6 +16,9 @@ A round is closed when every living member of the last world is back (it may sti
 - at least `min_nodes` have, and either this is not the first round (whoever is alive is back: nobody else is worth waiting
   for; who returns later makes the world grow) or the last call is over.
 
+A world that takes over no member of the last one waits until that is known to be over (`lastworld.py`): an agent that is out of
+reach may still train.
+
 A round is broken when a worker ends badly, when a member is lost (its lease is over, or its connection broke and it did not
 come back within `DISCONNECT_GRACE`), when one leaves, or when somebody waits who would make the world larger. Everyone is then
 told to regroup.
@@ -37,7 +40,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rallypoint.agent import rulings, telling
+from rallypoint.agent import lastworld, rulings, telling
 from rallypoint.agent.culprit import is_collateral
 from rallypoint.agent.peers import (
     Peer,
@@ -158,6 +161,7 @@ def receive(state: State, report: AgentReport, now: float) -> State:
     state, replaced = accept(state, report, now)
     if replaced is not None:
         state = _lose(state, replaced, "was replaced", now)
+    state = lastworld.heard(state, report)
     state = telling.progress(state, report, now)
     return tick(state, now)
 
@@ -170,10 +174,14 @@ def disconnected(state: State, agent: str, now: float) -> State:
     return with_peer(state, dataclasses.replace(peer, gone_at=now))
 
 
-def told(state: State, agent: str) -> State:
-    """Note that an agent was told the verdict."""
+def told(state: State, agent: str, reply: Reply | None = None) -> State:
+    """Note that an agent was told the verdict, or else `reply`: with a place in a round it may train before it speaks again."""
     peer = state.peers.get(agent)
-    return state if peer is None else with_peer(state, dataclasses.replace(peer, told=True))
+    if peer is None:
+        return state
+    if isinstance(reply, Assignment):
+        return with_peer(state, dataclasses.replace(peer, assigned=reply.fence.round))
+    return with_peer(state, dataclasses.replace(peer, told=True)) if reply is None or isinstance(reply, Stop) else state
 
 
 def dismissed(state: State) -> bool:
@@ -209,6 +217,9 @@ def deadline(state: State) -> float | None:
     if state.verdict is None and state.state is JobState.FORMING and not outstanding(state):
         if state.enough_since is None:
             times.append(state.forming_since + state.settings.join_timeout)
+        elif state.world:
+            over = lastworld.over_at(state)
+            times.extend(() if over is None else (over,))
         else:
             times.append(state.enough_since + state.settings.last_call)
     return min(times, default=None)
@@ -226,6 +237,7 @@ def _how_lost(peer: Peer) -> str:
 def _lose(state: State, peer: Peer, how: str, now: float) -> State:
     """Forget an agent that is gone; if it was in the world, the round is over and somebody is to blame."""
     state = dataclasses.replace(state, peers={k: p for k, p in state.peers.items() if k != peer.report.agent})
+    state = lastworld.lost(state, peer, now)
     member = next((m for m in state.world if m.agent == peer.report.agent), None)
     if member is None or state.verdict is not None or peer.report.state is AgentState.LEAVING:
         return state
@@ -388,6 +400,10 @@ def _form(state: State, now: float) -> State:
     if usable < state.settings.min_nodes:
         state = dataclasses.replace(state, enough_since=None)
         return _give_up(state, len(ready), now) if now >= state.forming_since + state.settings.join_timeout else state
+    if lastworld.blocked(state, ready, now):
+        return telling.once(
+            state, "fenced", "nobody of the last world is here, and it may still train; waiting until it is over", now
+        )
     full = usable == state.settings.usable(state.settings.max_nodes)
     called = state.enough_since is not None and now >= state.enough_since + state.settings.last_call
     return _close(state, ready, usable, now) if full or called or state.world else state
@@ -418,6 +434,7 @@ def _close(state: State, ready: Sequence[Peer], usable: int, now: float) -> Stat
         world=world_of(chosen),
         store=chosen[0].report.store,
         broken="",
+        absent=(),
         enough_since=None,
         round_step=None,
     )

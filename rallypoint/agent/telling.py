@@ -41,6 +41,12 @@ def event(state: State, kind: str, detail: str, now: float) -> State:
     return dataclasses.replace(state, events=(*state.events, line)[-EVENT_LIMIT:])
 
 
+def once(state: State, kind: str, detail: str, now: float) -> State:
+    """Return the state with a line of its story, unless that is the last line already."""
+    last = state.events[-1] if state.events else None
+    return state if last is not None and (last.kind, last.detail) == (kind, detail) else event(state, kind, detail, now)
+
+
 def incident(state: State, told: Incident) -> State:
     """Return the state with an incident added, or joined with what is known of it; the oldest of many become counts."""
     course = state.course

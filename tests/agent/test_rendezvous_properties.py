@@ -138,10 +138,10 @@ class Cluster:
 
 limits = st.sampled_from(
     [
-        Settings(min_nodes=1, max_nodes=1),
-        Settings(min_nodes=2, max_nodes=2, max_restarts=1),
-        Settings(min_nodes=1, max_nodes=3, last_call=5.0),
-        Settings(min_nodes=2, max_nodes=4, node_unit=2, last_call=5.0, max_restarts=2),
+        Settings(fence_timeout=30.0, stop_grace=5.0, min_nodes=1, max_nodes=1),
+        Settings(fence_timeout=30.0, stop_grace=5.0, min_nodes=2, max_nodes=2, max_restarts=1),
+        Settings(fence_timeout=30.0, stop_grace=5.0, min_nodes=1, max_nodes=3, last_call=5.0),
+        Settings(fence_timeout=30.0, stop_grace=5.0, min_nodes=2, max_nodes=4, node_unit=2, last_call=5.0, max_restarts=2),
     ]
 )
 EVENTS = ("start", "report", "report", "lost answer", "worker dies", "workers end", "node dies", "replace", "time")

@@ -29,7 +29,7 @@ from rallypoint.supervision.record import JobRecord
 from rallypoint.supervision.record import Phase as JobPhase
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.incident import Culprit
-from rallypoint.wire.messages import AgentReport
+from rallypoint.wire.messages import AgentReport, Reply
 from rallypoint.wire.status import JobState, JobStatus
 
 __all__ = ["Limits", "Move", "World", "moves", "new_world"]
@@ -56,6 +56,7 @@ class Limits:
     crashes: int = 1
     kills: int = 1
     cuts: int = 0
+    losses: int = 0
     worker_faults: int = 0
     leases: int = 1
     moments: int = 2
@@ -410,7 +411,8 @@ def _report(key: Key, agent: Agent) -> AgentReport:
 
 def _is_news(coordinator: Coordinator, report: AgentReport) -> bool:
     known = coordinator.state.peers.get(report.agent)
-    return known is None or known.gone_at is not None or dataclasses.replace(known.report, fence=report.fence) != report
+    repeated = known is not None and dataclasses.replace(known.report, fence=report.fence) == report
+    return known is None or known.gone_at is not None or known.assigned > 0 or not repeated
 
 
 def _deliver(world: World, key: Key, name: Key, report: AgentReport) -> World:
@@ -442,9 +444,12 @@ def _answers(world: World, name: Key, coordinator: Coordinator) -> Iterator[tupl
             continue
         reply = rendezvous.answer(coordinator.state, _agent_name(key))
         if reply is not None:
-            after = _hear(world, key, name, decide.Answered(reply=reply))
+            told = _tell(world, name, key, reply)
+            after = _hear(told, key, name, decide.Answered(reply=reply))
             if after != world:
                 yield ("answers", (name, key, type(reply).__name__)), after
+            if told != world and world.left.losses > 0:
+                yield ("answers in vain", (name, key, type(reply).__name__)), _spend(told, "losses")
     if rendezvous.dismissed(coordinator.state):
         yield ("ends", name), end(world, name, 0)
 
@@ -452,11 +457,13 @@ def _answers(world: World, name: Key, coordinator: Coordinator) -> Iterator[tupl
 def _hear(world: World, key: Key, name: Key, event: decide.Answered) -> World:
     agent = dataclasses.replace(dict(world.agents)[key], heard=world.now, newest=name[2])
     world = _with(world, agents=put(world.agents, key, agent))
-    if isinstance(event.reply, rendezvous.Stop) and name in dict(world.coordinators):
-        coordinator = dict(world.coordinators)[name]
-        state = rendezvous.told(coordinator.state, _agent_name(key))
-        world = _with(world, coordinators=put(world.coordinators, name, dataclasses.replace(coordinator, state=state)))
     return _agent_event(world, key, event)
+
+
+def _tell(world: World, name: Key, key: Key, reply: Reply) -> World:
+    coordinator = dict(world.coordinators)[name]
+    state = rendezvous.told(coordinator.state, _agent_name(key), reply)
+    return _with(world, coordinators=put(world.coordinators, name, dataclasses.replace(coordinator, state=state)))
 
 
 # --- What goes wrong -------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 __all__ = ["PATIENCE", "eventually", "eventually_async"]
 
-#: Time-outs are those of a quiet machine; so many times as much is waited before a test fails. It costs nothing where all is well.
+#: Time-outs are those of a quiet machine; so many times as much is waited before a test fails. Where all is well it is free.
 PATIENCE = 5.0
 
 T = TypeVar("T")
@@ -18,7 +18,7 @@ Why = str | Callable[[], str]
 
 
 def eventually(predicate: Callable[[], T | None], timeout: float = 30.0, every: float = 0.02, why: Why = "") -> T:
-    """Return the first truthy value of `predicate`; after `timeout` seconds (and patience) fail with `why` and the last value."""
+    """Return the first truthy value of `predicate`; after `timeout` patient seconds fail with `why` and the last value."""
     deadline = time.monotonic() + PATIENCE * timeout
     while not (value := predicate()):
         if time.monotonic() > deadline:

@@ -99,9 +99,7 @@ async def supervise(
         changes = await _follow(following, job, backoff)
         while True:
             try:
-                async with contextlib.AsyncExitStack() as holds:
-                    await _told(holds.enter_async_context(backend.hold(name, holder=holder)))
-                    me = await _told(holds.enter_async_context(backend.heartbeat(holder)))
+                async with _held(backend, name, holder) as me:
                     return await _Supervisor(job, changes, tell, clock, me).run(poll)
             except JobNotFoundError:
                 return None
@@ -166,6 +164,14 @@ async def _told(call: Awaitable[T]) -> T:
         return await call
     except OSError as error:
         raise BackendError(str(error)) from error
+
+
+@contextlib.asynccontextmanager
+async def _held(backend: Backend, name: str, holder: str) -> AsyncIterator[Holder]:
+    """Hold a job, with a heart that beats meanwhile. Raises what `Backend.hold` does."""
+    async with contextlib.AsyncExitStack() as holds:
+        await _told(holds.enter_async_context(backend.hold(name, holder=holder)))
+        yield await _told(holds.enter_async_context(backend.heartbeat(holder)))
 
 
 async def _follow(following: contextlib.AsyncExitStack, job: _Job, backoff: _Backoff) -> Changes:

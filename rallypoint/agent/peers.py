@@ -46,6 +46,8 @@ class Settings:
     stop_grace: float = 10.0
     max_restarts: int = 3
     process_refill: Refill = _FOR_LIFE
+    max_hangs: int = 3
+    hang_refill: Refill = _FOR_LIFE
     node_replacements: int = 3
     profile: Profile = Profile.LADDER
     terminal_exit_codes: tuple[int, ...] = ()
@@ -67,6 +69,11 @@ class Settings:
     def restarts(self) -> Budget:
         """The budget of process faults."""
         return Budget(cause=Cause.PROCESS, limit=self.max_restarts, refill=self.process_refill)
+
+    @property
+    def hangs(self) -> Budget:
+        """The budget of hangs."""
+        return Budget(cause=Cause.HANG, limit=self.max_hangs, refill=self.hang_refill)
 
     def usable(self, nodes: int) -> int:
         """Return how many of `nodes` can form a world: at most `max_nodes`, and a multiple of `node_unit`."""

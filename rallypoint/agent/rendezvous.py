@@ -348,12 +348,16 @@ def _send_away(state: State, peer: Peer, culprit: Culprit | None, judged: Judgem
 
 
 def _restart(state: State, told: Incident, now: float) -> State:
-    budget = state.settings.restarts
+    hang = told.cause is Cause.HANG
+    budget = state.settings.hangs if hang else state.settings.restarts
     charged = telling.incident(state, told)
     if not budget.exceeded(charged.incidents, state.fence.attempt, folded=charged.folded, clock=now, when=charged.when):
         return _break(charged, told.reason, now)
     state = telling.incident(state, dataclasses.replace(told, rung=Rung.EXIT))
-    spent = "no restart is allowed" if budget.limit == 0 else f"all {budget.limit} restarts are spent"
+    what = "restarts after a hang" if hang else "restarts"
+    spent = (
+        f"no {what.replace('restarts', 'restart')} is allowed" if budget.limit == 0 else f"all {budget.limit} {what} are spent"
+    )
     verdict = Verdict(outcome=Outcome.FAILED, reason="WorkersFailed", message=f"{told.reason}; {spent}", culprit=told.culprit)
     return telling.verdict(state, verdict, now)
 
@@ -480,7 +484,8 @@ def _assignment(asking: _Asking) -> Assignment | None:
     member = next((m for m in state.world if m.agent == peer.report.agent), None)
     if state.state is not JobState.RUNNING or member is None or asking.current:
         return None
-    restarts = state.settings.restarts.total(state.incidents, state.fence.attempt, folded=state.folded)
+    budgets = (state.settings.restarts, state.settings.hangs)
+    restarts = sum(b.total(state.incidents, state.fence.attempt, folded=state.folded) for b in budgets)
     return Assignment(
         fence=state.fence,
         node=member.node,

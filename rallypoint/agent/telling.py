@@ -57,8 +57,10 @@ def incident(state: State, told: Incident) -> State:
 
 
 def refilled(state: State, now: float) -> State:
-    """Return the state with a mark on each process fault that counts no more."""
-    incidents = state.settings.restarts.refilled(state.incidents, state.course, clock=now, when=state.when)
+    """Return the state with a mark on each process fault and each hang that counts no more."""
+    incidents = state.incidents
+    for budget in (state.settings.restarts, state.settings.hangs):
+        incidents = budget.refilled(incidents, state.course, clock=now, when=state.when)
     return state if incidents is state.incidents else dataclasses.replace(state, incidents=incidents)
 
 
@@ -115,7 +117,8 @@ def farewell(state: State, agent: str) -> Verdict:
 
 def judged_incident(told: Incident, judged: Judgement) -> Incident:
     """Return an incident with its verdict."""
-    return dataclasses.replace(told, kind=judged.kind, answer=judged.answer, rule=judged.rule)
+    cause = Cause.HANG if judged.cause is Cause.HANG else told.cause
+    return dataclasses.replace(told, cause=cause, kind=judged.kind, answer=judged.answer, rule=judged.rule)
 
 
 def process_incident(state: State, failed: list[Peer], now: float, culprit: Culprit | None = None) -> Incident:

@@ -247,6 +247,7 @@ class JobRecord:
         fresh = dataclasses.replace(
             self,
             owner=owner,
+            suspend=False,
             phase=Phase.EMPTY,
             retries=0,
             charges=(),

@@ -32,6 +32,10 @@ _OOM_CODE = 247
 _HARDWARE_CODES = frozenset({14, 201, 202})
 
 _OOM_TEXT = re.compile(r"out of memory|oom[-_ ]?kill|OOMKilled|cannot allocate memory", re.IGNORECASE)
+#: What torch says when a collective was waited for in vain: the others live, and one of them does not come.
+_HANG_TEXT = re.compile(
+    r"watchdog caught collective operation timeout|timed out waiting \d+ ?ms|monitored_?barrier\b.*\btime", re.IGNORECASE
+)
 _OOM_EXCEPTIONS = frozenset({"MemoryError", "OutOfMemoryError"})
 
 #: The conclusion of a traceback: a class, with its module or without, by a name that exceptions have.
@@ -94,7 +98,11 @@ TABLE: Mapping[FaultKind, Row] = {
         worker=(_HERE, Cause.PROCESS),
         node=(_ELSEWHERE, Cause.NODE),
     ),
-    FaultKind.HANG: Row(known_by="everything lives and nothing goes on", worker=(_HERE, Cause.HANG), node=(_HERE, Cause.HANG)),
+    FaultKind.HANG: Row(
+        known_by="a collective that timed out: NCCL's watchdog, gloo's `Timed out waiting`, a monitored barrier",
+        worker=(_HERE, Cause.HANG),
+        node=(_HERE, Cause.HANG),
+    ),
     FaultKind.START_FAILED: Row(
         known_by="it could not be started: interpreter, image, volume, secret; an agent's exit code 78",
         worker=(_HERE, Cause.PROCESS),
@@ -187,6 +195,8 @@ def classify(end: End) -> FaultKind:
         return FaultKind.HARDWARE
     if _out_of_memory(end):
         return FaultKind.OOM
+    if _HANG_TEXT.search(end.text):
+        return FaultKind.HANG
     if end.signals:
         return FaultKind.SIGNAL
     if exception_of(end.error):

@@ -51,6 +51,29 @@ def test_an_ordinary_end_is_restarted_with_its_verdict_told() -> None:
     assert incident.rule == "the table: application-error"
 
 
+def hung(node: int) -> Culprit:
+    return broken(
+        node, error="RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 30000ms for recv operation"
+    )
+
+
+def test_a_collective_that_timed_out_is_a_hang_and_has_a_budget_of_its_own() -> None:
+    """Everybody says the same, so it is charged after the grace for echoes: to the hangs, and not to the process faults."""
+    state = training(with_settings(TWO, max_restarts=0, max_hangs=1))
+    state = say(state, failed(0, hung(0)), failed(1, hung(1)), now=50.0)
+    state = rendezvous.tick(state, 50.0 + DISCONNECT_GRACE)
+    assert (only(state).cause, only(state).kind, state.verdict) == (Cause.HANG, FaultKind.HANG, None)
+
+
+def test_a_spent_budget_of_hangs_ends_the_attempt() -> None:
+    """However many restarts are left for process faults."""
+    state = training(with_settings(TWO, max_restarts=9, max_hangs=0))
+    state = say(state, failed(0, hung(0)), failed(1, hung(1)), now=50.0)
+    state = rendezvous.tick(state, 50.0 + DISCONNECT_GRACE)
+    assert state.verdict is not None
+    assert "no restart after a hang is allowed" in state.verdict.message
+
+
 @pytest.mark.parametrize(
     ("settings", "failure", "reason", "rule"),
     [

@@ -38,6 +38,18 @@ def node(code: int | None = None, *, agent: bool = False, **more: object) -> End
         pytest.param(worker(1, error="MemoryError"), FaultKind.OOM, id="MemoryError"),
         pytest.param(worker(1, error="torch.OutOfMemoryError: CUDA out of memory."), FaultKind.OOM, id="memory of a GPU"),
         pytest.param(worker(247), FaultKind.OOM, id="247"),
+        pytest.param(
+            worker(1, error="RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv"),
+            FaultKind.HANG,
+            id="gloo waited in vain",
+        ),
+        pytest.param(
+            worker(
+                134, log_tail=("[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)",)
+            ),
+            FaultKind.HANG,
+            id="NCCL's watchdog",
+        ),
         pytest.param(worker(137, log_tail=("Out of memory: killed",)), FaultKind.OOM, id="137 with evidence"),
         pytest.param(worker(signal=9, kind=FaultKind.OOM), FaultKind.OOM, id="SIGKILL, and its agent knows why"),
         pytest.param(worker(signal=9), FaultKind.SIGNAL, id="SIGKILL"),

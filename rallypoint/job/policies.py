@@ -115,7 +115,7 @@ class Recovery(Model):
     node_replacements: Annotated[int, whole(0, unit="replacements")] = 3
     """How often the node of one slot is replaced. DLRover's `relaunch_on_worker_failure` is another name of it."""
     max_hangs: Annotated[int, whole(0, unit="restarts")] = 3
-    """How often hangs are answered by a restart."""
+    """How often workers are restarted after a hang (a collective that timed out), within one attempt."""
     replace_delay: Annotated[float, _PERIOD] = 0.0
     """Pause before a lost node is replaced."""
     stop_grace_period: Annotated[float, _PERIOD] = 10.0

@@ -26,6 +26,8 @@ __all__ = [
     "succeeded",
     "suspend",
     "suspending",
+    "sweep",
+    "swept",
     "terminating",
 ]
 
@@ -173,6 +175,18 @@ def all_gone(record: JobRecord, why: str) -> JobRecord:
     """Return the record of a job of which zero was seen."""
     record = record.with_condition(ConditionType.DELETING_RESOURCES, "DeletionComplete", value=False)
     return record.with_condition(ConditionType.RESOURCES_DEPLOYED, why, value=False)
+
+
+def sweep(turn: Turn) -> Step:
+    """Remove what should not be there: what a supervisor made late that had slept since the attempt was over."""
+    return delete(turn.with_record(_deleting(turn.record)))
+
+
+def swept(record: JobRecord) -> JobRecord:
+    """Return the record of a job of which nothing was left to sweep."""
+    if not record.condition(ConditionType.DELETING_RESOURCES):
+        return record
+    return record.with_condition(ConditionType.DELETING_RESOURCES, "DeletionComplete", value=False)
 
 
 def delete(turn: Turn, *, spare_ended: bool = False) -> Step:

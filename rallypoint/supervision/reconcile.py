@@ -129,14 +129,19 @@ def _absorb(turn: Turn) -> Turn:
 
 
 def _empty(turn: Turn) -> Step:
+    if turn.record.attempt and turn.present:
+        return endings.sweep(turn)
     if turn.suspend:
         return Step(record=enter(turn.record, Phase.SUSPENDED, "it was submitted suspended"))
-    return Step(record=_deploy(turn.record, turn.policy))
+    return Step(record=_deploy(endings.swept(turn.record), turn.policy))
 
 
 def _suspended(turn: Turn) -> Step:
     """Nothing exists and nothing is counted: however long it waits, it costs nothing and starts no clock."""
-    return Step(record=turn.record) if turn.suspend else Step(record=_deploy(turn.record, turn.policy))
+    if turn.record.attempt and turn.present:
+        return endings.sweep(turn)
+    record = endings.swept(turn.record)
+    return Step(record=record) if turn.suspend else Step(record=_deploy(record, turn.policy))
 
 
 def _suspending(turn: Turn) -> Step:

@@ -73,7 +73,11 @@ def wanted(turn: Turn) -> tuple[Action, ...]:
     actions: list[Action] = []
     if not healing.coordinator_exists(record, seen):
         actions.append(CreateCoordinator(attempt=record.attempt, term=record.term))
-    actions.extend(CreateNode(attempt=record.attempt, node=s.node, incarnation=s.incarnation) for s in missing)
+    # Two nodes of one slot must never run at once: that a later one speaks is the coordinator's proof that the earlier is gone.
+    taken = {n.node for n in seen.nodes if n.present and n.attempt == record.attempt} if missing else ()
+    actions.extend(
+        CreateNode(attempt=record.attempt, node=s.node, incarnation=s.incarnation) for s in missing if s.node not in taken
+    )
     strays = healing.stray_coordinators(record, seen)
     if changed or not turn.census.tidy:
         strays = (*healing.strays(record, seen, endings.forceful_grace(turn.policy)), *strays)

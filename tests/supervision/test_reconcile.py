@@ -300,15 +300,29 @@ def test_strays_are_removed() -> None:
 
 
 def test_leftovers_of_a_lost_node_are_removed() -> None:
-    """A node that is lost while processes of it live is not gone until they are."""
+    """A node that is lost while processes of it live is not gone until they are, and nobody takes its place before."""
     world = running(ELASTIC)
     key = world.node(1)
     world.seen[key] = dataclasses.replace(world.seen[key], state=NodeState.LOST, present=True)
     world.turn(20.0)
-    assert world.actions == (
-        RemoveNode(attempt=1, node=1, incarnation=1, force=True),
-        CreateNode(attempt=1, node=1, incarnation=2),
-    )
+    assert world.actions == (RemoveNode(attempt=1, node=1, incarnation=1, force=True),)
+    world.turn(21.0)
+    assert world.actions == (CreateNode(attempt=1, node=1, incarnation=2),)
+
+
+def test_what_comes_late_is_swept_away_before_the_next_attempt() -> None:
+    """A node that a supervisor makes which slept through a suspension is ended, and only then the next attempt begins."""
+    world = running(ELASTIC)
+    world.record = dataclasses.replace(world.record, suspend=True)
+    world.settle(20.0)
+    assert phase(world) is Phase.SUSPENDED
+    late = (1, 0, 9)
+    world.act(CreateNode(attempt=1, node=0, incarnation=9))
+    world.record = dataclasses.replace(world.record, suspend=False)
+    world.turn(30.0)
+    assert (phase(world), world.seen[late].present) == (Phase.SUSPENDED, False)
+    world.turn(31.0)
+    assert (world.record.attempt, world.record.condition(ConditionType.DELETING_RESOURCES)) == (2, False)
 
 
 def test_deletion_is_forced_after_its_grace() -> None:

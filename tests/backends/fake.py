@@ -25,7 +25,7 @@ from rallypoint.backends.contract import (
     SubmitError,
 )
 from rallypoint.job import ElasticJob, compile_plan
-from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveNode
+from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveCoordinator, RemoveNode
 from rallypoint.supervision.observation import NodeSeen, NodeState, Observation
 from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.wire.plan import OrphanPolicy, Plan
@@ -201,7 +201,7 @@ class FakeBackend(Backend):
             self.world.changed += 1
         elif isinstance(action, (CreateNode, CreateCoordinator)):
             self._create(job, action)
-        else:
+        elif isinstance(action, (RemoveNode, RemoveCoordinator)):
             self._remove(record.name, job, _key(action), force=action.force)
 
     def _create(self, job: _Job, action: CreateNode | CreateCoordinator) -> None:
@@ -293,5 +293,5 @@ class FakeBackend(Backend):
 def _key(action: Action) -> tuple[int, int, int]:
     if isinstance(action, (CreateNode, RemoveNode)):
         return action.attempt, action.node, action.incarnation
-    assert not isinstance(action, Purge)
+    assert isinstance(action, (CreateCoordinator, RemoveCoordinator)), "this world wraps no components"
     return action.attempt, -1, action.term

@@ -28,6 +28,13 @@ def write(home, beat):
     return Holder(id=beat.id, name=beat.name, host=beat.host, pid=beat.pid, heartbeat=str(path))
 
 
+def pulse_of(holder, home):
+    """Return the pulse of a heartbeat that is there."""
+    pulse = read_pulse(holder, home)
+    assert pulse is not None
+    return pulse
+
+
 @pytest.fixture
 def dead():
     """The heartbeat of a process that is gone."""
@@ -41,7 +48,7 @@ def test_a_killed_process_leaves_its_last_beat(home, dead):
     holder = write(home, dead)
     os.utime(holder.heartbeat, (1000, 1000))
 
-    pulse = read_pulse(holder, home)
+    pulse = pulse_of(holder, home)
 
     assert (pulse.alive, pulse.at, pulse.note) == (False, 1000.0, "")
 
@@ -57,7 +64,7 @@ def test_a_number_that_is_somebody_elses_by_now_is_no_sign_of_life(home, change)
     """A process is named by boot, number and start."""
     holder = write(home, dataclasses.replace(Heartbeat.of_this_process("ann"), **change))
 
-    assert read_pulse(holder, home).alive is False
+    assert pulse_of(holder, home).alive is False
 
 
 def test_a_process_that_lives_and_does_not_beat_is_told(home):
@@ -65,7 +72,7 @@ def test_a_process_that_lives_and_does_not_beat_is_told(home):
     holder = write(home, Heartbeat.of_this_process("ann"))
     os.utime(holder.heartbeat, (time.time() - 3600,) * 2)
 
-    pulse = read_pulse(holder, home)
+    pulse = pulse_of(holder, home)
 
     assert (pulse.alive, pulse.note) == (True, "its process lives and does nothing")
 
@@ -101,9 +108,10 @@ async def test_a_beat_that_cannot_be_written_ends_nothing(home, caplog):
         (home / "supervisors").unlink()
 
         async def beats():
-            return await backend.pulse(me)
+            pulse = await backend.pulse(me)
+            return pulse is not None and pulse.alive
 
-        assert (await eventually_async(beats)).alive is True
+        await eventually_async(beats, why="it beats as soon as it can be written")
     assert caplog.text.count("the heartbeat cannot be written") == 1
 
 
@@ -131,10 +139,10 @@ async def test_a_full_disk_stops_no_heart(full_disk):
     async with backend.heartbeat("ann") as me:
         await asyncio.to_thread(fill, full_disk)
         first = await backend.pulse(me)
+        assert first is not None
 
         async def beaten():
             pulse = await backend.pulse(me)
-            return pulse if pulse is not None and pulse.beat != first.beat else None
+            return (pulse.alive, pulse.note) if pulse is not None and pulse.beat != first.beat else None
 
-        later = await eventually_async(beaten)
-        assert (later.alive, later.note) == (True, "the disk is full: it waits for room")
+        assert await eventually_async(beaten) == (True, "the disk is full: it waits for room")

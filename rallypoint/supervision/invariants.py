@@ -85,8 +85,8 @@ def _budgets(before: JobRecord, after: JobRecord, policy: Policy) -> Iterator[st
         yield f"{counted} resets are charged, more than retry_limit {limit}"
     if policy.reset_refill == Refill() and after.retries > max(limit, before.retries):
         yield f"{after.retries} retries, more than retry_limit {limit}"
-    if not 0 <= after.retries - before.retries <= 1:
-        yield f"one turn took retries from {before.retries} to {after.retries}"
+    if after.retries < before.retries:
+        yield f"one turn took retries from {before.retries} back to {after.retries}"
 
 
 def _attempts(before: JobRecord, seen: Observation, policy: Policy, decision: Decision) -> Iterator[str]:

@@ -222,7 +222,8 @@ def _evacuation(turn: Turn) -> Step:
 
 def _ready(turn: Turn) -> Step:
     if _is_ready(turn):
-        record = clocks.stop(turn.record, "admission", "warm-up", "pending")
+        # The pending clock has a rule of its own: what the coordinator says starts and ends it not.
+        record = clocks.stop(turn.record, "admission", "warm-up")
         record = _first_ready(record).with_condition(ConditionType.PODS_READY, "SufficientPodsReady", value=True)
         record = record.with_condition(ConditionType.UNHEALTHY, "FoundNoFailedPods", value=False)
         return _watch_pending(turn.with_record(record))

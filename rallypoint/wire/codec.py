@@ -43,8 +43,8 @@ def to_json(value: Any) -> Any:
     """Return `value` as plain JSON types; tuples become lists, enums their values."""
     if type(value) in _PLAIN:
         return value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        kind: Any = type(value)
+    kind: Any = type(value)
+    if _is_word(kind):
         return {name: to_json(getattr(value, name)) for name in _defaults(kind)}
     if isinstance(value, enum.Enum):
         return value.value
@@ -100,7 +100,7 @@ def _slim(value: Any) -> Any:
         return value
     if kind is tuple:
         return [_slim(item) for item in value]
-    if not dataclasses.is_dataclass(value):
+    if not _is_word(kind):
         return to_json(value)
     told = {}
     for name, default in _defaults(kind).items():
@@ -109,6 +109,11 @@ def _slim(value: Any) -> Any:
         if item is not default and (type(item) is not type(default) or item != default):
             told[name] = _slim(item)
     return told
+
+
+@functools.cache
+def _is_word(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind)
 
 
 @functools.cache

@@ -8,10 +8,23 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rallypoint.agent.decide import Phase
-from tests.model.world import Limits, Move, World, moves, over, pass_time
+from tests.model.world import RUNS, Limits, Move, World, moves, over, pass_time
 
 #: What happens less often on a random way than anything else: otherwise it has all gone wrong before it has begun.
-_RARE = ("crashes", "killed", "cut off", "reached", "passes", "jumps", "is deleted", "is suspended", "fails", "end well")
+_RARE = (
+    "crashes",
+    "killed",
+    "shim",
+    "in vain",
+    "cut off",
+    "reached",
+    "passes",
+    "jumps",
+    "is deleted",
+    "is suspended",
+    "fails",
+    "end well",
+)
 _COMMON = 8
 
 __all__ = ["Found", "check", "explore", "follow", "settle", "walk"]
@@ -41,7 +54,7 @@ def check(world: World) -> tuple[str, ...]:
 
 
 def _attempts(world: World) -> Iterable[str]:
-    alive = {key[0] for key, proc in world.procs if proc.phase == "alive" and key[1] >= 0}
+    alive = {key[0] for key, proc in world.procs if proc.phase in RUNS and key[1] >= 0}
     if len(alive) > 1:
         yield f"attempts {sorted(alive)} live at once"
 
@@ -70,7 +83,7 @@ def _worlds(world: World) -> Iterable[str]:
 
 
 def _ends(world: World) -> Iterable[str]:
-    alive = [key for key, proc in world.procs if proc.phase == "alive"]
+    alive = [key for key, proc in world.procs if proc.phase in RUNS]
     if world.record is None and alive:
         yield f"the record is gone, but {alive} live"
     elif world.record is not None and world.record.released and alive:

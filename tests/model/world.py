@@ -32,7 +32,7 @@ from rallypoint.wire.incident import Culprit
 from rallypoint.wire.messages import AgentReport, Reply
 from rallypoint.wire.status import JobState, JobStatus
 
-__all__ = ["Limits", "Move", "World", "moves", "new_world"]
+__all__ = ["RUNS", "Limits", "Move", "World", "moves", "new_world"]
 
 #: (attempt, slot or -1, incarnation or term)
 Key = tuple[int, int, int]
@@ -42,6 +42,9 @@ Move = tuple[str, object]
 
 #: Seconds that pass at a time: enough for a broken connection to count, and for a lease to be over.
 A_MOMENT, A_LEASE = 2.0, 20.0
+
+#: Phases of a process in which it does something.
+RUNS = ("alive", "orphan")
 
 _STARTING = (JobPhase.RESUMING, JobPhase.RUNNING)
 
@@ -55,6 +58,7 @@ class Limits:
     split_coordinators: bool = True
     crashes: int = 1
     kills: int = 1
+    shims: int = 0
     cuts: int = 0
     losses: int = 0
     worker_faults: int = 0
@@ -67,7 +71,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Proc:
-    """A node or coordinator as a process: `shown`, `alive` or `gone`; `asked` to end."""
+    """A node or coordinator as a process: `shown`, `alive`, an `orphan` or `gone`; `asked` to end.
+
+    An orphan has lost its shim: it runs on, but all that is seen of it is that it is lost, and that something is left.
+    """
 
     phase: str = "shown"
     asked: bool = False
@@ -226,7 +233,7 @@ def observe(world: World) -> Observation:
     def seen(key: Key, proc: Proc) -> NodeSeen:
         attempt, node, incarnation = key
         state = NodeState.ENDING if proc.asked else NodeState.RUNNING
-        if proc.phase == "gone":
+        if proc.phase in ("gone", "orphan"):
             state = {0: NodeState.SUCCEEDED, None: NodeState.LOST}.get(proc.code, NodeState.FAILED)
         return NodeSeen(
             attempt=attempt,
@@ -473,8 +480,12 @@ def _faults(world: World) -> Iterator[tuple[Move, World]]:
     left = world.left
     if left.kills > 0:
         for key, proc in world.procs:
-            if proc.phase == "alive":
+            if proc.phase in RUNS:
                 yield ("is killed", key), end(_spend(world, "kills"), key, None)
+    if left.shims > 0:
+        for key, proc in world.procs:
+            if proc.phase == "alive":
+                yield ("loses its shim", key), _with(_spend(world, "shims"), procs=put(world.procs, key, Proc(phase="orphan")))
     for key, agent in world.agents:
         if left.cuts > 0 and not agent.cut:
             yield ("is cut off", key), _cut(_spend(world, "cuts"), key, cut=True)

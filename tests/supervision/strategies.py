@@ -40,7 +40,16 @@ NOTHING = Components(deployed=0)
 PAUSES = (0.0, 0.0, 1.0, 5.0, 30.0, 60.0, 119.0, 10_000.0)
 
 #: What may happen: to a node (`which` chooses one), to the coordinator, to the job.
-COSTLY = ("node lost", "node failed", "node failed for good", "node evicted", "node deleted", "job fails", "coordinator tells")
+COSTLY = (
+    "node lost",
+    "node failed",
+    "node failed for good",
+    "node evicted",
+    "node deleted",
+    "job fails",
+    "coordinator tells",
+    "coordinator silent",
+)
 FREE_EVENTS = (
     "nothing",
     "nothing",
@@ -220,6 +229,8 @@ class Sea:
     def _remove(self, key: Key, *, force: bool) -> None:
         if key in self.pods and (force or not self.deaf):
             self.ends(key, NodeState.FAILED, exit_code=143)
+            if self.policy.wrapped:
+                del self.pods[key]
 
     def _deploy(self, attempt: int) -> None:
         if self.refused is not None:
@@ -292,8 +303,10 @@ class Sea:
             self.checkpoint = f"/checkpoints/{self.step}"
         self.tells(JobState.RUNNING)
 
-    def loses_coordinator(self) -> None:
-        """Let the coordinator end."""
+    def loses_coordinator(self, *, silent: bool) -> None:
+        """Let the coordinator end, after a word of its own or before: the next one would end alike, and that is no accident."""
+        if not silent:
+            self.tells(JobState.FORMING)
         key = (self.record.attempt, -1, self.record.term)
         if key in self.pods and not self.pods[key].ended:
             self.ends(key, NodeState.LOST)
@@ -349,7 +362,8 @@ _TO_THE_JOB = {
     "new step": lambda sea: sea.advances(),
     "new checkpoint": lambda sea: sea.advances(checkpoint=True),
     "hosts are well": lambda sea: sea.everyone(flagged=""),
-    "coordinator lost": lambda sea: sea.loses_coordinator(),
+    "coordinator lost": lambda sea: sea.loses_coordinator(silent=False),
+    "coordinator silent": lambda sea: sea.loses_coordinator(silent=True),
     "suspend": lambda sea: sea.change(suspend=True),
     "resume": lambda sea: sea.change(suspend=False),
     "queue suspends": lambda sea: _set(sea, queue=True),

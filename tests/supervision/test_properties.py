@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pickle
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -114,7 +115,7 @@ def test_what_is_free_costs_nothing(policies_):
     @given(policies_, st.lists(st.integers(0, len(FREE_EVENTS) * 8 * 8 - 1), max_size=30))
     def holds(policy: Policy, trace: list[int]) -> None:
         # No clock is over: what a wait costs is another question.
-        patient = dict.fromkeys(("admission_grace", "warmup_grace", "failure_grace", "pending_timeout"), 1e9)
+        patient: dict[str, Any] = dict.fromkeys(("admission_grace", "warmup_grace", "failure_grace", "pending_timeout"), 1e9)
         sea = Sea(policy=dataclasses.replace(policy, retry_limit=3, no_progress_limit=0, **patient))
         for number in trace:
             event, which, pause = read(number, FREE_EVENTS)

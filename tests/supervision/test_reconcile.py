@@ -307,7 +307,7 @@ def test_leftovers_of_a_lost_node_are_removed() -> None:
     world.turn(20.0)
     assert world.actions == (RemoveNode(attempt=1, node=1, incarnation=1, force=True),)
     world.turn(21.0)
-    assert world.actions == (CreateNode(attempt=1, node=1, incarnation=2),)
+    assert list(world.actions) == [CreateNode(attempt=1, node=1, incarnation=2)]
 
 
 def test_what_comes_late_is_swept_away_before_the_next_attempt() -> None:

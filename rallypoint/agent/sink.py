@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import logging
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -40,7 +44,11 @@ class MemorySink:
 
 
 class FileSink:
-    """A file that is replaced as a whole."""
+    """A file that is replaced as a whole.
+
+    What is there is compared and replaced under a lock: one that is stopped between the two, and whom another has replaced
+    meanwhile, must not wake up and overwrite what the other has told. While somebody holds the lock, it does not work now.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -51,10 +59,20 @@ class FileSink:
         await asyncio.to_thread(self._write, status)
 
     def _write(self, status: JobStatus) -> None:
-        if self._mark() != self._ours:
-            refuse_later(read_status(self._path), status, self._path)
-        replace_durably(self._path, codec.dumps(status, indent=1) + "\n")
-        self._ours = self._mark()
+        with self._alone():
+            if self._mark() != self._ours:
+                refuse_later(read_status(self._path), status, self._path)
+            replace_durably(self._path, codec.dumps(status, indent=1) + "\n")
+            self._ours = self._mark()
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        lock = os.open(self._path.parent, os.O_RDONLY)  # the folder's own lock: it leaves no file behind
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        finally:
+            os.close(lock)
 
     def _mark(self) -> tuple[int, int] | None:
         try:

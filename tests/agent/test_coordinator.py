@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import fcntl
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from rallypoint.agent.clock import monotone_clock
 from rallypoint.agent.coordinator import Coordinator
 from rallypoint.agent.errors import StaleError
 from rallypoint.agent.rendezvous import Settings
-from rallypoint.agent.sink import FileSink, MemorySink, StatusSink
+from rallypoint.agent.sink import FileSink, MemorySink, StatusSink, read_status
 from rallypoint.wire import codec
 from rallypoint.wire.messages import AgentState, Assignment, Continue, Refusal, Regroup, Reply, Stop, WorkerReport
 from rallypoint.wire.status import JobState, JobStatus, Outcome, Verdict
@@ -239,3 +240,17 @@ async def test_a_verdict_from_outside_ends_the_attempt() -> None:
     assert sink.last is not None
     assert (sink.last.state, sink.last.verdict) == (JobState.FAILED, orphaned)
     assert ("orphaned", "nobody is there") in [(event.kind, event.detail) for event in sink.last.events]
+
+
+@pytest.mark.may_block("it opens and locks a folder")
+async def test_what_is_told_is_compared_and_replaced_in_one_step(tmp_path: Path) -> None:
+    """While another coordinator writes, nobody else does: it is told that it does not work now, and tries again."""
+    path = tmp_path / "status.json"
+    status = rendezvous.status(new_state(ONE, now=0.0), 0.0)
+    other = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    with pytest.raises(BlockingIOError):
+        await FileSink(path).publish(status)
+    os.close(other)
+    await FileSink(path).publish(status)
+    assert await asyncio.to_thread(read_status, path) == status

@@ -295,6 +295,8 @@ def _remove(world: World, key: Key, *, force: bool) -> World:
         return world
     if force:
         return end(world, key, 137)
+    if proc.phase == "orphan":
+        return world  # nobody is there to pass it on
     return _with(world, procs=put(world.procs, key, dataclasses.replace(proc, asked=True)))
 
 
@@ -477,29 +479,30 @@ def _tell(world: World, name: Key, key: Key, reply: Reply) -> World:
 
 
 def _faults(world: World) -> Iterator[tuple[Move, World]]:
-    left = world.left
-    if left.kills > 0:
-        for key, proc in world.procs:
-            if proc.phase in RUNS:
-                yield ("is killed", key), end(_spend(world, "kills"), key, None)
-    if left.shims > 0:
-        for key, proc in world.procs:
-            if proc.phase == "alive":
-                yield ("loses its shim", key), _with(_spend(world, "shims"), procs=put(world.procs, key, Proc(phase="orphan")))
+    for key, proc in world.procs:
+        if world.left.kills > 0 and proc.phase in RUNS:
+            yield ("is killed", key), end(_spend(world, "kills"), key, None)
+        if world.left.shims > 0 and proc.phase == "alive":
+            orphaned = put(world.procs, key, Proc(phase="orphan"))
+            yield ("loses its shim", key), _with(_spend(world, "shims"), procs=orphaned)
     for key, agent in world.agents:
-        if left.cuts > 0 and not agent.cut:
-            yield ("is cut off", key), _cut(_spend(world, "cuts"), key, cut=True)
-        if agent.cut:
-            yield ("is reached again", key), _cut(world, key, cut=False)
-        if agent.node.phase is Phase.RUNNING:
-            done = decide.WorkersEnded(ranks=frozenset({0}))
-            yield ("workers end well", key), _agent_event(world, key, done)
-            if left.worker_faults > 0:
-                failed = decide.WorkersEnded(
-                    ranks=frozenset({0}), failures=(Culprit(node=key[1], rank=0, local_rank=0, exit_code=1),)
-                )
-                yield ("a worker fails", key), _agent_event(_spend(world, "worker_faults"), key, failed)
+        yield from _agent_faults(world, key, agent)
     yield from _wishes(world)
+
+
+def _agent_faults(world: World, key: Key, agent: Agent) -> Iterator[tuple[Move, World]]:
+    if agent.cut:
+        yield ("is reached again", key), _cut(world, key, cut=False)
+    elif world.left.cuts > 0:
+        yield ("is cut off", key), _cut(_spend(world, "cuts"), key, cut=True)
+    if agent.node.phase is not Phase.RUNNING:
+        return
+    ranks = frozenset({0})
+    yield ("workers end well", key), _agent_event(world, key, decide.WorkersEnded(ranks=ranks))
+    if world.left.worker_faults > 0:
+        culprit = Culprit(node=key[1], rank=0, local_rank=0, exit_code=1)
+        failed = decide.WorkersEnded(ranks=ranks, failures=(culprit,))
+        yield ("a worker fails", key), _agent_event(_spend(world, "worker_faults"), key, failed)
 
 
 def _cut(world: World, key: Key, *, cut: bool) -> World:

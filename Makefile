@@ -4,11 +4,12 @@ PYTHON ?= python3
 PIP_INDEX ?=
 TORCH_INDEX ?=
 BENCH ?= recovery
+KILLS ?= 200
 
 VENV_PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench docs environment clean
+.PHONY: help demo test lint bench soak docs environment clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,7 +18,8 @@ help:  ## show this list
 	@echo "    PYTHON       the interpreter for .venv, 3.10 or newer (python3)"
 	@echo "    PIP_INDEX    the package index to use instead of pip's own"
 	@echo "    TORCH_INDEX  one more index, for example one with CPU wheels of torch (the plain one brings CUDA)"
-	@echo "    BENCH        the benchmark that make bench runs (recovery)"
+	@echo "    BENCH        the benchmark that make bench runs (recovery, reconcile)"
+	@echo "    KILLS        how many processes make soak kills (200)"
 
 demo: environment  ## train a network through a kill, in an Airflow DAG on this machine
 	@$(VENV_PYTHON) -m dags_examples.demo
@@ -30,6 +32,9 @@ lint: environment  ## ruff, mypy and import-linter alone
 
 bench: environment  ## run the benchmark named by BENCH
 	@$(VENV_PYTHON) -m benchmarks.$(BENCH)
+
+soak: environment  ## kill 200 processes of real jobs at random and see that nothing is lost (minutes)
+	@$(VENV_PYTHON) -m tests.soak --kills $(KILLS)
 
 docs: environment  ## write the reference, the JSON schemas, and what else the docs show of the code
 	@$(VENV_PYTHON) -m rallypoint.job.schema docs/reference

@@ -189,7 +189,7 @@ def _verdict(jobs: Sequence[Soaked]) -> int:
         eventually(lambda job=job: not processes(str(job.home)), timeout=PATIENT, why=f"{job.home}: orphans")  # type: ignore[misc]
         faults = len(record.incidents) + sum(folded.count for folded in record.folded)
         print(
-            f"{job.home.parent.name}: {record.phase.value} in attempt {record.attempt}, {faults} incidents, {len(job.job.record.to_json())} bytes of record"
+            f"{job.home.parent.name}: {record.phase.value} in attempt {record.attempt}, {faults} incidents, {size} bytes of record"
         )
     print(*troubles, f"{len(troubles)} troubles: duplicates, orphans, lost records or wrong phases", sep="\n", flush=True)
     return int(bool(troubles))

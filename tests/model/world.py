@@ -18,7 +18,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from rallypoint.agent import decide, rendezvous
+from rallypoint.agent import decide, peers, rendezvous
 from rallypoint.agent.decide import Node, Phase
 from rallypoint.agent.rendezvous import Settings
 from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveCoordinator, RemoveNode
@@ -562,7 +562,7 @@ def pass_time(world: World, seconds: float) -> World:
         for key, agent in world.agents:  # a living agent says so every few seconds
             if _reaches(world, agent, name) and _agent_name(key) in state.peers and key[0] == name[0]:
                 peer = state.peers[_agent_name(key)]
-                state = rendezvous.with_peer(state, dataclasses.replace(peer, heard_at=world.now, gone_at=None))
+                state = peers.with_peer(state, dataclasses.replace(peer, heard_at=world.now, gone_at=None))
         ticked = rendezvous.tick(state, world.now)
         if ticked != coordinator.state:
             world = _know(world, name, ticked)

@@ -187,11 +187,11 @@ def _verdict(jobs: Sequence[Soaked]) -> int:
             troubles.append(f"{job.home}: the history is not in order")
         troubles += job.duplicates
         eventually(lambda job=job: not processes(str(job.home)), timeout=PATIENT, why=f"{job.home}: orphans")  # type: ignore[misc]
-        faults = len(record.incidents) + sum(folded.count for folded in record.folded)
-        print(
-            f"{job.home.parent.name}: {record.phase.value} in attempt {record.attempt}, {faults} incidents, {size} bytes of record"
-        )
-    print(*troubles, f"{len(troubles)} troubles: duplicates, orphans, lost records or wrong phases", sep="\n", flush=True)
+        faults, size = len(record.incidents) + sum(folded.count for folded in record.folded), len(record.to_json())
+        how = f"{record.phase.value} in attempt {record.attempt}"
+        print(f"{job.home.parent.name}: {how}, {faults} incidents, {size} bytes of record")
+    found = f"{len(troubles)} troubles: duplicates, orphans, lost records or wrong phases"
+    print(*troubles, found, sep="\n", flush=True)
     return int(bool(troubles))
 
 

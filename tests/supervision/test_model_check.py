@@ -1,7 +1,7 @@
 """Two supervisors and two coordinators that stall, crash and wake late, at every interleaving (tests/model).
 
-Never do two attempts live at once, never have two whole worlds workers, never is anything released or forgotten that still runs;
-and whatever happened, once nothing goes wrong any more, the job ends and leaves nothing behind.
+Never do two attempts live at once, never have two whole worlds workers, never is anything released or forgotten that still
+runs; and whatever happened, once nothing goes wrong any more, the job ends and leaves nothing behind.
 """
 
 from __future__ import annotations

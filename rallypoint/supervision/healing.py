@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rallypoint.supervision.actions import Action, RemoveCoordinator, RemoveNode
 from rallypoint.supervision.budget import Budget
@@ -14,7 +14,18 @@ from rallypoint.supervision.observation import NodeSeen, NodeState, Observation
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import JobRecord, Slot
 from rallypoint.supervision.verdicts import judge, node_end
-from rallypoint.wire.incident import FREE, Answer, Cause, Culprit, FaultKind, Incident, IncidentId, Rung, merge_incidents
+from rallypoint.wire.incident import (
+    FREE,
+    Answer,
+    Cause,
+    Culprit,
+    FaultKind,
+    Folded,
+    Incident,
+    IncidentId,
+    Rung,
+    merge_incidents,
+)
 from rallypoint.wire.status import JobState, JobStatus
 
 __all__ = [
@@ -34,7 +45,7 @@ __all__ = [
     "note_uncreatable",
     "replace_coordinator",
     "replace_lost_nodes",
-    "replace_node",
+    "replace_nodes",
     "stray_coordinators",
     "strays",
 ]
@@ -103,9 +114,7 @@ def note_lost_nodes(record: JobRecord, census: Census, policy: Policy) -> JobRec
     record = dataclasses.replace(record, slots=slots, incidents=merge_incidents(record.incidents, fresh))
     if any(incident.cause not in FREE for incident in fresh):
         record = after_fault(record)
-    for incident in fresh:
-        record = record.with_history("node-lost", incident.reason)
-    return record
+    return record.with_history("node-lost", *(incident.reason for incident in fresh))
 
 
 def _id(node: NodeSeen) -> IncidentId:
@@ -217,49 +226,51 @@ def _replaceable(record: JobRecord, policy: Policy) -> tuple[Slot, ...]:
         if incident.id.node in by_node and incident.id.attempt == record.attempt:
             by_node[incident.id.node].append(incident)
 
+    counts: dict[int, list[Folded]] = {s.node: [] for s in lost}
+    for folded in record.folded:
+        if folded.node in counts and folded.attempt == record.attempt:
+            counts[folded.node].append(folded)
+
     def allowed(slot: Slot) -> bool:
-        budget = node_budget(policy, slot.node)
-        return not budget.exceeded(by_node[slot.node], record.attempt, folded=record.folded, clock=record.clock)
+        budget, node = node_budget(policy, slot.node), slot.node
+        return not budget.exceeded(by_node[node], record.attempt, folded=counts[node], clock=record.clock)
 
     return tuple(s for s in lost if allowed(s))
 
 
 def replace_lost_nodes(record: JobRecord, policy: Policy) -> JobRecord:
     """Want the next incarnation of each lost node whose budget allows it and whose pause is over."""
-    for slot in _replaceable(record, policy):
-        if slot.lost_clock is not None and record.clock >= slot.lost_clock + policy.replace_delay:
-            record = replace_node(record, slot)
-    return record
+    lost = ((s, s.lost_clock) for s in _replaceable(record, policy))
+    return replace_nodes(record, [s for s, at in lost if at is not None and record.clock >= at + policy.replace_delay])
 
 
-def replace_node(record: JobRecord, slot: Slot) -> JobRecord:
-    """Want the next incarnation of a slot's node."""
-    fresh = Slot(node=slot.node, incarnation=slot.incarnation + 1, wanted_clock=record.clock)
-    detail = f"node {slot.node}, incarnation {fresh.incarnation}"
-    return record.with_slot(fresh).with_history("node-replaced", detail)
+def replace_nodes(record: JobRecord, slots: Sequence[Slot]) -> JobRecord:
+    """Want the next incarnation of each of these slots' nodes."""
+    if not slots:
+        return record
+    fresh = [Slot(node=s.node, incarnation=s.incarnation + 1, wanted_clock=record.clock) for s in slots]
+    details = (f"node {s.node}, incarnation {s.incarnation}" for s in fresh)
+    return record.with_slot(*fresh).with_history("node-replaced", *details)
 
 
 def note_healed(record: JobRecord, status: JobStatus | None) -> JobRecord:
     """Mark the loss of a node healed once its replacement trains, and that of a coordinator once the next one speaks."""
-    if status is None:
+    open_ = [i for i in record.incidents if i.healed_at is None and i.id.attempt == record.attempt]
+    if status is None or not open_:
         return record
-    healed = tuple(
-        dataclasses.replace(incident, healed_at=record.last_now)
-        for incident in record.incidents
-        if incident.healed_at is None and incident.id.attempt == record.attempt and _is_healed(incident, record, status)
-    )
+    trains = {m.node: m.incarnation for m in status.world} if status.state is JobState.RUNNING else {}
+    wanted = {s.node: s.incarnation for s in record.slots}
+
+    def is_healed(incident: Incident) -> bool:
+        if incident.cause is Cause.COORDINATOR:
+            return status.fence.term > incident.id.sequence
+        if incident.id.node < 0 or incident.id.round != 0:
+            return False
+        incarnation = wanted.get(incident.id.node, 0)
+        return incarnation > incident.id.sequence and trains.get(incident.id.node) == incarnation
+
+    healed = tuple(dataclasses.replace(i, healed_at=record.last_now) for i in open_ if is_healed(i))
     return dataclasses.replace(record, incidents=merge_incidents(record.incidents, healed)) if healed else record
-
-
-def _is_healed(incident: Incident, record: JobRecord, status: JobStatus) -> bool:
-    if incident.cause is Cause.COORDINATOR:
-        return status.fence.term > incident.id.sequence
-    if incident.id.node < 0 or incident.id.round != 0 or status.state is not JobState.RUNNING:
-        return False
-    slot = next((s for s in record.slots if s.node == incident.id.node), None)
-    if slot is None or slot.incarnation <= incident.id.sequence:
-        return False
-    return any((m.node, m.incarnation) == (slot.node, slot.incarnation) for m in status.world)
 
 
 def irreplaceable(record: JobRecord, policy: Policy) -> tuple[Slot, ...]:

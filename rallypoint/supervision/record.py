@@ -233,14 +233,15 @@ class JobRecord:
             self = self.with_condition(ConditionType.UNHEALTHY, reason, value=False)  # noqa: PLW0642  a fresh start
         return self.with_condition(ConditionType.UNHEALTHY, reason, value=True)
 
-    def with_history(self, kind: str, detail: str) -> JobRecord:
-        """Return the record with one more line of history at its own `last_now`."""
-        line = Event(at=self.last_now, kind=kind, detail=detail)
-        return dataclasses.replace(self, history=(*self.history, line)[-HISTORY_LIMIT:])
+    def with_history(self, kind: str, *details: str) -> JobRecord:
+        """Return the record with more lines of history at its own `last_now`."""
+        lines = tuple(Event(at=self.last_now, kind=kind, detail=detail) for detail in details)
+        return dataclasses.replace(self, history=(*self.history, *lines)[-HISTORY_LIMIT:])
 
-    def with_slot(self, slot: Slot) -> JobRecord:
-        """Return the record with one slot replaced."""
-        return dataclasses.replace(self, slots=tuple(slot if s.node == slot.node else s for s in self.slots))
+    def with_slot(self, *slots: Slot) -> JobRecord:
+        """Return the record with slots replaced."""
+        fresh = {slot.node: slot for slot in slots}
+        return dataclasses.replace(self, slots=tuple(fresh.get(s.node, s) for s in self.slots))
 
     def restarted(self, *, owner: str, now: float) -> JobRecord:
         """Return the record of a finished job that starts again for a new owner, with a fresh budget and all its memory."""

@@ -120,9 +120,8 @@ def _replaced(turn: Turn, decision: Decision) -> JobRecord:
     record = charged(turn.record, turn.policy) if decision.charge else turn.record
     flagged = {n.node: n for n in turn.census.flagged}
     record = healing.evacuate(record, (flagged[node] for node in decision.nodes if node in flagged))
-    for slot in record.slots:
-        if slot.node in decision.nodes and slot.lost_clock is not None:
-            record = healing.replace_node(record, slot)
+    lost = [slot for slot in record.slots if slot.node in decision.nodes and slot.lost_clock is not None]
+    record = healing.replace_nodes(record, lost)
     if not decision.charge:
         record = _free(record, decision)
     return record.with_history("pods-rescheduled", decision.reason)

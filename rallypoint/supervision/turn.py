@@ -43,7 +43,8 @@ class Turn:
 
     def with_record(self, record: JobRecord) -> Turn:
         """Return the same turn with another record."""
-        return dataclasses.replace(self, record=record)
+        # Most checks leave the record as it is, and there are ten of them in every turn.
+        return self if record is self.record else dataclasses.replace(self, record=record)
 
     @property
     def suspend(self) -> bool:

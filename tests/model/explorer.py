@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rallypoint.agent.decide import Phase
+from rallypoint.wire.status import JobState
 from tests.model.world import RUNS, Limits, Move, World, moves, over, pass_time
 
 #: What happens less often on a random way than anything else: otherwise it has all gone wrong before it has begun.
@@ -184,8 +185,13 @@ def _is_calm(move: Move, world: World) -> bool:
         return False
     if move[0] != "workers end well":
         return True
-    # Training ends when everybody has come to it.
-    return all(agent.node.phase in (Phase.RUNNING, Phase.DONE) for _, agent in world.agents)
+    # Training ends when everybody of the world has come to it; who waits for a place in it does not matter.
+    status = world.status
+    if status is None or status.state is not JobState.RUNNING:
+        return False
+    names = {(status.fence.attempt, member.node, member.incarnation) for member in status.world}
+    agents = [agent.node for key, agent in world.agents if key in names]
+    return all(node.round == status.fence.round and node.phase in (Phase.RUNNING, Phase.DONE) for node in agents)
 
 
 def follow(world: World, *script: str) -> World:

@@ -15,27 +15,21 @@ A state is a frozen value, so that states can be told apart and remembered; `mov
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from rallypoint.agent import decide, peers, rendezvous
 from rallypoint.agent.decide import Node, Phase
-from rallypoint.agent.rendezvous import Settings
 from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveCoordinator, RemoveNode
 from rallypoint.supervision.observation import NodeSeen, NodeState, Observation
-from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.reconcile import reconcile
-from rallypoint.supervision.record import JobRecord
 from rallypoint.supervision.record import Phase as JobPhase
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.incident import Culprit
 from rallypoint.wire.messages import AgentReport, Reply
-from rallypoint.wire.status import JobState, JobStatus
+from rallypoint.wire.status import JobStatus
+from tests.model.state import Agent, Coordinator, Key, Limits, Proc, Supervisor, World, changed, new_world, put, spend
 
-__all__ = ["RUNS", "Limits", "Move", "World", "moves", "new_world"]
-
-#: (attempt, slot or -1, incarnation or term)
-Key = tuple[int, int, int]
+__all__ = ["RUNS", "Limits", "Move", "World", "moves", "new_world", "over", "pass_time"]
 
 #: What happens, and to whom.
 Move = tuple[str, object]
@@ -47,124 +41,6 @@ A_MOMENT, A_LEASE = 2.0, 20.0
 RUNS = ("alive", "orphan")
 
 _STARTING = (JobPhase.RESUMING, JobPhase.RUNNING)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """How much may go wrong in one run; each is counted down. `split`: supervisors and coordinators are cut into steps."""
-
-    supervisors: int = 2
-    split_supervisors: bool = True
-    split_coordinators: bool = True
-    crashes: int = 1
-    kills: int = 1
-    shims: int = 0
-    cuts: int = 0
-    losses: int = 0
-    worker_faults: int = 0
-    leases: int = 1
-    moments: int = 2
-    jumps: int = 0
-    deletions: int = 0
-    suspensions: int = 0
-
-
-@dataclass(frozen=True)
-class Proc:
-    """A node or coordinator as a process: `shown`, `alive`, an `orphan` or `gone`; `asked` to end.
-
-    An orphan has lost its shim: it runs on, but all that is seen of it is that it is lost, and that something is left.
-    """
-
-    phase: str = "shown"
-    asked: bool = False
-    code: int | None = None
-
-
-@dataclass(frozen=True)
-class Supervisor:
-    """What a supervising process knows between two steps; all of it is lost in a crash."""
-
-    loaded: JobRecord | None = None
-    version: int = 0
-    now: float = 0.0
-    seen: Observation | None = None
-    acting: tuple[Action, ...] = ()
-    record: JobRecord | None = None
-    over: bool = False
-
-
-@dataclass(frozen=True)
-class Agent:
-    """A node agent: the real state machine, whom it talks to, and since when it has heard nobody."""
-
-    node: Node
-    heard: float
-    newest: int = 0
-    cut: bool = False
-
-
-@dataclass(frozen=True)
-class Coordinator:
-    """A coordinator: the real core, and whether what it knows is published."""
-
-    state: rendezvous.State
-    durable: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class World:
-    """Everything there is. `policy`, `settings` and `fence_timeout` are the same in all states of one run."""
-
-    policy: Policy
-    settings: Settings
-    fence_timeout: float
-    left: Limits
-    now: float = 0.0
-    wall: float = 0.0
-    record: JobRecord | None = None
-    version: int = 0
-    status: JobStatus | None = None
-    endpoint: tuple[int, int] = (0, 0)
-    procs: tuple[tuple[Key, Proc], ...] = ()
-    agents: tuple[tuple[Key, Agent], ...] = ()
-    coordinators: tuple[tuple[Key, Coordinator], ...] = ()
-    supervisors: tuple[Supervisor, ...] = ()
-
-    def proc(self, key: Key) -> Proc | None:
-        """Return a process, or None if it never was."""
-        return dict(self.procs).get(key)
-
-    def workers(self) -> Mapping[Key, Agent]:
-        """Return the agents whose workers run, or are still being stopped."""
-        return {k: a for k, a in self.agents if a.node.alive}
-
-
-def new_world(policy: Policy, settings: Settings, limits: Limits, *, fence_timeout: float = 60.0) -> World:
-    """Return a job that was just submitted, and its supervisors before their first turn."""
-    record = JobRecord.new(name="digits", uid="u1", digest="d1", owner="cli", now=0.0)
-    supervisors = tuple(Supervisor() for _ in range(limits.supervisors))
-    return World(
-        policy=policy, settings=settings, fence_timeout=fence_timeout, left=limits, record=record, supervisors=supervisors
-    )
-
-
-def put(pairs: tuple[tuple[Key, object], ...], key: Key, value: object) -> tuple[tuple[Key, object], ...]:
-    """Return sorted pairs with one replaced, added, or (value None) removed."""
-    found = dict(pairs)
-    if value is None:
-        found.pop(key, None)
-    else:
-        found[key] = value
-    return tuple(sorted(found.items(), key=lambda pair: pair[0]))
-
-
-def _with(world: World, **changes: object) -> World:
-    return dataclasses.replace(world, **changes)  # type: ignore[arg-type]
-
-
-def _spend(world: World, name: str) -> World:
-    return _with(world, left=dataclasses.replace(world.left, **{name: getattr(world.left, name) - 1}))
 
 
 # --- What can happen -------------------------------------------------------------------------------------------------------
@@ -189,12 +65,12 @@ def _supervisor_moves(world: World) -> Iterator[tuple[Move, World]]:
             yield (f"supervisor {index} {step}", ""), after
         busy = supervisor.loaded is not None or supervisor.acting
         if busy and world.left.crashes > 0:
-            yield (f"supervisor {index} crashes", ""), _set(_spend(world, "crashes"), index, Supervisor())
+            yield (f"supervisor {index} crashes", ""), _set(spend(world, "crashes"), index, Supervisor())
 
 
 def _set(world: World, index: int, supervisor: Supervisor) -> World:
     supervisors = (*world.supervisors[:index], supervisor, *world.supervisors[index + 1 :])
-    return _with(world, supervisors=supervisors)
+    return changed(world, supervisors=supervisors)
 
 
 def _step(world: World, index: int, me: Supervisor) -> tuple[str, World | None]:
@@ -261,14 +137,14 @@ def _save(world: World, index: int, me: Supervisor) -> World:
     if not idle:
         if world.version != me.version or world.record is None:
             return _set(world, index, Supervisor())  # somebody was faster: load again
-        world = _with(world, record=new, version=world.version + 1)
+        world = changed(world, record=new, version=world.version + 1)
     return _set(world, index, Supervisor(acting=decision.actions))
 
 
 def act(world: World, action: Action) -> World:
     """Do what the local backend does."""
     if isinstance(action, Purge):
-        return _with(world, record=None, version=world.version + 1)
+        return changed(world, record=None, version=world.version + 1)
     if isinstance(action, (RemoveNode, RemoveCoordinator)):
         last = (action.node, action.incarnation) if isinstance(action, RemoveNode) else (-1, action.term)
         return _remove(world, (action.attempt, *last), force=action.force)
@@ -276,7 +152,7 @@ def act(world: World, action: Action) -> World:
         return world  # "job was deleted"
     last = (action.node, action.incarnation) if isinstance(action, CreateNode) else (-1, _term(action))
     key = (_attempt(action), *last)
-    return world if world.proc(key) else _with(world, procs=put(world.procs, key, Proc()))
+    return world if world.proc(key) else changed(world, procs=put(world.procs, key, Proc()))
 
 
 def _term(action: Action) -> int:
@@ -297,13 +173,13 @@ def _remove(world: World, key: Key, *, force: bool) -> World:
         return end(world, key, 137)
     if proc.phase == "orphan":
         return world  # nobody is there to pass it on
-    return _with(world, procs=put(world.procs, key, dataclasses.replace(proc, asked=True)))
+    return changed(world, procs=put(world.procs, key, dataclasses.replace(proc, asked=True)))
 
 
 def end(world: World, key: Key, code: int | None) -> World:
     """Let a process end, and all that it is with it; whoever talked to it notices."""
     procs = put(world.procs, key, Proc(phase="gone", code=code))
-    world = _with(world, procs=procs, agents=put(world.agents, key, None), coordinators=put(world.coordinators, key, None))
+    world = changed(world, procs=procs, agents=put(world.agents, key, None), coordinators=put(world.coordinators, key, None))
     for name, coordinator in world.coordinators:
         state = rendezvous.disconnected(coordinator.state, _agent_name(key), world.now)
         if state != coordinator.state:
@@ -333,10 +209,10 @@ def _start(world: World, key: Key) -> World:
         return end(world, key, None)
     proc = world.proc(key)
     assert proc is not None
-    world = _with(world, procs=put(world.procs, key, dataclasses.replace(proc, phase="alive")))
+    world = changed(world, procs=put(world.procs, key, dataclasses.replace(proc, phase="alive")))
     if key[1] < 0:
         return _start_coordinator(world, key)
-    return _with(world, agents=put(world.agents, key, Agent(node=Node(local_world_size=1), heard=world.now)))
+    return changed(world, agents=put(world.agents, key, Agent(node=Node(local_world_size=1), heard=world.now)))
 
 
 def _start_coordinator(world: World, key: Key) -> World:
@@ -346,8 +222,8 @@ def _start_coordinator(world: World, key: Key) -> World:
         return end(world, key, int(Exit.STALE))
     state = rendezvous.new(world.settings, job="digits", uid="u1", attempt=attempt, term=term, now=world.now, previous=previous)
     # The first status is published before anybody can find it.
-    world = _with(world, status=rendezvous.status(state, world.now), endpoint=(attempt, term))
-    return _with(world, coordinators=put(world.coordinators, key, Coordinator(state=state)))
+    world = changed(world, status=rendezvous.status(state, world.now), endpoint=(attempt, term))
+    return changed(world, coordinators=put(world.coordinators, key, Coordinator(state=state)))
 
 
 def _published(status: JobStatus | None) -> tuple[int, int]:
@@ -369,7 +245,7 @@ def _agent_event(world: World, key: Key, event: decide.Event) -> World:
         node, _ = decide.step(node, decide.WorkersGone())
     if node.phase is Phase.ENDED:
         return end(world, key, node.code)
-    return _with(world, agents=put(world.agents, key, dataclasses.replace(agent, node=node)))
+    return changed(world, agents=put(world.agents, key, dataclasses.replace(agent, node=node)))
 
 
 # --- Talk ------------------------------------------------------------------------------------------------------------------
@@ -434,7 +310,7 @@ def _deliver(world: World, key: Key, name: Key, report: AgentReport) -> World:
 
 def _know(world: World, name: Key, state: rendezvous.State) -> World:
     """Let a coordinator know something; where its steps are not split it publishes and answers at once."""
-    world = _with(world, coordinators=put(world.coordinators, name, Coordinator(state=state, durable=False)))
+    world = changed(world, coordinators=put(world.coordinators, name, Coordinator(state=state, durable=False)))
     return world if world.left.split_coordinators else _publish(world, name)
 
 
@@ -444,7 +320,7 @@ def _publish(world: World, name: Key) -> World:
         return end(world, name, int(Exit.STALE))
     durable = dataclasses.replace(coordinator, durable=True)
     status = rendezvous.status(coordinator.state, 0.0)
-    return _with(world, status=status, coordinators=put(world.coordinators, name, durable))
+    return changed(world, status=status, coordinators=put(world.coordinators, name, durable))
 
 
 def _answers(world: World, name: Key, coordinator: Coordinator) -> Iterator[tuple[Move, World]]:
@@ -458,21 +334,21 @@ def _answers(world: World, name: Key, coordinator: Coordinator) -> Iterator[tupl
             if after != world:
                 yield ("answers", (name, key, type(reply).__name__)), after
             if told != world and world.left.losses > 0:
-                yield ("answers in vain", (name, key, type(reply).__name__)), _spend(told, "losses")
+                yield ("answers in vain", (name, key, type(reply).__name__)), spend(told, "losses")
     if rendezvous.dismissed(coordinator.state):
         yield ("ends", name), end(world, name, 0)
 
 
 def _hear(world: World, key: Key, name: Key, event: decide.Answered) -> World:
     agent = dataclasses.replace(dict(world.agents)[key], heard=world.now, newest=name[2])
-    world = _with(world, agents=put(world.agents, key, agent))
+    world = changed(world, agents=put(world.agents, key, agent))
     return _agent_event(world, key, event)
 
 
 def _tell(world: World, name: Key, key: Key, reply: Reply) -> World:
     coordinator = dict(world.coordinators)[name]
     state = rendezvous.told(coordinator.state, _agent_name(key), reply)
-    return _with(world, coordinators=put(world.coordinators, name, dataclasses.replace(coordinator, state=state)))
+    return changed(world, coordinators=put(world.coordinators, name, dataclasses.replace(coordinator, state=state)))
 
 
 # --- What goes wrong -------------------------------------------------------------------------------------------------------
@@ -481,10 +357,10 @@ def _tell(world: World, name: Key, key: Key, reply: Reply) -> World:
 def _faults(world: World) -> Iterator[tuple[Move, World]]:
     for key, proc in world.procs:
         if world.left.kills > 0 and proc.phase in RUNS:
-            yield ("is killed", key), end(_spend(world, "kills"), key, None)
+            yield ("is killed", key), end(spend(world, "kills"), key, None)
         if world.left.shims > 0 and proc.phase == "alive":
             orphaned = put(world.procs, key, Proc(phase="orphan"))
-            yield ("loses its shim", key), _with(_spend(world, "shims"), procs=orphaned)
+            yield ("loses its shim", key), changed(spend(world, "shims"), procs=orphaned)
     for key, agent in world.agents:
         yield from _agent_faults(world, key, agent)
     yield from _wishes(world)
@@ -494,7 +370,7 @@ def _agent_faults(world: World, key: Key, agent: Agent) -> Iterator[tuple[Move, 
     if agent.cut:
         yield ("is reached again", key), _cut(world, key, cut=False)
     elif world.left.cuts > 0:
-        yield ("is cut off", key), _cut(_spend(world, "cuts"), key, cut=True)
+        yield ("is cut off", key), _cut(spend(world, "cuts"), key, cut=True)
     if agent.node.phase is not Phase.RUNNING:
         return
     ranks = frozenset({0})
@@ -502,12 +378,12 @@ def _agent_faults(world: World, key: Key, agent: Agent) -> Iterator[tuple[Move, 
     if world.left.worker_faults > 0:
         culprit = Culprit(node=key[1], rank=0, local_rank=0, exit_code=1)
         failed = decide.WorkersEnded(ranks=ranks, failures=(culprit,))
-        yield ("a worker fails", key), _agent_event(_spend(world, "worker_faults"), key, failed)
+        yield ("a worker fails", key), _agent_event(spend(world, "worker_faults"), key, failed)
 
 
 def _cut(world: World, key: Key, *, cut: bool) -> World:
     agent = dataclasses.replace(dict(world.agents)[key], cut=cut)
-    world = _with(world, agents=put(world.agents, key, agent))
+    world = changed(world, agents=put(world.agents, key, agent))
     if cut:
         for name, coordinator in world.coordinators:
             state = rendezvous.disconnected(coordinator.state, _agent_name(key), world.now)
@@ -518,17 +394,18 @@ def _cut(world: World, key: Key, *, cut: bool) -> World:
 
 def _wishes(world: World) -> Iterator[tuple[Move, World]]:
     """What a person may change in the record at any time, by compare-and-swap."""
-    record, left = world.record, world.left
+    record = world.record
+    left = world.left
     if record is None or record.deletion:
         return
     if left.deletions > 0:
         changed = dataclasses.replace(record, deletion=True)
-        yield ("is deleted", ""), _with(_spend(world, "deletions"), record=changed, version=world.version + 1)
+        yield ("is deleted", ""), changed(spend(world, "deletions"), record=changed, version=world.version + 1)
     if left.suspensions > 0 or record.suspend:
         changed = dataclasses.replace(record, suspend=not record.suspend)
-        spent = world if record.suspend else _spend(world, "suspensions")
+        spent = world if record.suspend else spend(world, "suspensions")
         word = "is resumed" if record.suspend else "is suspended"
-        yield (word, ""), _with(spent, record=changed, version=world.version + 1)
+        yield (word, ""), changed(spent, record=changed, version=world.version + 1)
 
 
 # --- Time ------------------------------------------------------------------------------------------------------------------
@@ -536,22 +413,22 @@ def _wishes(world: World) -> Iterator[tuple[Move, World]]:
 
 def _time(world: World) -> Iterator[tuple[Move, World]]:
     if world.left.moments > 0:
-        yield ("a moment passes", ""), pass_time(_spend(world, "moments"), A_MOMENT)
+        yield ("a moment passes", ""), pass_time(spend(world, "moments"), A_MOMENT)
     if world.left.leases > 0:
-        yield ("a lease passes", ""), pass_time(_spend(world, "leases"), A_LEASE)
+        yield ("a lease passes", ""), pass_time(spend(world, "leases"), A_LEASE)
     if world.left.jumps > 0:
         # Only supervisors read the wall clock; coordinators and agents have clocks that cannot jump.
         for seconds in (-1000.0, 100_000.0):
-            jumped = _with(_spend(world, "jumps"), wall=world.wall + seconds)
+            jumped = changed(spend(world, "jumps"), wall=world.wall + seconds)
             yield (f"the wall clock jumps by {seconds:g} s", ""), jumped
 
 
 def pass_time(world: World, seconds: float) -> World:
     """Let time pass for everybody: leases are over, and who reached nobody for the fence time-out stops its workers."""
-    world = _with(world, now=world.now + seconds, wall=world.wall + seconds)
+    world = changed(world, now=world.now + seconds, wall=world.wall + seconds)
     for key, agent in world.agents:
         if any(_reaches(world, agent, name) for name, _ in world.coordinators):
-            world = _with(world, agents=put(world.agents, key, dataclasses.replace(agent, heard=world.now)))
+            world = changed(world, agents=put(world.agents, key, dataclasses.replace(agent, heard=world.now)))
         elif world.now - agent.heard >= world.fence_timeout and agent.node.phase is not Phase.ENDING:
             told = decide.Told(code=int(Exit.LOST_CONTACT), reason="no coordinator answered", leaving=False)
             world = _agent_event(world, key, told)
@@ -573,8 +450,3 @@ def over(world: World) -> bool:
     """Return whether the job is over and nobody has anything left to do."""
     released = world.record is None or world.record.released
     return released and all(proc.phase == "gone" for _, proc in world.procs)
-
-
-def trains(world: World) -> bool:
-    """Return whether the world as the coordinator sees it is complete."""
-    return world.status is not None and world.status.state is JobState.RUNNING

@@ -399,13 +399,13 @@ def _wishes(world: World) -> Iterator[tuple[Move, World]]:
     if record is None or record.deletion:
         return
     if left.deletions > 0:
-        changed = dataclasses.replace(record, deletion=True)
-        yield ("is deleted", ""), changed(spend(world, "deletions"), record=changed, version=world.version + 1)
+        wish = dataclasses.replace(record, deletion=True)
+        yield ("is deleted", ""), changed(spend(world, "deletions"), record=wish, version=world.version + 1)
     if left.suspensions > 0 or record.suspend:
-        changed = dataclasses.replace(record, suspend=not record.suspend)
+        wish = dataclasses.replace(record, suspend=not record.suspend)
         spent = world if record.suspend else spend(world, "suspensions")
         word = "is resumed" if record.suspend else "is suspended"
-        yield (word, ""), changed(spent, record=changed, version=world.version + 1)
+        yield (word, ""), changed(spent, record=wish, version=world.version + 1)
 
 
 # --- Time ------------------------------------------------------------------------------------------------------------------

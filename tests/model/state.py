@@ -1,0 +1,139 @@
+"""The values of one state of the modelled world: what exists, who remembers what, and what may still go wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rallypoint.agent import rendezvous
+from rallypoint.agent.decide import Node
+from rallypoint.agent.rendezvous import Settings
+from rallypoint.supervision.actions import Action
+from rallypoint.supervision.observation import Observation
+from rallypoint.supervision.policy import Policy
+from rallypoint.supervision.record import JobRecord
+from rallypoint.wire.status import JobStatus
+
+__all__ = ["Agent", "Coordinator", "Key", "Limits", "Proc", "Supervisor", "World", "changed", "new_world", "put", "spend"]
+
+#: (attempt, slot or -1, incarnation or term)
+Key = tuple[int, int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much may go wrong in one run; each is counted down. `split`: supervisors and coordinators are cut into steps."""
+
+    supervisors: int = 2
+    split_supervisors: bool = True
+    split_coordinators: bool = True
+    crashes: int = 1
+    kills: int = 1
+    shims: int = 0
+    cuts: int = 0
+    losses: int = 0
+    worker_faults: int = 0
+    leases: int = 1
+    moments: int = 2
+    jumps: int = 0
+    deletions: int = 0
+    suspensions: int = 0
+
+
+@dataclass(frozen=True)
+class Proc:
+    """A node or coordinator as a process: `shown`, `alive`, an `orphan` or `gone`; `asked` to end.
+
+    An orphan has lost its shim: it runs on, but all that is seen of it is that it is lost, and that something is left.
+    """
+
+    phase: str = "shown"
+    asked: bool = False
+    code: int | None = None
+
+
+@dataclass(frozen=True)
+class Supervisor:
+    """What a supervising process knows between two steps; all of it is lost in a crash."""
+
+    loaded: JobRecord | None = None
+    version: int = 0
+    now: float = 0.0
+    seen: Observation | None = None
+    acting: tuple[Action, ...] = ()
+    record: JobRecord | None = None
+    over: bool = False
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A node agent: the real state machine, whom it talks to, and since when it has heard nobody."""
+
+    node: Node
+    heard: float
+    newest: int = 0
+    cut: bool = False
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """A coordinator: the real core, and whether what it knows is published."""
+
+    state: rendezvous.State
+    durable: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """Everything there is. `policy`, `settings` and `fence_timeout` are the same in all states of one run."""
+
+    policy: Policy
+    settings: Settings
+    fence_timeout: float
+    left: Limits
+    now: float = 0.0
+    wall: float = 0.0
+    record: JobRecord | None = None
+    version: int = 0
+    status: JobStatus | None = None
+    endpoint: tuple[int, int] = (0, 0)
+    procs: tuple[tuple[Key, Proc], ...] = ()
+    agents: tuple[tuple[Key, Agent], ...] = ()
+    coordinators: tuple[tuple[Key, Coordinator], ...] = ()
+    supervisors: tuple[Supervisor, ...] = ()
+
+    def proc(self, key: Key) -> Proc | None:
+        """Return a process, or None if it never was."""
+        return dict(self.procs).get(key)
+
+    def workers(self) -> Mapping[Key, Agent]:
+        """Return the agents whose workers run, or are still being stopped."""
+        return {k: a for k, a in self.agents if a.node.alive}
+
+
+def new_world(policy: Policy, settings: Settings, limits: Limits, *, fence_timeout: float = 60.0) -> World:
+    """Return a job that was just submitted, and its supervisors before their first turn."""
+    record = JobRecord.new(name="digits", uid="u1", digest="d1", owner="cli", now=0.0)
+    supervisors = tuple(Supervisor() for _ in range(limits.supervisors))
+    return World(
+        policy=policy, settings=settings, fence_timeout=fence_timeout, left=limits, record=record, supervisors=supervisors
+    )
+
+
+def put(pairs: tuple[tuple[Key, object], ...], key: Key, value: object) -> tuple[tuple[Key, object], ...]:
+    """Return sorted pairs with one replaced, added, or (value None) removed."""
+    found = dict(pairs)
+    if value is None:
+        found.pop(key, None)
+    else:
+        found[key] = value
+    return tuple(sorted(found.items(), key=lambda pair: pair[0]))
+
+
+def changed(world: World, **changes: object) -> World:
+    return dataclasses.replace(world, **changes)  # type: ignore[arg-type]
+
+
+def spend(world: World, name: str) -> World:
+    return changed(world, left=dataclasses.replace(world.left, **{name: getattr(world.left, name) - 1}))

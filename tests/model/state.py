@@ -15,7 +15,7 @@ from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.status import JobStatus
 
-__all__ = ["Agent", "Coordinator", "Key", "Limits", "Proc", "Supervisor", "World", "changed", "new_world", "put", "spend"]
+__all__ = ["Agent", "Coordinator", "Key", "Limits", "Proc", "Supervisor", "World", "altered", "new_world", "put", "spend"]
 
 #: (attempt, slot or -1, incarnation or term)
 Key = tuple[int, int, int]
@@ -131,9 +131,9 @@ def put(pairs: tuple[tuple[Key, object], ...], key: Key, value: object) -> tuple
     return tuple(sorted(found.items(), key=lambda pair: pair[0]))
 
 
-def changed(world: World, **changes: object) -> World:
+def altered(world: World, **changes: object) -> World:
     return dataclasses.replace(world, **changes)  # type: ignore[arg-type]
 
 
 def spend(world: World, name: str) -> World:
-    return changed(world, left=dataclasses.replace(world.left, **{name: getattr(world.left, name) - 1}))
+    return altered(world, left=dataclasses.replace(world.left, **{name: getattr(world.left, name) - 1}))

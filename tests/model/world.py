@@ -27,7 +27,7 @@ from rallypoint.wire.exits import Exit
 from rallypoint.wire.incident import Culprit
 from rallypoint.wire.messages import AgentReport, Reply
 from rallypoint.wire.status import JobStatus
-from tests.model.state import Agent, Coordinator, Key, Limits, Proc, Supervisor, World, changed, new_world, put, spend
+from tests.model.state import Agent, Coordinator, Key, Limits, Proc, Supervisor, World, altered, new_world, put, spend
 
 __all__ = ["RUNS", "Limits", "Move", "World", "moves", "new_world", "over", "pass_time"]
 
@@ -70,7 +70,7 @@ def _supervisor_moves(world: World) -> Iterator[tuple[Move, World]]:
 
 def _set(world: World, index: int, supervisor: Supervisor) -> World:
     supervisors = (*world.supervisors[:index], supervisor, *world.supervisors[index + 1 :])
-    return changed(world, supervisors=supervisors)
+    return altered(world, supervisors=supervisors)
 
 
 def _step(world: World, index: int, me: Supervisor) -> tuple[str, World | None]:
@@ -137,14 +137,14 @@ def _save(world: World, index: int, me: Supervisor) -> World:
     if not idle:
         if world.version != me.version or world.record is None:
             return _set(world, index, Supervisor())  # somebody was faster: load again
-        world = changed(world, record=new, version=world.version + 1)
+        world = altered(world, record=new, version=world.version + 1)
     return _set(world, index, Supervisor(acting=decision.actions))
 
 
 def act(world: World, action: Action) -> World:
     """Do what the local backend does."""
     if isinstance(action, Purge):
-        return changed(world, record=None, version=world.version + 1)
+        return altered(world, record=None, version=world.version + 1)
     if isinstance(action, (RemoveNode, RemoveCoordinator)):
         last = (action.node, action.incarnation) if isinstance(action, RemoveNode) else (-1, action.term)
         return _remove(world, (action.attempt, *last), force=action.force)
@@ -152,7 +152,7 @@ def act(world: World, action: Action) -> World:
         return world  # "job was deleted"
     last = (action.node, action.incarnation) if isinstance(action, CreateNode) else (-1, _term(action))
     key = (_attempt(action), *last)
-    return world if world.proc(key) else changed(world, procs=put(world.procs, key, Proc()))
+    return world if world.proc(key) else altered(world, procs=put(world.procs, key, Proc()))
 
 
 def _term(action: Action) -> int:
@@ -173,13 +173,13 @@ def _remove(world: World, key: Key, *, force: bool) -> World:
         return end(world, key, 137)
     if proc.phase == "orphan":
         return world  # nobody is there to pass it on
-    return changed(world, procs=put(world.procs, key, dataclasses.replace(proc, asked=True)))
+    return altered(world, procs=put(world.procs, key, dataclasses.replace(proc, asked=True)))
 
 
 def end(world: World, key: Key, code: int | None) -> World:
     """Let a process end, and all that it is with it; whoever talked to it notices."""
     procs = put(world.procs, key, Proc(phase="gone", code=code))
-    world = changed(world, procs=procs, agents=put(world.agents, key, None), coordinators=put(world.coordinators, key, None))
+    world = altered(world, procs=procs, agents=put(world.agents, key, None), coordinators=put(world.coordinators, key, None))
     for name, coordinator in world.coordinators:
         state = rendezvous.disconnected(coordinator.state, _agent_name(key), world.now)
         if state != coordinator.state:
@@ -209,10 +209,10 @@ def _start(world: World, key: Key) -> World:
         return end(world, key, None)
     proc = world.proc(key)
     assert proc is not None
-    world = changed(world, procs=put(world.procs, key, dataclasses.replace(proc, phase="alive")))
+    world = altered(world, procs=put(world.procs, key, dataclasses.replace(proc, phase="alive")))
     if key[1] < 0:
         return _start_coordinator(world, key)
-    return changed(world, agents=put(world.agents, key, Agent(node=Node(local_world_size=1), heard=world.now)))
+    return altered(world, agents=put(world.agents, key, Agent(node=Node(local_world_size=1), heard=world.now)))
 
 
 def _start_coordinator(world: World, key: Key) -> World:
@@ -222,8 +222,8 @@ def _start_coordinator(world: World, key: Key) -> World:
         return end(world, key, int(Exit.STALE))
     state = rendezvous.new(world.settings, job="digits", uid="u1", attempt=attempt, term=term, now=world.now, previous=previous)
     # The first status is published before anybody can find it.
-    world = changed(world, status=rendezvous.status(state, world.now), endpoint=(attempt, term))
-    return changed(world, coordinators=put(world.coordinators, key, Coordinator(state=state)))
+    world = altered(world, status=rendezvous.status(state, world.now), endpoint=(attempt, term))
+    return altered(world, coordinators=put(world.coordinators, key, Coordinator(state=state)))
 
 
 def _published(status: JobStatus | None) -> tuple[int, int]:
@@ -245,7 +245,7 @@ def _agent_event(world: World, key: Key, event: decide.Event) -> World:
         node, _ = decide.step(node, decide.WorkersGone())
     if node.phase is Phase.ENDED:
         return end(world, key, node.code)
-    return changed(world, agents=put(world.agents, key, dataclasses.replace(agent, node=node)))
+    return altered(world, agents=put(world.agents, key, dataclasses.replace(agent, node=node)))
 
 
 # --- Talk ------------------------------------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ def _deliver(world: World, key: Key, name: Key, report: AgentReport) -> World:
 
 def _know(world: World, name: Key, state: rendezvous.State) -> World:
     """Let a coordinator know something; where its steps are not split it publishes and answers at once."""
-    world = changed(world, coordinators=put(world.coordinators, name, Coordinator(state=state, durable=False)))
+    world = altered(world, coordinators=put(world.coordinators, name, Coordinator(state=state, durable=False)))
     return world if world.left.split_coordinators else _publish(world, name)
 
 
@@ -320,7 +320,7 @@ def _publish(world: World, name: Key) -> World:
         return end(world, name, int(Exit.STALE))
     durable = dataclasses.replace(coordinator, durable=True)
     status = rendezvous.status(coordinator.state, 0.0)
-    return changed(world, status=status, coordinators=put(world.coordinators, name, durable))
+    return altered(world, status=status, coordinators=put(world.coordinators, name, durable))
 
 
 def _answers(world: World, name: Key, coordinator: Coordinator) -> Iterator[tuple[Move, World]]:
@@ -341,14 +341,14 @@ def _answers(world: World, name: Key, coordinator: Coordinator) -> Iterator[tupl
 
 def _hear(world: World, key: Key, name: Key, event: decide.Answered) -> World:
     agent = dataclasses.replace(dict(world.agents)[key], heard=world.now, newest=name[2])
-    world = changed(world, agents=put(world.agents, key, agent))
+    world = altered(world, agents=put(world.agents, key, agent))
     return _agent_event(world, key, event)
 
 
 def _tell(world: World, name: Key, key: Key, reply: Reply) -> World:
     coordinator = dict(world.coordinators)[name]
     state = rendezvous.told(coordinator.state, _agent_name(key), reply)
-    return changed(world, coordinators=put(world.coordinators, name, dataclasses.replace(coordinator, state=state)))
+    return altered(world, coordinators=put(world.coordinators, name, dataclasses.replace(coordinator, state=state)))
 
 
 # --- What goes wrong -------------------------------------------------------------------------------------------------------
@@ -360,7 +360,7 @@ def _faults(world: World) -> Iterator[tuple[Move, World]]:
             yield ("is killed", key), end(spend(world, "kills"), key, None)
         if world.left.shims > 0 and proc.phase == "alive":
             orphaned = put(world.procs, key, Proc(phase="orphan"))
-            yield ("loses its shim", key), changed(spend(world, "shims"), procs=orphaned)
+            yield ("loses its shim", key), altered(spend(world, "shims"), procs=orphaned)
     for key, agent in world.agents:
         yield from _agent_faults(world, key, agent)
     yield from _wishes(world)
@@ -383,7 +383,7 @@ def _agent_faults(world: World, key: Key, agent: Agent) -> Iterator[tuple[Move, 
 
 def _cut(world: World, key: Key, *, cut: bool) -> World:
     agent = dataclasses.replace(dict(world.agents)[key], cut=cut)
-    world = changed(world, agents=put(world.agents, key, agent))
+    world = altered(world, agents=put(world.agents, key, agent))
     if cut:
         for name, coordinator in world.coordinators:
             state = rendezvous.disconnected(coordinator.state, _agent_name(key), world.now)
@@ -400,12 +400,12 @@ def _wishes(world: World) -> Iterator[tuple[Move, World]]:
         return
     if left.deletions > 0:
         wish = dataclasses.replace(record, deletion=True)
-        yield ("is deleted", ""), changed(spend(world, "deletions"), record=wish, version=world.version + 1)
+        yield ("is deleted", ""), altered(spend(world, "deletions"), record=wish, version=world.version + 1)
     if left.suspensions > 0 or record.suspend:
         wish = dataclasses.replace(record, suspend=not record.suspend)
         spent = world if record.suspend else spend(world, "suspensions")
         word = "is resumed" if record.suspend else "is suspended"
-        yield (word, ""), changed(spent, record=wish, version=world.version + 1)
+        yield (word, ""), altered(spent, record=wish, version=world.version + 1)
 
 
 # --- Time ------------------------------------------------------------------------------------------------------------------
@@ -419,16 +419,16 @@ def _time(world: World) -> Iterator[tuple[Move, World]]:
     if world.left.jumps > 0:
         # Only supervisors read the wall clock; coordinators and agents have clocks that cannot jump.
         for seconds in (-1000.0, 100_000.0):
-            jumped = changed(spend(world, "jumps"), wall=world.wall + seconds)
+            jumped = altered(spend(world, "jumps"), wall=world.wall + seconds)
             yield (f"the wall clock jumps by {seconds:g} s", ""), jumped
 
 
 def pass_time(world: World, seconds: float) -> World:
     """Let time pass for everybody: leases are over, and who reached nobody for the fence time-out stops its workers."""
-    world = changed(world, now=world.now + seconds, wall=world.wall + seconds)
+    world = altered(world, now=world.now + seconds, wall=world.wall + seconds)
     for key, agent in world.agents:
         if any(_reaches(world, agent, name) for name, _ in world.coordinators):
-            world = changed(world, agents=put(world.agents, key, dataclasses.replace(agent, heard=world.now)))
+            world = altered(world, agents=put(world.agents, key, dataclasses.replace(agent, heard=world.now)))
         elif world.now - agent.heard >= world.fence_timeout and agent.node.phase is not Phase.ENDING:
             told = decide.Told(code=int(Exit.LOST_CONTACT), reason="no coordinator answered", leaving=False)
             world = _agent_event(world, key, told)

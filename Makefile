@@ -5,6 +5,8 @@ PIP_INDEX ?=
 TORCH_INDEX ?=
 BENCH ?= recovery
 KILLS ?= 200
+SEED ?=
+KILLS ?= 200
 
 VENV_PYTHON := .venv/bin/python
 

@@ -1,198 +1,125 @@
-"""Kill at random, on real processes, and see that nothing is lost: `make soak`.
+"""Kill whatever can be killed, at random, hundreds of times, and see that nothing is twice, lost, or left behind.
 
-Some small jobs train on the local backend, each under a detached supervisor. Again and again one process of one of them gets a
-SIGKILL: a supervisor (another is started in its place), a coordinator, an agent or a worker. In half of the cases the next kill
-does not wait until the job trains again. At last the jobs are told to finish. What must be so then, and is counted:
-
-- duplicates: never did a slot have two live agents for a second, or a job two live coordinators of one term;
-- orphans: no process of any job is left;
-- lost records: each record can be read, and its history is in order;
-- phases: every job has succeeded, because its budgets allow every fault.
+Several small jobs run at once. Of them supervisors, coordinators, agents, shims and workers are killed with SIGKILL;
+supervisors come back after a while, sometimes two of them. A job that is over is followed by another. Afterwards: no rank was
+ever two processes, no record has forgotten anything, every job ended as its budgets and what happened to it say, and nothing
+is left.
 """
 
 from __future__ import annotations
 
 import argparse
-import collections
-import contextlib
-import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections import Counter
 from pathlib import Path
 
 from rallypoint.supervision.record import Phase
-from rallypoint.wire.env import HOME
-from rallypoint.wire.status import JobState
-from tests.live.jobs import Job, Process, processes
+from tests.soak.field import FRAIL, STURDY, SoakJob, complaints, kill, survivors
 from tests.waiting import eventually
 
-WORKER = Path(__file__).with_name("worker.py")
-KINDS = ("supervisor", "coordinator", "node", "worker")
-PATIENT = 120.0
+#: What is killed, and how often one of a hundred.
+KINDS = {"supervisor": 20, "coordinator": 20, "agent": 20, "shim": 15, "worker": 25}
 
+#: Longest pause between two kills, in seconds.
+_PAUSE = 1.0
 
-class Soaked:
-    """One job under fire."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir()
-        self.home, self.over = folder / "home", folder / "over"
-        self.env = {**os.environ, HOME: str(self.home)}
-        self.job = Job.write(
-            folder,
-            self.home,
-            *(str(self.over), "0.05"),
-            entrypoint=str(WORKER),
-            nodes="1:2",
-            nproc_per_node=2,
-            recovery={"max_restarts": 100_000, "node_replacements": 100_000, "stop_grace_period": "5s"},
-            fault_tolerance={"retry_limit": 3},
-        )
-        self.duplicates: list[str] = []
-
-    def command(self, *words: object) -> None:
-        """Run `rallypoint` with this job's home."""
-        subprocess.run(
-            [sys.executable, "-m", "rallypoint.cli.main", *map(str, words)], env=self.env, check=True, capture_output=True
-        )
-
-    def supervise(self) -> None:
-        """Start another detached supervisor, as a person would."""
-        subprocess.Popen(
-            [sys.executable, "-m", "rallypoint.cli.main", "supervise", self.job.name],
-            env=self.env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    def look(self) -> dict[str, list[Process]]:
-        """Return the live processes by what they are."""
-        found: dict[str, list[Process]] = {kind: [] for kind in KINDS}
-        for process in processes(str(self.home)):
-            kind = _kind(process.command)
-            if kind:
-                found[kind].append(process)
-        return found
-
-    def check(self) -> None:
-        """Note two agents or coordinators of one name that both live for a second: a fork is one for a moment."""
-        try:
-            eventually(lambda: not self._doubled(), timeout=1.0)
-        except AssertionError:
-            self.duplicates.append(f"{self.home}: two processes of {', '.join(self._doubled())}")
-
-    def _doubled(self) -> list[str]:
-        found = self.look()
-        marks = collections.Counter(p.mark for p in (*found["node"], *found["coordinator"]) if p.mark)
-        return [mark for mark, count in marks.items() if count > 1]
-
-    def trains(self) -> bool:
-        """Return whether its world trains now."""
-        with contextlib.suppress(OSError, ValueError):
-            status = self.job.status
-            return status is not None and status.state is JobState.RUNNING and bool(self.look()["worker"])
-        return False
-
-    def ended(self) -> bool:
-        """Return whether its record says that it is over."""
-        with contextlib.suppress(OSError):
-            return self.job.record.released
-        return False
-
-
-def _kind(command: str) -> str:
-    if "rallypoint.backends.local.shim" in command or "store_host" in command:
-        return ""
-    if "rallypoint.cli.main supervise" in command:
-        return "supervisor"
-    for kind in ("coordinator", "node"):
-        if f"rallypoint.agent {kind} " in command:
-            return kind
-    return "worker" if WORKER.name in command else ""
+#: Seconds that a job may take to end once nobody is killed any more, and everything to be gone then.
+_ENDS, _GONE = 900.0, 60.0
 
 
 def main() -> int:
-    """Soak; 1 when anything was lost, left or doubled."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--jobs", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=None, help="of the choices; printed, so that a run can be made again")
+    """Soak; return 1 when something is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--kills", type=int, default=200, metavar="N", help="processes to kill (200)")
+    parser.add_argument("--seed", type=int, default=None, metavar="S", help="repeats the choices of an earlier run")
+    parser.add_argument("--jobs", type=int, default=3, metavar="J", help="jobs at a time (3)")
+    parser.add_argument("--steps", type=int, default=300, help="steps of each job, of 50 ms (300)")
     args = parser.parse_args()
     seed = random.SystemRandom().randrange(1 << 32) if args.seed is None else args.seed
-    print(f"{args.kills} kills of {args.jobs} jobs, seed {seed}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="rallypoint-soak-") as place:
-        jobs = [Soaked(Path(place) / f"job-{number}") for number in range(args.jobs)]
+    print(f"seed {seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+        soak = Soak(Path(folder), random.Random(seed), steps=args.steps)
+        began = time.monotonic()
+        soak.run(args.kills, args.jobs)
+        found = soak.end()
+        print(soak.summary(time.monotonic() - began), *found, f"seed {seed}", sep="\n", flush=True)
+    return 1 if found else 0
+
+
+class Soak:
+    """One soak, under a home of its own."""
+
+    def __init__(self, folder: Path, chance: random.Random, *, steps: int) -> None:
+        self.folder, self.home, self.chance, self.steps = folder, folder / "home", chance, steps
+        self.running: list[SoakJob] = []
+        self.over: list[SoakJob] = []
+        self.kills: Counter[str] = Counter()
+
+    def run(self, kills: int, jobs: int) -> None:
+        """Kill as many processes of as many jobs."""
+        while self.kills.total() < kills:
+            while len(self.running) < jobs:
+                self.begin()
+            self.strike(self.chance.choice(self.running))
+            self.look_after(self.chance.random() < 0.5)
+            time.sleep(self.chance.uniform(0.0, _PAUSE))
+            if self.kills.total() % 20 == 0:
+                print(f"{self.kills.total():>4} of {kills} kills, {len(self.over)} jobs are over", flush=True)
+
+    def begin(self) -> None:
+        """Submit one more job; every third is frail."""
+        number = len(self.running) + len(self.over)
+        budgets = FRAIL if number % 3 == 2 else STURDY
+        job = SoakJob(name=f"soak-{number}", folder=self.folder, home=self.home, budgets=budgets, steps=self.steps, pause=0.05)
+        job.submit()
+        self.running.append(job)
+
+    def strike(self, job: SoakJob) -> None:
+        """Kill something of a job, if it has any of the kind that was drawn."""
+        [kind] = self.chance.choices(list(KINDS), list(KINDS.values()))
+        victims = sorted(job.victims(kind), key=lambda process: process.pid)
+        if victims and kill(self.chance.choice(victims)):
+            self.kills[kind] += 1
+
+    def look_after(self, supervise: bool) -> None:
+        """Read every record; give supervisors to jobs that have none, if the coin says so; put away what is over."""
+        for job in tuple(self.running):
+            if job.look().released:
+                self.running.remove(job)
+                self.over.append(job)
+            elif supervise and (not job.victims("supervisor") or self.chance.random() < 0.05):
+                job.supervise()
+
+    def end(self) -> list[str]:
+        """Kill nobody any more, wait for all jobs, and return what is wrong."""
+
+        def all_over() -> bool:
+            self.look_after(supervise=True)
+            return not self.running
+
         try:
-            return _soak(jobs, args.kills, random.Random(seed))
-        finally:
-            for job in jobs:
-                for process in processes(str(job.home)):
-                    with contextlib.suppress(ProcessLookupError):
-                        process.kill()
+            eventually(all_over, timeout=_ENDS, every=2.0)
+        except AssertionError:
+            return [f"{job.name} does not end: {job.record.phase.value}" for job in self.running]
+        found = [what for job in self.over for what in complaints(job)]
+        self.phases = Counter(job.record.phase for job in self.over)
+        for job in self.over:
+            job.delete()
+        try:
+            eventually(lambda: not list(survivors(self.home)), timeout=_GONE, every=0.5)
+        except AssertionError:
+            found.extend(f"left behind: {process.pid} {process.command}" for process in survivors(self.home))
+        left = list((self.home / "jobs").iterdir())
+        return [*found, *(f"left behind: {path}" for path in left)]
 
-
-def _soak(jobs: Sequence[Soaked], kills: int, chance: random.Random) -> int:
-    began = time.monotonic()
-    for job in jobs:
-        job.command("submit", job.job.folder / "job.json")
-    for job in jobs:
-        eventually(job.trains, timeout=PATIENT, why="a job should train before it is shot at")
-    tally: collections.Counter[str] = collections.Counter()
-    while tally.total() < kills:
-        job = chance.choice(jobs)
-        if chance.random() < 0.5:
-            eventually(job.trains, timeout=PATIENT, why=lambda job=job: f"{job.home} should train again: {job.job.tell()}")  # type: ignore[misc]
-        tally[_shoot(job, chance)] += 1
-        job.check()
-        if tally.total() % 20 == 0:
-            print(f"{tally.total():>5} kills in {time.monotonic() - began:.0f} s", flush=True)
-    print("killed:", ", ".join(f"{count} {kind}s" for kind, count in sorted(tally.items())), flush=True)
-    return _verdict(jobs)
-
-
-def _shoot(job: Soaked, chance: random.Random) -> str:
-    """Kill one process of a job at random; return what it was."""
-    while True:
-        kind = chance.choice(KINDS)
-        there = job.look()[kind]
-        if there:
-            break
-    with contextlib.suppress(ProcessLookupError):
-        chance.choice(there).kill()
-    if kind == "supervisor":
-        job.supervise()
-    return kind
-
-
-def _verdict(jobs: Sequence[Soaked]) -> int:
-    for job in jobs:
-        if not job.look()["supervisor"]:
-            job.supervise()
-        eventually(job.trains, timeout=PATIENT, why=job.job.tell)
-        job.over.touch()
-    troubles: list[str] = []
-    for job in jobs:
-        eventually(job.ended, timeout=PATIENT, why=job.job.tell)
-        record = job.job.record
-        if record.phase is not Phase.SUCCEEDED:
-            troubles.append(f"{job.home}: {record.phase.value} in attempt {record.attempt}: {record.verdict}")
-        gone = [e.at for e in record.history]
-        if gone != sorted(gone):
-            troubles.append(f"{job.home}: the history is not in order")
-        troubles += job.duplicates
-        eventually(lambda job=job: not processes(str(job.home)), timeout=PATIENT, why=f"{job.home}: orphans")  # type: ignore[misc]
-        faults, size = len(record.incidents) + sum(folded.count for folded in record.folded), len(record.to_json())
-        how = f"{record.phase.value} in attempt {record.attempt}"
-        print(f"{job.home.parent.name}: {how}, {faults} incidents, {size} bytes of record")
-    found = f"{len(troubles)} troubles: duplicates, orphans, lost records or wrong phases"
-    print(*troubles, found, sep="\n", flush=True)
-    return int(bool(troubles))
+    def summary(self, seconds: float) -> str:
+        """Return what was done, in a few lines."""
+        kinds = ", ".join(f"{count} {kind}s" for kind, count in sorted(self.kills.items()))
+        ends = ", ".join(f"{count} {phase.value}" for phase, count in getattr(self, "phases", Counter[Phase]()).items())
+        return f"{self.kills.total()} kills ({kinds}) in {seconds:.0f} s\n{len(self.over)} jobs: {ends}"
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ TORCH_INDEX ?=
 BENCH ?= recovery
 KILLS ?= 200
 SEED ?=
-KILLS ?= 200
 
 VENV_PYTHON := .venv/bin/python
 
@@ -21,7 +20,7 @@ help:  ## show this list
 	@echo "    PIP_INDEX    the package index to use instead of pip's own"
 	@echo "    TORCH_INDEX  one more index, for example one with CPU wheels of torch (the plain one brings CUDA)"
 	@echo "    BENCH        the benchmark that make bench runs (recovery, reconcile)"
-	@echo "    KILLS        how many processes make soak kills (200)"
+	@echo "    KILLS, SEED  how many processes make soak kills (200), and the seed of a run to repeat"
 
 demo: environment  ## train a network through a kill, in an Airflow DAG on this machine
 	@$(VENV_PYTHON) -m dags_examples.demo
@@ -35,8 +34,8 @@ lint: environment  ## ruff, mypy and import-linter alone
 bench: environment  ## run the benchmark named by BENCH
 	@$(VENV_PYTHON) -m benchmarks.$(BENCH)
 
-soak: environment  ## kill 200 processes of real jobs at random and see that nothing is lost (minutes)
-	@$(VENV_PYTHON) -m tests.soak --kills $(KILLS)
+soak: environment  ## kill processes of real jobs at random and see that nothing is lost (minutes)
+	@$(VENV_PYTHON) -m tests.soak --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
 docs: environment  ## write the reference, the JSON schemas, and what else the docs show of the code
 	@$(VENV_PYTHON) -m rallypoint.job.schema docs/reference

@@ -43,8 +43,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         soak = Soak(Path(folder), random.Random(seed), steps=args.steps)
         began = time.monotonic()
-        soak.run(args.kills, args.jobs)
-        found = soak.end()
+        try:
+            soak.run(args.kills, args.jobs)
+            found = soak.end()
+        finally:
+            for process in survivors(soak.home):
+                kill(process)
         print(soak.summary(time.monotonic() - began), *found, f"seed {seed}", sep="\n", flush=True)
     return 1 if found else 0
 
@@ -60,13 +64,15 @@ class Soak:
 
     def run(self, kills: int, jobs: int) -> None:
         """Kill as many processes of as many jobs."""
+        told = 0
         while self.kills.total() < kills:
             while len(self.running) < jobs:
                 self.begin()
             self.strike(self.chance.choice(self.running))
             self.look_after(self.chance.random() < 0.5)
             time.sleep(self.chance.uniform(0.0, _PAUSE))
-            if self.kills.total() % 20 == 0:
+            if self.kills.total() >= told + 20:
+                told = self.kills.total()
                 print(f"{self.kills.total():>4} of {kills} kills, {len(self.over)} jobs are over", flush=True)
 
     def begin(self) -> None:
@@ -87,6 +93,7 @@ class Soak:
     def look_after(self, supervise: bool) -> None:
         """Read every record; give supervisors to jobs that have none, if the coin says so; put away what is over."""
         for job in tuple(self.running):
+            job.count()
             if job.look().released:
                 self.running.remove(job)
                 self.over.append(job)

@@ -19,8 +19,12 @@ from rallypoint.job import load_job
 from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.incident import Cause, Incident
 from tests.live.jobs import Process, processes
+from tests.waiting import eventually
 
 __all__ = ["FRAIL", "STURDY", "Budgets", "SoakJob", "complaints", "expected_phase", "kill", "survivors"]
+
+#: Seconds for which a process that forks may look like two.
+_MOMENT = 2.0
 
 WITNESS = Path(__file__).with_name("witness.py")
 
@@ -120,6 +124,17 @@ class SoakJob:
             self.faults.append(f"{self.name}: the record went back, to attempt {record.attempt} of {record.uid}")
         self.seen, self.attempt = ids, record.attempt
         return record
+
+    def count(self) -> None:
+        """See that no node and no coordinator is there twice; for a moment each is, when it forks."""
+        try:
+            eventually(lambda: not self._doubled(), timeout=_MOMENT, every=0.1)
+        except AssertionError:
+            self.faults.append(f"{self.name}: two processes are {', '.join(self._doubled())}")
+
+    def _doubled(self) -> list[str]:
+        marks = Counter(p.mark for kind in ("agent", "coordinator") for p in self.victims(kind))
+        return [mark for mark, count in marks.items() if count > 1]
 
     # --- Its processes ------------------------------------------------------------------------------------------------------
 

@@ -26,6 +26,9 @@ KINDS = {"supervisor": 20, "coordinator": 20, "agent": 20, "shim": 15, "worker":
 #: Longest pause between two kills, in seconds.
 _PAUSE = 1.0
 
+#: How often a job is struck only once it trains.
+_TRAINING = 0.6
+
 #: Seconds that a job may take to end once nobody is killed any more, and everything to be gone then.
 _ENDS, _GONE = 900.0, 60.0
 
@@ -68,7 +71,10 @@ class Soak:
         while self.kills.total() < kills:
             while len(self.running) < jobs:
                 self.begin()
-            self.strike(self.chance.choice(self.running))
+            job = self.chance.choice(self.running)
+            if self.chance.random() < _TRAINING:
+                self.until_it_trains(job)
+            self.strike(job)
             self.look_after(self.chance.random() < 0.5)
             time.sleep(self.chance.uniform(0.0, _PAUSE))
             if self.kills.total() >= told + 20:
@@ -82,6 +88,15 @@ class Soak:
         job = SoakJob(name=f"soak-{number}", folder=self.folder, home=self.home, budgets=budgets, steps=self.steps, pause=0.05)
         job.submit()
         self.running.append(job)
+
+    def until_it_trains(self, job: SoakJob) -> None:
+        """Wait until a job has a worker, or is over: a job that is struck all the time never comes to that."""
+
+        def trains() -> bool:
+            self.look_after(supervise=True)
+            return job not in self.running or bool(job.victims("worker"))
+
+        eventually(trains, timeout=_ENDS, every=0.3, why=f"{job.name} should train again")
 
     def strike(self, job: SoakJob) -> None:
         """Kill something of a job, if it has any of the kind that was drawn."""

@@ -23,6 +23,9 @@ from tests.waiting import eventually
 #: What is killed, and how often one of a hundred.
 KINDS = {"supervisor": 20, "coordinator": 20, "agent": 20, "shim": 15, "worker": 25}
 
+#: How often a job that has a supervisor is given a second one.
+_TWO = 0.05
+
 #: Longest pause between two kills, in seconds.
 _PAUSE = 1.0
 
@@ -112,7 +115,7 @@ class Soak:
             if job.look().released:
                 self.running.remove(job)
                 self.over.append(job)
-            elif supervise and (not job.victims("supervisor") or self.chance.random() < 0.05):
+            elif supervise and len(job.victims("supervisor")) < (2 if self.chance.random() < _TWO else 1):
                 job.supervise()
 
     def end(self) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import random
 from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
@@ -22,12 +24,13 @@ from rallypoint.supervision.observation import Components, CreateError, NodeSeen
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.reconcile import Decision, reconcile
 from rallypoint.supervision.record import Holder, JobRecord
+from rallypoint.wire import codec
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Cause, FaultKind, Incident, IncidentId, Rung
 from rallypoint.wire.plan import Profile, Refill, Scheduling
 from rallypoint.wire.status import JobState, JobStatus, Member, Outcome, Progress, Verdict
 
-__all__ = ["COSTLY", "FREE_EVENTS", "MOST_PODS", "PAUSES", "Sea", "policies", "read", "traces"]
+__all__ = ["COSTLY", "FREE_EVENTS", "MOST_PODS", "PAUSES", "Sea", "fates", "policies", "read", "traces"]
 
 MOST_PODS = 8
 
@@ -104,6 +107,22 @@ def read(number: int, events: tuple[str, ...] = EVENTS) -> tuple[str, int, float
     number, which = divmod(number, MOST_PODS)
     number, pause = divmod(number, len(PAUSES))
     return events[number % len(events)], which, PAUSES[pause]
+
+
+def fates(stories: int) -> str:
+    """Return a name of all that is decided in so many stories, always the same ones."""
+    chance, told = random.Random(1), hashlib.sha256()
+    for _ in range(stories):
+        most = chance.randint(1, MOST_PODS)
+        sea = Sea(policy=Policy(min_nodes=chance.randint(1, most), max_nodes=most))
+        for _ in range(30):
+            event, which, pause = read(chance.randrange(_SPACE))
+            sea.now += pause
+            sea.happen(event, which)
+            sea.turn()
+            assert sea.decision is not None
+            told.update(codec.dumps(sea.decision).encode())
+    return told.hexdigest()
 
 
 graces = st.sampled_from([0.0, 1.0, 5.0, 60.0, 300.0])

@@ -134,8 +134,9 @@ _STORY = {
 def _record() -> str:
     """Return what `rallypoint status digits --json` would print in the middle of a story."""
     # Somebody's folder, so that the record is the same wherever this is run.
-    written = {"entrypoint": "train.py", "workdir": "/home/ada/digits", "nodes": "2", "recovery": {"node_replacements": 1}}
-    (plan,) = compile_plan(load_job(name="digits", **written))
+    recovery = {"node_replacements": 1}
+    job = load_job(name="digits", entrypoint="train.py", workdir="/home/ada/digits", nodes="2", recovery=recovery)
+    (plan,) = compile_plan(job)
     plan = dataclasses.replace(plan, nproc_per_node=2)
     record = simulate(Policy.from_plan(plan), _STORY)[-1].record
     holder = {"id": "h1", "name": "rallypoint supervise", "host": "ada", "pid": 3107, "since": _START}

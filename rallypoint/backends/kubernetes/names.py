@@ -1,0 +1,118 @@
+"""What every object of a job is called, in one place. Pure.
+
+A name is a function of (job, uid, attempt, node, incarnation), so that creating twice is creating once and a second supervisor
+means the same pod. Names that become host names or labels have 63 characters at the most: the job's part is cut, what
+tells two objects of one job apart never is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+__all__ = [
+    "COORDINATOR_ROLE",
+    "LONGEST",
+    "PREFIX",
+    "SUPERVISOR_ROLE",
+    "JobRef",
+    "attempt_secret",
+    "coordinator_pod",
+    "group",
+    "job_configmap",
+    "job_of",
+    "node_pod",
+    "service",
+    "status_configmap",
+    "supervisor_lease",
+    "supervisor_pod",
+]
+
+#: What a label's value and a host name may hold.
+LONGEST = 63
+
+#: Before the name of each object that is found by its name alone.
+PREFIX = "rallypoint-"
+
+#: Names of the two Roles that `rallypoint manifests rbac` prints, and of the service accounts that have them.
+COORDINATOR_ROLE = f"{PREFIX}coordinator"
+SUPERVISOR_ROLE = f"{PREFIX}supervisor"
+
+_UID = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRef:
+    """Which job: what the names, labels and owners of its objects are made of.
+
+    Attributes:
+        name: of the job; `namespace` is where it runs.
+        uid: of its record: another one for each job that was ever submitted under this name.
+        owner: `metadata.uid` of its ConfigMap, which owns everything else; "" where that does not exist yet.
+    """
+
+    name: str
+    uid: str
+    namespace: str
+    owner: str = ""
+
+    @property
+    def uid8(self) -> str:
+        """The first 8 letters and digits of the uid, as they may stand in names."""
+        return re.sub(r"[^a-z0-9]", "", self.uid.lower())[:_UID]
+
+
+def job_configmap(name: str) -> str:
+    """Return the name of the ConfigMap that holds a job and its record."""
+    return f"{PREFIX}{name}"
+
+
+def job_of(configmap: str) -> str:
+    """Return the name of the job that a ConfigMap of this name holds; "" where it can hold none."""
+    return configmap.removeprefix(PREFIX) if configmap.startswith(PREFIX) else ""
+
+
+def status_configmap(job: JobRef) -> str:
+    """Return the name of the ConfigMap in which the coordinator says what is true inside."""
+    return _named(job, "-status")
+
+
+def attempt_secret(job: JobRef, attempt: int) -> str:
+    """Return the name of the Secret without which no pod of this attempt can start."""
+    return _named(job, f"-a{attempt}")
+
+
+def service(job: JobRef) -> str:
+    """Return the name of the headless Service."""
+    # A Service must begin with a letter, a job need not.
+    return _named(job, "", lead="" if job.name[:1].isalpha() else "j")
+
+
+def group(job: JobRef) -> str:
+    """Return the name of the pod group that Kueue admits as one."""
+    return _named(job, "")
+
+
+def coordinator_pod(job: JobRef, term: int) -> str:
+    """Return the name of the pod of the coordinator of one term."""
+    return _named(job, f"-c{term}")
+
+
+def node_pod(job: JobRef, attempt: int, node: int, incarnation: int) -> str:
+    """Return the name of the pod of one incarnation of a node."""
+    return _named(job, f"-a{attempt}-n{node}-{incarnation}")
+
+
+def supervisor_pod(job: JobRef) -> str:
+    """Return the name of the pod that supervises one job (`submit --supervise pod`)."""
+    return _named(job, "-s")
+
+
+def supervisor_lease(holder: str) -> str:
+    """Return the name of the Lease in which the heart of the supervising process `holder` beats."""
+    return f"{PREFIX}supervisor-{holder}"
+
+
+def _named(job: JobRef, end: str, *, lead: str = "") -> str:
+    tail = f"-{job.uid8}{end}"
+    return f"{lead}{job.name}"[: LONGEST - len(tail)].rstrip("-") + tail

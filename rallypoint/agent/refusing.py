@@ -10,7 +10,7 @@ __all__ = ["refusal"]
 
 def refusal(state: State, report: AgentReport) -> Refusal | None:
     """Return why a report cannot be taken, or None when it can."""
-    if report.version != MESSAGES_VERSION:
+    if abs(report.version - MESSAGES_VERSION) > 1:
         return Refusal(fence=state.fence, reason=f"protocol version {report.version}, not {MESSAGES_VERSION}", stale=True)
     if report.job != state.job:
         return Refusal(fence=state.fence, reason=f"job {report.job!r}, but this is {state.job!r}", stale=True)

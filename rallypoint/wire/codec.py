@@ -2,6 +2,10 @@
 
 One reader serves every word of the wire. It is strict: a missing, unknown or mistyped field is a :class:`WireError` that
 names the path, the value and what is allowed, because a message that is half understood is worse than one refused.
+
+A word that says of itself that neighbours understand it (`neighbours`, beside its `version`) is read in the version before ours
+and in the one after it, too: there, and only there, a field that we do not know is passed over. Any other version is a
+:class:`VersionError`.
 """
 
 from __future__ import annotations
@@ -16,9 +20,20 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from rallypoint.version import __version__
 from rallypoint.wire.errors import RallypointError
 
-__all__ = ["WireError", "dumps", "dumps_item", "dumps_lines", "from_json", "loads", "to_json"]
+__all__ = [
+    "VersionError",
+    "WireError",
+    "dumps",
+    "dumps_item",
+    "dumps_lines",
+    "from_json",
+    "loads",
+    "neighbour",
+    "to_json",
+]
 
 T = TypeVar("T")
 
@@ -39,6 +54,18 @@ class WireError(RallypointError, ValueError):
         self.path, self.value, self.allowed = path, value, allowed
 
 
+class VersionError(WireError):
+    """What was read was written by a version that is neither ours nor a neighbour of it."""
+
+
+def neighbour(theirs: object, ours: int) -> bool:
+    """Return whether version `theirs` is the one before or after `ours`, False for `ours`; raises `VersionError` otherwise."""
+    if type(theirs) is int and theirs >= 1 and abs(theirs - ours) <= 1:
+        return theirs != ours
+    first = max(1, ours - 1)
+    raise VersionError("version", theirs, f"{first} to {ours + 1}, which this Rallypoint {__version__} understands")
+
+
 def to_json(value: Any) -> Any:
     """Return `value` as plain JSON types; tuples become lists, enums their values."""
     if type(value) in _PLAIN:
@@ -55,11 +82,17 @@ def to_json(value: Any) -> Any:
     return value
 
 
-def from_json(cls: type[T], data: Any, *, path: str = "") -> T:
-    """Read `data` (as `json.loads` returns it) as a `cls`; raises `WireError`."""
+def from_json(cls: type[T], data: Any, *, path: str = "", lenient: bool = False) -> T:
+    """Read `data` (as `json.loads` returns it) as a `cls`; raises `WireError`, and `VersionError` for what is not understood.
+
+    `lenient` passes over fields that we do not know; a word that neighbours understand says by itself when that is right.
+    """
     kind: Any = cls
+    if getattr(kind, "neighbours", False) and isinstance(data, Mapping):
+        ours = _defaults(kind)["version"]
+        lenient = neighbour(data.get("version", ours), ours) or lenient
     try:
-        return typing.cast("T", _reader(kind)(data))
+        return typing.cast("T", _reader(kind, lenient)(data))
     except _Wrong as wrong:
         raise WireError(_joined(path, wrong.path), wrong.value, wrong.allowed) from None
 
@@ -131,13 +164,13 @@ def _spelled(found: re.Match[str]) -> str:
     return f"\\\\u{ord(found[0]):04x}"
 
 
-def loads(cls: type[T], text: str | bytes) -> T:
-    """Read JSON text as a `cls`; raises `WireError` for bad JSON too."""
+def loads(cls: type[T], text: str | bytes, *, lenient: bool = False) -> T:
+    """Read JSON text as a `cls`, as `from_json` does; raises `WireError` for bad JSON too."""
     try:
         data = json.loads(text)
     except ValueError as error:
         raise WireError("", str(text[:80]), f"JSON text ({error})") from error
-    return from_json(cls, data)
+    return from_json(cls, data, lenient=lenient)
 
 
 # --- Readers: one for each type, made once ---------------------------------------------------------------------------------
@@ -161,18 +194,18 @@ def _joined(place: str, path: str) -> str:
 
 
 @functools.cache
-def _reader(kind: Any) -> _Reader:
+def _reader(kind: Any, lenient: bool) -> _Reader:  # noqa: FBT001  it is a key of the cache
     if kind is Any:
         return _anything
     origin, arms = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        return _optional(_reader(next(arm for arm in arms if arm is not type(None))))
+        return _optional(_reader(next(arm for arm in arms if arm is not type(None)), lenient))
     if origin is tuple:
-        return _tuple_of(_reader(arms[0]))
+        return _tuple_of(_reader(arms[0], lenient))
     if origin in (dict, Mapping):
-        return _dict_of(_reader(arms[1]))
+        return _dict_of(_reader(arms[1], lenient))
     if dataclasses.is_dataclass(kind):
-        return _dataclass(typing.cast("type", kind))
+        return _dataclass(typing.cast("type", kind), lenient=lenient)
     return _enum(kind) if issubclass(kind, enum.Enum) else _scalar(kind)
 
 
@@ -217,9 +250,9 @@ def _dict_of(reader: _Reader) -> _Reader:
     return read
 
 
-def _dataclass(kind: type) -> _Reader:
+def _dataclass(kind: type, *, lenient: bool) -> _Reader:
     hints = typing.get_type_hints(kind)
-    readers = {field.name: _reader(hints[field.name]) for field in dataclasses.fields(kind)}
+    readers = {field.name: _reader(hints[field.name], lenient) for field in dataclasses.fields(kind)}
     required = [name for name, default in _defaults(kind).items() if default is dataclasses.MISSING]
 
     def read(data: Any) -> Any:
@@ -228,6 +261,8 @@ def _dataclass(kind: type) -> _Reader:
         values = {}
         for name, value in data.items():
             reader = readers.get(name)
+            if reader is None and lenient:
+                continue
             if reader is None:
                 raise _Wrong(value, f"one of {', '.join(readers)}", str(name))
             try:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
-from rallypoint.wire.codec import WireError, from_json, to_json
+from rallypoint.wire.codec import WireError, from_json, neighbour, to_json
 from rallypoint.wire.failover import Failover
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Culprit
@@ -71,7 +71,7 @@ class AgentReport:
     """All that is true of one agent.
 
     Attributes:
-        version: of this protocol; another one is refused.
+        version: of this protocol; one that is no neighbour of it is refused.
         job: the job's name; a report for another job is refused.
         fence: the highest fence the agent has seen.
         node: slot of the job, or -1 to be given the lowest free one.
@@ -89,6 +89,8 @@ class AgentReport:
         hold: seconds the answer may be kept back while there is nothing to say.
         sequence: counts the reports of this agent process; of two that crossed on the way the higher is true.
     """
+
+    neighbours: ClassVar[bool] = True
 
     version: int = MESSAGES_VERSION
     job: str
@@ -185,11 +187,12 @@ def reply_to_json(reply: Reply) -> dict[str, Any]:
 
 
 def reply_from_json(data: Any) -> Reply:
-    """Read a reply; raises `WireError` for an unknown kind or version."""
-    if not isinstance(data, dict) or data.get("version") != MESSAGES_VERSION:
-        raise WireError("version", data.get("version") if isinstance(data, dict) else data, str(MESSAGES_VERSION))
+    """Read a reply; raises `WireError` for an unknown kind, `VersionError` for a version that is no neighbour of ours."""
+    if not isinstance(data, dict):
+        raise WireError("", data, "an object with version, kind and body")
+    lenient = neighbour(data.get("version"), MESSAGES_VERSION)
     cls = _REPLIES.get(data.get("kind", ""))
     if cls is None:
         raise WireError("kind", data.get("kind"), f"one of {', '.join(_REPLIES)}")
-    reply: Reply = from_json(cls, data.get("body"), path="body")
+    reply: Reply = from_json(cls, data.get("body"), path="body", lenient=lenient)
     return reply

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from rallypoint.wire.incident import Answer
 
@@ -115,6 +116,9 @@ class Plan:
         entry, entrypoint, args: what each worker runs.
         env: added to each worker's environment.
         workdir: where workers are started; "" is where the agent is.
+        setup: shell commands, run in their order by one `sh -e` once per node, in `workdir`, before the node's first round. Their
+            shell has `env` and, as a training operator would set them, WORLD_SIZE (`max_nodes`), RANK (the slot), MASTER_ADDR and
+            MASTER_PORT. Workers start in the folder and with the exported variables that it ends with: `cd` and `export` count.
         checkpoint_dir: told to workers as RALLYPOINT_CHECKPOINT_DIR; "" when the job names none.
         join_timeout: how long a round may wait for `min_nodes`, counted from when the round is first asked for.
         last_call: how long a round that has `min_nodes` still waits for `max_nodes`.
@@ -148,6 +152,8 @@ class Plan:
         log_tail: lines of a culprit's log kept with its incident.
     """
 
+    neighbours: ClassVar[bool] = True
+
     version: int = PLAN_VERSION
     name: str
     role: str
@@ -161,6 +167,7 @@ class Plan:
     args: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
     workdir: str = ""
+    setup: tuple[str, ...] = ()
     checkpoint_dir: str = ""
     join_timeout: float = 600.0
     last_call: float = 30.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Culprit, Folded, Incident
@@ -100,8 +101,11 @@ class JobStatus:
     """Everything the coordinator knows, published on each change (progress is coalesced).
 
     `world` is that of the last closed round, `waiting` who wants a place in the next; `store` is the round's `host:port`.
-    `folded` counts the oldest incidents of the attempt, which are told no more.
+    `folded` counts the oldest incidents of the attempt, which are told no more. `durable`: what is told here is written where
+    a coordinator of a higher term finds it; where it is not, no second one may start before the first is known to be dead.
     """
+
+    neighbours: ClassVar[bool] = True
 
     version: int = STATUS_VERSION
     job: str
@@ -118,6 +122,7 @@ class JobStatus:
     events: tuple[Event, ...] = ()
     verdict: Verdict | None = None
     updated_at: float = 0.0
+    durable: bool = True
 
     @property
     def world_size(self) -> int:

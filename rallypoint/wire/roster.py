@@ -1,0 +1,33 @@
+"""Where the agents of a job listen, as its supervisor sees it and tells the coordinator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rallypoint.wire.messages import MESSAGES_VERSION
+from rallypoint.wire.ports import AGENT_PORT
+
+__all__ = ["AgentAddress", "Roster"]
+
+
+@dataclass(frozen=True, order=True, kw_only=True)
+class AgentAddress:
+    """One agent that may be listening; `host` is its pod's address."""
+
+    node: int
+    incarnation: int
+    host: str
+    port: int = AGENT_PORT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roster:
+    """All agents of `attempt` that have an address, for the coordinator of `term`. Each roster replaces the one before."""
+
+    neighbours: ClassVar[bool] = True
+
+    version: int = MESSAGES_VERSION
+    attempt: int
+    term: int
+    agents: tuple[AgentAddress, ...] = ()

@@ -151,9 +151,15 @@ def _role(role: Role) -> dict[str, Any]:
         "node_unit": role.node_unit,
         "nproc_per_node": role.nproc_per_node,
         "entry": entry,
-        "entrypoint": str(PurePosixPath(role.workdir, first)) if entry is Entry.SCRIPT else first,
+        "entrypoint": _script(role, first) if entry is Entry.SCRIPT else first,
         "args": (*rest, *role.args),
         "env": dict(role.env),
         "workdir": role.workdir,
+        "setup": role.setup_commands,
         "checkpoint_dir": role.checkpoint_dir,
     }
+
+
+def _script(role: Role, path: str) -> str:
+    # Setup commands may change the folder: only where there are none is it known here.
+    return path if role.setup_commands else str(PurePosixPath(role.workdir, path))

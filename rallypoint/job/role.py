@@ -13,6 +13,7 @@ from typing_extensions import Self
 from rallypoint.job.part import Model
 from rallypoint.job.rules import (
     ARGUMENT,
+    COMMAND_LINE,
     CONTAINER,
     ENTRYPOINT,
     LIST,
@@ -25,6 +26,8 @@ from rallypoint.job.rules import (
     SCALAR,
     VARIABLE,
     WORD,
+    choice,
+    duration,
     refusal,
     whole,
 )
@@ -43,14 +46,22 @@ _Environment = Annotated[dict[Annotated[str, VARIABLE], Annotated[str, SCALAR]],
 
 
 class Resources(Model):
-    """What one node asks for, in Kubernetes' quantities."""
+    """What one node asks for, in Kubernetes' quantities. A limit that is not given is what is asked for."""
 
     cpu: Annotated[str, QUANTITY] = ""
     """Cores: `4`, `500m`."""
     memory: Annotated[str, QUANTITY] = ""
     """Bytes: `8Gi`, `512M`."""
+    cpu_limit: Annotated[str, QUANTITY] = ""
+    """Cores that a node never gets more of."""
+    memory_limit: Annotated[str, QUANTITY] = ""
+    """Bytes beyond which a node is killed."""
+    shm: Annotated[str, QUANTITY] = ""
+    """Size of /dev/shm, which comes on top of `memory`; 64Mi for each worker without it. Holds progress and snapshots."""
     gpus: Annotated[int, whole(0, unit="GPUs")] = 0
-    """Number of GPUs."""
+    """Number of GPUs; asked for and limited to, alike."""
+    gpu_resource: Annotated[str, RESOURCE] = ""
+    """What a GPU is called in the cluster; `nvidia.com/gpu` without it."""
     extended: _Extended = Field(default_factory=dict)
     """Any further resource by its full name: `rdma/hca: 1`."""
 
@@ -76,10 +87,20 @@ class Role(Model):
     """Where workers are started. Relative to the folder of the job file, which is also the default."""
     checkpoint_dir: Annotated[str, PATH] = ""
     """Told to workers as RALLYPOINT_CHECKPOINT_DIR. Relative to `workdir`."""
+    setup_commands: Annotated[tuple[Annotated[str, COMMAND_LINE], ...], LIST] = ()
+    """Run once per node, in one shell that stops at the first error. Workers have the folder and the exports that it ends with."""
     resources: Resources = Resources()
     """What one node asks for. This and all below is for backends that run pods."""
     image: Annotated[str, WORD] = ""
     """Container image."""
+    image_pull_policy: Annotated[str, choice("Always", "IfNotPresent", "Never")] = ""
+    """When the image is pulled; without it as Kubernetes does: always for `:latest`, else where it is absent."""
+    python: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
+    """How Python is started in the image, as a list; `[python]` without it."""
+    pod_env: _Containers = ()
+    """Variables of the pod as in a container's spec: for values from secrets (`valueFrom`), which `env` cannot hold."""
+    env_from: _Containers = ()
+    """As in a container's spec: whole ConfigMaps and Secrets as variables."""
     node_selector: Texts = Field(default_factory=dict)
     """Labels of the machines that pods may run on."""
     tolerations: _Containers = ()
@@ -90,12 +111,34 @@ class Role(Model):
     """As in a pod's spec."""
     volume_mounts: _Containers = ()
     """As in a container's spec."""
+    init_containers: _Containers = ()
+    """Containers, as in a pod's spec, that run to their end before the workers start."""
+    sidecars: _Containers = ()
+    """Containers, as in a pod's spec, that run beside the workers and end after them (Kubernetes 1.29)."""
     service_account: Annotated[str, WORD] = ""
-    """Name of the pods' service account."""
+    """Name of the pods' service account. Its token is mounted only where one is named."""
+    coordinator_service_account: Annotated[str, WORD] = ""
+    """Name of the coordinator's service account (`rallypoint manifests rbac`); that of the pods without it."""
     image_pull_secrets: Annotated[tuple[Annotated[str, WORD], ...], LIST] = ()
     """Names of secrets."""
     priority_class: Annotated[str, WORD] = ""
     """Name of the pods' priority class."""
+    scheduler_name: Annotated[str, WORD] = ""
+    """The scheduler that places the pods; the cluster's own without it."""
+    host_ignore_list: Annotated[tuple[Annotated[str, WORD], ...], LIST] = ()
+    """Machines, by their label kubernetes.io/hostname, that no pod of the job may run on."""
+    queue: Annotated[str, WORD] = ""
+    """Kueue's local queue: the job waits there for its quota, MIN nodes as one and each node above MIN by itself."""
+    queue_priority: Annotated[str, WORD] = ""
+    """Name of Kueue's workload priority class."""
+    termination_grace_period: Annotated[float | None, duration(positive=True)] = None
+    """From the end that is asked for to the one by force; without it 15s more than `recovery.stop_grace_period`."""
+    security_context: Annotated[dict[str, Any], CONTAINER] = Field(default_factory=dict)
+    """As in a container's spec. What it says wins over our own, which a `restricted` namespace accepts."""
+    pod_security_context: Annotated[dict[str, Any], CONTAINER] = Field(default_factory=dict)
+    """As in a pod's spec, in the same way."""
+    pod_template: Annotated[dict[str, Any], CONTAINER] = Field(default_factory=dict)
+    """A whole pod template (`metadata`, `spec`) that the pods begin with; its container `trainer` is the one of the workers."""
     labels: Texts = Field(default_factory=dict)
     """Labels of the pods; those of the job are added."""
     annotations: Texts = Field(default_factory=dict)

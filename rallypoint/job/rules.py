@@ -33,6 +33,7 @@ from rallypoint.wire import env
 
 __all__ = [
     "ARGUMENT",
+    "COMMAND_LINE",
     "CONTAINER",
     "ENTRYPOINT",
     "FLAG",
@@ -185,7 +186,7 @@ def duration(*, least: float = 0.0, most: float | None = None, positive: bool = 
         kind=f"duration, {bounds}",
         allowed=f"a duration such as {DURATION_FORMS}, {bounds}",
         read=read,
-        write=format_duration,
+        write=lambda seconds: None if seconds is None else format_duration(seconds),
         schema={"anyOf": [{"type": "string"}, {"type": "number", "exclusiveMinimum" if positive else "minimum": int(least)}]},
         unit="seconds",
     )
@@ -253,6 +254,12 @@ ARGUMENT = Rule(
     allowed="a string or a number (quote true, false and null)",
     read=read_argument,
     schema={"type": ["string", "number"]},
+)
+COMMAND_LINE = Rule(
+    kind="shell command",
+    allowed="a shell command as a string that is not empty; several lines are one command",
+    read=lambda value: _need(read_text(value), lambda text: bool(text.strip())),
+    schema={"type": "string", "pattern": "\\S"},
 )
 SCALAR = Rule(
     kind="string, number or true/false",

@@ -36,6 +36,7 @@ WHOLE = {
     "nproc_per_node": 8,
     "env": {"A": True},
     "workdir": "/src",
+    "setup_commands": ["git clone a", "cd a"],
     "checkpoint_dir": "/ckpt",
     "fault_tolerance": {
         "retry_limit": 1,
@@ -88,6 +89,7 @@ WHOLE_PLAN = Plan(
     args=("--epochs", "3"),
     env={"A": "true"},
     workdir="/src",
+    setup=("git clone a", "cd a"),
     checkpoint_dir="/ckpt",
     retry_limit=1,
     admission_grace=2.0,
@@ -139,6 +141,9 @@ def test_every_field_of_a_job_reaches_its_place_in_the_plan():
         pytest.param({}, Entry.SCRIPT, "train.py", ("x",), id="script without workdir"),
         pytest.param({"workdir": "/src"}, Entry.SCRIPT, "/src/train.py", ("x",), id="script below workdir"),
         pytest.param({"workdir": "/src", "entrypoint": "/a/b.py"}, Entry.SCRIPT, "/a/b.py", ("x",), id="absolute script"),
+        pytest.param(
+            {"workdir": "/src", "setup_commands": ["cd a"]}, Entry.SCRIPT, "train.py", ("x",), id="where setup commands end"
+        ),
         pytest.param({"workdir": "/src", "entrypoint": "-m pkg"}, Entry.MODULE, "pkg", ("x",), id="module"),
         pytest.param({"workdir": "/src", "entrypoint": ["sh", "-c", "a"]}, Entry.COMMAND, "sh", ("-c", "a", "x"), id="command"),
     ],

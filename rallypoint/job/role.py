@@ -88,7 +88,7 @@ class Role(Model):
     checkpoint_dir: Annotated[str, PATH] = ""
     """Told to workers as RALLYPOINT_CHECKPOINT_DIR. Relative to `workdir`."""
     setup_commands: Annotated[tuple[Annotated[str, COMMAND_LINE], ...], LIST] = ()
-    """Run once per node, in one shell that stops at the first error. Workers have the folder and the exports that it ends with."""
+    """Run once per node, in one shell that stops at the first error; workers have the folder and exports that it ends with."""
     resources: Resources = Resources()
     """What one node asks for. This and all below is for backends that run pods."""
     image: Annotated[str, WORD] = ""

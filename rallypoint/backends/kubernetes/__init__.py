@@ -1,1 +1,1 @@
-"""The Kubernetes backend: a job is a ConfigMap that owns plain pods; pure files say what they look like, others talk to the API."""
+"""The Kubernetes backend: a job is a ConfigMap that owns plain pods. Pure files say what they look like; others ask the API."""

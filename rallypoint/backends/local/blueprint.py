@@ -19,18 +19,13 @@ HOST = "127.0.0.1"
 
 #: Fields of a role that are for backends that run pods.
 _PODS = (
-    "resources",
-    "image",
-    "node_selector",
-    "tolerations",
-    "affinity",
-    "volumes",
-    "volume_mounts",
-    "service_account",
-    "image_pull_secrets",
-    "priority_class",
-    "labels",
-    "annotations",
+    *("resources", "image", "image_pull_policy", "python", "pod_env", "env_from"),
+    *("node_selector", "tolerations", "affinity", "priority_class", "scheduler_name", "host_ignore_list"),
+    *("volumes", "volume_mounts", "init_containers", "sidecars"),
+    *("service_account", "coordinator_service_account", "image_pull_secrets"),
+    *("queue", "queue_priority", "termination_grace_period"),
+    *("security_context", "pod_security_context", "pod_template"),
+    *("labels", "annotations"),
 )
 
 

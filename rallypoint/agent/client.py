@@ -37,6 +37,14 @@ class EndpointSource(Protocol):
         """Return the newest endpoint, or None while there is none. `term` 0 says that the term is not known."""
         ...
 
+    async def news(self) -> None:
+        """Return when another endpoint is known than was read last; never where that must be looked for."""
+        ...
+
+
+async def _never() -> None:
+    await asyncio.get_running_loop().create_future()
+
 
 class FileEndpoint:
     """A file that the coordinator writes."""
@@ -52,6 +60,10 @@ class FileEndpoint:
             log.warning("%s", error)
             return None
 
+    async def news(self) -> None:
+        """A file must be looked at."""
+        await _never()
+
     def __str__(self) -> str:
         return str(self._path)
 
@@ -65,6 +77,10 @@ class FixedEndpoint:
     async def read(self) -> Endpoint | None:
         """Return the address."""
         return self._endpoint
+
+    async def news(self) -> None:
+        """There is only the one."""
+        await _never()
 
     def __str__(self) -> str:
         return self._endpoint.address
@@ -107,7 +123,8 @@ class CoordinatorClient:
 
         Raises `LostContactError` when no coordinator has answered anything for `fence_timeout` seconds, `OrphanedError` when
         none answers and nobody has supervised the job for its lease, and `UnreachableError` when a try did not work and a
-        newer report was asked with meanwhile: there is no use in trying the old one again.
+        newer report was asked with meanwhile: there is no use in trying the old one again. Raises `ConfigError` as the exchange
+        does.
         """
         delay = _RETRY_FIRST
         self._asked = max(self._asked, report.sequence)
@@ -123,7 +140,7 @@ class CoordinatorClient:
                 if left <= 0:
                     raise LostContactError(f"no coordinator answered for {self._fence_timeout:g} s: {error}") from error
                 log.debug("%s", error)
-                await asyncio.sleep(min(delay, left))
+                await self._pause(min(delay, left))
                 delay = min(2 * delay, _RETRY_LAST)
             else:
                 self._heard_at = self._clock()
@@ -150,9 +167,28 @@ class CoordinatorClient:
         endpoint = await self._find()
         left = self._heard_at + self._fence_timeout - self._clock()
         seconds = min(report.hold + _SLACK, max(left, _RETRY_LAST))
-        reply = await self._exchange.exchange(endpoint, report, timeout=seconds)
+        reply = await self._exchange_unless_news(endpoint, report, seconds)
         self._refuse_older((reply.fence.attempt, reply.fence.term), endpoint)
         return reply
+
+    async def _exchange_unless_news(self, endpoint: Endpoint, report: AgentReport, seconds: float) -> Reply:
+        """Wait for an answer, but no longer for that of a coordinator that is known to have been replaced."""
+        exchange = asyncio.ensure_future(self._exchange.exchange(endpoint, report, timeout=seconds))
+        news = asyncio.ensure_future(self._source.news())
+        try:
+            await asyncio.wait({exchange, news}, return_when=asyncio.FIRST_COMPLETED)
+            if exchange.done():
+                return exchange.result()
+            raise UnreachableError(f"{endpoint.address}: another coordinator was named meanwhile")
+        finally:
+            news.cancel()
+            exchange.cancel()
+            await asyncio.gather(exchange, news, return_exceptions=True)
+
+    async def _pause(self, seconds: float) -> None:
+        news = asyncio.ensure_future(self._source.news())
+        await asyncio.wait({news}, timeout=seconds)
+        news.cancel()
 
     async def _find(self) -> Endpoint:
         if self._endpoint is None or self._clock() >= self._looked_at + _LOOK_AGAIN:

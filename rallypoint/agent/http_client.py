@@ -7,12 +7,13 @@ import json
 
 import aiohttp
 
-from rallypoint.agent.errors import UnreachableError
-from rallypoint.agent.http_server import HEALTH_PATH, REPORT_PATH, SERVICE_NAME
+from rallypoint.agent.errors import ConfigError, UnreachableError
+from rallypoint.agent.http_server import SERVICE_NAME, VERSION_REFUSED
 from rallypoint.agent.service import BODY_LIMIT, KEPT
 from rallypoint.wire import codec
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.messages import TOKEN_HEADER, AgentReport, Reply, reply_from_json
+from rallypoint.wire.paths import HEALTH_PATH, REPORT_PATH
 
 __all__ = ["HttpExchange", "speaks_rallypoint"]
 
@@ -54,10 +55,14 @@ class HttpExchange:
 
 
 def _read(url: str, status: int, body: bytes) -> Reply:
+    if status == VERSION_REFUSED:
+        raise ConfigError(f"the coordinator at {url} does not understand us: {body[:200].decode(errors='replace')}")
     if status != 200:
         raise UnreachableError(f"{url}: HTTP {status}: {body[:200].decode(errors='replace')}")
     try:
         return reply_from_json(json.loads(body))
+    except codec.VersionError as error:
+        raise ConfigError(f"the coordinator at {url} is not understood: {error}") from error
     except ValueError as error:  # WireError is one
         raise UnreachableError(f"{url}: {error}") from error
 

@@ -1,68 +1,52 @@
 """The coordinator's HTTP transport.
 
-`POST /v1/report` takes an `AgentReport` and gives a reply, by long poll; `GET /v1/status` gives the `JobStatus`; `GET /healthz`
-says who is there, without a token.
+`POST /v1/report` takes an `AgentReport` and gives a reply, by long poll; `GET /v1/status` gives the `JobStatus`;
+`POST /v1/roster` takes a `Roster` from a supervisor; `GET /healthz` says who is there, without a token.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
-from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
-from rallypoint.agent.errors import ConfigError
-from rallypoint.agent.service import BODY_LIMIT, KEPT, CoordinatorService
+from rallypoint.agent.errors import StaleError
+from rallypoint.agent.http_listen import authenticated, listen
+from rallypoint.agent.service import BODY_LIMIT, CoordinatorService, SupervisorDoor
 from rallypoint.wire import codec
-from rallypoint.wire.messages import MESSAGES_VERSION, TOKEN_HEADER, AgentReport, reply_to_json
+from rallypoint.wire.messages import MESSAGES_VERSION, AgentReport, reply_to_json
+from rallypoint.wire.paths import HEALTH_PATH, REPORT_PATH, ROSTER_PATH, STATUS_PATH, SUPERVISOR_HEADER
+from rallypoint.wire.roster import Roster
 
-__all__ = ["HEALTH_PATH", "REPORT_PATH", "SERVICE_NAME", "STATUS_PATH", "HttpServer"]
-
-REPORT_PATH = "/v1/report"
-STATUS_PATH = "/v1/status"
-HEALTH_PATH = "/healthz"
+__all__ = ["SERVICE_NAME", "VERSION_REFUSED", "HttpServer", "read_body"]
 
 #: What `/healthz` answers, so that somebody who finds the port in use knows by whom.
 SERVICE_NAME = "rallypoint-coordinator"
 
-#: Seconds that answers under way get when the server closes.
-_SHUTDOWN = 2.0
+#: HTTP status of a message whose version is not understood; all other mistakes are 400.
+VERSION_REFUSED = 426
 
-_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+T = TypeVar("T")
 
 
 class HttpServer:
-    """Serves one coordinator on one port."""
+    """Serves one coordinator on one port. Without a `door` there is no roster, and no supervisor is seen."""
 
-    def __init__(self, service: CoordinatorService, *, token: str) -> None:
-        self._service, self._token = service, token.encode()
+    def __init__(self, service: CoordinatorService, *, token: str, door: SupervisorDoor | None = None) -> None:
+        self._service, self._token, self._door = service, token, door
         self._runner: web.AppRunner | None = None
         self._heard: dict[str, asyncio.Task[Any]] = {}
 
     async def start(self, host: str, port: int) -> int:
-        """Listen and return the port, a free one when `port` is 0.
-
-        Raises `ConfigError` when the port cannot be had; its `__cause__` is the `OSError`.
-        """
-        app = web.Application(client_max_size=BODY_LIMIT, middlewares=[self._authenticate])
+        """Listen and return the port; see `listen`."""
+        app = web.Application(client_max_size=BODY_LIMIT, middlewares=[authenticated(self._token)])
         app.router.add_post(REPORT_PATH, self._report)
         app.router.add_get(STATUS_PATH, self._status)
         app.router.add_get(HEALTH_PATH, self._health)
-        # handler_cancellation: a connection that breaks while its report is parked ends the report.
-        # keepalive_timeout: a connection that is idle between two reports is not one that broke.
-        runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN, keepalive_timeout=KEPT
-        )
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, host, port).start()
-        except OSError as error:
-            await runner.cleanup()
-            raise ConfigError(f"port {port} on {host} cannot be opened for the coordinator: {error.strerror}") from error
-        self._runner = runner
-        bound: int = runner.addresses[0][1]
+        if self._door is not None:
+            app.router.add_post(ROSTER_PATH, self._roster)
+        self._runner, bound = await listen(app, host, port, whose="coordinator")
         return bound
 
     async def close(self) -> None:
@@ -71,18 +55,8 @@ class HttpServer:
             await self._runner.cleanup()
             self._runner = None
 
-    @web.middleware
-    async def _authenticate(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        told = request.headers.get(TOKEN_HEADER, "").encode()
-        if request.path != HEALTH_PATH and not hmac.compare_digest(told, self._token):
-            raise web.HTTPUnauthorized(text=f"{TOKEN_HEADER}: not the secret of this job")
-        return await handler(request)
-
     async def _report(self, request: web.Request) -> web.Response:
-        try:
-            report = codec.loads(AgentReport, await request.read())
-        except codec.WireError as error:
-            raise web.HTTPBadRequest(text=str(error)) from error
+        report = await read_body(AgentReport, request)
         self._listen(report.agent, request.task)
         reply = await self._service.report(report)
         return web.json_response(reply_to_json(reply))
@@ -103,8 +77,34 @@ class HttpServer:
 
         connection.add_done_callback(ended)
 
-    async def _status(self, _: web.Request) -> web.Response:
+    async def _status(self, request: web.Request) -> web.Response:
+        self._note_supervisor(request)
         return web.json_response(codec.to_json(self._service.status()))
+
+    async def _roster(self, request: web.Request) -> web.Response:
+        roster = await read_body(Roster, request)
+        self._note_supervisor(request)
+        if self._door is not None:
+            try:
+                self._door.take(roster)
+            except StaleError as error:
+                raise web.HTTPConflict(text=str(error)) from error
+        return web.json_response({"service": SERVICE_NAME, "agents": len(roster.agents)})
+
+    def _note_supervisor(self, request: web.Request) -> None:
+        mark = request.headers.get(SUPERVISOR_HEADER)
+        if mark and self._door is not None:
+            self._door.seen(mark)
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.json_response({"service": SERVICE_NAME, "version": MESSAGES_VERSION})
+
+
+async def read_body(cls: type[T], request: web.Request) -> T:
+    """Return what was sent; raises HTTP 400 for what is none of ours, `VERSION_REFUSED` for a version we do not understand."""
+    try:
+        return codec.loads(cls, await request.read())
+    except codec.VersionError as error:
+        raise web.HTTPUpgradeRequired(text=str(error)) from error
+    except codec.WireError as error:
+        raise web.HTTPBadRequest(text=str(error)) from error

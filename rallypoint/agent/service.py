@@ -9,9 +9,10 @@ from typing import Protocol
 
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.messages import AgentReport, Reply
+from rallypoint.wire.roster import Roster
 from rallypoint.wire.status import JobStatus
 
-__all__ = ["BODY_LIMIT", "KEPT", "MAX_HOLD", "CoordinatorService", "Exchange"]
+__all__ = ["BODY_LIMIT", "KEPT", "MAX_HOLD", "CoordinatorService", "Exchange", "SupervisorDoor"]
 
 #: Bytes of the largest message that is read.
 BODY_LIMIT = 1 << 20
@@ -43,11 +44,27 @@ class CoordinatorService(Protocol):
         ...
 
 
+class SupervisorDoor(Protocol):
+    """What a server calls when a supervisor comes by, where supervisors do."""
+
+    def seen(self, mark: str) -> None:
+        """Note a sign of life of a supervisor; see `wire.paths.SUPERVISOR_HEADER`."""
+        ...
+
+    def take(self, roster: Roster) -> None:
+        """Replace what is known of where agents listen; raises `StaleError` for the roster of another attempt or term."""
+        ...
+
+
 class Exchange(Protocol):
     """What a client calls."""
 
     async def exchange(self, endpoint: Endpoint, report: AgentReport, *, timeout: float) -> Reply:
-        """Send a report and return the answer; raises `UnreachableError`, also after `timeout` seconds without one."""
+        """Send a report and return the answer.
+
+        Raises `UnreachableError`, also after `timeout` seconds without one, and `ConfigError` when the two versions do not
+        understand each other: no other try can work.
+        """
         ...
 
     async def close(self) -> None:

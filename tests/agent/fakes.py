@@ -86,6 +86,9 @@ class ListedEndpoints:
     async def read(self) -> Endpoint | None:
         return self.left.pop(0) if len(self.left) > 1 else self.left[0]
 
+    async def news(self) -> None:
+        await asyncio.get_running_loop().create_future()
+
 
 class StuckSpawner(Spawner):
     """Starts nothing: it fails with `error`, or without one it never comes to an end."""

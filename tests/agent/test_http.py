@@ -5,23 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import json
 from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from rallypoint.agent import rendezvous
 from rallypoint.agent.clock import monotone_clock
 from rallypoint.agent.coordinator import Coordinator
 from rallypoint.agent.errors import ConfigError, UnreachableError
 from rallypoint.agent.http_client import HttpExchange, speaks_rallypoint
-from rallypoint.agent.http_server import HEALTH_PATH, REPORT_PATH, STATUS_PATH, HttpServer
+from rallypoint.agent.http_listen import listen
+from rallypoint.agent.http_server import HttpServer
 from rallypoint.agent.service import BODY_LIMIT
 from rallypoint.agent.sink import MemorySink
 from rallypoint.wire import codec
 from rallypoint.wire.endpoint import Endpoint
-from rallypoint.wire.messages import TOKEN_HEADER, Assignment, Continue, reply_from_json
+from rallypoint.wire.messages import MESSAGES_VERSION, TOKEN_HEADER, Assignment, Continue
+from rallypoint.wire.paths import HEALTH_PATH, REPORT_PATH, ROSTER_PATH, STATUS_PATH
 from rallypoint.wire.status import JobStatus
 from tests.agent.fakes import TOKEN, new_state, report
 from tests.waiting import eventually_async
@@ -61,8 +63,10 @@ async def exchanging(token: str = TOKEN) -> AsyncIterator[HttpExchange]:
         pytest.param("POST", REPORT_PATH, {TOKEN_HEADER: "guess"}, b"{}", 401, "not the secret", id="wrong token"),
         pytest.param("GET", "/else", {}, b"", 401, "not the secret", id="strangers learn no paths"),
         pytest.param("POST", REPORT_PATH, HEADERS, b"{torn", 400, "JSON text", id="torn"),
-        pytest.param("POST", REPORT_PATH, HEADERS, b'{"version": "x"}', 400, "version: 'x' is not allowed", id="mistyped"),
+        pytest.param("POST", REPORT_PATH, HEADERS, b'{"job": 1}', 400, "job: 1 is not allowed", id="mistyped"),
         pytest.param("POST", REPORT_PATH, HEADERS, b" " * (BODY_LIMIT + 1), 413, "", id="too large"),
+        pytest.param("POST", REPORT_PATH, HEADERS, b'{"version": 99}', 426, "version: 99 is not allowed", id="version"),
+        pytest.param("POST", ROSTER_PATH, HEADERS, b"{}", 404, "", id="no roster without a door"),
         pytest.param("GET", STATUS_PATH, HEADERS, b"", 200, "digits", id="status"),
     ],
 )
@@ -196,7 +200,33 @@ async def test_a_port_in_use_is_named() -> None:
             await HttpServer(shell, token=TOKEN).start("127.0.0.1", endpoint.port)
 
 
-async def test_a_reply_in_another_version_is_unreachable() -> None:
-    """Half understood is worse than refused."""
-    with pytest.raises(ValueError, match="version: 99"):
-        reply_from_json(json.loads('{"version": 99, "kind": "continue", "body": {}}'))
+async def test_an_agent_of_a_far_version_is_told_so_at_once() -> None:
+    """One clear error, and no try after it: it would only be refused again."""
+    async with listening() as (_, endpoint), exchanging() as exchange:
+        with pytest.raises(ConfigError, match="does not understand us: version: 3 is not allowed; expected 1 to 2"):
+            await exchange.exchange(endpoint, report(version=3), timeout=30)
+
+
+async def test_an_agent_of_a_neighbouring_version_takes_part() -> None:
+    """As any other."""
+    async with listening() as (_, endpoint), exchanging() as exchange:
+        reply = await exchange.exchange(endpoint, report(version=MESSAGES_VERSION + 1, hold=0.0), timeout=30)
+
+    assert isinstance(reply, Continue)
+
+
+async def test_a_coordinator_of_a_far_version_is_not_understood() -> None:
+    """Its answer ends the agent with the reason, and not after the time for which a coordinator may be out of reach."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({"version": 99, "kind": "continue", "body": {}})
+
+    app = web.Application()
+    app.router.add_post(REPORT_PATH, answer)
+    runner, port = await listen(app, "127.0.0.1", 0, whose="coordinator")
+    try:
+        async with exchanging() as exchange:
+            with pytest.raises(ConfigError, match="is not understood: version: 99"):
+                await exchange.exchange(Endpoint(attempt=1, term=1, host="127.0.0.1", port=port), report(), timeout=30)
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,32 @@
+"""Machines that a pod must not run on, as node affinity. Pure."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Mapping
+from typing import Any
+
+__all__ = ["HOSTNAME", "without_hosts"]
+
+#: The label by which Kubernetes knows a machine; not always the name of its Node.
+HOSTNAME = "kubernetes.io/hostname"
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def without_hosts(affinity: Mapping[str, Any], hosts: Collection[str]) -> dict[str, Any]:
+    """Return `affinity` for pods that keep off `hosts` as well.
+
+    The terms of a node affinity are alternatives, so each of them must name the hosts: one that does not would let them in.
+    """
+    merged = copy.deepcopy(dict(affinity))
+    if not hosts:
+        return merged
+    required = merged.setdefault("nodeAffinity", {}).setdefault(_REQUIRED, {})
+    terms = required.setdefault("nodeSelectorTerms", [])
+    if not terms:
+        terms.append({})
+    rule = {"key": HOSTNAME, "operator": "NotIn", "values": sorted(hosts)}
+    for term in terms:
+        term["matchExpressions"] = [*term.get("matchExpressions", ()), rule]
+    return merged

@@ -1,0 +1,40 @@
+"""Kubernetes' quantities as numbers. Pure.
+
+`8Gi`, `1.5`, `500m`, `1e3`: read exactly, as fractions of the unit (cores, bytes).
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+__all__ = ["MI", "read_quantity", "write_bytes"]
+
+_QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?", re.ASCII)
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = "KMGTPE"
+
+#: Bytes of one `Mi`.
+MI = 2**20
+
+
+def read_quantity(text: str) -> Fraction:
+    """Return the number that a quantity stands for; raises `ValueError` for what is none."""
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    number, suffix = Fraction(match[1]), match[2] or ""
+    if suffix.endswith("i"):
+        return number * 2 ** (10 * (_BINARY.index(suffix[0]) + 1))
+    if suffix in _DECIMAL:
+        return number * Fraction(10) ** _DECIMAL[suffix]
+    return number * Fraction(10) ** int(suffix[1:])
+
+
+def write_bytes(number: Fraction) -> str:
+    """Return a number of bytes, rounded up to a whole one, in the largest binary unit that holds it exactly."""
+    whole = -(-number.numerator // number.denominator)
+    for power in range(len(_BINARY), 0, -1):
+        if whole and whole % 2 ** (10 * power) == 0:
+            return f"{whole // 2 ** (10 * power)}{_BINARY[power - 1]}i"
+    return str(whole)

@@ -66,7 +66,7 @@ def coordinator_pod(
     `service_account` is for a job that names none, neither for its coordinator nor for its pods.
     """
     role = role_of(spec, plan)
-    said = admission(job, spec=spec, role=role, plan=plan, node=None)
+    said = admission(job, role=role, plan=plan, node=None)
     its = labels(job, Part.COORDINATOR, attempt=attempt, incarnation=term)
     template = _template(role)
     mounts = _mounts(role, template["spec"])

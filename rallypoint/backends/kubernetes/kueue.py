@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.labels import Part
 from rallypoint.backends.kubernetes.names import JobRef
-from rallypoint.job import ElasticJob, Role
+from rallypoint.job import Role
 from rallypoint.wire.plan import Plan
 
 __all__ = ["GATE", "GROUP", "QUEUE", "QUEUE_PRIORITY", "TOTAL", "Admission", "admission", "queue_of"]
@@ -39,14 +39,14 @@ class Admission:
     annotations: dict[str, str] = field(default_factory=dict)
 
 
-def queue_of(spec: ElasticJob, role: Role) -> str:
+def queue_of(role: Role) -> str:
     """Return the local queue: the role's, or the one that Kueue's own label names on the pods; "" for none."""
-    return role.queue or role.labels.get(QUEUE) or spec.labels.get(QUEUE, "")
+    return role.queue or role.labels.get(QUEUE, "")
 
 
-def admission(job: JobRef, *, spec: ElasticJob, role: Role, plan: Plan, node: int | None) -> Admission:
+def admission(job: JobRef, *, role: Role, plan: Plan, node: int | None) -> Admission:
     """Return what a node's pod, or with `node` None the coordinator's, says to Kueue; nothing without a queue."""
-    queue = queue_of(spec, role)
+    queue = queue_of(role)
     if not queue:
         return Admission()
     labels = {QUEUE: queue, **({QUEUE_PRIORITY: role.queue_priority} if role.queue_priority else {})}

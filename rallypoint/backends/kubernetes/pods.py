@@ -46,7 +46,7 @@ def node_pod(
     """Return the pod of one incarnation of a node, which runs on no machine of `exclude_hosts` nor of the role's own list."""
     role = role_of(spec, plan)
     template = template_of(role, without=COORDINATOR)
-    said = admission(job, spec=spec, role=role, plan=plan, node=node)
+    said = admission(job, role=role, plan=plan, node=node)
     its = labels(job, Part.NODE, attempt=attempt, node=node, incarnation=incarnation)
     trainer = {
         "command": agent_command(

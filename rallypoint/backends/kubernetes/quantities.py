@@ -25,10 +25,9 @@ def read_quantity(text: str) -> Fraction:
         raise ValueError(text)
     number, suffix = Fraction(match[1]), match[2] or ""
     if suffix.endswith("i"):
-        return number * 2 ** (10 * (_BINARY.index(suffix[0]) + 1))
-    if suffix in _DECIMAL:
-        return number * Fraction(10) ** _DECIMAL[suffix]
-    return number * Fraction(10) ** int(suffix[1:])
+        return number * _power(2, 10 * (_BINARY.index(suffix[0]) + 1))
+    power = _DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])
+    return number * _power(10, power) if power >= 0 else number / _power(10, -power)
 
 
 def write_bytes(number: Fraction) -> str:
@@ -38,3 +37,7 @@ def write_bytes(number: Fraction) -> str:
         if whole and whole % 2 ** (10 * power) == 0:
             return f"{whole // 2 ** (10 * power)}{_BINARY[power - 1]}i"
     return str(whole)
+
+
+def _power(base: int, exponent: int) -> int:
+    return int(base**exponent)

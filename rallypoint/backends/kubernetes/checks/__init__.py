@@ -1,0 +1,1 @@
+"""Checks of a job's pods, one file per subject. Pure."""

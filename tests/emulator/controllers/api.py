@@ -96,7 +96,7 @@ class Api:
     async def patch(
         self, kind: Kind, namespace: str, name: str, body: Object, *, part: str = "", strategic: bool = False
     ) -> Object:
-        """Merge `body` into an object, or into a part of it such as `status`; lists whole, or with `strategic` by their keys."""
+        """Merge `body` into an object, or into a part of it such as `status`; `strategic` merges lists by their keys."""
         path = kind.path(namespace, name) + (f"/{part}" if part else "")
         return await self._request("PATCH", path, body=body, headers=_STRATEGIC if strategic else _MERGE)
 

@@ -175,6 +175,8 @@ def hopeless(record: JobRecord) -> tuple[str, str] | None:
 def note_uncreatable(record: JobRecord, seen: Observation) -> JobRecord:
     """A replacement that can never be created is one more fault of its slot, and not the end of a job that runs."""
     fatal = {e.node: e for e in seen.create_errors if e.fatal and e.attempt == record.attempt and e.node >= 0}
+    if not fatal:
+        return record
     waiting = [s for s in record.slots if s.node in fatal and s.lost_clock is None and not s.seen]
     for slot in waiting:
         incident = Incident(

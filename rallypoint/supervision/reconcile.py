@@ -82,7 +82,7 @@ def reconcile(record: JobRecord, seen: Observation, policy: Policy, now: float) 
     before = record
     elapsed = min(max(0.0, now - record.last_now), policy.max_gap)
     # `last_now` follows the wall clock back, too: one reading from the future must not stop the job's clock until then.
-    record = dataclasses.replace(record, clock=record.clock + elapsed, last_now=now)
+    record = record.ticked(clock=record.clock + elapsed, now=now)
     turn = _absorb(_survey(record, seen, policy))
     if turn.record.deletion and turn.record.phase is not Phase.TERMINATING:
         turn = turn.with_record(enter(turn.record, Phase.TERMINATING, "deletion was asked for"))

@@ -166,7 +166,7 @@ def _failed_pods(turn: Turn) -> Step:
         return _tolerate(turn, turn.census.failed, _how(turn.census.ended), final=_terminal(turn))
     record = healing.note_lost_nodes(turn.record, turn.census, turn.policy)
     turn = turn.with_record(healing.note_healed(record, turn.status))
-    hopeless = healing.hopeless(turn.record)
+    hopeless = healing.hopeless(turn.record) if _anybody_lost(turn) else None
     if turn.policy.profile is Profile.APPWRAPPER:
         failed = tuple(s for s in turn.record.slots if s.lost_clock is not None)
         return _tolerate(turn, len(failed), healing.describe_lost(turn.record, failed), final=hopeless is not None)
@@ -175,8 +175,15 @@ def _failed_pods(turn: Turn) -> Step:
     return rescheduling.reschedule(turn) if turn.policy.profile is Profile.MINDCLUSTER else _replace(turn)
 
 
+def _anybody_lost(turn: Turn) -> bool:
+    """Return False where no slot can be a lost one: none was when they were counted, and they are the same since."""
+    return turn.census.lost > 0 or turn.record.slots is not turn.census.slots
+
+
 def _replace(turn: Turn) -> Step:
     """The ladder: lost nodes are replaced; too few that live or can come back are tolerated for the failure grace."""
+    if not _anybody_lost(turn):
+        return _tolerate(turn, 0, "")
     record = healing.replace_lost_nodes(turn.record, turn.policy)
     turn = turn.with_record(record)
     gone = healing.irreplaceable(record, turn.policy)

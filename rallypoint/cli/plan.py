@@ -35,14 +35,19 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = add_command(commands, "plan", "show what a submission would do", _DESCRIPTION)
     job_file_options(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON document")
+    form.add_argument("--objects", action="store_true", help="print what would be created alone, as YAML documents")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan."""
     blueprint = asyncio.run(_blueprint(args.doors, args))
-    print(json_text(_document(blueprint)) if args.json else "\n".join(plan_lines(blueprint)))
+    if args.objects:
+        print(_documents(blueprint), end="")
+    else:
+        print(json_text(_document(blueprint)) if args.json else "\n".join(plan_lines(blueprint)))
     return 0
 
 
@@ -66,6 +71,12 @@ def _document(blueprint: Blueprint) -> dict[str, Any]:
         "objects": blueprint.objects,
         "notes": blueprint.notes,
     }
+
+
+def _documents(blueprint: Blueprint) -> str:
+    from rallypoint.job.document import write_yaml  # noqa: PLC0415  as above
+
+    return "---\n".join(write_yaml(item) for item in blueprint.objects)
 
 
 def _choices(blueprint: Blueprint) -> tuple[Choice, ...]:
@@ -120,10 +131,20 @@ def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
 
 def _object_lines(item: dict[str, Any]) -> Iterator[str]:
     """Yield what kind of thing it is and its name or path; then the rest of it, indented."""
+    if "apiVersion" in item:
+        yield from _manifest_lines(item)
+        return
     (kind, name), *rest = ((key, _text(value)) for key, value in _named(item).items())
     yield f"{kind:<{_KIND}}{name}"
     for line in fact_lines(Fact(label=key, text=text) for key, text in rest):
         yield f"{'':<{_KIND}}{line}"
+
+
+def _manifest_lines(item: dict[str, Any]) -> Iterator[str]:
+    from rallypoint.job.document import write_yaml  # noqa: PLC0415  as above
+
+    yield f"{item['kind']} {item['metadata']['name']}"
+    yield from (f"    {line}" for line in write_yaml(item).splitlines())
 
 
 def _named(item: dict[str, Any]) -> dict[str, Any]:

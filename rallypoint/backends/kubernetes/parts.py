@@ -50,6 +50,9 @@ CONTAINER_SECURITY: Mapping[str, Any] = {"allowPrivilegeEscalation": False, "cap
 
 _POD_SECURITY: Mapping[str, Any] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 
+#: In the order in which people read them.
+_METADATA = ("name", "namespace", "labels", "annotations", "ownerReferences")
+
 #: After the workers had their grace, the agent still reports and the container ends.
 _GRACE_MARGIN = 15.0
 
@@ -147,7 +150,7 @@ def built(
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": pod["metadata"],
+        "metadata": filled({key: pod["metadata"].get(key) for key in _METADATA}),
         "spec": {**spec, **filled({"affinity": affinity})},
     }
 

@@ -1,0 +1,101 @@
+"""Who may do what: the two Roles, with exactly the verbs that are used, and the manifests that grant them. Pure.
+
+A test compares this with what a recorded run asked the API server for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from rallypoint.backends.contract import BackendError
+from rallypoint.backends.kubernetes.checks.place import DNS_LABEL, DNS_NAME, is_dns_label, is_dns_name
+from rallypoint.backends.kubernetes.names import COORDINATOR_ROLE, SUPERVISOR_ROLE
+
+__all__ = ["COORDINATOR", "SUPERVISOR", "Grant", "allows", "rbac"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grant:
+    """Verbs on one kind of resource; a subresource is written `pods/log`. `why` is for people."""
+
+    group: str = ""
+    resource: str
+    verbs: tuple[str, ...]
+    why: str
+
+
+#: The coordinator in its pod. Names of objects cannot be given: they are those of jobs to come.
+COORDINATOR = (
+    Grant(resource="configmaps", verbs=("get", "patch"), why="writes the job's status, reads its record and who supervises it"),
+    Grant(group="coordination.k8s.io", resource="leases", verbs=("get",), why="looks whether that supervisor still lives"),
+)
+
+#: Whoever supervises: an Airflow worker or triggerer, a person, or the supervisor's own pod.
+SUPERVISOR = (
+    Grant(
+        resource="configmaps",
+        verbs=("create", "delete", "get", "list", "patch", "update", "watch"),
+        why="the job, its record and its status",
+    ),
+    Grant(resource="pods", verbs=("create", "delete", "get", "list", "patch", "watch"), why="coordinators and nodes"),
+    Grant(
+        resource="pods/log", verbs=("get",), why="last words, kept before a pod is deleted, and the logs that people ask for"
+    ),
+    Grant(resource="pods/proxy", verbs=("create", "get"), why="tells the coordinator its agents, and asks how it goes"),
+    Grant(resource="secrets", verbs=("create", "delete", "get"), why="the secret of each attempt"),
+    Grant(resource="services", verbs=("create", "delete", "get"), why="the job's headless Service"),
+    Grant(resource="events", verbs=("list",), why="why a pod does not start"),
+    Grant(
+        group="coordination.k8s.io",
+        resource="leases",
+        verbs=("create", "delete", "get", "list", "update", "watch"),
+        why="its own heartbeat, and that of others",
+    ),
+)
+
+
+def allows(grants: Iterable[Grant], *, group: str, resource: str, verb: str) -> bool:
+    """Return whether one of the grants covers a request."""
+    return any(grant.group == group and grant.resource == resource and verb in grant.verbs for grant in grants)
+
+
+def rbac(
+    namespace: str, *, coordinator: str = COORDINATOR_ROLE, supervisor: str = SUPERVISOR_ROLE
+) -> tuple[dict[str, Any], ...]:
+    """Return ServiceAccount, Role and RoleBinding for each side; `coordinator` and `supervisor` name the service accounts.
+
+    Raises `BackendError` for a name that is none.
+    """
+    if not is_dns_label(namespace):
+        raise BackendError(f"namespace: {namespace!r} is not allowed; {DNS_LABEL}")
+    for account in (coordinator, supervisor):
+        if not is_dns_name(account):
+            raise BackendError(f"service account: {account!r} is not allowed; {DNS_NAME}")
+    return (
+        *_side(namespace, COORDINATOR_ROLE, coordinator, COORDINATOR),
+        *_side(namespace, SUPERVISOR_ROLE, supervisor, SUPERVISOR),
+    )
+
+
+def _side(namespace: str, role: str, account: str, grants: Iterable[Grant]) -> tuple[dict[str, Any], ...]:
+    group = "rbac.authorization.k8s.io"
+    return (
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account, "namespace": namespace}},
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "Role",
+            "metadata": {"name": role, "namespace": namespace},
+            "rules": [
+                {"apiGroups": [grant.group], "resources": [grant.resource], "verbs": list(grant.verbs)} for grant in grants
+            ],
+        },
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": role, "namespace": namespace},
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": role},
+            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
+        },
+    )

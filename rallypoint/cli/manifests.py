@@ -1,0 +1,53 @@
+"""`rallypoint manifests`: what an administrator applies to a cluster before the first job."""
+
+from __future__ import annotations
+
+import argparse
+
+from rallypoint.cli.options import Commands, add_command
+
+__all__ = ["add", "run"]
+
+_DESCRIPTION = """\
+Print manifests as YAML, for `kubectl apply -f -`. Nothing is created and no cluster is asked.
+
+rbac: service account, Role and RoleBinding for each side of a job. The coordinator's lets the
+pod of that name write the job's status; a job names its account as `coordinator_service_account`.
+The supervisor's is for whoever runs `rallypoint`, or an Airflow worker, against the cluster.
+"""
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(commands, "manifests", "print what a cluster needs before the first job", _DESCRIPTION)
+    parser.add_argument("what", choices=("rbac",), help="which manifests")
+    parser.add_argument("--namespace", default="default", help="where jobs run (default: default)")
+    parser.add_argument(
+        "--coordinator-account",
+        metavar="NAME",
+        default="",
+        help="service account of coordinators (default: rallypoint-coordinator)",
+    )
+    parser.add_argument(
+        "--supervisor-account",
+        metavar="NAME",
+        default="",
+        help="service account of supervisors (default: rallypoint-supervisor)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the manifests."""
+    # What is slow to import waits until it is needed: --help does without.
+    from rallypoint.backends.kubernetes.names import COORDINATOR_ROLE, SUPERVISOR_ROLE  # noqa: PLC0415
+    from rallypoint.backends.kubernetes.rbac import rbac  # noqa: PLC0415
+    from rallypoint.job.document import write_yaml  # noqa: PLC0415
+
+    objects = rbac(
+        args.namespace,
+        coordinator=args.coordinator_account or COORDINATOR_ROLE,
+        supervisor=args.supervisor_account or SUPERVISOR_ROLE,
+    )
+    print("---\n".join(write_yaml(item) for item in objects), end="")
+    return 0

@@ -10,7 +10,7 @@ from typing import TypeVar
 __all__ = ["PATIENCE", "eventually", "eventually_async"]
 
 #: Time-outs are those of a quiet machine; so many times as much is waited before a test fails. Where all is well it is free.
-PATIENCE = 5.0
+PATIENCE = 10.0
 
 T = TypeVar("T")
 #: What should have come true, or a function that tells it when it has not: only then is it the story up to the failure.

@@ -87,9 +87,9 @@ async def test_what_a_stranger_gets(
 async def test_reports_and_answers_travel() -> None:
     """The answer to one agent waits for the other; a kept connection serves many reports."""
     async with listening() as (_, endpoint), exchanging() as one, exchanging() as other:
-        assert isinstance(await one.exchange(endpoint, report(0, hold=0.0), timeout=5), Continue)
-        first = asyncio.create_task(one.exchange(endpoint, report(0, sequence=1), timeout=5))
-        second = await other.exchange(endpoint, report(1), timeout=5)
+        assert isinstance(await one.exchange(endpoint, report(0, hold=0.0), timeout=60), Continue)
+        first = asyncio.create_task(one.exchange(endpoint, report(0, sequence=1), timeout=60))
+        second = await other.exchange(endpoint, report(1), timeout=60)
 
         assert [type(await first), type(second)] == [Assignment, Assignment]
 
@@ -107,7 +107,7 @@ async def test_the_end_of_a_parked_client_is_noticed() -> None:
     """A killed agent closes its connection; a lease would take far longer to expire."""
     async with listening() as (shell, endpoint):
         async with exchanging() as exchange:
-            parked = asyncio.create_task(exchange.exchange(endpoint, report(0), timeout=30))
+            parked = asyncio.create_task(exchange.exchange(endpoint, report(0), timeout=60))
             await eventually_async(lambda: shell.status().waiting)
             parked.cancel()
         await eventually_async(lambda: not shell.status().waiting, timeout=10 * rendezvous.DISCONNECT_GRACE)
@@ -117,7 +117,7 @@ async def test_the_end_of_a_client_between_two_reports_is_noticed() -> None:
     """It has its answer and has not asked again: nothing is parked, and still its end is seen at once."""
     async with listening() as (shell, endpoint):
         async with exchanging() as exchange:
-            assert isinstance(await exchange.exchange(endpoint, report(0, hold=0.0), timeout=30), Continue)
+            assert isinstance(await exchange.exchange(endpoint, report(0, hold=0.0), timeout=60), Continue)
             assert shell.status().waiting
         await eventually_async(lambda: not shell.status().waiting, timeout=10 * rendezvous.DISCONNECT_GRACE)
 
@@ -126,8 +126,8 @@ async def test_another_connection_takes_the_place_of_the_first() -> None:
     """An agent that was heard over a new connection is there, whatever becomes of the old one."""
     async with listening() as (shell, endpoint), exchanging() as new:
         async with exchanging() as old:
-            await old.exchange(endpoint, report(0, hold=0.0), timeout=30)
-            await new.exchange(endpoint, report(0, hold=0.0, sequence=1), timeout=30)
+            await old.exchange(endpoint, report(0, hold=0.0), timeout=60)
+            await new.exchange(endpoint, report(0, hold=0.0, sequence=1), timeout=60)
         await asyncio.sleep(2 * rendezvous.DISCONNECT_GRACE)
         assert shell.status().waiting
 
@@ -146,11 +146,11 @@ async def test_what_does_not_answer_is_unreachable(token: str, port_shift: int |
     if port_shift is not None:
         async with listening() as (_, where), exchanging(token) as exchange:
             with pytest.raises(UnreachableError, match=message):
-                await exchange.exchange(where, report(), timeout=5)
+                await exchange.exchange(where, report(), timeout=60)
         return
     async with exchanging(token) as exchange:
         with pytest.raises(UnreachableError, match=message):
-            await exchange.exchange(where, report(), timeout=5)
+            await exchange.exchange(where, report(), timeout=60)
 
 
 async def test_an_answer_that_does_not_come_is_unreachable() -> None:
@@ -204,13 +204,13 @@ async def test_an_agent_of_a_far_version_is_told_so_at_once() -> None:
     """One clear error, and no try after it: it would only be refused again."""
     async with listening() as (_, endpoint), exchanging() as exchange:
         with pytest.raises(ConfigError, match="does not understand us: version: 3 is not allowed; expected 1 to 2"):
-            await exchange.exchange(endpoint, report(version=3), timeout=30)
+            await exchange.exchange(endpoint, report(version=3), timeout=60)
 
 
 async def test_an_agent_of_a_neighbouring_version_takes_part() -> None:
     """As any other."""
     async with listening() as (_, endpoint), exchanging() as exchange:
-        reply = await exchange.exchange(endpoint, report(version=MESSAGES_VERSION + 1, hold=0.0), timeout=30)
+        reply = await exchange.exchange(endpoint, report(version=MESSAGES_VERSION + 1, hold=0.0), timeout=60)
 
     assert isinstance(reply, Continue)
 
@@ -227,6 +227,6 @@ async def test_a_coordinator_of_a_far_version_is_not_understood() -> None:
     try:
         async with exchanging() as exchange:
             with pytest.raises(ConfigError, match="is not understood: version: 99"):
-                await exchange.exchange(Endpoint(attempt=1, term=1, host="127.0.0.1", port=port), report(), timeout=30)
+                await exchange.exchange(Endpoint(attempt=1, term=1, host="127.0.0.1", port=port), report(), timeout=60)
     finally:
         await runner.cleanup()

@@ -216,7 +216,7 @@ async def test_an_orphan_that_must_stop_has_its_verdict() -> None:
     heart, job = Heart(), Told()
     heart.alive = False
 
-    await asyncio.wait_for(keep_watch(job, heart, plan(OrphanPolicy.STOP), heart.clock), timeout=20)
+    await asyncio.wait_for(keep_watch(job, heart, plan(OrphanPolicy.STOP), heart.clock), timeout=200)
 
     (verdict,) = job.verdicts
     assert (verdict.outcome.value, verdict.reason) == ("failed", "Orphaned")
@@ -246,7 +246,7 @@ async def test_an_agent_counts_on_when_the_coordinator_is_gone() -> None:
     exchange.answers.clear()
 
     with pytest.raises(OrphanedError, match="nobody has supervised the job for 1 h, and no coordinator answers"):
-        await asyncio.wait_for(client.ask(report(sequence=1)), timeout=20)
+        await asyncio.wait_for(client.ask(report(sequence=1)), timeout=200)
 
 
 @pytest.mark.parametrize(

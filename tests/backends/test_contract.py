@@ -308,7 +308,7 @@ async def test_a_change_between_two_waits_is_not_lost(stage):
     async with stage.backend.changes("digits") as changes:
         await stage.another().save(stored.record.with_history("test", "a line"), version=stored.version)
 
-        await asyncio.wait_for(changes.wait(3600), timeout=10)
+        await asyncio.wait_for(changes.wait(3600), timeout=100)
 
 
 async def test_the_end_of_a_node_ends_the_wait(stage):
@@ -317,7 +317,7 @@ async def test_the_end_of_a_node_ends_the_wait(stage):
         await changes.wait(0)
         stage.end_node(stored.record, 0, 0)
 
-        await asyncio.wait_for(changes.wait(3600), timeout=10)
+        await asyncio.wait_for(changes.wait(3600), timeout=100)
 
 
 async def test_waiting_for_a_job_that_is_not_there_ends_in_time(stage):
@@ -420,7 +420,7 @@ async def test_followed_logs_end_with_the_job(stage):
     stage.write_log(line("five"), attempt=1, round_=2)
     await eventually_async(lambda: len(found) == 5)
     await act(stage, stored, Purge())
-    await asyncio.wait_for(following, timeout=20)
+    await asyncio.wait_for(following, timeout=200)
 
     assert found == ["one", "two", "three", "four", "five"]
 

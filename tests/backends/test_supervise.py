@@ -464,7 +464,7 @@ async def test_another_job_of_the_same_name_is_not_followed(place, let_go):
 
     anew: list[asyncio.Future] = []
 
-    assert await asyncio.wait_for(drive(place, on_turn), timeout=10) is None
+    assert await asyncio.wait_for(drive(place, on_turn), timeout=100) is None
     await asyncio.gather(*anew)
     await holding.aclose()
     assert uids == [first.record.uid]

@@ -11,7 +11,7 @@ from tests.training.worlds import run_world
 
 def test_alone_a_process_is_a_world():
     """Without an environment a process is rank 0 of 1, and its collectives work."""
-    with process_group("gloo", timeout=5) as world:
+    with process_group("gloo", timeout=600) as world:
         value = torch.ones(1)
         dist.all_reduce(value)
 
@@ -51,7 +51,7 @@ from torch.nn.parallel import DistributedDataParallel
 from rallypoint.training import CheckpointError, Checkpoints, average_in_rank_order, process_group, weights_digest
 
 folder = sys.argv[1]
-with process_group("gloo", timeout=30) as world:
+with process_group("gloo", timeout=600) as world:
     torch.manual_seed(world.rank)  # DDP makes the weights equal; the random states stay apart
     model = DistributedDataParallel(nn.Linear(3, 2))
     optimizer = torch.optim.AdamW(model.parameters())

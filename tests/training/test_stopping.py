@@ -72,7 +72,7 @@ WORLD = """
 import os, signal
 from rallypoint.training import process_group, stop_requested
 
-with process_group("gloo", timeout=30) as world:
+with process_group("gloo", timeout=600) as world:
     for step in range(1, 10):
         if step == 4 and world.rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, but torch lists it by dir()
 
+from tests.waiting import PATIENCE
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -27,7 +29,7 @@ def python(*args, environ=None):
 
 def finish(process, timeout=60.0):
     """Return what the process printed; fails unless it ends with 0."""
-    output, _ = process.communicate(timeout=timeout)
+    output, _ = process.communicate(timeout=timeout * PATIENCE)
     assert process.returncode == 0, output
     return output
 
@@ -40,7 +42,7 @@ def kill(process):
 
 def run_world(size, script, *args):
     """Run `script` as every rank of a world of `size` and return the outputs by rank."""
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30))
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=10))
     common = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(store.port),

@@ -1,131 +1,64 @@
-"""`rallypoint-agent coordinator` and `rallypoint-agent node`: what the supervisor starts in pods and slots."""
+"""`rallypoint-agent node`: what the supervisor starts in pods and slots."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import errno
+import logging
 import os
-import signal
+import sys
 from pathlib import Path
 
-from rallypoint.agent import rendezvous
-from rallypoint.agent.client import CoordinatorClient, FileEndpoint
-from rallypoint.agent.clock import Clock, monotone_clock
-from rallypoint.agent.coordinator import Coordinator
-from rallypoint.agent.errors import ConfigError, StaleError
-from rallypoint.agent.files import read_json, read_secret, replace_durably
+from rallypoint.agent.announced import AnnouncedEndpoint, Listener
+from rallypoint.agent.caches import cache_variables, home_is_writable
+from rallypoint.agent.client import CoordinatorClient, EndpointSource, FileEndpoint
+from rallypoint.agent.clock import monotone_clock
+from rallypoint.agent.errors import ConfigError
+from rallypoint.agent.files import read_plan, read_secret
 from rallypoint.agent.http_client import HttpExchange
-from rallypoint.agent.http_server import HttpServer
-from rallypoint.agent.logs import Streams
+from rallypoint.agent.logs import STDERR, STDOUT, Streams
 from rallypoint.agent.node import NodeAgent
-from rallypoint.agent.orphan import FileHeartbeat, keep_watch
-from rallypoint.agent.round import NodeConfig
-from rallypoint.agent.sink import FileSink, read_status, refuse_later
-from rallypoint.wire import codec
-from rallypoint.wire.endpoint import Endpoint
-from rallypoint.wire.exits import Exit
+from rallypoint.agent.node_config import NodeConfig
+from rallypoint.agent.setup import SetupError, run_setup
 from rallypoint.wire.plan import OrphanPolicy, Plan
-from rallypoint.wire.status import JobStatus
 
-__all__ = ["coordinator", "node", "require_room"]
+__all__ = ["node", "require_room"]
+
+log = logging.getLogger("rallypoint.node")
 
 #: Bytes that must fit into a folder of logs for a start to make sense.
 _ROOM = 4096
 
 
-def coordinator(args: argparse.Namespace) -> int:
-    """Run one coordinator to its end and return the exit code."""
-    plan = _read_plan(args.plan)
-    secret = read_secret(args.secret_file)
-    refuse_later_endpoint(read_json(Endpoint, args.endpoint_file), args)
-    previous = read_status(args.status_file)
-    return asyncio.run(_coordinate(args, plan, secret, previous))
-
-
-async def _coordinate(args: argparse.Namespace, plan: Plan, secret: str, previous: JobStatus | None) -> int:
-    clock = monotone_clock()
-    state = rendezvous.new(
-        rendezvous.Settings.from_plan(plan),
-        job=plan.name,
-        uid=args.uid,
-        attempt=args.attempt,
-        term=args.term,
-        now=clock(),
-        previous=previous,
-    )
-    refuse_later(previous, rendezvous.status(state, clock()), args.status_file)
-    shell = Coordinator(state, sink=FileSink(args.status_file), clock=clock)
-    server = HttpServer(shell, token=secret)
-    signalled: list[int] = []
-    loop = asyncio.get_running_loop()
-
-    def stop(number: int) -> None:
-        signalled.append(number)
-        shell.stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop, number)
-    try:
-        port = await server.start(args.host, plan.coordinator_port)
-        await _announce(shell, args, port)
-        await _serve(shell, args.record_file, plan, clock)
-    finally:
-        await server.close()
-    return 128 + signalled[0] if signalled else Exit.OK
-
-
-async def _serve(shell: Coordinator, record: Path | None, plan: Plan, clock: Clock) -> None:
-    """Serve to the end, with an eye on the supervisor where it is known where its heartbeat is read."""
-    if record is None:
-        await shell.serve()
-        return
-    watching = asyncio.create_task(keep_watch(shell, FileHeartbeat(record), plan, clock))
-    try:
-        await shell.serve()
-    finally:
-        watching.cancel()
-        await asyncio.wait([watching])
-    if not watching.cancelled():
-        watching.result()
-
-
-async def _announce(shell: Coordinator, args: argparse.Namespace, port: int) -> None:
-    """Make the first status durable, then tell where we are: an agent that finds us can be answered."""
-    endpoint = Endpoint(attempt=args.attempt, term=args.term, host=args.host, port=port)
-    path = args.status_file
-    try:
-        await shell.publish_first()
-        path = args.endpoint_file
-        await asyncio.to_thread(replace_durably, path, codec.dumps(endpoint) + "\n")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
-
-
-def refuse_later_endpoint(known: Endpoint | None, args: argparse.Namespace) -> None:
-    """Raise `StaleError` when a later coordinator has announced itself."""
-    if known is not None and (known.attempt, known.term) > (args.attempt, args.term):
-        later = f"attempt {known.attempt}, term {known.term}"
-        raise StaleError(f"{args.endpoint_file}: {later} listens there; this is attempt {args.attempt}, term {args.term}")
-
-
 def node(args: argparse.Namespace) -> int:
     """Run one node agent to its end and return the exit code."""
-    plan = _read_plan(args.plan)
+    plan = read_plan(args.plan)
     secret = read_secret(args.secret_file)
+    pod = args.output == "pod"
     config = NodeConfig(
         plan=plan,
         attempt=args.attempt,
         node=args.node,
         incarnation=args.incarnation,
         host=args.host,
-        folder=args.dir,
+        folder=args.shm or args.dir,
         log_folder=_log_folder(plan, args),
-        streams=Streams.from_plan(plan),
+        streams=Streams(redirects=STDOUT | STDERR) if pod else Streams.from_plan(plan),
+        pod=pod,
+        bounded=pod and not plan.log_dir,
     )
-    require_room(config.folder)
-    require_room(config.log_folder)
-    return asyncio.run(_take_part(config, FileEndpoint(args.endpoint_file), secret))
+    for folder in (args.dir, config.folder, config.log_folder):
+        require_room(folder)
+    os.environ.update(cache_variables(os.environ, args.dir / "cache", writable=home_is_writable(os.environ)))
+    try:
+        return asyncio.run(_take_part(config, args, secret))
+    except SetupError as error:
+        log.error("%s", error)  # noqa: TRY400  where it was raised says nothing
+        return error.code
+    finally:
+        sys.stdout.flush()
 
 
 def _log_folder(plan: Plan, args: argparse.Namespace) -> Path:
@@ -134,8 +67,27 @@ def _log_folder(plan: Plan, args: argparse.Namespace) -> Path:
     return Path(plan.log_dir) / plan.name / f"attempt-{args.attempt}" / f"node-{args.node}.{args.incarnation}"
 
 
-async def _take_part(config: NodeConfig, source: FileEndpoint, secret: str) -> int:
+async def _take_part(config: NodeConfig, args: argparse.Namespace, secret: str) -> int:
+    if args.listen is None:
+        return await _work(config, args, FileEndpoint(args.endpoint_file), secret)
+    source = AnnouncedEndpoint(attempt=config.attempt, where=f"port {args.listen}")
+    listener = Listener(source, token=secret)
+    await listener.start(config.host, args.listen)
+    try:
+        return await _work(config, args, source, secret)
+    finally:
+        await listener.close()
+
+
+async def _work(config: NodeConfig, args: argparse.Namespace, source: EndpointSource, secret: str) -> int:
     plan = config.plan
+    if plan.setup:
+        around = await run_setup(plan, os.environ, node=config.node, host=config.host, folder=args.dir)
+        os.environ.clear()
+        os.environ.update(around.environment)
+        # The plan's own variables are among them by now, as the commands may have changed them.
+        plan = dataclasses.replace(plan, workdir=around.folder, env={})
+        config = dataclasses.replace(config, plan=plan)
     client = CoordinatorClient(
         source=source,
         exchange=HttpExchange(secret),
@@ -145,13 +97,6 @@ async def _take_part(config: NodeConfig, source: FileEndpoint, secret: str) -> i
     )
     ending = await NodeAgent(config, client=client, clock=monotone_clock()).run()
     return ending.code
-
-
-def _read_plan(path: Path) -> Plan:
-    plan = read_json(Plan, path)
-    if plan is None:
-        raise ConfigError(f"--plan {path}: there is no such file")
-    return plan
 
 
 def require_room(folder: Path) -> None:

@@ -28,7 +28,7 @@ __all__ = ["PROGRESS_PERIOD", "Coordinator"]
 
 log = logging.getLogger("rallypoint.coordinator")
 
-#: Seconds between two writes that tell progress only.
+#: Seconds between two writes that tell progress only, where writing costs nobody anything.
 PROGRESS_PERIOD = 1.0
 
 #: Seconds between two tries to publish while the sink does not work.
@@ -53,14 +53,16 @@ class _Parked:
 class Coordinator:
     """One coordinator of one attempt; implements `CoordinatorService`."""
 
-    def __init__(self, state: State, *, sink: StatusSink, clock: Clock) -> None:
+    def __init__(self, state: State, *, sink: StatusSink, clock: Clock, progress_period: float = PROGRESS_PERIOD) -> None:
         self._state, self._sink, self._clock = state, sink, clock
+        self._progress_period, self._trouble = progress_period, ""
         self._version, self._durable = 1, 0
         self._settling: set[asyncio.Event] = set()
         self._parked: dict[str, _Parked] = {}
         self._sequences: dict[str, int] = {}
         self._dirty = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._progress_timer: asyncio.TimerHandle | None = None
         self._over = asyncio.Event()
         self._closing = self._dismissed = False
         self._unsupervised: float | None = None
@@ -90,7 +92,8 @@ class Coordinator:
 
     def status(self) -> JobStatus:
         """Return what is true now, durable or not yet."""
-        return rendezvous.status(self._state, self._clock())
+        status = rendezvous.status(self._state, self._clock())
+        return dataclasses.replace(status, durable=False) if self._sink.trouble else status
 
     # --- What somebody beside the agents tells ------------------------------------------------------------------------------
 
@@ -112,6 +115,7 @@ class Coordinator:
     async def publish_first(self) -> None:
         """Publish the first status, before anybody is answered; raises `StaleError` or `OSError`."""
         await self._sink.publish(self.status())
+        self._note_trouble()
 
     async def serve(self) -> None:
         """Work until every agent was told the verdict, or `stop` was called; raises `StaleError` when it was replaced."""
@@ -135,8 +139,9 @@ class Coordinator:
 
     def _close(self) -> None:
         self._closing = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._progress_timer):
+            if timer is not None:
+                timer.cancel()
         for parked in self._parked.values():
             parked.wake.set()
         for settled in self._settling:
@@ -248,10 +253,16 @@ class Coordinator:
             version, status = self._version, self.status()
             if published is None or _gist(status) != _gist(published) or self._clock() >= due:
                 await self._write(status)
-                published, due = status, self._clock() + PROGRESS_PERIOD
+                published, due = status, self._clock() + self._progress_period
             else:  # the gist is durable already; the rest follows when it is due
-                asyncio.get_running_loop().call_later(max(due - self._clock(), _TIMER_FLOOR), self._dirty.set)
+                self._publish_at(due)
             self._settle(version)
+
+    def _publish_at(self, due: float) -> None:
+        if self._progress_timer is not None:
+            self._progress_timer.cancel()
+        delay = max(due - self._clock(), _TIMER_FLOOR)
+        self._progress_timer = asyncio.get_running_loop().call_later(delay, self._dirty.set)
 
     async def _write(self, status: JobStatus) -> None:
         while True:
@@ -261,7 +272,15 @@ class Coordinator:
                 log.warning("the status cannot be published (%s); nobody is told anything new until it can", error)
                 await asyncio.sleep(_SINK_RETRY)
             else:
+                self._note_trouble()
                 return
+
+    def _note_trouble(self) -> None:
+        """Tell in the job's story when no later coordinator can read what is published, and when it can again."""
+        trouble = self._sink.trouble
+        if bool(trouble) != bool(self._trouble):
+            self.note("status-undurable" if trouble else "status-durable", trouble or "the status can be written again")
+        self._trouble = trouble
 
     def _settle(self, version: int) -> None:
         self._durable = version

@@ -9,8 +9,9 @@ from typing import TypeVar
 
 from rallypoint.agent.errors import ConfigError
 from rallypoint.wire import codec
+from rallypoint.wire.plan import Plan
 
-__all__ = ["read_json", "read_secret", "replace_durably"]
+__all__ = ["read_json", "read_plan", "read_secret", "replace_durably"]
 
 T = TypeVar("T")
 
@@ -47,6 +48,14 @@ def read_json(cls: type[T], path: Path) -> T | None:
         return codec.loads(cls, text)
     except codec.WireError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def read_plan(path: Path) -> Plan:
+    """Return the plan in `path`; raises `ConfigError` when there is none, or one that is not understood."""
+    plan = read_json(Plan, path)
+    if plan is None:
+        raise ConfigError(f"--plan {path}: there is no such file")
+    return plan
 
 
 def read_secret(path: Path) -> str:

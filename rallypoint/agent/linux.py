@@ -9,10 +9,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["become_subreaper", "children", "die_with_parent"]
+__all__ = ["become_subreaper", "children", "die_with_parent", "give_back"]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_FALLOC_KEEP_SIZE, _FALLOC_PUNCH_HOLE = 1, 2
 
 
 def _load_prctl() -> Callable[[int, int, int, int, int], int] | None:
@@ -24,6 +25,18 @@ def _load_prctl() -> Callable[[int, int, int, int, int], int] | None:
     function: Callable[[int, int, int, int, int], int] = prctl
     return function
 
+
+def _load_fallocate() -> Callable[[int, int, int, int], int] | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    fallocate = ctypes.CDLL(None, use_errno=True).fallocate64
+    fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    fallocate.restype = ctypes.c_int
+    function: Callable[[int, int, int, int], int] = fallocate
+    return function
+
+
+_fallocate = _load_fallocate()
 
 # Looked up before any fork: between fork and exec nothing may be imported or allocated that another thread could hold locked.
 _prctl = _load_prctl()
@@ -60,3 +73,11 @@ def children() -> tuple[int, ...]:
         except (OSError, ValueError):  # the thread has ended meanwhile
             continue
     return tuple(found)
+
+
+def give_back(fd: int, offset: int, length: int) -> bool:
+    """Give the disk blocks of a part of an open file back: it reads as zeros then, and the file is as long as before.
+
+    Return whether that worked: some file systems cannot.
+    """
+    return _fallocate is not None and _fallocate(fd, _FALLOC_PUNCH_HOLE | _FALLOC_KEEP_SIZE, offset, length) == 0

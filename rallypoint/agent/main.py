@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rallypoint.agent.errors import ConfigError, LostContactError, OrphanedError, StaleError, UsageError
 from rallypoint.agent.flags import add_run_flags
+from rallypoint.agent.namespaced import Namespaced
 from rallypoint.version import __version__
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.exits import Exit
@@ -63,6 +64,16 @@ def _add_node(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node", type=int, required=True, metavar="I", help="slot of the job")
     parser.add_argument("--incarnation", type=int, required=True, metavar="K", help="how often the slot was replaced")
     parser.add_argument("--dir", type=Path, required=True, help="folder of this node")
+    parser.add_argument("--shm", type=Path, default=None, help="folder in memory for the workers' progress (default: --dir)")
+    parser.add_argument(
+        "--output",
+        choices=("files", "pod"),
+        default="files",
+        help="where workers' lines go: to files; or to stdout as lines of a pod's log, with files that stay small",
+    )
+    found = parser.add_mutually_exclusive_group(required=True)
+    _add_endpoint_file(found)
+    found.add_argument("--listen", type=_port, default=None, metavar="PORT", help="where a coordinator announces itself")
     parser.set_defaults(command=_late("node"))
 
 
@@ -70,10 +81,17 @@ def _add_coordinator(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
     parser.add_argument("--uid", required=True, help="of the job")
     parser.add_argument("--term", type=int, required=True, metavar="T", help="number of this coordinator within the job")
-    parser.add_argument("--status-file", type=Path, required=True, help="where the job's status is published")
+    status = parser.add_mutually_exclusive_group(required=True)
+    status.add_argument("--status-file", type=Path, default=None, help="where the job's status is published")
+    status.add_argument("--status-configmap", type=_place, default=None, metavar="NAMESPACE/NAME", help="the same in a cluster")
+    _add_endpoint_file(parser)
     parser.add_argument(
         "--record-file", type=Path, default=None, help="the job's record, which names its supervisor's heartbeat"
     )
+    cluster = parser.add_argument_group("with --status-configmap")
+    cluster.add_argument("--record-configmap", type=_place, default=None, metavar="NAMESPACE/NAME", help="the job's record")
+    cluster.add_argument("--status-dir", type=Path, default=None, help="folder for the status where the API refuses it")
+    cluster.add_argument("--known-status", type=Path, default=None, help="file with the last status, where the API refuses it")
     parser.set_defaults(command=_late("coordinator"))
 
 
@@ -81,8 +99,44 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", type=Path, required=True, help="the job's plan.json")
     parser.add_argument("--attempt", type=int, required=True, metavar="N", help="number of the job's attempt")
     parser.add_argument("--secret-file", type=Path, required=True, help="file with the job's secret")
-    parser.add_argument("--endpoint-file", type=Path, required=True, help="file that says where the coordinator listens")
     parser.add_argument("--host", default="127.0.0.1", help="address under which others reach this process")
+
+
+def _add_endpoint_file(parser: argparse.ArgumentParser | argparse._MutuallyExclusiveGroup) -> None:
+    parser.add_argument("--endpoint-file", type=Path, default=None, help="file that says where the coordinator listens")
+
+
+def _port(text: str) -> int:
+    """Return a port that may be asked for; 0 would be one that nobody else knows."""
+    port = int(text) if text.isdigit() else 0
+    if not 0 < port < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; expected a port, 1 to 65535")
+    return port
+
+
+def _place(text: str) -> Namespaced:
+    try:
+        return Namespaced.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _require_home(args: argparse.Namespace) -> None:
+    """Raise `UsageError` unless a coordinator is told where it lives, in one way and not in both."""
+    shared, cluster = ("endpoint_file", "record_file"), ("status_dir", "record_configmap", "known_status")
+    if args.status_configmap is None:
+        way, ours, others = "--status-file", shared, cluster
+    else:
+        way, ours, others = "--status-configmap", cluster, shared
+    if getattr(args, ours[0]) is None:
+        raise UsageError(f"{_flag(ours[0])}: is missing; {way} needs it")
+    for name in others:
+        if getattr(args, name) is not None:
+            raise UsageError(f"{_flag(name)}: is not allowed with {way}")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _late(name: str) -> Callable[[argparse.Namespace], int]:
@@ -93,8 +147,13 @@ def _late(name: str) -> Callable[[argparse.Namespace], int]:
             from rallypoint.agent.run import run  # noqa: PLC0415
 
             return run(args)
-        from rallypoint.agent import commands  # noqa: PLC0415
+        if name == "node":
+            from rallypoint.agent.commands import node  # noqa: PLC0415
 
-        return commands.node(args) if name == "node" else commands.coordinator(args)
+            return node(args)
+        _require_home(args)
+        from rallypoint.agent.coordinating import coordinator  # noqa: PLC0415
+
+        return coordinator(args)
 
     return command

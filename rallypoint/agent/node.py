@@ -33,8 +33,9 @@ from rallypoint.agent.errors import ConfigError, LostContactError, OrphanedError
 from rallypoint.agent.facts import end_of
 from rallypoint.agent.linux import become_subreaper
 from rallypoint.agent.memory import OomWatch
+from rallypoint.agent.node_config import NodeConfig
 from rallypoint.agent.reaper import Reaper
-from rallypoint.agent.round import NodeConfig, Round, StartError
+from rallypoint.agent.round import Round, StartError
 from rallypoint.agent.service import MAX_HOLD
 from rallypoint.agent.spawner import Spawner
 from rallypoint.agent.store import StoreKeeper

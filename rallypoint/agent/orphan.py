@@ -14,15 +14,15 @@ from rallypoint.agent.lease import Lease, in_words
 from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.status import Outcome, Verdict
 
-__all__ = ["ORPHANED", "FileHeartbeat", "HeartbeatSource", "OrphanedJob", "keep_watch"]
+__all__ = ["LOOK", "ORPHANED", "FileHeartbeat", "HeartbeatSource", "OrphanedJob", "keep_watch"]
 
 log = logging.getLogger("rallypoint.orphan")
 
 #: The reason of the verdict with which an orphaned job ends.
 ORPHANED = "Orphaned"
 
-#: Seconds between two looks at the heartbeat; a fifth of a lease that is shorter than five times that.
-_LOOK = 5.0
+#: Seconds between two looks at a heartbeat that costs nothing to look at.
+LOOK = 5.0
 
 
 class HeartbeatSource(Protocol):
@@ -73,9 +73,10 @@ class OrphanedJob(Protocol):
         ...
 
 
-async def keep_watch(job: OrphanedJob, source: HeartbeatSource, plan: Plan, clock: Clock) -> None:
+async def keep_watch(job: OrphanedJob, source: HeartbeatSource, plan: Plan, clock: Clock, *, look: float = LOOK) -> None:
     """Look at the supervisor's heartbeat for ever, and apply the plan's orphan policy when the lease is over.
 
+    `look` is how many seconds are between two looks, at the most: a fifth of a lease that is shorter than five times that.
     With `continue` that is a line in the story, and another when a supervisor is back; with `stop` it is the verdict that ends
     the job, upon which each agent lets its workers save and stop. Ends only after that.
     """
@@ -92,7 +93,7 @@ async def keep_watch(job: OrphanedJob, source: HeartbeatSource, plan: Plan, cloc
         if orphaned and not lease.expired:
             job.note("supervised", "somebody supervises the job again")
         orphaned = lease.expired
-        await asyncio.sleep(min(_LOOK, plan.lease / 5))
+        await asyncio.sleep(min(look, plan.lease / 5))
 
 
 def _verdict(plan: Plan) -> Verdict:

@@ -5,22 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+from rallypoint.agent.copies import console_tails, forget_old_rounds, pod_tails
 from rallypoint.agent.errors import ConfigError
-from rallypoint.agent.logs import STDERR, STDOUT, OpenLogs, Streams, open_logs
+from rallypoint.agent.logs import OpenLogs, Streams, open_logs
+from rallypoint.agent.node_config import NodeConfig
 from rallypoint.agent.spawner import Command
-from rallypoint.agent.tee import DEFAULT_PREFIX, Tail, Tee, prefix_of
+from rallypoint.agent.tee import Tee
 from rallypoint.agent.worker_env import Place, worker_argv, worker_env
 from rallypoint.agent.workers import Worker, WorkerGroup
 from rallypoint.wire.messages import Assignment, WorkerReport
-from rallypoint.wire.plan import Plan
 from rallypoint.wire.progress import ProgressFile, ProgressSlot
 
-__all__ = ["NodeConfig", "Round", "StartError"]
+__all__ = ["Round", "StartError"]
 
 
 class StartError(Exception):
@@ -29,30 +28,6 @@ class StartError(Exception):
     def __init__(self, worker: Worker, reason: str) -> None:
         super().__init__(reason)
         self.worker, self.reason = worker, reason
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeConfig:
-    """What a node agent is started with.
-
-    Attributes:
-        plan: of the job.
-        attempt, node, incarnation: which attempt, slot (-1: any) and replacement this is.
-        host: name or address under which the other nodes reach this one.
-        folder: for shared memory files; `log_folder` for the workers' logs.
-        streams: what goes to a file and what to the console.
-        prefix: template of the console's line prefix.
-    """
-
-    plan: Plan
-    attempt: int
-    node: int
-    incarnation: int
-    host: str
-    folder: Path
-    log_folder: Path
-    streams: Streams
-    prefix: str = DEFAULT_PREFIX
 
 
 class Round:
@@ -76,6 +51,8 @@ class Round:
         folder = self._config.log_folder / f"round-{assignment.fence.round}"
         ranks = range(assignment.first_rank, assignment.first_rank + slots)
         self._progress, logs = await asyncio.to_thread(_prepare, path, folder, ranks, self._config.streams)
+        if self._config.bounded:
+            await asyncio.to_thread(forget_old_rounds, self._config.log_folder)
         self._progress_path, self._workers, self._last = path, [], {}
         try:
             for local_rank, opened in enumerate(logs):
@@ -102,13 +79,8 @@ class Round:
         self._copy(worker)
 
     def _copy(self, worker: Worker) -> None:
-        place, streams = worker.place, self._config.streams
-        prefix = prefix_of(self._config.prefix, role=self._config.plan.role, rank=place.rank, local_rank=place.local_rank)
-        teed = streams.teed(place.local_rank)
-        if teed & STDOUT and worker.logs.out is not None:
-            self._tee.add(Tail(path=worker.logs.out, prefix=prefix, to=sys.stdout.buffer))
-        if teed & STDERR and worker.logs.err is not None:
-            self._tee.add(Tail(path=worker.logs.err, prefix=prefix, to=sys.stderr.buffer))
+        for tail in pod_tails(self._config, worker) if self._config.pod else console_tails(self._config, worker):
+            self._tee.add(tail)
 
     def reports(self) -> tuple[WorkerReport, ...]:
         """Return the last word of each worker of the round, whether it lives or not, until the next round starts.

@@ -31,9 +31,9 @@ from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.http_client import HttpExchange, speaks_rallypoint
 from rallypoint.agent.http_server import HttpServer
 from rallypoint.agent.node import Ending, NodeAgent
+from rallypoint.agent.node_config import NodeConfig
 from rallypoint.agent.options import Meeting, RunOptions, read_options
 from rallypoint.agent.report import describe_verdict
-from rallypoint.agent.round import NodeConfig
 from rallypoint.agent.sink import MemorySink
 from rallypoint.agent.waiting import set_within
 from rallypoint.wire import env

@@ -22,7 +22,13 @@ log = logging.getLogger("rallypoint.sink")
 
 
 class StatusSink(Protocol):
-    """One place for one job."""
+    """One place for one job.
+
+    `trouble`: why what was published last can be read by no later coordinator; "" where it can.
+    """
+
+    @property
+    def trouble(self) -> str: ...  # noqa: D102  see above
 
     async def publish(self, status: JobStatus) -> None:
         """Return when `status` is durable.
@@ -34,6 +40,8 @@ class StatusSink(Protocol):
 
 class MemorySink:
     """For a coordinator that nobody restarts: it ends with the process."""
+
+    trouble = ""
 
     def __init__(self) -> None:
         self.last: JobStatus | None = None
@@ -49,6 +57,8 @@ class FileSink:
     What is there is compared and replaced under a lock: one that is stopped between the two, and whom another has replaced
     meanwhile, must not wake up and overwrite what the other has told. While somebody holds the lock, it does not work now.
     """
+
+    trouble = ""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -85,12 +95,13 @@ class FileSink:
 def read_status(path: Path) -> JobStatus | None:
     """Return the status in `path`, or None when there is none; one that makes no sense is moved aside, to `NAME.unreadable`.
 
-    Raises `ConfigError` when the file itself cannot be read, and `OSError` when it cannot be moved.
+    Raises `ConfigError` when the file itself cannot be read or is of a version that is not understood, and `OSError` when it
+    cannot be moved.
     """
     try:
         return read_json(JobStatus, path)
     except ConfigError as error:
-        if not isinstance(error.__cause__, codec.WireError):
+        if not isinstance(error.__cause__, codec.WireError) or isinstance(error.__cause__, codec.VersionError):
             raise
         aside = path.with_name(f"{path.name}.unreadable")
         path.replace(aside)
@@ -98,11 +109,11 @@ def read_status(path: Path) -> JobStatus | None:
         return None
 
 
-def refuse_later(known: JobStatus | None, status: JobStatus, path: Path) -> None:
-    """Raise `StaleError` when `known` was published by a later attempt or term of the same job."""
+def refuse_later(known: JobStatus | None, status: JobStatus, where: object) -> None:
+    """Raise `StaleError` when `known`, which was read at `where`, is of a later attempt or term of the same job."""
     if known is None or known.uid != status.uid:
         return
     theirs, ours = (known.fence.attempt, known.fence.term), (status.fence.attempt, status.fence.term)
     if theirs > ours:
         later = f"attempt {theirs[0]}, term {theirs[1]}"
-        raise StaleError(f"{path}: {later} has published there; this is attempt {ours[0]}, term {ours[1]}")
+        raise StaleError(f"{where}: {later} has published there; this is attempt {ours[0]}, term {ours[1]}")

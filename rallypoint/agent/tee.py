@@ -1,14 +1,16 @@
-"""Copying workers' log files to the console, line by line, with torchrun's prefix."""
+"""Copying workers' log files to the console, or into the log of their pod, line by line, each with a prefix."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import string
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from rallypoint.agent.linux import give_back
 from rallypoint.agent.waiting import set_within
 
 __all__ = ["DEFAULT_PREFIX", "Tail", "Tee", "prefix_of"]
@@ -25,6 +27,11 @@ _PATIENCE = 5.0
 #: Bytes read from one file in one go, and the longest line that is kept together.
 _CHUNK = 1 << 16
 
+#: Bytes that are given back to the disk in one go, at the least.
+_GIVEN_BACK = 1 << 20
+
+_BLOCK = 4096
+
 
 def prefix_of(template: str, *, role: str, rank: int, local_rank: int) -> bytes:
     """Return the prefix of one worker's lines; an unknown name in the template stays as it is."""
@@ -34,13 +41,24 @@ def prefix_of(template: str, *, role: str, rank: int, local_rank: int) -> bytes:
 
 @dataclass(kw_only=True)
 class Tail:
-    """One file that is copied; `rest` is the beginning of a line that is not complete yet."""
+    """One file that is copied.
+
+    Attributes:
+        path, to, prefix: from where, whither, and what is put before each line.
+        cut: gives the pieces of a line that is too long to be one; each has the prefix. None leaves it whole.
+        keep: bytes of what was copied that stay on the disk, None for all of them.
+        offset, rest: how far it was read, and the beginning of a line that is not complete yet.
+        given_back: so much of the file takes no room any more.
+    """
 
     path: Path
     prefix: bytes
     to: BinaryIO
+    cut: Callable[[bytes], Iterable[bytes]] | None = None
+    keep: int | None = None
     offset: int = 0
     rest: bytes = b""
+    given_back: int = 0
 
     def drain(self, *, final: bool = False) -> None:
         """Copy the complete lines that were added; `final` copies the beginning of a line too."""
@@ -55,6 +73,18 @@ class Tail:
         if final and self.rest:
             self._write([self.rest])
             self.rest = b""
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """Let the disk forget what was copied long ago. The file seems as long as before: its writer appends to it."""
+        if self.keep is None:
+            return
+        until = (self.offset - self.keep) // _BLOCK * _BLOCK
+        if until - self.given_back < _GIVEN_BACK:
+            return
+        with self.path.open("rb+") as file:
+            give_back(file.fileno(), self.given_back, until - self.given_back)
+        self.given_back = until
 
     def _take(self, chunk: bytes) -> None:
         *lines, rest = (self.rest + chunk).split(b"\n")
@@ -64,6 +94,8 @@ class Tail:
         self._write(lines)
 
     def _write(self, lines: list[bytes]) -> None:
+        if self.cut is not None:
+            lines = [piece for line in lines for piece in self.cut(line)]
         if lines:
             self.to.write(b"".join(self.prefix + line + b"\n" for line in lines))
             self.to.flush()

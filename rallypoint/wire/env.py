@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "API_SERVER",
     "ATTEMPT",
     "CHECKPOINT_DIR",
     "DEBUG",
@@ -12,6 +13,7 @@ __all__ = [
     "PROGRESS_FILE",
     "ROUND",
     "SECRET",
+    "SERVICE_ACCOUNT",
     "TERM",
 ]
 
@@ -23,6 +25,12 @@ DEBUG = "RALLYPOINT_DEBUG"
 
 #: The job's secret, for agents started by hand (`rallypoint-agent run` with one `--rdzv-endpoint`).
 SECRET = "RALLYPOINT_SECRET"
+
+#: In a coordinator's pod: URL of the Kubernetes API server, where Kubernetes does not tell it; it may be plain http.
+API_SERVER = "RALLYPOINT_API_SERVER"
+
+#: In a coordinator's pod: folder with `token` and `ca.crt` of its service account. Default: where Kubernetes mounts it.
+SERVICE_ACCOUNT = "RALLYPOINT_SERVICE_ACCOUNT"
 
 #: In every process of a job: finds its descendants again, whatever they did to their session or parent. What is before its
 #: first slash is the job's uid.

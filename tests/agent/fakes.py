@@ -45,6 +45,7 @@ class GatedSink:
     """Publishes when the gate is open; `broken` lets it fail."""
 
     def __init__(self, *, open_: bool = True) -> None:
+        self.trouble = ""
         self.gate = asyncio.Event()
         self.published: list[JobStatus] = []
         self.broken = 0

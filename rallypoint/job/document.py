@@ -23,6 +23,8 @@ _WIDTH = 128
 _TOO_DEEP = Problem(path="job", text="cannot be read; it is nested too deeply")
 _TEXT = "tag:yaml.org,2002:str"
 _ODD_BREAKS = re.compile("[\r\x85\u2028\u2029]")
+#: Texts that PyYAML would leave plain, and that Kubernetes' reader takes for numbers or booleans.
+_DOUBTFUL = re.compile(r"[yYnN]|[-+]?(?:0[xXoObB][\da-fA-F_]+|\.?\d[\d_]*\.?[\d_]*(?:[eE][-+]?\d+)?)", re.ASCII)
 
 
 class _Loader(yaml.SafeLoader):
@@ -44,8 +46,12 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def represent_text(self, text: str) -> yaml.Node:
-        """Escape the rarer line breaks: PyYAML writes them plain, and reads them back as spaces."""
-        return self.represent_scalar(_TEXT, text, style='"' if _ODD_BREAKS.search(text) else None)
+        """Keep lines as lines, quote what a reader may take for another thing, and escape the rarer line breaks.
+
+        PyYAML writes those plain and reads them back as spaces.
+        """
+        style = '"' if _ODD_BREAKS.search(text) else "|" if "\n" in text else "'" if _DOUBTFUL.fullmatch(text) else None
+        return self.represent_scalar(_TEXT, text, style=style)
 
 
 _Dumper.add_representer(str, _Dumper.represent_text)

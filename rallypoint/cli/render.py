@@ -1,0 +1,78 @@
+"""`rallypoint render`: settings of the pytorchjob-generator, as the objects or the job that they stand for."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from rallypoint.cli.options import Commands, add_command
+from rallypoint.wire.errors import RallypointError
+
+__all__ = ["add", "run"]
+
+_DESCRIPTION = """\
+Print the AppWrapper with its PyTorchJob that a settings.yaml of the pytorchjob-generator
+stands for, for `kubectl create -f -`; with --job the job file for `rallypoint submit`.
+Every key of the chart is known, any other is an error. No cluster is asked.
+"""
+
+
+class OutputError(RallypointError):
+    """The output cannot be written."""
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(commands, "render", "turn settings of the pytorchjob-generator into manifests", _DESCRIPTION)
+    parser.add_argument("file", metavar="FILE", type=Path, help="settings, YAML or JSON")
+    parser.add_argument("--job", action="store_true", help="write a job file instead of an AppWrapper")
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to FILE instead of the standard output")
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="put VALUE (as YAML) in the place of a setting: --set numPods=8 --set mountNVMe.storage=800Gi; may be repeated",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print or write what the settings stand for; what may surprise goes to stderr."""
+    text, notes = render(args.file, settings=args.settings, job=args.job)
+    if args.output is None:
+        print(text, end="")
+    else:
+        _write(args.output, text)
+    for note in notes:
+        print(f"rallypoint: note: {note}", file=sys.stderr)
+    return 0
+
+
+def render(path: Path, *, settings: Iterable[str] = (), job: bool = False) -> tuple[str, tuple[str, ...]]:
+    """Return the YAML and its notes; raises `SettingError` and `JobError`, which name the file."""
+    # pydantic is slow to import, and --help does without.
+    from rallypoint.cli.jobfile import with_settings  # noqa: PLC0415
+    from rallypoint.job import JobError  # noqa: PLC0415
+    from rallypoint.job.document import read_document, write_yaml  # noqa: PLC0415
+    from rallypoint.job.generator import appwrapper, elastic_job, notes, read_settings  # noqa: PLC0415
+
+    document = with_settings(read_document(path), settings)
+    try:
+        read = read_settings(document)
+        if job:
+            converted = elastic_job(read)
+            return write_yaml(converted.document), converted.notes
+    except JobError as error:
+        raise error.with_source(str(path)) from None
+    return write_yaml(appwrapper(read)), tuple(notes(read))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {error.strerror}") from error

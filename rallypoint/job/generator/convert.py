@@ -1,0 +1,168 @@
+"""The same settings as the document of an `ElasticJob`, and a word on each that means something else there. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from rallypoint.job.annotations import ANNOTATIONS
+from rallypoint.job.errors import Problem, show
+from rallypoint.job.generator import pod
+from rallypoint.job.generator.checks import notes
+from rallypoint.job.generator.entry import entry
+from rallypoint.job.generator.load import SettingsError
+from rallypoint.job.generator.objects import policies
+from rallypoint.job.generator.quantity import quantity
+from rallypoint.job.generator.script import program
+from rallypoint.job.generator.settings import Settings
+from rallypoint.job.model import ElasticJob
+from rallypoint.job.rules import VARIABLE
+from rallypoint.job.values import RefusedError
+
+__all__ = ["Converted", "elastic_job"]
+
+_MI = 1024**2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Converted:
+    """A job's document, short as a person would write it; each of `notes` names a setting and what became of it."""
+
+    document: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def elastic_job(settings: Settings) -> Converted:
+    """Return the job; raises `SettingsError` for settings that no job file can hold."""
+    wrong = tuple(_taken(settings))
+    if wrong:
+        raise SettingsError(wrong)
+    fields = {
+        "name": settings.job_name,
+        "profile": "ladder" if settings.elastic else "appwrapper",
+        **entry(settings),
+        "nodes": f"{settings.least_pods}:{settings.num_pods}" if settings.elastic else settings.num_pods,
+        **_environment(settings),
+        **_container(settings),
+        **_placement(settings),
+        "labels": {**pod.custom_labels(settings), **pod.health_labels(settings)},
+        "annotations": pod.pod_annotations(settings),
+        "fault_tolerance": {ANNOTATIONS[key].field: text for key, text in policies(settings).items()},
+        "recovery": _recovery(settings),
+    }
+    document = {key: value for key, value in fields.items() if value not in ("", None, {}, [])}
+    ElasticJob.model_validate(document)
+    return Converted(document=document, notes=(*notes(settings), *_changes(settings)))
+
+
+def _taken(settings: Settings) -> Iterator[Problem]:
+    for index, variable in enumerate(settings.variables):
+        try:
+            VARIABLE.read(variable.name)
+        except RefusedError as error:
+            text = f"{show(variable.name)} is not allowed in a job; {str(error) or VARIABLE.allowed}"
+            yield Problem(path=f"environmentVariables[{index}].name", text=text)
+
+
+def _environment(settings: Settings) -> dict[str, Any]:
+    literals: dict[str, str] = {}
+    references: dict[str, dict[str, Any]] = {}
+    for variable in pod.environment(settings):
+        name = variable["name"]
+        # The last one of a name counts, of whatever kind the ones before are.
+        literals.pop(name, None)
+        references.pop(name, None)
+        if "value" in variable:
+            literals[name] = variable["value"]
+        else:
+            references[name] = variable
+    return {"env": literals, "pod_env": list(references.values()), "env_from": list(pod.sources(settings))}
+
+
+def _container(settings: Settings) -> dict[str, Any]:
+    return {
+        "resources": _resources(settings),
+        "image": settings.container_image,
+        "image_pull_policy": settings.image_pull_policy or "IfNotPresent",
+        "image_pull_secrets": [secret.name for secret in settings.image_pull_secrets],
+        "volumes": [volume for volume in pod.volumes(settings) if volume["name"] != pod.SHM],
+        "volume_mounts": [mount for mount in pod.mounts(settings) if mount["name"] != pod.SHM],
+        "init_containers": [container.model_dump(mode="json") for container in settings.init_containers],
+        # The chart's containers may write wherever the image lets them, and setup commands do.
+        "security_context": {**pod.security_context(settings), "readOnlyRootFilesystem": False},
+    }
+
+
+def _resources(settings: Settings) -> dict[str, Any]:
+    shm = Fraction(0) if settings.disable_shared_memory else _shared(settings)
+    limit = settings.limit_memory
+    fields: dict[str, Any] = {
+        "cpu": str(settings.num_cpus),
+        "memory": _bytes(quantity(settings.memory) - shm),
+        "cpu_limit": "" if settings.limit_cpus is None else str(settings.limit_cpus),
+        "memory_limit": "" if limit is None else _bytes(quantity(limit) - shm),
+        "shm": _bytes(shm) if shm else "",
+        "gpus": settings.num_gpus,
+        "extended": {name: str(number) for name, number in pod.roce(settings).items() if number},
+    }
+    return {key: value for key, value in fields.items() if value not in ("", 0, {})}
+
+
+def _shared(settings: Settings) -> Fraction:
+    """Return the size of /dev/shm in bytes: half of the memory, as Linux has it, whole MiB where it is that large.
+
+    The chart gives it no size, so that it is a part of the pod's memory. A job file's comes on top of `memory`: both together
+    are the pod's memory again.
+    """
+    half = quantity(settings.memory) / 2
+    return Fraction(half // _MI * _MI) or Fraction(half // 1)
+
+
+def _bytes(number: Fraction) -> str:
+    whole = int(number)
+    return f"{whole // _MI}Mi" if whole % _MI == 0 else str(whole)
+
+
+def _placement(settings: Settings) -> dict[str, Any]:
+    unhealthy = next(pod.expressions(settings))
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [unhealthy]}]}
+    grace = settings.termination_grace
+    return {
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
+        "host_ignore_list": list(settings.ignored_hosts),
+        "scheduler_name": settings.scheduler,
+        "priority_class": settings.priority,
+        "queue": settings.queue_name,
+        "service_account": settings.service_account,
+        "termination_grace_period": None if grace is None else f"{grace or 1}s",
+    }
+
+
+def _recovery(settings: Settings) -> dict[str, Any]:
+    if settings.elastic:
+        return {} if settings.max_restarts is None else {"max_restarts": settings.max_restarts}
+    # torchrun restarts nothing by itself: every failure is one of the job, unless the policy has the kubelet restart it.
+    return {"max_restarts": 0} if settings.restart_policy == "Never" else {}
+
+
+def _changes(settings: Settings) -> Iterator[str]:
+    """Yield what is another thing in a job file than it is in the chart's objects."""
+    yield "a job's pods run as no root user and without capabilities; pod_security_context and security_context say otherwise"
+    if settings.namespace:
+        yield f"namespace: is no part of a job file; submit with --namespace {settings.namespace}"
+    if settings.restart_policy != "Never":
+        yield f"restartPolicy: {settings.restart_policy} becomes recovery.max_restarts; agents restart workers, in the same pod"
+    if settings.disable_shared_memory:
+        yield "disableSharedMemory: pods have /dev/shm all the same, 64Mi for each worker: progress is told there"
+    if settings.pod_group:
+        yield "podGroup: is not used; a queue admits MIN nodes at once"
+    if settings.termination_grace == 0:
+        yield "terminationGracePeriodSeconds: 0 becomes 1s, the least that a job file has"
+    if settings.scheduler == "sakkara" and not settings.elastic:
+        yield "schedulerName: sakkara places the pods; ranks are Rallypoint's own"
+    if settings.limit_gpus and settings.limit_gpus != settings.num_gpus:
+        yield "limitGpusPerPod: is not used; a job's pods are limited to the GPUs that they ask for"
+    if not program(settings):
+        yield "setupCommands: without a mainProgram they are what each pod's one worker runs, and stop at the first error"

@@ -1,0 +1,106 @@
+"""Custom resources: a definition that is created is served, one that is deleted takes its objects along."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from tests.emulator.api import Api
+from tests.emulator.bodies import Body, clone, stamp
+from tests.emulator.errors import ApiError
+from tests.emulator.resources import Resource
+from tests.emulator.schema import admission, list_keys_of
+from tests.emulator.store import Change
+
+__all__ = ["DEFINITIONS", "CrdController", "read_definitions"]
+
+KEY = "customresourcedefinitions.apiextensions.k8s.io"
+
+#: Where the definitions are that the emulator registers by itself.
+DEFINITIONS = Path(__file__).parents[1] / "data" / "crds"
+
+
+def read_definitions(places: tuple[Path, ...]) -> tuple[Body, ...]:
+    """The definitions in files and folders of .yaml or .yaml.gz."""
+    files = [file for place in places for file in (sorted(place.glob("*.yaml*")) if place.is_dir() else [place])]
+    return tuple(body for file in files for body in _read(file))
+
+
+@functools.cache
+def _read(file: Path) -> tuple[Body, ...]:
+    raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return tuple(body for body in yaml.load_all(raw, Loader=loader) if body and body.get("kind") == "CustomResourceDefinition")
+
+
+class CrdController:
+    """Serves what definitions define; each is said to be established a moment after it came."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._new: list[str] = []
+        self._gone: list[str] = []
+        api.store.listeners.append(self._noted)
+
+    def pending(self) -> bool:
+        return bool(self._new or self._gone)
+
+    def sweep(self) -> None:
+        new, self._new = self._new, []
+        for name in new:
+            if found := self._api.store.get(KEY, "", name):
+                self._establish(found.body)
+        gone, self._gone = self._gone, []
+        for key in gone:
+            for version in self._api.store.all(key):
+                self._api.store.remove(key, version.namespace, version.name)
+
+    def _establish(self, body: Body) -> None:
+        conditions = [
+            {"type": kind, "status": "True", "reason": reason, "message": "", "lastTransitionTime": stamp()}
+            for kind, reason in (("NamesAccepted", "NoConflicts"), ("Established", "InitialNamesAccepted"))
+        ]
+        new = clone(body)
+        new["status"] = {"conditions": conditions, "acceptedNames": body["spec"]["names"], "storedVersions": []}
+        try:
+            self._api.update(self._api.kind(KEY), body, new, subresource="status")
+        except ApiError:  # changed meanwhile: that change is established in its turn
+            return
+
+    def _noted(self, change: Change) -> None:
+        if change.now.key != KEY:
+            return
+        for resource in _resources(change.now.body):
+            if change.type == "DELETED":
+                self._api.kinds.pop(resource.key, None)
+                self._gone.append(resource.key)
+            elif change.before is None or change.before.body["spec"] != change.now.body["spec"]:
+                self._api.kinds[resource.key] = resource
+        if change.type == "ADDED":
+            self._new.append(change.now.name)
+
+
+def _resources(definition: Body) -> Iterator[Resource]:
+    """The version that is stored; others would need a conversion."""
+    spec = definition["spec"]
+    for version in spec["versions"]:
+        if not version.get("storage"):
+            continue
+        schema = (version.get("schema") or {}).get("openAPIV3Schema") or {"x-kubernetes-preserve-unknown-fields": True}
+        yield Resource(
+            plural=spec["names"]["plural"],
+            kind=spec["names"]["kind"],
+            group=spec["group"],
+            version=version["name"],
+            namespaced=spec["scope"] == "Namespaced",
+            subresources=tuple(name for name in (version.get("subresources") or {}) if name == "status"),
+            short=tuple(spec["names"].get("shortNames") or ()),
+            unconditional=False,
+            generation=True,
+            admit=admission(schema),
+            list_keys=list_keys_of(schema),
+        )

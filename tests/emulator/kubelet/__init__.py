@@ -1,0 +1,1 @@
+"""Nodes, a scheduler, and containers that are processes of this machine."""

@@ -1,0 +1,106 @@
+"""The command line and the environment of a container, and what is wrong with them before it can start."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.emulator.bodies import Body
+from tests.emulator.kubelet.fields import field_value, resource_value
+from tests.emulator.kubelet.volumes import ACCOUNT_PATH, Mounts, decoded
+from tests.emulator.store import Store
+
+__all__ = ["ConfigError", "command_of", "environment_of", "image_environment"]
+
+_REFERENCE = re.compile(r"\$(\$)?\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
+
+
+class ConfigError(Exception):
+    """A container that cannot be created as it is configured: its message is that of the waiting container."""
+
+
+def image_environment(url: str, extra: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """What every container starts with: a PATH on which `python` is this interpreter, and where the API server is.
+
+    The API server speaks plain HTTP, which no client expects at KUBERNETES_SERVICE_HOST: RALLYPOINT_API_SERVER says so.
+    """
+    host, _, port = url.partition("//")[2].partition(":")
+    return {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "HOME": str(folder),
+        "LANG": "C.UTF-8",
+        "KUBERNETES_SERVICE_HOST": host,
+        "KUBERNETES_SERVICE_PORT": port,
+        "RALLYPOINT_API_SERVER": url,
+        **extra,
+    }
+
+
+def environment_of(pod: Body, container: Body, store: Store, mounts: Mounts, base: Mapping[str, str]) -> dict[str, str]:
+    """All variables, each with those before it expanded in its value, and paths of mounts rewritten."""
+    variables = dict(base)
+    if (account := mounts.of(ACCOUNT_PATH)) is not None:
+        variables["RALLYPOINT_SERVICE_ACCOUNT"] = str(account)
+    if (scratch := mounts.of("/tmp")) is not None:
+        variables["TMPDIR"] = str(scratch)
+    given: dict[str, str] = {}
+    for source in container.get("envFrom") or []:
+        given.update(_all_of(pod, source, store))
+    for entry in container.get("env") or []:
+        value = _expanded(entry["value"], given) if "value" in entry else _referred(pod, container, entry, store)
+        if value is not None:
+            given[entry["name"]] = value
+    return {**variables, **{name: mounts.rewrite(value) for name, value in given.items()}}
+
+
+def command_of(container: Body, environment: Mapping[str, str], mounts: Mounts) -> list[str]:
+    """The argv; ConfigError where the container names none: there is no image here that would have one."""
+    argv = [*(container.get("command") or []), *(container.get("args") or [])]
+    if not argv:
+        raise ConfigError("no command specified: images are not run here, so a container needs a command")
+    return [mounts.rewrite(_expanded(part, environment)) for part in argv]
+
+
+def _expanded(text: str, variables: Mapping[str, str]) -> str:
+    """$(NAME) replaced where NAME is known; $$(NAME) stands for itself."""
+    return _REFERENCE.sub(lambda found: f"$({found[2]})" if found[1] else variables.get(found[2], found[0]), text)
+
+
+def _referred(pod: Body, container: Body, entry: Body, store: Store) -> str | None:
+    source = entry.get("valueFrom") or {}
+    if "fieldRef" in source:
+        return field_value(pod, source["fieldRef"]["fieldPath"])
+    if "resourceFieldRef" in source:
+        return resource_value(pod, container, source["resourceFieldRef"])
+    for field, key in (("secretKeyRef", "secrets"), ("configMapKeyRef", "configmaps")):
+        if field in source:
+            return _key_of(pod, source[field], key, store)
+    return ""
+
+
+def _key_of(pod: Body, reference: Body, key: str, store: Store) -> str | None:
+    namespace, name = pod["metadata"]["namespace"], reference.get("name", "")
+    kind = {"secrets": "secret", "configmaps": "configmap"}[key]
+    found = store.get(key, namespace, name)
+    data = decoded(key, found.body) if found else {}
+    if reference["key"] in data:
+        return data[reference["key"]].decode()
+    if reference.get("optional"):
+        return None
+    if found is None:
+        raise ConfigError(f'{kind} "{name}" not found')
+    raise ConfigError(f"couldn't find key {reference['key']} in {kind.capitalize()} {namespace}/{name}")
+
+
+def _all_of(pod: Body, source: Body, store: Store) -> dict[str, str]:
+    field, key = ("secretRef", "secrets") if "secretRef" in source else ("configMapRef", "configmaps")
+    reference = source[field]
+    found = store.get(key, pod["metadata"]["namespace"], reference.get("name", ""))
+    if found is None:
+        if reference.get("optional"):
+            return {}
+        raise ConfigError(f'{key[:-1]} "{reference.get("name")}" not found')
+    return {f"{source.get('prefix', '')}{name}": value.decode() for name, value in decoded(key, found.body).items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = [
     "API_SERVER",
     "ATTEMPT",
+    "BACKEND",
     "CHECKPOINT_DIR",
     "DEBUG",
     "HOME",
@@ -20,13 +21,17 @@ __all__ = [
 #: Folder that holds the local backend's state. Default `~/.rallypoint`.
 HOME = "RALLYPOINT_HOME"
 
+#: Where the `rallypoint` command looks for jobs when no `--backend` says so: `local` (the default) or `kubernetes`.
+BACKEND = "RALLYPOINT_BACKEND"
+
 #: Set to 1, the `rallypoint` command shows an error with its traceback.
 DEBUG = "RALLYPOINT_DEBUG"
 
 #: The job's secret, for agents started by hand (`rallypoint-agent run` with one `--rdzv-endpoint`).
 SECRET = "RALLYPOINT_SECRET"
 
-#: In a coordinator's pod: URL of the Kubernetes API server, where Kubernetes does not tell it; it may be plain http.
+#: In the pods of coordinators and supervisors: URL of the Kubernetes API server, where Kubernetes does not tell it; it may be
+#: plain http.
 API_SERVER = "RALLYPOINT_API_SERVER"
 
 #: In a coordinator's pod: folder with `token` and `ca.crt` of its service account. Default: where Kubernetes mounts it.

@@ -1,0 +1,53 @@
+"""Which jobs are meant: on which backend, and where there. A frozen value of plain words, so that it travels anywhere. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rallypoint.wire.errors import RallypointError
+
+__all__ = ["KINDS", "KUBERNETES", "LOCAL", "Site", "SiteError"]
+
+LOCAL = "local"
+KUBERNETES = "kubernetes"
+
+#: The fields of a `Site` that each backend knows.
+KINDS = {LOCAL: ("home",), KUBERNETES: ("namespace", "context", "kubeconfig")}
+
+
+class SiteError(RallypointError):
+    """A site that cannot be; `field` says which word of it is wrong."""
+
+    def __init__(self, field: str, text: str) -> None:
+        super().__init__(f"{field}: {text}")
+        self.field, self.text = field, text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Where jobs are. What is "" is found as the backend finds it by itself. Holds no secret, and may be stored as plain text.
+
+    Attributes:
+        kind: `local` or `kubernetes`.
+        home: folder of the jobs of this machine; "" is $RALLYPOINT_HOME, or else ~/.rallypoint.
+        namespace, context, kubeconfig: as kubectl's options of these names; "" is what kubectl would take, or inside of a pod
+            the pod's own cluster and namespace.
+
+    Raises:
+        SiteError: for another kind, or a word that this kind does not know.
+    """
+
+    kind: str = LOCAL
+    home: str = ""
+    namespace: str = ""
+    context: str = ""
+    kubeconfig: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise SiteError("backend", f"{self.kind!r} is not one; choose one of {', '.join(sorted(KINDS))}")
+        for field in (field for fields in KINDS.values() for field in fields):
+            value = getattr(self, field)
+            if value and field not in KINDS[self.kind]:
+                allowed = " and ".join(KINDS[self.kind])
+                raise SiteError(field, f"{value!r} is not allowed with the backend {self.kind}, which knows {allowed}")

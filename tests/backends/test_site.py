@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+
+from rallypoint.backends.contract import BackendError
+from rallypoint.backends.registry import home_of, open_backend
+from rallypoint.backends.site import Site, SiteError
+from rallypoint.wire.env import HOME
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "text"),
+    [
+        pytest.param({"kind": "slurm"}, "backend", "'slurm' is not one; choose one of kubernetes, local", id="kind"),
+        pytest.param(
+            {"namespace": "team-a"},
+            "namespace",
+            "'team-a' is not allowed with the backend local, which knows home",
+            id="a namespace of this machine",
+        ),
+        pytest.param(
+            {"kind": "kubernetes", "home": "/data"},
+            "home",
+            "'/data' is not allowed with the backend kubernetes, which knows namespace and context and kubeconfig",
+            id="a folder of a cluster",
+        ),
+    ],
+)
+def test_a_site_that_cannot_be(words, field, text):
+    """Field, value and what is allowed are named."""
+    with pytest.raises(SiteError) as raised:
+        Site(**words)
+
+    assert (raised.value.field, raised.value.text) == (field, text)
+
+
+def test_the_backend_says_the_same():
+    """Whoever opens a backend by its words sees one sort of error."""
+    with pytest.raises(BackendError, match="namespace: 'team-a' is not allowed with the backend local"):
+        open_backend("local", namespace="team-a")
+
+
+def test_the_home_of_a_site(tmp_path, monkeypatch):
+    """Its own, or else that of the environment."""
+    monkeypatch.setenv(HOME, str(tmp_path / "usual"))
+
+    assert home_of(Site(home=str(tmp_path / "other"))) == tmp_path / "other"
+    assert home_of(Site(kind="kubernetes")) == tmp_path / "usual"

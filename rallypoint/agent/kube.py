@@ -61,7 +61,7 @@ class KubeApi:
     """One API server, and who we are to it. The token is read anew for each request: Kubernetes replaces it now and then."""
 
     def __init__(self, server: str, *, token_file: Path, ca_file: Path) -> None:
-        self._server, self._token_file, self._ca_file = server.rstrip("/"), token_file, ca_file
+        self.server, self._token_file, self._ca_file = server.rstrip("/"), token_file, ca_file
         self._session: aiohttp.ClientSession | None = None
 
     @classmethod
@@ -96,7 +96,7 @@ class KubeApi:
         session = await self._open()
         told = {"Accept": "application/json", **headers, **await asyncio.to_thread(self._authorization)}
         try:
-            async with session.request(method, self._server + path, data=body, headers=told, allow_redirects=False) as response:
+            async with session.request(method, self.server + path, data=body, headers=told, allow_redirects=False) as response:
                 answer = await _read(response)
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             raise ApiError(f"{where}: {str(error) or type(error).__name__}") from error
@@ -120,7 +120,7 @@ class KubeApi:
 
     async def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            secure = self._server.startswith("https:")
+            secure = self.server.startswith("https:")
             context = await asyncio.to_thread(self._trust) if secure else False
             connector = aiohttp.TCPConnector(limit=4, ssl=context)
             limits = aiohttp.ClientTimeout(total=_TOTAL, sock_connect=_CONNECT)

@@ -13,6 +13,7 @@ from rallypoint.job.generator.settings import Settings
 
 __all__ = ["entry"]
 
+_NOTHING = "a script with its arguments, or none together with setupCommands, which are run in its place"
 _OPERATORS = frozenset(";&|<>()\n")
 _EXPANDED = frozenset("$`*?[~{#!")
 
@@ -22,7 +23,7 @@ def entry(settings: Settings) -> dict[str, Any]:
     text = re.sub(r"\\\n", " ", program(settings))
     setup = [command.rstrip("\n") for command in settings.setup_commands]
     if not text:
-        return {"entrypoint": ["sh", "-e", "-c", "\n".join(setup)]} if setup else _refuse(settings, "or setupCommands to run")
+        return {"entrypoint": ["sh", "-e", "-c", "\n".join(setup)]} if setup else _refuse(settings, _NOTHING)
     return {**_program(settings, text), "setup_commands": setup, "nproc_per_node": settings.workers_per_pod}
 
 

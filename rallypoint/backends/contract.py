@@ -144,6 +144,12 @@ class Backend(abc.ABC):
     #: Word that users give: `local`, `kubernetes`.
     name: str
 
+    #: Seconds between two looks at a job of which nothing was heard meanwhile.
+    poll: float = 1.0
+
+    #: A turn that changed nothing but the job's clock is saved this often, in seconds; far below `Policy.max_gap`.
+    clock_saved_every: float = 10.0
+
     @abc.abstractmethod
     def plan(self, job: ElasticJob, *, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> Blueprint:
         """Return what `submit` would create. Pure; raises `SubmitError` for a job that this backend cannot run.
@@ -174,6 +180,13 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     async def observe(self, record: JobRecord) -> Observation:
         """Return what is there of all attempts of this job; first the nodes, then the coordinator's status."""
+
+    async def confirm(self, record: JobRecord) -> Observation | None:
+        """Return what `observe` does with nothing in it older than this call; None where that is always so.
+
+        What ends a phase rests on it: a deadline, an end, and that nothing is left.
+        """
+        return None
 
     @abc.abstractmethod
     async def act(self, record: JobRecord, plan: Plan, action: Action) -> None:

@@ -1,0 +1,205 @@
+"""Doing what the supervisor decided. Each action names what it means, so doing it twice is doing it once.
+
+What is created is owned by the job's ConfigMap and needs the attempt's Secret, which is deleted before anything else of the
+attempt: what a supervisor creates late that slept meanwhile can never start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from rallypoint.backends.contract import ActionError, BackendError
+from rallypoint.backends.kubernetes import names
+from rallypoint.backends.kubernetes.blueprint import service_ports
+from rallypoint.backends.kubernetes.cluster import Cluster
+from rallypoint.backends.kubernetes.coordinator import coordinator_pod
+from rallypoint.backends.kubernetes.errors import ApiError, action_error
+from rallypoint.backends.kubernetes.labels import UID
+from rallypoint.backends.kubernetes.manifests import attempt_secret, service
+from rallypoint.backends.kubernetes.names import JobRef
+from rallypoint.backends.kubernetes.pods import node_pod
+from rallypoint.backends.kubernetes.store import Store
+from rallypoint.backends.kubernetes.views import PodView
+from rallypoint.job import ElasticJob
+from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveCoordinator, RemoveNode
+from rallypoint.supervision.record import JobRecord, Phase
+from rallypoint.wire.incident import Answer
+from rallypoint.wire.plan import Plan
+
+__all__ = ["Actor", "bad_hosts"]
+
+log = logging.getLogger(__name__)
+
+#: Seconds for which a forced deletion waits for the word of the pod's machine that its processes are dead. Then, and where
+#: nobody hears of that machine, the object is removed without it.
+_WORD = 15.0
+
+
+class Actor:
+    """The hands of one backend."""
+
+    def __init__(self, cluster: Cluster, store: Store) -> None:
+        self._cluster, self._store = cluster, store
+        #: Attempts whose Secret is there, and those whose Secret was deleted for good, by the job's uid.
+        self._secrets: set[tuple[str, int]] = set()
+        self._closed: set[tuple[str, int]] = set()
+        self._forced: dict[str, float] = {}
+        self._accounts_missing = False
+
+    async def act(self, record: JobRecord, action: Action) -> None:
+        """Do one action; see `Backend.act`."""
+        if isinstance(action, Purge):
+            await self._store.purge(record)
+            self.forget(record.uid)
+        elif isinstance(action, (CreateCoordinator, CreateNode)):
+            await self._create(record, action)
+        elif isinstance(action, RemoveCoordinator):
+            await self._remove(record, names.coordinator_pod(self._store.ref(record), action.term), force=action.force)
+        elif isinstance(action, RemoveNode):
+            name = names.node_pod(self._store.ref(record), action.attempt, action.node, action.incarnation)
+            await self._remove(record, name, force=action.force)
+        else:
+            raise ActionError(f"{type(action).__name__}: jobs of kind `pods` have no components", fatal=True)
+
+    # --- Creating
+
+    async def _create(self, record: JobRecord, action: CreateCoordinator | CreateNode) -> None:
+        try:
+            spec, plan, ref = await self._store.spec(record)
+        except BackendError as error:
+            raise ActionError(str(error)) from error
+        what = f"node {action.node}" if isinstance(action, CreateNode) else "the coordinator"
+        try:
+            await self._prepare(record, plan, ref, action.attempt)
+            await self._create_pod(record, spec, plan, ref, action)
+        except ActionError:
+            raise
+        except BackendError as error:
+            raise action_error(error, what=what) from error
+
+    async def _prepare(self, record: JobRecord, plan: Plan, ref: JobRef, attempt: int) -> None:
+        """See to it that the attempt has its Secret, and the job its Service and a place for its status."""
+        if (record.uid, attempt) in self._secrets:
+            return
+        # Read now: the Secret of an attempt that is over must not come back.
+        stored = await self._store.load(record.name, now=True)
+        if stored is None or stored.record.uid != record.uid:
+            raise ActionError(f"job {record.name} was deleted")
+        if stored.record.attempt != attempt or stored.record.phase not in (Phase.RESUMING, Phase.RUNNING):
+            raise ActionError(f"attempt {attempt} of job {record.name} is over")
+        await self._store.ensure_status(ref)
+        await self._ensure("services", service(ref, service_ports(plan)))
+        token = secrets.token_hex(32)
+        await self._ensure("secrets", attempt_secret(ref, plan=plan, attempt=attempt, token=token))
+        self._secrets.add((record.uid, attempt))
+
+    async def _create_pod(
+        self, record: JobRecord, spec: ElasticJob, plan: Plan, ref: JobRef, action: CreateCoordinator | CreateNode
+    ) -> None:
+        hosts = self._exclude(record)
+        if isinstance(action, CreateNode):
+            numbers = {"attempt": action.attempt, "node": action.node, "incarnation": action.incarnation}
+            await self._ensure("pods", node_pod(ref, spec=spec, plan=plan, exclude_hosts=hosts, **numbers))
+            return
+        account = "" if self._accounts_missing else names.COORDINATOR_ROLE
+        numbers = {"attempt": action.attempt, "term": action.term}
+        manifest = coordinator_pod(ref, spec=spec, plan=plan, exclude_hosts=hosts, service_account=account, **numbers)
+        try:
+            await self._ensure("pods", manifest)
+        except ApiError as error:
+            if not account or f'serviceaccount "{account}" not found' not in error.said.replace("\\", ""):
+                raise
+            log.warning(
+                "namespace %s has no service account %s, so coordinators cannot write their status; it is read through the API "
+                "server. `rallypoint manifests rbac` prints what is missing",
+                self._cluster.namespace,
+                account,
+            )
+            self._accounts_missing = True
+            await self._create_pod(record, spec, plan, ref, action)
+
+    async def _ensure(self, kind: str, manifest: Mapping[str, Any]) -> None:
+        """Create an object unless it is there; one of its name that is another's is an error."""
+        name = manifest["metadata"]["name"]
+        try:
+            created = await self._cluster.create(kind, manifest)
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+            created = await self._there(kind, name, manifest["metadata"]["labels"][UID])
+        if kind == "pods":
+            self._cluster.cache.pods.put(created)
+
+    async def _there(self, kind: str, name: str, uid: str) -> Mapping[str, Any]:
+        found = await self._cluster.get(kind, name)
+        if found is None:
+            raise ActionError(f"{kind}: {name} was there and is gone again")
+        if ((found["metadata"].get("labels") or {}).get(UID)) != uid:
+            raise ActionError(f"{kind}: {name} is there already and belongs to somebody else; delete it", fatal=True)
+        return found
+
+    # --- Removing
+
+    async def _remove(self, record: JobRecord, name: str, *, force: bool) -> None:
+        try:
+            if record.phase in (Phase.RESETTING, Phase.SUSPENDING, Phase.TERMINATING):
+                await self._end_attempt(record)
+            pod = self._cluster.cache.pods.get(name) if self._cluster.fresh else None
+            if pod is None:
+                pod = await self._look(name)
+            if pod is None or pod.labels.uid != record.uid:
+                return
+            if not pod.deleting or force:
+                await self._cluster.delete("pods", name, uid=pod.uid, grace=self._grace(pod) if force else None)
+                if force and pod.over:
+                    self._cluster.cache.pods.forget(name, pod.uid)
+        except ApiError as error:
+            # Another object of the name, or a conflict: the next turn sees which.
+            raise ActionError(f"pod {name} cannot be removed: {error.said or error}") from error
+
+    async def _look(self, name: str) -> PodView | None:
+        found = await self._cluster.get("pods", name)
+        return None if found is None else self._cluster.cache.pods.put(found)
+
+    def _grace(self, pod: PodView) -> int:
+        """Return how many seconds a pod has that is removed by force: one, for its machine to say that it is dead, or none."""
+        now = asyncio.get_running_loop().time()
+        began = self._forced.setdefault(pod.uid, now)
+        host = self._cluster.cache.host(pod.host)
+        unheard = not pod.host or (host is not None and host.ready is None)
+        return 0 if pod.over or unheard or now - began > _WORD else 1
+
+    async def _end_attempt(self, record: JobRecord) -> None:
+        """Delete the Secret of the attempt: from now on nothing of it can start."""
+        key = (record.uid, record.attempt)
+        if key not in self._closed:
+            await self._cluster.delete("secrets", names.attempt_secret(self._store.ref(record), record.attempt))
+            self._secrets.discard(key)
+            self._closed.add(key)
+
+    def _exclude(self, record: JobRecord) -> frozenset[str]:
+        """Return the machines that no node of the attempt goes to any more."""
+        devices = any(pod.devices for pod in self._cluster.cache.pods_of(record.uid))
+        flagged = (host.name for host in self._cluster.cache.hosts if host.bad) if devices else ()
+        return bad_hosts(record).union(flagged)
+
+    def forget(self, uid: str) -> None:
+        """Forget what was done for a job that is over."""
+        for known in (self._secrets, self._closed):
+            known.difference_update([key for key in known if key[0] == uid])
+
+
+def bad_hosts(record: JobRecord) -> frozenset[str]:
+    """Return the machines that were at fault in this attempt: no node of it goes there again."""
+    return frozenset(
+        incident.culprit.host
+        for incident in record.incidents
+        if incident.id.attempt == record.attempt
+        and incident.answer is Answer.RETRY_ELSEWHERE
+        and incident.culprit is not None
+        and incident.culprit.host
+    )

@@ -1,0 +1,279 @@
+"""The Kubernetes backend, kind `pods`: each method is a few words to those who do it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
+
+from rallypoint.backends.contract import (
+    Backend,
+    BackendError,
+    Blueprint,
+    Changes,
+    JobExistsError,
+    JobNotFoundError,
+    LogLine,
+    Pulse,
+    Stored,
+)
+from rallypoint.backends.kubernetes.access import Access
+from rallypoint.backends.kubernetes.act import Actor
+from rallypoint.backends.kubernetes.blueprint import draw
+from rallypoint.backends.kubernetes.cluster import Cluster, joined
+from rallypoint.backends.kubernetes.coordinators import Coordinators
+from rallypoint.backends.kubernetes.follow import LogReader
+from rallypoint.backends.kubernetes.heartbeat import BEAT, SILENT, read_pulse
+from rallypoint.backends.kubernetes.hold import Holds
+from rallypoint.backends.kubernetes.labels import Part
+from rallypoint.backends.kubernetes.names import job_configmap
+from rallypoint.backends.kubernetes.observe import Observer
+from rallypoint.backends.kubernetes.store import Store, UnreadableStatusError, is_job_name
+from rallypoint.backends.kubernetes.submission import check
+from rallypoint.backends.kubernetes.tending import tending
+from rallypoint.job import ElasticJob
+from rallypoint.supervision.actions import Action
+from rallypoint.supervision.observation import Observation
+from rallypoint.supervision.record import Holder, JobRecord
+from rallypoint.wire.plan import OrphanPolicy, Plan
+from rallypoint.wire.status import JobStatus
+
+__all__ = ["KubernetesBackend"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Seconds for which what a coordinator said itself is not asked again.
+_LIVE = 1.0
+
+
+class _Parts:
+    """What the backend is made of, for one event loop."""
+
+    def __init__(self, cluster: Cluster, *, beat: float, silent: float) -> None:
+        self.cluster = cluster
+        self.store = Store(cluster)
+        self.heart = cluster.heart(beat)
+        self.holds = Holds(cluster, self.store, silent=silent)
+        self.observer = Observer(cluster, self.store)
+        self.actor = Actor(cluster, self.store)
+        self.coordinators = Coordinators(cluster)
+
+
+class KubernetesBackend(Backend):
+    """Jobs as plain pods of one namespace.
+
+    Args:
+        access: which cluster, and which namespace of it.
+        clock: gives the time of submission, in seconds since the epoch.
+        beat: seconds between two beats of a supervisor's heart; `silent` without one until its jobs are taken over.
+    """
+
+    name = "kubernetes"
+    #: The watches tell of everything that happens, so a job is looked at without a reason only now and then, and its clock,
+    #: which counts two minutes of a gap at the most, is written down seldom.
+    poll = 15.0
+    clock_saved_every = 60.0
+
+    def __init__(
+        self, access: Access, *, clock: Callable[[], float] = time.time, beat: float = BEAT, silent: float = SILENT
+    ) -> None:
+        self.access = access
+        self._clock, self._beat, self._silent = clock, beat, silent
+        self._stack: contextlib.AsyncExitStack | None = None
+        self._parts: _Parts | None = None
+        self._joining = asyncio.Lock()
+        self._live: dict[str, tuple[float, JobStatus]] = {}
+
+    async def _its(self) -> _Parts:
+        """Return what does the work, once this event loop has a cluster."""
+        if self._parts is None:
+            async with self._joining:
+                if self._parts is None:
+                    self._stack = contextlib.AsyncExitStack()
+                    cluster = await self._stack.enter_async_context(joined(self.access))
+                    self._parts = _Parts(cluster, beat=self._beat, silent=self._silent)
+        return self._parts
+
+    def plan(self, job: ElasticJob, *, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> Blueprint:
+        """Return every manifest of the job's first attempt."""
+        return draw(job, namespace=self.access.namespace, orphan_policy=orphan_policy)
+
+    async def submit(self, blueprint: Blueprint, *, owner: str) -> Stored:
+        """Create the job's ConfigMap, once the API server has accepted all of its objects in a dry run."""
+        its = await self._its()
+        existing = await its.store.load(blueprint.plan.name, now=True)
+        if existing is None:
+            await check(its.cluster, blueprint)
+            try:
+                return await its.store.create(blueprint, owner=owner, now=self._clock())
+            except JobExistsError:
+                existing = await its.store.load(blueprint.plan.name, now=True)
+                if existing is None:
+                    raise
+        record = existing.record
+        if (record.digest, record.owner) == (blueprint.plan.digest, owner):
+            return existing
+        raise JobExistsError(
+            f"name: a job {record.name} is there already in namespace {self.access.namespace} (owner {record.owner}, "
+            f"{record.phase.value or 'just submitted'}, spec {record.digest}; this one: owner {owner}, spec "
+            f"{blueprint.plan.digest}); choose another name, or end it with: rallypoint delete {record.name}"
+        )
+
+    async def load(self, name: str) -> Stored | None:
+        """Read the job's ConfigMap. Raises `HeldError` where this process held the job and has lost it."""
+        its = await self._its()
+        stored = await its.store.load(name)
+        if its.holds.holds(name):
+            its.holds.check(await its.store.view(name))
+        return stored
+
+    async def save(self, record: JobRecord, *, version: str, blueprint: Blueprint | None = None) -> Stored:
+        """Patch the job's ConfigMap at its version."""
+        its = await self._its()
+        if blueprint is not None:
+            await check(its.cluster, blueprint)
+        return await its.store.save(record, version=version, blueprint=blueprint)
+
+    async def observe(self, record: JobRecord) -> Observation:
+        """Look at what the watches told of, or ask where they are not up to date."""
+        return await (await self._its()).observer.observe(record)
+
+    async def confirm(self, record: JobRecord) -> Observation:
+        """Ask the API server itself."""
+        return await (await self._its()).observer.observe(record, now=True)
+
+    async def act(self, record: JobRecord, plan: Plan, action: Action) -> None:
+        """Create or delete; see `Backend.act`."""
+        await (await self._its()).actor.act(record, action)
+
+    @contextlib.asynccontextmanager
+    async def changes(self, name: str) -> AsyncIterator[Changes]:
+        """Follow a job by the watches that all jobs share."""
+        if not is_job_name(name):
+            raise JobNotFoundError(f"{name!r} is not the name of a job: lower-case letters, digits and '-' only")
+        async with (await self._its()).cluster.following(name) as changes:
+            yield changes
+
+    @contextlib.asynccontextmanager
+    async def hold(self, name: str, *, holder: str) -> AsyncIterator[None]:
+        """Name this process in the job's ConfigMap; its coordinator is told of its agents meanwhile."""
+        its = await self._its()
+        await its.heart.join(holder)
+        try:
+            await its.holds.take(name, its.heart.id, holder)
+            try:
+                async with tending(its.cluster, its.store, its.coordinators, name, its.heart.id):
+                    yield
+            finally:
+                await its.holds.give_back(name)
+        finally:
+            await its.heart.leave()
+
+    @contextlib.asynccontextmanager
+    async def heartbeat(self, holder: str) -> AsyncIterator[Holder]:
+        """Renew a Lease."""
+        heart = (await self._its()).heart
+        me = await heart.join(holder)
+        try:
+            yield me
+        finally:
+            await heart.leave()
+
+    async def pulse(self, holder: Holder) -> Pulse | None:
+        """Read that Lease."""
+        return await read_pulse((await self._its()).cluster, holder)
+
+    async def sweep(self, record: JobRecord) -> bool:
+        """Delete every pod that carries the job's uid; see `Backend.sweep`."""
+        its = await self._its()
+        view = await its.store.view(record.name, now=True)
+        if view is not None and view.job_uid == record.uid:
+            return True
+        pods = await its.cluster.pods_of(its.store.ref(record))
+        for pod in pods:
+            await its.cluster.delete("pods", pod.name, uid=pod.uid, grace=0)
+        return not pods
+
+    async def status(self, name: str) -> JobStatus | None:
+        """Ask the coordinator itself, or else read what it wrote down last."""
+        its = await self._its()
+        stored = await its.store.load(name)
+        if stored is None:
+            return None
+        written = await self._written(its, stored.record)
+        if its.holds.holds(name) or stored.record.finished:
+            return written
+        told = await self._asked(its, stored)
+        return written if told is None or (written is not None and written.fence > told.fence) else told
+
+    async def _written(self, its: _Parts, record: JobRecord) -> JobStatus | None:
+        try:
+            return await its.store.status(record)
+        except UnreadableStatusError as error:
+            log.warning("job %s: %s; going on as if the coordinator had said nothing", record.name, error)
+            return None
+
+    async def _asked(self, its: _Parts, stored: Stored) -> JobStatus | None:
+        """Return what the coordinator says now, None where it cannot be asked."""
+        record, now = stored.record, asyncio.get_running_loop().time()
+        known = self._live.get(record.uid)
+        if known is not None and now - known[0] < _LIVE:
+            return known[1]
+        fresh = its.cluster.fresh
+        try:
+            pods = its.cluster.cache.pods_of(record.uid) if fresh else await its.cluster.pods_of(its.store.ref(record))
+            mine = (p for p in pods if p.labels.part is Part.COORDINATOR and p.labels.incarnation == record.term)
+            pod = next((p for p in mine if p.phase == "Running" and p.ip and not p.deleting), None)
+            if pod is None:
+                return None
+            told = await its.coordinators.status(its.store.ref(record), stored.plan, pod)
+        except BackendError as error:
+            log.debug("job %s: its coordinator cannot be asked: %s", record.name, error)
+            return None
+        self._live = {record.uid: (now, told)}
+        return told
+
+    async def names(self) -> tuple[str, ...]:
+        """List the ConfigMaps that are jobs."""
+        return await (await self._its()).store.names()
+
+    async def logs(
+        self, name: str, *, rank: int | None = None, cursor: str = "", follow: bool = False
+    ) -> AsyncIterator[LogLine]:
+        """Read the logs of the job's pods; see `Backend.logs`."""
+        its = await self._its()
+        stored = await its.store.load(name, now=True)
+        if stored is None:
+            raise JobNotFoundError(f"there is no job {name} in namespace {self.access.namespace}")
+        reader = LogReader(its.cluster, its.store.ref(stored.record), rank=rank, cursor=cursor)
+        if not follow:
+            for line in await reader.read():
+                yield line
+            return
+        uid = stored.record.uid
+
+        async def over() -> bool:
+            try:
+                now = await its.store.load(name)
+            except BackendError:
+                return False
+            return now is None or now.record.uid != uid or now.record.released
+
+        async with its.cluster.following(name):
+            async for line in reader.follow(over):
+                yield line
+
+    async def close(self) -> None:
+        """Leave the cluster; the last one to leave closes its connections."""
+        stack, self._stack, self._parts = self._stack, None, None
+        if stack is not None:
+            await stack.aclose()
+
+    def configmap(self, name: str) -> str:
+        """Return the name of the ConfigMap that is a job, for people."""
+        return f"{self.access.namespace}/{job_configmap(name)}"

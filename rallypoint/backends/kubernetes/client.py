@@ -1,0 +1,206 @@
+"""Requests to one API server, on the official client's asyncio side: its session, its TLS and its credentials.
+
+What is asked for and what comes back is plain JSON: of a pod's many fields a handful is wanted, and the client's own models
+cost more time than everything else that a supervisor does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import inspect
+import json
+import random
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Protocol
+from urllib.parse import urlencode
+
+import aiohttp
+
+from rallypoint.backends.kubernetes.access import Access, load_configuration
+from rallypoint.backends.kubernetes.errors import ApiError, UnreachableError, refusal
+
+__all__ = ["JSON_PATCH", "MERGE_PATCH", "Api", "KubeApi", "parse"]
+
+MERGE_PATCH = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+
+#: Seconds for a whole request that is no stream, and to open a connection.
+_TIMEOUT, _CONNECT = 30.0, 10.0
+
+#: How often a request is made that the server is too busy for, and how long it may ask us to wait, in seconds.
+_TRIES, _LONGEST_WAIT = 4, 10.0
+
+_CONNECTIONS = 64
+
+_BROKEN = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
+
+
+class Api(Protocol):
+    """The few things that are asked of an API server."""
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        kind: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+        timeout: float = _TIMEOUT,
+    ) -> bytes:
+        """Return the body of the answer. Raises `ApiError` and `UnreachableError`."""
+        ...
+
+    def stream(
+        self, path: str, *, query: Mapping[str, str] | None = None, silence: float = _TIMEOUT
+    ) -> contextlib.AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Yield the lines of an answer as they come, with their ends; ends with the server's last byte.
+
+        Raises `ApiError` and `UnreachableError`, the latter also after `silence` seconds without a byte.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close all connections."""
+        ...
+
+
+class KubeApi:
+    """The API server that `access` names, for one event loop. Connects when it is asked for something first.
+
+    `asked` counts the requests by their method.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self.asked: collections.Counter[str] = collections.Counter()
+        self._client: Any = None
+        self._opening = asyncio.Lock()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        kind: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+        timeout: float = _TIMEOUT,
+    ) -> bytes:
+        """Ask once; again when the server is too busy, or does not know our credentials any more. See `Api.request`."""
+        limit = aiohttp.ClientTimeout(total=timeout, connect=_CONNECT)
+        for attempt in range(_TRIES):
+            try:
+                answer = await self._send(method, path, query, body, {"Content-Type": kind, **(headers or {})}, limit)
+                async with answer:
+                    data = await answer.read()
+            except _BROKEN as error:
+                raise self._unreachable(method, path, error) from error
+            if 200 <= answer.status < 300:
+                return bytes(data)
+            if attempt + 1 < _TRIES and await self._may_ask_again(answer, attempt):
+                continue
+            break
+        raise refusal(f"{method} {path}", answer.status, data)
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self, path: str, *, query: Mapping[str, str] | None = None, silence: float = _TIMEOUT
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open a stream; see `Api.stream`."""
+        limit = aiohttp.ClientTimeout(total=None, connect=_CONNECT, sock_read=silence)
+        try:
+            answer = await self._send("GET", path, query, None, {"Content-Type": "application/json"}, limit)
+        except _BROKEN as error:
+            raise self._unreachable("GET", path, error) from error
+        async with answer:
+            if answer.status == 401:
+                await self._log_in_again()
+            if answer.status != 200:
+                raise refusal(f"GET {path}", answer.status, await answer.read())
+            yield self._lines(answer, path)
+
+    async def _lines(self, answer: aiohttp.ClientResponse, path: str) -> AsyncIterator[bytes]:
+        try:
+            async for line in answer.content:
+                yield line
+        # A line longer than the client's buffer is none that an API server sends.
+        except (*_BROKEN, ValueError) as error:
+            raise self._unreachable("GET", path, error) from error
+
+    async def close(self) -> None:
+        """Close all connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: Any,
+        headers: dict[str, str],
+        limit: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        client = await self._opened()
+        self.asked[method] += 1
+        url = client.configuration.host + path + (f"?{urlencode(query)}" if query else "")
+        for setting in (await client.configuration.auth_settings()).values():
+            if setting["in"] == "header" and setting["value"]:
+                headers[setting["key"]] = setting["value"]
+        request = client.rest_client.request
+        # Release 36 reads the body unless it is told not to; 37 never does.
+        raw = {"_preload_content": False} if "_preload_content" in inspect.signature(request).parameters else {}
+        answer = await request(method, url, headers=headers, body=body, _request_timeout=limit, **raw)
+        response: aiohttp.ClientResponse = getattr(answer, "response", answer)
+        return response
+
+    async def _opened(self) -> Any:
+        if self._client is None:
+            async with self._opening:
+                if self._client is None:
+                    self._client = await self._open()
+        return self._client
+
+    async def _open(self) -> Any:
+        configuration = await asyncio.to_thread(load_configuration, self.access)
+        configuration.connection_pool_maxsize = _CONNECTIONS
+        from kubernetes.aio.client import ApiClient  # noqa: PLC0415  slow, and imported in the thread by now
+
+        return ApiClient(configuration)
+
+    async def _log_in_again(self) -> None:
+        """Tokens of exec plugins and of pods do not last for ever."""
+        fresh = await asyncio.to_thread(load_configuration, self.access)
+        if self._client is not None:
+            self._client.configuration.api_key = fresh.api_key
+            self._client.configuration.refresh_api_key_hook = fresh.refresh_api_key_hook
+
+    async def _may_ask_again(self, answer: aiohttp.ClientResponse, attempt: int) -> bool:
+        if answer.status == 401 and attempt == 0:
+            await self._log_in_again()
+            return True
+        told = answer.headers.get("Retry-After", "")
+        # Too busy means not begun, so a write may be repeated, too.
+        if answer.status == 429 or (answer.status == 503 and told):
+            wait = float(told) if told.isdigit() else 0.5 * 2**attempt
+            await asyncio.sleep(min(wait, _LONGEST_WAIT) * random.uniform(1.0, 1.2))  # noqa: S311  spread, not secret
+            return True
+        return False
+
+    def _unreachable(self, method: str, path: str, error: Exception) -> UnreachableError:
+        said = str(error) or type(error).__name__
+        return UnreachableError(f"{method} {path}: {self.access} does not answer: {said}")
+
+
+def parse(data: bytes, what: str) -> Any:
+    """Return an answer's JSON; raises `ApiError` where something between us and the server answered in its place."""
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise ApiError(what, status=502, said=f"the answer is not JSON: {data[:100]!r}") from error

@@ -1,0 +1,69 @@
+"""Asking a job's coordinator in its pod, through the API server: it needs no address that we can reach, and no name."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+from rallypoint.backends.contract import BackendError
+from rallypoint.backends.kubernetes import names
+from rallypoint.backends.kubernetes.cluster import Cluster
+from rallypoint.backends.kubernetes.manifests import SECRET_KEY
+from rallypoint.backends.kubernetes.names import JobRef
+from rallypoint.backends.kubernetes.parts import coordinator_port
+from rallypoint.backends.kubernetes.views import PodView
+from rallypoint.wire import codec
+from rallypoint.wire.messages import TOKEN_HEADER
+from rallypoint.wire.paths import ROSTER_PATH, STATUS_PATH, SUPERVISOR_HEADER
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.roster import Roster
+from rallypoint.wire.status import JobStatus
+
+__all__ = ["Coordinators"]
+
+_TIMEOUT = 5.0
+
+
+class Coordinators:
+    """The coordinators of a namespace's jobs. Tokens are read once per attempt, and kept nowhere but here."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._tokens: dict[str, tuple[int, str]] = {}
+
+    async def status(self, job: JobRef, plan: Plan, pod: PodView, *, sign: str = "") -> JobStatus:
+        """Return what the coordinator says now; `sign` is the caller's sign of life, if it supervises.
+
+        Raises `BackendError`.
+        """
+        data = await self._ask("GET", job, plan, pod, STATUS_PATH, sign=sign)
+        try:
+            return codec.loads(JobStatus, data)
+        except codec.WireError as error:
+            raise BackendError(f"pod {pod.name}: {STATUS_PATH}: {error}") from error
+
+    async def tell(self, job: JobRef, plan: Plan, pod: PodView, roster: Roster, *, sign: str) -> None:
+        """Tell the coordinator where the agents are. Raises `BackendError`."""
+        await self._ask("POST", job, plan, pod, ROSTER_PATH, body=json.loads(codec.dumps(roster)), sign=sign)
+
+    async def _ask(
+        self, method: str, job: JobRef, plan: Plan, pod: PodView, path: str, *, body: Any = None, sign: str = ""
+    ) -> bytes:
+        headers = {TOKEN_HEADER: await self._token(job, pod.labels.attempt), **({SUPERVISOR_HEADER: sign} if sign else {})}
+        proxy = self._cluster.path("pods", f"{pod.name}:{coordinator_port(plan)}", f"proxy{path}")
+        return await self._cluster.api.request(method, proxy, body=body, headers=headers, timeout=_TIMEOUT)
+
+    async def _token(self, job: JobRef, attempt: int) -> str:
+        known = self._tokens.get(job.uid)
+        if known is None or known[0] != attempt:
+            found = await self._cluster.get("secrets", names.attempt_secret(job, attempt))
+            if found is None:
+                raise BackendError(f"job {job.name}: the Secret of attempt {attempt} is gone")
+            token = base64.b64decode((found.get("data") or {}).get(SECRET_KEY, "")).decode().strip()
+            known = self._tokens[job.uid] = (attempt, token)
+        return known[1]
+
+    def forget(self, uid: str) -> None:
+        """Forget a job's token."""
+        self._tokens.pop(uid, None)

@@ -1,0 +1,115 @@
+"""What the API server's refusals mean: which field or permission they are about, and whether trying again can help. Pure."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rallypoint.backends.contract import ActionError, BackendError, SubmitError
+
+__all__ = ["ApiError", "GoneError", "UnreachableError", "action_error", "never_fits", "refusal", "submit_error"]
+
+#: Refusals that are about a moment, not about what was asked for.
+_TRANSIENT = frozenset({408, 409, 429, 500, 502, 503, 504})
+
+#: `requested: requests.cpu=8,pods=1, used: requests.cpu=2,pods=1, limited: requests.cpu=4,pods=9`, as ResourceQuota says it.
+_QUOTA = re.compile(r"requested: (?P<requested>.*?), used: .*?, limited: (?P<limited>.*)$", re.DOTALL)
+
+_SUFFIXES: Mapping[str, float] = {
+    "m": 1e-3,
+    "k": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+    "P": 1e15,
+    "E": 1e18,
+    **{f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", 1)},
+}
+_QUANTITY = re.compile(r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)([a-zA-Z]*)")
+
+
+class UnreachableError(BackendError):
+    """The API server did not answer."""
+
+
+class ApiError(BackendError):
+    """The API server refused; `status` is its HTTP code, `reason` its word (`NotFound`), `said` its sentence."""
+
+    def __init__(self, what: str, *, status: int, reason: str = "", said: str = "") -> None:
+        super().__init__(f"{what}: the API server refused ({status}{f' {reason}' if reason else ''}): {said or 'no message'}")
+        self.status, self.reason, self.said = status, reason, said
+
+    @property
+    def transient(self) -> bool:
+        """Asking again may have another answer."""
+        return self.status in _TRANSIENT
+
+
+class GoneError(ApiError):
+    """The history that a watch or a list wants to go on from is not kept any more: list anew."""
+
+
+def refusal(what: str, status: int, body: bytes) -> ApiError:
+    """Return the error for an answer that is no success; `body` is a Status object, or whatever stood between us said."""
+    told: Any = None
+    with contextlib.suppress(ValueError):
+        told = json.loads(body)
+    if not isinstance(told, dict):
+        told = {"message": body[:300].decode(errors="replace").strip()}
+    reason, said = str(told.get("reason") or ""), str(told.get("message") or "")
+    kind = GoneError if status == 410 or reason in ("Expired", "Gone") else ApiError
+    return kind(what, status=status, reason=reason, said=said)
+
+
+def submit_error(error: ApiError, *, namespace: str, what: str) -> SubmitError:
+    """Return what a person is told whose job the API server does not take, before anything was created."""
+    said = error.said
+    if error.status == 404 and re.search(r"namespaces? .*not found", said):
+        return SubmitError(f"namespace: {namespace!r} is not on this cluster; create it or name another (--namespace)")
+    if error.status == 404:
+        return SubmitError(f"{what}: this cluster does not know the kind; its CRD is not installed ({said})")
+    if error.status == 401:
+        return SubmitError(f"{what}: the API server does not know who asks; log in again ({said})")
+    if "exceeded quota" in said:
+        return SubmitError(f"resources: the quota of namespace {namespace} has no room for {what}: {said}")
+    if "admission webhook" in said or "admission policy" in said.lower() or "PodSecurity" in said:
+        return SubmitError(f"{what}: an admission check of the cluster refused it: {said}")
+    if error.status == 403:
+        return SubmitError(
+            f"{what}: not allowed in namespace {namespace}: {said}; `rallypoint manifests rbac` prints the Role that is needed"
+        )
+    return SubmitError(f"{what}: the API server does not accept it: {said or error}")
+
+
+def action_error(error: BackendError, *, what: str) -> ActionError:
+    """Return why something could not be created; fatal where trying again cannot help, waiting where only room is missing."""
+    if not isinstance(error, ApiError):
+        return ActionError(f"{what}: {error}")
+    reason = f"{what}: {error.said or error}"
+    if "exceeded quota" in error.said:
+        return ActionError(reason, fatal=never_fits(error.said))
+    return ActionError(reason, fatal=not error.transient)
+
+
+def never_fits(said: str) -> bool:
+    """Return whether a quota's refusal asks for more than the quota would give to anybody."""
+    found = _QUOTA.search(said)
+    if found is None:
+        return False
+    requested, limited = _amounts(found["requested"]), _amounts(found["limited"])
+    return any(amount > limited.get(resource, float("inf")) for resource, amount in requested.items())
+
+
+def _amounts(text: str) -> dict[str, float]:
+    pairs = (part.strip().partition("=") for part in text.split(","))
+    return {resource: amount for resource, _, quantity in pairs if (amount := _amount(quantity)) is not None}
+
+
+def _amount(quantity: str) -> float | None:
+    found = _QUANTITY.fullmatch(quantity.strip())
+    if found is None or (found[2] and found[2] not in _SUFFIXES):
+        return None
+    return float(found[1]) * _SUFFIXES.get(found[2], 1.0)

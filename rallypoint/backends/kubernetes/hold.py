@@ -1,0 +1,146 @@
+"""Being a job's only supervisor: an annotation of the job's ConfigMap names the process, and that process's Lease beats.
+
+It is taken by compare-and-swap. One that names a process whose Lease is gone, or has not changed for a while on our own clock,
+is taken over. A process that was frozen so long finds another's name there when it wakes, and stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+
+from rallypoint.backends.contract import BackendError, HeldError, JobNotFoundError
+from rallypoint.backends.kubernetes import names
+from rallypoint.backends.kubernetes.client import JSON_PATCH, MERGE_PATCH
+from rallypoint.backends.kubernetes.cluster import Cluster
+from rallypoint.backends.kubernetes.errors import ApiError
+from rallypoint.backends.kubernetes.heartbeat import SILENT, lease_of
+from rallypoint.backends.kubernetes.store import Store
+from rallypoint.backends.kubernetes.views import HOLDER, ConfigMapView
+from rallypoint.backends.story import describe_holder
+
+__all__ = ["Holds"]
+
+log = logging.getLogger(__name__)
+
+#: How often a hold is given back that could not be, and the pause between, in seconds.
+_TRIES, _PAUSE = 6, 5.0
+
+#: Who holds which job in this process, whatever backend and event loop they use: by server, namespace and name.
+_here: dict[tuple[str, str, str], str] = {}
+
+
+class Holds:
+    """The holds of one backend. `silent`: seconds without a beat until another process counts as gone."""
+
+    def __init__(self, cluster: Cluster, store: Store, *, silent: float = SILENT) -> None:
+        self._cluster, self._store, self._silent = cluster, store, silent
+        #: The last beat that was seen of each other process, and since when on our own clock.
+        self._beats: dict[str, tuple[str, float]] = {}
+        self._mine: dict[str, str] = {}
+
+    async def take(self, name: str, me: str, holder: str) -> None:
+        """Become the supervisor `me` of a job, `holder` in words. Raises `HeldError` and `JobNotFoundError`."""
+        key = self._key(name)
+        if key in _here:
+            raise HeldError(name, _here[key])
+        _here[key] = f"{holder} (process {os.getpid()}, this one)"
+        try:
+            await self._take(name, me)
+        except BaseException:
+            _here.pop(key, None)
+            raise
+        self._mine[name] = me
+
+    async def _take(self, name: str, me: str) -> None:
+        while True:
+            view = await self._store.view(name, now=True)
+            if view is None:
+                raise JobNotFoundError(f"there is no job {name}")
+            if view.holder and view.holder != me:
+                await self._see_gone(view)
+            change = {"metadata": {"resourceVersion": view.version, "annotations": {HOLDER: me}}}
+            try:
+                changed = await self._cluster.patch("configmaps", view.name, change, MERGE_PATCH)
+            except ApiError as error:
+                if error.status in (404, 409):
+                    continue
+                raise
+            self._cluster.cache.jobs.put(changed)
+            if view.holder and view.holder != me:
+                log.info("job %s: the supervisor %s is gone", name, view.holder)
+                await self._tidy(view.holder)
+            return
+
+    async def _see_gone(self, view: ConfigMapView) -> None:
+        """Return when the holder of a job is gone; raises `HeldError` as long as that is not known."""
+        lease = await self._cluster.get("leases", lease_of(view.holder))
+        if lease is None:
+            return
+        beat, now = str(lease["metadata"].get("resourceVersion")), asyncio.get_running_loop().time()
+        known = self._beats.get(view.holder)
+        if known is None or known[0] != beat:
+            known = self._beats[view.holder] = (beat, now)
+        if now - known[1] < self._silent:
+            raise HeldError(view.job, await self._words(view))
+
+    async def _words(self, view: ConfigMapView) -> str:
+        try:
+            stored = await self._store.load(view.job)
+        except BackendError:
+            stored = None
+        holder = None if stored is None else stored.record.holder
+        return describe_holder(holder) if holder is not None and holder.id == view.holder else f"process {view.holder}"
+
+    async def _tidy(self, holder: str) -> None:
+        self._beats.pop(holder, None)
+        try:
+            await self._cluster.delete("leases", lease_of(holder))
+        except BackendError as error:
+            log.info("the Lease of %s is left behind: %s", holder, error)
+
+    def check(self, view: ConfigMapView | None) -> None:
+        """Raise `HeldError` for a job that this process held and that another has taken over meanwhile."""
+        if view is None:
+            return
+        me = self._mine.get(view.job)
+        if me is not None and view.holder != me:
+            raise HeldError(view.job, f"process {view.holder or 'nobody'}")
+
+    def holds(self, name: str) -> str:
+        """Return under which id this backend holds a job, "" where it does not."""
+        return self._mine.get(name, "")
+
+    async def give_back(self, name: str) -> None:
+        """Be its supervisor no more; the next one need not wait until this process has ended."""
+        me = self._mine.pop(name, None)
+        try:
+            if me is not None:
+                await self._clear(name, me)
+        finally:
+            _here.pop(self._key(name), None)
+
+    async def _clear(self, name: str, me: str) -> None:
+        place = f"/metadata/annotations/{HOLDER.replace('/', '~1')}"
+        change = [{"op": "test", "path": place, "value": me}, {"op": "remove", "path": place}]
+        for attempt in range(_TRIES):
+            try:
+                self._cluster.cache.jobs.put(
+                    await self._cluster.patch("configmaps", names.job_configmap(name), change, JSON_PATCH)
+                )
+            except ApiError as error:
+                # Gone with its job, or another's by now.
+                if error.status in (400, 404, 422):
+                    return
+                problem: BackendError = error
+            except BackendError as error:
+                problem = error
+            else:
+                return
+            if attempt + 1 < _TRIES:
+                await asyncio.sleep(_PAUSE)
+        log.warning("job %s: that it is supervised no more could not be written: %s", name, problem)
+
+    def _key(self, name: str) -> tuple[str, str, str]:
+        return str(self._cluster.access), self._cluster.namespace, name

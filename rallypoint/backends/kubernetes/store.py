@@ -1,0 +1,205 @@
+"""Jobs as ConfigMaps: made if absent, changed by compare-and-swap of their resourceVersion, removed if still of their uid."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from rallypoint.backends.contract import BackendError, Blueprint, ConflictError, JobExistsError, Stored
+from rallypoint.backends.kubernetes import names
+from rallypoint.backends.kubernetes.client import MERGE_PATCH, parse
+from rallypoint.backends.kubernetes.cluster import Cluster
+from rallypoint.backends.kubernetes.errors import ApiError, submit_error
+from rallypoint.backends.kubernetes.labels import JOB, PART, Part
+from rallypoint.backends.kubernetes.manifests import JOB_KEY, PLAN_KEY, RECORD_KEY, STATUS_KEY, job_configmap, status_configmap
+from rallypoint.backends.kubernetes.names import JobRef
+from rallypoint.backends.kubernetes.views import ConfigMapView
+from rallypoint.job import ElasticJob
+from rallypoint.job.document import read_yaml
+from rallypoint.job.errors import JobError
+from rallypoint.supervision.record import JobRecord
+from rallypoint.wire import codec
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.status import JobStatus
+
+__all__ = ["Store", "UnreadableStatusError", "is_job_name"]
+
+#: What the name of a ConfigMap, and of a job, may be.
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")
+
+
+class UnreadableStatusError(BackendError):
+    """What stands in the status ConfigMap is no status that this version understands."""
+
+
+def is_job_name(name: str) -> bool:
+    """Return whether there can be a job of this name on a cluster."""
+    return _NAME.fullmatch(name) is not None
+
+
+class Store:
+    """The jobs of one namespace. What was read once is not parsed again while it is the same."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._parsed: dict[str, tuple[str, str, Stored]] = {}
+        self._specs: dict[str, tuple[str, ElasticJob]] = {}
+        self._statuses: dict[str, tuple[str, str, JobStatus]] = {}
+
+    def ref(self, record: JobRecord, owner: str = "") -> JobRef:
+        """Return what names, labels and owners of a job's objects are made of."""
+        return JobRef(name=record.name, uid=record.uid, namespace=self._cluster.namespace, owner=owner)
+
+    async def names(self) -> tuple[str, ...]:
+        """Return the names of all jobs, sorted."""
+        path = self._cluster.path("configmaps")
+        query = {"labelSelector": f"{JOB},{PART}={Part.JOB.value}"}
+        found = parse(await self._cluster.api.request("GET", path, query=query), f"GET {path}")
+        return tuple(sorted(item["metadata"]["labels"][JOB] for item in found.get("items") or ()))
+
+    async def view(self, name: str, *, now: bool = False) -> ConfigMapView | None:
+        """Return a job's ConfigMap: as the watch told of it where that is up to date, or else (or with `now`) as it is."""
+        if not is_job_name(name):
+            return None
+        configmap = names.job_configmap(name)
+        known = self._cluster.cache.job(configmap) if self._cluster.fresh and not now else None
+        # That there is none is asked of the server: it ends a job, and a watch may be a moment late.
+        view = known or await self._cluster.job(configmap)
+        return None if view is None or view.part != Part.JOB.value or view.deleting else view
+
+    async def load(self, name: str, *, now: bool = False) -> Stored | None:
+        """Return a job, or None when there is none. Raises `BackendError` where it cannot be understood."""
+        view = await self.view(name, now=now)
+        if view is None:
+            self._forget(name)
+            return None
+        return self._stored(view)
+
+    def _stored(self, view: ConfigMapView) -> Stored:
+        known = self._parsed.get(view.job)
+        if known is not None and known[:2] == (view.uid, view.version):
+            return known[2]
+        try:
+            record = JobRecord.from_json(view.data.get(RECORD_KEY, ""))
+            plan = codec.loads(Plan, view.data.get(PLAN_KEY, ""))
+        except codec.WireError as error:
+            raise BackendError(f"ConfigMap {view.name}: {error}") from error
+        if known is not None and known[2].plan == plan:
+            plan = known[2].plan  # the same object for everybody who holds it
+        stored = Stored(record=record, plan=plan, version=view.version)
+        self._parsed[view.job] = (view.uid, view.version, stored)
+        return stored
+
+    async def spec(self, record: JobRecord) -> tuple[ElasticJob, Plan, JobRef]:
+        """Return what the user asked for, as pods are made of it. Raises `BackendError` when the job is gone."""
+        view = await self.view(record.name)
+        if view is None or view.job_uid != record.uid:
+            raise BackendError(f"job {record.name} was deleted")
+        text = view.data.get(JOB_KEY, "")
+        known = self._specs.get(record.name)
+        if known is None or known[0] != text:
+            known = self._specs[record.name] = (text, _read_spec(text, view.name))
+        return known[1], self._stored(view).plan, self.ref(record, view.uid)
+
+    async def create(self, blueprint: Blueprint, *, owner: str, now: float) -> Stored:
+        """Make a job if there is none of this name. Raises `JobExistsError` and `SubmitError`."""
+        plan = blueprint.plan
+        record = JobRecord.new(name=plan.name, uid=secrets.token_hex(8), digest=plan.digest, owner=owner, now=now)
+        manifest = job_configmap(self.ref(record), spec=blueprint.job, plan=plan, record=record)
+        try:
+            created = await self._cluster.create("configmaps", manifest)
+        except ApiError as error:
+            if error.reason == "AlreadyExists":
+                raise JobExistsError(f"name: {plan.name!r} was taken by another submission just now") from error
+            raise submit_error(error, namespace=self._cluster.namespace, what="the job's ConfigMap") from error
+        return self._taken(created, record, plan)
+
+    def _taken(self, found: Mapping[str, Any], record: JobRecord, plan: Plan) -> Stored:
+        view = self._cluster.cache.jobs.put(found)
+        version = found["metadata"]["resourceVersion"]
+        stored = Stored(record=record, plan=plan, version=version)
+        if view is not None:
+            self._parsed[record.name] = (view.uid, version, stored)
+        return stored
+
+    async def save(self, record: JobRecord, *, version: str, blueprint: Blueprint | None) -> Stored:
+        """Replace the record (and the job and its plan) if it is still at `version`."""
+        configmap = names.job_configmap(record.name)
+        data = {RECORD_KEY: codec.dumps_lines(record)}
+        if blueprint is not None:
+            data |= {JOB_KEY: blueprint.job.to_yaml(), PLAN_KEY: codec.dumps(blueprint.plan)}
+        change = {"metadata": {"resourceVersion": version}, "data": data}
+        try:
+            changed = await self._cluster.patch("configmaps", configmap, change, MERGE_PATCH)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            # Whoever decides again must not decide on what has just been shown to be old.
+            await self._cluster.job(configmap)
+            raise ConflictError(f"job {record.name}: the record was changed by somebody else meanwhile") from error
+        plan = blueprint.plan if blueprint is not None else codec.loads(Plan, changed["data"][PLAN_KEY])
+        known = self._parsed.get(record.name)
+        if known is not None and known[2].plan == plan:
+            plan = known[2].plan
+        return self._taken(changed, record, plan)
+
+    async def purge(self, record: JobRecord) -> None:
+        """Remove a job of this name and uid; what it owns goes with it."""
+        view = await self.view(record.name, now=True)
+        if view is not None and view.job_uid == record.uid:
+            await self._cluster.delete("configmaps", view.name, uid=view.uid)
+            self._cluster.cache.jobs.forget(view.name, view.uid)
+        self._forget(record.name)
+
+    def _forget(self, name: str) -> None:
+        self._parsed.pop(name, None)
+        self._specs.pop(name, None)
+        self._statuses.pop(name, None)
+
+    # --- The status
+
+    async def ensure_status(self, ref: JobRef) -> None:
+        """Make the ConfigMap for the coordinator's word, if it is not there."""
+        try:
+            self._cluster.cache.statuses.put(await self._cluster.create("configmaps", status_configmap(ref)))
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+
+    async def status(self, record: JobRecord, *, now: bool = False) -> JobStatus | None:
+        """Return the coordinator's last word as it was written down, None before its first.
+
+        Raises `UnreadableStatusError` where it cannot be understood.
+        """
+        view = self._cluster.cache.status(record.uid) if self._cluster.fresh and not now else None
+        if view is None:
+            found = await self._cluster.get("configmaps", names.status_configmap(self.ref(record)))
+            view = None if found is None else self._cluster.cache.statuses.put(found)
+        if view is None or not view.data.get(STATUS_KEY):
+            return None
+        known = self._statuses.get(record.name)
+        if known is None or known[:2] != (view.uid, view.version):
+            known = self._statuses[record.name] = (view.uid, view.version, _read_status(view))
+        return known[2]
+
+    async def tell_status(self, record: JobRecord, status: JobStatus) -> None:
+        """Write the coordinator's word in its place, for a coordinator that may not write it itself."""
+        name = names.status_configmap(self.ref(record))
+        change = {"data": {STATUS_KEY: codec.dumps(status)}}
+        self._cluster.cache.statuses.put(await self._cluster.patch("configmaps", name, change, MERGE_PATCH))
+
+
+def _read_status(view: ConfigMapView) -> JobStatus:
+    try:
+        return codec.loads(JobStatus, view.data[STATUS_KEY])
+    except codec.WireError as error:
+        raise UnreadableStatusError(f"ConfigMap {view.name}: {error}") from error
+
+
+def _read_spec(text: str, where: str) -> ElasticJob:
+    try:
+        return ElasticJob.model_validate(read_yaml(text))
+    except JobError as error:
+        raise BackendError(f"ConfigMap {where}: {JOB_KEY}: {error}") from error

@@ -1,0 +1,59 @@
+"""Asking the API server whether it would take a job, before anything of it is created.
+
+A dry run goes through everything that a real request does: permissions, schemas, quotas, webhooks, pod security.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+from rallypoint.backends.contract import Blueprint, SubmitError
+from rallypoint.backends.kubernetes import names
+from rallypoint.backends.kubernetes.cluster import Cluster
+from rallypoint.backends.kubernetes.errors import ApiError, never_fits, submit_error
+from rallypoint.backends.kubernetes.labels import PART, Part
+
+__all__ = ["check", "samples"]
+
+_KINDS = {"ConfigMap": "configmaps", "Secret": "secrets", "Service": "services", "Pod": "pods"}
+
+
+async def check(cluster: Cluster, blueprint: Blueprint) -> None:
+    """Raise `SubmitError` for what the API server would refuse; creates nothing."""
+    for manifest in samples(blueprint):
+        kind = manifest["kind"]
+        what = f"the {manifest['metadata']['labels'][PART]}'s {kind}"
+        try:
+            await cluster.create(_KINDS[kind], manifest, dry_run=True)
+        except ApiError as error:
+            if error.transient and error.reason != "AlreadyExists":
+                raise
+            if not _harmless(error):
+                raise submit_error(error, namespace=cluster.namespace, what=what) from error
+
+
+def samples(blueprint: Blueprint) -> Iterator[dict[str, Any]]:
+    """Yield one object of each sort: nodes differ by number alone."""
+    seen = set()
+    for manifest in blueprint.objects:
+        if manifest.get("kind") not in _KINDS:
+            raise SubmitError(f"objects: a {manifest.get('kind')!r} is none of a job's")
+        part = manifest["metadata"]["labels"][PART]
+        if part not in seen:
+            seen.add(part)
+            yield _alone(manifest) if part == Part.COORDINATOR.value else manifest
+
+
+def _alone(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return the coordinator's pod without a service account that need not be there."""
+    manifest = copy.deepcopy(manifest)
+    if manifest["spec"].get("serviceAccountName") == names.COORDINATOR_ROLE:
+        del manifest["spec"]["serviceAccountName"]
+    return manifest
+
+
+def _harmless(error: ApiError) -> bool:
+    """Return whether a refusal is about this moment: the name is taken, or a quota has no room that it will have again."""
+    return error.reason == "AlreadyExists" or ("exceeded quota" in error.said and not never_fits(error.said))

@@ -1,0 +1,141 @@
+"""What the holder of a job does beside its turns: it tells the coordinator where the agents are, and writes the coordinator's
+status down where that may not do so itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+from rallypoint.backends.contract import BackendError, Stored
+from rallypoint.backends.kubernetes.cluster import Cluster
+from rallypoint.backends.kubernetes.coordinators import Coordinators
+from rallypoint.backends.kubernetes.labels import Part
+from rallypoint.backends.kubernetes.store import Store
+from rallypoint.backends.kubernetes.views import PodView, Running
+from rallypoint.supervision.record import Phase
+from rallypoint.wire.roster import AgentAddress, Roster
+from rallypoint.wire.status import JobStatus
+
+__all__ = ["roster_of", "tending"]
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two tries to reach a coordinator, between two readings of a status that it cannot write, and between two
+#: looks where there is nothing to do.
+_AGAIN, _READ, _IDLE = 1.0, 2.0, 30.0
+
+#: Seconds after which a coordinator that has said nothing yet is asked itself.
+_SILENT = 5.0
+
+
+@contextlib.asynccontextmanager
+async def tending(cluster: Cluster, store: Store, coordinators: Coordinators, name: str, me: str) -> AsyncIterator[None]:
+    """Tend a job as the supervisor `me` while the context lasts."""
+    task = asyncio.create_task(_Tender(cluster, store, coordinators, name, me).run(), name=f"tend {name}")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def roster_of(pods: tuple[PodView, ...], attempt: int, term: int) -> Roster:
+    """Return where the agents of an attempt listen: every node that runs and has an address."""
+    agents = sorted(
+        AgentAddress(node=p.labels.node, incarnation=p.labels.incarnation, host=p.ip)
+        for p in pods
+        if p.labels.part is Part.NODE and p.labels.attempt == attempt and p.ip and _runs(p)
+    )
+    return Roster(attempt=attempt, term=term, agents=tuple(agents))
+
+
+def _runs(pod: PodView) -> bool:
+    return not pod.over and pod.trainer is not None and isinstance(pod.trainer.state, Running)
+
+
+class _Tender:
+    def __init__(self, cluster: Cluster, store: Store, coordinators: Coordinators, name: str, me: str) -> None:
+        self._cluster, self._store, self._coordinators = cluster, store, coordinators
+        self._name, self._me = name, me
+        #: Which coordinator was told which agents last.
+        self._told: tuple[object, ...] = ()
+        self._signs = 0
+        self._heard_at = float("-inf")
+        self._durable: bool | None = None
+        self._complained = ""
+
+    async def run(self) -> None:
+        """Tend the job until cancelled."""
+        news = self._cluster.cache.follow(self._name)
+        try:
+            while True:
+                try:
+                    pause = await self._turn()
+                    self._complained = ""
+                except BackendError as error:
+                    pause = _AGAIN
+                    if self._complained != str(error):
+                        log.info("job %s: its coordinator cannot be reached yet: %s", self._name, error)
+                    self._complained = str(error)
+                await news.wait(pause)
+                if pause == _AGAIN:
+                    await asyncio.sleep(_AGAIN / 4)  # news of a job that is starting come in crowds
+        finally:
+            self._cluster.cache.leave(self._name, news)
+
+    async def _turn(self) -> float:
+        """Do what is to be done now; return after how many seconds to look again."""
+        stored = await self._store.load(self._name) if self._cluster.fresh else None
+        if stored is None or stored.record.phase not in (Phase.RESUMING, Phase.RUNNING):
+            return _IDLE
+        record = stored.record
+        pods = self._cluster.cache.pods_of(record.uid)
+        pod = next((p for p in pods if p.labels.part is Part.COORDINATOR and p.labels.incarnation == record.term), None)
+        if pod is None or pod.deleting or not pod.ip or not _runs(pod):
+            return _IDLE
+        roster = roster_of(pods, record.attempt, record.term)
+        which = (pod.uid, pod.trainer.restarts if pod.trainer is not None else 0)
+        if self._told != (which, roster):
+            if self._told[:1] != (which,):
+                self._durable = None
+            await self._coordinators.tell(self._store.ref(record), stored.plan, pod, roster, sign=self._sign())
+            self._told = (which, roster)
+        return await self._read(stored, pod)
+
+    async def _read(self, stored: Stored, pod: PodView) -> float:
+        """Write the status down where its coordinator cannot; return when to look again."""
+        loop, record = asyncio.get_running_loop(), stored.record
+        if self._durable:
+            return _IDLE
+        known = await self._store.status(record)
+        if self._durable is None:
+            if known is not None and known.durable and _of_now(known, stored):
+                self._durable = True
+                return _IDLE
+            if self._heard_at == float("-inf"):
+                self._heard_at = loop.time()
+            if loop.time() - self._heard_at < _SILENT:
+                return _READ
+        status = await self._coordinators.status(self._store.ref(record), stored.plan, pod, sign=self._sign())
+        if status.durable and self._durable is None:
+            # It can write, and has had nothing to say that is not written yet.
+            self._heard_at = loop.time()
+            return _READ
+        if not status.durable and self._durable is None:
+            log.warning("job %s: its coordinator may not write its status; it is read through the API server", self._name)
+        self._durable = False
+        if status != known and status.uid == record.uid and not (known is not None and known.fence > status.fence):
+            await self._store.tell_status(record, status)
+        return _READ
+
+    def _sign(self) -> str:
+        self._signs += 1
+        return f"{self._me}:{self._signs}"
+
+
+def _of_now(status: JobStatus, stored: Stored) -> bool:
+    record = stored.record
+    return status.uid == record.uid and (status.fence.attempt, status.fence.term) == (record.attempt, record.term)

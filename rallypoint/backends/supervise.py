@@ -31,7 +31,7 @@ from rallypoint.backends.contract import (
     Stored,
 )
 from rallypoint.backends.story import describe_holder
-from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge
+from rallypoint.supervision.actions import Action, CreateComponents, CreateCoordinator, CreateNode, Purge
 from rallypoint.supervision.observation import CreateError, Observation
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.reconcile import Decision, reconcile
@@ -44,9 +44,6 @@ __all__ = ["Snapshot", "supervise", "watch"]
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-#: A turn that changed nothing but the job's clock is saved this often, in seconds; far below `Policy.max_gap`.
-_CLOCK_SAVED_EVERY = 10.0
 
 #: Shortest pause between two turns, in seconds: a deadline that is due by a rounding error must not spin.
 _SHORTEST = 0.01
@@ -74,7 +71,7 @@ async def supervise(
     *,
     holder: str,
     on_turn: OnTurn | None = None,
-    poll: float = 1.0,
+    poll: float | None = None,
     clock: Callable[[], float] = time.time,
 ) -> JobRecord | None:
     """Drive a job to its end; return its final record, or None when it was deleted (or is not there).
@@ -89,10 +86,11 @@ async def supervise(
         name: the job's name.
         holder: who supervises, for people (`rallypoint supervise`, a task instance's key).
         on_turn: called after each turn, in the event loop.
-        poll: longest pause between two turns, in seconds.
+        poll: longest pause between two turns, in seconds; None is the backend's own.
         clock: wall time in seconds since the epoch.
     """
     tell = on_turn or _tell_nobody
+    poll = backend.poll if poll is None else poll
     backoff = _Backoff(name)
     job = _Job(backend, name)
     async with contextlib.AsyncExitStack() as following:
@@ -259,6 +257,8 @@ class _Supervisor:
                 await self._pause(turn, poll)
             except ConflictError:
                 continue
+            except HeldError:
+                raise  # this process slept so long that another took the job over
             except BackendError as error:
                 await backoff.pause(error)
                 continue
@@ -279,10 +279,15 @@ class _Supervisor:
         now = self._clock()
         seen = await self._backend.observe(stored.record)
         decision = self._decide(stored, seen, now)
+        if decision.record.phase is not stored.record.phase:
+            # What ends a phase was waited for, or is gone for good: neither is decided on what was seen a while ago.
+            seen = await self._backend.confirm(stored.record) or seen
+            decision = self._decide(stored, seen, now)
+        self._narrate(stored.record, decision.record)
         saved = await self._save(stored, decision)
         purged = await self._act(decision, stored.plan)
         snapshot = Snapshot(record=decision.record, plan=stored.plan, status=seen.status, supervising=True)
-        if decision.done and (purged or not (await self._backend.observe(decision.record)).present):
+        if decision.done and (purged or not (await self._look_again(decision.record)).present):
             # Looked at once more after the record was saved: whoever starts a node reads the record after showing the node.
             return _Turn(over=True, record=None if purged else saved, snapshot=snapshot)
         fresh = decision.actions != self._last_actions
@@ -299,12 +304,16 @@ class _Supervisor:
 
     def _decide(self, stored: Stored, seen: Observation, now: float) -> Decision:
         seen = dataclasses.replace(seen, create_errors=self._create_errors)
-        decision = self._signed(reconcile(stored.record, seen, Policy.from_plan(stored.plan), now))
-        known = set(stored.record.history)
-        for event in decision.record.history:
+        return self._signed(reconcile(stored.record, seen, Policy.from_plan(stored.plan), now))
+
+    def _narrate(self, before: JobRecord, after: JobRecord) -> None:
+        known = set(before.history)
+        for event in after.history:
             if event not in known:
                 log.info("job %s: %s: %s", self._name, event.kind, event.detail)
-        return decision
+
+    async def _look_again(self, record: JobRecord) -> Observation:
+        return await self._backend.confirm(record) or await self._backend.observe(record)
 
     def _signed(self, decision: Decision) -> Decision:
         """Name this process in the record: by its heartbeat the job knows that it is supervised."""
@@ -322,7 +331,7 @@ class _Supervisor:
         old, new = stored.record, decision.record
         idle = dataclasses.replace(new, clock=old.clock, last_now=old.last_now) == old
         # Either way: a clock that was set back must be saved, or the next turn would start from the future again.
-        if idle and abs(new.last_now - old.last_now) < _CLOCK_SAVED_EVERY:
+        if idle and abs(new.last_now - old.last_now) < self._backend.clock_saved_every:
             return old
         await self._backend.save(new, version=stored.version)
         return new
@@ -344,7 +353,7 @@ class _Supervisor:
 
 def _create_errors(errors: Iterable[tuple[Action, ActionError]]) -> Iterable[CreateError]:
     for action, error in errors:
-        if isinstance(action, (CreateNode, CreateCoordinator)):
+        if isinstance(action, (CreateNode, CreateCoordinator, CreateComponents)):
             node = action.node if isinstance(action, CreateNode) else -1
             yield CreateError(attempt=action.attempt, node=node, reason=str(error), fatal=error.fatal)
 

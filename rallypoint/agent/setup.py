@@ -106,17 +106,17 @@ async def run_setup(plan: Plan, base: Mapping[str, str], *, node: int, host: str
 
 async def _run(plan: Plan, script: str, variables: Mapping[str, str]) -> tuple[int, int]:
     """Return how the shell ended, and the signal that the agent got meanwhile, 0 for none."""
-    process = await asyncio.create_subprocess_exec(
-        *("/bin/sh", "-e", "-c", script),
-        env=variables,
-        cwd=plan.workdir or None,
-        stdin=asyncio.subprocess.DEVNULL,
-        start_new_session=True,
-        preexec_fn=die_with_parent(),
-    )
     told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    ended = asyncio.ensure_future(process.wait())
     with _signals(told):
+        process = await asyncio.create_subprocess_exec(
+            *("/bin/sh", "-e", "-c", script),
+            env=variables,
+            cwd=plan.workdir or None,
+            stdin=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=die_with_parent(),
+        )
+        ended = asyncio.ensure_future(process.wait())
         await asyncio.wait({ended, told}, return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
             _kill(process.pid, signal.SIGTERM)

@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
-EXTRAS = "client,agent,airflow,demo,dev"
+EXTRAS = "client,agent,airflow,kubernetes,demo,dev"
 
 #: The lines of pip that a person waits for: downloads of a megabyte and more, and the beginning of the long last step.
 _DOWNLOAD = re.compile(r"\s*Downloading (?:\S*/)?([^\s/-]+-[^\s-]+)\S* \((\S+ [MG]B)\)")

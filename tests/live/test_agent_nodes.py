@@ -104,7 +104,7 @@ def test_a_coordinator_of_an_older_term_stays_away(job: Agents) -> None:
 
 def test_without_a_coordinator_an_agent_stops_its_workers(job: Agents) -> None:
     """A world that nobody can speak to must not train for ever."""
-    job.write_plan(fence_timeout=0.5)
+    job.write_plan(fence_timeout=5.0)
     coordinator, node = job.coordinator(), job.node()
     workers = job.running(1, 2)
     coordinator.kill()
@@ -183,7 +183,7 @@ def test_no_torch_in_the_agent(job: Agents) -> None:
     """Neither torch nor a transport is imported before it is needed, and torch never."""
     code = (
         "import sys; import rallypoint.agent.main; assert 'aiohttp' not in sys.modules; "
-        "import rallypoint.agent.commands, rallypoint.agent.run; "
+        "import rallypoint.agent.commands, rallypoint.agent.coordinating, rallypoint.agent.run; "
         "assert not {'torch', 'pydantic', 'yaml'} & set(sys.modules)"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ)
@@ -203,27 +203,24 @@ def rounds(job: Agents) -> dict[str, str]:
     return {path.name: path.read_text() for path in job.work.iterdir()}
 
 
-@pytest.mark.timeout(180)
 def test_every_round_has_a_whole_process_group(training: Agents) -> None:
     """Three kills, four rounds, and each forms its gloo group on a fresh store."""
-    code, output = said(training.run("--standalone", "--nproc-per-node", 2, "--max-restarts", 3, GROUP, training.work, 3), 170)
+    code, output = said(training.run("--standalone", "--nproc-per-node", 2, "--max-restarts", 3, GROUP, training.work, 3))
 
     assert code == Exit.OK, output
     assert rounds(training) == {f"{round_}.{rank}": "2" for round_ in (1, 2, 3, 4) for rank in (0, 1)}
 
 
-@pytest.mark.timeout(180)
 def test_the_world_of_two_nodes_is_whole_after_each_kill(training: Agents) -> None:
     """The store moves with the round, and each node finds the other on it."""
     script = {"entrypoint": str(GROUP), "args": (str(training.work), "3")}
-    training.write_plan(min_nodes=2, max_nodes=2, nproc_per_node=1, max_restarts=3, node_lease=30.0, **script)
+    training.write_plan(min_nodes=2, max_nodes=2, nproc_per_node=1, max_restarts=3, **script)
     processes = [training.coordinator(), training.node(0), training.node(1)]
 
-    assert [said(process, 170)[0] for process in processes] == [Exit.OK] * 3
+    assert [said(process)[0] for process in processes] == [Exit.OK] * 3
     assert rounds(training) == {f"{round_}.{rank}": "2" for round_ in (1, 2, 3, 4) for rank in (0, 1)}
 
 
-@pytest.mark.timeout(180)
 def test_a_lost_store_costs_a_round(training: Agents) -> None:
     """The process of the store is killed: the round fails with that reason, and the next has a store again."""
     training.write_plan(nproc_per_node=1)

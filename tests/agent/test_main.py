@@ -1,0 +1,75 @@
+"""The command line of what supervisors start: where it lives must be said, once."""
+
+from __future__ import annotations
+
+import pytest
+
+from rallypoint.agent.main import build_parser, main
+from rallypoint.agent.namespaced import Namespaced
+
+COMMON = ["--plan", "p", "--secret-file", "s", "--attempt", "1"]
+COORDINATOR = ["coordinator", *COMMON, "--uid", "u", "--term", "1"]
+NODE = ["node", *COMMON, "--node", "0", "--incarnation", "1", "--dir", "d"]
+
+
+def refused(args: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what is said of a wrong command line, which ends with exit code 2 in either way."""
+    try:
+        code = main(args)
+    except SystemExit as error:
+        code = int(error.code or 0)
+    assert code == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        pytest.param([], "one of the arguments --status-file --status-configmap is required", id="nowhere"),
+        pytest.param(["--status-configmap", "lab/s"], "--status-dir: is missing; --status-configmap needs it", id="no folder"),
+        pytest.param(["--status-file", "s"], "--endpoint-file: is missing; --status-file needs it", id="no endpoint"),
+        pytest.param(
+            ["--status-file", "s", "--endpoint-file", "e", "--status-dir", "d"],
+            "--status-dir: is not allowed with --status-file",
+            id="both ways",
+        ),
+        pytest.param(
+            ["--status-configmap", "lab/s", "--status-dir", "d", "--record-file", "r"],
+            "--record-file: is not allowed with --status-configmap",
+            id="a record elsewhere",
+        ),
+        pytest.param(["--status-configmap", "s"], "'s' is not allowed; expected NAMESPACE/NAME", id="no namespace"),
+    ],
+)
+def test_a_coordinator_lives_in_one_place(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a folder or in a cluster; what is missing or too much is named."""
+    assert message in refused([*COORDINATOR, *args], capsys)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        pytest.param([], "one of the arguments --endpoint-file --listen is required", id="nowhere"),
+        pytest.param(["--endpoint-file", "e", "--listen", "1"], "not allowed with argument", id="both ways"),
+        pytest.param(["--listen", "0"], "'0' is not allowed; expected a port, 1 to 65535", id="any port"),
+        pytest.param(["--listen", "65536"], "'65536' is not allowed", id="no port"),
+        pytest.param(["--listen", "http"], "'http' is not allowed", id="a name"),
+        pytest.param(["--listen", "1", "--output", "console"], "invalid choice: 'console'", id="another output"),
+    ],
+)
+def test_an_agent_finds_its_coordinator_in_one_way(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It looks, or it listens."""
+    assert message in refused([*NODE, *args], capsys)
+
+
+def test_what_a_pod_is_started_with_is_understood() -> None:
+    """Also an address of IPv6."""
+    node = build_parser().parse_args([*NODE, "--host", "fd00::5", "--listen", "29610", "--output", "pod"])
+    cluster = ["--status-configmap", "lab/s", "--record-configmap", "lab/r", "--status-dir", "d", "--known-status", "k"]
+    coordinator = build_parser().parse_args([*COORDINATOR, *cluster])
+
+    assert (node.host, node.listen, node.output) == ("fd00::5", 29610, "pod")
+    assert (coordinator.status_configmap, coordinator.record_configmap) == (
+        Namespaced(namespace="lab", name="s"),
+        Namespaced(namespace="lab", name="r"),
+    )

@@ -151,7 +151,7 @@ def _changes(settings: Settings) -> Iterator[str]:
     """Yield what is another thing in a job file than it is in the chart's objects."""
     yield "a job's pods run as no root user and without capabilities; pod_security_context and security_context say otherwise"
     if settings.namespace:
-        yield f"namespace: is no part of a job file; submit with --namespace {settings.namespace}"
+        yield f"namespace: is no part of a job file; submit with --backend kubernetes --namespace {settings.namespace}"
     if settings.restart_policy != "Never":
         yield f"restartPolicy: {settings.restart_policy} becomes recovery.max_restarts; agents restart workers, in the same pod"
     if settings.disable_shared_memory:

@@ -26,6 +26,8 @@ __all__ = ["CHECKS", "FINAL", "deployed", "not_created", "wanted", "what_exists"
 #: Reasons of verdicts that allow no retry, however much of the budget is left.
 FINAL = frozenset({"FailNow", "Orphaned", "TerminalExitCode"})
 
+_SPLIT = "two halves of the job could each be a world (allow the coordinator to write, or ask for more than half of max_nodes)"
+
 _THEN_RESET = "the job is reset, or fails when its retries are spent"
 
 
@@ -143,6 +145,9 @@ def _coordinator(turn: Turn) -> Step:
     record, ended = healing.replace_coordinator(turn.record, turn.seen, turn.status)
     if ended is None:
         return Step(record=record)
+    if _may_live_on(turn):
+        reason = f"{ended}; it may live on, and its status was written where no other coordinator finds it, so {_SPLIT}"
+        return endings.reset_or_fail(turn.with_record(record), "CoordinatorFailed", reason)
     lost = healing.coordinators_lost(record)
     if record.silent_terms >= healing.SILENT_TERMS:
         reason = f"{record.silent_terms} coordinators in a row ended before they spoke; the last: {ended}"
@@ -151,6 +156,19 @@ def _coordinator(turn: Turn) -> Step:
         reason = f"{lost} coordinators ended in this attempt; the last: {ended}"
         return endings.reset_or_fail(turn.with_record(record), "CoordinatorFailed", reason)
     return Step(record=record)
+
+
+def _may_live_on(turn: Turn) -> bool:
+    """Return whether a second coordinator could close a round beside one that nobody saw end.
+
+    What the first could not write where the second reads it, the second cannot know; where more than half of the largest world
+    is needed for any, at most one of the two can have one.
+    """
+    record, status, policy = turn.record, turn.status, turn.policy
+    if status is None or status.durable or 2 * policy.min_nodes > policy.max_nodes:
+        return False
+    current = (record.attempt, record.term)
+    return any((c.attempt, c.incarnation) == current and c.state is NodeState.LOST for c in turn.seen.coordinators)
 
 
 def _uncreated(turn: Turn) -> Step:

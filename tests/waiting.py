@@ -18,12 +18,16 @@ Why = str | Callable[[], str]
 
 
 def eventually(predicate: Callable[[], T | None], timeout: float = 30.0, every: float = 0.02, why: Why = "") -> T:
-    """Return the first truthy value of `predicate`; after `timeout` patient seconds fail with `why` and the last value."""
-    deadline = time.monotonic() + PATIENCE * timeout
+    """Return the first truthy value of `predicate`; after `timeout` patient seconds fail with `why` and the last value.
+
+    It is asked every `every` seconds, and less often the longer it takes: what is slow should not be slowed down by looking.
+    """
+    began = time.monotonic()
     while not (value := predicate()):
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > PATIENCE * timeout:
             raise AssertionError(_too_late(value, timeout, why))
-        time.sleep(every)
+        time.sleep(_pause(every, waited))
     return value
 
 
@@ -31,16 +35,21 @@ async def eventually_async(
     predicate: Callable[[], Awaitable[T | None] | T | None], timeout: float = 30.0, every: float = 0.02, why: Why = ""
 ) -> T:
     """As `eventually`, in an event loop: `predicate` may be a plain function or a coroutine function."""
-    deadline = time.monotonic() + PATIENCE * timeout
+    began = time.monotonic()
     while True:
         value = predicate()
         if isinstance(value, Awaitable):
             value = await value
         if value:
             return value
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > PATIENCE * timeout:
             raise AssertionError(_too_late(value, timeout, why))
-        await asyncio.sleep(every)
+        await asyncio.sleep(_pause(every, waited))
+
+
+def _pause(every: float, waited: float) -> float:
+    return max(every, min(waited / 100, 0.25))
 
 
 def _too_late(value: object, timeout: float, why: Why) -> str:

@@ -79,8 +79,8 @@ class Agents:
             "entry": Entry.SCRIPT,
             "entrypoint": str(OBEY),
             "args": (str(self.work), *map(str, args)),
-            "last_call": 20.0,
-            "node_lease": 5.0,
+            "last_call": 600.0,
+            "node_lease": 60.0,
             "report_interval": 0.1,
             "stop_grace": 1.0,
         }
@@ -143,10 +143,10 @@ def agents(folder: Path, *, torch: bool = False) -> Iterator[Agents]:
         for process in job.started:
             if process.poll() is None:
                 os.kill(process.pid, signal.SIGKILL)
-            process.communicate(timeout=20 * PATIENCE)
+            process.communicate(timeout=60 * PATIENCE)
 
 
-def said(process: subprocess.Popen[str], timeout: float = 30.0) -> tuple[int, str]:
+def said(process: subprocess.Popen[str], timeout: float = 60.0) -> tuple[int, str]:
     """Wait for the end of an agent; return its exit code and all it wrote."""
     output, _ = process.communicate(timeout=timeout * PATIENCE)
     return process.returncode, output

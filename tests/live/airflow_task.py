@@ -2,7 +2,8 @@
 
     python -m tests.live.airflow_task TRY FOLDER STATE
 
-It trains tests/live/scripts/count.py with one node of two workers, and prints what the task returns as its last line. As
+It trains tests/live/scripts/count.py with one node of two workers until the file `enough` is beside FOLDER, which holds the
+checkpoints, and prints what the task returns as its last line. As
 Airflow's task runner does, it answers SIGTERM by `on_kill`; STATE is what Airflow says of the task then.
 """
 
@@ -32,7 +33,8 @@ def main(owner: str, folder: str, state: str) -> None:
     task = Operator(
         task_id="train",
         entrypoint=str(COUNT),
-        args=["400", "0.02"],
+        args=["20", "0.05"],
+        env={"COUNT_UNTIL": str(Path(folder).with_name("enough"))},
         nproc_per_node=2,
         checkpoint_dir=folder,
         poll_interval=0.2,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from rallypoint.wire import codec
 from rallypoint.wire.status import JobState, JobStatus
 from tests.waiting import PATIENCE, eventually
 
-__all__ = ["COUNT", "Job", "cli"]
+__all__ = ["COUNT", "Job", "Process", "cli", "processes", "supervising"]
 
 COUNT = Path(__file__).parent / "scripts" / "count.py"
 
@@ -40,15 +42,16 @@ class Job:
     deleted: bool = False
 
     @classmethod
-    def write(cls, folder: Path, home: Path, *args: object, **fields: Any) -> Job:
-        """Write the job's file; `fields` are the job's own."""
+    def write(cls, folder: Path, home: Path, *args: object, endless: bool = False, **fields: Any) -> Job:
+        """Write the job's file; `fields` are the job's own. An `endless` one counts on until it `may_end`."""
         document = {
             "name": "counter",
             "entrypoint": str(COUNT),
             "args": list(args),
             "checkpoint_dir": str(folder / "checkpoints"),
             "recovery": {"stop_grace_period": "2s"},
-            "rendezvous": {"last_call_timeout": "5s"},
+            "rendezvous": {"last_call_timeout": "10m"},  # the second node may be as slow as it likes; a shrink has none
+            "env": {"COUNT_UNTIL": str(folder / "enough")} if endless else {},
             "fault_tolerance": {"retry_limit": 1, "retry_pause_period": 0, "failure_grace_period": "1s"},
             "health": {"report_interval": "100ms"},
         }
@@ -62,6 +65,10 @@ class Job:
     def place(self) -> Path:
         """The job's own folder."""
         return self.home / "jobs" / self.name
+
+    def may_end(self) -> None:
+        """Let an endless job come to its end: after its steps, or now if it is beyond them."""
+        (self.folder / "enough").touch()
 
     def submit(self) -> Job:
         """Submit with a detached supervisor."""
@@ -79,7 +86,7 @@ class Job:
         path = self.place / "status.json"
         return codec.loads(JobStatus, path.read_bytes()) if path.exists() else None
 
-    def trains(self, *, ranks: int, beyond: int = 0, round_: int = 1, timeout: float = 30.0) -> JobStatus:
+    def trains(self, *, ranks: int, beyond: int = 0, round_: int = 1, timeout: float = 60.0) -> JobStatus:
         """Wait until a round from `round_` on runs with `ranks` ranks, each reporting a step past `beyond`."""
 
         def training() -> JobStatus | None:
@@ -91,7 +98,7 @@ class Job:
 
         return eventually(training, timeout=timeout, why=lambda: f"{ranks} ranks should train in round {round_}: {self.tell()}")
 
-    def ends(self, timeout: float = 45.0) -> JobRecord:
+    def ends(self, timeout: float = 60.0) -> JobRecord:
         """Wait until the job is over and holds nothing any more."""
 
         def released() -> JobRecord | None:
@@ -107,8 +114,7 @@ class Job:
 
     def supervisor(self) -> int:
         """Return the process id of the detached supervisor."""
-        marked = [p for p in processes(str(self.home)) if "supervise" in p.command]
-        return eventually(lambda: (marked and marked[0].pid) or None, timeout=5)
+        return eventually(lambda: next((p.pid for p in self.processes("supervise")), None), why=self.tell)
 
     def processes(self, *words: str) -> list[Process]:
         """Return the job's processes whose command line has all `words`."""
@@ -117,6 +123,18 @@ class Job:
     def agents(self, kind: str) -> list[Process]:
         """Return the `node` agents or the `coordinator`, without the shims around them."""
         return [p for p in self.processes("rallypoint.agent", f" {kind} ") if "shim" not in p.command]
+
+
+@contextlib.contextmanager
+def supervising(job: Job) -> Iterator[subprocess.Popen[bytes]]:
+    """Have `rallypoint supervise` at work."""
+    command = [sys.executable, "-m", "rallypoint.cli.main", "supervise", job.name]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 @dataclass(frozen=True)

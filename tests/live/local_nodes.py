@@ -55,6 +55,15 @@ class Deployed:
         """Nothing of the node runs."""
         return not await self.processes()
 
+    async def force(self) -> None:
+        """Kill what runs of the node, again for as long as it takes, as a supervisor does."""
+
+        async def gone():
+            await self.act(FORCE)
+            return await self.nobody() and not cgroups(self.stored.record.uid)
+
+        await eventually_async(gone)
+
     async def act(self, *actions) -> None:
         for action in actions:
             await self.stage.backend.act(self.stored.record, self.stored.plan, action)
@@ -103,6 +112,4 @@ async def deployed(stage: LocalStage, **fields):
     try:
         yield job
     finally:
-        await job.act(FORCE)
-        await eventually_async(job.nobody)
-        assert cgroups(job.stored.record.uid) == []
+        await job.force()

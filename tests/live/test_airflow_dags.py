@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path for path in (ROOT / "dags_examples").glob("*.py") if "from airflow.sdk import dag" in path.read_text())
 DAGS = Path(__file__).parent / "dags"
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(3600)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ def test_a_script_that_always_fails_ends_with_its_reason(tmp_path: Path, home: P
 
 def test_one_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path, home: Path) -> None:
     """Deletion asks, waits for the grace, and then does not ask."""
-    job = Job.write(tmp_path, home, 10_000, 0.02, "stubborn", nodes=1, nproc_per_node=2).submit()
+    job = Job.write(tmp_path, home, 20, 0.05, "stubborn", endless=True, nodes=1, nproc_per_node=2).submit()
     job.trains(ranks=2)
     began = time.monotonic()
     cli("delete", job.name)
@@ -51,21 +52,24 @@ def test_one_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path, home
 
 def test_ctrl_c_of_watch_leaves_the_job_running(tmp_path: Path, home: Path) -> None:
     """It asks nothing; the detached supervisor sees the job to its end."""
-    job = Job.write(tmp_path, home, 150, 0.02, nodes=1)
+    job = Job.write(tmp_path, home, 20, 0.05, endless=True, nodes=1)
     command = [sys.executable, "-m", "rallypoint.cli.main", "submit", str(job.folder / "job.json"), "--watch"]
-    watch = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    eventually(lambda: job.place.exists() and job.status is not None and job.status.world_size == 1)
+    told = tmp_path / "told"
+    with told.open("wb") as output:
+        watch = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+    eventually(lambda: "  running" in told.read_text(), why=lambda: f"it should be watched: {told.read_text()}")
     watch.send_signal(signal.SIGINT)
-    said, _ = watch.communicate(timeout=20 * PATIENCE)
-    assert watch.returncode == 130, said
-    assert "goes on" in said
+    assert watch.wait(timeout=60 * PATIENCE) == 130, told.read_text()
+    assert "goes on" in told.read_text()
+    job.trains(ranks=1)
+    job.may_end()
     assert job.ends().phase is Phase.SUCCEEDED
     cli("delete", job.name)
 
 
 def test_deleting_leaves_nothing(tmp_path: Path, home: Path) -> None:
     """No process, no file, and the name is free again."""
-    job = Job.write(tmp_path, home, 10_000, 0.02, nodes=2, nproc_per_node=2).submit()
+    job = Job.write(tmp_path, home, 20, 0.05, endless=True, nodes=2, nproc_per_node=2).submit()
     job.trains(ranks=4)
     cli("delete", job.name)
     assert not job.processes()
@@ -77,7 +81,7 @@ def test_deleting_leaves_nothing(tmp_path: Path, home: Path) -> None:
 
 def test_a_name_that_runs_already(tmp_path: Path, home: Path) -> None:
     """The second job of a name is refused and the first does not notice."""
-    job = Job.write(tmp_path, home, 10_000, 0.02, nodes=1).submit()
+    job = Job.write(tmp_path, home, 20, 0.05, endless=True, nodes=1).submit()
     job.trains(ranks=1)
     other = tmp_path / "other"
     other.mkdir()
@@ -106,7 +110,7 @@ def free_port_taken() -> socket.socket:
         pytest.param({"workdir": "/nowhere/at/all"}, "/nowhere/at/all", id="a missing folder"),
     ],
 )
-def test_a_wrong_job_is_one_clear_error(tmp_path: Path, home: Path, change: dict[str, object], said: str) -> None:
+def test_a_wrong_job_is_one_clear_error(tmp_path: Path, home: Path, change: dict[str, Any], said: str) -> None:
     """The field or value is named, and nothing is left behind."""
     job = Job.write(tmp_path, home, 5, 0.01, **change)
     refused = cli("submit", job.folder / "job.json", check=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
@@ -11,15 +12,15 @@ import pytest
 
 from rallypoint.supervision.record import Phase
 from rallypoint.wire.incident import Cause, Rung
-from rallypoint.wire.status import JobStatus
-from tests.live.jobs import Job, cli
+from rallypoint.wire.status import JobState, JobStatus
+from tests.live.jobs import COUNT, Job, cli, supervising
 from tests.waiting import eventually
 
 
 @pytest.fixture
 def job(tmp_path: Path, home: Path) -> Iterator[Job]:
-    """Two nodes of two workers that count to 500 in 10 seconds, submitted and training."""
-    job = Job.write(tmp_path, home, 500, 0.02, nodes=2, nproc_per_node=2).submit()
+    """Two nodes of two workers that count until they may end, submitted and training."""
+    job = Job.write(tmp_path, home, 20, 0.05, endless=True, nodes=2, nproc_per_node=2).submit()
     job.trains(ranks=4, beyond=10)
     yield job
     cli("delete", job.name, check=False)
@@ -39,6 +40,7 @@ def test_a_worker(job: Job) -> None:
     after = job.trains(ranks=4, round_=2)
     assert not set(pids(after).values()) & set(pids(before).values())
     assert {p.pid for p in job.agents("node")} == agents
+    job.may_end()
     record = job.ends()
     assert record.phase is Phase.SUCCEEDED
     [incident] = record.incidents
@@ -47,8 +49,8 @@ def test_a_worker(job: Job) -> None:
     assert (incident.culprit.rank, incident.culprit.node, incident.culprit.signal) == (3, 1, 9)
     assert incident.healed_at is not None
     assert incident.resumed_step is not None
-    assert incident.resumed_step > 0
-    assert record.progress.step == 500
+    assert incident.resumed_step >= 10, "every rank had a checkpoint by then"
+    assert (record.progress.step or 0) >= (after.progress.step or 0)
 
 
 def test_the_coordinator(job: Job) -> None:
@@ -60,6 +62,7 @@ def test_the_coordinator(job: Job) -> None:
     after = job.trains(ranks=4, beyond=before.progress.step or 0)
     assert pids(after) == pids(before)
     assert after.fence.round == 1
+    job.may_end()
     record = job.ends()
     assert record.phase is Phase.SUCCEEDED
     assert [i.cause for i in record.incidents] == [Cause.COORDINATOR]
@@ -72,6 +75,7 @@ def test_the_supervisor(job: Job) -> None:
     signal_pid(job.supervisor())
     after = job.trains(ranks=4, beyond=(before.progress.step or 0) + 5)
     assert pids(after) == pids(before)
+    job.may_end()
     eventually(lambda: not job.agents("node"), why="the nodes should end by themselves")
     assert not job.record.finished, "nobody was there to see it"
     cli("supervise", job.name)
@@ -81,8 +85,8 @@ def test_the_supervisor(job: Job) -> None:
 
 def test_a_node(tmp_path: Path, home: Path) -> None:
     """The rest shrink and go on while the node is away, and grow when its replacement comes."""
-    recovery = {"replace_delay": "0s", "stop_grace_period": "2s"}
-    job = Job.write(tmp_path, home, 1000, 0.02, nodes="1:2", nproc_per_node=2, recovery=recovery).submit()
+    recovery = {"replace_delay": "0s"}
+    job = Job.write(tmp_path, home, 20, 0.05, endless=True, nodes="1:2", nproc_per_node=2, recovery=recovery).submit()
     job.trains(ranks=4, beyond=5)
     node = [p for p in job.processes() if p.mark.endswith("/1/1")]
     assert len(node) >= 3, "an agent and two workers"
@@ -91,13 +95,15 @@ def test_a_node(tmp_path: Path, home: Path) -> None:
     signal_pid(supervisor, signal.SIGSTOP)
     try:
         for process in node:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):  # workers end with their agent
+                process.kill()
         shrunk = job.trains(ranks=2, round_=2)
     finally:
         signal_pid(supervisor, signal.SIGCONT)
     assert [m.node for m in shrunk.world] == [0]
     grown = job.trains(ranks=4, round_=3)
     assert [(m.node, m.incarnation) for m in grown.world] == [(0, 1), (1, 2)]
+    job.may_end()
     record = job.ends()
     assert record.phase is Phase.SUCCEEDED
     lost = [i for i in record.incidents if i.cause is Cause.NODE]
@@ -109,19 +115,20 @@ def test_a_node(tmp_path: Path, home: Path) -> None:
 
 def test_a_node_in_the_middle_of_a_collective(tmp_path: Path, home: Path) -> None:
     """The surviving rank fails too, for want of its peer; that costs no restart, and only the node's loss is told."""
-    plain = Path(__file__).parents[2] / "dags_examples" / "train_plain.py"
     job = Job.write(
         tmp_path,
         home,
-        *("--checkpoint", str(tmp_path / "plain.pt"), "--steps", 400, "--step-seconds", 0.02),
-        entrypoint=str(plain),
+        tmp_path,
+        entrypoint=str(COUNT.with_name("collective.py")),
         nodes="1:2",
         recovery={"max_restarts": 0, "replace_delay": "3s"},
         fault_tolerance={"retry_limit": 0},
     ).submit()
-    eventually((tmp_path / "plain.pt").exists, timeout=60, why=job.tell)
+    eventually((tmp_path / "trains").exists, why=job.tell)
     job.agents("node")[1].kill()
-    record = job.ends(timeout=90)
+    eventually(lambda: (s := job.status) and s.fence.round > 1 and s.state is JobState.RUNNING, why=job.tell)
+    job.may_end()
+    record = job.ends()
     assert record.phase is Phase.SUCCEEDED, job.tell()
     assert {i.cause for i in record.incidents} <= {Cause.NODE, Cause.SCALE}
     assert sum(1 for i in record.incidents if i.cause is Cause.NODE) == 1
@@ -134,8 +141,10 @@ def test_everything_at_once(job: Job) -> None:
     signal_pid(job.supervisor())
     job.agents("coordinator")[0].kill()
     signal_pid(next(r.pid for r in status.ranks if r.rank == 2))
-    cli("supervise", job.name)
-    record = job.record
+    with supervising(job):
+        job.trains(ranks=4, round_=2)
+        job.may_end()
+        record = job.ends()
     assert record.phase is Phase.SUCCEEDED
     assert record.attempt == 1
     assert {i.cause for i in record.incidents} == {Cause.PROCESS, Cause.COORDINATOR}

@@ -119,9 +119,7 @@ async def test_a_node_whose_shim_was_killed_is_lost(tmp_path, home):
 
         assert (lost.present, lost.exit_code) == (True, None)
         assert len(await job.processes()) == 3
-        await job.act(FORCE)
-
-        assert not await job.processes()
+        await job.force()
         seen = await job.look()
         assert (seen.state, seen.present, seen.exit_code) == (NodeState.LOST, False, None)
 
@@ -139,7 +137,7 @@ async def test_what_has_cleared_its_environment_is_found_by_its_cgroup(tmp_path,
         os.kill((await job.shim()).pid, signal.SIGKILL)
         await eventually_async(job.look_lost)
 
-        await job.act(FORCE)
+        await job.force()
 
         assert [pid for pid in members if await asyncio.to_thread(start_ticks, pid) is not None] == []
         eventually(lambda: not cgroup.exists())

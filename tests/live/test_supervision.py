@@ -8,17 +8,11 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from rallypoint.supervision.record import Phase
 from rallypoint.wire.incident import Cause
 from rallypoint.wire.status import JobState
-from tests.live.jobs import Job, Process, cli
+from tests.live.jobs import Job, Process, cli, supervising
 from tests.waiting import eventually
-
-#: Everything here waits for leases and graces of seconds on a machine that may be busy.
-pytestmark = pytest.mark.timeout(400)
-PATIENT = 120.0
 
 
 @contextlib.contextmanager
@@ -47,59 +41,57 @@ def phases(job: Job) -> list[str]:
 
 def test_a_node_that_hangs_is_lost_by_its_lease(tmp_path: Path, home: Path) -> None:
     """The others go on without it; its processes are there all the time, so nobody takes its place; it comes back and joins."""
-    job = Job.write(tmp_path, home, 600, 0.05, nodes="1:2", nproc_per_node=1, health={"node_lease": "4s"}).submit()
-    job.trains(ranks=2, beyond=3, timeout=PATIENT)
+    job = Job.write(tmp_path, home, 20, 0.05, endless=True, nodes="1:2", health={"node_lease": "10s"}).submit()
+    job.trains(ranks=2, beyond=3)
     victims = of_node(job, 1)
     assert len(victims) >= 2, "an agent and a worker"
     with stopped(*victims):
-        shrunk = job.trains(ranks=1, round_=2, timeout=PATIENT)
+        shrunk = job.trains(ranks=1, round_=2)
         assert [member.node for member in shrunk.world] == [0]
         lost = [i for i in shrunk.incidents if i.cause is Cause.NODE]
         assert [(i.id.node, i.id.sequence) for i in lost] == [(1, 1)]
         assert "lease" in lost[0].reason
-    grown = job.trains(ranks=2, round_=3, timeout=PATIENT)
+    grown = job.trains(ranks=2, round_=3)
     assert [(member.node, member.incarnation) for member in grown.world] == [(0, 1), (1, 1)]
-    record = job.ends(timeout=PATIENT)
+    job.may_end()
+    record = job.ends()
     assert (record.phase, record.retries) == (Phase.SUCCEEDED, 0)
     cli("delete", job.name)
 
 
 def test_a_node_that_does_not_start_and_does_not_end(tmp_path: Path, home: Path) -> None:
-    """The warm-up grace is over, then the failure grace; the reset ends it by force, and the next attempt trains."""
-    graces = {
-        "admission_grace_period": "15s",
-        "warmup_grace_period": "15s",
-        "forceful_deletion_grace_period": "3s",
-        "retry_limit": 5,
-    }
-    job = Job.write(tmp_path, home, 20, 0.05, nodes=1, nproc_per_node=1, fault_tolerance=graces).submit()
-    agent = eventually(lambda: next(iter(job.agents("node")), None), timeout=PATIENT, every=0.002, why=job.tell)
+    """The warm-up grace is over, then the failure grace; the reset ends it by force, and the next attempt begins."""
+    # Attempts that are not stopped may be too slow on this machine all the same: whichever is found is the one that counts.
+    graces = {"warmup_grace_period": "10s", "forceful_deletion_grace_period": "3s"}
+    limits = {"retry_limit": 50, "no_progress_limit": 0}
+    job = Job.write(tmp_path, home, 20, 0.05, endless=True, nodes=1, fault_tolerance={**graces, **limits}).submit()
+    agent = eventually(lambda: next(iter(job.agents("node")), None), every=0.002, why=job.tell)
     agent.kill(signal.SIGSTOP)  # an interpreter takes far longer to start than it takes to find it
-    eventually(lambda: job.record.attempt == 2, timeout=PATIENT, why=job.tell)
+    attempt = int(agent.mark.split("/")[1])
+    eventually(lambda: job.record.attempt > attempt, why=job.tell)
     assert agent.pid not in {p.pid for p in job.processes()}, "zero is seen before the next attempt begins"
-    # The next attempt may be as slow as this machine is: no attempt but the first was stopped by us.
-    record = job.ends(timeout=PATIENT)
-    assert record.phase is Phase.SUCCEEDED, job.tell()
+    assert job.record.attempts[attempt - 1].reason == "InsufficientPodsReady"
     assert phases(job)[:4] == ["resuming", "running", "resetting", "resuming"]
-    assert record.attempts[0].reason == "InsufficientPodsReady"
     cli("delete", job.name)
 
 
 def test_everything_vanishes_at_once(tmp_path: Path, home: Path) -> None:
     """As in a power cut: no exit file, no supervisor. The next one takes every process for lost, and the job goes on."""
-    job = Job.write(tmp_path, home, 300, 0.05, nodes=2, nproc_per_node=1).submit()
-    before = job.trains(ranks=2, beyond=20, timeout=PATIENT)
+    job = Job.write(tmp_path, home, 20, 0.05, endless=True, nodes=2).submit()
+    before = job.trains(ranks=2, beyond=20)
     while left := job.processes():
         for process in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
     assert job.status is not None
     assert job.status.state is JobState.RUNNING, "nobody was there to say anything else"
-    cli("supervise", job.name)
-    record = job.record
-    assert (record.phase, record.released, record.retries) == (Phase.SUCCEEDED, True, 0)
+    with supervising(job):
+        after = job.trains(ranks=2, round_=2)
+        job.may_end()
+        record = job.ends()
+    assert (record.phase, record.retries) == (Phase.SUCCEEDED, 0)
     assert {i.id.node for i in record.incidents if i.cause is Cause.NODE} == {0, 1}
-    assert record.progress.step == 300
+    assert (record.progress.step or 0) >= (after.progress.step or 0)
     assert record.progress.resumed_from is not None
     assert record.progress.resumed_from >= (before.progress.step or 0)
     cli("delete", job.name)

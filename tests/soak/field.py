@@ -103,7 +103,7 @@ class SoakJob:
         async def go() -> None:
             backend = LocalBackend(self.home)
             try:
-                await delete(backend, self.name, holder="soak", timeout=120.0)
+                await delete(backend, self.name, holder="soak", timeout=600.0)
             finally:
                 await backend.close()
 

@@ -41,18 +41,8 @@ def test_a_script_without_our_import_recovers_too(tmp_path):
     alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 
     def start(*more):
-        script = (
-            "dags_examples/train_plain.py",
-            "--checkpoint",
-            checkpoint,
-            "--result",
-            told,
-            "--steps",
-            60,
-            "--checkpoint-every",
-            5,
-        )
-        return python(*script, *more, environ=alone)
+        files = ("--checkpoint", checkpoint, "--result", told)
+        return python("dags_examples/train_plain.py", *files, "--steps", 60, "--checkpoint-every", 5, *more, environ=alone)
 
     killed = start("--step-seconds", 1)  # it would go on for a minute
     eventually(checkpoint.exists, why="a checkpoint of the run to be killed")

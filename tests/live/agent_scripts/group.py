@@ -16,10 +16,11 @@ import torch.distributed as dist
 
 folder, kills = Path(sys.argv[1]), int(sys.argv[2])
 round_ = int(os.environ["RALLYPOINT_ROUND"])
-dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+dist.init_process_group("gloo", timeout=timedelta(minutes=30))
 ones = torch.ones(1)
 dist.all_reduce(ones)
 (folder / f"{round_}.{dist.get_rank()}").write_text(str(int(ones.item())))
+dist.barrier()  # everybody has told it
 if round_ <= kills:
     if dist.get_rank() == round_ % dist.get_world_size():
         os.kill(os.getpid(), signal.SIGKILL)

@@ -10,25 +10,21 @@ __all__ = ["NamespaceController"]
 
 
 class NamespaceController:
-    """Looks at namespaces when they, or the last things in them, change."""
+    """Looks at namespaces when they, or the last things in them, change.
+
+    The default account is there at once: a real cluster takes a moment, in which pods are refused.
+    """
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._new: list[str] = []
         self._ending: set[str] = set()
         api.store.listeners.append(self._noted)
 
     def pending(self) -> bool:
-        return bool(self._new or self._ending)
+        return bool(self._ending)
 
     def sweep(self) -> None:
-        """Give new namespaces what they need, and take from ending ones what they still have."""
-        new, self._new = self._new, []
-        for name in new:
-            account = {"metadata": {"name": "default"}}
-            self._api.quietly(
-                [lambda name=name, account=account: self._api.create(self._api.kind("serviceaccounts"), name, account)]
-            )
+        """Take from ending namespaces what they still have."""
         for name in list(self._ending):
             self._empty(name)
 
@@ -36,7 +32,8 @@ class NamespaceController:
         if change.now.key != "namespaces":
             return
         if change.type == "ADDED":
-            self._new.append(change.now.name)
+            account = {"metadata": {"name": "default"}}
+            self._api.create(self._api.kind("serviceaccounts"), change.now.name, account)
         elif change.type == "DELETED":
             self._ending.discard(change.now.name)
         elif "deletionTimestamp" in change.now.body["metadata"]:

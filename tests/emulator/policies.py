@@ -10,13 +10,27 @@ from tests.emulator.errors import forbidden
 from tests.emulator.quantities import quantity, requests_of
 from tests.emulator.resources import Resource
 
-__all__ = ["podsecurity", "quota"]
+__all__ = ["accounts", "podsecurity", "quota"]
 
 ENFORCE = "pod-security.kubernetes.io/enforce"
 ENDED = ("Succeeded", "Failed")
 
 #: The kinds of volumes that a restricted pod may have.
 VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
+
+
+def accounts(api: Api) -> Admission:
+    """Refuses pods whose service account is not there."""
+
+    def admit(resource: Resource, body: Body) -> None:
+        if resource.key != "pods":
+            return
+        namespace, name = body["metadata"]["namespace"], body["spec"]["serviceAccountName"]
+        if api.store.get("serviceaccounts", namespace, name) is None:
+            why = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
+            raise forbidden(resource, body["metadata"]["name"], why)
+
+    return admit
 
 
 def quota(api: Api) -> Admission:

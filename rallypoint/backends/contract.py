@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rallypoint.job import ElasticJob
@@ -82,12 +82,14 @@ class Blueprint:
         job: what the user asked for; `plan` what it compiles to.
         objects: one mapping per folder, process or manifest, in order of creation.
         notes: what the backend will not use, for people.
+        attached: further texts that are kept with the job, by name.
     """
 
     job: ElasticJob
     plan: Plan
     objects: tuple[dict[str, Any], ...]
     notes: tuple[str, ...] = ()
+    attached: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ __all__ = [
     "RemoveComponents",
     "RemoveCoordinator",
     "RemoveNode",
+    "SuspendComponents",
 ]
 
 
@@ -67,8 +68,24 @@ class RemoveComponents:
 
 
 @dataclass(frozen=True, order=True, kw_only=True)
+class SuspendComponents:
+    """Have the controller of the wrapped components suspend them, or let them go on."""
+
+    suspend: bool
+
+
+@dataclass(frozen=True, order=True, kw_only=True)
 class Purge:
     """Nothing of the job holds resources any more: remove its record and its files."""
 
 
-Action = CreateComponents | CreateCoordinator | CreateNode | RemoveComponents | RemoveCoordinator | RemoveNode | Purge
+Action = (
+    CreateComponents
+    | CreateCoordinator
+    | CreateNode
+    | Purge
+    | RemoveComponents
+    | RemoveCoordinator
+    | RemoveNode
+    | SuspendComponents
+)

@@ -40,6 +40,7 @@ __all__ = [
     "irreplaceable",
     "missing_nodes",
     "next_replacement",
+    "node_incident",
     "note_healed",
     "note_lost_nodes",
     "note_uncreatable",
@@ -109,7 +110,7 @@ def note_lost_nodes(record: JobRecord, census: Census, policy: Policy) -> JobRec
     if not ended:
         return record
     known = {i.id: i for i in record.incidents if i.id.node in ended and i.id.attempt == record.attempt}
-    fresh = tuple(_node_incident(record, node, policy, known.get(_id(node))) for node in ended.values())
+    fresh = tuple(node_incident(record, node, policy, known.get(_id(node))) for node in ended.values())
     slots = tuple(dataclasses.replace(s, lost_clock=record.clock) if s.node in ended else s for s in record.slots)
     record = dataclasses.replace(record, slots=slots, incidents=merge_incidents(record.incidents, fresh))
     if any(incident.cause not in FREE for incident in fresh):
@@ -122,7 +123,8 @@ def _id(node: NodeSeen) -> IncidentId:
     return IncidentId(attempt=node.attempt, round=0, node=node.node, sequence=node.incarnation)
 
 
-def _node_incident(record: JobRecord, node: NodeSeen, policy: Policy, known: Incident | None) -> Incident:
+def node_incident(record: JobRecord, node: NodeSeen, policy: Policy, known: Incident | None) -> Incident:
+    """Return what a node's end was, with its verdict; `known` is what was told of it before."""
     judged = judge(
         node_end(node, agent=not policy.wrapped),
         rules=policy.end_rules,

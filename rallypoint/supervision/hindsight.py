@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rallypoint.supervision.observation import Components, NodeSeen, NodeState, Observation
+from rallypoint.supervision.observation import Components, NodeSeen, NodeState, Observation, Told
 from rallypoint.supervision.policy import Policy
-from rallypoint.supervision.record import ConditionType, JobRecord
+from rallypoint.supervision.record import ConditionType, JobRecord, Phase
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.status import JobState, JobStatus, Member
 
@@ -19,6 +19,8 @@ __all__ = ["remembered"]
 
 def remembered(record: JobRecord, policy: Policy) -> Observation:
     """Return an observation in which everything is as the record saw it last."""
+    if policy.followed:
+        return Observation(told=_told(record))
     deployed = record.condition(ConditionType.RESOURCES_DEPLOYED)
     components = Components(deployed=1 if deployed or not policy.wrapped else 0)
     if not deployed:
@@ -31,6 +33,19 @@ def remembered(record: JobRecord, policy: Policy) -> Observation:
         status=_status(record, nodes),
         components=components,
         suspend=_without_quota(record),
+    )
+
+
+def _told(record: JobRecord) -> Told:
+    first = record.attempt + 1 if record.phase is Phase.EMPTY else max(record.attempt, 1)
+    return Told(
+        phase=record.phase,
+        conditions=record.conditions,
+        retries=record.retries,
+        first_attempt=first,
+        suspended=record.suspend,
+        by_us=record.suspend,
+        deleting=record.deletion,
     )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from rallypoint.supervision.record import Condition, ConditionType, Phase
 from rallypoint.wire.incident import FaultKind
 from rallypoint.wire.status import JobStatus
 
-__all__ = ["Components", "CreateError", "NodeSeen", "NodeState", "Observation"]
+__all__ = ["Components", "CreateError", "NodeSeen", "NodeState", "Observation", "Told"]
 
 
 class NodeState(str, enum.Enum):
@@ -89,12 +90,44 @@ class Components:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Told:
+    """What another controller says of the job, which decides about it in our place (an AppWrapper's).
+
+    Attributes:
+        phase, conditions: its own words; `at` of a condition is its time, in seconds since the epoch by its clock.
+        messages: what it says beside the reason of a condition.
+        retries: resets so far that it has counted.
+        first_attempt: number of the attempt for which its object was made; those before were of an object before.
+        suspended: somebody, or a queue, has suspended it; `by_us`: we have.
+        deleting: its object was asked to go.
+    """
+
+    phase: Phase
+    conditions: tuple[Condition, ...] = ()
+    messages: tuple[tuple[ConditionType, str], ...] = ()
+    retries: int = 0
+    first_attempt: int = 1
+    suspended: bool = False
+    by_us: bool = False
+    deleting: bool = False
+
+    def find(self, kind: ConditionType) -> Condition | None:
+        """Return a condition, or None when it was never set."""
+        return next((c for c in self.conditions if c.type is kind), None)
+
+    def message(self, kind: ConditionType) -> str:
+        """Return what is said beside a condition's reason."""
+        return dict(self.messages).get(kind, "")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Observation:
     """Everything that was seen of a job: its nodes and coordinators of every attempt, and the coordinator's last word.
 
     `status` must be read after `nodes`: an agent ends only once its job's verdict is durable, so a node that is seen to have
     ended well is never seen without the verdict. `create_errors` are those of the turn before. `suspend`: a queue took the
-    job's quota away (the wish of a person is in the record).
+    job's quota away (the wish of a person is in the record). `told`: what another controller says, where
+    one decides about the job in our place; None where its object does not exist.
     """
 
     nodes: tuple[NodeSeen, ...] = ()
@@ -103,6 +136,7 @@ class Observation:
     create_errors: tuple[CreateError, ...] = ()
     components: Components = Components()
     suspend: bool = False
+    told: Told | None = None
 
     @property
     def present(self) -> bool:

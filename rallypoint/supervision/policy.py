@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from rallypoint.wire.plan import EndRule, Plan, Profile, Refill, Scheduling
+from rallypoint.wire.plan import EndRule, Kind, Plan, Profile, Refill, Scheduling
 
 __all__ = ["Policy"]
 
@@ -30,6 +30,7 @@ class Policy:
         exit_grace: how long agents may take to end by themselves after the job's verdict.
         profile: whose rules hold; `appwrapper` asks for `min_nodes` equal to `max_nodes`.
         wrapped: the pods are made by the controller of wrapped components (a PyTorchJob, say); otherwise we make each of them.
+        followed: the controller of the wrapped components decides about them, too: we only watch it and tell what it does.
         deletion_on_failure_grace: a failed job is left alone for so long; 0 deletes at once.
         success_ttl: what is left of a job that succeeded is deleted so long after its success.
         terminal_exit_codes, retryable_exit_codes: as in `Plan`.
@@ -54,6 +55,7 @@ class Policy:
     exit_grace: float = 15.0
     profile: Profile = Profile.LADDER
     wrapped: bool = False
+    followed: bool = False
     deletion_on_failure_grace: float = 0.0
     success_ttl: float = 604800.0
     terminal_exit_codes: tuple[int, ...] = ()
@@ -72,4 +74,9 @@ class Policy:
         """Return the policy that a plan asks for."""
         named = {field.name for field in dataclasses.fields(plan)}
         shared = {field.name: getattr(plan, field.name) for field in dataclasses.fields(cls) if field.name in named}
-        return cls(**shared, exit_grace=plan.stop_grace + 5.0)
+        return cls(
+            **shared,
+            wrapped=plan.kind is not Kind.PODS,
+            followed=plan.kind is Kind.APPWRAPPER,
+            exit_grace=plan.stop_grace + 5.0,
+        )

@@ -40,7 +40,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from rallypoint.supervision import census, clocks, endings, folding, running
+from rallypoint.supervision import census, clocks, endings, folding, following, running
 from rallypoint.supervision.actions import Action
 from rallypoint.supervision.deadline import Deadline
 from rallypoint.supervision.observation import Observation
@@ -83,6 +83,8 @@ def reconcile(record: JobRecord, seen: Observation, policy: Policy, now: float) 
     elapsed = min(max(0.0, now - record.last_now), policy.max_gap)
     # `last_now` follows the wall clock back, too: one reading from the future must not stop the job's clock until then.
     record = record.ticked(clock=record.clock + elapsed, now=now)
+    if policy.followed:
+        return _decided(following.follow(record, seen, policy), before)
     turn = _absorb(_survey(record, seen, policy))
     if turn.record.deletion and turn.record.phase is not Phase.TERMINATING:
         turn = turn.with_record(enter(turn.record, Phase.TERMINATING, "deletion was asked for"))

@@ -197,8 +197,12 @@ class JobRecord:
 
     @property
     def released(self) -> bool:
-        """It holds no resources: zero nodes and coordinators were seen after its end."""
-        return self.finished and not self.condition(ConditionType.RESOURCES_DEPLOYED)
+        """It holds no resources: zero nodes and coordinators were seen after its end.
+
+        An AppWrapper that has succeeded keeps its ended pods, for their logs, and says so; they hold nothing.
+        """
+        deployed = self.find(ConditionType.RESOURCES_DEPLOYED)
+        return self.finished and (deployed is None or not deployed.value or deployed.reason == "Succeeded")
 
     def ticked(self, *, clock: float, now: float) -> JobRecord:
         """Return the record at another moment."""

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from rallypoint.wire.incident import Answer
 
-__all__ = ["PLAN_VERSION", "EndRule", "Entry", "OrphanPolicy", "Plan", "Profile", "Refill", "Scheduling"]
+__all__ = ["PLAN_VERSION", "EndRule", "Entry", "Kind", "OrphanPolicy", "Plan", "Profile", "Refill", "Scheduling"]
 
 PLAN_VERSION = 1
 
@@ -22,6 +22,14 @@ class Entry(str, enum.Enum):
     SCRIPT = "script"  #: `python -u SCRIPT ARGS`
     MODULE = "module"  #: `python -u -m MODULE ARGS`
     COMMAND = "command"  #: `COMMAND ARGS`, whatever it is
+
+
+class Kind(str, enum.Enum):
+    """Who makes a job's pods (or processes), and who decides about them."""
+
+    PODS = "pods"  #: we do both
+    PYTORCHJOB = "pytorchjob"  #: the training operator makes them, we decide
+    APPWRAPPER = "appwrapper"  #: its controller does both, and we watch and tell
 
 
 class Profile(str, enum.Enum):
@@ -111,6 +119,7 @@ class Plan:
         version: of this form.
         name: the job's name; `role` the role's.
         digest: names the spec: equal specs have equal digests.
+        kind: who makes its pods.
         min_nodes, max_nodes, node_unit: the world is a multiple of `node_unit` nodes within these bounds.
         nproc_per_node: workers per node.
         entry, entrypoint, args: what each worker runs.
@@ -158,6 +167,7 @@ class Plan:
     name: str
     role: str
     digest: str = ""
+    kind: Kind = Kind.PODS
     min_nodes: int
     max_nodes: int
     node_unit: int = 1

@@ -1,4 +1,4 @@
-"""The Kubernetes backend, kind `pods`: each method is a few words to those who do it."""
+"""The Kubernetes backend: each method is a few words to those who do it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, TypeVar
 
 from rallypoint.backends.contract import (
     Backend,
@@ -34,11 +34,14 @@ from rallypoint.backends.kubernetes.observe import Observer
 from rallypoint.backends.kubernetes.store import Store, UnreadableStatusError, is_job_name
 from rallypoint.backends.kubernetes.submission import check
 from rallypoint.backends.kubernetes.tending import tending
+from rallypoint.backends.kubernetes.wrapped.blueprint import draw as draw_wrapped
+from rallypoint.backends.kubernetes.wrapped.runtime import Wrapped, sweep_wrappers
+from rallypoint.backends.kubernetes.wrapped.submission import check as check_wrapped
 from rallypoint.job import ElasticJob
 from rallypoint.supervision.actions import Action
 from rallypoint.supervision.observation import Observation
 from rallypoint.supervision.record import Holder, JobRecord
-from rallypoint.wire.plan import OrphanPolicy, Plan
+from rallypoint.wire.plan import Kind, OrphanPolicy, Plan
 from rallypoint.wire.status import JobStatus
 
 __all__ = ["KubernetesBackend"]
@@ -62,10 +65,11 @@ class _Parts:
         self.observer = Observer(cluster, self.store)
         self.actor = Actor(cluster, self.store)
         self.coordinators = Coordinators(cluster)
+        self.wrapped = Wrapped(cluster, self.store)
 
 
 class KubernetesBackend(Backend):
-    """Jobs as plain pods of one namespace.
+    """Jobs of one namespace: as plain pods, or in a wrapper that another controller makes pods of.
 
     Args:
         access: which cluster, and which namespace of it.
@@ -103,12 +107,18 @@ class KubernetesBackend(Backend):
         """Return every manifest of the job's first attempt."""
         return draw(job, namespace=self.access.namespace, orphan_policy=orphan_policy)
 
+    def plan_manifest(
+        self, manifest: Mapping[str, Any], *, kind: Kind | None = None, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE
+    ) -> Blueprint:
+        """Return what `submit` would create for an AppWrapper or a PyTorchJob; see `wrapped.blueprint.draw`."""
+        return draw_wrapped(manifest, namespace=self.access.namespace, kind=kind, orphan_policy=orphan_policy)
+
     async def submit(self, blueprint: Blueprint, *, owner: str) -> Stored:
         """Create the job's ConfigMap, once the API server has accepted all of its objects in a dry run."""
         its = await self._its()
         existing = await its.store.load(blueprint.plan.name, now=True)
         if existing is None:
-            await check(its.cluster, blueprint)
+            await self._check(its, blueprint)
             try:
                 return await its.store.create(blueprint, owner=owner, now=self._clock())
             except JobExistsError:
@@ -124,6 +134,12 @@ class KubernetesBackend(Backend):
             f"{blueprint.plan.digest}); choose another name, or end it with: rallypoint delete {record.name}"
         )
 
+    async def _check(self, its: _Parts, blueprint: Blueprint) -> None:
+        if blueprint.plan.kind is Kind.PODS:
+            await check(its.cluster, blueprint)
+        else:
+            await check_wrapped(its.cluster, blueprint)
+
     async def load(self, name: str) -> Stored | None:
         """Read the job's ConfigMap. Raises `HeldError` where this process held the job and has lost it."""
         its = await self._its()
@@ -136,20 +152,31 @@ class KubernetesBackend(Backend):
         """Patch the job's ConfigMap at its version."""
         its = await self._its()
         if blueprint is not None:
-            await check(its.cluster, blueprint)
+            await self._check(its, blueprint)
         return await its.store.save(record, version=version, blueprint=blueprint)
 
     async def observe(self, record: JobRecord) -> Observation:
         """Look at what the watches told of, or ask where they are not up to date."""
-        return await (await self._its()).observer.observe(record)
+        return await self._observe(record, now=False)
 
     async def confirm(self, record: JobRecord) -> Observation:
         """Ask the API server itself."""
-        return await (await self._its()).observer.observe(record, now=True)
+        return await self._observe(record, now=True)
+
+    async def _observe(self, record: JobRecord, *, now: bool) -> Observation:
+        its = await self._its()
+        stored = await its.store.load(record.name)
+        if stored is not None and stored.plan.kind is not Kind.PODS:
+            return await its.wrapped.observe(record, stored.plan, now=now)
+        return await its.observer.observe(record, now=now)
 
     async def act(self, record: JobRecord, plan: Plan, action: Action) -> None:
         """Create or delete; see `Backend.act`."""
-        await (await self._its()).actor.act(record, action)
+        its = await self._its()
+        if plan.kind is Kind.PODS:
+            await its.actor.act(record, action)
+        else:
+            await its.wrapped.act(record, plan, action)
 
     @contextlib.asynccontextmanager
     async def changes(self, name: str) -> AsyncIterator[Changes]:
@@ -194,6 +221,8 @@ class KubernetesBackend(Backend):
         view = await its.store.view(record.name, now=True)
         if view is not None and view.job_uid == record.uid:
             return True
+        if await sweep_wrappers(its.cluster, record):
+            return False
         pods = await its.cluster.pods_of(its.store.ref(record))
         for pod in pods:
             await its.cluster.delete("pods", pod.name, uid=pod.uid, grace=0)

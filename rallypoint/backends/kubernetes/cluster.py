@@ -63,6 +63,7 @@ class Cluster:
         )
         self.pods = Watch(self.api, Target(path=self.path("pods"), selector=f"{JOB},{PART}"), self.cache.pods)
         self.hosts = Watch(self.api, Target(path="/api/v1/nodes"), self.cache.hosts, optional=True)
+        self._more: list[Watch] = []
         self.users = 0
         self._followers = 0
         self._starting = asyncio.Lock()
@@ -91,7 +92,7 @@ class Cluster:
         self._followers += 1
         try:
             async with self._starting:
-                for watch in (self.configmaps, self.pods, self.hosts):
+                for watch in self._watches:
                     watch.start()
             await asyncio.gather(self.configmaps.listed(_FIRST_LIST), self.pods.listed(_FIRST_LIST))
             yield changes
@@ -104,7 +105,18 @@ class Cluster:
     async def _stop(self) -> None:
         async with self._starting:
             if not self._followers:
-                await asyncio.gather(*(watch.stop() for watch in (self.configmaps, self.pods, self.hosts)))
+                await asyncio.gather(*(watch.stop() for watch in self._watches))
+
+    @property
+    def _watches(self) -> tuple[Watch, ...]:
+        return self.configmaps, self.pods, self.hosts, *self._more
+
+    def also(self, watch: Watch) -> None:
+        """Watch something more from now on, whenever a job is followed."""
+        if watch not in self._more:
+            self._more.append(watch)
+            if self._followers:
+                watch.start()
 
     async def close(self) -> None:
         """End the watches and close the connections."""

@@ -11,6 +11,7 @@ from rallypoint.backends.kubernetes.names import JobRef
 __all__ = [
     "ATTEMPT",
     "DOMAIN",
+    "FIRST",
     "INCARNATION",
     "JOB",
     "NODE",
@@ -30,6 +31,15 @@ PART = f"{DOMAIN}part"
 ATTEMPT = f"{DOMAIN}attempt"
 NODE = f"{DOMAIN}node"
 INCARNATION = f"{DOMAIN}incarnation"
+#: Of a pod that another controller makes: which node is the first of its set; its number in the set comes on top.
+FIRST = f"{DOMAIN}first-node"
+
+#: Where the controllers that make pods write a pod's number in its set.
+_INDEXES = (
+    "training.kubeflow.org/replica-index",
+    "batch.kubernetes.io/job-completion-index",
+    "apps.kubernetes.io/pod-index",
+)
 
 
 class Part(str, enum.Enum):
@@ -42,11 +52,16 @@ class Part(str, enum.Enum):
     COORDINATOR = "coordinator"
     NODE = "node"
     SUPERVISOR = "supervisor"
+    WRAPPER = "wrapper"  #: the AppWrapper or PyTorchJob for which another controller makes the pods
+    WRAPPED = "wrapped"  #: a pod that it makes
 
 
 @dataclass(frozen=True, kw_only=True)
 class PodLabels:
-    """What the labels of a pod say: the coordinator has `node` -1 and its term as `incarnation`."""
+    """What the labels of a pod say: the coordinator has `node` -1 and its term as `incarnation`.
+
+    A pod that another controller makes does not know its attempt; it says 0.
+    """
 
     job: str
     uid: str
@@ -79,6 +94,8 @@ def read_pod(found: Mapping[str, str]) -> PodLabels | None:
     """Return what the labels of a coordinator's or a node's pod say; None for other pods and for what nobody of ours wrote."""
     try:
         part = Part(found[PART])
+        if part is Part.WRAPPED:
+            return _wrapped(found)
         if part not in (Part.COORDINATOR, Part.NODE):
             return None
         return PodLabels(
@@ -91,6 +108,12 @@ def read_pod(found: Mapping[str, str]) -> PodLabels | None:
         )
     except (KeyError, ValueError):
         return None
+
+
+def _wrapped(found: Mapping[str, str]) -> PodLabels:
+    index = next((found[label] for label in _INDEXES if label in found), "0")
+    node = _number(found[FIRST]) + _number(index)
+    return PodLabels(job=found[JOB], uid=found[UID], part=Part.NODE, attempt=0, node=node, incarnation=1)
 
 
 def _number(text: str) -> int:

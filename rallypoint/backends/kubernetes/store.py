@@ -108,6 +108,7 @@ class Store:
         plan = blueprint.plan
         record = JobRecord.new(name=plan.name, uid=secrets.token_hex(8), digest=plan.digest, owner=owner, now=now)
         manifest = job_configmap(self.ref(record), spec=blueprint.job, plan=plan, record=record)
+        manifest["data"] |= blueprint.attached
         try:
             created = await self._cluster.create("configmaps", manifest)
         except ApiError as error:
@@ -129,7 +130,7 @@ class Store:
         configmap = names.job_configmap(record.name)
         data = {RECORD_KEY: codec.dumps_lines(record)}
         if blueprint is not None:
-            data |= {JOB_KEY: blueprint.job.to_yaml(), PLAN_KEY: codec.dumps(blueprint.plan)}
+            data |= {JOB_KEY: blueprint.job.to_yaml(), PLAN_KEY: codec.dumps(blueprint.plan), **blueprint.attached}
         change = {"metadata": {"resourceVersion": version}, "data": data}
         try:
             changed = await self._cluster.patch("configmaps", configmap, change, MERGE_PATCH)

@@ -1,0 +1,124 @@
+"""A submission of a manifest: what the job is, what it compiles to, and the objects. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rallypoint.backends.contract import Blueprint, SubmitError
+from rallypoint.backends.kubernetes.blueprint import PLACEHOLDER
+from rallypoint.backends.kubernetes.labels import DOMAIN
+from rallypoint.backends.kubernetes.manifests import job_configmap
+from rallypoint.backends.kubernetes.names import JobRef
+from rallypoint.backends.kubernetes.wrapped.manifest import MANIFEST_KEY, kind_of, marked, wrapped_in
+from rallypoint.backends.kubernetes.wrapped.podsets import PodSet, PodSetError, pod_sets
+from rallypoint.job import ElasticJob, JobError, compile_plan
+from rallypoint.job.annotations import PREFIX
+from rallypoint.supervision.record import JobRecord
+from rallypoint.wire.plan import Kind, OrphanPolicy, Plan
+
+__all__ = ["draw"]
+
+#: Words at the end of annotations that hold a duration.
+_DURATION = "Duration"
+
+
+def draw(
+    manifest: Mapping[str, Any],
+    *,
+    namespace: str,
+    kind: Kind | None = None,
+    orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE,
+) -> Blueprint:
+    """Return the blueprint of an AppWrapper or a PyTorchJob; raises `SubmitError` for a manifest that can be none.
+
+    Args:
+        manifest: as it would be applied.
+        namespace: where it goes; the manifest may name the same or none.
+        kind: what becomes of it: a PyTorchJob may be wrapped, one alone in its wrapper may do without; None is as it is.
+        orphan_policy: of the one who submits.
+    """
+    manifest = wrapped_in(manifest, kind or kind_of(manifest))
+    metadata = manifest.get("metadata") or {}
+    if metadata.get("namespace", namespace) != namespace:
+        raise SubmitError(
+            f"metadata.namespace: {metadata['namespace']!r} is not the namespace of this submission ({namespace})"
+        )
+    sets = _pods(manifest)
+    job = _job(manifest, sets)
+    (plan,) = compile_plan(job, orphan_policy=orphan_policy)
+    plan = dataclasses.replace(plan, kind=kind_of(manifest), digest=_digest(manifest))
+    ref = JobRef(name=plan.name, uid=PLACEHOLDER, namespace=namespace)
+    record = JobRecord.new(name=plan.name, uid=ref.uid, digest=plan.digest, owner="", now=0.0)
+    attached = {MANIFEST_KEY: json.dumps(manifest, separators=(",", ":"))}
+    configmap = job_configmap(ref, spec=job, plan=plan, record=record)
+    configmap["data"] |= attached
+    return Blueprint(
+        job=job,
+        plan=plan,
+        objects=(configmap, marked(manifest, ref, attempt=1)),
+        notes=tuple(_notes(plan)),
+        attached=attached,
+    )
+
+
+def _pods(manifest: Mapping[str, Any]) -> tuple[PodSet, ...]:
+    try:
+        sets = tuple(pod_sets(manifest))
+    except PodSetError as error:
+        raise SubmitError(str(error)) from error
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise SubmitError(f"{manifest.get('kind')}: is not of the form that its kind has ({error!r})") from error
+    if not sum(pods.replicas for pods in sets):
+        raise SubmitError(
+            "spec: there is no pod in it; a job has one at least, and an unknown kind of component declares podSets"
+        )
+    return sets
+
+
+def _job(manifest: Mapping[str, Any], sets: tuple[PodSet, ...]) -> ElasticJob:
+    """Return what is known of the job in our own words: who it is, how large, and how often it may be tried."""
+    metadata = manifest["metadata"]
+    annotations = {k: v for k, v in (metadata.get("annotations") or {}).items() if not k.startswith(DOMAIN)}
+    _check_durations(annotations)
+    container = sets[0].template["spec"].get("containers", [{}])[0]
+    image = str(container.get("image") or "")
+    command = [str(word) for word in (*(container.get("command") or ()), *(container.get("args") or ()))]
+    try:
+        return ElasticJob.model_validate(
+            {
+                "name": metadata.get("name"),
+                "profile": "appwrapper",
+                "entrypoint": command or [f"image:{image}"],
+                "nodes": sum(pods.replicas for pods in sets),
+                "image": image,
+                "labels": metadata.get("labels") or {},
+                "annotations": annotations,
+            }
+        )
+    except JobError as error:
+        raise SubmitError(str(error)) from error
+
+
+def _check_durations(annotations: Mapping[str, str]) -> None:
+    """Days are no unit of the controller: it would take its own default for what it cannot read, and say nothing."""
+    for key, text in annotations.items():
+        if key.startswith(PREFIX) and key.endswith(_DURATION) and "d" in text:
+            raise SubmitError(
+                f"metadata.annotations.{key}: {text!r} is not allowed; the controller knows h, m, s and ms: 24h is a day"
+            )
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    """Return 16 hexadecimal digits that name the manifest."""
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    yield f"uid: {PLACEHOLDER} stands for what the submission draws"
+    if plan.kind is Kind.APPWRAPPER:
+        yield "retries are the AppWrapper controller's; Rallypoint watches and keeps the record of each attempt"

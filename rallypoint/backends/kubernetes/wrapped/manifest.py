@@ -1,0 +1,89 @@
+"""Manifests that somebody gives us, as they are created: ours by their labels, and each pod with its place in the job. Pure."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from rallypoint.backends.contract import SubmitError
+from rallypoint.backends.kubernetes.labels import ATTEMPT, FIRST, JOB, PART, UID, Part, labels
+from rallypoint.backends.kubernetes.manifests import metadata
+from rallypoint.backends.kubernetes.names import JobRef
+from rallypoint.backends.kubernetes.wrapped.kinds import KINDS, WRAPPING
+from rallypoint.backends.kubernetes.wrapped.podsets import pod_sets
+from rallypoint.backends.kubernetes.wrapped.seen import SUSPENDED
+from rallypoint.wire.plan import Kind
+
+__all__ = ["MANIFEST_KEY", "kind_of", "marked", "wrapped_in"]
+
+#: Key of the job's ConfigMap that holds the manifest, as it was given, in JSON.
+MANIFEST_KEY = "wrapped.json"
+
+
+def kind_of(manifest: Mapping[str, Any]) -> Kind:
+    """Return the kind of job that a manifest is; raises `SubmitError` for a manifest that is none."""
+    kind = _known(manifest)
+    if kind is None:
+        known = " or ".join(f"{wrapping.kind} of {wrapping.version}" for wrapping in WRAPPING.values())
+        raise SubmitError(f"kind: {manifest.get('kind')!r} of {manifest.get('apiVersion')!r} is not a job; expected {known}")
+    return kind
+
+
+def _known(manifest: Mapping[str, Any]) -> Kind | None:
+    return KINDS.get((str(manifest.get("apiVersion")), str(manifest.get("kind"))))
+
+
+def wrapped_in(manifest: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
+    """Return the manifest as one of `kind`: a PyTorchJob with an AppWrapper around it, or one that stands in a wrapper alone.
+
+    Raises `SubmitError` where a wrapper holds something else, too: that would be lost.
+    """
+    if kind_of(manifest) is kind:
+        return dict(manifest)
+    if kind is Kind.APPWRAPPER:
+        return _around(manifest)
+    components = (manifest.get("spec") or {}).get("components") or ()
+    templates = [component.get("template") or {} for component in components]
+    if len(templates) != 1 or _known(templates[0]) is not Kind.PYTORCHJOB:
+        kinds = ", ".join(str(template.get("kind")) for template in templates) or "nothing"
+        raise SubmitError(
+            f"kind: pytorchjob: the AppWrapper holds {kinds}; only a single PyTorchJob can do without its wrapper"
+        )
+    inner = copy.deepcopy(templates[0])
+    outer = manifest["metadata"]
+    # Policies and the queue are told on the wrapper; without it they are the job's own.
+    for field in ("annotations", "labels"):
+        both = {**(outer.get(field) or {}), **(inner["metadata"].get(field) or {})}
+        if both:
+            inner["metadata"][field] = both
+    return inner
+
+
+def _around(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    wrapping, inner = WRAPPING[Kind.APPWRAPPER], copy.deepcopy(dict(manifest))
+    outer = {key: inner["metadata"].pop(key) for key in ("annotations", "labels", "namespace") if key in inner["metadata"]}
+    return {
+        "apiVersion": wrapping.version,
+        "kind": wrapping.kind,
+        "metadata": {"name": inner["metadata"]["name"], **outer},
+        "spec": {"components": [{"template": inner}]},
+    }
+
+
+def marked(manifest: Mapping[str, Any], job: JobRef, *, attempt: int, suspend: bool = False) -> dict[str, Any]:
+    """Return the manifest as it is created for a job whose next attempt is `attempt`."""
+    made = copy.deepcopy(dict(manifest))
+    given = made["metadata"]
+    annotations = {**(given.get("annotations") or {}), ATTEMPT: str(attempt), **({SUSPENDED: "true"} if suspend else {})}
+    its = {**(given.get("labels") or {}), **labels(job, Part.WRAPPER)}
+    made["metadata"] = {**given, **metadata(job, given["name"], its, annotations)}
+    if suspend:
+        made["spec"]["suspend"] = True
+    first = 0
+    for pods in pod_sets(made):
+        mark = {JOB: job.name, UID: job.uid, PART: Part.WRAPPED.value, FIRST: str(first)}
+        template = pods.template.setdefault("metadata", {})
+        template["labels"] = {**(template.get("labels") or {}), **mark}
+        first += pods.replicas
+    return made

@@ -1,0 +1,127 @@
+"""The wrappers of one namespace: watched together for all jobs of an event loop, and asked for one by one."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rallypoint.backends.kubernetes.cache import Shelf
+from rallypoint.backends.kubernetes.client import MERGE_PATCH, parse
+from rallypoint.backends.kubernetes.cluster import Cluster
+from rallypoint.backends.kubernetes.errors import ApiError
+from rallypoint.backends.kubernetes.labels import ATTEMPT, JOB, UID
+from rallypoint.backends.kubernetes.watch import Target, Watch
+from rallypoint.backends.kubernetes.wrapped import seen
+from rallypoint.backends.kubernetes.wrapped.kinds import WRAPPING
+from rallypoint.supervision.observation import Components, Told
+from rallypoint.wire.plan import Kind
+
+__all__ = ["Wrapper", "Wrappers", "wrappers_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrapper:
+    """What is kept of an AppWrapper or a PyTorchJob.
+
+    Attributes:
+        version: its resourceVersion.
+        job, job_uid: whose it is, by its labels; `attempt` is the one that it was made for.
+        told: what an AppWrapper's controller says; `components` what a PyTorchJob's does.
+    """
+
+    name: str
+    uid: str
+    version: str
+    job: str
+    job_uid: str
+    attempt: int
+    told: Told | None = None
+    components: Components
+
+
+def _view(kind: Kind, found: Mapping[str, Any]) -> Wrapper:
+    metadata = found["metadata"]
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    attempt = str(annotations.get(ATTEMPT) or "0")
+    return Wrapper(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        version=metadata["resourceVersion"],
+        job=labels.get(JOB, ""),
+        job_uid=labels.get(UID, ""),
+        attempt=int(attempt) if attempt.isdecimal() else 0,
+        told=seen.told(found) if kind is Kind.APPWRAPPER else None,
+        components=seen.components(found),
+    )
+
+
+class Wrappers:
+    """The wrappers of one kind."""
+
+    def __init__(self, cluster: Cluster, kind: Kind) -> None:
+        self._cluster, self._kind = cluster, kind
+        self._shelf: Shelf[Wrapper] = Shelf(lambda found: _view(kind, found), self._told)
+        path = WRAPPING[kind].path(cluster.namespace)
+        self._watch = Watch(cluster.api, Target(path=path, selector=JOB), self._shelf, optional=True)
+
+    def _told(self, wrapper: Wrapper, gone: bool) -> None:  # noqa: FBT001  the shape of Told
+        self._cluster.cache.tell(wrapper.job)
+
+    async def get(self, name: str, *, now: bool) -> Wrapper | None:
+        """Return a wrapper; that there is none is asked of the server itself, and so is everything with `now`."""
+        self._cluster.also(self._watch)
+        known = self._shelf.get(name) if self._watch.fresh and not now else None
+        return known or await self._look(name)
+
+    async def _look(self, name: str) -> Wrapper | None:
+        path = self._path(name)
+        try:
+            found = parse(await self._cluster.api.request("GET", path), f"GET {path}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            known = self._shelf.get(name)
+            if known is not None:
+                self._shelf.forget(name, known.uid)
+            return None
+        return self._shelf.put(found)
+
+    async def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> None:
+        """Create a wrapper, or only ask whether it could be."""
+        path, query = self._path(), {"dryRun": "All"} if dry_run else None
+        made = parse(await self._cluster.api.request("POST", path, query=query, body=dict(manifest)), f"POST {path}")
+        if not dry_run:
+            self._shelf.put(made)
+
+    async def patch(self, name: str, change: Mapping[str, Any]) -> None:
+        """Merge a change into a wrapper."""
+        path = self._path(name)
+        data = await self._cluster.api.request("PATCH", path, body=dict(change), kind=MERGE_PATCH)
+        self._shelf.put(parse(data, f"PATCH {path}"))
+
+    async def delete(self, wrapper: Wrapper, *, force: bool = False) -> None:
+        """Ask for the end of just this wrapper and of all that is its; one that is gone is fine."""
+        body: dict[str, Any] = {"propagationPolicy": "Background", "preconditions": {"uid": wrapper.uid}}
+        body |= {"gracePeriodSeconds": 0} if force else {}
+        try:
+            await self._cluster.api.request("DELETE", self._path(wrapper.name), body=body)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+        await self._look(wrapper.name)
+
+    def _path(self, name: str = "") -> str:
+        return WRAPPING[self._kind].path(self._cluster.namespace, name)
+
+
+_known: weakref.WeakKeyDictionary[Cluster, dict[Kind, Wrappers]] = weakref.WeakKeyDictionary()
+
+
+def wrappers_of(cluster: Cluster, kind: Kind) -> Wrappers:
+    """Return the wrappers of a kind, the same for everybody who shares the cluster."""
+    kinds = _known.setdefault(cluster, {})
+    if kind not in kinds:
+        kinds[kind] = Wrappers(cluster, kind)
+    return kinds[kind]

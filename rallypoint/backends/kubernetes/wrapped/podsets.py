@@ -1,0 +1,80 @@
+"""The pods that a manifest stands for: their templates, and how many of each. Pure.
+
+AppWrapper's controller knows these kinds by itself; of any other kind the wrapper declares its `podSets`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["PodSet", "PodSetError", "pod_sets"]
+
+_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+
+
+class PodSetError(ValueError):
+    """A declared path leads to no pod template; the text begins with the place in the manifest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodSet:
+    """Pods of one template: `path` is its place in the manifest, `template` the very mapping there."""
+
+    path: str
+    template: dict[str, Any]
+    replicas: int
+
+
+def pod_sets(manifest: Mapping[str, Any]) -> Iterator[PodSet]:
+    """Yield the pod sets of an AppWrapper, in the order of its components, or of one component. Raises `PodSetError`."""
+    if manifest.get("kind") != "AppWrapper":
+        yield from _of_component({"template": manifest}, "")
+        return
+    for index, component in enumerate((manifest.get("spec") or {}).get("components") or ()):
+        yield from _of_component(component, f"spec.components[{index}].")
+
+
+def _of_component(component: Mapping[str, Any], where: str) -> Iterator[PodSet]:
+    declared = [(each["path"], each.get("replicas", 1)) for each in component.get("podSets") or ()]
+    for path, replicas in declared or _implied(component["template"]):
+        yield PodSet(path=f"{where}{path}", template=_at(component, path, where), replicas=int(replicas))
+
+
+def _at(component: Mapping[str, Any], path: str, where: str) -> dict[str, Any]:
+    found: Any = component
+    for name, index in _STEP.findall(path):
+        try:
+            found = found[name] if name else found[int(index)]
+        except (KeyError, IndexError, TypeError):
+            raise PodSetError(f"{where}podSets: there is no {path}") from None
+    if not isinstance(found, dict) or not isinstance(found.get("spec"), Mapping):
+        raise PodSetError(f"{where}podSets: {path} is no template of a pod")
+    return found
+
+
+def _implied(template: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    group, kind = str(template.get("apiVersion", "")).split("/")[0], template.get("kind")
+    spec = template.get("spec") or {}
+    if (group, kind) == ("v1", "Pod"):
+        yield "template", 1
+    elif (group, kind) in {("apps", "Deployment"), ("apps", "StatefulSet")}:
+        yield "template.spec.template", spec.get("replicas", 1)
+    elif (group, kind) == ("batch", "Job"):
+        yield "template.spec.template", _of_batch(spec)
+    elif (group, kind) == ("kubeflow.org", "PyTorchJob"):
+        for role in ("Master", "Worker"):
+            found = (spec.get("pytorchReplicaSpecs") or {}).get(role)
+            if found is not None:
+                yield f"template.spec.pytorchReplicaSpecs.{role}.template", found.get("replicas", 1)
+    elif (group, kind) == ("jobset.x-k8s.io", "JobSet"):
+        for index, job in enumerate(spec.get("replicatedJobs") or ()):
+            path = f"template.spec.replicatedJobs[{index}].template.spec.template"
+            yield path, job.get("replicas", 1) * _of_batch((job.get("template") or {}).get("spec") or {})
+
+
+def _of_batch(spec: Mapping[str, Any]) -> int:
+    parallel = int(spec.get("parallelism", 1))
+    return min(parallel, int(spec.get("completions", parallel)))

@@ -1,0 +1,185 @@
+"""Looking at a job that stands in a wrapper, and doing what is to be done about it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from rallypoint.backends.contract import ActionError, BackendError
+from rallypoint.backends.kubernetes.cluster import Cluster
+from rallypoint.backends.kubernetes.errors import ApiError, action_error
+from rallypoint.backends.kubernetes.logs import read_tail
+from rallypoint.backends.kubernetes.store import Store
+from rallypoint.backends.kubernetes.views import PodView, Terminated
+from rallypoint.backends.kubernetes.wrapped import seen
+from rallypoint.backends.kubernetes.wrapped.kinds import WRAPPING
+from rallypoint.backends.kubernetes.wrapped.manifest import MANIFEST_KEY, marked
+from rallypoint.backends.kubernetes.wrapped.objects import Wrapper, Wrappers, wrappers_of
+from rallypoint.backends.kubernetes.wrapped.seen import SUSPENDED
+from rallypoint.supervision.actions import (
+    Action,
+    CreateComponents,
+    Purge,
+    RemoveComponents,
+    RemoveNode,
+    SuspendComponents,
+)
+from rallypoint.supervision.observation import Components, Observation
+from rallypoint.supervision.record import JobRecord, Phase
+from rallypoint.wire.plan import Kind, Plan
+
+__all__ = ["Wrapped", "sweep_wrappers"]
+
+log = logging.getLogger(__name__)
+
+#: Seconds that a log may take: the end of a pod is not held up for its last words.
+_TAIL_TIMEOUT = 5.0
+
+
+class Wrapped:
+    """What one backend does for jobs of the kinds `appwrapper` and `pytorchjob`."""
+
+    def __init__(self, cluster: Cluster, store: Store) -> None:
+        self._cluster, self._store = cluster, store
+        self._tails: dict[str, dict[str, tuple[str, ...]]] = {}
+
+    # --- Looking
+
+    async def observe(self, record: JobRecord, plan: Plan, *, now: bool = False) -> Observation:
+        """Return what is there; with `now` nothing is taken from memory.
+
+        The wrapper is looked at before its pods: so they are of the attempt that it speaks of, or of a later one.
+        """
+        wrapper = await self._wrapper(record, plan, now=now)
+        pods = await self._pods(record, now=now)
+        tails = await self._last_words(record, plan, pods)
+        hosts = {host.name: host for host in self._cluster.cache.hosts}
+        nodes = seen.nodes(record, pods, hosts, tails)
+        if plan.kind is Kind.APPWRAPPER:
+            return Observation(nodes=nodes, told=None if wrapper is None else wrapper.told)
+        return Observation(nodes=nodes, components=Components(deployed=0) if wrapper is None else wrapper.components)
+
+    def _wrappers(self, plan: Plan) -> Wrappers:
+        return wrappers_of(self._cluster, plan.kind)
+
+    async def _wrapper(self, record: JobRecord, plan: Plan, *, now: bool) -> Wrapper | None:
+        found = await self._wrappers(plan).get(plan.name, now=now)
+        return found if found is not None and found.job_uid == record.uid else None
+
+    async def _pods(self, record: JobRecord, *, now: bool) -> tuple[PodView, ...]:
+        if self._cluster.fresh and not now:
+            return self._cluster.cache.pods_of(record.uid)
+        return await self._cluster.pods_of(self._store.ref(record))
+
+    async def _last_words(self, record: JobRecord, plan: Plan, pods: tuple[PodView, ...]) -> dict[str, tuple[str, ...]]:
+        """Read the log of each pod that failed, once and while it is there: it goes with the reset."""
+        known = self._tails.setdefault(record.uid, {})
+        for pod in pods:
+            if pod.uid not in known and _has_failed(pod):
+                try:
+                    known[pod.uid] = await read_tail(self._cluster, pod, plan.log_tail, timeout=_TAIL_TIMEOUT)
+                except BackendError as error:
+                    log.info("pod %s: its last words cannot be read: %s", pod.name, error)
+                    known[pod.uid] = ()
+        here = {pod.uid for pod in pods}
+        for uid in [uid for uid in known if uid not in here]:
+            del known[uid]
+        if not known:
+            del self._tails[record.uid]
+        return known
+
+    # --- Doing
+
+    async def act(self, record: JobRecord, plan: Plan, action: Action) -> None:
+        """Do one action; see `Backend.act`."""
+        if isinstance(action, Purge):
+            await self._store.purge(record)
+        elif isinstance(action, CreateComponents):
+            await self._create(record, plan, action.attempt)
+        elif isinstance(action, RemoveNode):
+            await self._remove_pod(record, action)
+        elif isinstance(action, (RemoveComponents, SuspendComponents)):
+            await self._change(record, plan, action)
+        else:
+            raise ActionError(f"{type(action).__name__}: a job of kind {plan.kind.value} has none", fatal=True)
+
+    async def _create(self, record: JobRecord, plan: Plan, attempt: int) -> None:
+        try:
+            # Read now: what was ended, or is of an attempt that is over, must not come back.
+            view = await self._store.view(record.name, now=True)
+            stored = await self._store.load(record.name)
+        except BackendError as error:
+            raise ActionError(str(error)) from error
+        if view is None or view.job_uid != record.uid or stored is None:
+            raise ActionError(f"job {record.name} was deleted")
+        if not _wants(stored.record, plan, attempt):
+            raise ActionError(f"attempt {attempt} of job {record.name} is over")
+        ref = self._store.ref(record, view.uid)
+        manifest = marked(json.loads(view.data[MANIFEST_KEY]), ref, attempt=attempt, suspend=record.suspend)
+        try:
+            await self._ensure(record, plan, manifest)
+        except ApiError as error:
+            raise action_error(error, what=f"the {WRAPPING[plan.kind].kind}") from error
+
+    async def _ensure(self, record: JobRecord, plan: Plan, manifest: dict[str, Any]) -> None:
+        wrappers = self._wrappers(plan)
+        try:
+            await wrappers.create(manifest)
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+            found = await wrappers.get(plan.name, now=True)
+            if found is not None and found.job_uid != record.uid:
+                kind = WRAPPING[plan.kind].kind
+                raise ActionError(f"{kind} {plan.name} is there already and belongs to somebody else", fatal=True) from error
+
+    async def _change(self, record: JobRecord, plan: Plan, action: RemoveComponents | SuspendComponents) -> None:
+        wrappers = self._wrappers(plan)
+        wrapper = await self._wrapper(record, plan, now=True)
+        if wrapper is None:
+            return
+        try:
+            if isinstance(action, RemoveComponents):
+                await wrappers.delete(wrapper, force=action.force)
+            else:
+                mark = {SUSPENDED: "true" if action.suspend else None}
+                await wrappers.patch(plan.name, {"metadata": {"annotations": mark}, "spec": {"suspend": action.suspend}})
+        except ApiError as error:
+            if error.status != 404:
+                raise ActionError(f"{WRAPPING[plan.kind].kind} {plan.name}: {error.said or error}") from error
+
+    async def _remove_pod(self, record: JobRecord, action: RemoveNode) -> None:
+        for pod in await self._pods(record, now=True):
+            if pod.labels.node == action.node:
+                await self._cluster.delete("pods", pod.name, uid=pod.uid, grace=0 if action.force else None)
+
+
+async def sweep_wrappers(cluster: Cluster, record: JobRecord) -> bool:
+    """Delete the wrapper of a job whose record is gone; return whether there was one."""
+    for kind in WRAPPING:
+        wrappers = wrappers_of(cluster, kind)
+        try:
+            found = await wrappers.get(record.name, now=True)
+        except ApiError as error:
+            if error.status == 403:  # who may not look has made none
+                continue
+            raise
+        if found is not None and found.job_uid == record.uid:
+            await wrappers.delete(found)
+            return True
+    return False
+
+
+def _wants(record: JobRecord, plan: Plan, attempt: int) -> bool:
+    """Return whether a job as it is stored now waits for the wrapper of this attempt."""
+    if record.deletion:
+        return False
+    if plan.kind is Kind.APPWRAPPER:
+        return record.phase is Phase.EMPTY and record.attempt + 1 == attempt
+    return record.phase in (Phase.RESUMING, Phase.RUNNING) and record.attempt == attempt
+
+
+def _has_failed(pod: PodView) -> bool:
+    ended = any(isinstance(c.state, Terminated) and c.state.code != 0 for c in pod.containers)
+    return ended and (pod.phase == "Failed" or not pod.deleting)

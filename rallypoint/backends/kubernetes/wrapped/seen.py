@@ -1,0 +1,103 @@
+"""What an AppWrapper, a PyTorchJob and their pods say, in the supervisor's words. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from rallypoint.backends.contract import BackendError
+from rallypoint.backends.kubernetes.judging import Around, node_seen
+from rallypoint.backends.kubernetes.labels import ATTEMPT, DOMAIN
+from rallypoint.backends.kubernetes.views import HostView, PodView
+from rallypoint.supervision.observation import Components, NodeSeen, Told
+from rallypoint.supervision.record import Condition, ConditionType, JobRecord, Phase
+
+__all__ = ["SUSPENDED", "components", "nodes", "told"]
+
+#: Annotation of a wrapper that was suspended by a person's wish through us.
+SUSPENDED = f"{DOMAIN}suspended"
+
+#: Phases in which everything of the job is taken away, what has ended included.
+_CLEARING = frozenset({Phase.RESETTING, Phase.SUSPENDING, Phase.TERMINATING})
+
+_TYPES = {kind.value: kind for kind in ConditionType}
+
+
+def told(wrapper: Mapping[str, Any]) -> Told:
+    """Return what an AppWrapper's controller says; raises `BackendError` for a phase that is none of AppWrapper's."""
+    metadata, spec, status = wrapper["metadata"], wrapper.get("spec") or {}, wrapper.get("status") or {}
+    annotations = metadata.get("annotations") or {}
+    conditions = [c for c in status.get("conditions") or () if c.get("type") in _TYPES]
+    return Told(
+        phase=_phase(metadata["name"], status.get("phase") or ""),
+        conditions=tuple(map(_condition, conditions)),
+        messages=tuple((_TYPES[c["type"]], c["message"]) for c in conditions if c.get("message")),
+        retries=int(status.get("resettingCount") or 0),
+        first_attempt=int(annotations.get(ATTEMPT) or 1),
+        suspended=bool(spec.get("suspend")),
+        by_us=annotations.get(SUSPENDED) == "true",
+        deleting="deletionTimestamp" in metadata,
+    )
+
+
+def _phase(name: str, text: str) -> Phase:
+    try:
+        return Phase(text)
+    except ValueError:
+        known = ", ".join(phase.value for phase in Phase if phase.value)
+        raise BackendError(f"AppWrapper {name}: status.phase: {text!r} is not known here; known are {known}") from None
+
+
+def _condition(condition: Mapping[str, Any]) -> Condition:
+    return Condition(
+        type=_TYPES[condition["type"]],
+        value=condition.get("status") == "True",
+        reason=str(condition.get("reason") or ""),
+        at=_time(str(condition.get("lastTransitionTime") or "")),
+        clock=0.0,
+    )
+
+
+def _time(text: str) -> float:
+    """Return a time as seconds since the epoch; 0 for none."""
+    if not text:
+        return 0.0
+    head, dot, fraction = text.removesuffix("Z").partition(".")
+    whole = dt.datetime.fromisoformat(head).replace(tzinfo=dt.timezone.utc).timestamp()
+    return whole + (float(f"0.{fraction}") if dot else 0.0)
+
+
+def components(found: Mapping[str, Any] | None) -> Components:
+    """Return what a PyTorchJob says of itself; None is one that does not exist."""
+    if found is None:
+        return Components(expected=1, deployed=0)
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    failed = any(c.get("type") == "Failed" and c.get("status") == "True" for c in conditions)
+    deleting = "deletionTimestamp" in found["metadata"]
+    return Components(expected=1, deployed=int(not deleting), failed=int(failed), deleting=int(deleting))
+
+
+def nodes(
+    record: JobRecord, pods: Iterable[PodView], hosts: Mapping[str, HostView], tails: Mapping[str, tuple[str, ...]]
+) -> tuple[NodeSeen, ...]:
+    """Return what is seen of the pods that a controller makes, all as of the current attempt.
+
+    Whoever removes a whole attempt makes its pods end badly; that is no fault of theirs, so a pod that was asked to go counts
+    as ending, unless somebody says why its host or the cluster has ended it.
+    """
+    return tuple(sorted(_nodes(record, pods, hosts, tails), key=lambda seen: (seen.node, seen.present)))
+
+
+def _nodes(
+    record: JobRecord, pods: Iterable[PodView], hosts: Mapping[str, HostView], tails: Mapping[str, tuple[str, ...]]
+) -> Iterator[NodeSeen]:
+    for pod in pods:
+        host = hosts.get(pod.host)
+        around = Around(log_tail=tails.get(pod.uid, ()), kept=record.phase not in _CLEARING)
+        if host is not None:
+            around = dataclasses.replace(around, host=host)
+        asked = dataclasses.replace(pod, phase="Running", containers=()) if pod.deleting and not pod.target else pod
+        seen = node_seen(asked, around)
+        yield dataclasses.replace(seen, attempt=record.attempt)

@@ -1,0 +1,245 @@
+"""A job about which another controller decides (an AppWrapper): we make its object, watch it, and tell what became of it. Pure.
+
+Its phases and conditions are taken over as they are; no clock of ours runs and nothing is reset by us. What the controller
+forgets with every reset is what the record is for: each attempt with its reason, the pods that failed in it, their codes, hosts
+and last words. An attempt is one deployment of the components; it is known by the time since which `ResourcesDeployed` holds,
+which moves with every new one, also where the reset before was so quick that nobody has seen it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from rallypoint.supervision import healing
+from rallypoint.supervision.actions import Action, CreateComponents, Purge, RemoveComponents, SuspendComponents
+from rallypoint.supervision.deadline import Deadline
+from rallypoint.supervision.observation import NodeSeen, NodeState, Observation, Told
+from rallypoint.supervision.policy import Policy
+from rallypoint.supervision.record import Attempt, Condition, ConditionType, JobRecord, Phase
+from rallypoint.supervision.turn import Step
+from rallypoint.wire.incident import Cause, Incident, IncidentId, Rung, merge_incidents
+from rallypoint.wire.status import Outcome, Verdict
+
+__all__ = ["follow"]
+
+#: Seconds after which an object that could not be made is tried again.
+_CREATE_AGAIN = 1.0
+
+#: Phases in which an attempt is over.
+_ENDED = frozenset({Phase.RESETTING, Phase.SUSPENDING, Phase.SUSPENDED, Phase.SUCCEEDED, Phase.FAILED, Phase.TERMINATING})
+
+_EVACUATION = "AutopilotNoExecute"
+
+
+def follow(record: JobRecord, seen: Observation, policy: Policy) -> Step:
+    """Return the record as the controller's word makes it, and what is to be done so that there is somebody to say it."""
+    if record.deletion:
+        return _deleted(record, seen, policy)
+    if record.finished and seen.told is None:
+        return Step(record=_all_gone(record), done=True)
+    if record.phase is Phase.EMPTY and (seen.told is None or seen.told.first_attempt <= record.attempt):
+        return _begin(record, seen)
+    if seen.told is None:
+        return _vanished(record, seen)
+    record = _taken(record, seen.told, seen.nodes, policy)
+    return Step(record=record, actions=_wishes(record, seen.told), done=record.released)
+
+
+# --- Before it is there, and when it is not there any more ------------------------------------------------------------------
+
+
+def _begin(record: JobRecord, seen: Observation) -> Step:
+    """Make the object, once that of an earlier run of the job is gone with its pods."""
+    if seen.told is not None or seen.present:
+        return Step(record=record, actions=() if seen.told is None else (RemoveComponents(),))
+    first = record.attempt + 1
+    errors = [error for error in seen.create_errors if error.attempt == first]
+    fatal = next((error for error in errors if error.fatal), None)
+    if fatal is not None:
+        return Step(record=_failed(record, "CreateFailed", fatal.reason), done=True)
+    again = (Deadline(at=record.clock + _CREATE_AGAIN, clock="admission", then="it is created"),) if errors else ()
+    return Step(record=record, actions=(CreateComponents(attempt=first),), deadlines=again)
+
+
+def _vanished(record: JobRecord, seen: Observation) -> Step:
+    """Somebody deleted the object; its pods go with it."""
+    if seen.present:
+        return Step(record=record)
+    return Step(record=_failed(record, "MissingComponent", "its AppWrapper is gone: deleted from outside"), done=True)
+
+
+def _failed(record: JobRecord, reason: str, message: str) -> JobRecord:
+    record = _close(record, reason, message)
+    verdict = Verdict(outcome=Outcome.FAILED, reason=reason, message=message)
+    record = _all_gone(dataclasses.replace(record.unhealthy(reason), verdict=verdict, phase=Phase.FAILED))
+    return record.with_history("failed", message)
+
+
+def _all_gone(record: JobRecord) -> JobRecord:
+    for kind in (ConditionType.RESOURCES_DEPLOYED, ConditionType.QUOTA_RESERVED):
+        if record.condition(kind):
+            record = record.with_condition(kind, record.phase.value, value=False)
+    return record
+
+
+def _deleted(record: JobRecord, seen: Observation, policy: Policy) -> Step:
+    if seen.told is not None:
+        record = _taken(record, seen.told, seen.nodes, policy)
+    if record.phase is not Phase.TERMINATING:
+        record = _close(record, "Terminating", "deletion was asked for")
+        record = dataclasses.replace(record, phase=Phase.TERMINATING).with_history("terminating", "deletion was asked for")
+    if seen.told is not None:
+        return Step(record=record, actions=() if seen.told.deleting else (RemoveComponents(),))
+    if seen.present:
+        return Step(record=record)
+    return Step(record=_all_gone(record), actions=(Purge(),), done=True)
+
+
+def _wishes(record: JobRecord, told: Told) -> tuple[Action, ...]:
+    """A person's wish is carried out; what a queue has suspended is the queue's to resume."""
+    if record.finished or told.deleting or record.suspend == told.by_us:
+        return ()
+    return (SuspendComponents(suspend=record.suspend),)
+
+
+# --- What it says -----------------------------------------------------------------------------------------------------------
+
+
+def _taken(record: JobRecord, told: Told, nodes: Iterable[NodeSeen], policy: Policy) -> JobRecord:
+    """Take over phase, conditions and counts; attempts and incidents are told by what changed."""
+    before = record
+    deployed = told.find(ConditionType.RESOURCES_DEPLOYED)
+    current = record.attempts[-1] if record.attempts and record.attempt >= told.first_attempt else None
+    if current is not None and not _is_of(deployed, current):
+        record = _ended(record, told)
+        current = None
+    if current is None and deployed is not None and deployed.value:
+        record = _opened(record, told, deployed.at)
+    record = _noted(record, nodes, policy)
+    record = _with_conditions(record, told)
+    if told.phase in _ENDED:
+        record = _ended(record, told)
+    if told.retries > record.retries:
+        fresh = (record.clock,) * (told.retries - record.retries)
+        record = dataclasses.replace(record, retries=told.retries, charges=(*record.charges, *fresh))
+    if told.phase is not before.phase:
+        record = dataclasses.replace(record, phase=told.phase).with_history(_word(told), _why(record, told))
+    return _with_verdict(record, told)
+
+
+def _is_of(deployed: Condition | None, attempt: Attempt) -> bool:
+    """Return whether the deployment that the controller speaks of is this attempt's, or has just ended."""
+    return deployed is None or not deployed.value or deployed.at == attempt.started_at
+
+
+def _opened(record: JobRecord, told: Told, at: float) -> JobRecord:
+    number = max(record.attempt + 1, told.first_attempt)
+    attempt = Attempt(number=number, owner=record.owner, started_at=at)
+    return dataclasses.replace(record, attempt=number, attempts=(*record.attempts, attempt))
+
+
+def _noted(record: JobRecord, nodes: Iterable[NodeSeen], policy: Policy) -> JobRecord:
+    """Remember each pod that failed in this attempt, with its host, codes and last words."""
+    if not record.attempt:
+        return record
+    known = {incident.id for incident in record.incidents}
+    fresh = []
+    for node in nodes:
+        if not node.ended or node.state is NodeState.SUCCEEDED:
+            continue
+        here = dataclasses.replace(node, attempt=record.attempt)
+        incident = dataclasses.replace(healing.node_incident(record, here, policy, None), rung=Rung.RESET)
+        if incident.id not in known:
+            fresh.append(incident)
+    if not fresh:
+        return record
+    record = dataclasses.replace(record, incidents=merge_incidents(record.incidents, fresh))
+    return record.with_history("node-lost", *(incident.reason for incident in fresh))
+
+
+def _with_conditions(record: JobRecord, told: Told) -> JobRecord:
+    taken = []
+    for condition in told.conditions:
+        known = record.find(condition.type)
+        same = known is not None and (known.value, known.at) == (condition.value, condition.at)
+        clock = known.clock if known is not None and same else record.clock
+        taken.append(dataclasses.replace(condition, clock=clock))
+    taken.sort(key=lambda condition: condition.type.value)
+    if tuple(taken) != record.conditions:
+        record = dataclasses.replace(record, conditions=tuple(taken))
+    ready = told.find(ConditionType.PODS_READY)
+    if ready is None or not ready.value or not record.attempts or record.attempts[-1].ready_at is not None:
+        return record
+    *earlier, last = record.attempts
+    return dataclasses.replace(record, attempts=(*earlier, dataclasses.replace(last, ready_at=ready.at)))
+
+
+# --- An attempt is over -----------------------------------------------------------------------------------------------------
+
+
+def _ended(record: JobRecord, told: Told) -> JobRecord:
+    """End the attempt with what the controller says of it, and note the reset where there was one."""
+    if not record.attempts or record.attempts[-1].ended_at is not None:
+        return record
+    reason, message = _because(record, told)
+    cost = told.retries - record.retries
+    evacuated = reason == _EVACUATION and told.phase is not Phase.FAILED
+    if cost > 0 or evacuated:
+        incident = Incident(
+            id=IncidentId(attempt=record.attempt, round=0),
+            cause=Cause.JOB if cost > 0 else Cause.EVACUATION,
+            rung=Rung.RESET,
+            reason=message,
+            detected_at=record.last_now,
+            rule=reason,
+            clock=record.clock,
+        )
+        record = dataclasses.replace(record, incidents=merge_incidents(record.incidents, (incident,)))
+    return _close(record, reason, message)
+
+
+def _close(record: JobRecord, reason: str, message: str) -> JobRecord:
+    if not record.attempts or record.attempts[-1].ended_at is not None:
+        return record
+    *earlier, last = record.attempts
+    closed = dataclasses.replace(last, ended_at=record.last_now, reason=reason, message=message)
+    return dataclasses.replace(record, attempts=(*earlier, closed))
+
+
+def _because(record: JobRecord, told: Told) -> tuple[str, str]:
+    """Return why the attempt ended, in the controller's word and in a sentence that names the pods."""
+    if told.phase is Phase.SUCCEEDED:
+        return "Completed", "all pods ended well"
+    if told.phase in (Phase.SUSPENDING, Phase.SUSPENDED):
+        return "Suspended", "the AppWrapper was suspended" if told.by_us else "its queue suspended it"
+    if told.phase is Phase.TERMINATING:
+        return "Terminating", "the AppWrapper is being deleted"
+    unhealthy = told.find(ConditionType.UNHEALTHY)
+    reason = unhealthy.reason if unhealthy is not None and unhealthy.value else "Reset"
+    culprits = [i for i in record.incidents if i.id.attempt == record.attempt and i.culprit is not None]
+    said = "; ".join(incident.reason for incident in culprits) or told.message(ConditionType.UNHEALTHY)
+    return reason, said or "its controller began it anew, and nobody saw why"
+
+
+def _with_verdict(record: JobRecord, told: Told) -> JobRecord:
+    if not record.finished or record.verdict is not None:
+        return record
+    last = record.attempts[-1] if record.attempts else None
+    reason, message = _because(record, told) if last is None else (last.reason, last.message)
+    outcome = Outcome.SUCCEEDED if told.phase is Phase.SUCCEEDED else Outcome.FAILED
+    return dataclasses.replace(record, verdict=Verdict(outcome=outcome, reason=reason, message=message))
+
+
+def _word(told: Told) -> str:
+    return told.phase.value.lower() or "submitted"
+
+
+def _why(record: JobRecord, told: Told) -> str:
+    if told.phase is Phase.RESUMING:
+        return f"attempt {record.attempt}"
+    if told.phase is Phase.RUNNING:
+        return f"attempt {record.attempt}: its components are deployed"
+    if told.phase is Phase.RESETTING and told.retries:
+        return f"retry {told.retries}: {_because(record, told)[1]}"
+    return "it waits for its queue, or to be resumed" if told.phase is Phase.SUSPENDED else _because(record, told)[1]

@@ -1,0 +1,321 @@
+"""What the fields of a role make of its pods."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rallypoint.backends.kubernetes.hosts import without_hosts
+from rallypoint.backends.kubernetes.merge import merge, merge_all
+from rallypoint.backends.kubernetes.quantities import read_quantity, write_bytes
+from tests.kube.manifests import blueprint_of, coordinator_of, node_of, trainer_of
+
+HOSTS = {"key": "kubernetes.io/hostname", "operator": "NotIn"}
+
+
+def required(pod):
+    return pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+
+
+@pytest.mark.parametrize(
+    ("resources", "requests", "limits"),
+    [
+        pytest.param({}, {"memory": "64Mi"}, None, id="nothing asked for"),
+        pytest.param(
+            {"cpu": 2, "memory": "8Gi"},
+            {"cpu": "2", "memory": "8256Mi"},
+            {"cpu": "2", "memory": "8256Mi"},
+            id="limits as requests",
+        ),
+        pytest.param(
+            {"memory": "8Gi", "memory_limit": "16Gi", "shm": "2Gi"}, {"memory": "10Gi"}, {"memory": "18Gi"}, id="shm in both"
+        ),
+        pytest.param(
+            {"gpus": 8},
+            {"memory": "64Mi", "nvidia.com/gpu": "8"},
+            {"nvidia.com/gpu": "8"},
+            id="GPUs alike",
+        ),
+        pytest.param(
+            {"gpus": 1, "gpu_resource": "amd.com/gpu", "extended": {"rdma/hca": 2}},
+            {"memory": "64Mi", "rdma/hca": "2", "amd.com/gpu": "1"},
+            {"rdma/hca": "2", "amd.com/gpu": "1"},
+            id="other devices",
+        ),
+    ],
+)
+def test_what_a_node_asks_for(resources, requests, limits):
+    """GPUs are asked for and limited alike; /dev/shm is memory of the pod and counted as such."""
+    asked = trainer_of(resources=resources)["resources"]
+
+    assert asked["requests"] == requests
+    assert asked.get("limits") == limits
+
+
+def test_shared_memory_is_sized_for_the_workers():
+    """Each worker has as much as a container has by itself, and a size that is given is kept."""
+    for fields, size in (({"nproc_per_node": 8}, "512Mi"), ({"resources": {"shm": "1.5Gi"}}, "1536Mi")):
+        volumes = {volume["name"]: volume for volume in node_of(**fields)["spec"]["volumes"]}
+        assert volumes["rallypoint-shm"]["emptyDir"] == {"medium": "Memory", "sizeLimit": size}
+
+
+def test_every_writable_path_is_a_volume():
+    """The root is read-only: where an agent or a worker writes, there is a volume."""
+    trainer = trainer_of()
+    writable = {mount["mountPath"] for mount in trainer["volumeMounts"] if not mount.get("readOnly")}
+
+    assert trainer["securityContext"]["readOnlyRootFilesystem"] is True
+    assert writable == {"/dev/shm", "/tmp", "/var/run/rallypoint"}
+
+
+def test_a_user_may_bring_their_own_tmp():
+    """Then ours is not there: a path is mounted once."""
+    fields = {"volumes": [{"name": "scratch", "emptyDir": {}}], "volume_mounts": [{"name": "scratch", "mountPath": "/tmp"}]}
+    for pod in (node_of(**fields), coordinator_of(**fields)):
+        mounts = pod["spec"]["containers"][0]["volumeMounts"]
+        assert [mount["name"] for mount in mounts if mount["mountPath"] == "/tmp"] == ["scratch"]
+        assert "rallypoint-tmp" not in [volume["name"] for volume in pod["spec"]["volumes"]]
+
+
+def test_excluded_hosts_are_in_every_term():
+    """The terms of a node affinity are alternatives: one that does not name a bad host would let the pod in there."""
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}, {"matchFields": []}]
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+    pod = node_of(affinity=affinity, host_ignore_list=["bad-2"], hosts=("bad-1",))
+
+    assert [term["matchExpressions"][-1] for term in required(pod)] == [{**HOSTS, "values": ["bad-1", "bad-2"]}] * 2
+    assert required(pod)[0]["matchExpressions"][0]["key"] == "zone"
+
+
+def test_excluded_hosts_make_an_affinity_where_there_is_none():
+    """And without any, nothing is said."""
+    assert required(node_of(hosts=("bad",))) == [{"matchExpressions": [{**HOSTS, "values": ["bad"]}]}]
+    assert required(coordinator_of(hosts=("bad",))) == [{"matchExpressions": [{**HOSTS, "values": ["bad"]}]}]
+    assert "affinity" not in node_of()["spec"]
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c"]), unique=True))
+def test_an_affinity_is_not_changed_in_place(hosts):
+    """The job's own affinity is used for every pod; none may leave its hosts in it."""
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}}
+    without_hosts(affinity, hosts)
+
+    assert affinity == {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}}
+
+
+def test_sidecars_start_first_and_end_last():
+    """A sidecar is an init container that is kept running, so that it does not keep the pod from ending."""
+    pod = node_of(init_containers=[{"name": "fetch", "image": "f"}], sidecars=[{"name": "ship", "image": "s"}])
+    started = [(container["name"], container.get("restartPolicy")) for container in pod["spec"]["initContainers"]]
+
+    assert started == [("fetch", None), ("ship", "Always")]
+    assert [container["name"] for container in pod["spec"]["containers"]] == ["trainer"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "seconds"),
+    [
+        pytest.param({}, 25, id="default"),
+        pytest.param({"recovery": {"stop_grace_period": "90s"}}, 105, id="workers have longer"),
+        pytest.param({"termination_grace_period": "61.5s"}, 62, id="given, in whole seconds"),
+    ],
+)
+def test_a_pod_outlives_the_grace_of_its_workers(fields, seconds):
+    """Whoever stops saves first; the pod's own grace must not cut that short."""
+    assert node_of(**fields)["spec"]["terminationGracePeriodSeconds"] == seconds
+
+
+def test_a_template_is_begun_with():
+    """What the template says is there, and its container `trainer` is ours; other containers come after it."""
+    template = {
+        "metadata": {"labels": {"team": "vision"}, "annotations": {"a/b": "c"}},
+        "spec": {
+            "runtimeClassName": "nvidia",
+            "tolerations": [{"operator": "Exists"}],
+            "containers": [
+                {"name": "proxy", "image": "p"},
+                {"name": "trainer", "image": "ignored", "env": [{"name": "A", "value": "1"}], "workingDir": "/app"},
+            ],
+        },
+    }
+    pod = node_of(pod_template=template, tolerations=[{"key": "gpu", "operator": "Exists"}], labels={"tier": "batch"})
+    trainer, proxy = pod["spec"]["containers"]
+
+    assert pod["metadata"]["labels"].items() >= {"team": "vision", "tier": "batch", "rallypoint.dev/part": "node"}.items()
+    assert pod["spec"]["runtimeClassName"] == "nvidia"
+    assert pod["spec"]["tolerations"] == [{"operator": "Exists"}, {"key": "gpu", "operator": "Exists"}]
+    assert (trainer["name"], proxy["name"]) == ("trainer", "proxy")
+    assert trainer["image"] == "registry.example/train:1"
+    assert trainer["workingDir"] == "/app"
+    assert [variable["name"] for variable in trainer["env"]] == ["A", "POD_IP"]
+
+
+def test_a_template_cannot_take_what_an_agent_needs():
+    """Command, arguments and restart policy are ours, and the blueprint says so."""
+    template = {"spec": {"restartPolicy": "Always", "containers": [{"name": "trainer", "command": ["sh"], "args": ["-c"]}]}}
+    pod = node_of(pod_template=template)
+    notes = "\n".join(blueprint_of(pod_template=template).notes)
+
+    assert pod["spec"]["restartPolicy"] == "Never"
+    assert pod["spec"]["containers"][0]["command"][0] == "python"
+    assert "args" not in pod["spec"]["containers"][0]
+    for name in ("containers.trainer.command", "containers.trainer.args", "restartPolicy"):
+        assert f"pod_template.spec.{name}: not used" in notes
+
+
+def test_a_template_may_give_the_image_and_the_memory():
+    """What is said there is not asked for again, and /dev/shm is still counted on top."""
+    trainer = {"name": "trainer", "image": "other:1", "resources": {"requests": {"memory": "4Gi"}, "limits": {"memory": "5Gi"}}}
+    template = {"spec": {"containers": [trainer]}}
+    made = trainer_of(image=None, pod_template=template)
+
+    assert made["image"] == "other:1"
+    assert made["resources"] == {"requests": {"memory": "4160Mi"}, "limits": {"memory": "5184Mi"}}
+    assert coordinator_of(image=None, pod_template=template)["spec"]["containers"][0]["image"] == "other:1"
+
+
+def test_a_templates_coordinator_is_only_in_the_coordinators_pod():
+    """Each kind of pod takes its own container from the template."""
+    template = {"spec": {"containers": [{"name": "coordinator", "env": [{"name": "A", "value": "1"}]}]}}
+    coordinator = coordinator_of(pod_template=template)["spec"]["containers"]
+
+    assert [container["name"] for container in node_of(pod_template=template)["spec"]["containers"]] == ["trainer"]
+    assert [variable["name"] for variable in coordinator[0]["env"]] == ["A", "POD_IP"]
+
+
+def test_a_users_security_wins():
+    """Whoever must run as root may say so; what they do not say stays as it is."""
+    pod = node_of(security_context={"readOnlyRootFilesystem": False}, pod_security_context={"runAsNonRoot": False})
+
+    assert pod["spec"]["containers"][0]["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": False,
+    }
+    assert pod["spec"]["securityContext"] == {"runAsNonRoot": False, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def test_paths_are_those_of_the_image():
+    """A script is relative to the folder that its worker starts in, which the image or `workdir` names."""
+    bare, relative, absolute = (blueprint_of(workdir=folder).plan for folder in (None, "src", "/app"))
+
+    assert (bare.workdir, bare.entrypoint) == ("", "train.py")
+    assert (relative.workdir, relative.entrypoint) == ("src", "train.py")
+    assert (absolute.workdir, absolute.entrypoint) == ("/app", "/app/train.py")
+
+
+@pytest.mark.parametrize(
+    ("folder", "noted"),
+    [
+        pytest.param("/checkpoints", True, id="in the pod"),
+        pytest.param("/data/run-1", False, id="on a volume"),
+        pytest.param("s3://bucket/run-1", False, id="an address"),
+    ],
+)
+def test_checkpoints_that_would_be_lost_are_noted(folder, noted):
+    """What is written to no volume ends with its pod."""
+    fields = {
+        "volumes": [{"name": "d", "nfs": {"server": "s", "path": "/"}}],
+        "volume_mounts": [{"name": "d", "mountPath": "/data"}],
+    }
+    notes = blueprint_of(checkpoint_dir=folder, **fields).notes
+
+    assert any(note.startswith("checkpoint_dir: ") for note in notes) is noted
+
+
+def test_without_a_queue_nothing_is_said_to_kueue():
+    """A cluster without Kueue sees no label of it."""
+    metadata = node_of()["metadata"]
+
+    assert [key for key in (*metadata["labels"], *metadata.get("annotations", {})) if "kueue" in key] == []
+
+
+def test_the_base_group_is_min_nodes_and_the_coordinator():
+    """They are admitted as one; each node above MIN waits for its own quota."""
+    fields = {"nodes": "2:3", "queue": "team-a", "queue_priority": "urgent"}
+    base = [coordinator_of(**fields), node_of(node=0, **fields), node_of(node=1, **fields)]
+    above = node_of(node=2, **fields)["metadata"]
+
+    for pod in base:
+        assert pod["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"] == "digits-01234567"
+        assert pod["metadata"]["annotations"]["kueue.x-k8s.io/pod-group-total-count"] == "3"
+    assert "kueue.x-k8s.io/pod-group-name" not in above["labels"]
+    assert "annotations" not in above
+    for pod in (*base, {"metadata": above}):
+        assert pod["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
+        assert pod["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] == "urgent"
+
+
+def test_a_group_outlives_a_reset_and_a_replacement():
+    """The group's name knows no attempt, and a pod that keeps off a machine is still of the same shape."""
+    fields = {"queue": "team-a"}
+    first, later = node_of(**fields), node_of(attempt=2, incarnation=3, hosts=("bad",), **fields)
+    group, shape = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/role-hash"
+
+    assert first["metadata"]["labels"][group] == later["metadata"]["labels"][group]
+    assert first["metadata"]["annotations"][shape] == later["metadata"]["annotations"][shape] == "node"
+
+
+def test_kueues_own_label_is_a_queue_too():
+    """A job that carries the label already waits in that queue as a group."""
+    metadata = node_of(labels={"kueue.x-k8s.io/queue-name": "team-b"})["metadata"]
+
+    assert metadata["labels"]["kueue.x-k8s.io/pod-group-name"] == "digits-01234567"
+
+
+@pytest.mark.parametrize(
+    ("base", "over", "merged"),
+    [
+        pytest.param({"a": {"b": 1}}, {"a": {"c": 2}}, {"a": {"b": 1, "c": 2}}, id="mappings"),
+        pytest.param({"a": 1}, {"a": 2}, {"a": 2}, id="the second wins"),
+        pytest.param({"args": ["a"]}, {"args": ["b"]}, {"args": ["b"]}, id="plain lists are replaced"),
+        pytest.param(
+            {"env": [{"name": "A", "value": "1"}]},
+            {"env": [{"name": "B", "value": "2"}, {"name": "A", "value": "3"}]},
+            {"env": [{"name": "A", "value": "3"}, {"name": "B", "value": "2"}]},
+            id="lists with a key",
+        ),
+        pytest.param(
+            {"tolerations": [{"key": "a"}]},
+            {"tolerations": [{"key": "a"}, {"key": "b"}]},
+            {"tolerations": [{"key": "a"}, {"key": "b"}]},
+            id="lists that add up",
+        ),
+    ],
+)
+def test_templates_merge_as_kubernetes_does(base, over, merged):
+    """Mappings by key, lists by their merge key, everything else replaced."""
+    assert merge(base, over) == merged
+
+
+def test_merging_shares_nothing():
+    """A pod may be changed without changing the job that it was made of."""
+    layer = {"spec": {"containers": [{"name": "a", "env": []}]}}
+    merge_all({}, layer)["spec"]["containers"][0]["env"].append(1)
+
+    assert layer == {"spec": {"containers": [{"name": "a", "env": []}]}}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        pytest.param("500m", Fraction(1, 2), id="milli"),
+        pytest.param("1.5Gi", Fraction(3 * 2**29), id="binary"),
+        pytest.param("2", Fraction(2), id="plain"),
+        pytest.param("1e3", Fraction(1000), id="exponent"),
+        pytest.param("1E", Fraction(10**18), id="exa"),
+        pytest.param("1.e-3", Fraction(1, 1000), id="negative exponent"),
+    ],
+)
+def test_quantities_are_exact(text, number):
+    """A quantity is read as Kubernetes reads it."""
+    assert read_quantity(text) == number
+
+
+@given(st.integers(0, 2**70))
+def test_bytes_are_written_exactly(number):
+    """What is written reads back as the same number of bytes."""
+    assert read_quantity(write_bytes(Fraction(number))) == number

@@ -25,7 +25,7 @@ from rallypoint.backends.kubernetes.parts import (
     template_of,
 )
 from rallypoint.backends.kubernetes.resources import trainer_resources
-from rallypoint.backends.kubernetes.volumes import RUN, TMP, job_mounts, job_volumes, shm_size
+from rallypoint.backends.kubernetes.volumes import RUN, SHM, TMP, job_mounts, job_volumes, shm_size
 from rallypoint.job import ElasticJob, Role
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.ports import AGENT_PORT
@@ -56,6 +56,7 @@ def node_pod(
             *("--node", node),
             *("--incarnation", incarnation),
             *("--dir", RUN),
+            *("--shm", SHM),
             *("--host", f"$({POD_IP})"),
             *("--listen", AGENT_PORT),
             *("--output", "pod"),

@@ -5,12 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rallypoint.backends.contract import Backend, BackendError
 from rallypoint.backends.site import KUBERNETES, LOCAL, Site, SiteError
 from rallypoint.wire.env import API_SERVER, HOME
 
-__all__ = ["default_home", "home_of", "open_backend", "open_site"]
+if TYPE_CHECKING:
+    from rallypoint.backends.kubernetes.access import Access
+    from rallypoint.backends.kubernetes.leaving import SupervisorPods
+
+__all__ = [
+    "default_home",
+    "home_of",
+    "open_backend",
+    "open_site",
+    "spawn_supervisor",
+    "supervisor_log",
+    "supervisor_pods",
+]
 
 
 def default_home() -> Path:
@@ -39,6 +52,35 @@ def open_site(site: Site) -> Backend:
     return _KINDS[site.kind](site)
 
 
+def spawn_supervisor(name: str, site: Site) -> int:
+    """Start a process of this machine that sees a job to its end and outlives the caller; return its number. Blocks."""
+    from rallypoint.backends.local import detach  # noqa: PLC0415  as above
+    from rallypoint.backends.local.files import telling  # noqa: PLC0415
+
+    if site.kind == LOCAL:
+        return detach.spawn_supervisor(home_of(site), name)
+    log = supervisor_log(name, site)
+    with telling(log):
+        log.parent.mkdir(parents=True, exist_ok=True)
+    return detach.launch(log, ("supervise", name, *site.options()))
+
+
+def supervisor_pods(site: Site, *, image: str = "", account: str = "") -> SupervisorPods:
+    """Return what supervises the jobs of a cluster from inside of it; `image` and `account` "" are the usual ones."""
+    from rallypoint.backends.kubernetes.leaving import SupervisorPods  # noqa: PLC0415  as above
+
+    return SupervisorPods(_access(site), image=image, account=account)
+
+
+def supervisor_log(name: str, site: Site) -> Path:
+    """Return the file with the words of a supervisor that runs on this machine."""
+    if site.kind == LOCAL:
+        from rallypoint.backends.local.store import Store  # noqa: PLC0415  as above
+
+        return Store(home=home_of(site)).job(name).supervisor_log
+    return home_of(site) / site.kind / (site.namespace or "default") / f"{name}.log"
+
+
 def _local(site: Site) -> Backend:
     from rallypoint.backends.local.backend import LocalBackend  # noqa: PLC0415  what is not asked for is not imported
 
@@ -46,13 +88,18 @@ def _local(site: Site) -> Backend:
 
 
 def _kubernetes(site: Site) -> Backend:
+    from rallypoint.backends.kubernetes.backend import KubernetesBackend  # noqa: PLC0415  as above
+
+    return KubernetesBackend(_access(site))
+
+
+def _access(site: Site) -> Access:
     from rallypoint.backends.kubernetes.access import Access, default_namespace  # noqa: PLC0415  as above
-    from rallypoint.backends.kubernetes.backend import KubernetesBackend  # noqa: PLC0415
 
     where = {"kubeconfig": site.kubeconfig, "context": site.context}
     if not any(where.values()):
         where["server"] = os.environ.get(API_SERVER, "")
-    return KubernetesBackend(Access(namespace=site.namespace or default_namespace(**where), **where))
+    return Access(namespace=site.namespace or default_namespace(**where), **where)
 
 
 _KINDS: dict[str, Callable[[Site], Backend]] = {LOCAL: _local, KUBERNETES: _kubernetes}

@@ -49,5 +49,15 @@ class Site:
         for field in (field for fields in KINDS.values() for field in fields):
             value = getattr(self, field)
             if value and field not in KINDS[self.kind]:
-                allowed = " and ".join(KINDS[self.kind])
-                raise SiteError(field, f"{value!r} is not allowed with the backend {self.kind}, which knows {allowed}")
+                allowed = ", ".join(KINDS[self.kind])
+                raise SiteError(field, f"{value!r} is not allowed with backend {self.kind}; it takes {allowed}")
+
+    @property
+    def on_this_machine(self) -> bool:
+        """Whether paths in a job are paths of this machine; elsewhere they are those of an image."""
+        return self.kind == LOCAL
+
+    def options(self) -> tuple[str, ...]:
+        """Return the options with which the `rallypoint` command looks there."""
+        given = ((field, getattr(self, field)) for field in KINDS[self.kind])
+        return ("--backend", self.kind, *(part for field, value in given if value for part in (f"--{field}", value)))

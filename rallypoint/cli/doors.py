@@ -8,23 +8,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rallypoint.backends.site import Site
+
 if TYPE_CHECKING:
     from rallypoint.backends.contract import Backend
+    from rallypoint.backends.kubernetes.leaving import SupervisorPods
+    from rallypoint.cli.options import Where
 
 __all__ = ["Doors"]
 
 
-def _open_local(home: Path | None) -> Backend:
-    from rallypoint.backends.registry import open_backend  # noqa: PLC0415
+def _open_backend(site: Site) -> Backend:
+    from rallypoint.backends.registry import open_site  # noqa: PLC0415
 
-    return open_backend("local", home=home)
+    return open_site(site)
 
 
-def _spawn_supervisor(name: str, home: Path | None) -> int:
-    from rallypoint.backends.local.detach import spawn_supervisor  # noqa: PLC0415
-    from rallypoint.backends.registry import default_home  # noqa: PLC0415
+def _spawn_supervisor(name: str, site: Site) -> int:
+    from rallypoint.backends.registry import spawn_supervisor  # noqa: PLC0415
 
-    return spawn_supervisor(home or default_home(), name)
+    return spawn_supervisor(name, site)
+
+
+def _supervisor_log(name: str, site: Site) -> Path:
+    from rallypoint.backends.registry import supervisor_log  # noqa: PLC0415
+
+    return supervisor_log(name, site)
+
+
+def _supervisor_pods(site: Site, image: str, account: str) -> SupervisorPods:
+    from rallypoint.backends.registry import supervisor_pods  # noqa: PLC0415
+
+    return supervisor_pods(site, image=image, account=account)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,17 +47,22 @@ class Doors:
     """How a command gets a backend, and how it leaves a supervisor behind.
 
     Attributes:
-        open_backend: takes `--home`, None for $RALLYPOINT_HOME.
-        spawn_supervisor: takes a job's name and `--home`; starts a process that supervises the job to its end, returns its pid.
+        open_backend: takes where jobs are.
+        spawn_supervisor: takes a job's name and where it is; starts a process of this machine that supervises the job to its
+            end, returns its pid; `supervisor_log` is the file with its words.
+        supervisor_pods: takes where jobs are, an image and a service account, "" for the usual ones; gives what supervises in
+            pods.
     """
 
-    open_backend: Callable[[Path | None], Backend] = _open_local
-    spawn_supervisor: Callable[[str, Path | None], int] = _spawn_supervisor
+    open_backend: Callable[[Site], Backend] = _open_backend
+    spawn_supervisor: Callable[[str, Site], int] = _spawn_supervisor
+    supervisor_log: Callable[[str, Site], Path] = _supervisor_log
+    supervisor_pods: Callable[[Site, str, str], SupervisorPods] = _supervisor_pods
 
     @contextlib.asynccontextmanager
-    async def backend(self, home: Path | None) -> AsyncIterator[Backend]:
+    async def backend(self, where: Where) -> AsyncIterator[Backend]:
         """Have a backend while the context lasts."""
-        opened = self.open_backend(home)
+        opened = self.open_backend(where.site)
         try:
             yield opened
         finally:

@@ -17,7 +17,7 @@ from rallypoint.backends.explain import Account, account, incident_lines, incide
 from rallypoint.backends.story import span
 from rallypoint.cli.document import JobDocument, json_text
 from rallypoint.cli.looking import find
-from rallypoint.cli.options import Commands, add_command, natural
+from rallypoint.cli.options import Commands, Where, add_job_command, natural, spell_command
 from rallypoint.supervision.hindsight import remembered
 from rallypoint.supervision.observation import Observation
 from rallypoint.supervision.policy import Policy
@@ -84,7 +84,7 @@ class UnknownIncidentError(RallypointError):
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(commands, "explain", "tell what happened and what comes next", _DESCRIPTION)
+    parser = add_job_command(commands, "explain", "tell what happened and what comes next", _DESCRIPTION)
     parser.add_argument("job", metavar="JOB", help="name of a job, or a file with its record")
     parser.add_argument("--incident", metavar="N", type=natural, help="tell everything of incident N")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -105,22 +105,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _live(doors: Doors, args: argparse.Namespace) -> Case:
-    async with doors.backend(args.home) as backend:
+    async with doors.backend(args.where) as backend:
         stored = await find(backend, args.job)
         now = time.time()
         record = stored.record
         seen = await backend.observe(record)
-        holder = f"{_holder(record)}{await _heart(backend, record)}"
+        holder = f"{_holder(record)}{await _heart(backend, record, args.where)}"
         return Case(record=record, plan=stored.plan, status=seen.status, seen=seen, now=now, holder=holder)
 
 
-async def _heart(backend: Backend, record: JobRecord) -> str:
+async def _heart(backend: Backend, record: JobRecord, where: Where) -> str:
     """Return whether whoever supervises a job that is not over is alive, as far as anybody can tell."""
     if record.released or record.holder is None:
         return ""
     pulse = await backend.pulse(record.holder)
     if pulse is None or pulse.alive is False:
-        return f"; gone: nobody supervises it now, and `rallypoint supervise {record.name}` takes it over"
+        return f"; gone: nobody supervises it now, and `{spell_command(where, 'supervise', record.name)}` takes it over"
     return f"; alive{f', but {pulse.note}' if pulse.note else ''}" if pulse.alive else ""
 
 

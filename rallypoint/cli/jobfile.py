@@ -25,12 +25,17 @@ class SettingError(RallypointError):
         super().__init__(f"--set {setting}: {problem}")
 
 
-def read_job(path: Path, *, settings: Iterable[str] = (), name: str | None = None) -> ElasticJob:
-    """Return the job of a file, changed by `KEY=VALUE` settings; raises `SettingError` and `JobError`, which name the file."""
+def read_job(path: Path, *, settings: Iterable[str] = (), name: str | None = None, based: bool = True) -> ElasticJob:
+    """Return the job of a file, changed by `KEY=VALUE` settings; raises `SettingError` and `JobError`, which name the file.
+
+    With `based` its relative paths start from the file's folder; without, they stay as they are: those of an image.
+    """
     document = with_settings(read_document(path), settings)
     fields = {} if name is None else {"name": name}
     try:
-        return load_job(document, base=path.parent, **fields) if isinstance(document, dict) else load_job(path)
+        if not isinstance(document, dict):
+            return load_job(path, based=based)
+        return load_job(document, base=path.parent, based=based, **fields)
     except JobError as error:
         raise error.with_source(str(path)) from None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rallypoint.cli.doors import Doors
 from rallypoint.cli.looking import find
-from rallypoint.cli.options import Commands, add_command, natural
+from rallypoint.cli.options import Commands, add_job_command, natural
 from rallypoint.wire.errors import RallypointError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class RankError(RallypointError):
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(commands, "logs", "print what the ranks say", _DESCRIPTION)
+    parser = add_job_command(commands, "logs", "print what the ranks say", _DESCRIPTION)
     parser.add_argument("name", metavar="NAME", help="the job")
     parser.add_argument("-r", "--rank", metavar="R", type=natural, help="of this rank alone")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the job is over")
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _print(doors: Doors, args: argparse.Namespace) -> None:
-    async with doors.backend(args.home) as backend:
+    async with doors.backend(args.where) as backend:
         plan = (await find(backend, args.name)).plan
         ranks = plan.max_nodes * plan.nproc_per_node
         if args.rank is not None and args.rank >= ranks:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from rallypoint.cli import delete, explain, logs, manifests, plan, render, simulate, status, submit, supervise, suspend
 from rallypoint.cli.doors import Doors
-from rallypoint.cli.options import HelpFormat, home_option
+from rallypoint.cli.options import HelpFormat, read_where, site_options
 from rallypoint.version import __version__
 from rallypoint.wire.env import DEBUG
 from rallypoint.wire.errors import RallypointError
@@ -28,7 +28,7 @@ examples:
   rallypoint submit job.yaml --watch     start a job and look at it until it is over
   rallypoint status digits               its nodes, ranks and incidents
   rallypoint logs digits --rank 0 -f     what rank 0 says
-  rallypoint delete digits               end it and remove its folder
+  rallypoint delete digits               end it and leave nothing of it
 """
 
 
@@ -41,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=HelpFormat,
     )
     parser.add_argument("--version", action="version", version=f"rallypoint {__version__}")
-    home_option(parser, default=None)
+    site_options(parser, default=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in (submit, status, explain, logs, delete, plan, render, simulate, suspend, supervise, manifests):
         command.add(commands)
@@ -50,7 +50,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None, *, doors: Doors | None = None) -> int:
     """Run one command; return its exit code: 0 well, 1 an error, 2 wrong usage, 130 interrupted."""
-    args = build_parser().parse_args(argv)
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    args.where = read_where(args, os.environ, parser.error)
     args.doors = doors or Doors()
     try:
         code = int(args.run(args))

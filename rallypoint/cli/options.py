@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
+from rallypoint.backends.site import KINDS, LOCAL, Site, SiteError
+from rallypoint.wire.env import BACKEND
 from rallypoint.wire.plan import Plan
 
 __all__ = [
     "Commands",
     "HelpFormat",
+    "Where",
     "add_command",
-    "home_option",
+    "add_job_command",
     "job_file_options",
     "natural",
+    "read_where",
+    "site_options",
     "spell_command",
     "world_words",
 ]
@@ -32,22 +39,65 @@ class HelpFormat(argparse.RawDescriptionHelpFormatter):
 
 
 def add_command(commands: Commands, name: str, summary: str, description: str) -> argparse.ArgumentParser:
-    """Return the parser of a new command."""
-    parser = commands.add_parser(name, help=summary, description=description, formatter_class=HelpFormat)
-    # Given after the command it wins, absent there it keeps what was given before it.
-    home_option(parser, default=argparse.SUPPRESS)
+    """Return the parser of a new command that looks at no backend."""
+    return commands.add_parser(name, help=summary, description=description, formatter_class=HelpFormat)
+
+
+def add_job_command(commands: Commands, name: str, summary: str, description: str) -> argparse.ArgumentParser:
+    """Return the parser of a new command that is about jobs somewhere."""
+    parser = add_command(commands, name, summary, description)
+    # Given after the command they win, absent there they keep what was given before it.
+    site_options(parser, default=argparse.SUPPRESS)
     return parser
 
 
-def home_option(parser: argparse.ArgumentParser, *, default: str | None) -> None:
-    """Add `--home`."""
-    parser.add_argument(
+def site_options(parser: argparse.ArgumentParser, *, default: str | None) -> None:
+    """Add the options that say where jobs are."""
+    group = parser.add_argument_group("where jobs are")
+    group.add_argument(
+        "--backend", choices=sorted(KINDS), default=default, help=f"what runs them (default: ${BACKEND}, or else {LOCAL})"
+    )
+    group.add_argument(
         "--home",
         metavar="DIR",
-        type=_folder,
+        type=_path,
         default=default,
-        help="folder of the jobs (default: $RALLYPOINT_HOME, or else ~/.rallypoint)",
+        help="local: their folder (default: $RALLYPOINT_HOME, or else ~/.rallypoint)",
     )
+    group.add_argument(
+        "--namespace", metavar="NS", default=default, help="kubernetes: their namespace (default: the context's)"
+    )
+    group.add_argument(
+        "--context", metavar="NAME", default=default, help="kubernetes: context of the kubeconfig (default: its own)"
+    )
+    group.add_argument(
+        "--kubeconfig",
+        metavar="FILE",
+        type=_path,
+        default=default,
+        help="kubernetes: as kubectl has it (default: $KUBECONFIG, ~/.kube/config, or this pod's cluster)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """The jobs that a command is about; `options` are those that it was given for it, for commands that go on from there."""
+
+    site: Site = field(default_factory=Site)
+    options: tuple[str, ...] = ()
+
+
+def read_where(args: argparse.Namespace, environ: Mapping[str, str], refuse: Callable[[str], NoReturn]) -> Where:
+    """Return what the command line and the environment say of where jobs are; `refuse` tells a wrong one."""
+    known = ("backend", *sorted({word for words in KINDS.values() for word in words}))
+    given = {word: value for word in known if (value := getattr(args, word))}
+    words = dict(given)
+    kind = words.pop("backend", "") or environ.get(BACKEND) or LOCAL
+    try:
+        site = Site(kind=kind, **words)
+    except SiteError as error:
+        refuse(f"${BACKEND}: {error.text}" if error.field == "backend" else f"--{error.field}: {error.text}")
+    return Where(site=site, options=tuple(part for word, value in given.items() for part in (f"--{word}", value)))
 
 
 def job_file_options(parser: argparse.ArgumentParser) -> None:
@@ -64,8 +114,9 @@ def job_file_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="name of the job, in the place of the file's")
 
 
-def _folder(text: str) -> Path:
-    return Path(text).expanduser().absolute()
+def _path(text: str) -> str:
+    # Absolute, since supervisors start elsewhere.
+    return str(Path(text).expanduser().absolute())
 
 
 def natural(text: str) -> int:
@@ -86,7 +137,6 @@ def world_words(plan: Plan) -> str:
     return f"{nodes} x {plan.nproc_per_node} {'process' if plan.nproc_per_node == 1 else 'processes'}"
 
 
-def spell_command(home: Path | None, *words: str) -> str:
-    """Return a command line to be copied, with the same `--home`."""
-    options = () if home is None else ("--home", str(home))
-    return shlex.join(("rallypoint", *options, *words))
+def spell_command(where: Where, *words: str) -> str:
+    """Return a command line to be copied, about the same jobs."""
+    return shlex.join(("rallypoint", *where.options, *words))

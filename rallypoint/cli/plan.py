@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rallypoint.cli.document import json_text
 from rallypoint.cli.doors import Doors
-from rallypoint.cli.options import Commands, add_command, job_file_options, world_words
+from rallypoint.cli.options import Commands, add_job_command, job_file_options, world_words
 from rallypoint.cli.plain import fact_lines
 from rallypoint.cli.values import Fact
 from rallypoint.wire.plan import Entry, Plan
@@ -33,7 +33,7 @@ and what would be created. Nothing is started and nothing is written.
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(commands, "plan", "show what a submission would do", _DESCRIPTION)
+    parser = add_job_command(commands, "plan", "show what a submission would do", _DESCRIPTION)
     job_file_options(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON document")
@@ -54,8 +54,8 @@ def run(args: argparse.Namespace) -> int:
 async def _blueprint(doors: Doors, args: argparse.Namespace) -> Blueprint:
     from rallypoint.cli.jobfile import read_job  # noqa: PLC0415  pydantic is slow to import, and --help does without
 
-    job = read_job(args.file, settings=args.settings, name=args.name)
-    async with doors.backend(args.home) as backend:
+    job = read_job(args.file, settings=args.settings, name=args.name, based=args.where.site.on_this_machine)
+    async with doors.backend(args.where) as backend:
         return backend.plan(job)
 
 

@@ -8,7 +8,7 @@ import asyncio
 from rallypoint.cli.document import JobDocument, JobsDocument
 from rallypoint.cli.doors import Doors
 from rallypoint.cli.looking import look, look_at_all
-from rallypoint.cli.options import Commands, add_command
+from rallypoint.cli.options import Commands, add_job_command
 from rallypoint.cli.screens import print_job, print_jobs
 from rallypoint.cli.watching import Watched, watch_to_the_end
 
@@ -25,7 +25,7 @@ leaves the job running.
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(commands, "status", "show jobs, nodes, ranks and incidents", _DESCRIPTION)
+    parser = add_job_command(commands, "status", "show jobs, nodes, ranks and incidents", _DESCRIPTION)
     parser.add_argument("name", metavar="NAME", nargs="?", help="the job; without it all of them")
     parser.add_argument("--watch", action="store_true", help="look at the job until it is over")
     parser.add_argument("--json", action="store_true", help="print one JSON document; with --watch one a line, on each change")
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     if args.watch and args.name is None:
         args.usage_error("--watch needs a NAME")
     if args.watch:
-        return watch_to_the_end(args.doors, Watched(name=args.name, home=args.home), json=args.json)
+        return watch_to_the_end(args.doors, Watched(name=args.name, where=args.where), json=args.json)
     found = asyncio.run(_look(args.doors, args))
     if isinstance(found, JobDocument):
         print_job(found, json=args.json)
@@ -47,5 +47,5 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _look(doors: Doors, args: argparse.Namespace) -> JobDocument | JobsDocument:
-    async with doors.backend(args.home) as backend:
+    async with doors.backend(args.where) as backend:
         return JobsDocument(jobs=await look_at_all(backend)) if args.name is None else await look(backend, args.name)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rallypoint.cli.document import json_text
-from rallypoint.cli.doors import Doors
-from rallypoint.cli.options import Commands, add_command, job_file_options, spell_command, world_words
-from rallypoint.cli.supervisors import taken_on
+from rallypoint.cli.options import Commands, Where, add_job_command, job_file_options, spell_command, world_words
+from rallypoint.cli.supervise import supervise_to_the_end
+from rallypoint.cli.supervisors import Leaving, Left, Way, leaving, taken_on, way_options
 from rallypoint.cli.watching import Watched, watch_to_the_end
-from rallypoint.supervision.record import JobRecord
+from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.plan import OrphanPolicy
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ __all__ = ["OWNER", "Submitted", "add", "run"]
 OWNER = "cli"
 
 _DESCRIPTION = """\
-Start the job of FILE and leave a supervisor behind, which sees it to its end.
+Start the job of FILE and leave a supervisor behind, which sees it to its end: a
+process of this machine, or on Kubernetes a small pod beside the job.
 
 A job of the same name that is over starts again as its next attempt, with its
 checkpoints and all that is remembered of it. With --watch the exit code is 0 when
@@ -38,7 +39,13 @@ the job succeeds and 1 when it fails; Ctrl-C leaves the job running.
 class Submitted:
     """What a submission did, as `--json` prints it.
 
-    `how`: `submitted`, `restarted` or `adopted`; `size`: nodes and processes, for people; `folder`: of the job.
+    Attributes:
+        how: `submitted`, `restarted` or `adopted`.
+        size: nodes and processes, for people.
+        folder: of the job, on this machine; "" elsewhere.
+        configmap: that holds the job, as NAMESPACE/NAME, on Kubernetes; "" elsewhere.
+        supervise: who supervises it, one of the words of the option.
+        supervisor_pid, supervisor_pod: the supervisor that was left behind, a process of this machine or a pod; else 0 and "".
     """
 
     version: int = 1
@@ -46,13 +53,16 @@ class Submitted:
     how: str
     size: str
     folder: str
+    configmap: str = ""
+    supervise: str = Way.PROCESS.value
     supervisor_pid: int
+    supervisor_pod: str = ""
     record: JobRecord
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(commands, "submit", "start a job", _DESCRIPTION)
+    parser = add_job_command(commands, "submit", "start a job", _DESCRIPTION)
     job_file_options(parser)
     parser.add_argument(
         "--orphan-policy",
@@ -63,69 +73,93 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--watch", action="store_true", help="look at the job until it is over")
     parser.add_argument("--json", action="store_true", help="print JSON; with --watch a document a line, on each change")
-    parser.set_defaults(run=run)
+    way_options(parser)
+    parser.set_defaults(run=run, usage_error=parser.error)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Submit, tell what happened, and watch if that was asked for."""
-    done = asyncio.run(_submit(args))
+    """Submit, tell what happened, and watch or supervise if that was asked for."""
+    plan = leaving(args)
+    done, left = asyncio.run(_submit(args, plan))
+    here = plan.way is Way.HERE
     if args.watch:
         if not args.json:
-            print(told(done, args.home)[0])
-        watched = Watched(name=done.name, home=args.home, supervisor_pid=done.supervisor_pid)
+            print(told(done, args.where)[0])
+        watched = Watched(name=done.name, where=args.where, left=left, here=here)
         return watch_to_the_end(args.doors, watched, json=args.json)
-    print(json_text(done) if args.json else "\n".join(told(done, args.home)))
-    return 0
+    print(json_text(done) if args.json else "\n".join(told(done, args.where)), flush=True)
+    return supervise_to_the_end(args.doors, args.where, done.name) if here else 0
 
 
-def told(done: Submitted, home: Path | None = None) -> tuple[str, str, str]:
+def told(done: Submitted, where: Where) -> tuple[str, ...]:
     """Return what happened, where to look, and where it lies; a line each."""
     happened = {
         "submitted": "is submitted",
         "restarted": f"starts again as attempt {done.record.attempt}",
         "adopted": "was there already, without a supervisor, and goes on",
     }[done.how]
-    status, logs = (spell_command(home, word, done.name) for word in ("status", "logs"))
+    status, logs = (spell_command(where, word, done.name) for word in ("status", "logs"))
     return (
-        f"Job {done.name} {happened}: {done.size}, supervisor {done.supervisor_pid}",
+        f"Job {done.name} {happened}: {done.size}{_supervisor(done)}",
         f"Look at it: {status}   {logs}",
-        f"Its folder: {done.folder}",
+        f"Its folder: {done.folder}" if done.folder else f"Its record: ConfigMap {done.configmap}",
+        *_still_to_do(done, where),
     )
 
 
-async def _submit(args: argparse.Namespace) -> Submitted:
+def _supervisor(done: Submitted) -> str:
+    if done.supervisor_pid:
+        return f", supervisor {done.supervisor_pid}"
+    return f", supervisor pod {done.supervisor_pod}" if done.supervisor_pod else ""
+
+
+def _still_to_do(done: Submitted, where: Where) -> Iterator[str]:
+    if done.supervise == Way.NONE:
+        yield f"Nobody supervises it yet: {spell_command(where, 'supervise', done.name)}"
+    elif done.supervise == Way.POD and done.record.phase is Phase.EMPTY:
+        yield f"Its supervisor has not begun yet: the pod {done.supervisor_pod} waits for a machine or for its image"
+
+
+async def _submit(args: argparse.Namespace, plan: Leaving) -> tuple[Submitted, Left]:
     from rallypoint.cli.jobfile import read_job  # noqa: PLC0415  pydantic is slow to import, and --help does without
 
     # It is the job's own setting, so that its file says what holds, and a later submission of that file is the same job.
     chosen = [] if args.orphan_policy is None else [f"fault_tolerance.orphan_policy={args.orphan_policy}"]
-    job = read_job(args.file, settings=[*args.settings, *chosen], name=args.name)
-    doors: Doors = args.doors
-    async with doors.backend(args.home) as backend:
+    job = read_job(args.file, settings=[*args.settings, *chosen], name=args.name, based=args.where.site.on_this_machine)
+    async with args.doors.backend(args.where) as backend:
         blueprint = backend.plan(job)
-        stored, how = await _take(backend, blueprint)
-        pid = doors.spawn_supervisor(job.name, args.home)
-        record = await taken_on(backend, stored.record, pid, args.home)
-    return Submitted(
+        await plan.check(blueprint)
+        stored, how = await _take(backend, blueprint, args.where)
+        left = await plan.leave(job.name)
+        record = await taken_on(backend, stored.record, left, args.where)
+    done = Submitted(
         name=job.name,
         how=how,
         size=world_words(stored.plan),
-        folder=_folder(blueprint),
-        supervisor_pid=pid,
+        **_place(blueprint),
+        supervise=plan.way.value,
+        supervisor_pid=left.pid,
+        supervisor_pod=left.pod,
         record=record,
     )
+    return done, left
 
 
-def _folder(blueprint: Blueprint) -> str:
-    return next((str(item["path"]) for item in blueprint.objects if item.get("kind") == "folder"), "")
+def _place(blueprint: Blueprint) -> dict[str, str]:
+    """Return where the job lies: its folder, or the ConfigMap that is it."""
+    first = blueprint.objects[0]
+    if first.get("kind") == "ConfigMap":
+        return {"folder": "", "configmap": f"{first['metadata']['namespace']}/{first['metadata']['name']}"}
+    return {"folder": next((str(item["path"]) for item in blueprint.objects if item.get("kind") == "folder"), "")}
 
 
-async def _take(backend: Backend, blueprint: Blueprint) -> tuple[Stored, str]:
+async def _take(backend: Backend, blueprint: Blueprint, where: Where) -> tuple[Stored, str]:
     """Submit the job, or take on what is there of this name, if it may be taken."""
     from rallypoint.backends.requests import collect, submit_or_adopt  # noqa: PLC0415
 
     known = await backend.load(blueprint.plan.name)
     if known is not None:
-        await _check_may_take(backend, known, blueprint.plan.digest)
+        await _check_may_take(backend, known, blueprint.plan.digest, where)
         if known.record.finished and not known.record.deletion:
             # Whoever submits by hand knows how it ended, or does not ask; what is wanted is another attempt.
             await collect(backend, known.record.name, owner=OWNER)
@@ -133,7 +167,7 @@ async def _take(backend: Backend, blueprint: Blueprint) -> tuple[Stored, str]:
     return adoption.stored, adoption.how.value
 
 
-async def _check_may_take(backend: Backend, known: Stored, digest: str) -> None:
+async def _check_may_take(backend: Backend, known: Stored, digest: str, where: Where) -> None:
     from rallypoint.backends.contract import HeldError, JobExistsError  # noqa: PLC0415
 
     record = known.record
@@ -145,7 +179,7 @@ async def _check_may_take(backend: Backend, known: Stored, digest: str) -> None:
     if record.owner != OWNER and not record.collected_by:
         raise JobExistsError(
             f"job {record.name} belongs to {record.owner}, who has not taken its result yet; "
-            f"choose another name (--name), or delete it first (rallypoint delete {record.name})"
+            f"choose another name (--name), or delete it first ({spell_command(where, 'delete', record.name)})"
         )
     if record.finished or record.digest != digest:
         return
@@ -155,6 +189,6 @@ async def _check_may_take(backend: Backend, known: Stored, digest: str) -> None:
     except HeldError as error:
         raise JobExistsError(
             f"job {record.name} runs already, with this very spec ({error.holder} supervises it); nothing was started. "
-            f"Look at it (rallypoint status {record.name}), delete it first (rallypoint delete {record.name}), "
-            f"or choose another name (--name)"
+            f"Look at it ({spell_command(where, 'status', record.name)}), delete it first "
+            f"({spell_command(where, 'delete', record.name)}), or choose another name (--name)"
         ) from error

@@ -11,18 +11,19 @@ import sys
 from rallypoint.backends.story import failure_story, success_line
 from rallypoint.cli.doors import Doors
 from rallypoint.cli.looking import find
-from rallypoint.cli.options import Commands, add_command, spell_command
+from rallypoint.cli.options import Commands, Where, add_job_command, spell_command
 from rallypoint.supervision.record import JobRecord, Phase
 
-__all__ = ["add", "run"]
+__all__ = ["add", "run", "supervise_to_the_end"]
 
+_FAILED = 1
 _TERMINATED = 143  # 128 + SIGTERM, as shells count
 
 _LOG_FORMAT = "%(asctime)s  %(levelname)s: %(message)s"
 
 _DESCRIPTION = """\
 See a job to its end. `rallypoint submit` leaves a process behind that does this;
-by hand it is needed after a reboot.
+by hand it is needed after a reboot, or for a job that was left to nobody.
 
 Only one process supervises a job. Where another does, this one looks on and takes
 over when that one is gone. Ctrl-C or SIGTERM leaves the job running without a
@@ -32,37 +33,56 @@ supervisor; SIGHUP does nothing.
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(commands, "supervise", "see a job to its end", _DESCRIPTION)
+    parser = add_job_command(commands, "supervise", "see a job to its end", _DESCRIPTION)
     parser.add_argument("name", metavar="NAME", help="the job")
+    parser.add_argument(
+        "--ignore-outcome",
+        action="store_true",
+        help="exit code 0 also when the job failed or is not there: for whatever starts supervisors again that fail",
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Supervise; return 0 when the job succeeded or was deleted, 1 when it failed, 143 after SIGTERM."""
+    from rallypoint.backends.contract import JobNotFoundError  # noqa: PLC0415  --help does without the backends
+
+    try:
+        code = supervise_to_the_end(args.doors, args.where, args.name)
+    except JobNotFoundError as error:
+        if not args.ignore_outcome:
+            raise
+        print(f"rallypoint: {error}", file=sys.stderr)
+        return 0
+    return 0 if args.ignore_outcome and code == _FAILED else code
+
+
+def supervise_to_the_end(doors: Doors, where: Where, name: str) -> int:
+    """Supervise in the foreground, with what happens on standard error; return the exit code."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=_LOG_FORMAT, datefmt="%Y-%m-%d %H:%M:%S")
     try:
-        record = asyncio.run(_supervise(args.doors, args))
+        record = asyncio.run(_supervise(doors, where, name))
     except (KeyboardInterrupt, asyncio.CancelledError) as error:
-        again = spell_command(args.home, "supervise", args.name)
-        print(f"Job {args.name} goes on without a supervisor; take it on again: {again}", file=sys.stderr)
+        again = spell_command(where, "supervise", name)
+        print(f"Job {name} goes on without a supervisor; take it on again: {again}", file=sys.stderr)
         if isinstance(error, KeyboardInterrupt):
             raise
         return _TERMINATED
     if record is None:
-        print(f"Job {args.name} is deleted")
+        print(f"Job {name} is deleted")
         return 0
     failed = record.phase is Phase.FAILED
     print(failure_story(record) if failed else success_line(record))
-    return 1 if failed else 0
+    return _FAILED if failed else 0
 
 
-async def _supervise(doors: Doors, args: argparse.Namespace) -> JobRecord | None:
+async def _supervise(doors: Doors, where: Where, name: str) -> JobRecord | None:
     from rallypoint.backends.supervise import supervise  # noqa: PLC0415  --help does without the backends
 
     _settle_signals(asyncio.current_task())
-    async with doors.backend(args.home) as backend:
-        await find(backend, args.name)
-        return await supervise(backend, args.name, holder="rallypoint supervise")
+    async with doors.backend(where) as backend:
+        await find(backend, name)
+        return await supervise(backend, name, holder="rallypoint supervise")
 
 
 def _settle_signals(task: asyncio.Task[JobRecord | None] | None) -> None:

@@ -1,46 +1,162 @@
-"""The supervisor that a command leaves behind, as long as that command is there to see it."""
+"""The supervisor that a submission leaves behind, as long as the command is there to see it."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
+import enum
 import os
-from pathlib import Path
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rallypoint.cli.options import spell_command
+from rallypoint.backends.site import KUBERNETES, LOCAL
+from rallypoint.cli.doors import Doors
+from rallypoint.cli.options import Where, spell_command
 from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.errors import RallypointError
 
 if TYPE_CHECKING:
-    from rallypoint.backends.contract import Backend
+    from rallypoint.backends.contract import Backend, Blueprint
+    from rallypoint.backends.kubernetes.leaving import SupervisorPods
 
-__all__ = ["SupervisorLostError", "ended", "taken_on"]
+__all__ = ["Leaving", "Left", "SupervisorLostError", "Way", "ended", "leaving", "taken_on", "way_options"]
 
 #: How long a supervisor may take to begin, in seconds; it is not waited for any longer, but it is not given up either.
 _PATIENCE = 30.0
 
 
+class Way(str, enum.Enum):
+    """Who supervises a job that a command submits."""
+
+    PROCESS = "process"  #: a process of this machine that outlives the command
+    POD = "pod"  #: a pod beside the job
+    HERE = "here"  #: the command itself, to the job's end
+    NONE = "none"  #: nobody yet
+
+
+#: What each backend allows, the usual one first.
+_WAYS = {LOCAL: (Way.PROCESS, Way.HERE, Way.NONE), KUBERNETES: (Way.POD, Way.PROCESS, Way.HERE, Way.NONE)}
+
+
 class SupervisorLostError(RallypointError):
-    """The supervisor that was left behind ended before its job."""
+    """The supervisor that was left behind ended before its job, or never began."""
 
-    def __init__(self, name: str, pid: int, home: Path | None) -> None:
-        super().__init__(
-            f"the supervisor of job {name} (process {pid}) ended before the job did; its last words are in supervisor.log "
-            f"in the job's folder; to take the job on again: {spell_command(home, 'supervise', name)}"
-        )
+    def __init__(self, name: str, story: str, where: Where) -> None:
+        super().__init__(f"{story}; to take the job {name} on: {spell_command(where, 'supervise', name)}")
 
 
-async def taken_on(backend: Backend, record: JobRecord, pid: int, home: Path | None) -> JobRecord:
-    """Return a job's record once its new supervisor has begun; raises `SupervisorLostError` when that one ends first."""
-    beginning, end = asyncio.create_task(_begun(backend, record)), asyncio.create_task(ended(pid))
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """Who supervises a job now. At most one of the two is given.
+
+    Attributes:
+        pid: a process of this machine; 0 for none.
+        pod: a pod, by its name; "" for none.
+        lost: returns, with a story, when that one has ended or cannot begin; None where there is nobody to lose.
+    """
+
+    pid: int = 0
+    pod: str = ""
+    lost: Callable[[], Awaitable[str]] | None = None
+
+    @property
+    def words(self) -> str:
+        """Who it is, for people."""
+        return f"supervisor {self.pid}" if self.pid else f"supervisor pod {self.pod}" if self.pod else ""
+
+
+def way_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say who supervises."""
+    group = parser.add_argument_group("who supervises it")
+    group.add_argument(
+        "--supervise",
+        choices=[way.value for way in Way],
+        default=None,
+        help="process: one of this machine that outlives this command (local: the default); pod: one beside the job "
+        "(kubernetes: the default); here: this command, to the job's end; none: nobody yet",
+    )
+    group.add_argument(
+        "--supervisor-image",
+        metavar="IMAGE",
+        default="",
+        help="with pod: an image with rallypoint[client,kubernetes] (default: the job's own)",
+    )
+    group.add_argument(
+        "--supervisor-account",
+        metavar="NAME",
+        default="",
+        help="with pod: its service account (default: rallypoint-supervisor)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaving:
+    """How a command leaves the job that it submits. `pods` is there where a pod is to supervise it."""
+
+    way: Way
+    where: Where
+    doors: Doors
+    pods: SupervisorPods | None = None
+
+    async def check(self, blueprint: Blueprint) -> None:
+        """Raise what stands against it, before anything is created."""
+        if self.pods is not None:
+            await self.pods.check(blueprint)
+
+    async def leave(self, name: str) -> Left:
+        """Leave a supervisor behind, if one is to be."""
+        if self.pods is not None:
+            return self._left_to_pod(name, await self.pods.leave(name), self.pods)
+        if self.way is Way.PROCESS:
+            return self._left_to_process(name, self.doors.spawn_supervisor(name, self.where.site))
+        return Left()
+
+    def _left_to_pod(self, name: str, pod: str, pods: SupervisorPods) -> Left:
+        async def lost() -> str:
+            return f"the supervisor of job {name} (pod {pod}) {await pods.lost(pod)}"
+
+        return Left(pod=pod, lost=lost)
+
+    def _left_to_process(self, name: str, pid: int) -> Left:
+        log = self.doors.supervisor_log(name, self.where.site)
+
+        async def lost() -> str:
+            await ended(pid)
+            return f"the supervisor of job {name} (process {pid}) ended before the job did; its last words are in {log}"
+
+        return Left(pid=pid, lost=lost)
+
+
+def leaving(args: argparse.Namespace) -> Leaving:
+    """Return what the command line says of it; tells wrong usage."""
+    where: Where = args.where
+    ways = _WAYS[where.site.kind]
+    way = ways[0] if args.supervise is None else Way(args.supervise)
+    if way not in ways:
+        allowed = ", ".join(word.value for word in ways)
+        args.usage_error(f"--supervise {way.value} is not allowed with backend {where.site.kind}; choose one of {allowed}")
+    for option, value in (("image", args.supervisor_image), ("account", args.supervisor_account)):
+        if value and way is not Way.POD:
+            args.usage_error(f"--supervisor-{option} {value} is for --supervise pod; this job is left to: {way.value}")
+    doors: Doors = args.doors
+    pods = doors.supervisor_pods(where.site, args.supervisor_image, args.supervisor_account) if way is Way.POD else None
+    return Leaving(way=way, where=where, doors=doors, pods=pods)
+
+
+async def taken_on(backend: Backend, record: JobRecord, left: Left, where: Where) -> JobRecord:
+    """Return a job's record once its new supervisor has begun; raises `SupervisorLostError` when that one is lost first."""
+    if left.lost is None:
+        return record
+    beginning, end = asyncio.create_task(_begun(backend, record)), asyncio.ensure_future(left.lost())
     try:
         await asyncio.wait({beginning, end}, timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
         if end.done() and not beginning.done():
             # It may have done its work in between: a job that is over at once is no error.
             record = await _reload(backend, record)
             if record.phase is Phase.EMPTY:
-                raise SupervisorLostError(record.name, pid, home)
+                raise SupervisorLostError(record.name, end.result(), where)
         return beginning.result() if beginning.done() else record
     finally:
         beginning.cancel()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rallypoint.cli.doors import Doors
 from rallypoint.cli.looking import find, supervisor_of
-from rallypoint.cli.options import Commands, add_command, spell_command
+from rallypoint.cli.options import Commands, Where, add_job_command, spell_command
 
 if TYPE_CHECKING:
     from rallypoint.backends.contract import Backend
@@ -38,7 +37,7 @@ def add(commands: Commands) -> None:
         ("suspend", "end what runs of a job until it is resumed", _SUSPEND),
         ("resume", "begin a suspended job again", _RESUME),
     ):
-        parser = add_command(commands, name, summary, description)
+        parser = add_job_command(commands, name, summary, description)
         parser.add_argument("name", metavar="NAME", help="the job")
         parser.set_defaults(run=run, suspend=name == "suspend")
 
@@ -52,21 +51,21 @@ def run(args: argparse.Namespace) -> int:
 async def _wish(doors: Doors, args: argparse.Namespace) -> list[str]:
     from rallypoint.backends.requests import request_resumption, request_suspension  # noqa: PLC0415  --help does without
 
-    async with doors.backend(args.home) as backend:
+    async with doors.backend(args.where) as backend:
         before = (await find(backend, args.name)).record
         await (request_suspension if args.suspend else request_resumption)(backend, args.name)
-        told = _told(args.name, args.home, asked=args.suspend, fresh=before.suspend is not args.suspend)
-        return [told, *await _nobody(backend, args.name, args.home)]
+        told = _told(args.name, args.where, asked=args.suspend, fresh=before.suspend is not args.suspend)
+        return [told, *await _nobody(backend, args.name, args.where)]
 
 
-def _told(name: str, home: Path | None, *, asked: bool, fresh: bool) -> str:
+def _told(name: str, where: Where, *, asked: bool, fresh: bool) -> str:
     if asked:
         word = "is being suspended" if fresh else "was asked to be suspended before"
-        return f"Job {name} {word}; begin it again: {spell_command(home, 'resume', name)}"
+        return f"Job {name} {word}; begin it again: {spell_command(where, 'resume', name)}"
     return f"Job {name} is being resumed" if fresh else f"Job {name} is not suspended; nothing was done"
 
 
-async def _nobody(backend: Backend, name: str, home: Path | None) -> list[str]:
+async def _nobody(backend: Backend, name: str, where: Where) -> list[str]:
     """Say so where there is no supervisor to do it."""
     stored = await backend.load(name)
     if stored is None:
@@ -74,4 +73,4 @@ async def _nobody(backend: Backend, name: str, home: Path | None) -> list[str]:
     supervisor = await supervisor_of(backend, stored.record)
     if supervisor is not None and supervisor.alive is not False:
         return []
-    return [f"Nobody supervises it now, so this waits for: {spell_command(home, 'supervise', name)}"]
+    return [f"Nobody supervises it now, so this waits for: {spell_command(where, 'supervise', name)}"]

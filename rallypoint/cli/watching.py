@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 from rallypoint.cli.document import JobDocument
 from rallypoint.cli.doors import Doors
 from rallypoint.cli.looking import supervisor_of
-from rallypoint.cli.options import spell_command
+from rallypoint.cli.options import Where, spell_command
 from rallypoint.cli.screens import Screen, choose_screen
-from rallypoint.cli.supervisors import SupervisorLostError, ended
+from rallypoint.cli.supervisors import Left, SupervisorLostError
 from rallypoint.supervision.record import Phase
 
 __all__ = ["Watched", "watch_to_the_end"]
@@ -25,11 +25,17 @@ _LAST_LOOK = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """The job that is looked at; `supervisor_pid` is that of its supervisor if this process started it, else 0."""
+    """The job that is looked at.
+
+    Attributes:
+        left: whom this process left it to, if it did.
+        here: this process supervises it while it looks, and goes on until the job has come to rest.
+    """
 
     name: str
-    home: Path | None
-    supervisor_pid: int = 0
+    where: Where
+    left: Left = field(default_factory=Left)
+    here: bool = False
 
 
 def watch_to_the_end(doors: Doors, job: Watched, *, json: bool) -> int:
@@ -40,8 +46,7 @@ def watch_to_the_end(doors: Doors, job: Watched, *, json: bool) -> int:
             last = asyncio.run(_follow(doors, job, screen))
             screen.end(last)
     except KeyboardInterrupt:
-        again = spell_command(job.home, "status", job.name, "--watch")
-        print(f"Job {job.name} goes on; look at it again: {again}", file=sys.stderr)
+        print(f"Job {job.name} {_goes_on(job)}", file=sys.stderr)
         return _INTERRUPTED
     if last.record.finished:
         return 0 if last.record.phase is Phase.SUCCEEDED else 1
@@ -49,15 +54,32 @@ def watch_to_the_end(doors: Doors, job: Watched, *, json: bool) -> int:
     return 1
 
 
+def _goes_on(job: Watched) -> str:
+    if job.here:
+        return f"goes on without a supervisor; take it on again: {spell_command(job.where, 'supervise', job.name)}"
+    return f"goes on; look at it again: {spell_command(job.where, 'status', job.name, '--watch')}"
+
+
 async def _follow(doors: Doors, job: Watched, screen: Screen) -> JobDocument:
     showing = asyncio.create_task(_show(doors, job, screen))
+    if job.here:
+        return await _supervised(doors, job, showing)
     watchers = {showing}
-    if job.supervisor_pid:
-        watchers.add(asyncio.create_task(_supervisor_gone(job, showing)))
+    if job.left.lost is not None:
+        watchers.add(asyncio.create_task(_supervisor_lost(job, job.left.lost, showing)))
     done, others = await asyncio.wait(watchers, return_when=asyncio.FIRST_COMPLETED)
     for task in others:
         task.cancel()
     return done.pop().result()
+
+
+async def _supervised(doors: Doors, job: Watched, showing: asyncio.Task[JobDocument]) -> JobDocument:
+    """Supervise until the job has come to rest, whatever becomes of the screen; return what is shown last."""
+    from rallypoint.backends.supervise import supervise  # noqa: PLC0415  as below
+
+    async with doors.backend(job.where) as backend:
+        await supervise(backend, job.name, holder="rallypoint submit")
+    return await showing
 
 
 async def _show(doors: Doors, job: Watched, screen: Screen) -> JobDocument:
@@ -65,7 +87,7 @@ async def _show(doors: Doors, job: Watched, screen: Screen) -> JobDocument:
     from rallypoint.backends.supervise import watch  # noqa: PLC0415
 
     last = None
-    async with doors.backend(job.home) as backend:
+    async with doors.backend(job.where) as backend:
         async for seen in watch(backend, job.name):
             supervisor = await supervisor_of(backend, seen.record)
             last = JobDocument(record=seen.record, plan=seen.plan, status=seen.status, supervisor=supervisor)
@@ -75,10 +97,10 @@ async def _show(doors: Doors, job: Watched, screen: Screen) -> JobDocument:
     return last
 
 
-async def _supervisor_gone(job: Watched, showing: asyncio.Task[JobDocument]) -> JobDocument:
+async def _supervisor_lost(job: Watched, lost: Callable[[], Awaitable[str]], showing: asyncio.Task[JobDocument]) -> JobDocument:
     """Return what is shown last, or raise when the supervisor ends and the job does not."""
-    await ended(job.supervisor_pid)
+    story = await lost()
     done, _ = await asyncio.wait({showing}, timeout=_LAST_LOOK)
     if done:
         return showing.result()
-    raise SupervisorLostError(job.name, job.supervisor_pid, job.home)
+    raise SupervisorLostError(job.name, story, job.where)

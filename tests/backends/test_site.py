@@ -15,13 +15,13 @@ from rallypoint.wire.env import HOME
         pytest.param(
             {"namespace": "team-a"},
             "namespace",
-            "'team-a' is not allowed with the backend local, which knows home",
+            "'team-a' is not allowed with backend local; it takes home",
             id="a namespace of this machine",
         ),
         pytest.param(
             {"kind": "kubernetes", "home": "/data"},
             "home",
-            "'/data' is not allowed with the backend kubernetes, which knows namespace and context and kubeconfig",
+            "'/data' is not allowed with backend kubernetes; it takes namespace, context, kubeconfig",
             id="a folder of a cluster",
         ),
     ],
@@ -36,7 +36,7 @@ def test_a_site_that_cannot_be(words, field, text):
 
 def test_the_backend_says_the_same():
     """Whoever opens a backend by its words sees one sort of error."""
-    with pytest.raises(BackendError, match="namespace: 'team-a' is not allowed with the backend local"):
+    with pytest.raises(BackendError, match="namespace: 'team-a' is not allowed with backend local"):
         open_backend("local", namespace="team-a")
 
 

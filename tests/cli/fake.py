@@ -9,8 +9,10 @@ import os
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from rallypoint.backends.contract import Backend, Blueprint, Changes, LogLine
+from rallypoint.backends.contract import Backend, Blueprint, Changes, LogLine, SubmitError
+from rallypoint.backends.site import Site
 from rallypoint.cli.doors import Doors
 from rallypoint.job import ElasticJob, compile_plan, load_job
 from rallypoint.supervision.observation import NodeSeen, NodeState
@@ -30,32 +32,47 @@ class Place:
     Attributes:
         script: what happens next, a step whenever somebody waits for a change.
         supervisor_pid: the process that submissions leave behind, if `takes_on` at work from the first moment.
-        spawned, homes: what the doors were opened with.
+        spawned, pods, sites: what the doors were opened with.
+        objects: what a blueprint has, if it is not that of this machine.
+        refusal: why no pod may supervise; `trouble` why one does not.
     """
 
     world: World = field(default_factory=World)
     script: list[Step] = field(default_factory=list)
     supervisor_pid: int = field(default_factory=os.getpid)
     takes_on: bool = True
-    spawned: list[tuple[str, Path | None]] = field(default_factory=list)
-    homes: list[Path | None] = field(default_factory=list)
+    spawned: list[tuple[str, Site]] = field(default_factory=list)
+    pods: list[tuple[str, ...]] = field(default_factory=list)
+    sites: list[Site] = field(default_factory=list)
+    objects: tuple[dict[str, Any], ...] = ()
+    refusal: str = ""
+    trouble: str = ""
 
     @property
     def doors(self) -> Doors:
         """Doors that lead here."""
-        return Doors(open_backend=self._open, spawn_supervisor=self._spawn)
+        return Doors(
+            open_backend=self._open,
+            spawn_supervisor=self._spawn,
+            supervisor_log=lambda name, _: Path(f"/jobs/{name}/supervisor.log"),
+            supervisor_pods=lambda site, image, account: _Pods(self, site, image, account),  # type: ignore[return-value]
+        )
 
-    def _open(self, home: Path | None) -> Backend:
-        self.homes.append(home)
+    def _open(self, site: Site) -> Backend:
+        self.sites.append(site)
         return _ScriptedBackend(self)
 
-    def _spawn(self, name: str, home: Path | None) -> int:
-        self.spawned.append((name, home))
+    def _spawn(self, name: str, site: Site) -> int:
+        self.spawned.append((name, site))
+        self.take_on(name)
+        return self.supervisor_pid
+
+    def take_on(self, name: str) -> None:
+        """Let a supervisor begin, if `takes_on`."""
         if self.takes_on:
             old, fresh = self.world.record(name), begun()
             attempt = dataclasses.replace(fresh.attempts[0], number=old.attempt + 1)
             self.put(dataclasses.replace(old, phase=fresh.phase, attempt=attempt.number, attempts=(*old.attempts, attempt)))
-        return self.supervisor_pid
 
     def put(
         self, record: JobRecord, status: JobStatus | None = None, *, nodes: int = 0, lines: tuple[LogLine, ...] = ()
@@ -84,6 +101,27 @@ class Place:
         self.world.holders[name] = holder
 
 
+class _Pods:
+    """Supervisors in pods; see `SupervisorPods`."""
+
+    def __init__(self, place: Place, site: Site, image: str, account: str) -> None:
+        self._place, self._words = place, (site.namespace, image, account)
+
+    async def check(self, blueprint: Blueprint) -> None:
+        if self._place.refusal:
+            raise SubmitError(self._place.refusal)
+
+    async def leave(self, name: str) -> str:
+        self._place.pods.append((name, *self._words))
+        self._place.take_on(name)
+        return f"{name}-s"
+
+    async def lost(self, pod: str) -> str:
+        if not self._place.trouble:
+            await asyncio.Event().wait()
+        return self._place.trouble
+
+
 class _ScriptedChanges(Changes):
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -105,7 +143,7 @@ class _ScriptedBackend(FakeBackend):
             {"kind": "folder", "path": f"/jobs/{plan.name}"},
             {"kind": "process", "name": "node 0", "log": "/jobs/agent.log", "command": ["agent", "a b"]},
         )
-        return Blueprint(job=job, plan=plan, objects=objects, notes=("image: not used here",))
+        return Blueprint(job=job, plan=plan, objects=self._place.objects or objects, notes=("image: not used here",))
 
     @contextlib.asynccontextmanager
     async def changes(self, name: str) -> AsyncIterator[Changes]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rallypoint.backends.site import Site
 from rallypoint.cli.document import JobDocument
 from rallypoint.cli.submit import Submitted
 from rallypoint.supervision.record import Phase
@@ -29,7 +30,7 @@ def test_three_lines_tell_what_happened_and_where_to_look(run, place, job_file, 
         "Look at it: rallypoint status digits   rallypoint logs digits",
         "Its folder: /jobs/digits",
     ]
-    assert place.spawned == [("digits", None)]
+    assert place.spawned == [("digits", Site())]
     assert place.world.record("digits").owner == "cli"
 
 
@@ -38,8 +39,8 @@ def test_another_home_is_part_of_every_hint(run, place, job_file, capsys):
     assert run("--home", "/data/jobs", "submit", job_file) == 0
 
     assert "rallypoint --home /data/jobs status digits" in capsys.readouterr().out
-    assert place.spawned == [("digits", Path("/data/jobs"))]
-    assert place.homes == [Path("/data/jobs")]
+    assert place.spawned == [("digits", Site(home="/data/jobs"))]
+    assert place.sites == [Site(home="/data/jobs")]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def test_another_home_is_part_of_every_hint(run, place, job_file, capsys):
 def test_home_may_stand_anywhere(run, place, job_file, words):
     """A relative one is made absolute, since the supervisor starts elsewhere."""
     assert run(*words, job_file) == 0
-    assert place.homes == [Path("a").absolute()]
+    assert place.sites == [Site(home=str(Path("a").absolute()))]
 
 
 def test_json_tells_the_same(run, job_file, capsys):

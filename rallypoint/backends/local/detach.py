@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rallypoint.backends.contract import BackendError, JobNotFoundError
@@ -12,7 +13,7 @@ from rallypoint.backends.local.files import telling
 from rallypoint.backends.local.store import Store
 from rallypoint.wire.env import HOME, JOB_MARK
 
-__all__ = ["spawn_supervisor"]
+__all__ = ["launch", "spawn_supervisor"]
 
 #: Starts a program that is nobody's child here, so that a caller who lives on need not reap it, and prints its process number.
 _LAUNCH = """
@@ -28,18 +29,26 @@ def spawn_supervisor(home: Path, name: str) -> int:
     A second one does no harm: it waits until the first is gone. Blocks; raises `JobNotFoundError` and `BackendError`.
     """
     log = Store(home=home).job(name).supervisor_log
+    if not log.parent.is_dir():
+        raise JobNotFoundError(f"there is no job {name}")
+    # Said in so many words, since the environment may name another backend.
+    return launch(log, ("supervise", name, "--backend", "local"), variables={HOME: str(home)})
+
+
+def launch(log: Path, words: Sequence[str], *, variables: Mapping[str, str] | None = None) -> int:
+    """Start `rallypoint` with `words` in a session of its own, what it says in the file `log`; return its process number.
+
+    Its environment is ours with `variables` in it. Blocks; raises `BackendError`.
+    """
     # Its mark would make it a process of the job that we happen to run in, to be killed with it.
     environment = {key: value for key, value in os.environ.items() if key != JOB_MARK}
     with telling(log):
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
-            descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        except FileNotFoundError as error:
-            raise JobNotFoundError(f"there is no job {name}") from error
-        try:
-            command = (sys.executable, "-m", "rallypoint.cli.main", "supervise", name)
+            command = (sys.executable, "-m", "rallypoint.cli.main", *words)
             launched = subprocess.run(
                 (sys.executable, "-I", "-S", "-c", _LAUNCH, *command),
-                env={**environment, HOME: str(home)},
+                env={**environment, **(variables or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=descriptor,

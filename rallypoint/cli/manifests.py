@@ -21,7 +21,10 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = add_command(commands, "manifests", "print what a cluster needs before the first job", _DESCRIPTION)
     parser.add_argument("what", choices=("rbac",), help="which manifests")
-    parser.add_argument("--namespace", default=argparse.SUPPRESS, help="where jobs run (default: default)")
+    # Not the option of the same name that says where jobs are looked for: that one asks a cluster.
+    parser.add_argument(
+        "--namespace", dest="jobs_in", metavar="NS", default="default", help="where jobs run (default: default)"
+    )
     parser.add_argument(
         "--coordinator-account",
         metavar="NAME",
@@ -45,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     from rallypoint.job.document import write_yaml  # noqa: PLC0415
 
     objects = rbac(
-        args.namespace or "default",
+        args.jobs_in,
         coordinator=args.coordinator_account or COORDINATOR_ROLE,
         supervisor=args.supervisor_account or SUPERVISOR_ROLE,
     )

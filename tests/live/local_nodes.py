@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import glob
 from pathlib import Path
 
 from rallypoint.backends.contract import Stored
@@ -101,7 +102,8 @@ async def deploy(stage: LocalStage, **fields) -> Deployed:
 
 def cgroups(uid: str) -> list[Path]:
     """The cgroups of a job, wherever this machine has them."""
-    return list(Path("/sys/fs/cgroup").glob(f"**/rallypoint-{uid}*"))
+    found = glob.glob(f"/sys/fs/cgroup/**/rallypoint-{uid}*", recursive=True)  # noqa: PTH207 - Path.glob fails where others vanish
+    return [Path(path) for path in found]
 
 
 @contextlib.asynccontextmanager

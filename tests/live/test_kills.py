@@ -118,7 +118,7 @@ def test_a_node_in_the_middle_of_a_collective(tmp_path: Path, home: Path) -> Non
     job = Job.write(
         tmp_path,
         home,
-        tmp_path,
+        str(tmp_path),
         entrypoint=str(COUNT.with_name("collective.py")),
         nodes="1:2",
         recovery={"max_restarts": 0, "replace_delay": "3s"},

@@ -53,6 +53,11 @@ class AnnouncedEndpoint:
             self._endpoint = endpoint
             self._unread.set()
 
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """The newest, whether it was read or not; None before the first."""
+        return self._endpoint
+
     async def read(self) -> Endpoint | None:
         """Return the newest, or None before the first."""
         self._unread.clear()

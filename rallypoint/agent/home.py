@@ -33,12 +33,18 @@ class Home(Protocol):
         where: of the status, for errors.
     """
 
-    sink: StatusSink
     progress_period: float
-    heartbeat: HeartbeatSource | None
     look: float
-    door: SupervisorDoor | None
     where: str
+
+    @property
+    def sink(self) -> StatusSink: ...  # noqa: D102  see above
+
+    @property
+    def heartbeat(self) -> HeartbeatSource | None: ...  # noqa: D102
+
+    @property
+    def door(self) -> SupervisorDoor | None: ...  # noqa: D102
 
     async def previous(self) -> JobStatus | None:
         """Return the last status that was published there, by whomever; raises `StaleError` where a later one is known."""
@@ -62,7 +68,7 @@ class FileHome:
 
     progress_period = PROGRESS_PERIOD
     look = LOOK
-    door = None
+    door: SupervisorDoor | None = None
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -12,16 +13,18 @@ from rallypoint.agent.service import KEPT
 from rallypoint.wire.messages import TOKEN_HEADER
 from rallypoint.wire.paths import HEALTH_PATH
 
+if TYPE_CHECKING:
+    from aiohttp.typedefs import Middleware  # older releases have no such name
+
 __all__ = ["authenticated", "listen"]
 
 #: Seconds that answers under way get when a server closes.
 _SHUTDOWN = 2.0
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_Middleware = Callable[[web.Request, _Handler], Awaitable[web.StreamResponse]]
 
 
-def authenticated(token: str) -> _Middleware:
+def authenticated(token: str) -> Middleware:
     """Return what lets nobody without the job's secret learn anything but who listens; the comparison takes constant time."""
     expected = token.encode()
 

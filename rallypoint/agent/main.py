@@ -123,7 +123,7 @@ def _place(text: str) -> Namespaced:
 
 def _require_home(args: argparse.Namespace) -> None:
     """Raise `UsageError` unless a coordinator is told where it lives, in one way and not in both."""
-    shared, cluster = ("endpoint_file", "record_file"), ("status_dir", "record_configmap", "known_status")
+    shared, cluster = ["endpoint_file", "record_file"], ["status_dir", "record_configmap", "known_status"]
     if args.status_configmap is None:
         way, ours, others = "--status-file", shared, cluster
     else:

@@ -117,10 +117,10 @@ async def test_everybody_on_the_roster_is_told() -> None:
     """Also those that are added later; those that know it are not told again."""
     async with agent() as (one, first), agent() as (two, second), announcer(coordinator()) as announcing:
         announcing.take(roster(first))
-        await eventually_async(one.read)
+        await eventually_async(lambda: one.endpoint)
         one.take(coordinator(host="10.0.0.10"))
         announcing.take(roster(first, second))
-        await eventually_async(two.read)
+        await eventually_async(lambda: two.endpoint)
 
         assert await one.read() == coordinator(host="10.0.0.10")
 
@@ -133,7 +133,7 @@ async def test_an_agent_may_come_up_after_the_roster() -> None:
         announcing.take(roster(port))
         await asyncio.sleep(0.3)
         async with agent(port) as (late, _):
-            assert await eventually_async(late.read) == coordinator()
+            assert await eventually_async(lambda: late.endpoint) == coordinator()
 
 
 async def test_who_is_gone_from_the_roster_is_told_no_more() -> None:
@@ -145,7 +145,7 @@ async def test_who_is_gone_from_the_roster_is_told_no_more() -> None:
         announcing.take(roster())
         async with agent(port) as (stranger, _), agent() as (other, second):
             announcing.take(roster(second))
-            await eventually_async(other.read)
+            await eventually_async(lambda: other.endpoint)
 
             assert await stranger.read() is None
 
@@ -155,7 +155,7 @@ async def test_an_agent_that_knows_a_later_coordinator_is_left_alone() -> None:
     async with agent() as (source, port), agent() as (other, second), announcer(coordinator(1)) as announcing:
         source.take(coordinator(2))
         announcing.take(roster(port, second))
-        await eventually_async(other.read)
+        await eventually_async(lambda: other.endpoint)
 
         assert await source.read() == coordinator(2)
 

@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -62,7 +64,7 @@ class Cluster:
         addresses = tuple(AgentAddress(node=n, incarnation=1, host=HOST, port=port) for n, port in enumerate(ports))
         body = codec.dumps(Roster(attempt=1, term=term, agents=addresses))
 
-        async def pushed() -> bool:
+        async def pushed() -> Any:
             try:
                 async with self.session.post(f"http://{HOST}:{self.port}{ROSTER_PATH}", data=body) as response:
                     return response.status == 200
@@ -120,7 +122,7 @@ async def test_a_job_of_pods_outlives_its_coordinator(tmp_path: Path, monkeypatc
             await end(first)
             second = cluster.coordinator(2)
             await cluster.push(2, ports)
-            await eventually_async(lambda: _heard(cluster, 2), why="both agents report to the second coordinator")
+            await eventually_async(partial(_heard, cluster, 2), why="both agents report to the second coordinator")
             assert all(map(alive, pids.values()))
             job.finish()
             codes = [await end(process) for process in (*nodes, second)]
@@ -138,7 +140,7 @@ async def test_a_job_of_pods_outlives_its_coordinator(tmp_path: Path, monkeypatc
         assert written is None
 
 
-async def _heard(cluster: Cluster, term: int) -> bool:
+async def _heard(cluster: Cluster, term: int) -> Any:
     status = await cluster.asked()
     return status.fence.term == term and len(status.ranks) == 2 and all(rank.pid > 0 for rank in status.ranks)
 

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from tests.emulator.kubelet.logs import ContainerLog
 from tests.leftovers import marked_with
@@ -24,31 +25,46 @@ class ContainerProcess:
     def __init__(self, mark: str, log: ContainerLog) -> None:
         self._mark, self._log = mark, log
         self._process: asyncio.subprocess.Process | None = None
+        self._output: BinaryIO | None = None
         self._told = False
 
     async def start(self, argv: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
         """Raises OSError where there is no such program."""
-        self._process = await asyncio.create_subprocess_exec(
-            *argv,
-            env={**environment, MARK: self._mark},
-            cwd=folder,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-        )
+        # A pipe of our own: asyncio's would keep `wait` from returning while anybody holds its other end.
+        read, write = os.pipe()
+        self._output = os.fdopen(read, "rb", buffering=0)
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *argv,
+                env={**environment, MARK: self._mark},
+                cwd=folder,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=write,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError:
+            self._output.close()
+            raise
+        finally:
+            os.close(write)
 
     async def wait(self) -> int:
         """Read what it writes, wait for its end, kill what it left; the exit code, 128 + n for a signal."""
         assert self._process
-        assert self._process.stdout
-        reading = asyncio.create_task(self._read(self._process.stdout))
+        assert self._output
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), self._output
+        )
+        reading = asyncio.create_task(self._read(reader))
         try:
             code = await self._process.wait()
             await self.kill()
             await reading
         finally:
             reading.cancel()
+            transport.close()
             self._log.close()
         return 128 - code if code < 0 else code
 

@@ -37,6 +37,9 @@ def add(commands: Commands) -> None:
         default="",
         help="service account of supervisors (default: rallypoint-supervisor)",
     )
+    parser.add_argument(
+        "--wrappers", action="store_true", help="the supervisor's side also has jobs of the kinds appwrapper and pytorchjob"
+    )
     parser.set_defaults(run=run)
 
 
@@ -51,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
         args.jobs_in,
         coordinator=args.coordinator_account or COORDINATOR_ROLE,
         supervisor=args.supervisor_account or SUPERVISOR_ROLE,
+        wrappers=args.wrappers,
     )
     print("---\n".join(write_yaml(item) for item in objects), end="")
     return 0

@@ -11,7 +11,7 @@ from typing import NoReturn, TypeAlias
 
 from rallypoint.backends.site import KINDS, LOCAL, Site, SiteError
 from rallypoint.wire.env import BACKEND
-from rallypoint.wire.plan import Plan
+from rallypoint.wire.plan import Kind, Plan
 
 __all__ = [
     "Commands",
@@ -102,7 +102,12 @@ def read_where(args: argparse.Namespace, environ: Mapping[str, str], refuse: Cal
 
 def job_file_options(parser: argparse.ArgumentParser) -> None:
     """Add what says which job."""
-    parser.add_argument("file", metavar="FILE", type=Path, help="job file, YAML or JSON")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        type=Path,
+        help="job file, YAML or JSON; on Kubernetes also settings of the pytorchjob-generator, an AppWrapper or a PyTorchJob",
+    )
     parser.add_argument(
         "--set",
         dest="settings",
@@ -112,6 +117,13 @@ def job_file_options(parser: argparse.ArgumentParser) -> None:
         help="put VALUE (as YAML) in the place of a field: --set nodes=1:4 --set recovery.max_restarts=10; may be repeated",
     )
     parser.add_argument("--name", help="name of the job, in the place of the file's")
+    parser.add_argument(
+        "--kind",
+        choices=[kind.value for kind in Kind],
+        default=None,
+        help="on Kubernetes: plain pods, or a PyTorchJob, or an AppWrapper around it, whose own controller then retries; "
+        "by default what FILE is, and pods for a job file",
+    )
 
 
 def _path(text: str) -> str:

@@ -52,11 +52,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _blueprint(doors: Doors, args: argparse.Namespace) -> Blueprint:
-    from rallypoint.cli.jobfile import read_job  # noqa: PLC0415  pydantic is slow to import, and --help does without
+    from rallypoint.cli.work import drawn  # noqa: PLC0415  pydantic is slow to import, and --help does without
 
-    job = read_job(args.file, settings=args.settings, name=args.name, based=args.where.site.on_this_machine)
     async with doors.backend(args.where) as backend:
-        return backend.plan(job)
+        return drawn(backend, args)
 
 
 def _document(blueprint: Blueprint) -> dict[str, Any]:

@@ -121,19 +121,16 @@ def _still_to_do(done: Submitted, where: Where) -> Iterator[str]:
 
 
 async def _submit(args: argparse.Namespace, plan: Leaving) -> tuple[Submitted, Left]:
-    from rallypoint.cli.jobfile import read_job  # noqa: PLC0415  pydantic is slow to import, and --help does without
+    from rallypoint.cli.work import drawn  # noqa: PLC0415  pydantic is slow to import, and --help does without
 
-    # It is the job's own setting, so that its file says what holds, and a later submission of that file is the same job.
-    chosen = [] if args.orphan_policy is None else [f"fault_tolerance.orphan_policy={args.orphan_policy}"]
-    job = read_job(args.file, settings=[*args.settings, *chosen], name=args.name, based=args.where.site.on_this_machine)
     async with args.doors.backend(args.where) as backend:
-        blueprint = backend.plan(job)
+        blueprint = drawn(backend, args, orphan_policy=args.orphan_policy)
         await plan.check(blueprint)
         stored, how = await _take(backend, blueprint, args.where)
-        left = await plan.leave(job.name)
+        left = await plan.leave(blueprint.plan.name)
         record = await taken_on(backend, stored.record, left, args.where)
     done = Submitted(
-        name=job.name,
+        name=blueprint.plan.name,
         how=how,
         size=world_words(stored.plan),
         **_place(blueprint),

@@ -11,10 +11,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from rallypoint.supervision import healing
+from rallypoint.supervision import wrapped
 from rallypoint.supervision.actions import Action, CreateComponents, Purge, RemoveComponents, SuspendComponents
 from rallypoint.supervision.deadline import Deadline
-from rallypoint.supervision.observation import NodeSeen, NodeState, Observation, Told
+from rallypoint.supervision.observation import NodeSeen, Observation, Told
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import Attempt, Condition, ConditionType, JobRecord, Phase
 from rallypoint.supervision.turn import Step
@@ -84,13 +84,12 @@ def _all_gone(record: JobRecord) -> JobRecord:
 
 
 def _deleted(record: JobRecord, seen: Observation, policy: Policy) -> Step:
+    # Whatever it says of its phase until it has heard of the deletion: for us this is how the job ends.
+    told = Told(phase=Phase.TERMINATING) if seen.told is None else dataclasses.replace(seen.told, phase=Phase.TERMINATING)
+    if seen.told is not None or record.phase is not Phase.TERMINATING:
+        record = _taken(record, told, seen.nodes, policy)
     if seen.told is not None:
-        record = _taken(record, seen.told, seen.nodes, policy)
-    if record.phase is not Phase.TERMINATING:
-        record = _close(record, "Terminating", "deletion was asked for")
-        record = dataclasses.replace(record, phase=Phase.TERMINATING).with_history("terminating", "deletion was asked for")
-    if seen.told is not None:
-        return Step(record=record, actions=() if seen.told.deleting else (RemoveComponents(),))
+        return Step(record=record, actions=() if told.deleting else (RemoveComponents(),))
     if seen.present:
         return Step(record=record)
     return Step(record=_all_gone(record), actions=(Purge(),), done=True)
@@ -116,7 +115,7 @@ def _taken(record: JobRecord, told: Told, nodes: Iterable[NodeSeen], policy: Pol
         current = None
     if current is None and deployed is not None and deployed.value:
         record = _opened(record, told, deployed.at)
-    record = _noted(record, nodes, policy)
+    record = wrapped.noted(record, (dataclasses.replace(n, attempt=record.attempt) for n in nodes), policy)
     record = _with_conditions(record, told)
     if told.phase in _ENDED:
         record = _ended(record, told)
@@ -137,25 +136,6 @@ def _opened(record: JobRecord, told: Told, at: float) -> JobRecord:
     number = max(record.attempt + 1, told.first_attempt)
     attempt = Attempt(number=number, owner=record.owner, started_at=at)
     return dataclasses.replace(record, attempt=number, attempts=(*record.attempts, attempt))
-
-
-def _noted(record: JobRecord, nodes: Iterable[NodeSeen], policy: Policy) -> JobRecord:
-    """Remember each pod that failed in this attempt, with its host, codes and last words."""
-    if not record.attempt:
-        return record
-    known = {incident.id for incident in record.incidents}
-    fresh = []
-    for node in nodes:
-        if not node.ended or node.state is NodeState.SUCCEEDED:
-            continue
-        here = dataclasses.replace(node, attempt=record.attempt)
-        incident = dataclasses.replace(healing.node_incident(record, here, policy, None), rung=Rung.RESET)
-        if incident.id not in known:
-            fresh.append(incident)
-    if not fresh:
-        return record
-    record = dataclasses.replace(record, incidents=merge_incidents(record.incidents, fresh))
-    return record.with_history("node-lost", *(incident.reason for incident in fresh))
 
 
 def _with_conditions(record: JobRecord, told: Told) -> JobRecord:

@@ -40,7 +40,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from rallypoint.supervision import census, clocks, endings, folding, following, running
+from rallypoint.supervision import census, clocks, endings, folding, following, running, wrapped
 from rallypoint.supervision.actions import Action
 from rallypoint.supervision.deadline import Deadline
 from rallypoint.supervision.observation import Observation
@@ -194,11 +194,13 @@ def _resuming(turn: Turn) -> Step:
     if refused is None and running.deployed(turn):
         return Step(record=enter(turn.record, Phase.RUNNING, running.what_exists(turn)))
     again = Deadline(at=turn.record.clock + _CREATE_AGAIN, clock="admission", then="what is missing is created")
-    step = refused or Step(record=turn.record)
+    step = refused or Step(record=running.wait_for_room(turn.record) if running.lacks_room(turn) else turn.record)
     return dataclasses.replace(step, actions=running.wanted(turn), deadlines=(*step.deadlines, again))
 
 
 def _running(turn: Turn) -> Step:
+    if turn.policy.wrapped:
+        turn = turn.with_record(wrapped.noted(turn.record, turn.seen.nodes, turn.policy))
     deadlines: list[Deadline] = []
     for check in running.CHECKS:
         step = check(turn)

@@ -37,6 +37,7 @@ from rallypoint.backends.kubernetes.tending import tending
 from rallypoint.backends.kubernetes.wrapped.blueprint import draw as draw_wrapped
 from rallypoint.backends.kubernetes.wrapped.runtime import Wrapped, sweep_wrappers
 from rallypoint.backends.kubernetes.wrapped.submission import check as check_wrapped
+from rallypoint.backends.kubernetes.wrapped.template import pytorchjob_of
 from rallypoint.job import ElasticJob
 from rallypoint.supervision.actions import Action
 from rallypoint.supervision.observation import Observation
@@ -112,6 +113,13 @@ class KubernetesBackend(Backend):
     ) -> Blueprint:
         """Return what `submit` would create for an AppWrapper or a PyTorchJob; see `wrapped.blueprint.draw`."""
         return draw_wrapped(manifest, namespace=self.access.namespace, kind=kind, orphan_policy=orphan_policy)
+
+    def plan_as(self, job: ElasticJob, kind: Kind, *, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> Blueprint:
+        """Return what `submit` would create for a job of any kind: as `plan`, in a PyTorchJob, or in an AppWrapper around it."""
+        if kind is Kind.PODS:
+            return self.plan(job, orphan_policy=orphan_policy)
+        made, where = pytorchjob_of(job), self.access.namespace
+        return draw_wrapped(made, namespace=where, kind=kind, job=job, orphan_policy=orphan_policy)
 
     async def submit(self, blueprint: Blueprint, *, owner: str) -> Stored:
         """Create the job's ConfigMap, once the API server has accepted all of its objects in a dry run."""

@@ -21,7 +21,7 @@ from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.plan import Entry, OrphanPolicy, Plan
 from rallypoint.wire.ports import AGENT_PORT
 
-__all__ = ["PLACEHOLDER", "draw", "objects", "service_ports"]
+__all__ = ["PLACEHOLDER", "draw", "in_the_image", "objects", "service_ports"]
 
 #: Stands for the uid, and for the token, which a submission draws.
 PLACEHOLDER = "xxxxxxxx"
@@ -45,7 +45,7 @@ def draw(job: ElasticJob, *, namespace: str, orphan_policy: OrphanPolicy = Orpha
             "make each of them a job of its own"
         )
     (plan,), (role,) = plans, job.roles
-    plan = _in_the_image(plan, role)
+    plan = in_the_image(plan, role)
     check(job, plan, role)
     ref = JobRef(name=plan.name, uid=PLACEHOLDER, namespace=namespace)
     return Blueprint(job=job, plan=plan, objects=tuple(objects(ref, job, plan)), notes=tuple(_notes(plan, role)))
@@ -68,7 +68,7 @@ def service_ports(plan: Plan) -> dict[str, int]:
     return {COORDINATOR: coordinator_port(plan), "agent": AGENT_PORT}
 
 
-def _in_the_image(plan: Plan, role: Role) -> Plan:
+def in_the_image(plan: Plan, role: Role) -> Plan:
     """Return the plan for workers that start in the image's own folder, or in one relative to it."""
     if plan.entry is not Entry.SCRIPT or PurePosixPath(role.workdir).is_absolute():
         return plan

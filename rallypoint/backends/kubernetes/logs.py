@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from rallypoint.backends.contract import BackendError, LogLine
 from rallypoint.backends.kubernetes.cluster import Cluster
 from rallypoint.backends.kubernetes.views import PodView
-from rallypoint.wire.podlog import parse_line
+from rallypoint.wire.podlog import PodLine, parse_line
 
 __all__ = ["Listener", "Place", "Places", "Said", "parse_cursor", "read_pod", "read_tail"]
 
@@ -114,16 +114,21 @@ def _read(text: str) -> tuple[str, int]:
 
 
 class Listener:
-    """Hears what ranks say in one pod's log with time stamps, from its beginning or from the beginning of a second on."""
+    """Hears what ranks say in one pod's log with time stamps, from its beginning or from the beginning of a second on.
 
-    def __init__(self, attempt: int) -> None:
-        self._attempt = attempt
+    `alone`: nobody says in that log who speaks (another program than our agent runs there); then all of it is this rank's.
+    """
+
+    def __init__(self, attempt: int, *, alone: int | None = None) -> None:
+        self._attempt, self._alone = attempt, alone
         self._last: dict[tuple[int, str], tuple[str, int]] = {}
 
     def hear(self, line: str) -> Said | None:
         """Return what a rank said; None for what the agent said itself, and for a line that is not finished yet."""
         at, _, rest = line.partition(" ")
         found = parse_line(rest) if line.endswith("\n") else None
+        if found is None and self._alone is not None and line.endswith("\n"):
+            found = PodLine(round=0, rank=self._alone, stream="out", text=rest)
         if found is None:
             return None
         at = _padded(at)

@@ -13,7 +13,7 @@ from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.checks.place import DNS_LABEL, DNS_NAME, is_dns_label, is_dns_name
 from rallypoint.backends.kubernetes.names import COORDINATOR_ROLE, SUPERVISOR_ROLE
 
-__all__ = ["COORDINATOR", "SUPERVISOR", "Grant", "allows", "rbac"]
+__all__ = ["COORDINATOR", "SUPERVISOR", "WRAPPERS", "Grant", "allows", "rbac"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,22 +36,40 @@ COORDINATOR = (
 SUPERVISOR = (
     Grant(
         resource="configmaps",
-        verbs=("create", "delete", "get", "list", "patch", "update", "watch"),
+        verbs=("create", "delete", "get", "list", "patch", "watch"),
         why="the job, its record and its status",
     ),
-    Grant(resource="pods", verbs=("create", "delete", "get", "list", "patch", "watch"), why="coordinators and nodes"),
+    Grant(resource="pods", verbs=("create", "delete", "get", "list", "watch"), why="coordinators and nodes"),
     Grant(
         resource="pods/log", verbs=("get",), why="last words, kept before a pod is deleted, and the logs that people ask for"
     ),
     Grant(resource="pods/proxy", verbs=("create", "get"), why="tells the coordinator its agents, and asks how it goes"),
     Grant(resource="secrets", verbs=("create", "delete", "get"), why="the secret of each attempt"),
-    Grant(resource="services", verbs=("create", "delete", "get"), why="the job's headless Service"),
+    Grant(resource="services", verbs=("create", "get"), why="the job's headless Service"),
     Grant(resource="events", verbs=("list",), why="why a pod does not start"),
     Grant(
         group="coordination.k8s.io",
         resource="leases",
-        verbs=("create", "delete", "get", "list", "update", "watch"),
+        verbs=("create", "delete", "get", "patch"),
         why="its own heartbeat, and that of others",
+    ),
+)
+
+
+#: The supervisor's side of jobs in AppWrappers and PyTorchJobs comes on top. Who makes an AppWrapper must be allowed to make
+#: what is in it.
+WRAPPERS = (
+    Grant(
+        group="workload.codeflare.dev",
+        resource="appwrappers",
+        verbs=("create", "delete", "get", "list", "patch", "watch"),
+        why="jobs of kind appwrapper",
+    ),
+    Grant(
+        group="kubeflow.org",
+        resource="pytorchjobs",
+        verbs=("create", "delete", "get", "list", "watch"),
+        why="jobs of kind pytorchjob, and what stands in an AppWrapper",
     ),
 )
 
@@ -62,9 +80,11 @@ def allows(grants: Iterable[Grant], *, group: str, resource: str, verb: str) -> 
 
 
 def rbac(
-    namespace: str, *, coordinator: str = COORDINATOR_ROLE, supervisor: str = SUPERVISOR_ROLE
+    namespace: str, *, coordinator: str = COORDINATOR_ROLE, supervisor: str = SUPERVISOR_ROLE, wrappers: bool = False
 ) -> tuple[dict[str, Any], ...]:
     """Return ServiceAccount, Role and RoleBinding for each side; `coordinator` and `supervisor` name the service accounts.
+
+    With `wrappers` the supervisor's side may have jobs in AppWrappers and PyTorchJobs, too.
 
     Raises `BackendError` for a name that is none.
     """
@@ -75,7 +95,7 @@ def rbac(
             raise BackendError(f"service account: {account!r} is not allowed; {DNS_NAME}")
     return (
         *_side(namespace, COORDINATOR_ROLE, coordinator, COORDINATOR),
-        *_side(namespace, SUPERVISOR_ROLE, supervisor, SUPERVISOR),
+        *_side(namespace, SUPERVISOR_ROLE, supervisor, (*SUPERVISOR, *(WRAPPERS if wrappers else ()))),
     )
 
 

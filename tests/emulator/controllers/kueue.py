@@ -26,6 +26,7 @@ __all__ = ["CONFIG", "NAMESPACE", "KueueController", "Queues"]
 NAMESPACE, CONFIG = "kueue-system", "queues"
 
 CONFIGMAPS = Kind("v1", "configmaps")
+_NAMESPACES = Kind("v1", "namespaces", namespaced=False)
 PODS = Kind("v1", "pods")
 WRAPPERS = Kind("workload.codeflare.dev/v1beta2", "appwrappers")
 
@@ -38,6 +39,11 @@ class Queues:
 
     def __init__(self, api: Api) -> None:
         self._api = api
+
+    async def ready(self) -> None:
+        """See to it that there is a place for what is said."""
+        if await self._api.get(_NAMESPACES, "", NAMESPACE) is None:
+            await self._api.create(_NAMESPACES, "", {"metadata": {"name": NAMESPACE}})
 
     async def set(self, **data: Any) -> None:
         """Write `quotas` (by queue and resource) or `preempted` (names); what is not given stays as it is."""

@@ -31,6 +31,7 @@ def draw(
     *,
     namespace: str,
     kind: Kind | None = None,
+    job: ElasticJob | None = None,
     orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE,
 ) -> Blueprint:
     """Return the blueprint of an AppWrapper or a PyTorchJob; raises `SubmitError` for a manifest that can be none.
@@ -39,6 +40,7 @@ def draw(
         manifest: as it would be applied.
         namespace: where it goes; the manifest may name the same or none.
         kind: what becomes of it: a PyTorchJob may be wrapped, one alone in its wrapper may do without; None is as it is.
+        job: what the manifest was made of; None tells what can be read in the manifest itself.
         orphan_policy: of the one who submits.
     """
     manifest = wrapped_in(manifest, kind or kind_of(manifest))
@@ -48,7 +50,7 @@ def draw(
             f"metadata.namespace: {metadata['namespace']!r} is not the namespace of this submission ({namespace})"
         )
     sets = _pods(manifest)
-    job = _job(manifest, sets)
+    job = _job(manifest, sets) if job is None else job
     (plan,) = compile_plan(job, orphan_policy=orphan_policy)
     plan = dataclasses.replace(plan, kind=kind_of(manifest), digest=_digest(manifest))
     ref = JobRef(name=plan.name, uid=PLACEHOLDER, namespace=namespace)

@@ -29,6 +29,7 @@ class Wrapper:
         version: its resourceVersion.
         job, job_uid: whose it is, by its labels; `attempt` is the one that it was made for.
         told: what an AppWrapper's controller says; `components` what a PyTorchJob's does.
+        suspended: somebody, or a queue, has suspended a PyTorchJob: it has no pods.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Wrapper:
     attempt: int
     told: Told | None = None
     components: Components
+    suspended: bool = False
 
 
 def _view(kind: Kind, found: Mapping[str, Any]) -> Wrapper:
@@ -54,6 +56,7 @@ def _view(kind: Kind, found: Mapping[str, Any]) -> Wrapper:
         attempt=int(attempt) if attempt.isdecimal() else 0,
         told=seen.told(found) if kind is Kind.APPWRAPPER else None,
         components=seen.components(found),
+        suspended=bool(((found.get("spec") or {}).get("runPolicy") or {}).get("suspend")),
     )
 
 

@@ -58,7 +58,11 @@ class Wrapped:
         nodes = seen.nodes(record, pods, hosts, tails)
         if plan.kind is Kind.APPWRAPPER:
             return Observation(nodes=nodes, told=None if wrapper is None else wrapper.told)
-        return Observation(nodes=nodes, components=Components(deployed=0) if wrapper is None else wrapper.components)
+        if wrapper is None:
+            return Observation(nodes=nodes, components=Components(deployed=0))
+        if wrapper.suspended and not nodes:
+            nodes = seen.waiting(record, plan.max_nodes)
+        return Observation(nodes=nodes, components=wrapper.components)
 
     def _wrappers(self, plan: Plan) -> Wrappers:
         return wrappers_of(self._cluster, plan.kind)

@@ -11,10 +11,10 @@ from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.judging import Around, node_seen
 from rallypoint.backends.kubernetes.labels import ATTEMPT, DOMAIN
 from rallypoint.backends.kubernetes.views import HostView, PodView
-from rallypoint.supervision.observation import Components, NodeSeen, Told
+from rallypoint.supervision.observation import Components, NodeSeen, NodeState, Told
 from rallypoint.supervision.record import Condition, ConditionType, JobRecord, Phase
 
-__all__ = ["SUSPENDED", "components", "nodes", "told"]
+__all__ = ["SUSPENDED", "components", "nodes", "told", "waiting"]
 
 #: Annotation of a wrapper that was suspended by a person's wish through us.
 SUSPENDED = f"{DOMAIN}suspended"
@@ -77,6 +77,14 @@ def components(found: Mapping[str, Any] | None) -> Components:
     failed = any(c.get("type") == "Failed" and c.get("status") == "True" for c in conditions)
     deleting = "deletionTimestamp" in found["metadata"]
     return Components(expected=1, deployed=int(not deleting), failed=int(failed), deleting=int(deleting))
+
+
+def waiting(record: JobRecord, count: int) -> tuple[NodeSeen, ...]:
+    """Return the pods that a queue has not let begin yet: they hold nothing, and no clock runs for them."""
+    return tuple(
+        NodeSeen(attempt=record.attempt, node=node, incarnation=1, state=NodeState.STARTING, present=False, gated=True)
+        for node in range(count)
+    )
 
 
 def nodes(

@@ -1,0 +1,90 @@
+"""What a submission's FILE is: a job file, settings of the pytorchjob-generator, or a manifest; and what becomes of it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rallypoint.cli.jobfile import read_job, with_settings
+from rallypoint.job import JobError, load_job
+from rallypoint.job.document import read_document
+from rallypoint.job.errors import Problem, show
+from rallypoint.job.generator import appwrapper, elastic_job, notes, read_settings
+from rallypoint.wire.errors import RallypointError
+from rallypoint.wire.plan import Kind
+
+if TYPE_CHECKING:
+    from rallypoint.backends.contract import Backend, Blueprint
+
+__all__ = ["KindError", "drawn"]
+
+
+class KindError(RallypointError):
+    """A job of this kind is none for this backend."""
+
+
+def drawn(backend: Backend, args: argparse.Namespace, *, orphan_policy: str | None = None) -> Blueprint:
+    """Return the blueprint of what the command line describes; raises `JobError`, `KindError` and the backend's errors.
+
+    `orphan_policy` becomes the job's own setting, so that its file says what holds, and a later submission of that file is the
+    same job. A manifest has none: what its controller does without a supervisor is the controller's to say.
+    """
+    chosen = [] if orphan_policy is None else [f"fault_tolerance.orphan_policy={orphan_policy}"]
+    kind, here = None if args.kind is None else Kind(args.kind), args.where.site.on_this_machine
+    document = read_document(args.file)
+    manifest = isinstance(document, Mapping) and {"apiVersion", "kind"} <= document.keys()
+    settings = isinstance(document, Mapping) and {"jobName", "containerImage"} <= document.keys()
+    if here and (manifest or settings or kind not in {None, Kind.PODS}):
+        what = f"--kind {args.kind}" if args.kind is not None else f"{args.file}"
+        raise KindError(
+            f"{what}: is for a cluster with the controllers of AppWrappers and PyTorchJobs; add --backend kubernetes"
+        )
+    # Only a cluster has kinds; its backend is what was opened for one.
+    cluster: Any = backend
+    blueprint: Blueprint
+    if manifest:
+        made = _named(with_settings(document, args.settings), args.name)
+        blueprint = cluster.plan_manifest(made, kind=_wrapping(kind, args.file))
+        return blueprint
+    if settings:
+        return _of_settings(cluster, document, kind, args)
+    job = read_job(args.file, settings=[*args.settings, *chosen], name=args.name, based=here)
+    if kind in {None, Kind.PODS}:
+        return backend.plan(job)
+    blueprint = cluster.plan_as(job, kind)
+    return blueprint
+
+
+def _of_settings(cluster: Any, document: Any, kind: Kind | None, args: argparse.Namespace) -> Blueprint:
+    """Settings are an AppWrapper, unless another kind is asked for."""
+    named = {} if args.name is None else {"jobName": args.name}
+    blueprint: Blueprint
+    try:
+        read = read_settings({**with_settings(document, args.settings), **named})
+        if kind is Kind.PODS:
+            converted = elastic_job(read)
+            blueprint = cluster.plan(load_job(converted.document, based=False))
+            return dataclasses.replace(blueprint, notes=(*blueprint.notes, *converted.notes))
+        manifest = appwrapper(read)
+    except JobError as error:
+        raise error.with_source(str(args.file)) from None
+    blueprint = cluster.plan_manifest(manifest, kind=kind or Kind.APPWRAPPER)
+    return dataclasses.replace(blueprint, notes=(*blueprint.notes, *notes(read)))
+
+
+def _named(manifest: dict[str, Any], name: str | None) -> dict[str, Any]:
+    metadata = manifest.get("metadata")
+    if not isinstance(metadata, Mapping) or not (name or metadata.get("name")):
+        raise JobError([Problem(path="metadata", text=f"{show(metadata)} is not allowed; a mapping with the name of the job")])
+    return {**manifest, "metadata": {**metadata, **({} if name is None else {"name": name})}}
+
+
+def _wrapping(kind: Kind | None, path: Path) -> Kind | None:
+    if kind is Kind.PODS:
+        raise KindError(
+            f"--kind pods: {path} is a manifest; only a job file and settings of the generator can become plain pods"
+        )
+    return kind

@@ -219,3 +219,21 @@ def test_any_text_is_a_document_or_a_job_error(read, text):
     """Neither reader raises anything else."""
     with contextlib.suppress(JobError):
         read(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        pytest.param("1e3", "'1e3'", id="a number to Go"),
+        pytest.param("0o17", "'0o17'", id="an octal one"),
+        pytest.param("1_000", "'1_000'", id="one with an underscore"),
+        pytest.param("y", "'y'", id="a boolean to Go"),
+        pytest.param("no", "'no'", id="a boolean to YAML 1.1"),
+        pytest.param("500m", "500m", id="a quantity"),
+        pytest.param("1.1.12", "1.1.12", id="a version of three numbers"),
+        pytest.param("a\n  b\n", "|\n  a\n    b", id="lines"),
+    ],
+)
+def test_what_is_written_is_text_to_every_reader(text, written):
+    """Kubernetes reads YAML with a library of Go, which takes more for numbers and booleans than ours does."""
+    assert write_yaml({"k": text}) == f"k: {written}\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,12 @@ CHART: dict[str, Any] = yaml.safe_load((FOLDER / "helloworld.yaml").read_text())
 BARE: dict[str, Any] = {"jobName": "bare", "containerImage": "img"}
 
 
-def settings(base: dict[str, Any] = BASE, **changes: Any) -> Settings:
+def settings(base: Mapping[str, Any] = BASE, /, **changes: Any) -> Settings:
     """The settings with some in the place of the base's."""
-    return read_settings({**copy.deepcopy(base), **changes})
+    return read_settings({**copy.deepcopy(dict(base)), **changes})
 
 
-def rendered(base: dict[str, Any] = BASE, **changes: Any) -> dict[str, Any]:
+def rendered(base: Mapping[str, Any] = BASE, /, **changes: Any) -> dict[str, Any]:
     """The AppWrapper as Kubernetes reads it: written, and read by a reader that knows nothing of ours."""
     written = write_yaml(appwrapper(settings(base, **changes)))
     return dict(yaml.safe_load(written))

@@ -16,12 +16,21 @@ from tests.emulator.resources import Resource
 from tests.emulator.schema import admission, list_keys_of
 from tests.emulator.store import Change
 
-__all__ = ["DEFINITIONS", "CrdController", "read_definitions"]
+__all__ = ["DEFINITIONS", "CrdController", "definitions_of", "read_definitions"]
 
 KEY = "customresourcedefinitions.apiextensions.k8s.io"
 
 #: Where the definitions are that the emulator registers by itself.
 DEFINITIONS = Path(__file__).parents[1] / "data" / "crds"
+
+
+#: What the controllers that can be had work on.
+CONTROLLED = {"appwrapper": "appwrappers", "pytorchjob": "pytorchjobs"}
+
+
+def definitions_of(controllers: tuple[str, ...]) -> tuple[Path, ...]:
+    """The files that define what these controllers work on."""
+    return tuple(DEFINITIONS / f"{CONTROLLED[name]}.yaml.gz" for name in sorted(controllers) if name in CONTROLLED)
 
 
 def read_definitions(places: tuple[Path, ...]) -> tuple[Body, ...]:

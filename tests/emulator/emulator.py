@@ -13,8 +13,9 @@ from aiohttp import web
 from tests.emulator import controllers
 from tests.emulator.access import Access
 from tests.emulator.api import Api
+from tests.emulator.bodies import Body
 from tests.emulator.control import Control
-from tests.emulator.crds import CrdController, read_definitions
+from tests.emulator.crds import CrdController, definitions_of, read_definitions
 from tests.emulator.faults import Faults
 from tests.emulator.gc import GarbageCollector
 from tests.emulator.kubelet.cluster import Cluster
@@ -59,7 +60,7 @@ class Emulator:
     async def start(self) -> None:
         for name in (*NAMESPACES, *self.options.namespaces):
             self.api.create(self.api.kind("namespaces"), "", {"metadata": {"name": name}})
-        for definition in read_definitions(self.options.crds):
+        for definition in self._definitions():
             self.api.create(self.api.kind("customresourcedefinitions.apiextensions.k8s.io"), "", definition)
         self._sweep()
         app = web.Application(client_max_size=8 << 20)
@@ -75,6 +76,12 @@ class Emulator:
         await self.cluster.start(self.url)
         if names := self.options.controllers:
             self._clients = await controllers.start(self.url, names, speed=self.options.speed, token=self.access.admin_token)
+
+    def _definitions(self) -> tuple[Body, ...]:
+        given = read_definitions(self.options.crds)
+        names = {definition["metadata"]["name"] for definition in given}
+        needed = read_definitions(definitions_of(self.options.controllers))
+        return (*given, *(definition for definition in needed if definition["metadata"]["name"] not in names))
 
     async def close(self) -> None:
         if self._clients:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from tests.emulator.api import Api
 from tests.emulator.bodies import Body, clone, finalizers, owners
@@ -116,9 +117,9 @@ class GarbageCollector:
         options = {"propagationPolicy": "Background", "preconditions": {"uid": version.body["metadata"]["uid"]}}
         self._api.delete(self._api.kind(version.key), version.namespace, version.name, options)
 
-    def _change(self, version: Version, field: str, value: list[object]) -> None:
+    def _change(self, version: Version, field: str, value: Sequence[object]) -> None:
         new = clone(version.body)
         new["metadata"].pop(field, None)
         if value:
-            new["metadata"][field] = value
+            new["metadata"][field] = list(value)
         self._api.update(self._api.kind(version.key), version.body, new)

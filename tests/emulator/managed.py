@@ -149,7 +149,8 @@ def _values(resource: Resource, body: Body) -> dict[Path, Any]:
 
 def value_at(resource: Resource, body: Any, path: Path) -> Any:
     """The value of a field; None where it is not there."""
-    here, names = body, ()
+    here = body
+    names: Path = ()
     for step in path:
         if step == ".":
             return True

@@ -102,6 +102,14 @@ def kubeconfig(url: str, token: str) -> str:
     )
 
 
+async def _drain() -> None:
+    """End what aiohttp still has to say to clients that have gone."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 @contextlib.contextmanager
 def running(options: Options) -> Iterator[Running]:
     """Run an emulator until the block ends; nothing that it started is there afterwards."""
@@ -123,6 +131,7 @@ def running(options: Options) -> Iterator[Running]:
             yield Running(emulator)
         finally:
             do(emulator.close())
+            do(_drain())
             do(loop.shutdown_default_executor())
     finally:
         loop.call_soon_threadsafe(loop.stop)

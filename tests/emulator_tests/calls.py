@@ -45,11 +45,11 @@ class Calls:
     def get(self, plural: str, name: str, subresource: str = "", **query: Any) -> Answer:
         return self.server.request("GET", self.path(plural, name, subresource, **query), token=self.token)
 
-    def list(self, plural: str, **query: Any) -> Any:
+    def listed(self, plural: str, **query: Any) -> Any:
         return self.server.request("GET", self.path(plural, **query), token=self.token)[1]
 
     def names(self, plural: str, **query: Any) -> list[str]:
-        return [item["metadata"]["name"] for item in self.list(plural, **query)["items"]]
+        return [item["metadata"]["name"] for item in self.listed(plural, **query)["items"]]
 
     def replace(self, plural: str, name: str, body: Any, subresource: str = "") -> Answer:
         return self.server.request("PUT", self.path(plural, name, subresource), body, token=self.token)
@@ -75,7 +75,7 @@ class Calls:
 
     def version(self, plural: str) -> str:
         """The resourceVersion of a list of now."""
-        return str(self.list(plural)["metadata"]["resourceVersion"])
+        return str(self.listed(plural)["metadata"]["resourceVersion"])
 
 
 def config_map(name: str, data: dict[str, str] | None = None, **metadata: Any) -> dict[str, Any]:

@@ -42,8 +42,8 @@ def running(calls: Calls, name: str, word: str = "") -> None:
 def state(status: dict[str, Any], container: str = "main") -> dict[str, Any]:
     """The one state of a container, with its kind: {"is": "terminated", "exitCode": 0, ...}."""
     listed = [*status.get("containerStatuses", []), *status.get("initContainerStatuses", [])]
-    found = next((one["state"] for one in listed if one["name"] == container), {})
-    return {"is": kind, **told} if (kind := next(iter(found), "")) and (told := found[kind]) is not None else {"is": ""}
+    found: dict[str, Any] = next((one["state"] for one in listed if one["name"] == container), {})
+    return next(({"is": kind, **told} for kind, told in found.items()), {"is": ""})
 
 
 def condition(status: dict[str, Any], kind: str) -> dict[str, Any]:

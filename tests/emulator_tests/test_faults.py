@@ -63,8 +63,8 @@ def test_an_outage_hangs_up(server, calls):
     server.fault(kind="outage", times=1)
 
     with pytest.raises((urllib.error.URLError, ConnectionError)):
-        calls.list("configmaps")
-    assert calls.list("configmaps")["kind"] == "ConfigMapList"
+        calls.listed("configmaps")
+    assert calls.listed("configmaps")["kind"] == "ConfigMapList"
 
 
 def test_an_answer_can_be_lost(server, calls):
@@ -81,7 +81,7 @@ def test_answers_can_be_late(server, calls):
     server.fault(kind="latency", seconds=0.5, times=1)
     began = time.monotonic()
 
-    calls.list("configmaps")
+    calls.listed("configmaps")
 
     assert time.monotonic() - began >= 0.5
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from tests.emulator_tests.calls import pod
@@ -27,6 +29,10 @@ def one(calls):
 
 def node_of(calls, name):
     return calls.get("pods", name)[1]["spec"]["nodeName"]
+
+
+def deleting(calls, name):
+    return "deletionTimestamp" in calls.get("pods", name)[1]["metadata"]
 
 
 def ready(server, node):
@@ -87,7 +93,7 @@ def test_the_pods_of_a_dead_node_are_deleted_and_stuck(server, calls):
 
         eventually(lambda: ready(server, "node-a") == "Unknown")
         for name in (first, second):
-            eventually(lambda name=name: "deletionTimestamp" in calls.get("pods", name)[1]["metadata"])
+            eventually(partial(deleting, calls, name))
         stuck = calls.get("pods", first)[1]["status"]
         assert (stuck["phase"], condition(stuck, "DisruptionTarget")["reason"]) == ("Running", "DeletionByTaintManager")
         assert condition(stuck, "Ready")["status"] == "False"

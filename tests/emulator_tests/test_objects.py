@@ -75,7 +75,7 @@ def test_items_of_a_list_are_bare(calls):
     """A list has its kind and version; items of built-in kinds have none of their own, as from the real server."""
     calls.create("pods", pod("one"))
 
-    told = calls.list("pods")
+    told = calls.listed("pods")
 
     assert (told["kind"], told["apiVersion"]) == ("PodList", "v1")
     assert int(told["metadata"]["resourceVersion"]) >= int(told["items"][0]["metadata"]["resourceVersion"])
@@ -87,9 +87,9 @@ def test_a_list_comes_in_pages(calls):
     """Pages are all of one version, and together they are the list."""
     for index in range(5):
         calls.create("configmaps", config_map(f"c{index}"))
-    first = calls.list("configmaps", limit=2)
-    second = calls.list("configmaps", limit=2, **{"continue": first["metadata"]["continue"]})
-    third = calls.list("configmaps", limit=2, **{"continue": second["metadata"]["continue"]})
+    first = calls.listed("configmaps", limit=2)
+    second = calls.listed("configmaps", limit=2, **{"continue": first["metadata"]["continue"]})
+    third = calls.listed("configmaps", limit=2, **{"continue": second["metadata"]["continue"]})
 
     names = [item["metadata"]["name"] for page in (first, second, third) for item in page["items"]]
     assert names == [f"c{index}" for index in range(5)]

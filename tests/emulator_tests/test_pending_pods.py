@@ -57,8 +57,8 @@ def test_a_volume_that_is_not_there_is_told_by_an_event(calls):
     name = start(calls, pod("one", "true", volumes=[{"name": "v", "secret": {"secretName": "later"}}]))
     query = {"fieldSelector": f"involvedObject.name={name},reason=FailedMount"}
 
-    eventually(lambda: calls.list("events", **query)["items"])
-    assert 'secret "later" not found' in calls.list("events", **query)["items"][0]["message"]
+    eventually(lambda: calls.listed("events", **query)["items"])
+    assert 'secret "later" not found' in calls.listed("events", **query)["items"][0]["message"]
     found = calls.get("pods", name)[1]["status"]
     assert (state(found).get("reason"), found.get("podIP")) == ("ContainerCreating", None)
 

@@ -21,7 +21,8 @@ import http.server, json, os
 class Echo(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         size = int(self.headers.get("Content-Length") or 0)
-        told = {"path": self.path, "headers": {k.lower(): v for k, v in self.headers.items()}, "body": self.rfile.read(size).decode()}
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        told = {"path": self.path, "headers": headers, "body": self.rfile.read(size).decode()}
         self.send_response(418); self.end_headers(); self.wfile.write(json.dumps(told).encode())
     do_GET = do_POST
 server = http.server.HTTPServer((os.environ["POD_IP"], 29610), Echo)

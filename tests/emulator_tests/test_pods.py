@@ -212,17 +212,18 @@ def test_whoever_a_container_started_ends_with_it(calls, tmp_path):
     assert not eventually_grows(beat, beat.stat().st_size)
 
 
+WHO_AM_I = """
+import os, pathlib, urllib.request as u
+token = pathlib.Path(os.environ["RALLYPOINT_SERVICE_ACCOUNT"], "token").read_text()
+url = os.environ["RALLYPOINT_API_SERVER"] + "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+request = u.Request(url, b"{}", {"Authorization": "Bearer " + token, "Content-Type": "application/json"})
+print(u.build_opener(u.ProxyHandler({})).open(request).read().decode())
+"""
+
+
 def test_a_pod_speaks_to_the_api_as_its_account(calls):
-    """Its token lies where clients look for it, and the address of the server is in the environment."""
-    script = "import os, pathlib, urllib.request as u\n" + "\n".join(
-        [
-            "token = pathlib.Path(os.environ['RALLYPOINT_SERVICE_ACCOUNT'], 'token').read_text()",
-            "url = os.environ['RALLYPOINT_API_SERVER'] + '/apis/authentication.k8s.io/v1/selfsubjectreviews'",
-            "r = u.Request(url, b'{}', {'Authorization': 'Bearer ' + token, 'Content-Type': 'application/json'})",
-            "print(u.build_opener(u.ProxyHandler({})).open(r).read().decode())",
-        ]
-    )
-    name = start(calls, pod("one", "python", "-c", script))
+    """Its token lies where it is told, and so is the address of the server."""
+    name = start(calls, pod("one", "python", "-c", WHO_AM_I))
 
     assert ended(calls, name)["phase"] == "Succeeded", calls.get("pods", name, "log")
     assert f"system:serviceaccount:{calls.namespace}:default" in str(calls.get("pods", name, "log")[1])

@@ -54,4 +54,4 @@ def test_fields_select(three, text, found):
 )
 def test_selectors_that_cannot_be_are_refused(three, query):
     """400, rather than everything or nothing."""
-    assert three.list("pods", **query)["code"] == 400
+    assert three.listed("pods", **query)["code"] == 400

@@ -96,12 +96,12 @@ def test_a_compacted_history_is_gone(calls):
     """After a compaction older versions are unknown, to watches and to pages, and newer ones are not."""
     for index in range(3):
         calls.create("configmaps", config_map(f"c{index}"))
-    page = calls.list("configmaps", limit=1)
+    page = calls.listed("configmaps", limit=1)
     calls.patch("configmaps", "c0", {"data": {"a": "1"}})
     calls.server.compact()
 
     assert calls.heard("configmaps", resourceVersion=page["metadata"]["resourceVersion"])[0][0] == "ERROR"
-    assert calls.list("configmaps", limit=1, **{"continue": page["metadata"]["continue"]})["code"] == 410
+    assert calls.listed("configmaps", limit=1, **{"continue": page["metadata"]["continue"]})["code"] == 410
     assert calls.heard("configmaps", resourceVersion=calls.version("configmaps")) == []
 
 

@@ -67,11 +67,14 @@ class HeldError(BackendError):
 
 
 class ActionError(BackendError):
-    """An action could not be done; `fatal` when trying it again cannot help (bad image, missing interpreter)."""
+    """An action could not be done; `fatal` when trying it again cannot help (bad image, missing interpreter).
 
-    def __init__(self, reason: str, *, fatal: bool = False) -> None:
+    `waits`: only room is missing, which may come: the wait costs the job nothing.
+    """
+
+    def __init__(self, reason: str, *, fatal: bool = False, waits: bool = False) -> None:
         super().__init__(reason)
-        self.fatal = fatal
+        self.fatal, self.waits = fatal, waits
 
 
 @dataclass(frozen=True, kw_only=True)

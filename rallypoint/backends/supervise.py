@@ -355,7 +355,7 @@ def _create_errors(errors: Iterable[tuple[Action, ActionError]]) -> Iterable[Cre
     for action, error in errors:
         if isinstance(action, (CreateNode, CreateCoordinator, CreateComponents)):
             node = action.node if isinstance(action, CreateNode) else -1
-            yield CreateError(attempt=action.attempt, node=node, reason=str(error), fatal=error.fatal)
+            yield CreateError(attempt=action.attempt, node=node, reason=str(error), fatal=error.fatal, waits=error.waits)
 
 
 def _words(action: Action) -> str:

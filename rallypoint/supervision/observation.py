@@ -67,12 +67,16 @@ class NodeSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class CreateError:
-    """A node or coordinator (`node` -1) could not be created; `fatal` when trying again cannot help."""
+    """A node or coordinator (`node` -1) could not be created; `fatal` when trying again cannot help.
+
+    `waits`: only room is missing, a quota's say: it is tried again, and no clock runs for it.
+    """
 
     attempt: int
     node: int
     reason: str
     fatal: bool
+    waits: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from rallypoint.wire.exits import Exit
 from rallypoint.wire.plan import Profile
 from rallypoint.wire.status import JobState, Outcome, Verdict
 
-__all__ = ["CHECKS", "FINAL", "deployed", "not_created", "wanted", "what_exists"]
+__all__ = ["CHECKS", "FINAL", "deployed", "lacks_room", "not_created", "wait_for_room", "wanted", "what_exists"]
 
 #: Reasons of verdicts that allow no retry, however much of the budget is left.
 FINAL = frozenset({"FailNow", "Orphaned", "TerminalExitCode"})
@@ -39,7 +39,7 @@ def deployed(turn: Turn) -> bool:
     components = turn.seen.components
     if turn.policy.wrapped:
         return components.deployed >= components.expected
-    refused = any(error.attempt == turn.record.attempt for error in turn.seen.create_errors)
+    refused = any(error.attempt == turn.record.attempt and not error.waits for error in turn.seen.create_errors)
     begun = turn.census.existing + turn.census.failed > 0 or healing.coordinator_exists(turn.record, turn.seen)
     return begun and not refused
 
@@ -54,13 +54,23 @@ def what_exists(turn: Turn) -> str:
 
 def not_created(turn: Turn) -> Step | None:
     """Return how the attempt ends because something of it cannot be created, or None while it may still be."""
-    errors = tuple(e for e in turn.seen.create_errors if e.attempt == turn.record.attempt)
+    errors = tuple(e for e in turn.seen.create_errors if e.attempt == turn.record.attempt and not e.waits)
     fatal = next((e for e in errors if e.fatal), None)
     if fatal is not None:
         return endings.fail(turn, "CreateFailed", fatal.reason)
     if errors and clocks.spent(turn.record, "admission") >= turn.policy.admission_grace:
         return _after_failure_grace(turn.with_record(turn.record.unhealthy("CreateFailed")), "CreateFailed", errors[0].reason)
     return None
+
+
+def lacks_room(turn: Turn) -> bool:
+    """Return whether something of the attempt cannot be created for want of room alone."""
+    return any(error.waits and error.attempt == turn.record.attempt for error in turn.seen.create_errors)
+
+
+def wait_for_room(record: JobRecord) -> JobRecord:
+    """Return the record with the clocks of the start standing still; `_tick` lets them run again."""
+    return clocks.pause(clocks.pause(record, "admission"), "warm-up")
 
 
 def wanted(turn: Turn) -> tuple[Action, ...]:
@@ -309,8 +319,8 @@ def _waits(turn: Turn) -> bool:
 def _tick(turn: Turn, *, waits: bool) -> JobRecord:
     """Let admission and warm-up run, or stand still: for quota both, and warm-up while too few nodes run to warm up."""
     record = clocks.run(clocks.run(turn.record, "admission"), "warm-up")
-    if turn.census.gated:
-        return clocks.pause(clocks.pause(record, "admission"), "warm-up")
+    if turn.census.gated or lacks_room(turn):
+        return wait_for_room(record)
     return clocks.pause(record, "warm-up") if waits else record
 
 

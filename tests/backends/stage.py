@@ -54,6 +54,12 @@ class Stage(abc.ABC):
 
     backend: Backend
 
+    #: How the refusal begins that `break_submissions` brings about.
+    refusal = "entrypoint: "
+
+    #: What was removed is remembered with the way it ended.
+    remembers = True
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.script = folder / "train.py"
@@ -63,6 +69,9 @@ class Stage(abc.ABC):
         """A job that can be submitted here."""
         what = {} if "roles" in fields else {"entrypoint": "train.py"}
         return load_job({"name": name, **what, **FAST, **fields}, base=self.folder)
+
+    async def close(self) -> None:
+        """Let go of what the stage holds."""
 
     @abc.abstractmethod
     def another(self) -> Backend:

@@ -104,7 +104,9 @@ def test_what_is_seen_of_a_pod(found, state, kind, reason):
 @pytest.mark.parametrize(
     ("found", "gated", "unschedulable"),
     [
-        pytest.param(pod(phase="Pending", host="", containers=(), spec={"schedulingGates": [{"name": "q"}]}), True, False, id="q"),
+        pytest.param(
+            pod(phase="Pending", host="", containers=(), spec={"schedulingGates": [{"name": "q"}]}), True, False, id="q"
+        ),
         pytest.param(
             pod(
                 phase="Pending",

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from rallypoint.supervision import clocks
 from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveNode
 from rallypoint.supervision.healing import COORDINATOR_LIMIT
 from rallypoint.supervision.observation import CreateError, NodeState, Observation
@@ -224,6 +225,19 @@ def test_nodes_that_cannot_be_created_reset_after_the_admission_grace() -> None:
     late = reconcile(unhealthy.record, Observation(create_errors=(error,)), FIXED, 120.0)
     assert late.record.attempts[0].reason == "CreateFailed"
     assert late.record.attempts[0].message == "no memory"
+
+
+def test_waiting_for_room_is_free() -> None:
+    """What a quota has no room for now is asked for again and again, and no clock runs until it is there."""
+    error = CreateError(attempt=1, node=1, reason="exceeded quota", fatal=False, waits=True)
+    record = reconcile(submitted(), Observation(), FIXED, 0.0).record
+    for second in range(1, 2000, 100):
+        decision = reconcile(record, Observation(create_errors=(error,)), FIXED, float(second))
+        assert decision.record.phase is Phase.RESUMING
+        assert decision.actions, "it is tried again"
+        record = decision.record
+    assert not record.condition(ConditionType.UNHEALTHY)
+    assert clocks.spent(record, "warm-up") <= 1.0
 
 
 def test_a_fatal_creation_error_is_not_retried() -> None:

@@ -113,12 +113,13 @@ class Actor:
         except ApiError as error:
             if not account or f'serviceaccount "{account}" not found' not in error.said.replace("\\", ""):
                 raise
-            log.warning(
-                "namespace %s has no service account %s, so coordinators cannot write their status; it is read through the API "
-                "server. `rallypoint manifests rbac` prints what is missing",
-                self._cluster.namespace,
-                account,
-            )
+            if not self._accounts_missing:
+                log.warning(
+                    "namespace %s has no service account %s, so coordinators cannot write their status; it is read through the "
+                    "API server. `rallypoint manifests rbac` prints what is missing",
+                    self._cluster.namespace,
+                    account,
+                )
             self._accounts_missing = True
             await self._create_pod(record, spec, plan, ref, action)
 

@@ -90,7 +90,8 @@ def action_error(error: BackendError, *, what: str) -> ActionError:
         return ActionError(f"{what}: {error}")
     reason = f"{what}: {error.said or error}"
     if "exceeded quota" in error.said:
-        return ActionError(reason, fatal=never_fits(error.said))
+        hopeless = never_fits(error.said)
+        return ActionError(reason, fatal=hopeless, waits=not hopeless)
     return ActionError(reason, fatal=not error.transient)
 
 

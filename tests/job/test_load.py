@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +136,13 @@ def test_what_is_exported_is_sorted_and_there():
     """The public names of the room."""
     assert rallypoint.job.__all__ == sorted(rallypoint.job.__all__)
     assert all(hasattr(rallypoint.job, name) for name in rallypoint.job.__all__)
+
+
+def test_paths_of_an_image_stay_as_they_are(tmp_path):
+    """A job whose pods have its paths is read without a folder to start from, from a file and from a dict alike."""
+    document = {"name": "digits", "entrypoint": "train.py", "workdir": "src", "checkpoint_dir": "runs"}
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+
+    for job in (load_job(path, based=False), load_job(document, based=False)):
+        assert (job.roles[0].workdir, job.roles[0].checkpoint_dir) == ("src", "runs")

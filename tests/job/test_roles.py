@@ -186,6 +186,13 @@ def test_pod_fields_are_kept_as_they_are():
         "priority_class": "high",
         "labels": {"team": "vision"},
         "annotations": {"example.com/note": "two words"},
+        "image_pull_policy": "Never",
+        "python": ["/opt/python", "-X", "dev"],
+        "pod_env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}],
+        "sidecars": [{"name": "ship", "image": "ship:1"}],
+        "queue": "team-a",
+        "termination_grace_period": "2m",
+        "pod_template": {"spec": {"runtimeClassName": "nvidia", "containers": [{"name": "trainer", "stdin": True}]}},
     }
     document = load_job(GOOD, **fields).to_document()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -73,7 +74,8 @@ def _around(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 def marked(manifest: Mapping[str, Any], job: JobRef, *, attempt: int, suspend: bool = False) -> dict[str, Any]:
     """Return the manifest as it is created for a job whose next attempt is `attempt`."""
-    made = copy.deepcopy(dict(manifest))
+    # Through JSON, as it is kept: what two roles share in memory must not be shared any more, since their labels differ.
+    made: dict[str, Any] = json.loads(json.dumps(manifest))
     given = made["metadata"]
     annotations = {**(given.get("annotations") or {}), ATTEMPT: str(attempt), **({SUSPENDED: "true"} if suspend else {})}
     its = {**(given.get("labels") or {}), **labels(job, Part.WRAPPER)}

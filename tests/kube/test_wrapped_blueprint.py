@@ -1,0 +1,183 @@
+"""Manifests, settings and job files as jobs in an AppWrapper or a PyTorchJob: what is created, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from rallypoint.backends.contract import SubmitError
+from rallypoint.backends.kubernetes.labels import ATTEMPT, FIRST, JOB, PART, UID, read_pod
+from rallypoint.backends.kubernetes.names import JobRef
+from rallypoint.backends.kubernetes.wrapped.blueprint import draw
+from rallypoint.backends.kubernetes.wrapped.manifest import MANIFEST_KEY, marked, wrapped_in
+from rallypoint.backends.kubernetes.wrapped.seen import SUSPENDED
+from rallypoint.backends.kubernetes.wrapped.template import pytorchjob_of
+from rallypoint.job import load_job
+from rallypoint.job.annotations import PREFIX
+from rallypoint.supervision.policy import Policy
+from rallypoint.wire.plan import Kind
+from tests.kube.wrappers import pytorchjob, wrapper
+
+REF = JobRef(name="train", uid="u1", namespace="team", owner="o1")
+
+
+def job(**fields: Any) -> dict[str, Any]:
+    """Return the PyTorchJob of a job file."""
+    return pytorchjob_of(load_job({"name": "train", "entrypoint": "train.py", "image": "any:1", **fields}, based=False))
+
+
+def trainer(made: dict[str, Any], role: str = "Master") -> dict[str, Any]:
+    """Return the container of a role's pods."""
+    template = made["spec"]["pytorchReplicaSpecs"][role]["template"]
+    return template["spec"]["containers"][0]
+
+
+def test_a_manifest_tells_its_plan() -> None:
+    """Its name, its number of pods and its policies are the job's, and it is kept as it was given."""
+    manifest = wrapper(pytorchjob(4), retryLimit="7", failureGracePeriodDuration="2m")
+    blueprint = draw(manifest, namespace="team")
+
+    plan = blueprint.plan
+    assert (plan.name, plan.kind, plan.min_nodes, plan.max_nodes) == ("train", Kind.APPWRAPPER, 4, 4)
+    assert (plan.retry_limit, plan.failure_grace) == (7, 120.0)
+    assert json.loads(blueprint.objects[0]["data"][MANIFEST_KEY]) == manifest
+    policy = Policy.from_plan(plan)
+    assert (policy.wrapped, policy.followed) == (True, True)
+
+
+def test_a_manifest_that_changes_is_another_spec() -> None:
+    """Its digest names all of it, but not where it goes."""
+    first = draw(wrapper(), namespace="team").plan.digest
+    other = wrapper()
+    other["spec"]["components"][0]["template"]["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["x"] = 1
+
+    assert draw(wrapper(), namespace="elsewhere").plan.digest == first
+    assert draw(other, namespace="team").plan.digest != first
+
+
+def test_what_is_created_is_ours_by_its_labels() -> None:
+    """The wrapper belongs to the job's ConfigMap, and each pod knows its job and its place in it."""
+    manifest = wrapper(pytorchjob(3))
+    before = copy.deepcopy(manifest)
+    made = marked(manifest, REF, attempt=4)
+
+    assert manifest == before
+    metadata = made["metadata"]
+    assert (metadata["namespace"], metadata["labels"][JOB], metadata["annotations"][ATTEMPT]) == ("team", "train", "4")
+    assert metadata["ownerReferences"][0]["uid"] == "o1"
+    roles = made["spec"]["components"][0]["template"]["spec"]["pytorchReplicaSpecs"]
+    firsts = {role: roles[role]["template"]["metadata"]["labels"][FIRST] for role in roles}
+    assert firsts == {"Master": "0", "Worker": "1"}
+
+
+def test_the_place_of_a_pod_is_read_from_its_labels() -> None:
+    """The operator's index comes on top of where its set begins."""
+    labels = {JOB: "train", UID: "u1", PART: "wrapped", FIRST: "1", "training.kubeflow.org/replica-index": "2"}
+    found = read_pod(labels)
+
+    assert found is not None
+    assert (found.job, found.node, found.attempt) == ("train", 3, 0)
+    assert read_pod({**labels, FIRST: "x"}) is None
+
+
+def test_a_suspended_job_is_created_suspended() -> None:
+    """And says that it was us."""
+    made = marked(wrapper() | {"spec": {"components": []}}, REF, attempt=1, suspend=True)
+
+    assert (made["spec"]["suspend"], made["metadata"]["annotations"][SUSPENDED]) == (True, "true")
+
+
+def test_a_pytorchjob_is_wrapped_and_unwrapped() -> None:
+    """Its policies and its queue stand on the wrapper where there is one."""
+    bare = pytorchjob()
+    bare["metadata"] |= {"labels": {"kueue.x-k8s.io/queue-name": "q"}, "annotations": {PREFIX + "retryLimit": "2"}}
+    around = wrapped_in(bare, Kind.APPWRAPPER)
+
+    assert around["metadata"] == {"name": "train", **{key: bare["metadata"][key] for key in ("labels", "annotations")}}
+    assert around["spec"]["components"][0]["template"]["metadata"] == {"name": "train"}
+    assert wrapped_in(around, Kind.PYTORCHJOB) == bare
+
+
+@pytest.mark.parametrize(
+    ("manifest", "kind", "message"),
+    [
+        pytest.param({"apiVersion": "v1", "kind": "Pod"}, None, "kind: 'Pod' of 'v1' is not a job", id="no job"),
+        pytest.param(wrapper(pytorchjob(), pytorchjob()), Kind.PYTORCHJOB, "only a single PyTorchJob", id="two components"),
+        pytest.param(
+            wrapper({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}), None, "there is no pod", id="no pods"
+        ),
+        pytest.param(wrapper(warmupGracePeriodDuration="1d"), None, "24h is a day", id="days"),
+        pytest.param(wrapper(retryLimit="many"), None, "retryLimit", id="no number"),
+        pytest.param(
+            wrapper() | {"metadata": {"name": "train", "namespace": "theirs"}},
+            None,
+            "'theirs' is not the namespace",
+            id="namespace",
+        ),
+        pytest.param(wrapper() | {"metadata": {"name": "No Name"}}, None, "No Name", id="name"),
+        pytest.param(wrapper() | {"spec": {"components": [{}]}}, None, "not of the form", id="no template"),
+        pytest.param(
+            wrapper() | {"spec": {"components": [{"template": pytorchjob(), "podSets": [{"path": "template.nowhere"}]}]}},
+            None,
+            "there is no template.nowhere",
+            id="path",
+        ),
+    ],
+)
+def test_what_is_refused(manifest: dict[str, Any], kind: Kind | None, message: str) -> None:
+    """A manifest that cannot be a job is refused with the place in it and what is allowed."""
+    with pytest.raises(SubmitError, match=message):
+        draw(manifest, namespace="team", kind=kind)
+
+
+def test_a_job_file_as_a_pytorchjob() -> None:
+    """Each pod runs an agent that meets the others at the master; the policies are annotations."""
+    made = job(nodes="1:3", nproc_per_node=2, args=["--lr", 1], fault_tolerance={"retry_limit": 5})
+
+    roles = made["spec"]["pytorchReplicaSpecs"]
+    assert (roles["Master"]["replicas"], roles["Worker"]["replicas"], roles["Worker"]["restartPolicy"]) == (1, 2, "Never")
+    command = trainer(made)["command"]
+    assert command[:4] == ["python", "-m", "rallypoint.agent", "run"]
+    assert command[-3:] == ["train.py", "--lr", "1"]
+    told = dict(zip(command[4:-3:2], command[5:-3:2], strict=True))
+    assert (told["--nnodes"], told["--nproc-per-node"], told["--rdzv-id"]) == ("1:3", "2", "train")
+    assert told["--rdzv-endpoint"] == "$(MASTER_ADDR):$(MASTER_PORT)"
+    assert made["metadata"]["annotations"][PREFIX + "retryLimit"] == "5"
+
+
+def test_a_job_of_one_node_has_no_workers() -> None:
+    """Its only pod is the master."""
+    assert list(job()["spec"]["pytorchReplicaSpecs"]) == ["Master"]
+
+
+def test_setup_commands_run_before_the_agent() -> None:
+    """In one shell that stops at the first error, and becomes the agent."""
+    command = trainer(job(setup_commands=["export A=1"]))["command"]
+
+    assert command[:4] == ["sh", "-e", "-c", 'export A=1\nexec "$@"']
+    assert command[5:8] == ["python", "-m", "rallypoint.agent"]
+
+
+def test_a_pod_in_a_wrapper_needs_nothing_of_our_supervisor() -> None:
+    """It mounts no Secret and has none of the labels and queue names by which pods of our own are known."""
+    made = job(queue="team-queue", env={"SEED": "1"}, checkpoint_dir="/data", labels={"mine": "yes"})
+    template = made["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
+
+    assert not any("secret" in volume for volume in template["spec"]["volumes"])
+    assert template["metadata"]["labels"] == {"mine": "yes"}
+    assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-queue"
+    environment = {variable["name"]: variable.get("value") for variable in trainer(made)["env"]}
+    assert (environment["SEED"], environment["RALLYPOINT_CHECKPOINT_DIR"]) == ("1", "/data")
+
+
+def test_a_job_keeps_its_own_words_in_a_wrapper() -> None:
+    """The blueprint of a job file in an AppWrapper holds the job as it was written, and plans all of its nodes."""
+    given = load_job({"name": "train", "entrypoint": "train.py", "image": "any:1", "nodes": 3}, based=False)
+    blueprint = draw(pytorchjob_of(given), namespace="team", kind=Kind.APPWRAPPER, job=given)
+
+    assert blueprint.job == given
+    assert (blueprint.plan.kind, blueprint.plan.max_nodes) == (Kind.APPWRAPPER, 3)
+    assert blueprint.objects[1]["kind"] == "AppWrapper"

@@ -1,0 +1,103 @@
+"""What is kept of what was told: the newer word stands, whoever said it, and what is deleted stays so."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rallypoint.backends.kubernetes.cache import Cache
+from tests.kube.pods import JOB, ended, pod
+
+UID = JOB.uid
+
+
+def phases(cache):
+    return {view.name: view.phase for view in cache.pods_of(UID)}
+
+
+def test_the_newer_word_stands():
+    """An answer to our own request may come before the watch tells of what was older."""
+    cache = Cache()
+    cache.pods.put(pod(phase="Running", version="12"))
+    cache.pods.put(pod(phase="Pending", version="9"))
+
+    assert phases(cache) == {"digits-a1-n0-1": "Running"}
+
+
+def test_a_late_word_brings_nothing_back():
+    """What was deleted is not there again because an older event comes after it."""
+    cache = Cache()
+    cache.pods.put(pod(version="5"))
+    cache.pods.remove(pod(version="8", phase="Failed", containers=(ended(143),)))
+    cache.pods.put(pod(version="7"))
+
+    assert phases(cache) == {}
+
+
+def test_a_new_object_of_an_old_name_is_another():
+    """The one before is gone, and the new one is there."""
+    cache = Cache()
+    cache.follow("digits")
+    cache.pods.put(pod(version="5", uid="old"))
+    cache.pods.put(pod(version="3", uid="new"))
+
+    assert [view.uid for view in cache.pods_of(UID)] == ["new"]
+    assert [view.uid for view in cache.gone_of(UID)] == ["old"]
+
+
+def test_a_list_ends_what_is_not_in_it():
+    """But not what is younger than the list, nor what the list was not about."""
+    cache = Cache()
+    cache.pods.put(pod(node=0, version="5"))
+    cache.pods.put(pod(node=1, version="6"))
+    cache.pods.put(pod(node=2, version="30"))
+    cache.pods.replace([pod(node=1, version="6")], "20")
+    assert sorted(phases(cache)) == ["digits-a1-n1-1", "digits-a1-n2-1"]
+
+    cache.pods.replace([], "40", among=lambda view: view.labels.uid == "another job's")
+    assert sorted(phases(cache)) == ["digits-a1-n1-1", "digits-a1-n2-1"]
+
+
+@pytest.mark.parametrize("followed", [pytest.param(True, id="followed"), pytest.param(False, id="nobody asks")])
+def test_how_a_pod_was_seen_last_is_kept_for_who_follows(followed):
+    """Its last state tells the exit code; without a follower it would be kept for nothing."""
+    cache = Cache()
+    if followed:
+        cache.follow("digits")
+    cache.pods.put(pod(version="5"))
+    cache.pods.remove(pod(version="8", phase="Failed", containers=(ended(143),)))
+
+    assert [view.phase for view in cache.gone_of(UID)] == (["Failed"] if followed else [])
+    cache.forget_gone(UID, [view.uid for view in cache.gone_of(UID)])
+    assert cache.gone_of(UID) == ()
+
+
+async def test_news_wake_who_follows_that_job():
+    """At once, also when they came before the wait; and nobody else."""
+    cache = Cache()
+    mine, other = cache.follow("digits"), cache.follow("another")
+    cache.pods.put(pod(version="5"))
+
+    await asyncio.wait_for(mine.wait(3600), timeout=60)
+    began = asyncio.get_running_loop().time()
+    await other.wait(0.05)
+    await mine.wait(0.05)
+    assert asyncio.get_running_loop().time() - began >= 0.09
+
+
+def test_a_hosts_heartbeat_is_no_news():
+    """Its object changes all the time; only that it is ready, or flagged, is told to the jobs that are there."""
+    cache = Cache()
+    cache.pods.put(pod(version="5"))
+    news = cache.follow("digits")
+    node = {"metadata": {"name": "host-a", "uid": "h", "resourceVersion": "1"}, "status": {"conditions": []}}
+    cache.hosts.put(node)
+    news._news.clear()
+    cache.hosts.put({**node, "metadata": {**node["metadata"], "resourceVersion": "2"}})
+    assert not news._news.is_set()
+
+    ready = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
+    flagged = {**node["metadata"], "resourceVersion": "3", "labels": {"autopilot.ibm.com/gpuhealth": "EVICT"}}
+    cache.hosts.put({**node, "metadata": flagged, "status": ready})
+    assert news._news.is_set()

@@ -17,11 +17,10 @@ import time
 import venv
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from containerfile import Instruction, expand, problems, read
-
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools.containerfile import Instruction, expand, problems, read  # noqa: E402  found from the clone alone
 
 
 def main(arguments: list[str]) -> int:

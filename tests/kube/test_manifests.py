@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -20,7 +21,7 @@ from rallypoint.wire.plan import Plan
 from tests.kube.manifests import IMAGE, REF, blueprint_of, coordinator_of, node_of, objects_of, trainer_of, unrestricted
 
 #: Everything at once that a role can say of its pods.
-RICH = {
+RICH: dict[str, Any] = {
     "nodes": "2:4",
     "nproc_per_node": 2,
     "resources": {
@@ -196,7 +197,7 @@ def test_a_coordinator_needs_neither_gpus_nor_claims_nor_sidecars():
 
 def test_a_claim_that_holds_the_python_is_mounted_in_the_coordinator_too():
     """Without it the coordinator could not start."""
-    fields = {
+    fields: dict[str, Any] = {
         "python": ["/env/bin/python"],
         "volumes": [{"name": "env", "persistentVolumeClaim": {"claimName": "env"}}],
         "volume_mounts": [{"name": "env", "mountPath": "/env"}],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -73,7 +74,10 @@ def test_every_writable_path_is_a_volume():
 
 def test_a_user_may_bring_their_own_tmp():
     """Then ours is not there: a path is mounted once."""
-    fields = {"volumes": [{"name": "scratch", "emptyDir": {}}], "volume_mounts": [{"name": "scratch", "mountPath": "/tmp"}]}
+    fields: dict[str, Any] = {
+        "volumes": [{"name": "scratch", "emptyDir": {}}],
+        "volume_mounts": [{"name": "scratch", "mountPath": "/tmp"}],
+    }
     for pod in (node_of(**fields), coordinator_of(**fields)):
         mounts = pod["spec"]["containers"][0]["volumeMounts"]
         assert [mount["name"] for mount in mounts if mount["mountPath"] == "/tmp"] == ["scratch"]
@@ -100,7 +104,7 @@ def test_excluded_hosts_make_an_affinity_where_there_is_none():
 @given(st.lists(st.sampled_from(["a", "b", "c"]), unique=True))
 def test_an_affinity_is_not_changed_in_place(hosts):
     """The job's own affinity is used for every pod; none may leave its hosts in it."""
-    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}}
+    affinity: dict[str, Any] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}}
     without_hosts(affinity, hosts)
 
     assert affinity == {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}}
@@ -217,7 +221,7 @@ def test_paths_are_those_of_the_image():
 )
 def test_checkpoints_that_would_be_lost_are_noted(folder, noted):
     """What is written to no volume ends with its pod."""
-    fields = {
+    fields: dict[str, Any] = {
         "volumes": [{"name": "d", "nfs": {"server": "s", "path": "/"}}],
         "volume_mounts": [{"name": "d", "mountPath": "/data"}],
     }
@@ -235,7 +239,7 @@ def test_without_a_queue_nothing_is_said_to_kueue():
 
 def test_the_base_group_is_min_nodes_and_the_coordinator():
     """They are admitted as one; each node above MIN waits for its own quota."""
-    fields = {"nodes": "2:3", "queue": "team-a", "queue_priority": "urgent"}
+    fields: dict[str, Any] = {"nodes": "2:3", "queue": "team-a", "queue_priority": "urgent"}
     base = [coordinator_of(**fields), node_of(node=0, **fields), node_of(node=1, **fields)]
     above = node_of(node=2, **fields)["metadata"]
 
@@ -251,7 +255,7 @@ def test_the_base_group_is_min_nodes_and_the_coordinator():
 
 def test_a_group_outlives_a_reset_and_a_replacement():
     """The group's name knows no attempt, and a pod that keeps off a machine is still of the same shape."""
-    fields = {"queue": "team-a"}
+    fields: dict[str, Any] = {"queue": "team-a"}
     first, later = node_of(**fields), node_of(attempt=2, incarnation=3, hosts=("bad",), **fields)
     group, shape = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/role-hash"
 

@@ -92,6 +92,12 @@ class Control:
     async def label_node(self, name: str, labels: dict[str, str]) -> None:
         self._change_node(name, lambda node: node["metadata"]["labels"].update(labels))
 
+    async def untaint_node(self, name: str, key: str) -> None:
+        def change(node: Any) -> None:
+            node["spec"]["taints"] = [taint for taint in node["spec"].get("taints") or [] if taint["key"] != key]
+
+        self._change_node(name, change)
+
     async def taint_node(self, name: str, key: str, effect: str, value: str = "") -> None:
         taint = {"key": key, "effect": effect, **({"value": value} if value else {})}
         self._change_node(name, lambda node: node["spec"].update(taints=[*(node["spec"].get("taints") or []), taint]))

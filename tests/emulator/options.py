@@ -41,7 +41,7 @@ class Options:
     speed: float = 20.0
     """So many times faster do waits of controllers and the kubelet's back-offs pass. Never a pod's own grace period."""
     controllers: tuple[str, ...] = ()
-    """Which controllers run beside Kubernetes' own, of `appwrapper`, `kueue`, `pytorchjob`; with the definitions that they need."""
+    """Which run beside Kubernetes' own, of `appwrapper`, `kueue`, `pytorchjob`; they bring the definitions that they need."""
     history: int = 50_000
     """So many changes of each kind are remembered for watches."""
     bookmark_every: float = 60.0

@@ -106,6 +106,33 @@ def test_the_pods_of_a_dead_node_are_deleted_and_stuck(server, calls):
     assert ready(server, "node-a") == "True"
 
 
+def test_a_pod_that_was_bound_meanwhile_starts_when_the_node_is_back(server, calls):
+    """A node that is heard again is told everything."""
+    server.lose_node(name="node-b")
+    name = start(calls, pod("one", "true", nodeName="node-b"))
+    assert phase(calls, name) == "Pending"
+
+    server.restore_node(name="node-b")
+
+    assert ended(calls, name)["phase"] == "Succeeded"
+
+
+def test_a_tainted_node_sends_its_pods_away(server, calls):
+    """NoExecute: who does not tolerate the taint is deleted, with grace, and who does stays."""
+    tolerant = [{"key": "sick", "operator": "Exists", "effect": "NoExecute"}]
+    stays = start(calls, pod("one", *SLEEP, nodeName="node-c", tolerations=tolerant))
+    goes = start(calls, pod("one", *SLEEP, nodeName="node-c"))
+    for name in (stays, goes):
+        running(calls, name, "up")
+    try:
+        server.taint_node(name="node-c", key="sick", effect="NoExecute")
+        eventually(lambda: phase(calls, goes) == "gone")
+        assert phase(calls, stays) == "Running"
+    finally:
+        server.untaint_node(name="node-c", key="sick")
+    calls.delete("pods", stays, gracePeriodSeconds=0)
+
+
 def test_pods_that_were_tolerated_have_failed_when_the_node_is_back(server, calls):
     """A machine that went off and on again has nothing of them; their containers ended with 137."""
     name = start(calls, pod("one", *SLEEP, nodeName="node-b"))

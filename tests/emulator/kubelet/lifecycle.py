@@ -27,8 +27,9 @@ class Lifecycle:
     def __init__(self, api: Api, events: EventLog, speed: float) -> None:
         self._api, self._events, self._speed = api, events, speed
         self._silent: dict[str, float] = {}
+        self._unknown: set[str] = set()
         self._deleted: dict[str, float] = {}
-        self._tainted: dict[str, float] = {}
+        self._tainted: dict[tuple[str, str], float] = {}
 
     def silent(self, name: str) -> None:
         self._silent[name] = time.monotonic()
@@ -36,7 +37,7 @@ class Lifecycle:
     def heard(self, name: str) -> None:
         """The node is back: ready again, and free of the taints that its silence brought."""
         self._silent.pop(name, None)
-        self._tainted.pop(name, None)
+        self._unknown.discard(name)
         self._change_node(name, "True", "KubeletReady", "kubelet is posting ready status", tainted=False)
 
     def deleted(self, name: str) -> None:
@@ -45,14 +46,26 @@ class Lifecycle:
     def look(self) -> None:
         now = time.monotonic()
         for name, since in list(self._silent.items()):
-            if name not in self._tainted and (now - since) * self._speed >= SILENT:
-                self._tainted[name] = now
+            if name not in self._unknown and (now - since) * self._speed >= SILENT:
+                self._unknown.add(name)
                 self._unreachable(name)
-        for name, since in self._tainted.items():
-            self._evict(name, (now - since) * self._speed)
+        self._look_at_taints(now)
         for name, since in list(self._deleted.items()):
-            if (now - since) * self._speed >= ORPHANED:
+            if self._api.store.get("nodes", "", name):  # another of the same name
+                del self._deleted[name]
+            elif (now - since) * self._speed >= ORPHANED:
                 self._collect(name)
+
+    def _look_at_taints(self, now: float) -> None:
+        there = {
+            (node.name, taint["key"]): taint
+            for node in self._api.store.all("nodes")
+            for taint in node.body["spec"].get("taints") or []
+            if taint["effect"] == "NoExecute"
+        }
+        self._tainted = {place: self._tainted.get(place, now) for place in there}
+        for (name, key), since in self._tainted.items():
+            self._evict(name, there[name, key], (now - since) * self._speed)
 
     def _unreachable(self, name: str) -> None:
         self._change_node(name, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.", tainted=True)
@@ -61,12 +74,12 @@ class Lifecycle:
             self._set_status(version, {"conditions": conditions})
             self._events.add(version.body, "Warning", "NodeNotReady", "Node is not ready", "node-controller")
 
-    def _evict(self, name: str, tainted: float) -> None:
-        """Delete the pods that tolerate the taint no longer; nobody is there to confirm it."""
+    def _evict(self, name: str, taint: Body, tainted: float) -> None:
+        """Delete the pods that tolerate the taint no longer; on a node that is silent nobody is there to confirm it."""
         for version in self._pods(name):
             if "deletionTimestamp" in version.body["metadata"] or version.body["status"].get("phase") in ENDED:
                 continue
-            toleration = tolerates(version.body["spec"], {"key": UNREACHABLE, "effect": "NoExecute"})
+            toleration = tolerates(version.body["spec"], taint)
             patience = 0.0 if toleration is None else toleration.get("tolerationSeconds")
             if patience is not None and tainted >= patience:
                 self._disrupt(version, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")

@@ -172,6 +172,9 @@ class Node:
             with contextlib.suppress(ApiError):
                 self.report(run)
             self.sync(uid, found.body if same and found else None)
+        for version in self.store.all("pods"):
+            if version.body["spec"].get("nodeName") == self.name:
+                self.sync(version.body["metadata"]["uid"], version.body)
 
     async def close(self) -> None:
         self.connected = False

@@ -160,6 +160,7 @@ class PodRun:
         """Run a container, and again where its policy says so, until it has ended for good or the pod ends."""
         pause = FIRST_RESTART
         while not self._stopping.is_set():
+            await self.host.powered.wait()
             if not await self._created(state):
                 continue
             began = time.monotonic()
@@ -233,6 +234,8 @@ class PodRun:
             state.log.close()
             return
         self._running[state.name] = process
+        if not self.host.powered.is_set():  # the machine went off meanwhile
+            await process.kill()
         self.host.report(self)
 
     async def _once(self, state: ContainerState) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rallypoint.backends.contract import Backend, BackendError
+from rallypoint.backends.contract import Backend, BackendError, Blueprint
 from rallypoint.backends.site import KUBERNETES, LOCAL, Site, SiteError
-from rallypoint.wire.env import API_SERVER, HOME
+from rallypoint.wire.env import API_SERVER, HOME, SERVICE_ACCOUNT
 
 if TYPE_CHECKING:
     from rallypoint.backends.kubernetes.access import Access
+    from rallypoint.backends.kubernetes.dryrun import Refusal
     from rallypoint.backends.kubernetes.leaving import SupervisorPods
 
 __all__ = [
@@ -20,6 +22,7 @@ __all__ = [
     "home_of",
     "open_backend",
     "open_site",
+    "refusals",
     "spawn_supervisor",
     "supervisor_log",
     "supervisor_pods",
@@ -72,6 +75,13 @@ def supervisor_pods(site: Site, *, image: str = "", account: str = "") -> Superv
     return SupervisorPods(_access(site), image=image, account=account)
 
 
+async def refusals(site: Site, blueprint: Blueprint) -> tuple[Refusal, ...]:
+    """Return what the API server of a cluster would refuse of a submission; creates nothing. Raises `BackendError`."""
+    from rallypoint.backends.kubernetes.dryrun import refusals as asked  # noqa: PLC0415  as above
+
+    return await asked(await asyncio.to_thread(_access, site), blueprint)
+
+
 def supervisor_log(name: str, site: Site) -> Path:
     """Return the file with the words of a supervisor that runs on this machine."""
     if site.kind == LOCAL:
@@ -97,9 +107,10 @@ def _access(site: Site) -> Access:
     from rallypoint.backends.kubernetes.access import Access, default_namespace  # noqa: PLC0415  as above
 
     where = {"kubeconfig": site.kubeconfig, "context": site.context}
-    if not any(where.values()):
-        where["server"] = os.environ.get(API_SERVER, "")
-    return Access(namespace=site.namespace or default_namespace(**where), **where)
+    server = "" if any(where.values()) else os.environ.get(API_SERVER, "")
+    namespace = site.namespace or default_namespace(**where, server=server)
+    account = os.environ.get(SERVICE_ACCOUNT, "") if server else ""
+    return Access(namespace=namespace, **where, server=server, token_file=f"{account}/token" if account else "")
 
 
 _KINDS: dict[str, Callable[[Site], Backend]] = {LOCAL: _local, KUBERNETES: _kubernetes}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from rallypoint.backends.site import Site
 
 if TYPE_CHECKING:
-    from rallypoint.backends.contract import Backend
+    from rallypoint.backends.contract import Backend, Blueprint
+    from rallypoint.backends.kubernetes.dryrun import Refusal
     from rallypoint.backends.kubernetes.leaving import SupervisorPods
     from rallypoint.cli.options import Where
 
@@ -42,6 +43,12 @@ def _supervisor_pods(site: Site, image: str, account: str) -> SupervisorPods:
     return supervisor_pods(site, image=image, account=account)
 
 
+async def _refusals(site: Site, blueprint: Blueprint) -> tuple[Refusal, ...]:
+    from rallypoint.backends.registry import refusals  # noqa: PLC0415
+
+    return await refusals(site, blueprint)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Doors:
     """How a command gets a backend, and how it leaves a supervisor behind.
@@ -52,12 +59,14 @@ class Doors:
             end, returns its pid; `supervisor_log` is the file with its words.
         supervisor_pods: takes where jobs are, an image and a service account, "" for the usual ones; gives what supervises in
             pods.
+        refusals: asks the API server of a cluster what it would refuse of a submission.
     """
 
     open_backend: Callable[[Site], Backend] = _open_backend
     spawn_supervisor: Callable[[str, Site], int] = _spawn_supervisor
     supervisor_log: Callable[[str, Site], Path] = _supervisor_log
     supervisor_pods: Callable[[Site, str, str], SupervisorPods] = _supervisor_pods
+    refusals: Callable[[Site, Blueprint], Awaitable[tuple[Refusal, ...]]] = _refusals
 
     @contextlib.asynccontextmanager
     async def backend(self, where: Where) -> AsyncIterator[Backend]:

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import shlex
+import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from rallypoint.wire.plan import Entry, Plan
 
 if TYPE_CHECKING:
     from rallypoint.backends.contract import Blueprint
+    from rallypoint.backends.kubernetes.dryrun import Refusal
     from rallypoint.job.settle import Choice
 
 __all__ = ["add", "plan_lines", "run"]
@@ -27,7 +29,8 @@ _KIND = 9
 
 _DESCRIPTION = """\
 Show what `rallypoint submit FILE` would do: the job with every default resolved,
-and what would be created. Nothing is started and nothing is written.
+and what would be created. Nothing is started and nothing is written. With --dry-run
+the exit code is 1 when the API server would refuse any of it.
 """
 
 
@@ -38,24 +41,39 @@ def add(commands: Commands) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON document")
     form.add_argument("--objects", action="store_true", help="print what would be created alone, as YAML documents")
-    parser.set_defaults(run=run)
+    parser.add_argument(
+        "--dry-run",
+        choices=("server",),
+        help="kubernetes: send each object to the API server, which keeps nothing, and tell what it refuses",
+    )
+    parser.set_defaults(run=run, usage_error=parser.error)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan."""
-    blueprint = asyncio.run(_blueprint(args.doors, args))
+    if args.dry_run and args.where.site.on_this_machine:
+        args.usage_error(f"--dry-run {args.dry_run} is not allowed with backend local; nobody is asked there")
+    blueprint, refused = asyncio.run(_blueprint(args.doors, args))
     if args.objects:
         print(_documents(blueprint), end="")
+    elif args.json:
+        print(json_text(_document(blueprint) | ({} if refused is None else {"refusals": refused})))
     else:
-        print(json_text(_document(blueprint)) if args.json else "\n".join(plan_lines(blueprint)))
-    return 0
+        print("\n".join(plan_lines(blueprint)))
+        if refused is not None and not refused:
+            print("\n".join(_section("The API server", ["would take every object of it"])))
+    for refusal in refused or ():
+        print(f"rallypoint: the API server refuses {refusal.kind} {refusal.name}: {refusal.reason}", file=sys.stderr)
+    return 1 if refused else 0
 
 
-async def _blueprint(doors: Doors, args: argparse.Namespace) -> Blueprint:
+async def _blueprint(doors: Doors, args: argparse.Namespace) -> tuple[Blueprint, tuple[Refusal, ...] | None]:
+    """Return the plan, and what a server refuses of it; None where none was asked."""
     from rallypoint.cli.work import drawn  # noqa: PLC0415  pydantic is slow to import, and --help does without
 
     async with doors.backend(args.where) as backend:
-        return drawn(backend, args)
+        blueprint = drawn(backend, args)
+        return blueprint, await doors.refusals(args.where.site, blueprint) if args.dry_run else None
 
 
 def _document(blueprint: Blueprint) -> dict[str, Any]:

@@ -129,11 +129,13 @@ async def _submit(args: argparse.Namespace, plan: Leaving) -> tuple[Submitted, L
         stored, how = await _take(backend, blueprint, args.where)
         left = await plan.leave(blueprint.plan.name)
         record = await taken_on(backend, stored.record, left, args.where)
+    folder, configmap = _place(blueprint)
     done = Submitted(
         name=blueprint.plan.name,
         how=how,
         size=world_words(stored.plan),
-        **_place(blueprint),
+        folder=folder,
+        configmap=configmap,
         supervise=plan.way.value,
         supervisor_pid=left.pid,
         supervisor_pod=left.pod,
@@ -142,12 +144,12 @@ async def _submit(args: argparse.Namespace, plan: Leaving) -> tuple[Submitted, L
     return done, left
 
 
-def _place(blueprint: Blueprint) -> dict[str, str]:
-    """Return where the job lies: its folder, or the ConfigMap that is it."""
+def _place(blueprint: Blueprint) -> tuple[str, str]:
+    """Return where the job lies: its folder, or the ConfigMap that is it; "" for what it has not."""
     first = blueprint.objects[0]
     if first.get("kind") == "ConfigMap":
-        return {"folder": "", "configmap": f"{first['metadata']['namespace']}/{first['metadata']['name']}"}
-    return {"folder": next((str(item["path"]) for item in blueprint.objects if item.get("kind") == "folder"), "")}
+        return "", f"{first['metadata']['namespace']}/{first['metadata']['name']}"
+    return next((str(item["path"]) for item in blueprint.objects if item.get("kind") == "folder"), ""), ""
 
 
 async def _take(backend: Backend, blueprint: Blueprint, where: Where) -> tuple[Stored, str]:

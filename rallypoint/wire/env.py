@@ -34,7 +34,7 @@ SECRET = "RALLYPOINT_SECRET"
 #: plain http.
 API_SERVER = "RALLYPOINT_API_SERVER"
 
-#: In a coordinator's pod: folder with `token` and `ca.crt` of its service account. Default: where Kubernetes mounts it.
+#: In the same pods: folder with `token` and `ca.crt` of its service account. Default: where Kubernetes mounts it.
 SERVICE_ACCOUNT = "RALLYPOINT_SERVICE_ACCOUNT"
 
 #: In every process of a job: finds its descendants again, whatever they did to their session or parent. What is before its

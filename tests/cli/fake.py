@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rallypoint.backends.contract import Backend, Blueprint, Changes, LogLine, SubmitError
+from rallypoint.backends.kubernetes.dryrun import Refusal
 from rallypoint.backends.site import Site
 from rallypoint.cli.doors import Doors
 from rallypoint.job import ElasticJob, compile_plan, load_job
@@ -55,6 +56,7 @@ class Place:
             open_backend=self._open,
             spawn_supervisor=self._spawn,
             supervisor_log=lambda name, _: Path(f"/jobs/{name}/supervisor.log"),
+            refusals=self._refuse,
             supervisor_pods=lambda site, image, account: _Pods(self, site, image, account),  # type: ignore[return-value]
         )
 
@@ -66,6 +68,10 @@ class Place:
         self.spawned.append((name, site))
         self.take_on(name)
         return self.supervisor_pid
+
+    async def _refuse(self, _: Site, blueprint: Blueprint) -> tuple[Refusal, ...]:
+        name = blueprint.plan.name
+        return (Refusal(kind="Pod", name=f"{name}-0", reason=self.refusal),) if self.refusal else ()
 
     def take_on(self, name: str) -> None:
         """Let a supervisor begin, if `takes_on`."""

@@ -28,12 +28,14 @@ class Access:
         namespace: where the jobs are.
         kubeconfig, context: as kubectl's options of these names.
         server: URL of an API server that asks for nothing more (a proxy of kubectl's, an emulator); then no kubeconfig is read.
+        token_file: file with a token for that server; "" is nobody in particular.
     """
 
     namespace: str
     kubeconfig: str = ""
     context: str = ""
     server: str = ""
+    token_file: str = ""
 
     def __str__(self) -> str:
         return self.server or self.context or self.kubeconfig or "the cluster"
@@ -72,6 +74,8 @@ def load_configuration(access: Access) -> Any:
     try:
         if access.server:
             configuration.host = access.server.rstrip("/")
+            if access.token_file:
+                configuration.api_key["BearerToken"] = f"Bearer {Path(access.token_file).read_text().strip()}"
         elif _has_kubeconfig(access.kubeconfig, access.context):
             # An exec plugin is waited for in a loop of its own: ours goes on meanwhile.
             asyncio.run(

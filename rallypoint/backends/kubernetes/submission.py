@@ -15,9 +15,10 @@ from rallypoint.backends.kubernetes.cluster import Cluster
 from rallypoint.backends.kubernetes.errors import ApiError, never_fits, submit_error
 from rallypoint.backends.kubernetes.labels import PART, Part
 
-__all__ = ["check", "samples"]
+__all__ = ["KINDS", "check", "samples"]
 
-_KINDS = {"ConfigMap": "configmaps", "Secret": "secrets", "Service": "services", "Pod": "pods"}
+#: Plurals of the objects that a job has.
+KINDS = {"ConfigMap": "configmaps", "Secret": "secrets", "Service": "services", "Pod": "pods"}
 
 
 async def check(cluster: Cluster, blueprint: Blueprint) -> None:
@@ -26,7 +27,7 @@ async def check(cluster: Cluster, blueprint: Blueprint) -> None:
         kind = manifest["kind"]
         what = f"the {manifest['metadata']['labels'][PART]}'s {kind}"
         try:
-            await cluster.create(_KINDS[kind], manifest, dry_run=True)
+            await cluster.create(KINDS[kind], manifest, dry_run=True)
         except ApiError as error:
             if error.transient and error.reason != "AlreadyExists":
                 raise
@@ -38,7 +39,7 @@ def samples(blueprint: Blueprint) -> Iterator[dict[str, Any]]:
     """Yield one object of each sort: nodes differ by number alone."""
     seen = set()
     for manifest in blueprint.objects:
-        if manifest.get("kind") not in _KINDS:
+        if manifest.get("kind") not in KINDS:
             raise SubmitError(f"objects: a {manifest.get('kind')!r} is none of a job's")
         part = manifest["metadata"]["labels"][PART]
         if part not in seen:

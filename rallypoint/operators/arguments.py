@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
+from rallypoint.backends.site import LOCAL
 from rallypoint.provider.naming import default_name
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from rallypoint.job import ElasticJob
 
-__all__ = ["FIELDS", "JobArguments"]
+__all__ = ["FIELDS", "JobArguments", "folder_of", "key_of", "notes_of"]
 
 #: Arguments that are keys of the job's document, and what the document calls them (`resources` is taken by Airflow).
 FIELDS = {
@@ -58,7 +59,8 @@ class JobArguments(BaseOperator):
     :param node_unit: the number of nodes of a world is a multiple of this.
     :param nproc_per_node: workers on each node.
     :param env: variables added to each worker's environment.
-    :param workdir: where workers are started; by default the folder of the job file, or else of the DAG.
+    :param workdir: where workers are started; by default the folder of the job file, or else of the DAG, and in a container the
+        image's own.
     :param checkpoint_dir: told to workers as RALLYPOINT_CHECKPOINT_DIR.
     :param image: container image, for backends that run pods.
     :param node_resources: what one node asks for, `resources` in the document.
@@ -127,16 +129,30 @@ class JobArguments(BaseOperator):
 
         ti = context["ti"]
         document, base = documents.read_source(
-            self.job, folder=self._folder(), render=lambda text: self.render_template(text, context)
+            self.job, folder=folder_of(self), render=lambda text: self.render_template(text, context)
         )
-        key = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id}
-        index = -1 if ti.map_index is None else ti.map_index
-        name = self.name or default_name(**key, map_index=index, prefix=str(document.get("name") or ""))
+        name = self.name or default_name(**key_of(ti), prefix=str(document.get("name") or ""))
         fields = {word: getattr(self, field) for field, word in FIELDS.items()}
-        job = documents.build_job(document, fields, name=name, base=base)
-        notes = {**key, "map_index": str(index)}
-        return documents.annotate(job, {f"airflow/{word}": value for word, value in notes.items()})
+        job = documents.build_job(document, fields, name=name, base=base if self._on_this_machine() else None)
+        return documents.annotate(job, notes_of(ti))
 
-    def _folder(self) -> Path:
-        dag = self.get_dag()
-        return Path(dag.folder) if dag is not None else Path.cwd()
+    def _on_this_machine(self) -> bool:
+        """Whether paths in the job are paths of this machine; elsewhere they are those of its image."""
+        return getattr(self, "backend", LOCAL) == LOCAL
+
+
+def folder_of(operator: BaseOperator) -> Path:
+    """Return the folder of an operator's DAG, which relative paths start from."""
+    dag = operator.get_dag()
+    return Path(dag.folder) if dag is not None else Path.cwd()
+
+
+def key_of(ti: Any) -> dict[str, Any]:
+    """Return what names a task instance over all of its tries; `map_index` is -1 for a task that is not mapped."""
+    index = -1 if ti.map_index is None else ti.map_index
+    return {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": index}
+
+
+def notes_of(ti: Any) -> dict[str, str]:
+    """Return the same as annotations."""
+    return {f"airflow/{word}": str(value) for word, value in key_of(ti).items()}

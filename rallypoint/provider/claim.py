@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any
 
+from rallypoint.backends.site import Site
 from rallypoint.wire import codec
 
 __all__ = ["Claim", "End", "Ending"]
@@ -16,13 +17,14 @@ class Claim:
     """One try's claim on a job. It is stored as plain text, so it names things and holds no secret.
 
     Attributes:
-        backend, home: where the job is; home "" is the backend's own default.
+        backend, home, namespace, context, kubeconfig: where the job is, as in `Site`; "" is the backend's own default.
         name: the job's name.
         owner: this try's id (`ti.id`); only the owner may cancel.
         poll_interval: seconds between two looks, at the most.
         get_logs: tell the output of every rank too.
         deadline: when the task's time is over, seconds since the epoch; None for never.
         on_kill_action: `delete_job` or `keep_job`, when the task is ended or its time is over.
+        supervisor_image: what a supervisor in a pod of its own runs; "" leaves the job to a process of this machine instead.
     """
 
     backend: str
@@ -33,6 +35,18 @@ class Claim:
     get_logs: bool
     deadline: float | None
     on_kill_action: str
+    # Defaults, since a trigger of an earlier version is stored without them.
+    namespace: str = ""
+    context: str = ""
+    kubeconfig: str = ""
+    supervisor_image: str = ""
+
+    @property
+    def site(self) -> Site:
+        """Where the job is."""
+        return Site(
+            kind=self.backend, home=self.home, namespace=self.namespace, context=self.context, kubeconfig=self.kubeconfig
+        )
 
 
 class End(str, enum.Enum):

@@ -15,14 +15,18 @@ __all__ = ["JOB_FILES", "annotate", "build_job", "read_source"]
 #: How a job file's name ends. Text that ends otherwise is the document itself.
 JOB_FILES = (".yaml", ".yml", ".json")
 
+#: What the mapping of an argument is known by.
+_HOLDS = {"job": "a mapping with an entrypoint", "settings": "a mapping with a jobName", "manifest": "a mapping with a kind"}
 
-def read_source(source: Any, *, folder: Path, render: Callable[[str], Any]) -> tuple[dict[str, Any], Path]:
-    """Return the document that an operator's `job` names, and the folder that its relative paths start from.
+
+def read_source(source: Any, *, folder: Path, render: Callable[[str], Any], field: str = "job") -> tuple[dict[str, Any], Path]:
+    """Return the document that an operator's argument names, and the folder that its relative paths start from.
 
     Args:
         source: None, a mapping, the path of a job file, or the text of one.
         folder: relative paths of job files, and of documents that have no file, start here.
-        render: fills in the templates of a job file's text.
+        render: fills in the templates of a file's text.
+        field: the argument, for errors.
 
     Raises:
         JobError: there is no such file, or it does not hold a mapping.
@@ -32,21 +36,21 @@ def read_source(source: Any, *, folder: Path, render: Callable[[str], Any]) -> t
     if isinstance(source, Mapping):
         return dict(source), folder
     if not isinstance(source, str):
-        raise JobError([Problem(path="job", text=f"{show(source)} is not allowed; a mapping, a job file's path or its text")])
+        raise JobError([Problem(path=field, text=f"{show(source)} is not allowed; a mapping, a file's path or its text")])
     if _is_path(source):
-        return _read_file(folder / Path(source.strip()).expanduser(), render)
-    return _mapping(_parse(source)), folder
+        return _read_file(folder / Path(source.strip()).expanduser(), render, field)
+    return _mapping(_parse(source), field), folder
 
 
-def build_job(document: Mapping[str, Any], fields: Mapping[str, Any], *, name: str, base: Path) -> ElasticJob:
+def build_job(document: Mapping[str, Any], fields: Mapping[str, Any], *, name: str, base: Path | None) -> ElasticJob:
     """Return the job of a document whose keys are overridden by those `fields` that are not None.
 
     A mapping (a policy block, `env`, `resources`) completes the document's own, key by key; everything else takes its place.
-    Raises `JobError`.
+    Relative paths start from `base`; with None they stay as they are: those of an image. Raises `JobError`.
     """
     given = {key: value for key, value in fields.items() if value is not None}
     merged = {key: _complete(document.get(key), value) for key, value in given.items()}
-    return load_job({**document, **merged, "name": name}, base=base)
+    return load_job({**document, **merged, "name": name}, base=base, based=base is not None)
 
 
 def annotate(job: ElasticJob, notes: Mapping[str, str]) -> ElasticJob:
@@ -68,14 +72,14 @@ def _is_path(text: str) -> bool:
     return "\n" not in text.strip() and text.strip().lower().endswith(JOB_FILES)
 
 
-def _read_file(path: Path, render: Callable[[str], Any]) -> tuple[dict[str, Any], Path]:
+def _read_file(path: Path, render: Callable[[str], Any], field: str) -> tuple[dict[str, Any], Path]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise JobError([Problem(path="job", text=f"cannot be read; {reason}")], str(path)) from error
+        raise JobError([Problem(path=field, text=f"cannot be read; {reason}")], str(path)) from error
     try:
-        return _mapping(_parse(render(text), json=path.suffix.lower() == ".json")), path.parent
+        return _mapping(_parse(render(text), json=path.suffix.lower() == ".json"), field), path.parent
     except JobError as error:
         raise error.with_source(str(path)) from None
 
@@ -86,7 +90,8 @@ def _parse(text: Any, *, json: bool = False) -> Any:
     return read_json(text) if json else read_yaml(text)
 
 
-def _mapping(document: Any) -> dict[str, Any]:
+def _mapping(document: Any, field: str) -> dict[str, Any]:
     if isinstance(document, Mapping):
         return dict(document)
-    raise JobError([Problem(path="job", text=f"{show(document)} is not allowed; a mapping with an entrypoint")])
+    what = _HOLDS.get(field, "a mapping")
+    raise JobError([Problem(path=field, text=f"{show(document)} is not allowed; {what}")])

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rallypoint.backends.contract import Backend
+    from rallypoint.backends.site import Site
     from rallypoint.provider.claim import Claim
 
 __all__ = ["open_backend", "spawn_supervisor"]
 
 
-def open_backend(kind: str, home: str) -> Backend:
-    """Return the backend called `kind`; `home` "" is its own default. An unknown kind is an error that lists those known."""
+def open_backend(site: Site) -> Backend:
+    """Return the backend that holds the jobs of a site. May read files."""
     from rallypoint.backends import registry  # noqa: PLC0415  jobs bring pydantic, and a DAG file only names the operator
 
-    return registry.open_backend(kind, home=_path(home))
+    return registry.open_site(site)
 
 
 def spawn_supervisor(claim: Claim) -> None:
-    """Leave a supervisor of its own behind, which outlives this process and sees the job to its end or its deletion."""
-    from rallypoint.backends.local import detach  # noqa: PLC0415  as above
-    from rallypoint.backends.registry import default_home  # noqa: PLC0415
+    """Leave a supervisor of its own behind, which outlives this process and sees the job to its end or its deletion.
 
-    detach.spawn_supervisor(name=claim.name, home=_path(claim.home) or default_home())
+    It is a process of this machine, or a pod beside the job where the claim names an image for it. Blocks, in a thread without
+    an event loop.
+    """
+    from rallypoint.backends import registry  # noqa: PLC0415  as above
 
-
-def _path(home: str) -> Path | None:
-    return Path(home).expanduser() if home else None
+    if claim.supervisor_image:
+        pods = registry.supervisor_pods(claim.site, image=claim.supervisor_image)
+        asyncio.run(pods.leave(claim.name))
+    else:
+        registry.spawn_supervisor(claim.name, claim.site)

@@ -19,7 +19,12 @@ def get_provider_info() -> dict[str, Any]:
         "description": "Elastic PyTorch training as a first-class citizen of Airflow.",
         "versions": [__version__],
         "integrations": [{"integration-name": _NAME, "tags": ["software"]}],
-        "operators": [{"integration-name": _NAME, "python-modules": ["rallypoint.operators.training"]}],
+        "operators": [
+            {
+                "integration-name": _NAME,
+                "python-modules": ["rallypoint.operators.appwrapper", "rallypoint.operators.training"],
+            }
+        ],
         "sensors": [{"integration-name": _NAME, "python-modules": ["rallypoint.sensors.job"]}],
         "triggers": [
             {"integration-name": _NAME, "python-modules": ["rallypoint.provider.trigger", "rallypoint.provider.watching"]}

@@ -4,40 +4,44 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeAlias
 
-from rallypoint.backends.contract import JobNotFoundError
+from rallypoint.backends.contract import Blueprint, JobNotFoundError
 from rallypoint.backends.requests import Adoption, collect, delete, submit_or_adopt
 from rallypoint.job import ElasticJob
 from rallypoint.provider.claim import End, Ending
 from rallypoint.provider.conduct import Post, cancel, conclude, conduct
+from rallypoint.provider.manifest import Manifest
 from rallypoint.provider.result import summarize
 from rallypoint.provider.task_state import may_cancel
 from rallypoint.provider.termination import Bell
 
-__all__ = ["Ask", "settle", "submit", "submit_and_leave", "submit_and_wait"]
+__all__ = ["Ask", "Work", "settle", "submit", "submit_and_leave", "submit_and_wait"]
+
+#: What is submitted.
+Work: TypeAlias = ElasticJob | Manifest
 
 #: Asks Airflow for the task's state.
 Ask = Callable[[], Awaitable["str | None"]]
 
 
-async def submit(post: Post, job: ElasticJob) -> Ending | None:
+async def submit(post: Post, work: Work) -> Ending | None:
     """Submit the job or adopt that of an earlier try; return how it ended if it is over already, None while it is not."""
-    record = (await _submit(post, job)).stored.record
+    record = (await _submit(post, work)).stored.record
     return await conclude(post.backend, record) if record.released else None
 
 
-async def submit_and_leave(post: Post, job: ElasticJob) -> dict[str, Any]:
+async def submit_and_leave(post: Post, work: Work) -> dict[str, Any]:
     """Submit or adopt the job, leave it to a supervisor of its own, and return its summary at this moment."""
-    record = (await _submit(post, job)).stored.record
+    record = (await _submit(post, work)).stored.record
     if not record.released:
         await post.hand_over()
-    return summarize(record, await post.backend.status(job.name))
+    return summarize(record, await post.backend.status(work.name))
 
 
-async def submit_and_wait(post: Post, job: ElasticJob, *, bell: Bell, ask: Ask) -> Ending:
+async def submit_and_wait(post: Post, work: Work, *, bell: Bell, ask: Ask) -> Ending:
     """Submit or adopt the job and supervise it to its end; when the bell rings, cancel it if the task was ended."""
-    ending = await submit(post, job)
+    ending = await submit(post, work)
     if ending is not None:
         return ending
     with bell.listening() as rung:
@@ -65,11 +69,19 @@ async def settle(post: Post, ending: Ending, *, on_finish_action: str) -> None:
         post.log.info("Job %s is gone already", ending.name)
 
 
-async def _submit(post: Post, job: ElasticJob) -> Adoption:
-    blueprint = post.backend.plan(job, orphan_policy=post.orphan_policy)
-    adoption = await submit_or_adopt(post.backend, blueprint, owner=post.claim.owner)
-    post.log.info("Job %s (%s): %s", job.name, adoption.stored.record.uid, adoption.how.value)
+async def _submit(post: Post, work: Work) -> Adoption:
+    adoption = await submit_or_adopt(post.backend, _draw(post, work), owner=post.claim.owner)
+    post.log.info("Job %s (%s): %s", work.name, adoption.stored.record.uid, adoption.how.value)
     return adoption
+
+
+def _draw(post: Post, work: Work) -> Blueprint:
+    if isinstance(work, ElasticJob):
+        return post.backend.plan(work, orphan_policy=post.orphan_policy)
+    # Only a cluster takes manifests; its backend is what the operator has opened for one.
+    backend: Any = post.backend
+    drawn: Blueprint = backend.plan_manifest(work.manifest, kind=work.kind, orphan_policy=post.orphan_policy)
+    return drawn
 
 
 async def _heed(post: Post, rung: asyncio.Event, ask: Ask) -> None:

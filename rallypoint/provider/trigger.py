@@ -46,7 +46,7 @@ class ElasticTrainingTrigger(BaseTrigger):
 
     def open_backend(self) -> Backend:
         """Return the backend that holds the job."""
-        return doors.open_backend(self.claim.backend, self.claim.home)
+        return doors.open_backend(self.claim.site)
 
     def spawn_supervisor(self, claim: Claim) -> None:
         """Leave a supervisor behind that sees to the job without the triggerer."""

@@ -10,8 +10,10 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from rallypoint.backends.contract import Backend
+from rallypoint.backends.site import Site
 from rallypoint.provider.conditions import Condition, Finding, Found, judge
 from rallypoint.provider.doors import open_backend
+from rallypoint.provider.place import site_words
 
 __all__ = ["JobConditionTrigger", "look"]
 
@@ -27,17 +29,28 @@ async def look(backend: Backend, name: str, condition: Condition) -> Finding:
 class JobConditionTrigger(BaseTrigger):
     """Waits until a job is where a sensor expects it, or cannot come there any more; `poll_interval` in seconds."""
 
-    def __init__(self, *, backend: str, home: str, name: str, condition: dict[str, Any], poll_interval: float) -> None:
+    def __init__(
+        self,
+        *,
+        backend: str,
+        home: str,
+        name: str,
+        condition: dict[str, Any],
+        poll_interval: float,
+        namespace: str = "",
+        kubeconfig: str = "",
+        context: str = "",
+    ) -> None:
         super().__init__()
-        self.backend, self.home, self.name = backend, home, name
+        self.site = Site(kind=backend, home=home, namespace=namespace, kubeconfig=kubeconfig, context=context)
+        self.name = name
         self.condition = Condition(**condition)
         self.poll_interval = poll_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return this class's path and its arguments: identifiers only."""
         return f"{type(self).__module__}.{type(self).__qualname__}", {
-            "backend": self.backend,
-            "home": self.home,
+            **site_words(self.site),
             "name": self.name,
             "condition": dataclasses.asdict(self.condition),
             "poll_interval": self.poll_interval,
@@ -45,7 +58,7 @@ class JobConditionTrigger(BaseTrigger):
 
     def open_backend(self) -> Backend:
         """Return the backend that holds the job."""
-        return open_backend(self.backend, self.home)
+        return open_backend(self.site)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event whose payload is a `Finding`."""

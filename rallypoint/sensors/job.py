@@ -13,6 +13,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from rallypoint.provider.conditions import Condition, Finding, Found
 from rallypoint.provider.doors import open_backend
 from rallypoint.provider.errors import ConditionImpossible, at_least_one
+from rallypoint.provider.place import PLACE_FIELDS, check_place, site_of, site_words
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -25,7 +26,7 @@ __all__ = ["JobPhaseSensor", "RendezvousSensor"]
 class _JobSensor(BaseSensorOperator):
     """Waits for a condition of one job, by poking or in the triggerer. A job that does not exist yet is waited for."""
 
-    template_fields: Sequence[str] = ("job_name", "home")
+    template_fields: Sequence[str] = ("job_name", *PLACE_FIELDS)
     ui_color = "#eef3e6"
 
     def __init__(
@@ -35,20 +36,27 @@ class _JobSensor(BaseSensorOperator):
         condition: Condition,
         backend: str = "local",
         home: str | None = None,
+        namespace: str | None = None,
+        kubeconfig: str | None = None,
+        cluster_context: str | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         poke_interval: float = 5.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(poke_interval=poke_interval, **kwargs)
+        check_place(backend, home=home, namespace=namespace, kubeconfig=kubeconfig, cluster_context=cluster_context)
         self.job_name = job_name
         self.backend = backend
         self.home = home
+        self.namespace = namespace
+        self.kubeconfig = kubeconfig
+        self.cluster_context = cluster_context
         self.deferrable = deferrable
         self._condition = condition
 
     def open_backend(self) -> Backend:
         """Return the backend that holds the job."""
-        return open_backend(self.backend, self.home or "")
+        return open_backend(site_of(self))
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once; raises `ConditionImpossible` when waiting has become useless."""
@@ -66,8 +74,7 @@ class _JobSensor(BaseSensorOperator):
         from rallypoint.provider.watching import JobConditionTrigger  # noqa: PLC0415  brings backends, and they pydantic
 
         trigger = JobConditionTrigger(
-            backend=self.backend,
-            home=self.home or "",
+            **site_words(site_of(self)),
             name=self.job_name,
             condition=dataclasses.asdict(self._condition),
             poll_interval=float(self.poke_interval),
@@ -103,8 +110,9 @@ class JobPhaseSensor(_JobSensor):
 
     :param job_name: the job's name, for example `{{ ti.xcom_pull(task_ids="train", key="job_name") }}`. (templated)
     :param phase: `Resuming`, `Running`, `Resetting`, `Succeeded`, `Failed`, or `Ended` for either end.
-    :param backend: where the job is: `local`.
-    :param home: folder of the local backend's state; by default $RALLYPOINT_HOME or `~/.rallypoint`. (templated)
+    :param backend: where the job is: `local` or `kubernetes`.
+    :param home: local: folder of the backend's state; by default $RALLYPOINT_HOME or `~/.rallypoint`. (templated)
+    :param namespace, kubeconfig, cluster_context: kubernetes: as those of the operators. (templated)
     :param deferrable: wait in the triggerer.
     :param poke_interval: seconds between two looks.
     """
@@ -119,8 +127,9 @@ class RendezvousSensor(_JobSensor):
 
     :param job_name: the job's name. (templated)
     :param min_nodes: nodes of the round, at least 1.
-    :param backend: where the job is: `local`.
-    :param home: folder of the local backend's state; by default $RALLYPOINT_HOME or `~/.rallypoint`. (templated)
+    :param backend: where the job is: `local` or `kubernetes`.
+    :param home: local: folder of the backend's state; by default $RALLYPOINT_HOME or `~/.rallypoint`. (templated)
+    :param namespace, kubeconfig, cluster_context: kubernetes: as those of the operators. (templated)
     :param deferrable: wait in the triggerer.
     :param poke_interval: seconds between two looks.
     """

@@ -86,7 +86,8 @@ def test_the_intent_is_noted_before_anything_is_submitted():
     operator(fake).execute(context(ti, task_state_store=store))
 
     name = ti.pushed["job_name"]
-    assert store["rallypoint_job"] == {"name": name, "backend": "local", "home": "", "owner": "try-1"}
+    where = {"backend": "local", "home": "", "namespace": "", "kubeconfig": "", "context": ""}
+    assert store["rallypoint_job"] == {"name": name, **where, "owner": "try-1"}
 
 
 def test_a_broken_state_store_costs_nothing():
@@ -186,6 +187,10 @@ def test_a_deferrable_task_submits_and_defers_with_names_only():
     assert arguments == {
         "backend": "local",
         "home": "",
+        "namespace": "",
+        "context": "",
+        "kubeconfig": "",
+        "supervisor_image": "",
         "name": ti.pushed["job_name"],
         "owner": "try-1",
         "poll_interval": 0.01,

@@ -109,7 +109,8 @@ def test_a_deferrable_sensor_defers_with_names_only(sensor, condition):
 
     path, arguments = caught.value.trigger.serialize()
     assert path == "rallypoint.provider.watching.JobConditionTrigger"
-    assert arguments == {"backend": "local", "home": "", "name": "digits", "condition": condition, "poll_interval": 5.0}
+    where = {"backend": "local", "home": "", "namespace": "", "kubeconfig": "", "context": ""}
+    assert arguments == {**where, "name": "digits", "condition": condition, "poll_interval": 5.0}
     assert JobConditionTrigger(**arguments).serialize() == (path, arguments)
     assert caught.value.timeout == datetime.timedelta(seconds=60)
 

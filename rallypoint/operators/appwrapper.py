@@ -1,0 +1,77 @@
+"""`AppWrapperOperator`: a task that owns an AppWrapper, or a PyTorchJob, on a cluster that has their controllers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rallypoint.backends.site import KUBERNETES
+from rallypoint.operators.arguments import folder_of, key_of, notes_of
+from rallypoint.operators.owner import JobOwner
+from rallypoint.provider.errors import OptionError, one_of
+from rallypoint.wire.plan import Kind
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from rallypoint.provider.manifest import Manifest
+
+__all__ = ["AppWrapperOperator"]
+
+#: What may become of a manifest.
+_KINDS = (Kind.APPWRAPPER.value, Kind.PYTORCHJOB.value)
+
+
+class AppWrapperOperator(JobOwner):
+    """Run an AppWrapper to its end, and fail with its story if it fails. Its own controller retries; the task watches.
+
+    Takes the arguments of `JobOwner`, which say where and how it is waited for, and these. What runs is given by one of
+    `settings` and `manifest`.
+
+    :param settings: a settings.yaml of the pytorchjob-generator: a mapping, the path of a YAML or JSON file (relative to the
+        DAG's folder), or the text of one. Templates inside of the file are filled in, too. (templated)
+    :param manifest: an AppWrapper or a PyTorchJob as it would be applied, given in the same ways. (templated)
+    :param name: the job's name. By default, of settings, one that begins with their `jobName`, is the same for every try of
+        this task instance and different for every other; of a manifest, its own. (templated)
+    :param kind: `appwrapper` puts a PyTorchJob into an AppWrapper; `pytorchjob` does without the wrapper of one, and
+        Rallypoint then retries; by default it is run as it is.
+    """
+
+    template_fields: Sequence[str] = ("settings", "manifest", "name", *JobOwner.template_fields)
+    template_fields_renderers: ClassVar[dict[str, str]] = {"settings": "yaml", "manifest": "yaml"}
+    ui_color = "#f3e8f9"
+
+    def __init__(
+        self,
+        *,
+        settings: Mapping[str, Any] | str | None = None,
+        manifest: Mapping[str, Any] | str | None = None,
+        name: str | None = None,
+        kind: str | None = None,
+        backend: str = KUBERNETES,
+        **kwargs: Any,
+    ) -> None:
+        one_of("backend", backend, (KUBERNETES,))
+        super().__init__(backend=backend, **kwargs)
+        if (settings is None) is (manifest is None):
+            raise OptionError("settings", settings, "settings or a manifest, one of the two")
+        if kind is not None:
+            one_of("kind", kind, _KINDS)
+        self.settings = settings
+        self.manifest = manifest
+        self.name = name
+        self.kind = kind
+
+    def build_work(self, context: Context) -> Manifest:
+        """Return the manifest that the arguments describe; raises `JobError`."""
+        from rallypoint.provider import document as documents  # noqa: PLC0415  brings pydantic, which a DAG file need not pay
+        from rallypoint.provider.manifest import Manifest, annotated, from_settings, named  # noqa: PLC0415
+
+        field = "manifest" if self.settings is None else "settings"
+        document, _ = documents.read_source(
+            getattr(self, field), folder=folder_of(self), render=lambda text: self.render_template(text, context), field=field
+        )
+        ti, name = context["ti"], self.name or ""
+        made = named(document, name=name) if self.settings is None else from_settings(document, key_of(ti), name=name)
+        made = annotated(made, notes_of(ti))
+        return Manifest(name=made["metadata"]["name"], manifest=made, kind=None if self.kind is None else Kind(self.kind))

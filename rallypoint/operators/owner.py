@@ -1,0 +1,324 @@
+"""`JobOwner`: a task that owns one training job, whatever says what the job is.
+
+What happens when
+=================
+
+`execute` computes the job's name from the task instance's key, so that every try means the same job, and submits or adopts:
+a job of an earlier try goes on, one that is finished is taken as it is, and one whose result was taken before (the task was
+cleared, or failed and is tried again) starts its next attempt. Then the job is supervised here, or in the triggerer.
+
+SIGTERM reaches `on_kill` inside of the running event loop. A signal's handler may not wait there, so it only rings a bell, and
+a coroutine then asks Airflow for the task's state. Only a task that was ended (failed, success, skipped, removed) takes its job
+with it. In every other state (`running` while a worker is redeployed, `restarting` or `queued` after a clear) the job goes on
+and the next try adopts it. It goes on as well when Airflow does not answer: a lost answer must not cost a day of training.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from airflow.sdk import BaseOperator, conf
+from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferralError, TaskDeferralTimeout
+
+from rallypoint.backends.site import KUBERNETES, LOCAL
+from rallypoint.provider import doors
+from rallypoint.provider.claim import Claim, End, Ending
+from rallypoint.provider.errors import (
+    InvalidJob,
+    OptionError,
+    SupervisionFailed,
+    TrainingDeleted,
+    TrainingFailed,
+    TrainingTimedOut,
+    one_of,
+    positive,
+)
+from rallypoint.provider.place import PLACE_FIELDS, check_place, site_of, site_words
+from rallypoint.provider.result import xcoms
+from rallypoint.provider.task_state import task_state
+from rallypoint.provider.termination import Bell
+from rallypoint.wire.errors import RallypointError
+from rallypoint.wire.plan import OrphanPolicy
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from rallypoint.backends.contract import Backend
+    from rallypoint.provider.conduct import Post
+    from rallypoint.provider.submission import Work
+
+__all__ = ["JobOwner"]
+
+T = TypeVar("T")
+
+_FAILURES = {
+    End.FAILED: TrainingFailed,
+    End.DELETED: TrainingDeleted,
+    End.TIMEOUT: TrainingTimedOut,
+    End.ERROR: SupervisionFailed,
+}
+
+#: Seconds between two looks where nobody says otherwise: the watches of a cluster tell of every change by themselves.
+_POLLS = {LOCAL: 2.0, KUBERNETES: 15.0}
+
+#: The trigger reports the end of the task's time itself; Airflow's own sweep only catches a triggerer that is gone.
+_SWEEP_PAD = 60.0
+
+
+class JobOwner(BaseOperator):
+    """Run a training job to its end, and fail with its story if it fails. `build_work` says which job.
+
+    :param backend: where the job runs: `local` or `kubernetes`.
+    :param home: local: folder of the backend's state; by default $RALLYPOINT_HOME or `~/.rallypoint`. (templated)
+    :param namespace: kubernetes: where the job's objects are; by default the one of the kubeconfig's context, or of the pod
+        that the task runs in. (templated)
+    :param kubeconfig: kubernetes: path of one; by default $KUBECONFIG or `~/.kube/config`, or else the cluster of the pod that
+        the task runs in. (templated)
+    :param cluster_context: kubernetes: which context of the kubeconfig. (templated)
+    :param supervisor_image: kubernetes: when the task has to leave its job to somebody, a pod with this image takes it on; by
+        default a process of the worker's machine does, which ends with the pod of a worker that is one. (templated)
+    :param deferrable: wait in the triggerer and leave the worker free.
+    :param poll_interval: seconds between two looks at the job, at the most; by default 2, and 15 where the backend tells of
+        every change by itself, as `kubernetes` does.
+    :param orphan_policy: what the job does that nobody has supervised for its lease (`fault_tolerance.lease`, 1 h), when it
+        does not say so itself: `stop` (it saves and ends) or `continue`.
+    :param wait_for_completion: False ends the task once the job is submitted; a supervisor of its own then sees to the job.
+    :param get_logs: write the output of every rank to the task's log, each line with its rank.
+    :param on_finish_action: what becomes of a finished job's record and logs: `keep_job`, `delete_job` or
+        `delete_succeeded_job`.
+    :param on_kill_action: what becomes of the job when the task is ended or its `execution_timeout` is over: `delete_job` or
+        `keep_job`.
+
+    Returns the summary of `rallypoint.provider.result.summarize`, and pushes `job_name` and the keys of
+    `rallypoint.provider.result.XCOM_KEYS`.
+    """
+
+    template_fields: Sequence[str] = (*PLACE_FIELDS, "supervisor_image")
+    # Empty on purpose: Airflow would load every string of every field that ends so, `args=["--config", "x.yaml"]` among them.
+    template_ext: Sequence[str] = ()
+
+    def __init__(  # noqa: PLR0913  where a job is and what becomes of it, in words that users know
+        self,
+        *,
+        backend: str = "local",
+        home: str | None = None,
+        namespace: str | None = None,
+        kubeconfig: str | None = None,
+        cluster_context: str | None = None,
+        supervisor_image: str | None = None,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poll_interval: float | None = None,
+        orphan_policy: str = "stop",
+        wait_for_completion: bool = True,
+        get_logs: bool = True,
+        on_finish_action: str = "keep_job",
+        on_kill_action: str = "delete_job",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        one_of("on_finish_action", on_finish_action, ("keep_job", "delete_job", "delete_succeeded_job"))
+        one_of("on_kill_action", on_kill_action, ("delete_job", "keep_job"))
+        one_of("orphan_policy", orphan_policy, ("stop", "continue"))
+        check_place(backend, home=home, namespace=namespace, kubeconfig=kubeconfig, cluster_context=cluster_context)
+        if supervisor_image is not None and backend != KUBERNETES:
+            raise OptionError("supervisor_image", supervisor_image, f"none with backend {backend!r}")
+        if poll_interval is not None:
+            positive("poll_interval", poll_interval)
+        self.backend = backend
+        self.home = home
+        self.namespace = namespace
+        self.kubeconfig = kubeconfig
+        self.cluster_context = cluster_context
+        self.supervisor_image = supervisor_image
+        self.deferrable = deferrable
+        self.poll_interval = poll_interval
+        self.orphan_policy = orphan_policy
+        self.wait_for_completion = wait_for_completion
+        self.get_logs = get_logs
+        self.on_finish_action = on_finish_action
+        self.on_kill_action = on_kill_action
+        self._bell = Bell()
+
+    def open_backend(self) -> Backend:
+        """Return the backend that the job runs on."""
+        return doors.open_backend(site_of(self))
+
+    def spawn_supervisor(self, claim: Claim) -> None:
+        """Leave a supervisor behind that sees to the job without this task."""
+        doors.spawn_supervisor(claim)
+
+    async def ask_state(self, context: Context) -> str | None:
+        """Return the present state of this task, as Airflow has it."""
+        return await task_state(context["ti"])
+
+    def execute(self, context: Context) -> Any:
+        """Submit or adopt the job, and wait for its end here or, when deferrable, in the triggerer."""
+        # The provider's rooms behind the operator bring pydantic and the backends, which a DAG file need not pay for.
+        from rallypoint.provider import submission  # noqa: PLC0415
+
+        work = self._valid_work(context)
+        claim = self._claim(context, work.name)
+        self._note(context, claim)
+        if not self.wait_for_completion:
+            return self._at(claim, lambda post: submission.submit_and_leave(post, work))
+        if not self.deferrable:
+            return self._finish(context, claim, self._wait_here(context, claim, work))
+        ending = self._at(claim, lambda post: submission.submit(post, work))
+        if ending is None:
+            self._defer(claim)
+        return self._finish(context, claim, ending)
+
+    def execute_complete(self, context: Context, event: Any = None) -> Any:
+        """Finish the task with what the trigger found; everything is in `event`."""
+        ending = Ending.from_event(event)
+        return self._finish(context, self._claim(context, ending.name), ending)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Resume as Airflow does; a trigger that ended without a word gives its job up here, since it cannot do so any more."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except TaskDeferralTimeout as error:
+            claim = self._claim(context, self._valid_work(context).name)
+            text = f"job {claim.name}: execution_timeout is over, and no triggerer was there to say so; {self._time_out(claim)}"
+            raise TrainingTimedOut(text) from error
+        except TaskDeferralError as error:
+            claim = self._claim(context, self._valid_work(context).name)
+            self._give_up(context, claim)
+            raise SupervisionFailed(f"the trigger of job {claim.name} broke: {error}") from error
+
+    def on_kill(self) -> None:
+        """Called by the signal's handler, and after a time-out; see the top of this file."""
+        self._bell.ring()
+
+    def build_work(self, context: Context) -> Work:
+        """Return what is submitted, its templates filled in; raises `JobError`, or a `SubmitError` where it is none."""
+        raise NotImplementedError
+
+    def _valid_work(self, context: Context) -> Work:
+        from rallypoint.backends.contract import SubmitError  # noqa: PLC0415  as in `execute`
+        from rallypoint.job import JobError  # noqa: PLC0415
+
+        try:
+            return self.build_work(context)
+        except (JobError, SubmitError) as error:
+            raise InvalidJob(str(error)) from error
+
+    def _claim(self, context: Context, name: str) -> Claim:
+        return Claim(
+            **site_words(site_of(self)),
+            supervisor_image=self.supervisor_image or "",
+            name=name,
+            owner=str(context["ti"].id),
+            poll_interval=float(self.poll_interval or _POLLS[self.backend]),
+            get_logs=self.get_logs,
+            deadline=self._deadline(context),
+            on_kill_action=self.on_kill_action,
+        )
+
+    def _deadline(self, context: Context) -> float | None:
+        # Airflow enforces no execution_timeout while a task is deferred, so it travels as a point in time.
+        if self.execution_timeout is None:
+            return None
+        return context["ti"].start_date.timestamp() + self.execution_timeout.total_seconds()
+
+    def _note(self, context: Context, claim: Claim) -> None:
+        """Write the intent down before anything is submitted. A hint for people: the job's record is the truth."""
+        if self.do_xcom_push:
+            context["ti"].xcom_push(key="job_name", value=claim.name)
+        store: Any = context.get("task_state_store")
+        if store is None:
+            return
+        try:
+            handle = {"name": claim.name, **site_words(claim.site), "owner": claim.owner}
+            store.set("rallypoint_job", handle)
+        except Exception as error:  # noqa: BLE001  whatever a store of states may raise
+            self.log.warning("The job's name could not be noted in the task's state store: %s", error)
+
+    def _wait_here(self, context: Context, claim: Claim, work: Work) -> Ending:
+        from rallypoint.provider import submission  # noqa: PLC0415  as in `execute`
+
+        ask = functools.partial(self.ask_state, context)
+        try:
+            return self._at(claim, lambda post: submission.submit_and_wait(post, work, bell=self._bell, ask=ask))
+        except AirflowTaskTimeout:
+            # The claim's own deadline comes first; this is for an event loop that was too busy to notice.
+            self.log.warning("Job %s did not end within execution_timeout; %s", claim.name, self._time_out(claim))
+            raise
+
+    def _defer(self, claim: Claim) -> NoReturn:
+        from rallypoint.provider.trigger import ElasticTrainingTrigger  # noqa: PLC0415  as in `execute`
+
+        timeout = None
+        if claim.deadline is not None:
+            pad = max(_SWEEP_PAD, 2 * claim.poll_interval)
+            timeout = timedelta(seconds=max(0.0, claim.deadline - time.time()) + pad)
+        self.defer(trigger=ElasticTrainingTrigger.of(claim), method_name="execute_complete", timeout=timeout)
+
+    def _finish(self, context: Context, claim: Claim, ending: Ending) -> dict[str, Any]:
+        from rallypoint.provider import submission  # noqa: PLC0415  as in `execute`
+
+        if self.do_xcom_push:
+            for key, value in xcoms(ending.summary).items():
+                context["ti"].xcom_push(key=key, value=value)
+        if ending.end in (End.SUCCEEDED, End.FAILED):
+            self._at(claim, lambda post: submission.settle(post, ending, on_finish_action=self.on_finish_action))
+        if ending.end is End.ERROR:
+            self._give_up(context, claim, healthy=ending.local_failure)
+        if ending.end is not End.SUCCEEDED:
+            raise _FAILURES[ending.end](ending.text)
+        self.log.info("%s", ending.text)
+        return ending.summary
+
+    def _give_up(self, context: Context, claim: Claim, *, healthy: bool = False) -> None:
+        """Nobody watches the job any more: leave it to the next try.
+
+        When there is none, leave a job that may be `healthy` to a supervisor of its own, and cancel any other.
+        """
+        ti = context["ti"]
+        if ti.try_number <= (ti.max_tries or 0):
+            self.log.warning("Job %s may go on; the next try adopts it", claim.name)
+            return
+        try:
+            if healthy:
+                self.spawn_supervisor(claim)
+                self.log.warning("Job %s goes on with a supervisor of its own; `rallypoint status` shows it", claim.name)
+            else:
+                self._cancel(claim)
+        except (OSError, RallypointError):
+            # How the task fails is the caller's to say, and this must not take its place.
+            self.log.exception("Job %s may go on with nobody to watch it; `rallypoint delete` ends it", claim.name)
+
+    def _cancel(self, claim: Claim) -> None:
+        from rallypoint.provider.conduct import cancel  # noqa: PLC0415  as in `execute`
+
+        if self._at(claim, cancel):
+            self.log.warning("Job %s is being deleted", claim.name)
+
+    def _time_out(self, claim: Claim) -> str:
+        from rallypoint.provider.conduct import time_out  # noqa: PLC0415  as in `execute`
+
+        return self._at(claim, time_out)
+
+    def _at(self, claim: Claim, do: Callable[[Post], Awaitable[T]]) -> T:
+        return asyncio.run(self._work(claim, do))
+
+    async def _work(self, claim: Claim, do: Callable[[Post], Awaitable[T]]) -> T:
+        from rallypoint.provider.conduct import Post  # noqa: PLC0415  as in `execute`
+
+        backend = self.open_backend()
+        try:
+            post = Post(
+                claim=claim,
+                backend=backend,
+                spawn=self.spawn_supervisor,
+                log=self.log,
+                orphan_policy=OrphanPolicy(self.orphan_policy),
+            )
+            return await do(post)
+        finally:
+            await backend.close()

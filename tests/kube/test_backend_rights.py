@@ -18,7 +18,10 @@ from tests.emulator.running import running
 from tests.kube.stage import KubernetesStage
 from tests.waiting import eventually_async
 
-pytestmark = pytest.mark.live
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.may_block("kubeconfigs are read in a thread, which has a loop of its own for that"),
+]
 
 #: Granted for what a short life on an idle cluster does not bring about, each with its occasion.
 _RARELY = {
@@ -57,9 +60,9 @@ async def live_through(stage, backend):
         stored = await backend.save(record, version=(await backend.load("digits")).version)
         with pytest.raises(ConflictError):
             await backend.save(record, version=nobody_wrote)
-        for action in (CreateCoordinator(attempt=1, term=1), CreateNode(attempt=1, node=0, incarnation=1)):
-            await backend.act(record, stored.plan, action)
-            await backend.act(record, stored.plan, action)
+        for creation in (CreateCoordinator(attempt=1, term=1), CreateNode(attempt=1, node=0, incarnation=1)):
+            await backend.act(record, stored.plan, creation)
+            await backend.act(record, stored.plan, creation)
 
         async def runs():
             seen = await backend.observe(record)
@@ -76,8 +79,8 @@ async def live_through(stage, backend):
         assert [line async for line in backend.logs("digits")] == []
         assert await backend.status("digits") is None
         ending = dataclasses.replace(record, phase=Phase.TERMINATING)
-        for action in (RemoveNode(attempt=1, node=0, incarnation=1), RemoveCoordinator(attempt=1, term=1)):
-            await backend.act(ending, stored.plan, action)
+        for removal in (RemoveNode(attempt=1, node=0, incarnation=1), RemoveCoordinator(attempt=1, term=1)):
+            await backend.act(ending, stored.plan, removal)
 
         async def gone():
             return not (await backend.confirm(ending)).present
@@ -114,4 +117,4 @@ async def test_who_may_nothing_is_told_so_before_anything_is_created(guarded, tm
         assert isinstance(refused.value, SubmitError)
     finally:
         await backend.close()
-    assert guarded.ask("GET", guarded.path("configmaps"))["items"] == []
+    assert guarded.ask("GET", guarded.path("configmaps") + "?labelSelector=rallypoint.dev%2Fjob")["items"] == []

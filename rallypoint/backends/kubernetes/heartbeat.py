@@ -25,6 +25,9 @@ __all__ = ["BEAT", "SILENT", "Heart", "Leases", "lease_of", "read_pulse"]
 
 log = logging.getLogger(__name__)
 
+#: Beats that are missed in a row before it is worth a word.
+_TROUBLE = 2
+
 #: Seconds between two beats, and without one until the process counts as gone.
 BEAT, SILENT = 10.0, 40.0
 
@@ -111,16 +114,16 @@ class Heart:
                 raise
 
     async def _run(self) -> None:
-        troubled = False
+        missed = 0
         while True:
             await asyncio.sleep(self._beat)
             try:
                 await self._renew()
-                troubled = False
+                missed = 0
             except BackendError as error:
-                if not troubled:
+                missed += 1
+                if missed == _TROUBLE:
                     log.warning("the heartbeat cannot be written (%s); it is tried again every %g s", error, self._beat)
-                troubled = True
 
     async def _renew(self) -> None:
         change = {"spec": {"renewTime": _now(), "holderIdentity": self.id}}

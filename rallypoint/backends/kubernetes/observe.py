@@ -70,13 +70,13 @@ class Observer:
         pods = await self._pods(record, now=now)
         gone = self._cluster.cache.gone_of(record.uid)
         plan = await self._plan(record)
-        await self._look_closer(record, pods, plan)
         every = (*((pod, False) for pod in pods), *((pod, True) for pod in gone))
+        ended = frozenset(pod.uid for pod, is_gone in every if self._seen(record, pod, gone=is_gone, plan=plan).ended)
+        # Both come after the pods, and neither waits for the other: what is decided on an end should come soon.
+        status, _ = await asyncio.gather(self._status(record, now=now, ended=ended), self._look_closer(record, pods, plan))
         seen = [(pod, self._seen(record, pod, gone=is_gone, plan=plan)) for pod, is_gone in every]
         nodes = tuple(s for pod, s in seen if pod.labels.part is Part.NODE)
         coordinators = tuple(s for pod, s in seen if pod.labels.part is Part.COORDINATOR)
-        ended = frozenset(pod.uid for pod, s in seen if s.ended)
-        status = await self._status(record, now=now, ended=ended)
         self._forget(record, pods, gone)
         order = sorted(nodes, key=lambda n: (n.attempt, n.node, n.incarnation))
         terms = sorted(coordinators, key=lambda c: c.incarnation)

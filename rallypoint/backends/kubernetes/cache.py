@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -140,8 +139,12 @@ class KubernetesChanges(Changes):
 
     async def wait(self, timeout: float) -> None:
         """Return at the next news, or those since the last call, or after `timeout` seconds."""
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._news.wait(), timeout)
+        # Not `wait_for`: before Python 3.12 it forgets a cancellation that comes together with the news.
+        news = asyncio.ensure_future(self._news.wait())
+        try:
+            await asyncio.wait([news], timeout=timeout)
+        finally:
+            news.cancel()
         self._news.clear()
 
 

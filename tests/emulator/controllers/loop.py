@@ -80,10 +80,12 @@ class Agenda:
                 del self._due[key]
                 return key
             self._more.clear()
+            # Not `wait_for`: before Python 3.12 it forgets a cancellation that comes together with what it waits for.
+            more = asyncio.ensure_future(self._more.wait())
             try:
-                await asyncio.wait_for(self._more.wait(), left)
-            except asyncio.TimeoutError:
-                continue
+                await asyncio.wait([more], timeout=left)
+            finally:
+                more.cancel()
 
 
 class Controller(abc.ABC):

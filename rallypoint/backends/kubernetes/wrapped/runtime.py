@@ -58,7 +58,10 @@ class Wrapped:
         nodes = seen.nodes(record, pods, hosts, tails)
         if plan.kind is Kind.APPWRAPPER:
             return Observation(nodes=nodes, told=None if wrapper is None else wrapper.told)
-        if wrapper is None:
+        # What has succeeded stays for its logs and holds nothing, as the ended pods of other kinds.
+        over = record.phase is Phase.SUCCEEDED and not record.deletion
+        rests = over and not any(node.present for node in nodes)
+        if wrapper is None or rests:
             return Observation(nodes=nodes, components=Components(deployed=0))
         if wrapper.suspended and not nodes:
             nodes = seen.waiting(record, plan.max_nodes)

@@ -96,11 +96,13 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
 
 
 async def _is_set_within(event: asyncio.Event, timeout: float) -> bool:
+    # Not `wait_for`: before Python 3.12 it forgets a cancellation that comes together with the event.
+    waiting = asyncio.ensure_future(event.wait())
     try:
-        await asyncio.wait_for(event.wait(), timeout)
-    except asyncio.TimeoutError:
-        return False
-    return True
+        await asyncio.wait([waiting], timeout=timeout)
+    finally:
+        waiting.cancel()
+    return event.is_set()
 
 
 def _readable(pidfd: int) -> bool:

@@ -17,15 +17,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
+#: Tests that start real processes, one after the other.
+LIVE = ("tests/live", "tests/cluster")
+
 #: Name, group, and command (a program beside the interpreter that runs this file).
 PARTS = (
     ("ruff check", "lint", ("ruff", "check", ".")),
     ("ruff format", "lint", ("ruff", "format", "--check", ".")),
     ("mypy", "lint", ("mypy",)),
     ("import-linter", "lint", ("lint-imports",)),
-    ("unit tests", "unit", ("pytest", "-q", "-n", "2", "--ignore=tests/live", "--ignore=tests/packaging")),
+    ("unit tests", "unit", ("pytest", "-q", "-n", "2", *(f"--ignore={path}" for path in (*LIVE, "tests/packaging")))),
     ("wheel tests", "wheel", ("pytest", "-q", "tests/packaging")),
-    ("live tests", "live", ("pytest", "-q", "tests/live")),
+    ("live tests", "live", ("pytest", "-q", *LIVE)),
 )
 
 _CLOSING = re.compile(r"\d+ \w+.* in [\d.]+s\b|no tests ran in ")

@@ -1,0 +1,79 @@
+"""The sites of the suite: this machine, the emulated cluster, and with `-m cluster` a real one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.sites import ClusterSite, LocalSite, Pods, Site
+from tests.emulator.options import NodeOptions, Options
+from tests.emulator.running import Running, running
+
+HERE = Path(__file__).parent
+
+#: Read here: the environment of a test has none of our variables.
+KUBECONFIG = os.environ.get("KUBECONFIG", "")
+TOLD = {name: os.environ.get(f"RALLYPOINT_TEST_{name}", "") for name in ("IMAGE", "PULL_POLICY", "HOST_PATH", "PYTHON")}
+
+NO_KUBECONFIG = "no cluster: KUBECONFIG names none; set it, and RALLYPOINT_TEST_IMAGE to an image with Rallypoint's agent"
+NO_IMAGE = "RALLYPOINT_TEST_IMAGE: '' is not allowed; an image with Rallypoint's agent, or any in which the host's Python runs"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Everything here starts processes; what needs a real cluster is collected only where it was asked for."""
+    asked = "cluster" in (config.option.markexpr or "")
+    unwanted = []
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.live)
+            if item.get_closest_marker("cluster") and not asked:
+                unwanted.append(item)
+    if unwanted:
+        config.hook.pytest_deselected(items=unwanted)
+        items[:] = [item for item in items if item not in unwanted]
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Running]:
+    """A cluster that enforces Roles."""
+    nodes = tuple(NodeOptions(name=f"node-{letter}") for letter in "abcdefg")
+    with running(Options(rbac=True, nodes=nodes)) as cluster:
+        yield cluster
+
+
+def emulated(emulator: Running, folder: Path, **env: str) -> ClusterSite:
+    """A namespace of the emulated cluster."""
+    return ClusterSite(folder, str(emulator.kubeconfig(folder / "kubeconfig")), Pods(image="any:1"), env=env)
+
+
+def real(folder: Path) -> ClusterSite:
+    """A namespace of the cluster that KUBECONFIG names."""
+    if not KUBECONFIG:
+        pytest.skip(NO_KUBECONFIG)
+    paths = tuple(path for path in TOLD["HOST_PATH"].split(os.pathsep) if path)
+    if not TOLD["IMAGE"]:
+        pytest.fail(
+            "RALLYPOINT_TEST_IMAGE: is not set; an image with Python, or with Rallypoint's agent (see docs/kubernetes.md)"
+        )
+    python = TOLD["PYTHON"] or (f"{paths[0]}/bin/python" if paths else "python")
+    return ClusterSite(
+        folder, KUBECONFIG, Pods(image=TOLD["IMAGE"], policy=TOLD["PULL_POLICY"], python=python, host_paths=paths)
+    )
+
+
+@pytest.fixture(params=["local", "emulator", pytest.param("cluster", marks=pytest.mark.cluster)])
+async def site(request: pytest.FixtureRequest, tmp_path: Path, home: Path) -> AsyncIterator[Site]:
+    """Each place where the suite runs."""
+    if request.param == "local":
+        yield LocalSite(tmp_path, home)
+        return
+    made = real(tmp_path) if request.param == "cluster" else emulated(request.getfixturevalue("emulator"), tmp_path)
+    await made.begin()
+    await made.ready()
+    try:
+        yield made
+    finally:
+        await made.close()

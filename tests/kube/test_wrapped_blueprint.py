@@ -19,6 +19,7 @@ from rallypoint.job import load_job
 from rallypoint.job.annotations import PREFIX
 from rallypoint.supervision.policy import Policy
 from rallypoint.wire.plan import Kind
+from tests.crds import problems
 from tests.kube.wrappers import pytorchjob, wrapper
 
 REF = JobRef(name="train", uid="u1", namespace="team", owner="o1")
@@ -181,3 +182,11 @@ def test_a_job_keeps_its_own_words_in_a_wrapper() -> None:
     assert blueprint.job == given
     assert (blueprint.plan.kind, blueprint.plan.max_nodes) == (Kind.APPWRAPPER, 3)
     assert blueprint.objects[1]["kind"] == "AppWrapper"
+
+
+@pytest.mark.parametrize("kind", [Kind.APPWRAPPER, Kind.PYTORCHJOB])
+def test_what_is_created_fits_the_schemas(kind: Kind) -> None:
+    """The wrapper of a job file is one that the API server takes, without a field that it would drop."""
+    made = draw(job(nodes="1:3", queue="q", setup_commands=["true"], env={"A": "1"}), namespace="team", kind=kind).objects[1]
+
+    assert problems(made) == []

@@ -108,7 +108,7 @@ class Job:
         """Return the record once it is so."""
         told: list[JobRecord] = []
 
-        async def look() -> bool:
+        async def look() -> bool | None:
             told[:] = [await self.record()]
             return so(told[0])
 

@@ -91,6 +91,9 @@ class Actor:
             raise ActionError(f"job {record.name} was deleted")
         if stored.record.attempt != attempt or stored.record.phase not in (Phase.RESUMING, Phase.RUNNING):
             raise ActionError(f"attempt {attempt} of job {record.name} is over")
+        if attempt > 1:
+            # Where all of the last attempt had ended by itself nothing was removed, and its Secret is still there.
+            await self._cluster.delete("secrets", names.attempt_secret(ref, attempt - 1))
         await self._store.ensure_status(ref)
         await self._ensure("services", service(ref, service_ports(plan)))
         token = secrets.token_hex(32)

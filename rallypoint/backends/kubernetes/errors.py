@@ -12,6 +12,8 @@ from rallypoint.backends.contract import ActionError, BackendError, SubmitError
 
 __all__ = ["ApiError", "GoneError", "UnreachableError", "action_error", "never_fits", "refusal", "submit_error"]
 
+_ROLE = "`rallypoint manifests rbac` prints the Role that is needed"
+
 #: Refusals that are about a moment, not about what was asked for.
 _TRANSIENT = frozenset({408, 409, 429, 500, 502, 503, 504})
 
@@ -39,7 +41,9 @@ class ApiError(BackendError):
     """The API server refused; `status` is its HTTP code, `reason` its word (`NotFound`), `said` its sentence."""
 
     def __init__(self, what: str, *, status: int, reason: str = "", said: str = "") -> None:
-        super().__init__(f"{what}: the API server refused ({status}{f' {reason}' if reason else ''}): {said or 'no message'}")
+        hint = f"; {_ROLE}" if status == 403 and " cannot " in said else ""
+        word = f"{status} {reason}".strip()
+        super().__init__(f"{what}: the API server refused ({word}): {said or 'no message'}{hint}")
         self.status, self.reason, self.said = status, reason, said
 
     @property
@@ -78,9 +82,7 @@ def submit_error(error: ApiError, *, namespace: str, what: str) -> SubmitError:
     if "admission webhook" in said or "admission policy" in said.lower() or "PodSecurity" in said:
         return SubmitError(f"{what}: an admission check of the cluster refused it: {said}")
     if error.status == 403:
-        return SubmitError(
-            f"{what}: not allowed in namespace {namespace}: {said}; `rallypoint manifests rbac` prints the Role that is needed"
-        )
+        return SubmitError(f"{what}: not allowed in namespace {namespace}: {said}; {_ROLE}")
     return SubmitError(f"{what}: the API server does not accept it: {said or error}")
 
 

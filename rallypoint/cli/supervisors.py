@@ -159,8 +159,10 @@ async def taken_on(backend: Backend, record: JobRecord, left: Left, where: Where
                 raise SupervisorLostError(record.name, end.result(), where)
         return beginning.result() if beginning.done() else record
     finally:
-        beginning.cancel()
-        end.cancel()
+        # Waited for: what they have opened is closed in this event loop, or never.
+        for task in (beginning, end):
+            task.cancel()
+        await asyncio.gather(beginning, end, return_exceptions=True)
 
 
 async def _begun(backend: Backend, record: JobRecord) -> JobRecord:

@@ -70,6 +70,7 @@ async def _follow(doors: Doors, job: Watched, screen: Screen) -> JobDocument:
     done, others = await asyncio.wait(watchers, return_when=asyncio.FIRST_COMPLETED)
     for task in others:
         task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
     return done.pop().result()
 
 

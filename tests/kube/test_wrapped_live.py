@@ -108,16 +108,15 @@ class Job:
         """Return the record once it is so."""
         told: list[JobRecord] = []
 
-        async def look() -> bool | None:
+        async def look() -> JobRecord | None:
             told[:] = [await self.record()]
-            return so(told[0])
+            return told[0] if so(told[0]) else None
 
         def why() -> str:
             lines = "\n".join(f"  {line.kind}: {line.detail}" for line in told[0].history)
             return f"job {self.name} is {told[0].phase.value}:\n{lines}"
 
-        await eventually_async(look, timeout=60, why=why)
-        return told[0]
+        return await eventually_async(look, timeout=60, why=why)
 
     async def runs(self, attempt: int = 1) -> JobRecord:
         """Return the record once all pods of an attempt run."""

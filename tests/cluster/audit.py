@@ -55,7 +55,8 @@ class Audit:
 
 def two_worlds(trail: Path) -> list[str]:
     """Return every rank that was there twice in one round, and every step of a round after the first one of the next."""
-    wrong, rounds = [], collections.defaultdict(dict)
+    wrong: list[str] = []
+    rounds: dict[int, dict[int, tuple[float, float]]] = collections.defaultdict(dict)
     for file in sorted(trail.iterdir()):
         times = [float(line) for line in file.read_text().split()]
         round_, rank, _ = map(int, file.name.split("-"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.sites import ClusterSite, LocalSite, Pods, Site
+from tests.cluster.sites import ClusterSite, LocalSite, Pods, Site, emulated
 from tests.emulator.options import NodeOptions, Options
 from tests.emulator.running import Running, running
 
@@ -44,24 +44,16 @@ def emulator() -> Iterator[Running]:
         yield cluster
 
 
-def emulated(emulator: Running, folder: Path, **env: str) -> ClusterSite:
-    """A namespace of the emulated cluster."""
-    return ClusterSite(folder, str(emulator.kubeconfig(folder / "kubeconfig")), Pods(image="any:1"), env=env)
-
-
 def real(folder: Path) -> ClusterSite:
     """A namespace of the cluster that KUBECONFIG names."""
     if not KUBECONFIG:
         pytest.skip(NO_KUBECONFIG)
     paths = tuple(path for path in TOLD["HOST_PATH"].split(os.pathsep) if path)
     if not TOLD["IMAGE"]:
-        pytest.fail(
-            "RALLYPOINT_TEST_IMAGE: is not set; an image with Python, or with Rallypoint's agent (see docs/kubernetes.md)"
-        )
+        pytest.fail(NO_IMAGE, pytrace=False)
     python = TOLD["PYTHON"] or (f"{paths[0]}/bin/python" if paths else "python")
-    return ClusterSite(
-        folder, KUBECONFIG, Pods(image=TOLD["IMAGE"], policy=TOLD["PULL_POLICY"], python=python, host_paths=paths)
-    )
+    pods = Pods(image=TOLD["IMAGE"], policy=TOLD["PULL_POLICY"], python=python, host_paths=paths)
+    return ClusterSite(folder, KUBECONFIG, pods)
 
 
 @pytest.fixture(params=["local", "emulator", pytest.param("cluster", marks=pytest.mark.cluster)])
@@ -71,9 +63,14 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path, home: Path) -> As
         yield LocalSite(tmp_path, home)
         return
     made = real(tmp_path) if request.param == "cluster" else emulated(request.getfixturevalue("emulator"), tmp_path)
-    await made.begin()
-    await made.ready()
-    try:
+    async with made.opened():
         yield made
-    finally:
-        await made.close()
+
+
+@pytest.fixture
+async def place(emulator: Running, tmp_path: Path) -> AsyncIterator[ClusterSite]:
+    """A namespace of the emulated cluster, for tests that need its hands; workers leave their trails in a folder `trail`."""
+    (tmp_path / "trail").mkdir()
+    async with emulated(emulator, tmp_path, TRAIL=str(tmp_path / "trail")).opened() as made:
+        yield made
+        emulator.heal()

@@ -9,6 +9,7 @@ import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from rallypoint.backends.contract import Backend, BackendError
 from rallypoint.backends.requests import delete, submit_or_adopt
@@ -67,7 +68,7 @@ class Job:
         """Return the record once it is so."""
         told: list[JobRecord] = []
 
-        async def look() -> bool:
+        async def look() -> Any:
             with contextlib.suppress(BackendError):
                 told[:] = [await self.record()]
             return bool(told) and so(told[0])
@@ -79,7 +80,7 @@ class Job:
         """Return the status once a round from `round_` on runs with `ranks` ranks, each past the step `beyond`."""
         told: list[JobStatus | None] = [None]
 
-        async def look() -> bool:
+        async def look() -> Any:
             status = told[0] = await self.eyes.status(self.name)
             if status is None or status.state is not JobState.RUNNING:
                 return False
@@ -98,7 +99,7 @@ class Job:
         """Return the status once that incarnation of a node is a member of the world."""
         told: list[JobStatus | None] = [None]
 
-        async def look() -> bool:
+        async def look() -> Any:
             status = told[0] = await self.eyes.status(self.name)
             return status is not None and (node, incarnation) in {(m.node, m.incarnation) for m in status.world}
 
@@ -170,7 +171,7 @@ async def nothing_left(site: Site, name: str) -> None:
     """Wait until nothing of a job is there any more."""
     left: list[str] = []
 
-    async def look() -> bool:
+    async def look() -> Any:
         left[:] = await site.left(name)
         return not left
 

@@ -9,6 +9,7 @@ import json
 import secrets
 import signal
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,17 @@ from rallypoint.backends.site import KUBERNETES, LOCAL
 from rallypoint.backends.site import Site as Where
 from rallypoint.job import ElasticJob, load_job
 from rallypoint.wire.status import RankStatus
+from tests.emulator.running import Running
 from tests.live.jobs import Process, processes
 from tests.waiting import eventually_async
 
-__all__ = ["ClusterSite", "LocalSite", "Pods", "Site"]
+__all__ = ["ClusterSite", "LocalSite", "Pods", "Site", "emulated"]
 
 SCRIPT = Path(__file__).with_name("script.py").read_text()
 
-#: Seconds without a beat until the tests take a supervisor for dead: more than two beats of one that lives.
-SILENT = 22.0
+#: Seconds without a beat until the tests take a supervisor for dead: more than one beat of one that lives. They open a second
+#: one only after they have killed the first.
+SILENT = 12.0
 
 
 class Site(abc.ABC):
@@ -96,10 +99,6 @@ class Site(abc.ABC):
     async def left(self, job: str) -> list[str]:
         """Return what there is of a job, in words."""
 
-    @abc.abstractmethod
-    async def close(self) -> None:
-        """Let go of the place."""
-
 
 class LocalSite(Site):
     """Processes of this machine."""
@@ -139,9 +138,6 @@ class LocalSite(Site):
         folder = self.home / "jobs" / job
         return [p.command for p in await self._processes()] + ([str(folder)] if folder.exists() else [])
 
-    async def close(self) -> None:
-        """There is nothing to let go of: the folder is the test's."""
-
 
 def _kill(found: list[Process]) -> None:
     for process in found:
@@ -159,7 +155,7 @@ class Pods:
             "image": image,
             "python": [python],
             **({"image_pull_policy": policy} if policy else {}),
-            "resources": {"cpu": "50m", "memory": "512Mi", "cpu_limit": "2"},
+            "resources": {"cpu": "50m", "memory": "128Mi", "cpu_limit": "2", "memory_limit": "2Gi"},
             # Images of Python run as root, which our pods refuse to.
             "pod_security_context": {"runAsUser": 10_001, "runAsGroup": 10_001, "fsGroup": 10_001},
             "volumes": volumes,
@@ -181,8 +177,18 @@ class ClusterSite(Site):
         self._granted = str(folder / "kubeconfig.supervisor")
         self.where = Where(kind=KUBERNETES, namespace=self.namespace, kubeconfig=self._granted)
 
-    async def begin(self) -> None:
-        """Make the namespace and its accounts."""
+    @contextlib.asynccontextmanager
+    async def opened(self) -> AsyncIterator[ClusterSite]:
+        """Have the namespace and its accounts while the context lasts."""
+        try:
+            await self._begin()
+            yield self
+        finally:
+            with contextlib.suppress(BackendError):  # it was not made
+                await self.ask("DELETE", f"/api/v1/namespaces/{self.namespace}")
+            await self._hands.close()
+
+    async def _begin(self) -> None:
         await self.ask("POST", "/api/v1/namespaces", {"metadata": {"name": self.namespace}})
         for manifest in rbac(self.namespace):
             group = manifest["apiVersion"]
@@ -191,16 +197,13 @@ class ClusterSite(Site):
         token = await self.token(SUPERVISOR_ROLE)
         text = await asyncio.to_thread(_with_token, Path(self._kubeconfig), token)
         await asyncio.to_thread(Path(self._granted).write_text, text)
+        await self._ready()
 
     async def token(self, account: str) -> str:
         """Return a token of a service account."""
         what = {"spec": {"expirationSeconds": 7200}}
         answer = await self.ask("POST", self.path("serviceaccounts", account, "token"), what)
         return str(answer["status"]["token"])
-
-    async def close(self) -> None:
-        await self.ask("DELETE", f"/api/v1/namespaces/{self.namespace}")
-        await self._hands.close()
 
     def env(self) -> dict[str, str]:
         return self._env
@@ -269,16 +272,21 @@ class ClusterSite(Site):
         except BackendError:
             return ""
 
-    async def ready(self) -> None:
+    async def _ready(self) -> None:
         """Wait until pods can be made: a new namespace has no account at first."""
 
-        async def there() -> bool:
+        async def there() -> Any:
             try:
                 return bool(await self.ask("GET", self.path("serviceaccounts", "default")))
             except ApiError:
                 return False
 
         await eventually_async(there)
+
+
+def emulated(emulator: Running, folder: Path, **env: str) -> ClusterSite:
+    """A namespace of the emulated cluster."""
+    return ClusterSite(folder, str(emulator.kubeconfig(folder / "kubeconfig")), Pods(image="any:1"), env=env)
 
 
 def _restarts(pod: dict[str, Any]) -> str:
@@ -290,6 +298,8 @@ def _with_token(kubeconfig: Path, token: str) -> str:
     known = yaml.safe_load(kubeconfig.read_text())
     context = next(c["context"] for c in known["contexts"] if c["name"] == known["current-context"])
     cluster = next(c for c in known["clusters"] if c["name"] == context["cluster"])
+    if authority := cluster["cluster"].get("certificate-authority"):
+        cluster["cluster"]["certificate-authority"] = str(kubeconfig.absolute().parent / authority)
     return yaml.safe_dump(
         {
             "apiVersion": "v1",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from rallypoint.supervision.record import Phase
 from rallypoint.wire.incident import Cause
 from rallypoint.wire.status import JobStatus
 from tests.cluster.audit import Audit, two_worlds
-from tests.cluster.conftest import emulated
 from tests.cluster.jobs import Job, submitted
 from tests.cluster.sites import ClusterSite
 from tests.emulator.running import Running
@@ -25,7 +23,7 @@ pytestmark = pytest.mark.may_block("the hands of a test read files and kubeconfi
 MINUTE = 60.0
 
 #: Who may look at machines knows within a minute that one is lost; others wait for its pods to be evicted.
-WATCH_NODES = (
+WATCH_NODES: tuple[dict[str, Any], ...] = (
     {"kind": "ClusterRole", "metadata": {"name": "see-nodes"}, "rules": [
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]}
     ]},
@@ -33,20 +31,6 @@ WATCH_NODES = (
      "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "see-nodes"},
      "subjects": [{"kind": "Group", "name": "system:serviceaccounts"}]},
 )  # fmt: skip
-
-
-@pytest.fixture
-async def place(emulator: Running, tmp_path: Path) -> AsyncIterator[ClusterSite]:
-    """A namespace whose supervisors see the machines, too; its jobs leave trails."""
-    (tmp_path / "trail").mkdir()
-    site = emulated(emulator, tmp_path, TRAIL=str(tmp_path / "trail"))
-    await site.begin()
-    await site.ready()
-    for manifest in WATCH_NODES:
-        await site.ask("POST", f"/apis/rbac.authorization.k8s.io/v1/{manifest['kind'].lower()}s", dict(manifest))
-    yield site
-    emulator.heal()
-    await site.close()
 
 
 async def pods_of(site: ClusterSite, job: str) -> dict[int, dict[str, Any]]:
@@ -71,6 +55,8 @@ async def test_a_job_lives_through_all_of_it(place: ClusterSite, emulator: Runni
     """Coordinator, pod and machine are lost while watches are cut and writes collide; then, while the API server is away for a
     minute, the supervisor and one more pod. One attempt, no pod twice, no two worlds, and the healthy pods are those of before.
     """
+    for manifest in WATCH_NODES:
+        await place.ask("POST", f"/apis/rbac.authorization.k8s.io/v1/{manifest['kind'].lower()}s", manifest)
     audit = Audit(place.namespace)
     emulator.emulator.api.store.listeners.append(audit)
     spec = place.job(
@@ -102,6 +88,8 @@ async def test_a_job_lives_through_all_of_it(place: ClusterSite, emulator: Runni
     assert sorted(i.id.node for i in record.incidents if i.cause is Cause.NODE) == [1, 2, 3]
     assert [i.cause for i in record.incidents if i.cause not in (Cause.NODE, Cause.SCALE)] == [Cause.COORDINATOR]
     assert (audit.wrong, audit.attempts, audit.incarnations()) == ([], {1}, {0: 1, 1: 2, 2: 2, 3: 2})
+    rounds = {file.name.partition("-")[0] for file in (tmp_path / "trail").iterdir()}
+    assert len(rounds) >= 4, "one for each node that came"
     assert two_worlds(tmp_path / "trail") == []
 
 

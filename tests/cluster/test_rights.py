@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rallypoint.backends.kubernetes.names import COORDINATOR_ROLE, SUPERVISOR_ROLE
 from rallypoint.backends.kubernetes.rbac import COORDINATOR, SUPERVISOR, Grant
-from tests.cluster.conftest import emulated
-from tests.cluster.jobs import submitted
+from rallypoint.backends.requests import request_resumption, request_suspension
+from rallypoint.supervision.record import Phase
+from tests.cluster.jobs import Job, submitted
 from tests.cluster.sites import ClusterSite
 from tests.emulator.running import Running
-from tests.waiting import eventually_async
+from tests.waiting import PATIENCE, eventually_async
 
 pytestmark = pytest.mark.may_block("the hands of a test read files and kubeconfigs")
 
@@ -39,26 +40,33 @@ class Witness:
         return {(use["group"], use["resource"], use["verb"]) for use in self._emulator.uses(user=user)} - EXTRA
 
 
-async def test_rights_used_are_rights_granted(emulator: Running, tmp_path: Path) -> None:
-    """A job waits for a volume, loses a node under its second supervisor: each verb of both Roles is used, and no other."""
-    site = emulated(emulator, tmp_path)
-    await site.begin()
-    await site.ready()
-    witness = Witness(emulator, site)
+async def test_rights_used_are_rights_granted(emulator: Running, place: ClusterSite) -> None:
+    """A job waits for a volume, loses its supervisor and a node, pauses, ends: each verb of both Roles is used, no other."""
+    witness = Witness(emulator, place)
     late: dict[str, Any] = {"name": "late", "configMap": {"name": "late"}}
-    spec = site.job(nodes="1:2", volumes=[late], volume_mounts=[{"name": "late", "mountPath": "/late"}])
-    async with submitted(site, spec) as job:
-        await eventually_async(lambda: ("", "events", "list") in witness.uses(SUPERVISOR_ROLE), every=0.5)
-        await site.ask("POST", site.path("configmaps"), {"metadata": {"name": "late"}, "data": {"it": "came"}})
-        await job.trains(ranks=2)
-        await eventually_async(lambda: witness.uses(COORDINATOR_ROLE) >= granted(COORDINATOR), timeout=90.0, every=0.5)
-        assert [line async for line in job.eyes.logs(job.name)] != []
-        await job.abandon()
+    spec = place.job(nodes="1:2", volumes=[late], volume_mounts=[{"name": "late", "mountPath": "/late"}])
+    async with submitted(place, spec, supervised=False) as job:
+        async with job.supervised_by_a_process():
+            await eventually_async(lambda: ("", "events", "list") in witness.uses(SUPERVISOR_ROLE), every=0.5)
+            await place.ask("POST", place.path("configmaps"), {"metadata": {"name": "late"}, "data": {"it": "came"}})
+            await job.trains(ranks=2)
+            await eventually_async(lambda: witness.uses(COORDINATOR_ROLE) >= granted(COORDINATOR), timeout=90.0, every=0.5)
+        reading = asyncio.create_task(_read_to_its_end(job))
+        await place.lose_node(job.name, 1)
         job.supervise()
-        await site.lose_node(job.name, 1)
         await job.trains(ranks=2, round_=2)
+        await request_suspension(job.eyes, job.name)
+        await job.until(lambda record: record.phase is Phase.SUSPENDED)
+        await request_resumption(job.eyes, job.name)
+        await job.trains(ranks=2, attempt=2)
         await job.ends()
+        assert await asyncio.wait_for(reading, 60 * PATIENCE) > 0
 
-    assert witness.uses(COORDINATOR_ROLE) == granted(COORDINATOR)
-    assert witness.uses(SUPERVISOR_ROLE) == granted(SUPERVISOR)
-    await site.close()
+    for account, grants in ((COORDINATOR_ROLE, COORDINATOR), (SUPERVISOR_ROLE, SUPERVISOR)):
+        used, may = witness.uses(account), granted(grants)
+        assert {"lacking": sorted(used - may), "superfluous": sorted(may - used)} == {"lacking": [], "superfluous": []}, account
+
+
+async def _read_to_its_end(job: Job) -> int:
+    """Return how many lines the job wrote until it was over."""
+    return len([line async for line in job.eyes.logs(job.name, follow=True)])

@@ -76,12 +76,10 @@ class LogReader:
 
     async def _drained(self, queue: Queue, until: float) -> AsyncIterator[LogLine]:
         loop = asyncio.get_running_loop()
-        while True:
-            try:
-                line = queue.get_nowait() if not queue.empty() else await asyncio.wait_for(queue.get(), until - loop.time())
-            except asyncio.TimeoutError:
-                return
-            if self._places.is_new(line):
+        # Pods that write without a pause must not keep new ones from being read.
+        while loop.time() < until:
+            line = queue.get_nowait() if not queue.empty() else await _next(queue, until - loop.time())
+            if line is not None and self._places.is_new(line):
                 yield self._places.take(line)
 
     async def _follow_pod(self, pod: PodView, queue: Queue) -> None:
@@ -131,6 +129,17 @@ class LogReader:
         every = cache.pods_of(self._job.uid) if self._cluster.fresh else await self._cluster.pods_of(self._job)
         pods = [p for p in every if p.labels.part is Part.NODE]
         return sorted(pods, key=lambda p: (p.labels.attempt, p.labels.node, p.labels.incarnation))
+
+
+async def _next(queue: Queue, timeout: float) -> Said | None:
+    """Return what comes within `timeout` seconds, or None."""
+    # Not `wait_for`: before Python 3.12 it forgets a cancellation that comes together with a line.
+    coming = asyncio.ensure_future(queue.get())
+    try:
+        await asyncio.wait([coming], timeout=timeout)
+    finally:
+        coming.cancel()
+    return coming.result() if coming.done() and not coming.cancelled() else None
 
 
 def _listener(pod: PodView) -> Listener:

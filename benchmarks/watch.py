@@ -1,7 +1,7 @@
 """What it costs to watch jobs on Kubernetes while they run, and how soon the end of a pod is decided on.
 
 All jobs are supervised in one process, as an Airflow triggerer or `rallypoint supervise` does it, against the emulated API
-server in a process of its own, without a kubelet: pods are objects that this program changes. First nothing happens for a while,
+server in a process of its own, without a kubelet: pods are objects that this program changes. First nothing happens for long,
 then one pod after another fails, and the time is taken from just before the API server is told of it to the turn whose record
 says so.
 

@@ -125,9 +125,10 @@ class Plan:
         entry, entrypoint, args: what each worker runs.
         env: added to each worker's environment.
         workdir: where workers are started; "" is where the agent is.
-        setup: shell commands, run in their order by one `sh -e` once per node, in `workdir`, before the node's first round. Their
-            shell has `env` and, as a training operator would set them, WORLD_SIZE (`max_nodes`), RANK (the slot), MASTER_ADDR and
-            MASTER_PORT. Workers start in the folder and with the exported variables that it ends with: `cd` and `export` count.
+        setup: shell commands, run in their order by one `sh -e` once per node, in `workdir`, before the node's first round.
+            Their shell has `env` and, as a training operator would set them, WORLD_SIZE (`max_nodes`), RANK (the slot),
+            MASTER_ADDR and MASTER_PORT. Workers start in the folder and with the exported variables that it ends with: `cd` and
+            `export` count.
         checkpoint_dir: told to workers as RALLYPOINT_CHECKPOINT_DIR; "" when the job names none.
         join_timeout: how long a round may wait for `min_nodes`, counted from when the round is first asked for.
         last_call: how long a round that has `min_nodes` still waits for `max_nodes`.

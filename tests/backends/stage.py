@@ -70,7 +70,7 @@ class Stage(abc.ABC):
         what = {} if "roles" in fields else {"entrypoint": "train.py"}
         return load_job({"name": name, **what, **FAST, **fields}, base=self.folder)
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027  most stages hold nothing
         """Let go of what the stage holds."""
 
     @abc.abstractmethod

@@ -57,7 +57,7 @@ class Place:
             spawn_supervisor=self._spawn,
             supervisor_log=lambda name, _: Path(f"/jobs/{name}/supervisor.log"),
             refusals=self._refuse,
-            supervisor_pods=lambda site, image, account: _Pods(self, site, image, account),  # type: ignore[return-value]
+            supervisor_pods=lambda site, image, account: _Pods(self, site, image, account),  # type: ignore[arg-type, return-value]
         )
 
     def _open(self, site: Site) -> Backend:

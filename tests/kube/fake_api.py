@@ -1,4 +1,4 @@
-"""An API server in a few lines, for what a whole one cannot be made to do at will: it breaks off, forgets and refuses on demand."""
+"""An API server in a few lines, for what a whole one cannot be made to do at will: it breaks off, forgets, refuses."""
 
 from __future__ import annotations
 

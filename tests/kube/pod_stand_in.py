@@ -2,12 +2,13 @@
 
     pod_stand_in.py FOLDER -m rallypoint.agent coordinator|node --attempt A ...
 
-It waits until FOLDER has a file with its name and an exit code in it (`node-A-N-K`, `coordinator-A-T`), or for SIGTERM, to which
+It waits until FOLDER has a file with its name and an exit code in it (`node-A-N-K`, `coordinator-A-T`), or for SIGTERM, which
 it answers with 143. Meanwhile it says what is written to the file of its name with `.say`.
 """
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import signal
 import sys
@@ -17,7 +18,7 @@ _EVERY = 0.02
 
 
 def _name(arguments: list[str]) -> str:
-    told = dict(zip(arguments, arguments[1:], strict=False))
+    told = dict(itertools.pairwise(arguments))
     if "coordinator" in arguments:
         return f"coordinator-{told['--attempt']}-{told['--term']}"
     return f"node-{told['--attempt']}-{told['--node']}-{told['--incarnation']}"

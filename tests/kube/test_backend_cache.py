@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -91,7 +92,7 @@ def test_a_hosts_heartbeat_is_no_news():
     cache = Cache()
     cache.pods.put(pod(version="5"))
     news = cache.follow("digits")
-    node = {"metadata": {"name": "host-a", "uid": "h", "resourceVersion": "1"}, "status": {"conditions": []}}
+    node: dict[str, Any] = {"metadata": {"name": "host-a", "uid": "h", "resourceVersion": "1"}, "status": {"conditions": []}}
     cache.hosts.put(node)
     news._news.clear()
     cache.hosts.put({**node, "metadata": {**node["metadata"], "resourceVersion": "2"}})

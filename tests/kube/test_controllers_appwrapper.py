@@ -323,7 +323,8 @@ def test_pace() -> None:
     """At a hundred times the pace a grace of a minute lasts 0.6 s, and limits are what they were."""
     faster = Settings.read({PREFIX + "retryLimit": "101"}).at_speed(100.0)
 
-    assert (faster.admission, faster.running_poll, faster.retry_limit) == (pytest.approx(0.6), pytest.approx(0.6), 101)
+    assert (faster.admission, faster.running_poll) == pytest.approx((0.6, 0.6))
+    assert faster.retry_limit == 101
 
 
 _BATCH = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"parallelism": 4, "completions": 2}}

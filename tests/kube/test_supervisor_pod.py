@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rallypoint.backends.kubernetes import names
@@ -9,7 +11,7 @@ from rallypoint.backends.kubernetes.supervisor import supervisor_pod
 from tests.kube.manifests import IMAGE, REF, blueprint_of, unrestricted
 from tests.kube.pods import pod, running, waiting
 
-FULL = {
+FULL: dict[str, Any] = {
     "image_pull_secrets": ["pull"],
     "node_selector": {"pool": "gpu"},
     "tolerations": [{"key": "gpu", "operator": "Exists"}],

@@ -107,7 +107,8 @@ class InMemory(AppWrapperOperator):
 
     def __init__(self, *, fake: FakeBackend, **arguments: Any) -> None:
         super().__init__(task_id="train", poll_interval=0.01, **arguments)
-        self.fake, self.drawn = fake, []
+        self.fake = fake
+        self.drawn: list[Any] = []
 
     def open_backend(self) -> Any:
         fake, drawn = self.fake, self.drawn

@@ -5,7 +5,7 @@ import re
 import runpy
 from pathlib import Path
 
-import jsonschema  # type: ignore[import-untyped]
+import jsonschema
 import pytest
 
 from rallypoint.job.document import read_document

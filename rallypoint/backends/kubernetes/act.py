@@ -130,7 +130,7 @@ class Actor:
         """Create an object unless it is there; one of its name that is another's is an error."""
         name = manifest["metadata"]["name"]
         try:
-            created = await self._cluster.create(kind, manifest)
+            created: Mapping[str, Any] = await self._cluster.create(kind, manifest)
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise

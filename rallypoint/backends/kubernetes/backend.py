@@ -115,7 +115,7 @@ class KubernetesBackend(Backend):
         return draw_wrapped(manifest, namespace=self.access.namespace, kind=kind, orphan_policy=orphan_policy)
 
     def plan_as(self, job: ElasticJob, kind: Kind, *, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> Blueprint:
-        """Return what `submit` would create for a job of any kind: as `plan`, in a PyTorchJob, or in an AppWrapper around it."""
+        """Return what `submit` would create for a job of any kind: as `plan`, in a PyTorchJob or an AppWrapper around it."""
         if kind is Kind.PODS:
             return self.plan(job, orphan_policy=orphan_policy)
         made, where = pytorchjob_of(job), self.access.namespace

@@ -10,6 +10,7 @@ import asyncio
 import collections
 import contextlib
 import inspect
+import itertools
 import json
 import random
 from collections.abc import AsyncIterator, Mapping
@@ -93,7 +94,7 @@ class KubeApi:
     ) -> bytes:
         """Ask once; again when the server is too busy, or does not know our credentials any more. See `Api.request`."""
         limit = aiohttp.ClientTimeout(total=timeout, connect=_CONNECT)
-        for attempt in range(_TRIES):
+        for attempt in itertools.count():
             try:
                 answer = await self._send(method, path, query, body, {"Content-Type": kind, **(headers or {})}, limit)
                 async with answer:
@@ -102,10 +103,9 @@ class KubeApi:
                 raise self._unreachable(method, path, error) from error
             if 200 <= answer.status < 300:
                 return bytes(data)
-            if attempt + 1 < _TRIES and await self._may_ask_again(answer, attempt):
-                continue
-            break
-        raise refusal(f"{method} {path}", answer.status, data)
+            if attempt + 1 >= _TRIES or not await self._may_ask_again(answer, attempt):
+                raise refusal(f"{method} {path}", answer.status, data)
+        raise AssertionError("it is asked until there is an answer")
 
     @contextlib.asynccontextmanager
     async def stream(

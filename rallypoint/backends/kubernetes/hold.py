@@ -124,7 +124,7 @@ class Holds:
     async def _clear(self, name: str, me: str) -> None:
         place = f"/metadata/annotations/{HOLDER.replace('/', '~1')}"
         change = [{"op": "test", "path": place, "value": me}, {"op": "remove", "path": place}]
-        for attempt in range(_TRIES):
+        for attempt in range(1, _TRIES + 1):
             try:
                 self._cluster.cache.jobs.put(
                     await self._cluster.patch("configmaps", names.job_configmap(name), change, JSON_PATCH)
@@ -138,9 +138,10 @@ class Holds:
                 problem = error
             else:
                 return
-            if attempt + 1 < _TRIES:
-                await asyncio.sleep(_PAUSE)
-        log.warning("job %s: that it is supervised no more could not be written: %s", name, problem)
+            if attempt == _TRIES:
+                log.warning("job %s: that it is supervised no more could not be written: %s", name, problem)
+                return
+            await asyncio.sleep(_PAUSE)
 
     def _key(self, name: str) -> tuple[str, str, str]:
         return str(self._cluster.access), self._cluster.namespace, name

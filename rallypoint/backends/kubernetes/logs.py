@@ -82,7 +82,7 @@ class Places:
         if place is None or (place.attempt, place.round) != (line.attempt, line.round):
             place = Place(attempt=line.attempt, round=line.round)
         read = (line.at, line.index)
-        place = dataclasses.replace(place, **{line.stream: read})
+        place = dataclasses.replace(place, out=read) if line.stream == "out" else dataclasses.replace(place, err=read)
         self._places[line.rank] = place
         return LogLine(rank=line.rank, stream=line.stream, text=line.text, cursor=self.cursor())
 

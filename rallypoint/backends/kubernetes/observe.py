@@ -7,6 +7,7 @@ that the other watch has yet to tell of. And an end without a verdict is believe
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Iterable
 
@@ -130,16 +131,18 @@ class Observer:
         host = self._cluster.cache.host(pod.host) if pod.host else None
         keeps = record.phase not in _CLEARING and pod.labels.attempt == record.attempt
         around = Around(
-            **({} if host is None else {"host": host}),
             stuck=self._stuck(pod),
             unreachable=self._unreachable(pod, host, plan) if not gone else 0.0,
-            **({} if plan is None else {"fence": plan.fence_timeout}),
             trouble=self._troubles.of(pod),
             log_tail=self._tails.get(pod.uid, ()),
             gone=gone,
             kept=keeps,
             finished=record.finished,
         )
+        if host is not None:
+            around = dataclasses.replace(around, host=host)
+        if plan is not None:
+            around = dataclasses.replace(around, fence=plan.fence_timeout)
         return node_seen(pod, around)
 
     def _stuck(self, pod: PodView) -> float:

@@ -6,7 +6,7 @@ A pod's JSON is some 8 KB and thousands of pods are watched, so it is read once,
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,7 +89,7 @@ class PodView:
         deleting: it was asked to go.
         gated: it waits for quota; `unschedulable`: what the scheduler says, "" where it found room.
         reason, message: why the pod as a whole ended, where its host or the control plane ended it.
-        target: why somebody will end it, or has (`PreemptionByScheduler`; `TerminationTarget`: Kueue); `target_message` in words.
+        target: why somebody ends it, or has (`PreemptionByScheduler`; `TerminationTarget`: Kueue); `target_message` in words.
         devices: names of the resources it asks for that are no ordinary ones.
     """
 
@@ -154,12 +154,12 @@ def pod_view(pod: Mapping[str, Any]) -> PodView | None:
     found = labels.read_pod(meta.get("labels") or {})
     if found is None:
         return None
-    conditions = {c.get("type"): c for c in status.get("conditions") or () if isinstance(c, dict)}
+    conditions = {str(c.get("type")): c for c in status.get("conditions") or () if isinstance(c, dict)}
     target, target_message = _target(conditions)
     scheduled = conditions.get("PodScheduled") or {}
     gated = bool(spec.get("schedulingGates")) or scheduled.get("reason") == "SchedulingGated"
     unscheduled = scheduled.get("status") == "False" and not gated and not spec.get("nodeName")
-    declared = spec.get("containers") or ({},)
+    declared: Sequence[Mapping[str, Any]] = spec.get("containers") or ({},)
     names = [c.get("name") or "" for c in declared]
     return PodView(
         name=meta["name"],

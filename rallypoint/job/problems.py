@@ -29,6 +29,9 @@ _SYNONYMS = {
     "command": "entrypoint",
 }
 
+#: How much alike a word must be to one of another place, out of 1: what is merely near is told from the keys of its own place.
+_NEAR = 0.7
+
 #: Where pydantic puts the mark of a mapping's key, as against its value.
 _KEY_MARK = "[key]"
 
@@ -91,7 +94,7 @@ def _advice(steps: tuple[Step, ...], root: type[BaseModel], shape: Shape) -> str
         return f"did you mean {word!r}?"
     if word in elsewhere or word in _SYNONYMS:
         return f"did you mean {elsewhere.get(word) or _SYNONYMS[word]!r}?"
-    near = difflib.get_close_matches(word, known, n=1) or difflib.get_close_matches(word, elsewhere, n=1)
+    near = difflib.get_close_matches(word, known, n=1) or difflib.get_close_matches(word, elsewhere, n=1, cutoff=_NEAR)
     if near:
         return f"did you mean {near[0] if near[0] in known else elsewhere[near[0]]!r}?"
     return f"known here are {', '.join(known)}"

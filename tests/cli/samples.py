@@ -141,4 +141,6 @@ def over(*, outcome: Outcome, culprit: Culprit | None = None, message: str = "",
         progress=training().progress,
         incidents=(process_fault(),),
     )
-    return record.with_condition(ConditionType.RESOURCES_DEPLOYED, record.phase.value, value=not released)
+    # Its reason is that of its last change: what is not released yet was deployed last.
+    reason = record.phase.value if released else "Resuming"
+    return record.with_condition(ConditionType.RESOURCES_DEPLOYED, reason, value=not released)

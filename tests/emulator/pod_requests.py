@@ -39,6 +39,9 @@ NOT_PASSED = {
 #: Seconds until a port that does not answer is given up.
 PROXY_TIMEOUT = 30.0
 
+#: Seconds.
+_ROUNDED = 1e-6
+
 
 class PodRequests:
     """The handlers of subresources, by name."""
@@ -180,7 +183,8 @@ class PodRequests:
 def _chosen(request: web.Request, log: ContainerLog) -> list[Line]:
     lines = list(log.lines)
     if since := request.query.get("sinceTime"):
-        lines = [line for line in lines if line.time >= when(since)]
+        # A stamp is rounded to whole microseconds, so it may be a little later than its line.
+        lines = [line for line in lines if line.time >= when(since) - _ROUNDED]
     if (seconds := number(request, "sinceSeconds")) is not None:
         lines = [line for line in lines if line.time >= time.time() - seconds]
     tail = number(request, "tailLines")

@@ -142,7 +142,7 @@ class SoakJob:
         """Return the processes of a kind: supervisor, coordinator, agent, shim, worker."""
         everyone = processes(str(self.home))
         if kind == "supervisor":
-            return [p for p in everyone if p.command.endswith(f" supervise {self.name}")]
+            return [p for p in everyone if f" supervise {self.name} " in f"{p.command} "]
         ours = [p for p in everyone if p.mark.startswith(f"{self.uid}/")]
         return [p for p in ours if _kind(p) == kind]
 

@@ -13,7 +13,7 @@ from airflow.sdk import dag
 from rallypoint.operators import AppWrapperOperator
 
 
-@dag(schedule=None, tags=["rallypoint"], params={"image": "registry.example/train:1", "namespace": "training"})
+@dag(schedule=None, tags=["rallypoint", "kubernetes"], params={"image": "registry.example/train:1", "namespace": "training"})
 def appwrapper_settings() -> None:
     AppWrapperOperator(
         task_id="train",

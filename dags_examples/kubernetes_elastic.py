@@ -13,7 +13,7 @@ from airflow.sdk import dag
 from rallypoint.operators import ElasticTrainingOperator
 
 
-@dag(schedule=None, tags=["rallypoint"], params={"image": "registry.example/train:1", "namespace": "training"})
+@dag(schedule=None, tags=["rallypoint", "kubernetes"], params={"image": "registry.example/train:1", "namespace": "training"})
 def kubernetes_elastic() -> None:
     ElasticTrainingOperator(
         task_id="train",

@@ -20,13 +20,17 @@ ROOT = Path(__file__).resolve().parent.parent
 #: Tests that start real processes, one after the other.
 LIVE = ("tests/live", "tests/cluster")
 
+#: Tests that do not run beside others.
+APART = (*LIVE, "tests/packaging")
+
 #: Name, group, and command (a program beside the interpreter that runs this file).
 PARTS = (
     ("ruff check", "lint", ("ruff", "check", ".")),
     ("ruff format", "lint", ("ruff", "format", "--check", ".")),
     ("mypy", "lint", ("mypy",)),
     ("import-linter", "lint", ("lint-imports",)),
-    ("unit tests", "unit", ("pytest", "-q", "-n", "2", *(f"--ignore={path}" for path in (*LIVE, "tests/packaging")))),
+    # worksteal: some tests take a minute, and must not all be left to one of the two in the end.
+    ("unit tests", "unit", ("pytest", "-q", "-n", "2", "--dist", "worksteal", *(f"--ignore={path}" for path in APART))),
     ("wheel tests", "wheel", ("pytest", "-q", "tests/packaging")),
     ("live tests", "live", ("pytest", "-q", *LIVE)),
 )

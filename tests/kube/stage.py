@@ -96,10 +96,15 @@ class KubernetesStage(Stage):
 
     def say(self, status: JobStatus) -> None:
         ref = JobRef(name=status.job, uid=status.uid, namespace=self.namespace)
-        name = names.status_configmap(ref)
-        self.ask("POST", self.path("configmaps"), status_configmap(ref), fine=(409,))
+        place = self.path("configmaps", names.status_configmap(ref))
         change = {"data": {STATUS_KEY: codec.dumps(status)}}
-        self.ask("PATCH", self.path("configmaps", name), change, content="application/merge-patch+json")
+
+        def said() -> bool:
+            # Under a storm of conflicts it is our turn to be refused, too.
+            self.ask("POST", self.path("configmaps"), status_configmap(ref), fine=(409,))
+            return self.ask("PATCH", place, change, content="application/merge-patch+json", fine=(404, 409)) is not None
+
+        eventually(said)
 
     def delete_from_outside(self, name: str) -> None:
         self.ask("DELETE", self.path("configmaps", names.job_configmap(name)))

@@ -5,15 +5,19 @@ PIP_INDEX ?=
 TORCH_INDEX ?=
 BENCH ?= recovery
 KILLS ?= 200
+RUNS ?= 200
 SEED ?=
 
 VENV_PYTHON := .venv/bin/python
 
+# Each process of a job would compile this repository's modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench soak docs environment clean
+.PHONY: help demo test test-airflow lint bench soak docs environment clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  Variables (make VARIABLE=value ...):"
 	@echo "    PYTHON       the interpreter for .venv, 3.10 or newer (python3)"
@@ -21,6 +25,7 @@ help:  ## show this list
 	@echo "    TORCH_INDEX  one more index, for example one with CPU wheels of torch (the plain one brings CUDA)"
 	@echo "    BENCH        the benchmark that make bench runs (recovery, reconcile)"
 	@echo "    KILLS, SEED  how many processes make soak kills (200), and the seed of a run to repeat"
+	@echo "    RUNS         how many DAG runs of a real Airflow make soak kills in (200)"
 
 demo: environment  ## train a network through a kill, in an Airflow DAG on this machine
 	@$(VENV_PYTHON) -m dags_examples.demo
@@ -28,14 +33,18 @@ demo: environment  ## train a network through a kill, in an Airflow DAG on this 
 test: environment  ## lint, types, floors, unit tests, wheel tests, live tests
 	@$(VENV_PYTHON) tools/check.py
 
+test-airflow: environment  ## kill, clear, mark, delete and pause in a real Airflow; writes docs/airflow-matrix.md (half an hour)
+	@$(VENV_PYTHON) -m tests.airflow --report docs/airflow-matrix.md
+
 lint: environment  ## ruff, mypy and import-linter alone
 	@$(VENV_PYTHON) tools/check.py lint
 
 bench: environment  ## run the benchmark named by BENCH
 	@$(VENV_PYTHON) -m benchmarks.$(BENCH)
 
-soak: environment  ## kill processes of real jobs at random and see that nothing is lost (minutes)
+soak: environment  ## kill processes of real jobs, and of a real Airflow, at random and see that nothing is lost (hours)
 	@$(VENV_PYTHON) -m tests.soak --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+	@$(VENV_PYTHON) -m tests.airflow --random $(RUNS) $(if $(SEED),--seed $(SEED))
 
 docs: environment  ## write the reference, the JSON schemas, and what else the docs show of the code
 	@$(VENV_PYTHON) -m rallypoint.job.schema docs/reference

@@ -20,36 +20,26 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cluster_jobs import each, emulator, fail_pod, running_job
 from benchmarks.report import Case, arguments, deliver, versions
 from rallypoint.backends.contract import Stored
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.backend import KubernetesBackend
-from rallypoint.backends.kubernetes.client import MERGE_PATCH
-from rallypoint.backends.kubernetes.cluster import Cluster
-from rallypoint.backends.kubernetes.manifests import STATUS_KEY, status_configmap
+from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.supervise import Snapshot, supervise
-from rallypoint.job import load_job
-from rallypoint.supervision.actions import CreateCoordinator, CreateNode
-from rallypoint.supervision.record import JobRecord, Phase
-from rallypoint.wire import codec
-from rallypoint.wire.fence import Fence
-from rallypoint.wire.status import JobState, JobStatus, Member
+from rallypoint.supervision.record import Phase
 
 __all__ = ["main"]
 
 COMMAND = "python -m benchmarks.watch"
-
-_AT_ONCE = 16
 
 
 def main() -> None:
@@ -61,15 +51,8 @@ def main() -> None:
     parser.add_argument("--failures", type=int, default=200, metavar="N", help="pods that fail, one after another (200)")
     parser.add_argument("--polls", type=int, default=50, metavar="N", help="polls of the peer (50)")
     args = parser.parse_args()
-    command = [sys.executable, "-m", "tests.emulator", "--no-kubelet", "--history", "200000", "--crds", "/dev/null"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert server.stdout is not None
-        url = server.stdout.readline().strip()
+    with emulator() as url:
         cases = asyncio.run(_measure(url, args))
-    finally:
-        server.terminate()
-        server.wait()
     deliver("watch", cases, versions("aiohttp", "kubernetes"), args.json)
 
 
@@ -79,7 +62,7 @@ async def _measure(url: str, args: argparse.Namespace) -> list[Case]:
     stage = Cluster(Access(namespace="default", server=url, context="stage"))
     try:
         before = _memory()
-        jobs = await _each([_job(backend, stage, f"job-{n}", args.pods) for n in range(args.jobs)])
+        jobs = await each([running_job(backend, stage, f"job-{n}", args.pods) for n in range(args.jobs)])
         told: dict[str, asyncio.Event] = {job.record.name: asyncio.Event() for job in jobs}
         supervisors = await _supervised(backend, jobs, told)
         _say(f"{len(jobs)} jobs of {args.pods} pods are supervised")
@@ -92,52 +75,6 @@ async def _measure(url: str, args: argparse.Namespace) -> list[Case]:
         await stage.close()
         await backend.close()
     return [*cases, peer]
-
-
-# --- Jobs that run ---------------------------------------------------------------------------------------------------------
-
-
-async def _job(backend: KubernetesBackend, stage: Cluster, name: str, pods: int) -> Stored:
-    """Make a job that runs: its record says so, and its pods do."""
-    policies = {"recovery": {"node_replacements": 100}, "fault_tolerance": {"pending_timeout": 0}}
-    spec = load_job({"name": name, "image": "py", "entrypoint": "train.py", "nodes": f"1:{pods}", **policies}, based=False)
-    blueprint = backend.plan(spec)
-    its = await backend._its()  # noqa: SLF001  a dry run of each of a thousand jobs is not what is measured
-    stored = await its.store.create(blueprint, owner="benchmark", now=time.time())
-    record = dataclasses.replace(stored.record, attempt=1, term=1, phase=Phase.RESUMING)
-    stored = await backend.save(record, version=stored.version)
-    await backend.act(record, stored.plan, CreateCoordinator(attempt=1, term=1))
-    for node in range(pods):
-        await backend.act(record, stored.plan, CreateNode(attempt=1, node=node, incarnation=1))
-    ref = its.store.ref(record)
-    await _run(stage, names.coordinator_pod(ref, 1), "coordinator", ip="")
-    for node in range(pods):
-        await _run(stage, names.node_pod(ref, 1, node, 1), "trainer", ip="10.0.0.1")
-    manifest = status_configmap(ref)
-    change = {"data": {STATUS_KEY: codec.dumps(_status(record, pods))}}
-    await stage.patch("configmaps", manifest["metadata"]["name"], change, MERGE_PATCH)
-    # The phase before the first: the supervisor's own turns lead from here to Running.
-    return await backend.save(dataclasses.replace(record, phase=Phase.EMPTY, attempt=0, term=0), version=stored.version)
-
-
-def _status(record: JobRecord, pods: int) -> JobStatus:
-    world = tuple(
-        Member(node=n, incarnation=1, agent=f"a{n}", host=f"h{n}", local_world_size=1, group_rank=n, first_rank=n)
-        for n in range(pods)
-    )
-    fence = Fence(attempt=1, term=1, round=1)
-    return JobStatus(job=record.name, uid=record.uid, fence=fence, state=JobState.RUNNING, world=world)
-
-
-async def _run(stage: Cluster, pod: str, container: str, *, ip: str) -> None:
-    """Have a pod run. A coordinator without an address is one that was told of its agents before."""
-    state = {"name": container, "state": {"running": {}}, "ready": True, "restartCount": 0, "image": "py", "imageID": ""}
-    await _set_status(stage, pod, {"phase": "Running", **({"podIP": ip} if ip else {}), "containerStatuses": [state]})
-
-
-async def _set_status(stage: Cluster, pod: str, status: dict[str, Any]) -> None:
-    path = stage.path("pods", pod, "status")
-    await stage.api.request("PATCH", path, body={"status": status}, kind=MERGE_PATCH)
 
 
 async def _supervised(
@@ -186,9 +123,8 @@ async def _reactions(stage: Cluster, jobs: Sequence[Stored], told: dict[str, asy
     for job in list(jobs)[:failures]:
         record = job.record
         pod = names.node_pod(names.JobRef(name=record.name, uid=record.uid, namespace="default"), 1, 0, 1)
-        ended = {"name": "trainer", "state": {"terminated": {"exitCode": 1, "reason": "Error"}}, "restartCount": 0}
         begun = time.monotonic()
-        await _set_status(stage, pod, {"phase": "Failed", "containerStatuses": [{**ended, "image": "py", "imageID": ""}]})
+        await fail_pod(stage, pod, "trainer")
         await asyncio.wait_for(told[record.name].wait(), 60)
         samples.append(1000 * (time.monotonic() - begun))
     ordered = sorted(samples)
@@ -223,18 +159,6 @@ def _memory() -> int:
     """Return the resident memory of this process in bytes."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * resource.getpagesize()
-
-
-async def _each(jobs: Sequence[Any]) -> list[Stored]:
-    """Await all, a few at once, in order."""
-    gate = asyncio.Semaphore(_AT_ONCE)
-
-    async def one(job: Any) -> Stored:
-        async with gate:
-            stored: Stored = await job
-            return stored
-
-    return list(await asyncio.gather(*(one(job) for job in jobs)))
 
 
 def _say(text: str) -> None:

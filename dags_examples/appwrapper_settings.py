@@ -2,8 +2,10 @@
 
     airflow dags test appwrapper_settings
 
-The cluster needs the AppWrapper controller and the training operator. `rallypoint render appwrapper_settings.yaml` prints what
-is created, but for the job's name: each run of the DAG has one of its own.
+The cluster needs the AppWrapper controller and the training operator. The namespace needs what
+`rallypoint manifests rbac --wrappers --namespace training | kubectl apply -f -` makes, and a claim `checkpoints` that all pods
+may mount. `rallypoint render appwrapper_settings.yaml` prints what is created, but for the job's name: each run of the DAG has
+one of its own.
 """
 
 from __future__ import annotations

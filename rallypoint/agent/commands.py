@@ -22,6 +22,7 @@ from rallypoint.agent.logs import STDERR, STDOUT, Streams
 from rallypoint.agent.node import NodeAgent
 from rallypoint.agent.node_config import NodeConfig
 from rallypoint.agent.setup import SetupError, run_setup
+from rallypoint.wire.env import MACHINE
 from rallypoint.wire.plan import OrphanPolicy, Plan
 
 __all__ = ["node", "require_room"]
@@ -43,6 +44,7 @@ def node(args: argparse.Namespace) -> int:
         node=args.node,
         incarnation=args.incarnation,
         host=args.host,
+        machine=os.environ.get(MACHINE, ""),
         folder=args.shm or args.dir,
         log_folder=_log_folder(plan, args),
         streams=Streams(redirects=STDOUT | STDERR) if pod else Streams.from_plan(plan),

@@ -18,6 +18,7 @@ from rallypoint.agent.http_server import HttpServer
 from rallypoint.agent.orphan import keep_watch
 from rallypoint.agent.pod_home import PodHome
 from rallypoint.agent.sink import refuse_later
+from rallypoint.agent.size import keep_size
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.plan import Plan
@@ -118,15 +119,19 @@ async def _publish_first(shell: Coordinator, home: Home) -> None:
 
 
 async def _serve(shell: Coordinator, home: Home, plan: Plan, clock: Clock) -> None:
-    """Serve to the end, with an eye on the supervisor where it is known where its heartbeat is read."""
-    if home.heartbeat is None:
-        await shell.serve()
-        return
-    watching = asyncio.create_task(keep_watch(shell, home.heartbeat, plan, clock, look=home.look))
+    """Serve to the end, with an eye on the supervisor and on the wanted size, where it is known where they are read."""
+    watching: list[asyncio.Task[None]] = []
+    if home.heartbeat is not None:
+        watching.append(asyncio.create_task(keep_watch(shell, home.heartbeat, plan, clock, look=home.look)))
+    if home.size is not None:
+        watching.append(asyncio.create_task(keep_size(shell, home.size)))
     try:
         await shell.serve()
     finally:
-        watching.cancel()
-        await asyncio.wait([watching])
-    if not watching.cancelled():
-        watching.result()
+        for task in watching:
+            task.cancel()
+        if watching:
+            await asyncio.wait(watching)
+    for task in watching:
+        if not task.cancelled():
+            task.result()

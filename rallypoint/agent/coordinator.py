@@ -22,6 +22,7 @@ from rallypoint.agent.sink import StatusSink
 from rallypoint.agent.waiting import set_within
 from rallypoint.supervision.folding import bounded
 from rallypoint.wire.messages import AgentReport, Assignment, Continue, Refusal, Reply, Stop
+from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobStatus, Progress, Verdict
 
 __all__ = ["PROGRESS_PERIOD", "Coordinator"]
@@ -55,6 +56,7 @@ class Coordinator:
 
     def __init__(self, state: State, *, sink: StatusSink, clock: Clock, progress_period: float = PROGRESS_PERIOD) -> None:
         self._state, self._sink, self._clock = state, sink, clock
+        self._own = state.settings
         self._progress_period, self._trouble = progress_period, ""
         self._version, self._durable = 1, 0
         self._settling: set[asyncio.Event] = set()
@@ -104,6 +106,12 @@ class Coordinator:
     def note(self, kind: str, detail: str) -> None:
         """Add a line to the job's story."""
         self._apply(telling.event(self._state, kind, detail, self._clock()))
+
+    def resize(self, size: Size | None) -> None:
+        """Keep to other bounds of the world than the plan's; None are the plan's own."""
+        state = rendezvous.resized(self._state, size, self._own, self._clock())
+        if state is not self._state:
+            self._apply(state)
 
     def conclude(self, verdict: Verdict) -> None:
         """End the attempt with a verdict, unless it has one."""
@@ -238,6 +246,8 @@ class Coordinator:
         return self._durable >= version
 
     def _tell(self, agent: str, reply: Reply) -> Reply:
+        if isinstance(reply, Continue):
+            return dataclasses.replace(reply, unsupervised=self._unsupervised)
         if isinstance(reply, (Assignment, Stop)):
             self._apply(rendezvous.told(self._state, agent, reply))
         return reply
@@ -291,12 +301,13 @@ class Coordinator:
 
 def _audible(state: State) -> tuple[object, ...]:
     """What of the state an answer to a parked report can depend on; its own report cannot change while it is parked."""
-    return state.state, state.fence, state.broken, state.verdict, state.away
+    inquiry = None if state.inquiry is None else state.inquiry.number
+    return state.state, state.fence, state.broken, state.verdict, state.away, inquiry
 
 
 def _gist(status: JobStatus) -> JobStatus:
     """The status without what changes all the time."""
-    return dataclasses.replace(status, progress=Progress(), ranks=(), updated_at=0.0)
+    return dataclasses.replace(status, progress=Progress(), ranks=(), samples=(), updated_at=0.0)
 
 
 def _log_news(before: State, after: State) -> None:

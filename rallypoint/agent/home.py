@@ -15,6 +15,7 @@ from rallypoint.agent.files import read_json, replace_durably
 from rallypoint.agent.orphan import LOOK, FileHeartbeat, HeartbeatSource
 from rallypoint.agent.service import SupervisorDoor
 from rallypoint.agent.sink import FileSink, StatusSink, read_status
+from rallypoint.agent.size import FileSize, SizeSource
 from rallypoint.wire import codec
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.plan import Plan
@@ -29,6 +30,7 @@ class Home(Protocol):
     Attributes:
         sink: where its status goes; `progress_period` is how many seconds are between two writes that tell progress only.
         heartbeat: its supervisor's, None where nobody says where that is; `look` is how many seconds are between two looks.
+        size: where the bounds of the world stand that are wanted, None where nobody says.
         door: where supervisors come by, None where they do not.
         where: of the status, for errors.
     """
@@ -45,6 +47,9 @@ class Home(Protocol):
 
     @property
     def door(self) -> SupervisorDoor | None: ...  # noqa: D102
+
+    @property
+    def size(self) -> SizeSource | None: ...  # noqa: D102
 
     async def previous(self) -> JobStatus | None:
         """Return the last status that was published there, by whomever; raises `StaleError` where a later one is known."""
@@ -75,6 +80,7 @@ class FileHome:
         self.where = str(args.status_file)
         self.sink: StatusSink = FileSink(args.status_file)
         self.heartbeat: HeartbeatSource | None = None if args.record_file is None else FileHeartbeat(args.record_file)
+        self.size: SizeSource | None = None if args.record_file is None else FileSize(args.record_file)
 
     async def previous(self) -> JobStatus | None:
         """Read the status file."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from pathlib import Path
 from rallypoint.agent.errors import ConfigError
 from rallypoint.wire.plan import Plan
 
-__all__ = ["STDERR", "STDOUT", "OpenLogs", "RankLogs", "Streams", "open_logs"]
+__all__ = ["STDERR", "STDOUT", "OpenLogs", "RankLogs", "Streams", "open_logs", "written"]
 
 #: Bits of torchrun's numbers for streams: `0` none, `1` stdout, `2` stderr, `3` both.
 STDOUT, STDERR = 1, 2
@@ -97,3 +98,12 @@ def open_logs(folder: Path, rank: int, filed: int) -> OpenLogs:
 def _open(path: Path | None) -> int | None:
     # O_APPEND: several processes of one rank may write, and none must overwrite another.
     return None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+
+def written(logs: RankLogs) -> int:
+    """Return how many bytes a worker has written to its files so far; 0 where it has none."""
+    total = 0
+    for path in (logs.out, logs.err):
+        with contextlib.suppress(OSError):
+            total += 0 if path is None else path.stat().st_size
+    return total

@@ -44,8 +44,9 @@ from rallypoint.agent.workers import Worker, WorkerGroup
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.failover import Failure
 from rallypoint.wire.fence import Fence
+from rallypoint.wire.hang import Evidence
 from rallypoint.wire.incident import Culprit, FaultKind
-from rallypoint.wire.messages import AgentReport, AgentState, Assignment, Refusal, Reply, Stop
+from rallypoint.wire.messages import AgentReport, AgentState, Assignment, Continue, Refusal, Reply, Stop
 
 __all__ = ["Ending", "NodeAgent"]
 
@@ -96,7 +97,9 @@ class NodeAgent:
         self._reaper = Reaper()
         self._spawner = Spawner(self._reaper)
         self._group = WorkerGroup(self._spawner, self._reaper, grace=config.plan.stop_grace, now=clock)
-        self._round = Round(config, self._group)
+        self._round = Round(config, self._group, now=clock)
+        self._evidence: Evidence | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._stores = StoreKeeper(config.host, self._spawner, self._store_lost)
         self._adviser = Adviser(config.plan, self._spawner)
         self._memory = OomWatch()
@@ -133,7 +136,8 @@ class NodeAgent:
                 talk.result()  # it only ends by an error
             return await live
         finally:
-            tasks = (talk, live, *self._asking, *self._advice)
+            looking = () if self._looking is None else (self._looking,)
+            tasks = (talk, live, *self._asking, *self._advice, *looking)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -177,7 +181,7 @@ class NodeAgent:
 
     def _end_of(self, worker: Worker) -> Culprit:
         plan = self._config.plan
-        end = end_of(worker, host=self._config.host, incarnation=self._config.incarnation, log_tail=plan.log_tail)
+        end = end_of(worker, host=self._config.told, incarnation=self._config.incarnation, log_tail=plan.log_tail)
         if end.signal == signal.SIGKILL and self._memory.killed():
             return dataclasses.replace(end, kind=FaultKind.OOM)
         return end
@@ -223,7 +227,7 @@ class NodeAgent:
             attempt=config.attempt,
             round=action.round,
             node=config.node if assignment is None else assignment.node,
-            host=config.host,
+            host=config.told,
             at=self._clock(),
             workers=with_few_tails(action.failures),
         )
@@ -266,7 +270,8 @@ class NodeAgent:
     def _gist(self) -> object:
         node = self._node
         pids = tuple(worker.pid for worker in self._group.workers)
-        return node.state, node.round, node.told_failures, node.failover, node.reason, self._stores.offer, pids
+        found = None if self._evidence is None else (self._evidence.round, self._evidence.number)
+        return node.state, node.round, node.told_failures, node.failover, node.reason, self._stores.offer, pids, found
 
     async def _talk(self) -> None:
         loop = asyncio.get_running_loop()
@@ -320,9 +325,25 @@ class NodeAgent:
             log.warning("refused by the coordinator: %s", reply.reason)
         if report.state is AgentState.LEAVING:
             self._farewell.set()
+        self._look_into(reply.evidence if isinstance(reply, Continue) else 0)
         if isinstance(reply, Assignment):
             self._taken.clear()
         self._events.put_nowait(Answered(reply=reply))
+
+    def _look_into(self, number: int) -> None:
+        """Find out what the coordinator asks for, once; what it does not ask for any more is told no more."""
+        if number == 0:
+            self._evidence = None
+        elif (self._looking is None or self._looking.done()) and not self._answers(number):
+            self._looking = asyncio.create_task(self._find_evidence(number))
+
+    def _answers(self, number: int) -> bool:
+        return self._evidence is not None and (self._evidence.round, self._evidence.number) == (self._node.round, number)
+
+    async def _find_evidence(self, number: int) -> None:
+        self._evidence = await self._round.evidence(number)
+        log.warning("round %d: looked into the workers for a hang: %s", self._evidence.round, self._evidence.path or "no file")
+        self._tell_news()
 
     def _silent(self) -> bool:
         phase = self._node.phase
@@ -350,7 +371,7 @@ class NodeAgent:
             node=config.node,
             incarnation=config.incarnation,
             agent=self._name,
-            host=config.host,
+            host=config.told,
             local_world_size=config.plan.nproc_per_node,
             store=self._stores.offer,
             state=state,
@@ -360,6 +381,8 @@ class NodeAgent:
             failover=node.failover,
             failover_note=node.note,
             reason=node.reason,
+            result=self._round.result() if state is AgentState.DONE else None,
+            evidence=self._evidence if self._evidence is not None and self._evidence.round == node.round else None,
             hold=self._hold(state),
             sequence=self._sequence,
         )

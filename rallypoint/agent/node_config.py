@@ -20,6 +20,7 @@ class NodeConfig:
         plan: of the job.
         attempt, node, incarnation: which attempt, slot (-1: any) and replacement this is.
         host: name or address under which the other nodes reach this one.
+        machine: its name for people, and for whoever keeps off it; "" is that address.
         folder: for shared memory files; `log_folder` for the workers' logs.
         streams: what goes to a file and what to the console.
         prefix: template of the console's line prefix.
@@ -38,3 +39,9 @@ class NodeConfig:
     prefix: str = DEFAULT_PREFIX
     pod: bool = False
     bounded: bool = False
+    machine: str = ""
+
+    @property
+    def told(self) -> str:
+        """The machine, as it is told."""
+        return self.machine or self.host

@@ -5,16 +5,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from rallypoint.agent.hang import Limits, Watch
 from rallypoint.supervision.budget import Budget, Course
 from rallypoint.wire.fence import Fence
+from rallypoint.wire.hang import Evidence, Hang
 from rallypoint.wire.incident import Answer, Cause, Folded, Incident, IncidentId
 from rallypoint.wire.messages import AgentReport, AgentState
 from rallypoint.wire.plan import EndRule, Plan, Profile, Refill
-from rallypoint.wire.status import Event, JobState, JobStatus, Member, Progress, Verdict
+from rallypoint.wire.status import Event, JobState, JobStatus, Member, Progress, Sample, Verdict
 
 __all__ = [
     "Absent",
+    "Inquiry",
     "Peer",
     "Settings",
     "State",
@@ -30,6 +34,7 @@ __all__ = [
 
 _FOR_LIFE = Refill()
 _UNTOUCHED = Course()
+_UNWATCHED = Watch()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +59,10 @@ class Settings:
     retryable_exit_codes: tuple[int, ...] = ()
     end_rules: tuple[EndRule, ...] = ()
     failover_extension: str = ""
+    warmup_grace: float = 300.0
+    report_interval: float = 1.0
+    hang_downtime: float = 1800.0
+    hang_detection: int = 1
 
     @classmethod
     def from_plan(cls, plan: Plan) -> Settings:
@@ -74,6 +83,11 @@ class Settings:
     def hangs(self) -> Budget:
         """The budget of hangs."""
         return Budget(cause=Cause.HANG, limit=self.max_hangs, refill=self.hang_refill)
+
+    @property
+    def silence(self) -> Limits:
+        """How long a world may be silent."""
+        return Limits.of(downtime=self.hang_downtime, warmup=self.warmup_grace, pace=self.report_interval)
 
     def usable(self, nodes: int) -> int:
         """Return how many of `nodes` can form a world: at most `max_nodes`, and a multiple of `node_unit`."""
@@ -115,6 +129,15 @@ class Peer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Inquiry:
+    """What the agents of a round are asked to find, since when, and what each of them has found."""
+
+    number: int
+    since: float
+    found: Mapping[str, Evidence] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Absent:
     """A member of the last world that is out of reach; `until` its workers may run (our own clock)."""
 
@@ -143,7 +166,9 @@ class State:
         away: agents that were told to leave, so that another node takes their place.
         since: when this coordinator began; the incidents that it `inherited` count as if they had happened then.
         course: how training goes, for the refill of budgets.
-        incidents, folded, events, progress, verdict: as in `JobStatus`.
+        result: what rank 0 left, once every worker of the world has ended well.
+        watch: how silent the running round is; `hang` what is told of that, `inquiry` what the agents are asked for it.
+        incidents, folded, events, progress, samples, verdict: as in `JobStatus`.
     """
 
     settings: Settings
@@ -165,11 +190,16 @@ class State:
     since: float = 0.0
     inherited: frozenset[IncidentId] = frozenset()
     course: Course = _UNTOUCHED
+    watch: Watch = _UNWATCHED
+    inquiry: Inquiry | None = None
+    hang: Hang | None = None
     incidents: tuple[Incident, ...] = ()
     folded: tuple[Folded, ...] = ()
     events: tuple[Event, ...] = ()
     progress: Progress = Progress()
+    samples: tuple[Sample, ...] = ()
     verdict: Verdict | None = None
+    result: Any = field(default=None, hash=False)
 
     @classmethod
     def fresh(cls, settings: Settings, *, job: str, uid: str, attempt: int, term: int, now: float) -> State:

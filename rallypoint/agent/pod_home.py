@@ -17,10 +17,12 @@ from rallypoint.agent.kube_heartbeat import LeaseHeartbeat, SignsOfLife
 from rallypoint.agent.orphan import HeartbeatSource
 from rallypoint.agent.service import SupervisorDoor
 from rallypoint.agent.sink import FileSink, StatusSink, read_status
+from rallypoint.agent.size import SizeSource
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.ports import COORDINATOR_PORT
 from rallypoint.wire.roster import Roster
+from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobStatus
 
 __all__ = ["PodHome", "newest"]
@@ -58,6 +60,7 @@ class PodHome:
         self.sink: StatusSink = PodSink(self._remote, FileSink(self._local))
         self.heartbeat: HeartbeatSource | None = self._signs
         self.door: SupervisorDoor | None = self
+        self.size: SizeSource | None = RosterSize(self)
 
     async def previous(self) -> JobStatus | None:
         """Read the ConfigMap, however long that takes; where we may not, what the pod was given and what it wrote itself.
@@ -103,11 +106,28 @@ class PodHome:
             self._announcer.take(roster)
         self._roster = roster  # it came before we were ready to be found
 
+    @property
+    def roster(self) -> Roster | None:
+        """The last that a supervisor told, None before its first."""
+        return self._roster
+
     async def close(self) -> None:
         """Close all connections."""
         if self._announcer is not None:
             await self._announcer.close()
         await self._api.close()
+
+
+class RosterSize:
+    """What the last roster said."""
+
+    def __init__(self, home: PodHome) -> None:
+        self._home = home
+
+    async def size(self) -> Size | None:
+        """Return what is known."""
+        roster = self._home.roster
+        return None if roster is None else roster.size
 
 
 def newest(*known: JobStatus | None) -> JobStatus | None:

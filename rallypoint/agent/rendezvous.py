@@ -27,6 +27,8 @@ An end of a worker has a verdict (`rulings.py`). Most are answered by a restart,
 Some ask for another node: that worker's agent is told to leave (`away`), and its end is the fault of a node, which the
 supervisor replaces. Some end the job, whatever is left of any budget.
 
+A world that is silent for `hang_downtime` hangs (`hang.py`); what is done about it is `hang_rounds.py`'s to say.
+
 A rank whose peer vanished fails too, and may be heard first. While a member is out of touch, or all that is told is of lost
 connections, the failure is kept as an echo: a lost node or another rank's own failure takes its place, and only if neither
 shows within the grace, or before the next round is closed, the echo itself is charged.
@@ -38,9 +40,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from rallypoint.agent import lastworld, rulings, telling
+from rallypoint.agent import hang_rounds, lastworld, rulings, telling
 from rallypoint.agent.culprit import is_collateral
 from rallypoint.agent.peers import (
     Peer,
@@ -67,6 +68,7 @@ from rallypoint.wire.messages import (
     Reply,
     Stop,
 )
+from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobState, JobStatus, Outcome, Verdict
 
 __all__ = [
@@ -80,6 +82,7 @@ __all__ = [
     "new",
     "receive",
     "refusal",
+    "resized",
     "status",
     "tick",
     "told",
@@ -116,9 +119,12 @@ def new(
         folded=previous.folded,
         events=previous.events,
         progress=previous.progress,
+        samples=previous.samples,
         verdict=previous.verdict,
+        result=previous.result,
         peers={m.agent: Peer.recalled(m, previous, now) for m in previous.world},
     )
+    state = hang_rounds.inherited(state, previous)
     return telling.event(state, "coordinator", f"term {term} took over in round {previous.fence.round}", now)
 
 
@@ -127,11 +133,13 @@ def new(
 
 def receive(state: State, report: AgentReport, now: float) -> State:
     """Take over what an agent says of itself; ask `refusal` first."""
+    before = state.peers.get(report.agent)
     state, replaced = accept(state, report, now)
     if replaced is not None:
         state = _lose(state, replaced, "was replaced", now)
     state = lastworld.heard(state, report)
     state = telling.progress(state, report, now)
+    state = hang_rounds.heard(state, None if before is None else before.report, report, now)
     return tick(state, now)
 
 
@@ -158,6 +166,20 @@ def dismissed(state: State) -> bool:
     return state.verdict is not None and all(peer.told for peer in living(state))
 
 
+def resized(state: State, size: Size | None, own: Settings, now: float) -> State:
+    """Keep to bounds that are wanted, or to the job's `own`; the very same state where they are kept already.
+
+    A world that is smaller than the new minimum trains on: it grows when enough nodes wait. One that is larger than the new
+    maximum trains on, too, until the supervisor has taken the nodes away that are too many.
+    """
+    low, high = (own.min_nodes, own.max_nodes) if size is None else (size.min_nodes, size.max_nodes)
+    if (low, high) == (state.settings.min_nodes, state.settings.max_nodes):
+        return state
+    settings = dataclasses.replace(state.settings, min_nodes=low, max_nodes=high)
+    state = telling.event(dataclasses.replace(state, settings=settings), "resized", f"{low} to {high} nodes are wanted", now)
+    return tick(state, now)
+
+
 # --- What follows from it --------------------------------------------------------------------------------------------------
 
 
@@ -169,18 +191,24 @@ def tick(state: State, now: float) -> State:
     state = telling.refilled(state, now)
     if state.verdict is None and state.state is JobState.RUNNING:
         state = _judge_round(state, now)
+    if state.verdict is None and state.state is JobState.RUNNING:
+        state, hang = hang_rounds.concluded(state, now)
+        state = state if hang is None else _restart(state, hang, now)
     if state.verdict is None and state.echoes:
         state = _judge_echoes(state, now)
     if state.verdict is None and state.state is JobState.FORMING:
         state = _judge_late(state, now)
     if state.verdict is None and state.state is JobState.FORMING:
         state = _form(state, now)
-    return state
+    return hang_rounds.tidied(state)
 
 
 def deadline(state: State) -> float | None:
     """Return when `tick` has something to conclude even if nobody says anything, or None."""
     times = [_expires(state, peer) for peer in state.peers.values()]
+    judged_at = hang_rounds.due(state)
+    if judged_at is not None:
+        times.append(judged_at)
     if state.echoes:
         times.append(state.echo_since + DISCONNECT_GRACE)
     if state.verdict is None and state.state is JobState.FORMING and not outstanding(state):
@@ -230,6 +258,8 @@ def _judge_round(state: State, now: float) -> State:
         return _scale(state, leaving, f"node {leaving.node} leaves: {leaving.report.reason or 'it was asked to'}", now)
     if len(here) == len(state.world) and all(p.report.state is AgentState.DONE for p in here):
         message = f"{len(here)} nodes, {sum(m.local_world_size for m in state.world)} ranks ended well"
+        left = (p.report.result for p in here)
+        state = dataclasses.replace(state, result=next((result for result in left if result is not None), None))
         return telling.verdict(state, Verdict(outcome=Outcome.SUCCEEDED, reason="Completed", message=message), now)
     return _grow(telling.healed(state, now), now)
 
@@ -412,21 +442,11 @@ def _close(state: State, ready: Sequence[Peer], usable: int, now: float) -> Stat
         round_step=None,
     )
     size = sum(m.local_world_size for m in state.world)
+    state = telling.began(state, now)
     return telling.event(state, "round", f"round {fence.round}: {len(chosen)} nodes, {size} ranks", now)
 
 
 # --- What we say -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Asking:
-    state: State
-    peer: Peer
-
-    @property
-    def current(self) -> bool:
-        """It speaks of the round that is running, or was running last."""
-        return self.peer.report.round == self.state.fence.round
 
 
 def answer(state: State, agent: str) -> Reply | None:
@@ -438,20 +458,23 @@ def answer(state: State, agent: str) -> Reply | None:
     peer = state.peers.get(agent)
     if peer is None or peer.report.state is AgentState.LEAVING:
         return None
-    asking = _Asking(state=state, peer=peer)
     if peer.report.state is AgentState.WAITING:
-        return _assignment(asking)
+        return _assignment(state, peer)
     if state.state is JobState.FORMING:
         return Regroup(fence=state.fence, reason=state.broken or "a new round is forming")
-    if asking.current and any(m.agent == agent for m in state.world):
-        return None
+    if _is_current(state, peer) and any(m.agent == agent for m in state.world):
+        return hang_rounds.asks(state, agent) if peer.report.state is AgentState.RUNNING else None
     return Regroup(fence=state.fence, reason=f"the world went on to round {state.fence.round}")
 
 
-def _assignment(asking: _Asking) -> Assignment | None:
-    state, peer = asking.state, asking.peer
+def _is_current(state: State, peer: Peer) -> bool:
+    """Return whether an agent speaks of the round that is running, or was running last."""
+    return peer.report.round == state.fence.round
+
+
+def _assignment(state: State, peer: Peer) -> Assignment | None:
     member = next((m for m in state.world if m.agent == peer.report.agent), None)
-    if state.state is not JobState.RUNNING or member is None or asking.current:
+    if state.state is not JobState.RUNNING or member is None or _is_current(state, peer):
         return None
     budgets = (state.settings.restarts, state.settings.hangs)
     restarts = sum(b.total(state.incidents, state.fence.attempt, folded=state.folded) for b in budgets)

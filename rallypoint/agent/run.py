@@ -92,6 +92,7 @@ async def _run(options: RunOptions, logs: Path, shared: Path) -> Ending:
             # Of two agents with one --node-rank the later one is right, also when nobody has seen the other end.
             incarnation=0 if options.node < 0 else int(time.time()),
             host=options.local_addr or _address_towards(endpoint),
+            machine=os.environ.get(env.MACHINE, ""),
             folder=shared,
             log_folder=logs,
             streams=options.streams,

@@ -68,7 +68,8 @@ class Surroundings:
 def setup_env(base: Mapping[str, str], plan: Plan, *, node: int, host: str) -> dict[str, str]:
     """Return the environment of the setup commands: `base`, the place of the node as a training operator tells it, the plan's.
 
-    Where node 0 is, only node 0 knows by itself; the others are told MASTER_ADDR where `base` or the plan has it.
+    Where node 0 is, only node 0 knows by itself; the others are told MASTER_ADDR where `base` or the plan has it: the pods of a
+    cluster have a name for it.
     """
     place = {"WORLD_SIZE": str(plan.max_nodes), "RANK": str(node)}
     master = {"MASTER_PORT": _MASTER_PORT, **({"MASTER_ADDR": host} if node == 0 else {})}

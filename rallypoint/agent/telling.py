@@ -7,14 +7,16 @@ import hashlib
 
 from rallypoint.agent.culprit import culprit_first
 from rallypoint.agent.peers import Peer, State, living, members
+from rallypoint.agent.series import few, sampled
 from rallypoint.supervision.folding import fold_told
 from rallypoint.supervision.verdicts import Judgement
 from rallypoint.wire.incident import FREE, Answer, Cause, Culprit, FaultKind, Incident, IncidentId, Rung, merge_incidents
 from rallypoint.wire.messages import SENT_AWAY, AgentReport, AgentState, WorkerReport
-from rallypoint.wire.status import Event, JobState, JobStatus, Member, Outcome, Progress, RankStatus, Verdict
+from rallypoint.wire.status import Event, JobState, JobStatus, Member, Outcome, Progress, RankStatus, Sample, Verdict
 
 __all__ = [
     "away_incident",
+    "began",
     "describe",
     "digest",
     "event",
@@ -187,7 +189,20 @@ def _advance(state: State, speaker: WorkerReport, now: float) -> State:
         resumed_from=speaker.resumed_from,
         at=now if speaker.step != state.progress.step else state.progress.at,
     )
-    return dataclasses.replace(state, progress=told)
+    if told.step is None or told.step == state.progress.step:
+        return dataclasses.replace(state, progress=told)
+    sample = dataclasses.replace(_moment(state, now), step=told.step, metrics=few(told.metrics))
+    return dataclasses.replace(state, progress=told, samples=sampled(state.samples, sample))
+
+
+def began(state: State, now: float) -> State:
+    """Return the state with the beginning of its round among the samples."""
+    return dataclasses.replace(state, samples=sampled(state.samples, _moment(state, now)))
+
+
+def _moment(state: State, now: float) -> Sample:
+    size = sum(member.local_world_size for member in state.world)
+    return Sample(at=round(now, 3), round=state.fence.round, world_size=size)
 
 
 def _first_step(state: State, speaker: WorkerReport, now: float) -> State:
@@ -213,9 +228,14 @@ def healed(state: State, now: float) -> State:
     incidents = tuple(
         dataclasses.replace(i, healed_at=now)
         for i in state.incidents
-        if i.healed_at is None and i.last_step is None and i.id.attempt == state.fence.attempt
+        if i.healed_at is None and i.last_step is None and i.id.attempt == state.fence.attempt and not _goes_on(state, i)
     )
     return dataclasses.replace(state, incidents=merge_incidents(state.incidents, incidents)) if incidents else state
+
+
+def _goes_on(state: State, told: Incident) -> bool:
+    """Return whether an incident is a hang about which nothing was done: that the world is whole heals nothing."""
+    return told.rung is Rung.NOTIFY and told.id.round == state.fence.round
 
 
 def _member(state: State, report: AgentReport) -> Member | None:
@@ -267,8 +287,11 @@ def status(state: State, now: float) -> JobStatus:
         incidents=state.incidents,
         folded=state.folded,
         events=state.events,
+        samples=state.samples,
         verdict=state.verdict,
+        hang=state.hang,
         updated_at=now,
+        result=state.result,
     )
 
 

@@ -6,6 +6,7 @@ The variables are torchrun's (https://docs.pytorch.org/docs/stable/elastic/run.h
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,11 +15,15 @@ from pathlib import Path
 from rallypoint.wire import env
 from rallypoint.wire.messages import Assignment
 from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.progress import life_offset
 
 __all__ = ["Place", "split_address", "worker_argv", "worker_env"]
 
 #: Stands for the local rank in a worker's arguments, as in torchrun's.
 _LOCAL_RANK_MACRO = "${local_rank}"
+
+#: Where every Python of a worker finds its start-up module; a path, since the worker's Python may have no Rallypoint.
+_STARTUP = str(Path(__file__).parents[1] / "training" / "startup")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +35,16 @@ class Place:
         local_rank: on its node, from 0.
         error_file: where torch's `@record` writes the first error.
         progress_file: shared memory for its reports.
+        stack_file: where its Python writes its stacks when it is asked for them.
+        result_file: where rank 0 leaves the job's result.
     """
 
     assignment: Assignment
     local_rank: int
     error_file: Path
     progress_file: Path
+    stack_file: Path
+    result_file: Path
 
     @property
     def rank(self) -> int:
@@ -67,6 +76,7 @@ def worker_env(base: Mapping[str, str], plan: Plan, place: Place) -> dict[str, s
     result.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if plan.nproc_per_node > 1:
         result.setdefault("OMP_NUM_THREADS", "1")
+    result["PYTHONPATH"] = os.pathsep.join(filter(None, (_STARTUP, result.get("PYTHONPATH"))))
     return {**result, **_torchrun_env(plan, place), **_our_env(plan, place)}
 
 
@@ -101,7 +111,11 @@ def _our_env(plan: Plan, place: Place) -> dict[str, str]:
         env.TERM: str(fence.term),
         env.ROUND: str(fence.round),
         env.PROGRESS_FILE: str(place.progress_file),
+        env.LIFE_OFFSET: str(life_offset(plan.nproc_per_node, place.local_rank)),
+        env.STACK_FILE: str(place.stack_file),
     }
+    if place.rank == 0:
+        told[env.RESULT_FILE] = str(place.result_file)
     if plan.checkpoint_dir:
         told[env.CHECKPOINT_DIR] = plan.checkpoint_dir
     return told

@@ -14,6 +14,7 @@ from rallypoint.supervision.observation import Observation
 from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.plan import OrphanPolicy, Plan
+from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobStatus
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "JobNotFoundError",
     "LogLine",
     "Pulse",
+    "ResizeError",
     "Stored",
     "SubmitError",
 ]
@@ -45,6 +47,16 @@ class SubmitError(BackendError):
 class JobExistsError(BackendError):
     """A job of this name is there already, with another spec or another owner."""
 
+    @classmethod
+    def of(cls, existing: Stored, blueprint: Blueprint, *, owner: str, where: str = "") -> JobExistsError:
+        """Return the error that tells the two apart; `where` follows the job's name (` in namespace team`)."""
+        record, plan = existing.record, blueprint.plan
+        return cls(
+            f"name: a job {record.name} is there already{where} (owner {record.owner}, "
+            f"{record.phase.value or 'just submitted'}, spec {record.digest}; this one: owner {owner}, spec {plan.digest}); "
+            f"choose another name, or end it with: rallypoint delete {record.name}"
+        )
+
 
 class JobNotFoundError(BackendError):
     """There is no job of this name."""
@@ -52,6 +64,10 @@ class JobNotFoundError(BackendError):
 
 class JobFinishedError(BackendError):
     """The job is over, or is being deleted: what was asked for has no meaning any more."""
+
+
+class ResizeError(BackendError):
+    """The job cannot have so many nodes, or cannot be resized at all; trying again cannot help."""
 
 
 class ConflictError(BackendError):
@@ -86,6 +102,8 @@ class Blueprint:
         objects: one mapping per folder, process or manifest, in order of creation.
         notes: what the backend will not use, for people.
         attached: further texts that are kept with the job, by name.
+        function: what the workers call, where the job is a function (wire/function.py): kept where only the job can read it,
+            and never printed.
     """
 
     job: ElasticJob
@@ -93,6 +111,7 @@ class Blueprint:
     objects: tuple[dict[str, Any], ...]
     notes: tuple[str, ...] = ()
     attached: Mapping[str, str] = field(default_factory=dict)
+    function: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +121,10 @@ class Stored:
     record: JobRecord
     plan: Plan
     version: str
+
+    def is_of(self, blueprint: Blueprint, *, owner: str) -> bool:
+        """Return whether it is what this submission would create: to submit twice is to submit once."""
+        return (self.record.digest, self.record.owner) == (blueprint.plan.digest, owner)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,9 +262,16 @@ class Backend(abc.ABC):
         the record's `uid`, is left alone, and so is another one of its name.
         """
 
+    async def check_size(self, stored: Stored, size: Size) -> None:  # noqa: B027  most places have no say in it
+        """Raise `ResizeError` for bounds that a job cannot have in this place, whatever its plan allows."""
+
     @abc.abstractmethod
     async def status(self, name: str) -> JobStatus | None:
         """Return the coordinator's last word, or None before its first."""
+
+    async def written(self, name: str) -> JobStatus | None:
+        """Return what is written down of the same, and ask nobody: for those who look often and may be a few seconds late."""
+        return await self.status(name)
 
     @abc.abstractmethod
     async def names(self) -> tuple[str, ...]:

@@ -7,14 +7,26 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from rallypoint.backends.explain_hang import evidence_lines
 from rallypoint.backends.story import describe_who, span
 from rallypoint.supervision.clocks import CLOCKS
 from rallypoint.supervision.reconcile import Decision
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase
-from rallypoint.wire.incident import FREE, Cause, Culprit, Incident, Rung, merge_incidents
+from rallypoint.wire.incident import FREE, Cause, Culprit, FaultKind, Incident, Rung, merge_incidents
 from rallypoint.wire.status import JobStatus
 
-__all__ = ["Account", "Entry", "Loss", "Next", "account", "incident_lines", "incidents_of", "time_of_day"]
+__all__ = [
+    "Account",
+    "Entry",
+    "Loss",
+    "Next",
+    "account",
+    "done",
+    "incident_lines",
+    "incidents_of",
+    "judgement",
+    "time_of_day",
+]
 
 #: Told by an incident with all that is known of it, so the line of history would say it twice.
 _TWICE = frozenset({"node-lost", "node-evacuated", "coordinator-lost"})
@@ -189,15 +201,17 @@ def _incidents(incidents: Iterable[Incident]) -> Iterator[Entry]:
 def _short(incident: Incident) -> Iterator[str]:
     if incident.culprit is not None and incident.culprit.error and incident.culprit.error not in incident.reason:
         yield f"it said: {incident.culprit.error}"
-    yield f"judged: {_judgement(incident)}"
-    yield f"done: {_done(incident)}"
+    yield f"judged: {judgement(incident)}"
+    yield f"done: {done(incident)}"
 
 
-def _judgement(incident: Incident) -> str:
+def judgement(incident: Incident) -> str:
+    """Return what an incident was, what that asks for, by which rule, and who pays for it."""
     what = incident.kind.value if incident.kind is not None else f"a fault of cause {incident.cause.value}"
     answer = f" -> {incident.answer.value}" if incident.answer is not None else ""
     rule = f" (by {incident.rule})" if incident.rule else ""
-    budget = "; it costs no budget" if incident.cause in FREE else f"; paid by the {_BUDGETS[incident.cause]} budget"
+    free = incident.cause in FREE or incident.rung is Rung.NOTIFY
+    budget = "; it costs no budget" if free else f"; paid by the {_BUDGETS[incident.cause]} budget"
     if incident.refilled:
         budget = "; its budget was refilled since"
     return f"{what}{answer}{rule}{budget}"
@@ -213,6 +227,7 @@ _BUDGETS = {
 
 
 _RUNGS = {
+    Rung.NOTIFY: "it was told, and nothing was done about it",
     Rung.RETRY: "the step was tried again",
     Rung.RECOVER_IN_PLACE: "the worker was replaced where it was",
     Rung.RESTART_WORKERS: "the workers of all nodes were started again",
@@ -224,7 +239,8 @@ _RUNGS = {
 }
 
 
-def _done(incident: Incident) -> str:
+def done(incident: Incident) -> str:
+    """Return what was done about an incident, by which rung, and what it has cost."""
     parts = [f"{incident.rung.value} ({_RUNGS[incident.rung]})"]
     if incident.healed_at is not None:
         parts.append(f"healed after {span(incident.healed_at - incident.detected_at)}")
@@ -241,8 +257,9 @@ def incident_lines(incident: Incident, number: int, *, zone: datetime.tzinfo | N
     yield f"  when     {time_of_day(incident.detected_at, zone)}, attempt {incident.id.attempt}, round {incident.id.round}"
     if incident.culprit is not None:
         yield from _culprit_lines(incident.culprit)
-    yield f"  judged   {_judgement(incident)}"
-    yield f"  done     {_done(incident)}"
+    yield f"  judged   {judgement(incident)}"
+    yield f"  done     {done(incident)}"
+    yield from evidence_lines(incident.evidence)
     if incident.culprit is not None and incident.culprit.log_tail:
         yield "  its last lines"
         yield from (f"    {line.rstrip()}" for line in incident.culprit.log_tail)
@@ -253,7 +270,11 @@ def _culprit_lines(culprit: Culprit) -> Iterator[str]:
         f", pid {culprit.pid}" if culprit.pid else ""
     )
     ended = f"signal {culprit.signal}" if culprit.signal is not None else f"exit code {culprit.exit_code}"
-    yield f"  ended    {'nobody saw how' if culprit.signal is culprit.exit_code is None else ended}"
+    if culprit.kind is FaultKind.HANG:
+        ended = "not by itself: it was there and did not go on"
+    elif culprit.signal is culprit.exit_code is None:
+        ended = "nobody saw how"
+    yield f"  ended    {ended}"
     if culprit.error:
         yield f"  said     {culprit.error}"
     if culprit.log_path:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rallypoint.backends.contract import Backend, BackendError, Blueprint
+from rallypoint.backends.credentials import NO_CREDENTIALS, Credentials
+from rallypoint.backends.findings import Findings
 from rallypoint.backends.site import KUBERNETES, LOCAL, Site, SiteError
 from rallypoint.wire.env import API_SERVER, HOME, SERVICE_ACCOUNT
 
@@ -18,7 +21,9 @@ if TYPE_CHECKING:
     from rallypoint.backends.kubernetes.leaving import SupervisorPods
 
 __all__ = [
+    "access_of",
     "default_home",
+    "examine",
     "home_of",
     "open_backend",
     "open_site",
@@ -50,13 +55,17 @@ def open_backend(
     return open_site(site)
 
 
-def open_site(site: Site) -> Backend:
+def open_site(site: Site, credentials: Credentials = NO_CREDENTIALS) -> Backend:
     """Return the backend that holds the jobs of a site. May read files, such as a kubeconfig; raises `BackendError`."""
-    return _KINDS[site.kind](site)
+    return _KINDS[site.kind](site, credentials)
 
 
-def spawn_supervisor(name: str, site: Site) -> int:
-    """Start a process of this machine that sees a job to its end and outlives the caller; return its number. Blocks."""
+def spawn_supervisor(name: str, site: Site, credentials: Credentials = NO_CREDENTIALS) -> int:
+    """Start a process of this machine that sees a job to its end and outlives the caller; return its number. Blocks.
+
+    It gets the credentials on its standard input, and they are nowhere else: not in its arguments or its environment, which
+    others may read, and in no file.
+    """
     from rallypoint.backends.local import detach  # noqa: PLC0415  as above
     from rallypoint.backends.local.files import telling  # noqa: PLC0415
 
@@ -65,21 +74,36 @@ def spawn_supervisor(name: str, site: Site) -> int:
     log = supervisor_log(name, site)
     with telling(log):
         log.parent.mkdir(parents=True, exist_ok=True)
-    return detach.launch(log, ("supervise", name, *site.options()))
+    if credentials == NO_CREDENTIALS:
+        return detach.launch(log, ("supervise", name, *site.options()))
+    return detach.launch(log, ("supervise", name, *site.options(), "--credentials-from-stdin"), told=credentials.to_json())
 
 
-def supervisor_pods(site: Site, *, image: str = "", account: str = "") -> SupervisorPods:
+def supervisor_pods(
+    site: Site, *, image: str = "", account: str = "", credentials: Credentials = NO_CREDENTIALS
+) -> SupervisorPods:
     """Return what supervises the jobs of a cluster from inside of it; `image` and `account` "" are the usual ones."""
     from rallypoint.backends.kubernetes.leaving import SupervisorPods  # noqa: PLC0415  as above
 
-    return SupervisorPods(_access(site), image=image, account=account)
+    return SupervisorPods(access_of(site, credentials), image=image, account=account)
+
+
+async def examine(site: Site, credentials: Credentials = NO_CREDENTIALS) -> Findings:
+    """Return what is missing for jobs at a site, before there is one; creates nothing. Raises `BackendError`."""
+    if site.kind == LOCAL:
+        from rallypoint.backends.local.preflight import examine as examined  # noqa: PLC0415  as above
+
+        return await asyncio.to_thread(examined, home_of(site))
+    from rallypoint.backends.kubernetes.preflight import examine as asked  # noqa: PLC0415
+
+    return await asked(await asyncio.to_thread(access_of, site, credentials))
 
 
 async def refusals(site: Site, blueprint: Blueprint) -> tuple[Refusal, ...]:
     """Return what the API server of a cluster would refuse of a submission; creates nothing. Raises `BackendError`."""
     from rallypoint.backends.kubernetes.dryrun import refusals as asked  # noqa: PLC0415  as above
 
-    return await asked(await asyncio.to_thread(_access, site), blueprint)
+    return await asked(await asyncio.to_thread(access_of, site), blueprint)
 
 
 def supervisor_log(name: str, site: Site) -> Path:
@@ -91,26 +115,34 @@ def supervisor_log(name: str, site: Site) -> Path:
     return home_of(site) / site.kind / (site.namespace or "default") / f"{name}.log"
 
 
-def _local(site: Site) -> Backend:
+def _local(site: Site, _: Credentials) -> Backend:
     from rallypoint.backends.local.backend import LocalBackend  # noqa: PLC0415  what is not asked for is not imported
 
     return LocalBackend(home_of(site))
 
 
-def _kubernetes(site: Site) -> Backend:
+def _kubernetes(site: Site, credentials: Credentials) -> Backend:
     from rallypoint.backends.kubernetes.backend import KubernetesBackend  # noqa: PLC0415  as above
 
-    return KubernetesBackend(_access(site))
+    return KubernetesBackend(access_of(site, credentials))
 
 
-def _access(site: Site) -> Access:
+def access_of(site: Site, credentials: Credentials = NO_CREDENTIALS) -> Access:
+    """Return how the cluster of a site is reached. May read a kubeconfig; raises `BackendError`."""
     from rallypoint.backends.kubernetes.access import Access, default_namespace  # noqa: PLC0415  as above
 
-    where = {"kubeconfig": site.kubeconfig, "context": site.context}
-    server = "" if any(where.values()) else os.environ.get(API_SERVER, "")
-    namespace = site.namespace or default_namespace(**where, server=server)
+    named = site.kubeconfig or site.context or credentials.kubeconfig or credentials.in_cluster
+    server = "" if named else os.environ.get(API_SERVER, "")
     account = os.environ.get(SERVICE_ACCOUNT, "") if server else ""
-    return Access(namespace=namespace, **where, server=server, token_file=f"{account}/token" if account else "")
+    access = Access(
+        namespace=site.namespace,
+        kubeconfig=site.kubeconfig,
+        context=site.context,
+        server=server,
+        token_file=f"{account}/token" if account else "",
+        credentials=credentials,
+    )
+    return access if access.namespace else dataclasses.replace(access, namespace=default_namespace(access))
 
 
-_KINDS: dict[str, Callable[[Site], Backend]] = {LOCAL: _local, KUBERNETES: _kubernetes}
+_KINDS: dict[str, Callable[[Site, Credentials], Backend]] = {LOCAL: _local, KUBERNETES: _kubernetes}

@@ -17,17 +17,24 @@ from rallypoint.backends.contract import (
     JobExistsError,
     JobFinishedError,
     JobNotFoundError,
+    ResizeError,
     Stored,
 )
 from rallypoint.backends.supervise import OnTurn, supervise
-from rallypoint.supervision.record import JobRecord
+from rallypoint.supervision.record import Advice, JobRecord, Phase
+from rallypoint.supervision.resizing import refusal, size_of
+from rallypoint.wire.plan import Kind
+from rallypoint.wire.size import Size
 
 __all__ = [
     "Adoption",
     "How",
     "collect",
     "delete",
+    "note_tries",
+    "read_size",
     "request_deletion",
+    "request_resize",
     "request_resumption",
     "request_suspension",
     "submit_or_adopt",
@@ -40,6 +47,7 @@ class How(str, enum.Enum):
     SUBMITTED = "submitted"  #: there was none
     ADOPTED = "adopted"  #: it ran already, and goes on for the new owner
     FOUND_FINISHED = "found-finished"  #: it ended while nobody took the result
+    RENEWED = "renewed"  #: it ran already; its attempt is ended first, and then the next begins for the new owner
     RESTARTED = "restarted"  #: it ended before; a new attempt of it begins, with all its memory
 
 
@@ -52,13 +60,24 @@ class Adoption:
 
 
 async def submit_or_adopt(
-    backend: Backend, blueprint: Blueprint, *, owner: str, clock: Callable[[], float] = time.time
+    backend: Backend,
+    blueprint: Blueprint,
+    *,
+    owner: str,
+    fresh: bool = False,
+    kept: bool = False,
+    clock: Callable[[], float] = time.time,
 ) -> Adoption:
     """Return the job of this name and spec, owned by `owner` from now on; submitted where there is none.
 
     A job that runs is adopted and goes on. One that has ended is handed over if nobody took its result yet, and begins a new
     attempt otherwise, or when the spec is another one now. One that is being deleted, or is still being cleaned up before
     its new attempt, is seen through to that end first; this can take as long as its grace periods.
+
+    With `fresh` a job that runs for another owner is not adopted but begun anew: its attempt is ended first, and the next
+    begins in the same record; where the spec is another one now, or another controller runs it, the whole job is ended first.
+
+    With `kept` a job that has succeeded is handed over even if another took its result: that one did not live to tell.
 
     Raises `JobExistsError` when a job of another spec runs under this name, and `SubmitError`.
     """
@@ -68,6 +87,9 @@ async def submit_or_adopt(
         try:
             if stored is None:
                 return Adoption(stored=await backend.submit(blueprint, owner=owner), how=How.SUBMITTED)
+            stored = await _renewed(backend, stored, blueprint, owner) if fresh else stored
+            if kept and _may_be_kept(stored.record, blueprint):
+                return Adoption(stored=await _own(backend, stored, owner), how=How.FOUND_FINISHED)
             adoption = await _adopt(backend, stored, blueprint, owner, clock)
         except ConflictError:
             continue
@@ -80,6 +102,10 @@ async def submit_or_adopt(
         await supervise(backend, name, holder=owner, clock=clock)
 
 
+def _may_be_kept(record: JobRecord, blueprint: Blueprint) -> bool:
+    return record.phase is Phase.SUCCEEDED and not record.deletion and record.digest == blueprint.plan.digest
+
+
 async def _adopt(
     backend: Backend, stored: Stored, blueprint: Blueprint, owner: str, clock: Callable[[], float]
 ) -> Adoption | None:
@@ -90,7 +116,8 @@ async def _adopt(
     if not record.finished:
         if not same:
             raise _another_spec(record, blueprint)
-        return Adoption(stored=await _own(backend, stored, owner), how=How.ADOPTED)
+        how = How.RENEWED if record.renew else How.ADOPTED
+        return Adoption(stored=await _own(backend, stored, owner), how=how)
     if same and not record.collected_by:
         return Adoption(stored=await _own(backend, stored, owner), how=How.FOUND_FINISHED)
     if not record.released:
@@ -98,6 +125,19 @@ async def _adopt(
     again = dataclasses.replace(record.restarted(owner=owner, now=clock()), digest=blueprint.plan.digest)
     restarted = await backend.save(again, version=stored.version, blueprint=blueprint)
     return Adoption(stored=restarted, how=How.RESTARTED)
+
+
+async def _renewed(backend: Backend, stored: Stored, blueprint: Blueprint, owner: str) -> Stored:
+    """Have the attempt of an earlier owner ended, unless there is none; the job as it is stored then."""
+    record = stored.record
+    if record.finished or record.deletion or record.owner == owner:
+        return stored
+    if record.digest != blueprint.plan.digest or stored.plan.kind is Kind.APPWRAPPER:
+        return await backend.save(dataclasses.replace(record, deletion=True), version=stored.version)
+    detail = f"{record.owner} handed over to {owner}, who begins it anew"
+    fields = {"owner": owner, "renew": True, "suspend": False, "size": None, "retries": 0, "charges": ()}
+    record = dataclasses.replace(record, **fields).with_history("renewed", detail)  # type: ignore[arg-type]
+    return await backend.save(record, version=stored.version)
 
 
 def _another_spec(record: JobRecord, blueprint: Blueprint) -> JobExistsError:
@@ -116,15 +156,37 @@ async def _own(backend: Backend, stored: Stored, owner: str) -> Stored:
     return await backend.save(record, version=stored.version)
 
 
-async def collect(backend: Backend, name: str, *, owner: str, if_owned: bool = False) -> JobRecord:
+async def note_tries(backend: Backend, name: str, *, owner: str, tries: int) -> JobRecord:
+    """Note what the owner was allowed when it took the job, if it is still theirs; raises `JobNotFoundError`."""
+
+    def note(record: JobRecord) -> JobRecord:
+        return dataclasses.replace(record, tries=tries) if record.owner == owner else record
+
+    return (await _change(backend, name, note)).record
+
+
+async def collect(
+    backend: Backend,
+    name: str,
+    *,
+    owner: str,
+    if_owned: bool = False,
+    advise: Callable[[Advice], Advice] | None = None,
+) -> JobRecord:
     """Mark a job's result as taken by `owner`, so that its next submission begins anew; raises `JobNotFoundError`.
+
+    `advise` decides what the next submission is to do otherwise, by what was decided before.
 
     Returns the record as it is stored then. With `if_owned` a job of somebody else is left as it is; its `owner` says whose.
     """
 
     def take(record: JobRecord) -> JobRecord:
         theirs = not if_owned or record.owner == owner
-        return dataclasses.replace(record, collected_by=owner) if theirs else record
+        if not theirs or record.collected_by == owner:
+            return record
+        return dataclasses.replace(
+            record, collected_by=owner, advice=record.advice if advise is None else advise(record.advice)
+        )
 
     return (await _change(backend, name, take)).record
 
@@ -158,13 +220,53 @@ async def request_resumption(backend: Backend, name: str, *, owner: str | None =
     return not await _wish_suspended(backend, name, owner, suspend=False)
 
 
+def read_size(nodes: int | str) -> Size:
+    """Return the bounds that `N` or `MIN:MAX` means; raises `ResizeError`."""
+    words = str(nodes).strip().split(":")
+    if isinstance(nodes, bool) or len(words) > 2 or not all(word.isascii() and word.isdecimal() for word in words):
+        raise ResizeError(f"nodes: {nodes!r} is not allowed; expected N or MIN:MAX")
+    return Size(min_nodes=int(words[0]), max_nodes=int(words[-1]))
+
+
+async def request_resize(backend: Backend, name: str, size: Size, *, owner: str | None = None) -> bool:
+    """Ask for a job to have other bounds of its world; its supervisor makes or ends nodes, and no other node is touched.
+
+    They hold until the job is submitted anew. With `owner` only if the job is still theirs. Returns whether that is news.
+
+    Raises `JobNotFoundError`, `JobFinishedError` for a job that is over or being deleted, and `ResizeError` for bounds that it
+    cannot have.
+    """
+    stored = await backend.load(name)
+    if stored is None:
+        raise JobNotFoundError(f"there is no job {name}")
+    if refused := refusal(stored.plan, size):
+        raise ResizeError(f"job {name}: {refused}")
+    await backend.check_size(stored, size)
+    changed = False
+
+    def ask(record: JobRecord) -> JobRecord:
+        nonlocal changed
+        if owner is not None and record.owner != owner:
+            return record
+        _require_unfinished(record, "resized")
+        changed = size_of(record, stored.plan) != size
+        return dataclasses.replace(record, size=size) if changed else record
+
+    await _change(backend, name, ask)
+    return changed
+
+
+def _require_unfinished(record: JobRecord, done: str) -> None:
+    if record.deletion or record.finished:
+        what = "is being deleted" if record.deletion else f"is over ({record.phase.value})"
+        raise JobFinishedError(f"job {record.name} {what}; it cannot be {done} any more")
+
+
 async def _wish_suspended(backend: Backend, name: str, owner: str | None, *, suspend: bool) -> bool:
     def ask(record: JobRecord) -> JobRecord:
         if owner is not None and record.owner != owner:
             return record
-        if record.deletion or record.finished:
-            what = "is being deleted" if record.deletion else f"is over ({record.phase.value})"
-            raise JobFinishedError(f"job {name} {what}; it cannot be {'suspended' if suspend else 'resumed'} any more")
+        _require_unfinished(record, "suspended" if suspend else "resumed")
         return dataclasses.replace(record, suspend=suspend)
 
     return (await _change(backend, name, ask)).record.suspend

@@ -36,6 +36,7 @@ from rallypoint.supervision.observation import CreateError, Observation
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.reconcile import Decision, reconcile
 from rallypoint.supervision.record import Holder, JobRecord
+from rallypoint.supervision.resizing import sized
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.status import JobStatus
 
@@ -47,6 +48,9 @@ T = TypeVar("T")
 
 #: Shortest pause between two turns, in seconds: a deadline that is due by a rounding error must not spin.
 _SHORTEST = 0.01
+
+#: Longest that a supervisor that is cancelled takes to say so in the record, in seconds.
+_LAST_WORD = 5.0
 
 #: Pause after a failure of the backend, in seconds: doubled from the first to the last while it goes on.
 _FIRST_PAUSE, _LAST_PAUSE = 0.5, 30.0
@@ -97,7 +101,7 @@ async def supervise(
         changes = await _follow(following, job, backoff)
         while True:
             try:
-                async with _held(backend, name, holder) as me:
+                async with _held(job, holder) as me:
                     return await _Supervisor(job, changes, tell, clock, me).run(poll)
             except JobNotFoundError:
                 return None
@@ -165,11 +169,43 @@ async def _told(call: Awaitable[T]) -> T:
 
 
 @contextlib.asynccontextmanager
-async def _held(backend: Backend, name: str, holder: str) -> AsyncIterator[Holder]:
-    """Hold a job, with a heart that beats meanwhile. Raises what `Backend.hold` does."""
+async def _held(job: _Job, holder: str) -> AsyncIterator[Holder]:
+    """Hold a job, with a heart that beats meanwhile; who is cancelled lets it go. Raises what `Backend.hold` does."""
     async with contextlib.AsyncExitStack() as holds:
-        await _told(holds.enter_async_context(backend.hold(name, holder=holder)))
-        yield await _told(holds.enter_async_context(backend.heartbeat(holder)))
+        await _told(holds.enter_async_context(job.backend.hold(job.name, holder=holder)))
+        me = await _told(holds.enter_async_context(job.backend.heartbeat(holder)))
+        try:
+            yield me
+        except asyncio.CancelledError:
+            await _let_go(job, me)
+            raise
+
+
+async def _let_go(job: _Job, me: Holder) -> None:
+    """Say in the record that this process supervises the job no more.
+
+    Its heart goes on beating for its other jobs, and this one's lease would never be over.
+    """
+    word = asyncio.create_task(_take_name_out(job, me))
+    try:
+        await asyncio.wait({word}, timeout=_LAST_WORD)
+    finally:
+        word.cancel()
+
+
+async def _take_name_out(job: _Job, me: Holder) -> None:
+    while True:
+        try:
+            stored = await job.load()
+            if stored is None or stored.record.holder is None or stored.record.holder.id != me.id:
+                return
+            gone = dataclasses.replace(stored.record.holder, id="", heartbeat="")
+            await job.backend.save(dataclasses.replace(stored.record, holder=gone), version=stored.version)
+        except ConflictError:
+            continue
+        except (BackendError, OSError) as error:
+            log.info("job %s: its record still names this process as its supervisor: %s", job.name, error)
+        return
 
 
 async def _follow(following: contextlib.AsyncExitStack, job: _Job, backoff: _Backoff) -> Changes:
@@ -200,7 +236,7 @@ async def _look(job: _Job) -> Snapshot | None:
     if stored is None:
         return None
     status = await job.backend.status(job.name)
-    return Snapshot(record=stored.record, plan=stored.plan, status=status, supervising=False)
+    return Snapshot(record=stored.record, plan=sized(stored.plan, stored.record), status=status, supervising=False)
 
 
 def _is_over(record: JobRecord) -> bool:
@@ -286,7 +322,8 @@ class _Supervisor:
         self._narrate(stored.record, decision.record)
         saved = await self._save(stored, decision)
         purged = await self._act(decision, stored.plan)
-        snapshot = Snapshot(record=decision.record, plan=stored.plan, status=seen.status, supervising=True)
+        shown = sized(stored.plan, decision.record)
+        snapshot = Snapshot(record=decision.record, plan=shown, status=seen.status, supervising=True)
         if decision.done and (purged or not (await self._look_again(decision.record)).present):
             # Looked at once more after the record was saved: whoever starts a node reads the record after showing the node.
             return _Turn(over=True, record=None if purged else saved, snapshot=snapshot)

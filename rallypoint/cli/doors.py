@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from rallypoint.backends.site import Site
 
 if TYPE_CHECKING:
     from rallypoint.backends.contract import Backend, Blueprint
+    from rallypoint.backends.credentials import Credentials
     from rallypoint.backends.kubernetes.dryrun import Refusal
     from rallypoint.backends.kubernetes.leaving import SupervisorPods
     from rallypoint.cli.options import Where
@@ -67,6 +69,16 @@ class Doors:
     supervisor_log: Callable[[str, Site], Path] = _supervisor_log
     supervisor_pods: Callable[[Site, str, str], SupervisorPods] = _supervisor_pods
     refusals: Callable[[Site, Blueprint], Awaitable[tuple[Refusal, ...]]] = _refusals
+
+    def with_credentials(self, credentials: Credentials) -> Doors:
+        """Return these doors, of which the one to a backend is opened with credentials."""
+
+        def opened(site: Site) -> Backend:
+            from rallypoint.backends.registry import open_site  # noqa: PLC0415
+
+            return open_site(site, credentials)
+
+        return dataclasses.replace(self, open_backend=opened)
 
     @contextlib.asynccontextmanager
     async def backend(self, where: Where) -> AsyncIterator[Backend]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from rallypoint.cli.document import JobDocument, SupervisorSeen
@@ -22,7 +23,14 @@ async def find(backend: Backend, name: str) -> Stored:
         names = await backend.names()
         others = f"; there {'is' if len(names) == 1 else 'are'} {', '.join(names)}" if names else ", and no other"
         raise JobNotFoundError(f"there is no job {name}{others}")
-    return stored
+    return _sized(stored)
+
+
+def _sized(stored: Stored) -> Stored:
+    """Return it with the bounds in its plan that hold now, which may not be those it was submitted with."""
+    from rallypoint.supervision.resizing import sized  # noqa: PLC0415  as above
+
+    return dataclasses.replace(stored, plan=sized(stored.plan, stored.record))
 
 
 async def look(backend: Backend, name: str) -> JobDocument:
@@ -54,5 +62,5 @@ async def look_at_all(backend: Backend) -> tuple[JobDocument, ...]:
     for name in await backend.names():
         stored = await backend.load(name)
         if stored is not None:
-            found.append(await _document(backend, stored))
+            found.append(await _document(backend, _sized(stored)))
     return tuple(found)

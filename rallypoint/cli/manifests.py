@@ -40,6 +40,14 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--wrappers", action="store_true", help="the supervisor's side also has jobs of the kinds appwrapper and pytorchjob"
     )
+    parser.add_argument(
+        "--queues", action="store_true", help="the supervisor's side also has plain pods in queues of Kueue: it may patch pods"
+    )
+    parser.add_argument(
+        "--nodes",
+        action="store_true",
+        help="a ClusterRole, too: supervisors may look at machines, and notice a lost one before its pods are evicted",
+    )
     parser.set_defaults(run=run)
 
 
@@ -55,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
         coordinator=args.coordinator_account or COORDINATOR_ROLE,
         supervisor=args.supervisor_account or SUPERVISOR_ROLE,
         wrappers=args.wrappers,
+        queues=args.queues,
+        nodes=args.nodes,
     )
     print("---\n".join(write_yaml(item) for item in objects), end="")
     return 0

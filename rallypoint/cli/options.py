@@ -22,6 +22,7 @@ __all__ = [
     "job_file_options",
     "natural",
     "read_where",
+    "set_option",
     "site_options",
     "spell_command",
     "world_words",
@@ -49,6 +50,13 @@ def add_job_command(commands: Commands, name: str, summary: str, description: st
     # Given after the command they win, absent there they keep what was given before it.
     site_options(parser, default=argparse.SUPPRESS)
     return parser
+
+
+def set_option(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add `--set KEY=VALUE`, collected as `settings`; `what` goes on where "put VALUE" ends."""
+    parser.add_argument(
+        "--set", dest="settings", metavar="KEY=VALUE", action="append", default=[], help=f"put VALUE {what}; may be repeated"
+    )
 
 
 def site_options(parser: argparse.ArgumentParser, *, default: str | None) -> None:
@@ -108,14 +116,7 @@ def job_file_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="job file, YAML or JSON; on Kubernetes also settings of the pytorchjob-generator, an AppWrapper or a PyTorchJob",
     )
-    parser.add_argument(
-        "--set",
-        dest="settings",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="put VALUE (as YAML) in the place of a field: --set nodes=1:4 --set recovery.max_restarts=10; may be repeated",
-    )
+    set_option(parser, "(as YAML) in the place of a field: --set nodes=1:4 --set recovery.max_restarts=10")
     parser.add_argument("--name", help="name of the job, in the place of the file's")
     parser.add_argument(
         "--kind",

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from rallypoint.cli.options import Commands, add_command
+from rallypoint.cli.options import Commands, add_command, set_option
 from rallypoint.wire.errors import RallypointError
 
 __all__ = ["add", "run"]
@@ -29,14 +29,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("file", metavar="FILE", type=Path, help="settings, YAML or JSON")
     parser.add_argument("--job", action="store_true", help="write a job file instead of an AppWrapper")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to FILE instead of the standard output")
-    parser.add_argument(
-        "--set",
-        dest="settings",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="put VALUE (as YAML) in the place of a setting: --set numPods=8 --set mountNVMe.storage=800Gi; may be repeated",
-    )
+    set_option(parser, "(as YAML) in the place of a setting: --set numPods=8 --set mountNVMe.storage=800Gi")
     parser.set_defaults(run=run)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rallypoint.cli.document import json_text
-from rallypoint.cli.options import Commands, add_command
+from rallypoint.cli.options import Commands, add_command, set_option
 from rallypoint.supervision.actions import (
     Action,
     CreateComponents,
@@ -46,14 +46,7 @@ def add(commands: Commands) -> None:
     parser = add_command(commands, "simulate", "try grace periods on a written trace", _DESCRIPTION)
     parser.add_argument("policy", metavar="POLICY", type=Path, help="job file or policy file, YAML or JSON")
     parser.add_argument("trace", metavar="TRACE", type=Path, help="trace, YAML or JSON")
-    parser.add_argument(
-        "--set",
-        dest="settings",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="put VALUE in the place of a field of POLICY: --set failure_grace=5m; may be repeated",
-    )
+    set_option(parser, "in the place of a field of POLICY: --set failure_grace=5m")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--verbose", "-v", action="store_true", help="show every condition, clock and line of history")
     parser.set_defaults(run=run)

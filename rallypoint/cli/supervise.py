@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import signal
 import sys
+from pathlib import Path
 
 from rallypoint.backends.story import failure_story, success_line
 from rallypoint.cli.doors import Doors
@@ -40,6 +42,8 @@ def add(commands: Commands) -> None:
         action="store_true",
         help="exit code 0 also when the job failed or is not there: for whatever starts supervisors again that fail",
     )
+    # For those who start it and know more of the cluster than a command line may show.
+    parser.add_argument("--credentials-from-stdin", action="store_true", help=argparse.SUPPRESS)
     parser.set_defaults(run=run)
 
 
@@ -47,14 +51,26 @@ def run(args: argparse.Namespace) -> int:
     """Supervise; return 0 when the job succeeded or was deleted, 1 when it failed, 143 after SIGTERM."""
     from rallypoint.backends.contract import JobNotFoundError  # noqa: PLC0415  --help does without the backends
 
+    doors = _with_credentials(args.doors) if args.credentials_from_stdin else args.doors
     try:
-        code = supervise_to_the_end(args.doors, args.where, args.name)
+        code = supervise_to_the_end(doors, args.where, args.name)
     except JobNotFoundError as error:
         if not args.ignore_outcome:
             raise
         print(f"rallypoint: {error}", file=sys.stderr)
         return 0
     return 0 if args.ignore_outcome and code == _FAILED else code
+
+
+def _with_credentials(doors: Doors) -> Doors:
+    """Return the doors for whoever has the credentials that standard input holds; nobody else can read them there any more."""
+    from rallypoint.backends.credentials import Credentials  # noqa: PLC0415
+
+    credentials = Credentials.from_json(sys.stdin.read())
+    # An exec plugin would have our standard input.
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), sys.stdin.fileno())
+    return doors.with_credentials(credentials)
 
 
 def supervise_to_the_end(doors: Doors, where: Where, name: str) -> int:

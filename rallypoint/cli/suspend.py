@@ -13,7 +13,7 @@ from rallypoint.cli.options import Commands, Where, add_job_command, spell_comma
 if TYPE_CHECKING:
     from rallypoint.backends.contract import Backend
 
-__all__ = ["add", "run"]
+__all__ = ["add", "nobody", "run"]
 
 _SUSPEND = """\
 End all that runs of a job and keep its record, until it is resumed. Time that it is
@@ -55,7 +55,7 @@ async def _wish(doors: Doors, args: argparse.Namespace) -> list[str]:
         before = (await find(backend, args.name)).record
         await (request_suspension if args.suspend else request_resumption)(backend, args.name)
         told = _told(args.name, args.where, asked=args.suspend, fresh=before.suspend is not args.suspend)
-        return [told, *await _nobody(backend, args.name, args.where)]
+        return [told, *await nobody(backend, args.name, args.where)]
 
 
 def _told(name: str, where: Where, *, asked: bool, fresh: bool) -> str:
@@ -65,8 +65,8 @@ def _told(name: str, where: Where, *, asked: bool, fresh: bool) -> str:
     return f"Job {name} is being resumed" if fresh else f"Job {name} is not suspended; nothing was done"
 
 
-async def _nobody(backend: Backend, name: str, where: Where) -> list[str]:
-    """Say so where there is no supervisor to do it."""
+async def nobody(backend: Backend, name: str, where: Where) -> list[str]:
+    """Return a line that says so where there is no supervisor to fulfil a wish."""
     stored = await backend.load(name)
     if stored is None:
         return []

@@ -26,6 +26,7 @@ _LATER: Mapping[str, tuple[str, ...]] = {
         *("pending_timeout", "pending_fail_strategy"),
     ),
     "recovery": ("max_hangs", "refill"),
+    "health": ("hang_downtime", "hang_detection"),
 }
 _STREAMS = {"none": 0, "stdout": 1, "stderr": 2, "both": 3}
 
@@ -133,6 +134,8 @@ def _agents(job: ElasticJob) -> dict[str, Any]:
         "coordinator_port": job.rendezvous.port,
         "node_lease": job.health.node_lease,
         "report_interval": job.health.report_interval,
+        "hang_downtime": job.health.hang_downtime,
+        "hang_detection": job.health.hang_detection,
         "log_dir": job.logs.dir,
         # What is shown is captured, too: a culprit's last lines are read from its file.
         "redirects": _STREAMS[job.logs.redirects] | tee,

@@ -5,6 +5,7 @@ The defaults here are those of the profile `ladder`; what other profiles set ins
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
@@ -12,11 +13,11 @@ from typing import Annotated, ClassVar
 from pydantic import model_validator
 from typing_extensions import Self
 
-from rallypoint.job.duration import format_duration
+from rallypoint.job.duration import DurationError, format_duration, parse_duration
 from rallypoint.job.endings import CODES, EndingRule
 from rallypoint.job.part import Model
 from rallypoint.job.rules import FLAG, LIST, PATH, Rule, choice, duration, one_of, refusal, whole
-from rallypoint.job.values import RefusedError, read_text
+from rallypoint.job.values import RefusedError, read_text, read_whole
 from rallypoint.wire.plan import OrphanPolicy
 
 __all__ = ["BudgetRefill", "FaultTolerance", "Health", "Logs", "Recovery", "Refills", "Rendezvous"]
@@ -39,6 +40,36 @@ _EXTENSION = Rule(
     allowed="module::Class, with a dotted module and the name of a class in it",
     read=_read_extension,
     schema={"type": "string", "pattern": "^([^:\\s]+::[^:\\s]+)?$"},
+)
+
+
+def _read_minutes(value: object) -> float:
+    try:
+        minutes = read_whole(value)
+    except RefusedError:
+        return _read_with_unit(value)
+    if minutes < 0:
+        raise RefusedError
+    return minutes * 60.0
+
+
+def _read_with_unit(value: object) -> float:
+    # A bare number that is not whole would be seconds to a duration, and minutes to whoever wrote it.
+    if not isinstance(value, dt.timedelta) and not (isinstance(value, str) and value[-1:].isalpha()):
+        raise RefusedError
+    try:
+        return parse_duration(value)
+    except DurationError as error:
+        raise RefusedError from error
+
+
+_MINUTES = Rule(
+    kind="minutes, or a duration",
+    allowed="a whole number of minutes of 0 or more, or a duration with a unit such as 90s or 30m",
+    read=_read_minutes,
+    write=format_duration,
+    schema={"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 0}]},
+    unit="minutes",
 )
 
 
@@ -147,6 +178,10 @@ class Health(Model):
     report_interval: Annotated[float, _TIMEOUT] = 1.0
     """Period of an agent's health reports while nothing happens (torchrun: `monitor_interval`); less than half of `node_lease`.
     A worker that ends is reported at once, whatever this is."""
+    hang_downtime: Annotated[float, _MINUTES] = 1800.0
+    """So long without a sign of life of any rank is a hang (DLRover's argument; a plain number is minutes); 0 is off."""
+    hang_detection: Annotated[int, one_of(0, 1, 2)] = 1
+    """What a hang leads to: 0 a line in the log, 1 an incident and nothing else, 2 the workers are restarted."""
 
     @model_validator(mode="after")
     def _two_reports_fit_into_a_lease(self) -> Self:

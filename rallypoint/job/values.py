@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rallypoint.job.quantity import is_quantity
 from rallypoint.wire.plan import Entry
 
 __all__ = [
@@ -37,7 +38,6 @@ __all__ = [
 _WHOLE = re.compile(r"\d{1,18}", re.ASCII)
 _NODES = re.compile(r"(\d{1,6})(?::(\d{1,6}))?", re.ASCII)
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-_QUANTITY = re.compile(r"(\d+(\.\d*)?|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?", re.ASCII)
 
 
 class RefusedError(ValueError):
@@ -122,7 +122,7 @@ def read_scalar(value: object) -> str:
 def read_quantity(value: object) -> str:
     """Return a Kubernetes quantity that is not negative (`500m`, `2`, `1.5`, `8Gi`) as text."""
     text = value if isinstance(value, str) else read_number(value)
-    if _QUANTITY.fullmatch(text):
+    if is_quantity(text):
         return text
     raise RefusedError
 

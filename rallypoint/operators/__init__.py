@@ -1,8 +1,30 @@
-"""Tasks that own a training job."""
+"""Tasks that own a training job, tasks that ask something of one, and the policy for their retries."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from rallypoint.operators.appwrapper import AppWrapperOperator
+from rallypoint.operators.delete import DeleteJobOperator
+from rallypoint.operators.resize import ResizeJobOperator
 from rallypoint.operators.training import ElasticTrainingOperator
 
-__all__ = ["AppWrapperOperator", "ElasticTrainingOperator"]
+if TYPE_CHECKING:
+    from rallypoint.provider.retry_policy import TrainingRetryPolicy
+
+__all__ = [
+    "AppWrapperOperator",
+    "DeleteJobOperator",
+    "ElasticTrainingOperator",
+    "ResizeJobOperator",
+    "TrainingRetryPolicy",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "TrainingRetryPolicy":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # It brings a part of Airflow's SDK that no operator needs.
+    from rallypoint.provider.retry_policy import TrainingRetryPolicy  # noqa: PLC0415
+
+    return TrainingRetryPolicy

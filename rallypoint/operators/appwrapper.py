@@ -9,7 +9,6 @@ from rallypoint.backends.site import KUBERNETES
 from rallypoint.operators.arguments import folder_of, key_of, notes_of
 from rallypoint.operators.owner import JobOwner
 from rallypoint.provider.errors import OptionError, one_of
-from rallypoint.wire.plan import Kind
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["AppWrapperOperator"]
 
 #: What may become of a manifest.
-_KINDS = (Kind.APPWRAPPER.value, Kind.PYTORCHJOB.value)
+_KINDS = ("appwrapper", "pytorchjob")
 
 
 class AppWrapperOperator(JobOwner):
@@ -29,7 +28,8 @@ class AppWrapperOperator(JobOwner):
     `settings` and `manifest`.
 
     :param settings: a settings.yaml of the pytorchjob-generator: a mapping, the path of a YAML or JSON file (relative to the
-        DAG's folder), or the text of one. Templates inside of the file are filled in, too. (templated)
+        DAG's folder), or the text of one. Templates inside of the file are filled in, too. The image, the queue and the service
+        account that they leave out are those of the connection. (templated)
     :param manifest: an AppWrapper or a PyTorchJob as it would be applied, given in the same ways. (templated)
     :param name: the job's name. By default, of settings, one that begins with their `jobName`, is the same for every try of
         this task instance and different for every other; of a manifest, its own. (templated)
@@ -48,7 +48,7 @@ class AppWrapperOperator(JobOwner):
         manifest: Mapping[str, Any] | str | None = None,
         name: str | None = None,
         kind: str | None = None,
-        backend: str = KUBERNETES,
+        backend: str | None = KUBERNETES,
         **kwargs: Any,
     ) -> None:
         one_of("backend", backend, (KUBERNETES,))
@@ -65,13 +65,18 @@ class AppWrapperOperator(JobOwner):
     def build_work(self, context: Context) -> Manifest:
         """Return the manifest that the arguments describe; raises `JobError`."""
         from rallypoint.provider import document as documents  # noqa: PLC0415  brings pydantic, which a DAG file need not pay
+        from rallypoint.provider.connections.defaults import settings_with  # noqa: PLC0415
         from rallypoint.provider.manifest import Manifest, annotated, from_settings, named  # noqa: PLC0415
+        from rallypoint.wire.plan import Kind  # noqa: PLC0415
 
         field = "manifest" if self.settings is None else "settings"
         document, _ = documents.read_source(
             getattr(self, field), folder=folder_of(self), render=lambda text: self.render_template(text, context), field=field
         )
         ti, name = context["ti"], self.name or ""
-        made = named(document, name=name) if self.settings is None else from_settings(document, key_of(ti), name=name)
+        if self.settings is None:
+            made = named(document, name=name)
+        else:
+            made = from_settings(settings_with(document, self.locate().defaults), key_of(ti), name=name)
         made = annotated(made, notes_of(ti))
         return Manifest(name=made["metadata"]["name"], manifest=made, kind=None if self.kind is None else Kind(self.kind))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
-from rallypoint.backends.site import LOCAL
 from rallypoint.provider.naming import default_name
+from rallypoint.provider.placed import PlacedOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -42,12 +42,12 @@ _BLOCKS = ("node_resources", "fault_tolerance", "recovery", "rendezvous", "healt
 Block = Mapping[str, Any]
 
 
-class JobArguments(BaseOperator):
+class JobArguments(PlacedOperator):
     """A job given by `job`, by the fields below it, or by both. All of these arguments are templated.
 
     A field takes the place of the document's key of the same name; a mapping (a policy block, `env`, `node_resources`)
-    completes the document's own, key by key. What is wrong with a job is found when the task runs, after its templates were
-    filled in.
+    completes the document's own, key by key. What neither says is what the connection of `conn_id` has as its default. What is
+    wrong with a job is found when the task runs, after its templates were filled in.
 
     :param job: the job as a mapping, as the path of a YAML or JSON file (relative to the DAG's folder), or as the text of one.
         Templates inside of the file are filled in, too.
@@ -133,12 +133,11 @@ class JobArguments(BaseOperator):
         )
         name = self.name or default_name(**key_of(ti), prefix=str(document.get("name") or ""))
         fields = {word: getattr(self, field) for field, word in FIELDS.items()}
-        job = documents.build_job(document, fields, name=name, base=base if self._on_this_machine() else None)
+        located = self.locate()
+        # On another machine, paths in the job are those of its image.
+        based = base if located.site.on_this_machine else None
+        job = documents.build_job(document, fields, name=name, base=based, defaults=located.defaults)
         return documents.annotate(job, notes_of(ti))
-
-    def _on_this_machine(self) -> bool:
-        """Whether paths in the job are paths of this machine; elsewhere they are those of its image."""
-        return getattr(self, "backend", LOCAL) == LOCAL
 
 
 def folder_of(operator: BaseOperator) -> Path:

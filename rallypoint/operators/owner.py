@@ -15,6 +15,7 @@ and the next try adopts it. It goes on as well when Airflow does not answer: a l
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import functools
 import time
@@ -22,10 +23,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from airflow.sdk import BaseOperator, conf
+from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferralError, TaskDeferralTimeout
 
 from rallypoint.backends.site import KUBERNETES, LOCAL
+from rallypoint.operators.telling import count, mark_outlets
 from rallypoint.provider import doors
 from rallypoint.provider.claim import Claim, End, Ending
 from rallypoint.provider.errors import (
@@ -38,12 +40,13 @@ from rallypoint.provider.errors import (
     one_of,
     positive,
 )
-from rallypoint.provider.place import PLACE_FIELDS, check_place, site_of, site_words
-from rallypoint.provider.result import xcoms
+from rallypoint.provider.links import ElasticTrainingLink
+from rallypoint.provider.place import place_of
+from rallypoint.provider.placed import PlacedOperator
+from rallypoint.provider.ranks import GetLogs, check_get_logs
 from rallypoint.provider.task_state import task_state
 from rallypoint.provider.termination import Bell
 from rallypoint.wire.errors import RallypointError
-from rallypoint.wire.plan import OrphanPolicy
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -51,13 +54,13 @@ if TYPE_CHECKING:
     from rallypoint.backends.contract import Backend
     from rallypoint.provider.conduct import Post
     from rallypoint.provider.submission import Work
+    from rallypoint.supervision.record import Advice
 
 __all__ = ["JobOwner"]
 
 T = TypeVar("T")
 
 _FAILURES = {
-    End.FAILED: TrainingFailed,
     End.DELETED: TrainingDeleted,
     End.TIMEOUT: TrainingTimedOut,
     End.ERROR: SupervisionFailed,
@@ -70,52 +73,49 @@ _POLLS = {LOCAL: 2.0, KUBERNETES: 15.0}
 _SWEEP_PAD = 60.0
 
 
-class JobOwner(BaseOperator):
+class JobOwner(PlacedOperator):
     """Run a training job to its end, and fail with its story if it fails. `build_work` says which job.
 
-    :param backend: where the job runs: `local` or `kubernetes`.
-    :param home: local: folder of the backend's state; by default $RALLYPOINT_HOME or `~/.rallypoint`. (templated)
-    :param namespace: kubernetes: where the job's objects are; by default the one of the kubeconfig's context, or of the pod
-        that the task runs in. (templated)
-    :param kubeconfig: kubernetes: path of one; by default $KUBECONFIG or `~/.kube/config`, or else the cluster of the pod that
-        the task runs in. (templated)
-    :param cluster_context: kubernetes: which context of the kubeconfig. (templated)
+    Takes the arguments of `PlacedOperator`, which say where the job is, and these.
+
     :param supervisor_image: kubernetes: when the task has to leave its job to somebody, a pod with this image takes it on; by
-        default a process of the worker's machine does, which ends with the pod of a worker that is one. (templated)
+        default that of the connection, and without one a process of the worker's machine does, which ends with the pod of a
+        worker that is one. (templated)
     :param deferrable: wait in the triggerer and leave the worker free.
     :param poll_interval: seconds between two looks at the job, at the most; by default 2, and 15 where the backend tells of
         every change by itself, as `kubernetes` does.
     :param orphan_policy: what the job does that nobody has supervised for its lease (`fault_tolerance.lease`, 1 h), when it
         does not say so itself: `stop` (it saves and ends) or `continue`.
     :param wait_for_completion: False ends the task once the job is submitted; a supervisor of its own then sees to the job.
-    :param get_logs: write the output of every rank to the task's log, each line with its rank.
+    :param get_logs: write the output of rank 0 to the task's log, each line with its rank; `"all"` writes that of every rank,
+        and a list of numbers that of some. When the job fails, the last lines of the rank that broke first are there as well.
+    :param durable: a retry adopts the job of an earlier try that runs; False ends its attempt first and begins the next. A task
+        that was cleared always does the latter.
     :param on_finish_action: what becomes of a finished job's record and logs: `keep_job`, `delete_job` or
         `delete_succeeded_job`.
     :param on_kill_action: what becomes of the job when the task is ended or its `execution_timeout` is over: `delete_job` or
         `keep_job`.
 
     Returns the summary of `rallypoint.provider.result.summarize`, and pushes `job_name` and the keys of
-    `rallypoint.provider.result.XCOM_KEYS`.
+    `rallypoint.provider.result.XCOM_KEYS`. The events of its `outlets` get the checkpoint and its metrics as
+    `extra["rallypoint"]`.
     """
 
-    template_fields: Sequence[str] = (*PLACE_FIELDS, "supervisor_image")
+    template_fields: Sequence[str] = (*PlacedOperator.template_fields, "supervisor_image")
+    operator_extra_links = (ElasticTrainingLink(),)
     # Empty on purpose: Airflow would load every string of every field that ends so, `args=["--config", "x.yaml"]` among them.
     template_ext: Sequence[str] = ()
 
-    def __init__(  # noqa: PLR0913  where a job is and what becomes of it, in words that users know
+    def __init__(
         self,
         *,
-        backend: str = "local",
-        home: str | None = None,
-        namespace: str | None = None,
-        kubeconfig: str | None = None,
-        cluster_context: str | None = None,
         supervisor_image: str | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         poll_interval: float | None = None,
         orphan_policy: str = "stop",
         wait_for_completion: bool = True,
-        get_logs: bool = True,
+        get_logs: GetLogs = True,
+        durable: bool = True,
         on_finish_action: str = "keep_job",
         on_kill_action: str = "delete_job",
         **kwargs: Any,
@@ -124,29 +124,25 @@ class JobOwner(BaseOperator):
         one_of("on_finish_action", on_finish_action, ("keep_job", "delete_job", "delete_succeeded_job"))
         one_of("on_kill_action", on_kill_action, ("delete_job", "keep_job"))
         one_of("orphan_policy", orphan_policy, ("stop", "continue"))
-        check_place(backend, home=home, namespace=namespace, kubeconfig=kubeconfig, cluster_context=cluster_context)
-        if supervisor_image is not None and backend != KUBERNETES:
-            raise OptionError("supervisor_image", supervisor_image, f"none with backend {backend!r}")
+        check_get_logs(get_logs)
+        if supervisor_image is not None and self.conn_id is None:
+            _check_supervisor_image(supervisor_image, self.backend or LOCAL)
         if poll_interval is not None:
             positive("poll_interval", poll_interval)
-        self.backend = backend
-        self.home = home
-        self.namespace = namespace
-        self.kubeconfig = kubeconfig
-        self.cluster_context = cluster_context
         self.supervisor_image = supervisor_image
         self.deferrable = deferrable
         self.poll_interval = poll_interval
         self.orphan_policy = orphan_policy
         self.wait_for_completion = wait_for_completion
         self.get_logs = get_logs
+        self.durable = durable
         self.on_finish_action = on_finish_action
         self.on_kill_action = on_kill_action
         self._bell = Bell()
 
     def open_backend(self) -> Backend:
         """Return the backend that the job runs on."""
-        return doors.open_backend(site_of(self))
+        return doors.open_backend(place_of(self))
 
     def spawn_supervisor(self, claim: Claim) -> None:
         """Leave a supervisor behind that sees to the job without this task."""
@@ -165,10 +161,10 @@ class JobOwner(BaseOperator):
         claim = self._claim(context, work.name)
         self._note(context, claim)
         if not self.wait_for_completion:
-            return self._at(claim, lambda post: submission.submit_and_leave(post, work))
+            return self._at(claim, lambda post: submission.submit_and_leave(post, work), tries=_tries(context))
         if not self.deferrable:
             return self._finish(context, claim, self._wait_here(context, claim, work))
-        ending = self._at(claim, lambda post: submission.submit(post, work))
+        ending = self._at(claim, lambda post: submission.submit(post, work), tries=_tries(context))
         if ending is None:
             self._defer(claim)
         return self._finish(context, claim, ending)
@@ -195,9 +191,13 @@ class JobOwner(BaseOperator):
         """Called by the signal's handler, and after a time-out; see the top of this file."""
         self._bell.ring()
 
+    @abc.abstractmethod
     def build_work(self, context: Context) -> Work:
         """Return what is submitted, its templates filled in; raises `JobError`, or a `SubmitError` where it is none."""
-        raise NotImplementedError
+
+    def returned(self, summary: dict[str, Any]) -> Any:
+        """Return what the task returns for a job that succeeded: its summary."""
+        return summary
 
     def _valid_work(self, context: Context) -> Work:
         from rallypoint.backends.contract import SubmitError  # noqa: PLC0415  as in `execute`
@@ -209,13 +209,16 @@ class JobOwner(BaseOperator):
             raise InvalidJob(str(error)) from error
 
     def _claim(self, context: Context, name: str) -> Claim:
+        located = self.locate()
+        if self.supervisor_image:
+            _check_supervisor_image(self.supervisor_image, located.site.kind)
         return Claim(
-            **site_words(site_of(self)),
-            supervisor_image=self.supervisor_image or "",
+            **located.kept(place_of(self)).words(),
+            supervisor_image=self.supervisor_image or located.defaults.supervisor_image,
             name=name,
             owner=str(context["ti"].id),
-            poll_interval=float(self.poll_interval or _POLLS[self.backend]),
-            get_logs=self.get_logs,
+            poll_interval=float(self.poll_interval or _POLLS[located.site.kind]),
+            get_logs=self.get_logs if isinstance(self.get_logs, (bool, str)) else list(self.get_logs),
             deadline=self._deadline(context),
             on_kill_action=self.on_kill_action,
         )
@@ -230,11 +233,14 @@ class JobOwner(BaseOperator):
         """Write the intent down before anything is submitted. A hint for people: the job's record is the truth."""
         if self.do_xcom_push:
             context["ti"].xcom_push(key="job_name", value=claim.name)
+        # Airflow stores links when the task ends; while it runs, the job is there to be looked at.
+        link = ElasticTrainingLink()
+        context["ti"].xcom_push(key=link.xcom_key, value=link.address(context["ti"]))
         store: Any = context.get("task_state_store")
         if store is None:
             return
         try:
-            handle = {"name": claim.name, **site_words(claim.site), "owner": claim.owner}
+            handle = {"name": claim.name, **claim.place.words(), "owner": claim.owner}
             store.set("rallypoint_job", handle)
         except Exception as error:  # noqa: BLE001  whatever a store of states may raise
             self.log.warning("The job's name could not be noted in the task's state store: %s", error)
@@ -244,7 +250,8 @@ class JobOwner(BaseOperator):
 
         ask = functools.partial(self.ask_state, context)
         try:
-            return self._at(claim, lambda post: submission.submit_and_wait(post, work, bell=self._bell, ask=ask))
+            do = functools.partial(submission.submit_and_wait, work=work, bell=self._bell, ask=ask)
+            return self._at(claim, do, tries=_tries(context))
         except AirflowTaskTimeout:
             # The claim's own deadline comes first; this is for an event loop that was too busy to notice.
             self.log.warning("Job %s did not end within execution_timeout; %s", claim.name, self._time_out(claim))
@@ -259,20 +266,63 @@ class JobOwner(BaseOperator):
             timeout = timedelta(seconds=max(0.0, claim.deadline - time.time()) + pad)
         self.defer(trigger=ElasticTrainingTrigger.of(claim), method_name="execute_complete", timeout=timeout)
 
-    def _finish(self, context: Context, claim: Claim, ending: Ending) -> dict[str, Any]:
+    def _finish(self, context: Context, claim: Claim, ending: Ending) -> Any:
         from rallypoint.provider import submission  # noqa: PLC0415  as in `execute`
+        from rallypoint.provider.result import xcoms  # noqa: PLC0415
 
         if self.do_xcom_push:
             for key, value in xcoms(ending.summary).items():
                 context["ti"].xcom_push(key=key, value=value)
+            self._keep_page(context, claim)
         if ending.end in (End.SUCCEEDED, End.FAILED):
-            self._at(claim, lambda post: submission.settle(post, ending, on_finish_action=self.on_finish_action))
+            advise = self._advise(context, ending)
+            do = functools.partial(submission.settle, ending=ending, on_finish_action=self.on_finish_action, advise=advise)
+            self._at(claim, do)
         if ending.end is End.ERROR:
             self._give_up(context, claim, healthy=ending.local_failure)
+        self._count(context, ending)
+        if ending.end is End.FAILED:
+            raise TrainingFailed(ending.text, ending.failure)
         if ending.end is not End.SUCCEEDED:
             raise _FAILURES[ending.end](ending.text)
         self.log.info("%s", ending.text)
-        return ending.summary
+        if self.outlets:
+            mark_outlets(self.outlets, context["outlet_events"], ending.summary)
+        return self.returned(ending.summary)
+
+    def _keep_page(self, context: Context, claim: Claim) -> None:
+        """Keep the tab's page for when the job is gone. A hint for people, too: no task fails for it."""
+        from rallypoint.plugin.keeping import kept_page  # noqa: PLC0415  as in `execute`
+        from rallypoint.plugin.task import PAGE_KEY  # noqa: PLC0415
+
+        ti = context["ti"]
+        tries = {claim.owner: ti.try_number}
+        try:
+            page = self._at(claim, lambda post: kept_page(post.backend, claim.name, tries=tries, place=claim.backend))
+        except (OSError, RallypointError) as error:
+            self.log.warning("The page of job %s could not be kept: %s", claim.name, error)
+            return
+        if page is not None:
+            ti.xcom_push(key=PAGE_KEY, value=page)
+
+    def _count(self, context: Context, ending: Ending) -> None:
+        """Tell Airflow's metrics how it went. They are nobody's training: what goes wrong there is a line in the log."""
+        from airflow.sdk.observability import stats  # noqa: PLC0415  as in `execute`
+
+        ti = context["ti"]
+        try:
+            count(stats, ending.summary, end=ending.end.value, dag_id=ti.dag_id, task_id=ti.task_id)
+        except Exception as error:  # noqa: BLE001  whatever a backend of metrics may raise
+            self.log.warning("The job's metrics could not be told to Airflow: %s", error)
+
+    def _advise(self, context: Context, ending: Ending) -> Callable[[Advice], Advice] | None:
+        """Return what decides what a next try is to do otherwise, None where there is none or nobody asks."""
+        from rallypoint.provider.retry_policy import TrainingRetryPolicy  # noqa: PLC0415  as in `execute`
+
+        policy, failure, ti = self.retry_policy, ending.failure, context["ti"]
+        if failure is None or not isinstance(policy, TrainingRetryPolicy) or ti.try_number > (ti.max_tries or 0):
+            return None
+        return functools.partial(policy.advise, failure)
 
     def _give_up(self, context: Context, claim: Claim, *, healthy: bool = False) -> None:
         """Nobody watches the job any more: leave it to the next try.
@@ -304,11 +354,12 @@ class JobOwner(BaseOperator):
 
         return self._at(claim, time_out)
 
-    def _at(self, claim: Claim, do: Callable[[Post], Awaitable[T]]) -> T:
-        return asyncio.run(self._work(claim, do))
+    def _at(self, claim: Claim, do: Callable[[Post], Awaitable[T]], *, tries: int = -1) -> T:
+        return asyncio.run(self._work(claim, do, tries=tries))
 
-    async def _work(self, claim: Claim, do: Callable[[Post], Awaitable[T]]) -> T:
+    async def _work(self, claim: Claim, do: Callable[[Post], Awaitable[T]], *, tries: int = -1) -> T:
         from rallypoint.provider.conduct import Post  # noqa: PLC0415  as in `execute`
+        from rallypoint.wire.plan import OrphanPolicy  # noqa: PLC0415
 
         backend = self.open_backend()
         try:
@@ -318,7 +369,19 @@ class JobOwner(BaseOperator):
                 spawn=self.spawn_supervisor,
                 log=self.log,
                 orphan_policy=OrphanPolicy(self.orphan_policy),
+                durable=self.durable,
+                tries=tries,
             )
             return await do(post)
         finally:
             await backend.close()
+
+
+def _tries(context: Context) -> int:
+    """Return what Airflow allows the task: a clear adds to it, a retry does not."""
+    return int(context["ti"].max_tries or 0)
+
+
+def _check_supervisor_image(image: str, backend: str) -> None:
+    if backend != KUBERNETES:
+        raise OptionError("supervisor_image", image, f"none with backend {backend!r}")

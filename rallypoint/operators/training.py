@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from rallypoint.job import ElasticJob
+    from rallypoint.provider.function import FunctionJob
 
 __all__ = ["ElasticTrainingOperator"]
 
@@ -26,6 +27,6 @@ class ElasticTrainingOperator(JobArguments, JobOwner):
     template_fields: Sequence[str] = (*JobArguments.template_fields, *JobOwner.template_fields)
     ui_color = "#e8eef9"
 
-    def build_work(self, context: Context) -> ElasticJob:
+    def build_work(self, context: Context) -> ElasticJob | FunctionJob:
         """Return the job that the arguments describe; raises `JobError`."""
         return self.build_job(context)

@@ -1,15 +1,16 @@
-"""Who waits for which job, and how it ended: the two values that travel between a task and its trigger. Identifiers only."""
+"""Who waits for which job, and how it ended: the values that travel between a task and its trigger. Identifiers only."""
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from dataclasses import dataclass, field
 from typing import Any
 
-from rallypoint.backends.site import Site
+from rallypoint.provider.place import Place
 from rallypoint.wire import codec
 
-__all__ = ["Claim", "End", "Ending"]
+__all__ = ["Claim", "End", "Ending", "Failure"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,11 +18,11 @@ class Claim:
     """One try's claim on a job. It is stored as plain text, so it names things and holds no secret.
 
     Attributes:
-        backend, home, namespace, context, kubeconfig: where the job is, as in `Site`; "" is the backend's own default.
+        backend, conn_id, home, namespace, context, kubeconfig: where the job is, as in `Place`.
         name: the job's name.
         owner: this try's id (`ti.id`); only the owner may cancel.
         poll_interval: seconds between two looks, at the most.
-        get_logs: tell the output of every rank too.
+        get_logs: tell the output of rank 0 too (True), of `"all"` ranks, or of these.
         deadline: when the task's time is over, seconds since the epoch; None for never.
         on_kill_action: `delete_job` or `keep_job`, when the task is ended or its time is over.
         supervisor_image: what a supervisor in a pod of its own runs; "" leaves the job to a process of this machine instead.
@@ -32,7 +33,7 @@ class Claim:
     name: str
     owner: str
     poll_interval: float
-    get_logs: bool
+    get_logs: bool | str | list[int]
     deadline: float | None
     on_kill_action: str
     # Defaults, since a trigger of an earlier version is stored without them.
@@ -40,13 +41,12 @@ class Claim:
     context: str = ""
     kubeconfig: str = ""
     supervisor_image: str = ""
+    conn_id: str = ""
 
     @property
-    def site(self) -> Site:
+    def place(self) -> Place:
         """Where the job is."""
-        return Site(
-            kind=self.backend, home=self.home, namespace=self.namespace, context=self.context, kubeconfig=self.kubeconfig
-        )
+        return Place.of(dataclasses.asdict(self))
 
 
 class End(str, enum.Enum):
@@ -60,11 +60,29 @@ class End(str, enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A job's last verdict, and the fault behind it.
+
+    Attributes:
+        reason: of the verdict (docs/verdicts.md).
+        kind: of the last fault of its last attempt, a `FaultKind`; "" where none is known.
+        message: in a sentence.
+        hosts: machines that were to blame in its last attempt.
+    """
+
+    reason: str
+    kind: str = ""
+    message: str = ""
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ending:
     """Everything that a resumed task needs: nothing else of its first half comes with it.
 
     `summary` is that of `result.summarize`, {} where there is no record any more; `text` is for people. `local_failure`: what
-    broke was a disk or the backend as this process saw it, which says nothing against the job.
+    broke was a disk or the backend as this process saw it, which says nothing against the job. `failure`:
+    why the job failed, where it did.
     """
 
     end: End
@@ -72,6 +90,7 @@ class Ending:
     summary: dict[str, Any] = field(default_factory=dict)
     text: str = ""
     local_failure: bool = False
+    failure: Failure | None = None
 
     def to_event(self) -> dict[str, Any]:
         """Return the payload of a trigger's event."""

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rallypoint.backends.contract import Backend, BackendError, JobNotFoundError, LogLine
+from rallypoint.backends.contract import Backend, BackendError, JobNotFoundError
 from rallypoint.backends.requests import request_deletion
-from rallypoint.backends.story import failure_story, success_line
+from rallypoint.backends.story import culprit_of, failure_story, success_line
 from rallypoint.backends.supervise import supervise
 from rallypoint.provider.claim import Claim, End, Ending
+from rallypoint.provider.failure import failure_of
+from rallypoint.provider.log_lines import Bookmark, tell_culprit, telling_logs
 from rallypoint.provider.narration import Narrator
+from rallypoint.provider.ranks import ranks_of
 from rallypoint.provider.result import summarize
 from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.plan import OrphanPolicy
@@ -27,12 +29,6 @@ LAST_LINES = 5.0
 
 #: How long a job that has ended may take to be cleaned up after the task's time is over, in seconds.
 LAST_TURNS = 30.0
-
-#: Lines of earlier output that are told again by a try or a triggerer that takes over.
-EARLIER_LINES = 100
-
-#: Lines told before others in the event loop get their turn.
-_LINES_PER_TURN = 50
 
 
 class Log(Protocol):
@@ -54,7 +50,9 @@ class Post:
 
     `spawn` leaves a supervisor of its own behind for the claim's job; it may block. `clock` is wall time in seconds since the
     epoch, which the claim's deadline is compared with. `orphan_policy` is that of a submission, for a job that names none: when
-    every Airflow is gone for good, a task's job must not hold its machines for ever.
+    every Airflow is gone for good, a task's job must not hold its machines for ever. `durable`: a job that runs for an earlier
+    try of the task is adopted; `tries` is what Airflow allows the task now, which a clear changes. `bookmark` keeps how
+    far the output of the ranks was told, where the next process finds it.
     """
 
     claim: Claim
@@ -63,6 +61,9 @@ class Post:
     log: Log
     clock: Callable[[], float] = time.time
     orphan_policy: OrphanPolicy = OrphanPolicy.STOP
+    durable: bool = True
+    tries: int = -1
+    bookmark: Bookmark | None = None
 
     @property
     def holder(self) -> str:
@@ -79,19 +80,38 @@ async def conduct(post: Post) -> Ending:
 
     When it is cancelled the job goes on, and whoever holds it next takes over.
     """
-    lines = asyncio.create_task(_tell_logs(post)) if post.claim.get_logs else None
     try:
-        ending = await _wait(post)
-        if lines is not None and ending.end in (End.SUCCEEDED, End.FAILED):
-            await asyncio.wait({lines}, timeout=LAST_LINES)
+        ending = await _wait_and_tell(post)
     except Exception as error:
         post.log.exception("Supervising job %s broke", post.claim.name)
         return Ending(end=End.ERROR, name=post.claim.name, text=traceback.format_exc(), local_failure=is_local(error))
     else:
         return ending
-    finally:
-        if lines is not None:
-            await _stop(lines, post.log)
+
+
+async def _wait_and_tell(post: Post) -> Ending:
+    """Wait for the end, and tell the output of the chosen ranks meanwhile; of a failure first of who broke first."""
+    name, ranks = post.claim.name, ranks_of(post.claim.get_logs)
+    if ranks is not None and not ranks:
+        return await _wait(post)
+    async with telling_logs(post.backend, name, post.log, ranks=ranks, bookmark=post.bookmark) as lines:
+        ending = await _wait(post)
+        if ending.end is End.FAILED:
+            await _tell_culprit(post, ranks)
+        if ending.end in (End.SUCCEEDED, End.FAILED):
+            await asyncio.wait({lines}, timeout=LAST_LINES)
+    return ending
+
+
+async def _tell_culprit(post: Post, told: frozenset[int] | None) -> None:
+    stored = await post.backend.load(post.claim.name)
+    culprit = None if stored is None else culprit_of(stored.record)
+    if culprit is None or culprit.rank < 0 or told is None or culprit.rank in told:
+        return
+    try:
+        await asyncio.wait_for(tell_culprit(post.backend, post.claim.name, post.log, culprit.rank), LAST_LINES)
+    except (BackendError, asyncio.TimeoutError) as error:
+        post.log.info("The output of rank %s cannot be read: %s", culprit.rank, error)
 
 
 def is_local(error: Exception) -> bool:
@@ -104,7 +124,7 @@ async def conclude(backend: Backend, record: JobRecord) -> Ending:
     summary = summarize(record, await backend.status(record.name))
     if record.phase is Phase.SUCCEEDED:
         return Ending(end=End.SUCCEEDED, name=record.name, summary=summary, text=success_line(record))
-    return Ending(end=End.FAILED, name=record.name, summary=summary, text=failure_story(record))
+    return Ending(end=End.FAILED, name=record.name, summary=summary, text=failure_story(record), failure=failure_of(record))
 
 
 async def cancel(post: Post) -> bool:
@@ -180,37 +200,3 @@ async def _found(post: Post, record: JobRecord | None) -> Ending:
     if record is None:
         return Ending(end=End.DELETED, name=post.claim.name, text=f"job {post.claim.name} was deleted from outside")
     return await conclude(post.backend, record)
-
-
-async def _tell_logs(post: Post) -> None:
-    cursor = await _tell_earlier(post)
-    told = 0
-    async for line in post.backend.logs(post.claim.name, cursor=cursor, follow=True):
-        _tell_line(post, line)
-        told += 1
-        if told % _LINES_PER_TURN == 0:
-            await asyncio.sleep(0)
-
-
-async def _tell_earlier(post: Post) -> str:
-    """Tell the end of what was written before this process came to the job; return the cursor after it."""
-    name, earlier, count = post.claim.name, deque[LogLine](maxlen=EARLIER_LINES), 0
-    async for line in post.backend.logs(name):
-        earlier.append(line)
-        count += 1
-    if count > len(earlier):
-        post.log.info("%d earlier lines of output are left out; `rallypoint logs %s` has them", count - len(earlier), name)
-    for line in earlier:
-        _tell_line(post, line)
-    return earlier[-1].cursor if earlier else ""
-
-
-def _tell_line(post: Post, line: LogLine) -> None:
-    post.log.info("[rank %s %s] %s", line.rank, line.stream, line.text)
-
-
-async def _stop(lines: asyncio.Task[None], log: Log) -> None:
-    lines.cancel()
-    await asyncio.wait({lines})
-    if not lines.cancelled() and lines.exception() is not None:
-        log.warning("The output of the ranks could not be followed to its end: %s", lines.exception())

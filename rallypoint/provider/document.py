@@ -9,6 +9,8 @@ from typing import Any
 from rallypoint.job import ElasticJob, JobError, load_job
 from rallypoint.job.document import read_json, read_yaml
 from rallypoint.job.errors import Problem, show
+from rallypoint.provider.connections.connection import NO_DEFAULTS, Defaults
+from rallypoint.provider.connections.defaults import with_defaults, with_policies
 
 __all__ = ["JOB_FILES", "annotate", "build_job", "read_source"]
 
@@ -42,15 +44,19 @@ def read_source(source: Any, *, folder: Path, render: Callable[[str], Any], fiel
     return _mapping(_parse(source), field), folder
 
 
-def build_job(document: Mapping[str, Any], fields: Mapping[str, Any], *, name: str, base: Path | None) -> ElasticJob:
+def build_job(
+    document: Mapping[str, Any], fields: Mapping[str, Any], *, name: str, base: Path | None, defaults: Defaults = NO_DEFAULTS
+) -> ElasticJob:
     """Return the job of a document whose keys are overridden by those `fields` that are not None.
 
     A mapping (a policy block, `env`, `resources`) completes the document's own, key by key; everything else takes its place.
-    Relative paths start from `base`; with None they stay as they are: those of an image. Raises `JobError`.
+    Relative paths start from `base`; with None they stay as they are: those of an image. What is in neither is as `defaults`
+    say. Raises `JobError`.
     """
     given = {key: value for key, value in fields.items() if value is not None}
     merged = {key: _complete(document.get(key), value) for key, value in given.items()}
-    return load_job({**document, **merged, "name": name}, base=base, based=base is not None)
+    whole = with_policies({**document, **merged, "name": name}, defaults.policies)
+    return with_defaults(load_job(whole, base=base, based=base is not None), defaults)
 
 
 def annotate(job: ElasticJob, notes: Mapping[str, str]) -> ElasticJob:

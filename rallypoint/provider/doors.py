@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from rallypoint.backends.site import Site
+from rallypoint.provider.connections.connection import CONN_TYPE, Settings, read_extra, read_settings
+from rallypoint.provider.connections.kubernetes_connection import CONN_TYPE as KUBERNETES_TYPE
+from rallypoint.provider.connections.kubernetes_connection import KubernetesSettings, read_kubernetes
+from rallypoint.provider.connections.locating import Located, PlaceError, locate
+from rallypoint.provider.place import Place
+from rallypoint.wire.errors import RallypointError
 
 if TYPE_CHECKING:
     from rallypoint.backends.contract import Backend
-    from rallypoint.backends.site import Site
     from rallypoint.provider.claim import Claim
 
-__all__ = ["open_backend", "spawn_supervisor"]
+__all__ = ["open_backend", "read_connection", "resolve", "spawn_supervisor"]
 
 
-def open_backend(site: Site) -> Backend:
-    """Return the backend that holds the jobs of a site. May read files."""
+def open_backend(place: Place | Site) -> Backend:
+    """Return the backend that holds the jobs of a place. Reads its connections, and may read files.
+
+    Blocks: in a triggerer it is called in a thread. Raises `BackendError`.
+    """
     from rallypoint.backends import registry  # noqa: PLC0415  jobs bring pydantic, and a DAG file only names the operator
 
-    return registry.open_site(site)
+    if isinstance(place, Site):
+        return registry.open_site(place)
+    located = resolve(place)
+    return registry.open_site(located.site, located.credentials)
 
 
 def spawn_supervisor(claim: Claim) -> None:
@@ -28,8 +41,84 @@ def spawn_supervisor(claim: Claim) -> None:
     """
     from rallypoint.backends import registry  # noqa: PLC0415  as above
 
+    located = resolve(claim.place)
     if claim.supervisor_image:
-        pods = registry.supervisor_pods(claim.site, image=claim.supervisor_image)
+        pods = registry.supervisor_pods(located.site, image=claim.supervisor_image, credentials=located.credentials)
         asyncio.run(pods.leave(claim.name))
     else:
-        registry.spawn_supervisor(claim.name, claim.site)
+        registry.spawn_supervisor(claim.name, located.site, located.credentials)
+
+
+def resolve(place: Place) -> Located:
+    """Return where a place is, with what its connections say of it now. Blocks; raises `BackendError`.
+
+    A place without a connection is resolved without Airflow.
+    """
+    from rallypoint.backends.contract import BackendError  # noqa: PLC0415  as above
+
+    try:
+        settings, cluster = _read(place.conn_id) if place.conn_id else (None, None)
+        return locate(place, settings, cluster)
+    except BackendError:
+        raise
+    except RallypointError as error:
+        raise BackendError(str(error)) from error
+
+
+def _read(conn_id: str) -> tuple[Settings | None, KubernetesSettings | None]:
+    conn = read_connection(conn_id)
+    if conn.conn_type == KUBERNETES_TYPE:
+        return None, read_kubernetes(conn_id, _extra(conn))
+    if conn.conn_type != CONN_TYPE:
+        allowed = f"{CONN_TYPE}, or {KUBERNETES_TYPE}"
+        raise PlaceError(f"connection {conn_id!r}: its type {conn.conn_type!r} is not allowed; expected {allowed}")
+    own = {name: getattr(conn, name) for name in ("host", "schema", "login", "password", "port")}
+    settings = read_settings(conn_id, own=own, extra=_extra(conn))
+    if settings.defaults.policies:
+        from rallypoint.provider.connections.defaults import check_policies  # noqa: PLC0415  as above
+
+        check_policies(conn_id, settings.defaults.policies)
+    return settings, _read_cluster(settings)
+
+
+def _read_cluster(settings: Settings) -> KubernetesSettings | None:
+    if not settings.kubernetes_conn_id:
+        return None
+    conn = read_connection(settings.kubernetes_conn_id)
+    if conn.conn_type != KUBERNETES_TYPE:
+        raise PlaceError(
+            f"connection {settings.conn_id!r}: kubernetes_conn_id: {conn.conn_id!r} is not allowed, its type is "
+            f"{conn.conn_type!r}; expected one of type {KUBERNETES_TYPE}"
+        )
+    return read_kubernetes(conn.conn_id, _extra(conn))
+
+
+def read_connection(conn_id: str) -> Any:
+    """Return Airflow's connection of this name, what is secret of it masked in logs. Blocks; raises `BackendError`."""
+    from airflow.sdk import BaseHook  # noqa: PLC0415  a DAG file has it already, and others may never come here
+    from airflow.sdk.exceptions import AirflowNotFoundException  # noqa: PLC0415
+
+    from rallypoint.backends.contract import BackendError  # noqa: PLC0415  as above
+
+    try:
+        conn = BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as error:
+        raise BackendError(f"conn_id: Airflow has no connection {conn_id!r}; add it, or name another") from error
+    except Exception as error:  # a secrets backend may raise whatever it likes; the text of that may hold what it read
+        raise BackendError(f"conn_id: connection {conn_id!r} cannot be read ({type(error).__name__})") from error
+    _mask(conn)
+    return conn
+
+
+def _extra(conn: Any) -> dict[str, Any]:
+    return read_extra(conn.conn_id, conn.extra)
+
+
+def _mask(conn: Any) -> None:
+    """Airflow masks passwords, and fields by their names, which a kubeconfig's are not among."""
+    from airflow.sdk.log import mask_secret  # noqa: PLC0415  as above
+
+    from rallypoint.provider.connections.masking import secrets_of  # noqa: PLC0415  brings YAML
+
+    for secret in secrets_of(conn.extra or ""):
+        mask_secret(secret)

@@ -6,9 +6,11 @@ AirflowException                 Airflow tries the task again while it has retri
 ├── TrainingDeleted              somebody deleted the job while the task waited for it; a retry submits it anew
 ├── TrainingTimedOut             `execution_timeout` is over; the job was cancelled
 ├── SupervisionFailed            the supervision broke, not the training; a retry finds the job where it is
-└── ConditionImpossible          what a sensor waits for cannot come any more
+├── ConditionImpossible          what a sensor waits for cannot come any more
+└── JobHangs                     a sensor that fails at a hang has seen one
 AirflowFailException             Airflow does not try again
-└── InvalidJob                   the job cannot run as it is written
+├── InvalidJob                   the job cannot run as it is written
+└── JobRefused                   what is asked of a job cannot be: there is none, it is over, it cannot have that size
 ValueError
 └── OptionError                  an argument is wrong, found when the DAG is parsed
 ```
@@ -17,6 +19,7 @@ ValueError
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
@@ -25,6 +28,8 @@ from rallypoint.wire.errors import RallypointError
 __all__ = [
     "ConditionImpossible",
     "InvalidJob",
+    "JobHangs",
+    "JobRefused",
     "OptionError",
     "SupervisionFailed",
     "TrainingDeleted",
@@ -37,7 +42,14 @@ __all__ = [
 
 
 class TrainingFailed(AirflowException):
-    """The job ended and failed; the text tells which rank on which node ended how, with its last words."""
+    """The job ended and failed; the text tells which rank on which node ended how, with its last words.
+
+    `failure` is the verdict in words for programs (`rallypoint.provider.claim.Failure`), None where it is not known.
+    """
+
+    def __init__(self, text: str, failure: Any = None) -> None:
+        super().__init__(text)
+        self.failure = failure
 
 
 class TrainingDeleted(AirflowException):
@@ -56,8 +68,16 @@ class ConditionImpossible(AirflowException):
     """The job can no longer come to where a sensor expects it."""
 
 
+class JobHangs(AirflowException):
+    """The job does not go on; the text tells since when, and whom the others wait for."""
+
+
 class InvalidJob(AirflowFailException):
     """The job cannot run as it is written; trying again would fail alike."""
+
+
+class JobRefused(AirflowFailException):
+    """What is asked of a job cannot be, and trying again cannot help."""
 
 
 class OptionError(RallypointError, ValueError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rallypoint.provider.connections.form import CONNECTION_TYPE
 from rallypoint.version import __version__
 
 __all__ = ["get_provider_info"]
@@ -19,14 +20,40 @@ def get_provider_info() -> dict[str, Any]:
         "description": "Elastic PyTorch training as a first-class citizen of Airflow.",
         "versions": [__version__],
         "integrations": [{"integration-name": _NAME, "tags": ["software"]}],
+        "hooks": [{"integration-name": _NAME, "python-modules": ["rallypoint.provider.connections.hook"]}],
+        "connection-types": [CONNECTION_TYPE],
         "operators": [
             {
                 "integration-name": _NAME,
-                "python-modules": ["rallypoint.operators.appwrapper", "rallypoint.operators.training"],
+                "python-modules": [
+                    "rallypoint.operators.appwrapper",
+                    "rallypoint.operators.delete",
+                    "rallypoint.operators.resize",
+                    "rallypoint.operators.training",
+                ],
             }
         ],
-        "sensors": [{"integration-name": _NAME, "python-modules": ["rallypoint.sensors.job"]}],
+        "task-decorators": [
+            {"name": "elastic_training", "class-name": "rallypoint.decorators.elastic_training.elastic_training_task"}
+        ],
+        "sensors": [
+            {
+                "integration-name": _NAME,
+                "python-modules": [
+                    "rallypoint.sensors.hang",
+                    "rallypoint.sensors.progress",
+                    "rallypoint.sensors.rendezvous",
+                    "rallypoint.sensors.state",
+                ],
+            }
+        ],
+        # Found by the entry point `airflow.plugins`, too: Airflow reads this list only where it discovers providers at once.
+        "plugins": [{"name": "rallypoint", "plugin-class": "rallypoint.plugin.registration.RallypointPlugin"}],
+        "extra-links": ["rallypoint.provider.links.ElasticTrainingLink"],
         "triggers": [
-            {"integration-name": _NAME, "python-modules": ["rallypoint.provider.trigger", "rallypoint.provider.watching"]}
+            {
+                "integration-name": _NAME,
+                "python-modules": ["rallypoint.provider.trigger", "rallypoint.provider.sensing.watching"],
+            }
         ],
     }

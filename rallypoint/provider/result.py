@@ -34,6 +34,7 @@ def summarize(record: JobRecord, status: JobStatus | None) -> dict[str, Any]:
         steps_lost: reported steps that were trained twice, as far as they are known.
         step, metrics, checkpoint, resumed_from: what the script reported last; None, {} and "" where it reports nothing.
         world_size: ranks of the last world; 0 when there was none, or when it is no longer known.
+        result: what rank 0 returned, or left with `rallypoint.training.report_result`; None where it left nothing.
         duration: seconds from the start of the first attempt to the end of the last.
     """
     mine = status if status is not None and status.uid == record.uid else None
@@ -51,6 +52,7 @@ def summarize(record: JobRecord, status: JobStatus | None) -> dict[str, Any]:
         "checkpoint": progress.checkpoint,
         "resumed_from": progress.resumed_from,
         "world_size": 0 if mine is None else mine.world_size,
+        "result": record.result,
         "duration": _duration(record),
     }
 

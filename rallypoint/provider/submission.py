@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from rallypoint.backends.contract import Blueprint, JobNotFoundError
-from rallypoint.backends.requests import Adoption, collect, delete, submit_or_adopt
+from rallypoint.backends.requests import Adoption, collect, delete, note_tries, submit_or_adopt
 from rallypoint.job import ElasticJob
 from rallypoint.provider.claim import End, Ending
 from rallypoint.provider.conduct import Post, cancel, conclude, conduct
+from rallypoint.provider.failure import advised
+from rallypoint.provider.function import FunctionJob
 from rallypoint.provider.manifest import Manifest
 from rallypoint.provider.result import summarize
-from rallypoint.provider.task_state import may_cancel
+from rallypoint.provider.task_state import CLEARED, may_cancel
 from rallypoint.provider.termination import Bell
+from rallypoint.supervision.record import Advice, JobRecord
 
-__all__ = ["Ask", "Work", "settle", "submit", "submit_and_leave", "submit_and_wait"]
+__all__ = ["Advise", "Ask", "Work", "settle", "submit", "submit_and_leave", "submit_and_wait"]
 
 #: What is submitted.
-Work: TypeAlias = ElasticJob | Manifest
+Work: TypeAlias = ElasticJob | FunctionJob | Manifest
 
 #: Asks Airflow for the task's state.
 Ask = Callable[[], Awaitable["str | None"]]
+
+#: What a record says of tries before anybody noted them, and after a running task was cleared.
+UNKNOWN_TRIES, CLEARED_TRIES = -1, -2
+
+#: Decides what a next try is to do otherwise, by what was decided before.
+Advise = Callable[[Advice], Advice]
 
 
 async def submit(post: Post, work: Work) -> Ending | None:
@@ -53,16 +63,20 @@ async def submit_and_wait(post: Post, work: Work, *, bell: Bell, ask: Ask) -> En
             await asyncio.wait({listening})
 
 
-async def settle(post: Post, ending: Ending, *, on_finish_action: str) -> None:
+async def settle(post: Post, ending: Ending, *, on_finish_action: str, advise: Advise | None = None) -> None:
     """Take the result of a finished job, so that a next try starts it again, and delete the job if it is not to be kept.
+
+    `advise` decides what a next try is to do otherwise; a job whose record holds such advice is kept for it.
 
     Does nothing when the job belongs to another try by now, or is gone.
     """
     owner, succeeded = post.claim.owner, ending.end is End.SUCCEEDED
     try:
-        record = await collect(post.backend, ending.name, owner=owner, if_owned=True)
+        record = await collect(post.backend, ending.name, owner=owner, if_owned=True, advise=advise)
         if record.owner != owner:
             post.log.info("Job %s belongs to %s by now; it is left as it is", ending.name, record.owner)
+        elif advise is not None and record.advice != Advice():
+            post.log.info("Job %s is kept: its next try does something otherwise, and its record says what", ending.name)
         elif on_finish_action == "delete_job" or (succeeded and on_finish_action == "delete_succeeded_job"):
             await delete(post.backend, ending.name, holder=post.holder, owner=owner)
     except JobNotFoundError:
@@ -70,14 +84,42 @@ async def settle(post: Post, ending: Ending, *, on_finish_action: str) -> None:
 
 
 async def _submit(post: Post, work: Work) -> Adoption:
-    adoption = await submit_or_adopt(post.backend, _draw(post, work), owner=post.claim.owner)
+    owner, stored = post.claim.owner, await post.backend.load(work.name)
+    before = None if stored is None else stored.record
+    fresh = before is not None and before.owner != owner and _begins_anew(post, before)
+    work = work if before is None else _advised(work, before.advice)
+    kept = before is not None and _was_not_told(post, before)
+    adoption = await submit_or_adopt(post.backend, _draw(post, work), owner=owner, fresh=fresh, kept=kept)
+    if adoption.stored.record.tries != post.tries:
+        await note_tries(post.backend, work.name, owner=owner, tries=post.tries)
     post.log.info("Job %s (%s): %s", work.name, adoption.stored.record.uid, adoption.how.value)
     return adoption
+
+
+def _begins_anew(post: Post, before: JobRecord) -> bool:
+    """Return whether a job that runs for another try is ended first: that is asked for, or this task was cleared since."""
+    return not post.durable or before.tries not in (UNKNOWN_TRIES, post.tries)
+
+
+def _was_not_told(post: Post, before: JobRecord) -> bool:
+    """Return whether a result that an earlier try took never came to Airflow: this one is its retry, and no clear's.
+
+    A process may be killed, or a scheduler that comes back may take its task for an orphan, after it took the result.
+    """
+    return post.durable and before.tries == post.tries != UNKNOWN_TRIES
+
+
+def _advised(work: Work, advice: Advice) -> Work:
+    if isinstance(work, FunctionJob):
+        return dataclasses.replace(work, job=advised(work.job, advice))
+    return advised(work, advice) if isinstance(work, ElasticJob) else work
 
 
 def _draw(post: Post, work: Work) -> Blueprint:
     if isinstance(work, ElasticJob):
         return post.backend.plan(work, orphan_policy=post.orphan_policy)
+    if isinstance(work, FunctionJob):
+        return dataclasses.replace(post.backend.plan(work.job, orphan_policy=post.orphan_policy), function=work.text)
     # Only a cluster takes manifests; its backend is what the operator has opened for one.
     backend: Any = post.backend
     drawn: Blueprint = backend.plan_manifest(work.manifest, kind=work.kind, orphan_policy=post.orphan_policy)
@@ -94,6 +136,8 @@ async def _heed(post: Post, rung: asyncio.Event, ask: Ask) -> None:
         except Exception:
             post.log.exception("Airflow does not tell this task's state: job %s goes on", name)
             continue
+        if state == CLEARED:
+            await _note_cleared(post)
         if not may_cancel(state):
             post.log.warning("This process is to end, its task is %r: job %s goes on and the next try adopts it", state, name)
             continue
@@ -102,3 +146,11 @@ async def _heed(post: Post, rung: asyncio.Event, ask: Ask) -> None:
                 post.log.info("The task is %r: job %s is being deleted", state, name)
         except Exception:
             post.log.exception("The task is %r, but job %s could not be left to be deleted", state, name)
+
+
+async def _note_cleared(post: Post) -> None:
+    """Let the next try know that it is no retry: Airflow changes nothing else of a task that is cleared while it runs."""
+    try:
+        await note_tries(post.backend, post.claim.name, owner=post.claim.owner, tries=CLEARED_TRIES)
+    except Exception:
+        post.log.exception("It could not be noted that the task was cleared: the next try may adopt job %s", post.claim.name)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, Protocol
 
-__all__ = ["ENDED", "TaskKey", "may_cancel", "prepare", "task_state"]
+__all__ = ["ENDED", "TaskKey", "find_state", "may_cancel", "prepare", "task_state"]
+
+_REMOVED = "removed"
 
 #: States in which nobody waits for the job any more. An allow-list: a task that is deferred, queued or running again has an
 #: owner somewhere, whatever made this process believe otherwise (a stalled triggerer, a redeployed worker, a clear).
-ENDED = frozenset({"failed", "success", "skipped", "removed"})
+ENDED = frozenset({"failed", "success", "skipped", _REMOVED})
+
+#: State of a task that was cleared while it ran, until its process has ended.
+CLEARED = "restarting"
 
 
 class TaskKey(Protocol):
@@ -44,6 +50,15 @@ def _ask(ti: TaskKey) -> str | None:
     states: dict[str, dict[str, Any]] = RuntimeTaskInstance.get_task_states(
         dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=index
     )
-    of_run = states.get(ti.run_id, {})
-    state = of_run.get(ti.task_id if index < 0 else f"{ti.task_id}_{index}")
+    return find_state(states, ti)
+
+
+def find_state(states: Mapping[str, Mapping[str, Any]], ti: TaskKey) -> str | None:
+    """Return a task instance's state from Airflow's answer: by DAG run, then by task.
+
+    One that Airflow does not know (any more) was removed, with its DAG run or by itself. None is the state of one that waits to
+    be scheduled, which is what a clear leaves for a moment.
+    """
+    index = -1 if ti.map_index is None else ti.map_index
+    state = states.get(ti.run_id, {}).get(ti.task_id if index < 0 else f"{ti.task_id}_{index}", _REMOVED)
     return None if state is None else str(getattr(state, "value", state))

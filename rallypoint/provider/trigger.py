@@ -12,6 +12,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from rallypoint.backends.contract import Backend
 from rallypoint.provider import doors
+from rallypoint.provider.bookmark import XComBookmark
 from rallypoint.provider.claim import Claim, End, Ending
 from rallypoint.provider.conduct import Post, cancel, conduct, is_local
 from rallypoint.provider.task_state import may_cancel, prepare, task_state
@@ -45,8 +46,8 @@ class ElasticTrainingTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", dataclasses.asdict(self.claim)
 
     def open_backend(self) -> Backend:
-        """Return the backend that holds the job."""
-        return doors.open_backend(self.claim.site)
+        """Return the backend that holds the job, its connection read anew. Blocks; called in a thread."""
+        return doors.open_backend(self.claim.place)
 
     def spawn_supervisor(self, claim: Claim) -> None:
         """Leave a supervisor behind that sees to the job without the triggerer."""
@@ -93,6 +94,7 @@ class ElasticTrainingTrigger(BaseTrigger):
         # In a thread: opening a backend imports what it needs, and nobody else may wait for that.
         backend = await asyncio.to_thread(self.open_backend)
         try:
-            yield Post(claim=self.claim, backend=backend, spawn=self.spawn_supervisor, log=self.log)
+            bookmark = None if self.task_instance is None else XComBookmark(ti=self.task_instance)
+            yield Post(claim=self.claim, backend=backend, spawn=self.spawn_supervisor, log=self.log, bookmark=bookmark)
         finally:
             await backend.close()

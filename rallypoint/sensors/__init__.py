@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
-from rallypoint.sensors.job import JobPhaseSensor, RendezvousSensor
+from rallypoint.sensors.hang import HangSensor
+from rallypoint.sensors.progress import ProgressSensor
+from rallypoint.sensors.rendezvous import RendezvousSensor
+from rallypoint.sensors.state import JobStateSensor
 
-__all__ = ["JobPhaseSensor", "RendezvousSensor"]
+__all__ = ["HangSensor", "JobStateSensor", "ProgressSensor", "RendezvousSensor"]

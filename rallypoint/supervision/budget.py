@@ -23,7 +23,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from rallypoint.wire.incident import Cause, Folded, Incident
+from rallypoint.wire.incident import Cause, Folded, Incident, Rung
 from rallypoint.wire.plan import Refill
 from rallypoint.wire.status import Progress
 
@@ -163,7 +163,7 @@ class Budget:
         return tuple(dataclasses.replace(c, refilled=c.count) if self._paid_for(c, None) else c for c in folded)
 
     def _pays_for(self, incident: Incident, attempt: int | None) -> bool:
-        if incident.cause is not self.cause or attempt not in (None, incident.id.attempt):
+        if incident.cause is not self.cause or attempt not in (None, incident.id.attempt) or incident.rung is Rung.NOTIFY:
             return False
         return self.node is None or incident.id.node == self.node
 

@@ -240,6 +240,16 @@ CLOCKS: tuple[Clock, ...] = (
         wins="a connection that broke decides earlier, after a second",
     ),
     Clock(
+        name="hang",
+        setting="health.hang_downtime",
+        starts="a rank of the round has shown a sign of life",
+        pauses="while an agent with running workers says nothing; a gap counts for a tenth of it at the most",
+        ends="any rank shows one",
+        then="what `health.hang_detection` says: a line in the log, an incident, or the workers are restarted",
+        actor="coordinator",
+        wins="before the first sign of a round warmup is the bound where that is longer",
+    ),
+    Clock(
         name="fence",
         setting="rendezvous.fence_timeout",
         starts="an agent reaches no coordinator",

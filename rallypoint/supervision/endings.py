@@ -21,6 +21,7 @@ __all__ = [
     "delete",
     "fail",
     "failed",
+    "renew",
     "reset_or_fail",
     "succeed",
     "succeeded",
@@ -97,7 +98,7 @@ def fail(turn: Turn, reason: str, message: str, verdict: Verdict | None = None) 
 def succeed(turn: Turn, verdict: Verdict) -> Step:
     """End the job well: its quota is free at once."""
     record = _closed(turn, "Completed", verdict.message)
-    record = dataclasses.replace(record, verdict=verdict)
+    record = dataclasses.replace(record, verdict=verdict, result=None if turn.status is None else turn.status.result)
     record = record.with_condition(ConditionType.UNHEALTHY, "Completed", value=False)
     record = record.with_condition(ConditionType.QUOTA_RESERVED, "Succeeded", value=False)
     return Step(record=enter(record, Phase.SUCCEEDED, verdict.message))
@@ -106,6 +107,14 @@ def succeed(turn: Turn, verdict: Verdict) -> Step:
 def suspend(turn: Turn) -> Step:
     """Begin to take everything away; the attempt is over and has cost nothing."""
     return Step(record=suspending(_closed(turn, "Suspended", "the job was suspended")))
+
+
+def renew(turn: Turn) -> Step:
+    """End the attempt because its owner wants another: nothing of it may be left when that begins, and it costs nothing."""
+    record = _closed(turn, "Renewed", "its owner began it anew")
+    record = record.with_condition(ConditionType.PODS_READY, "Resetting", value=False)
+    record = record.with_condition(ConditionType.DELETING_RESOURCES, "DeletionInitiated", value=True)
+    return Step(record=enter(record, Phase.RESETTING, "its owner begins it anew; that costs nothing"))
 
 
 def suspending(record: JobRecord) -> JobRecord:

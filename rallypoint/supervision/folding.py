@@ -35,7 +35,8 @@ from rallypoint.supervision.trimming import (
     trim_progress,
     trim_verdict,
 )
-from rallypoint.wire.incident import Cause, Folded, Incident, IncidentId
+from rallypoint.wire.incident import Cause, Folded, Incident, IncidentId, Rung
+from rallypoint.wire.result import RESULT_LIMIT
 from rallypoint.wire.status import Event, JobStatus
 
 __all__ = ["LAST_ATTEMPTS", "LIMIT", "STATUS_LIMIT", "bounded", "fold", "fold_told", "news", "take_over"]
@@ -85,10 +86,10 @@ def fold(record: JobRecord, before: JobRecord | None = None) -> JobRecord:
         fields["verdict"] = trim_verdict(record.verdict)
     if "progress" in changed:
         fields["progress"] = trim_progress(record.progress)
-    if {"incidents", "folded", "attempt"} & set(changed):
+    if {"incidents", "folded", "attempt", "result"} & set(changed):
         fields["incidents"], fields["folded"] = _fold_incidents(record)
     room = _Room(record, len(fields.get("folded", record.folded)))  # type: ignore[arg-type]
-    if "history" in changed:
+    if {"history", "result"} & set(changed):
         fields["history"] = _newest(map(trim_event, record.history[-HISTORY_LIMIT:]), room.share(_HISTORY))
     if "attempts" in changed:
         fields["attempts"] = _few_attempts(record.attempts)
@@ -97,7 +98,7 @@ def fold(record: JobRecord, before: JobRecord | None = None) -> JobRecord:
 
 
 #: The fields of a record that grow.
-_GROWING = ("incidents", "folded", "history", "attempts", "attempt", "verdict", "progress")
+_GROWING = ("incidents", "folded", "history", "attempts", "attempt", "verdict", "progress", "result")
 
 
 def _differs(record: JobRecord, before: JobRecord, name: str) -> bool:
@@ -109,7 +110,9 @@ class _Room:
     """How many bytes a kind of memory may have beside slots and counts, which cannot be cut."""
 
     def __init__(self, record: JobRecord, counts: int) -> None:
-        taken = _ATTEMPTS + _REST + _SLOT * len(record.slots) + _FOLDED * counts + _CHARGE * len(record.charges)
+        slots = len(record.slots) + len(record.retired)
+        taken = _ATTEMPTS + _REST + _SLOT * slots + _FOLDED * counts + _CHARGE * len(record.charges)
+        taken += 0 if record.result is None else RESULT_LIMIT
         self._part = max(0.0, LIMIT - taken) / (_INCIDENTS + _HISTORY)
 
     def share(self, most: int) -> int:
@@ -174,7 +177,8 @@ def _counted(folded: Iterable[Folded], gone: Iterable[Incident]) -> tuple[Folded
             last_clock=incident.clock,
             round=incident.id.round,
             sequence=-1 if incident.id.round else incident.id.sequence,
-            refilled=int(incident.refilled),
+            # One that was only told is paid by no budget, and its count cannot tell it from the others.
+            refilled=int(incident.refilled or incident.rung is Rung.NOTIFY),
         )
         counts[key] = one if key not in counts else _sum(counts[key], one)
     return _ordered(counts.values())
@@ -279,8 +283,14 @@ def fold_told(
 
 def bounded(status: JobStatus) -> JobStatus:
     """Return what is published within its bounds: texts cut, the oldest events left out."""
-    fields: dict[str, object] = {
-        "events": _newest(map(trim_event, status.events), STATUS_LIMIT // 4),
+    room = STATUS_LIMIT
+    fields: dict[str, object] = {}
+    if status.result is not None:  # it is told whole: everything else has the room that is left
+        room -= RESULT_LIMIT
+        kept, gone = _choose(status.incidents, status.fence.attempt, room // 2)
+        fields |= {"incidents": kept, "folded": _counted(status.folded, gone)}
+    fields |= {
+        "events": _newest(map(trim_event, status.events), room // 4),
         "progress": trim_progress(status.progress),
         "verdict": None if status.verdict is None else trim_verdict(status.verdict),
     }

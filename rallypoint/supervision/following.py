@@ -97,7 +97,9 @@ def _deleted(record: JobRecord, seen: Observation, policy: Policy) -> Step:
 
 def _wishes(record: JobRecord, told: Told) -> tuple[Action, ...]:
     """A person's wish is carried out; what a queue has suspended is the queue's to resume."""
-    if record.finished or told.deleting or record.suspend == told.by_us:
+    # A queue may resume what was suspended before it knew of it: then it is told again.
+    undone = record.suspend and not told.suspended
+    if record.finished or told.deleting or (record.suspend == told.by_us and not undone):
         return ()
     return (SuspendComponents(suspend=record.suspend),)
 

@@ -303,9 +303,10 @@ def describe_lost(record: JobRecord, slots: tuple[Slot, ...]) -> str:
 def strays(record: JobRecord, seen: Observation, forceful_grace: float) -> tuple[Action, ...]:
     """Return the removal of nodes that no longer belong: other attempts, replaced ones, what a lost node left running.
 
-    A node that was replaced while it ran is ended gracefully, within `forceful_grace` seconds of its replacement.
+    A node that was replaced while it ran, or is wanted no more, is ended gracefully, within `forceful_grace` seconds of that.
     """
     slots = {s.node: s for s in record.slots}
+    known = {**{s.node: s for s in record.retired}, **slots}
 
     def stray(node: NodeSeen) -> bool:
         slot = slots.get(node.node)
@@ -313,7 +314,7 @@ def strays(record: JobRecord, seen: Observation, forceful_grace: float) -> tuple
         return node.ended or not wanted or (node.attempt, node.incarnation) != (record.attempt, slot and slot.incarnation)
 
     def force(node: NodeSeen) -> bool:
-        slot = slots.get(node.node)
+        slot = known.get(node.node)
         if node.ended or slot is None or node.attempt != record.attempt or slot.wanted_clock is None:
             return True
         return record.clock > slot.wanted_clock + forceful_grace

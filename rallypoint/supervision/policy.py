@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from rallypoint.wire.plan import EndRule, Kind, Plan, Profile, Refill, Scheduling
+from rallypoint.wire.size import Size
 
 __all__ = ["Policy"]
 
@@ -68,6 +69,12 @@ class Policy:
     end_rules: tuple[EndRule, ...] = ()
     scheduling: Scheduling | None = None
     max_gap: float = 120.0
+
+    def sized(self, size: Size | None) -> Policy:
+        """Return the policy for a job that is wanted with other bounds than its plan's."""
+        if size is None:
+            return self
+        return dataclasses.replace(self, min_nodes=size.min_nodes, max_nodes=size.max_nodes)
 
     @classmethod
     def from_plan(cls, plan: Plan) -> Policy:

@@ -40,7 +40,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from rallypoint.supervision import census, clocks, endings, folding, following, running, wrapped
+from rallypoint.supervision import census, clocks, endings, folding, following, resizing, running, wrapped
 from rallypoint.supervision.actions import Action
 from rallypoint.supervision.deadline import Deadline
 from rallypoint.supervision.observation import Observation
@@ -85,7 +85,8 @@ def reconcile(record: JobRecord, seen: Observation, policy: Policy, now: float) 
     record = record.ticked(clock=record.clock + elapsed, now=now)
     if policy.followed:
         return _decided(following.follow(record, seen, policy), before)
-    turn = _absorb(_survey(record, seen, policy))
+    policy = policy.sized(record.size)
+    turn = _absorb(_survey(resizing.fit(record, policy), seen, policy))
     if turn.record.deletion and turn.record.phase is not Phase.TERMINATING:
         turn = turn.with_record(enter(turn.record, Phase.TERMINATING, "deletion was asked for"))
     for _ in range(_MOST_PHASES):
@@ -165,6 +166,8 @@ def _deploy(record: JobRecord, policy: Policy) -> JobRecord:
         attempt=attempt,
         term=record.term + 1,
         silent_terms=0,
+        renew=False,
+        retired=(),
         slots=() if policy.wrapped else tuple(Slot(node=node) for node in range(policy.max_nodes)),
         timers=(),
         course=record.course.paused(),
@@ -188,6 +191,8 @@ def _deploy(record: JobRecord, policy: Policy) -> JobRecord:
 def _resuming(turn: Turn) -> Step:
     if turn.suspend:
         return endings.suspend(turn)
+    if turn.record.renew:
+        return endings.renew(turn)
     refused = running.not_created(turn)
     if refused is not None and refused.record.phase is not Phase.RESUMING:
         return refused
@@ -222,7 +227,8 @@ def _resetting(turn: Turn) -> Step:
     if turn.present:
         return endings.delete(turn)
     record = endings.all_gone(turn.record, "Resetting")
-    resume_at = since(record, ConditionType.RESOURCES_DEPLOYED, value=False) + turn.policy.retry_pause
+    pause_for = 0.0 if record.renew else turn.policy.retry_pause
+    resume_at = since(record, ConditionType.RESOURCES_DEPLOYED, value=False) + pause_for
     if record.clock < resume_at:
         pause = Deadline(at=resume_at, clock="retry-pause", then=f"attempt {record.attempt + 1} is deployed")
         return Step(record=record, deadlines=(pause,))

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from rallypoint.supervision.budget import Course
 from rallypoint.wire import codec
 from rallypoint.wire.incident import Folded, Incident
+from rallypoint.wire.size import Size
 from rallypoint.wire.status import Event, Progress, Verdict
 
-__all__ = ["RECORD_VERSION", "Attempt", "Condition", "ConditionType", "Folded", "Holder", "JobRecord", "Phase", "Slot", "Timer"]
+__all__ = [
+    "RECORD_VERSION",
+    "Advice",
+    "Attempt",
+    "Condition",
+    "ConditionType",
+    "Folded",
+    "Holder",
+    "JobRecord",
+    "Phase",
+    "Slot",
+    "Timer",
+]
 
 RECORD_VERSION = 1
 
@@ -112,7 +126,7 @@ class Holder:
     """The process that supervises the job.
 
     Attributes:
-        id: unlike any other process's.
+        id: unlike any other process's; "", and no heartbeat, once it has let the job go while its heart may go on for others.
         name: for people (`rallypoint supervise`, a task instance's key); `host` and `pid` say where it runs.
         heartbeat: where its heartbeat is read, in the backend's words (a file, a Lease); a counter that changes while it lives.
         since: seconds since the epoch.
@@ -127,6 +141,20 @@ class Holder:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Advice:
+    """What the next submission of a job that failed is to do otherwise, as was decided when its result was taken.
+
+    Attributes:
+        memory_factor: how many times the memory that the job asks for, no more than `memory_limit` (a quantity).
+        ignore_hosts: machines that it does not go to.
+    """
+
+    memory_factor: float = 1.0
+    memory_limit: str = ""
+    ignore_hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobRecord:
     """The memory of one job.
 
@@ -136,6 +164,7 @@ class JobRecord:
         digest: of the spec that runs.
         owner: who may cancel it (`cli`, or an Airflow task instance's id).
         deletion: somebody asked for the job to be deleted.
+        size: somebody asked for other bounds of the world than the plan's; None are those.
         suspend: somebody asked for it to be suspended; it is resumed when that is taken back.
         holder: who supervises it, or did so last.
         phase, conditions: AppWrapper's words.
@@ -145,13 +174,17 @@ class JobRecord:
         charges: the job's clock at each reset that the retry limit has paid for and that was not refilled.
         course: how training has gone since the last fault, for budgets that are refilled.
         silent_terms: coordinators in a row that ended without a word.
-        slots: the nodes of the current attempt.
+        slots: the nodes of the current attempt; `retired` those of it that are wanted no more, since the job was made smaller.
         timers: the clocks that run or are paused (supervision/clocks.py).
         warned: warnings that the current attempt has given already.
         attempts, incidents, history: everything that happened; `folded` counts the oldest incidents, which are kept no more.
         verdict, progress: how it ended, and the last that was reported.
         clock: seconds of supervised time; `last_now`: wall time of the last turn.
+        result: what rank 0 left as the job's result, once it has succeeded; None where it left none.
         collected_by: the owner that took the final result, "" while nobody has.
+        advice: what the next submission is to do otherwise.
+        renew: its owner wants another attempt instead of the one that runs; what is there is ended first, and it costs nothing.
+        tries: what the owner was allowed when it took the job (Airflow's `max_tries`, which a clear changes); -1 is not known.
     """
 
     version: int = RECORD_VERSION
@@ -162,6 +195,7 @@ class JobRecord:
     created_at: float
     deletion: bool = False
     suspend: bool = False
+    size: Size | None = None
     holder: Holder | None = None
     phase: Phase = Phase.EMPTY
     conditions: tuple[Condition, ...] = ()
@@ -172,6 +206,7 @@ class JobRecord:
     course: Course = _NO_COURSE
     silent_terms: int = 0
     slots: tuple[Slot, ...] = ()
+    retired: tuple[Slot, ...] = ()
     timers: tuple[Timer, ...] = ()
     warned: tuple[str, ...] = ()
     attempts: tuple[Attempt, ...] = ()
@@ -183,6 +218,10 @@ class JobRecord:
     clock: float = 0.0
     last_now: float = 0.0
     collected_by: str = ""
+    advice: Advice = Advice()
+    renew: bool = False
+    tries: int = -1
+    result: Any = field(default=None, hash=False)
 
     @classmethod
     def new(cls, *, name: str, uid: str, digest: str, owner: str, now: float) -> JobRecord:
@@ -260,12 +299,15 @@ class JobRecord:
             self,
             owner=owner,
             suspend=False,
+            renew=False,
+            size=None,
             phase=Phase.EMPTY,
             retries=0,
             charges=(),
             verdict=None,
             progress=Progress(),
             collected_by="",
+            result=None,
             last_now=now,
         )
         return fresh.with_history("submitted", f"again, by {owner}")

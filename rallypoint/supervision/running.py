@@ -100,7 +100,9 @@ def wanted(turn: Turn) -> tuple[Action, ...]:
 
 
 def _suspended(turn: Turn) -> Step:
-    return endings.suspend(turn) if turn.suspend else Step(record=turn.record)
+    if turn.suspend:
+        return endings.suspend(turn)
+    return endings.renew(turn) if turn.record.renew else Step(record=turn.record)
 
 
 def _missing_component(turn: Turn) -> Step:

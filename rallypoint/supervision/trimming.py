@@ -6,7 +6,7 @@ import dataclasses
 
 from rallypoint.supervision.record import Attempt
 from rallypoint.wire import codec
-from rallypoint.wire.incident import Culprit, Incident
+from rallypoint.wire.incident import Culprit, Incident, RankGroup
 from rallypoint.wire.status import Event, Progress, Verdict
 
 __all__ = [
@@ -40,6 +40,12 @@ _METRICS = 32
 #: Bytes of an incident, a culprit and a line of history in JSON without their texts, each number in its longest form.
 _INCIDENT, _CULPRIT, _EVENT = 380, 260, 80
 
+#: The same of a group of ranks, and what all groups of an incident may have: whole, and where it is not.
+_GROUP, _EVIDENCE, _LITTLE_EVIDENCE = 150, 4000, 700
+
+#: Frames of a group at the most, bytes of one, and ranks that are named.
+_FRAMES, _FRAME, _RANKS = 12, 130, 32
+
 #: Bytes between two lines of a log tail.
 _SEPARATOR = 4
 
@@ -54,7 +60,12 @@ def size_of(incident: Incident) -> int:
     if culprit is not None:
         texts = (culprit.host, culprit.error, culprit.log_path, *culprit.log_tail)
         used += _CULPRIT + sum(map(_bytes, texts)) + _SEPARATOR * len(culprit.log_tail)
-    return used
+    return used + sum(map(_size_of_group, incident.evidence))
+
+
+def _size_of_group(group: RankGroup) -> int:
+    # A rank is a number of up to six digits; a frame has quotes and a comma.
+    return _GROUP + 8 * len(group.ranks) + _bytes(group.state) + sum(_bytes(frame) + _SEPARATOR for frame in group.frames)
 
 
 def size_of_event(event: Event) -> int:
@@ -97,9 +108,34 @@ def trim_incident(incident: Incident, *, whole: bool) -> Incident:
     if culprit is not None:
         culprit = trim_culprit(culprit, tail=_TAIL if whole else _LITTLE_TAIL)
     reason, rule = cut(incident.reason, _REASON), cut(incident.rule, _NAME)
-    if culprit is incident.culprit and (reason, rule) == (incident.reason, incident.rule):
+    evidence = trim_evidence(incident.evidence, most=_EVIDENCE if whole else _LITTLE_EVIDENCE)
+    known = (incident.reason, incident.rule, incident.evidence)
+    if culprit is incident.culprit and (reason, rule, evidence) == known:
         return incident
-    return dataclasses.replace(incident, reason=reason, rule=rule, culprit=culprit)
+    return dataclasses.replace(incident, reason=reason, rule=rule, culprit=culprit, evidence=evidence)
+
+
+def trim_evidence(groups: tuple[RankGroup, ...], *, most: int) -> tuple[RankGroup, ...]:
+    """Return the groups within `most` bytes: first with fewer frames each, then fewer groups; the first one stays."""
+    for frames in (_FRAMES, 4, 1):
+        groups = tuple(_with_frames(group, frames) for group in groups)
+        if sum(map(_size_of_group, groups)) <= most:
+            return groups
+    while len(groups) > 1 and sum(map(_size_of_group, groups)) > most:
+        groups = groups[:-1]
+    return groups
+
+
+def _with_frames(group: RankGroup, most: int) -> RankGroup:
+    frames = tuple(cut(frame, _FRAME) for frame in group.frames[:most])
+    ranks = group.ranks[:_RANKS]
+    more = group.more + len(group.ranks) - len(ranks)
+    state = cut(group.state, _SHORT)
+    return (
+        group
+        if (frames, ranks, state) == (group.frames, group.ranks, group.state)
+        else dataclasses.replace(group, frames=frames, ranks=ranks, more=more, state=state)
+    )
 
 
 def trim_culprit(culprit: Culprit, *, tail: int) -> Culprit:

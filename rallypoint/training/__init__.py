@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rallypoint.training.manifest import Checkpoint
     from rallypoint.training.reporting import report_progress
     from rallypoint.training.reproducibility import average_in_rank_order, seed_everything, weights_digest
+    from rallypoint.training.result import report_result
     from rallypoint.training.sampler import ResumableSampler
     from rallypoint.training.stopping import stop_requested
 
@@ -32,6 +33,7 @@ __all__ = [
     "init_process_group",
     "process_group",
     "report_progress",
+    "report_result",
     "seed_everything",
     "stop_requested",
     "weights_digest",
@@ -49,6 +51,7 @@ _ROOMS = {
     "init_process_group": "groups",
     "process_group": "groups",
     "report_progress": "reporting",
+    "report_result": "result",
     "seed_everything": "reproducibility",
     "stop_requested": "stopping",
     "weights_digest": "reproducibility",

@@ -8,13 +8,18 @@ __all__ = [
     "BACKEND",
     "CHECKPOINT_DIR",
     "DEBUG",
+    "FUNCTION_FILE",
     "HOME",
     "JOB_MARK",
     "JOB_NAME",
+    "LIFE_OFFSET",
+    "MACHINE",
     "PROGRESS_FILE",
+    "RESULT_FILE",
     "ROUND",
     "SECRET",
     "SERVICE_ACCOUNT",
+    "STACK_FILE",
     "TERM",
 ]
 
@@ -37,6 +42,9 @@ API_SERVER = "RALLYPOINT_API_SERVER"
 #: In the same pods: folder with `token` and `ca.crt` of its service account. Default: where Kubernetes mounts it.
 SERVICE_ACCOUNT = "RALLYPOINT_SERVICE_ACCOUNT"
 
+#: In a pod with an agent: the name of its machine, for people and for whoever keeps off it. Without it that is the address.
+MACHINE = "RALLYPOINT_MACHINE"
+
 #: In every process of a job: finds its descendants again, whatever they did to their session or parent. What is before its
 #: first slash is the job's uid.
 JOB_MARK = "RALLYPOINT_JOB_MARK"
@@ -50,5 +58,15 @@ ROUND = "RALLYPOINT_ROUND"
 #: In every worker: file of shared memory in which it reports progress, in the slot of its local rank (wire/progress.py).
 PROGRESS_FILE = "RALLYPOINT_PROGRESS_FILE"
 
+#: In every worker: where its life record begins in that file, and the file for the stacks of its Python (training/startup).
+LIFE_OFFSET = "RALLYPOINT_LIFE_OFFSET"
+STACK_FILE = "RALLYPOINT_STACK_FILE"
+
 #: In every worker whose job names a checkpoint folder: that folder.
 CHECKPOINT_DIR = "RALLYPOINT_CHECKPOINT_DIR"
+
+#: In the worker of rank 0: where it leaves the job's result, for its agent to tell (wire/result.py).
+RESULT_FILE = "RALLYPOINT_RESULT_FILE"
+
+#: In the agents and workers of a job that is a function: the file that holds it (wire/function.py).
+FUNCTION_FILE = "RALLYPOINT_FUNCTION_FILE"

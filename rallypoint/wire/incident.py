@@ -7,7 +7,19 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["FREE", "Answer", "Cause", "Culprit", "FaultKind", "Folded", "Incident", "IncidentId", "Rung", "merge_incidents"]
+__all__ = [
+    "FREE",
+    "Answer",
+    "Cause",
+    "Culprit",
+    "FaultKind",
+    "Folded",
+    "Incident",
+    "IncidentId",
+    "RankGroup",
+    "Rung",
+    "merge_incidents",
+]
 
 
 class Cause(str, enum.Enum):
@@ -57,6 +69,7 @@ class Answer(str, enum.Enum):
 class Rung(str, enum.Enum):
     """The answer to a fault, cheapest first (docs/architecture.md, "The recovery ladder")."""
 
+    NOTIFY = "notify"  #: it is told, and nothing is done about it; no budget pays
     RETRY = "retry"
     RECOVER_IN_PLACE = "recover-in-place"
     RESTART_WORKERS = "restart-workers"
@@ -113,6 +126,31 @@ class Culprit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankGroup:
+    """Ranks of a world that hangs and that stand at the same place.
+
+    Attributes:
+        ranks: the first of them, in order; `more` counts those that are not named.
+        culprit: the others wait for them.
+        step: the lowest that one of them reported, None where none did; `life` the fewest signs of life of one in this round.
+        quiet: seconds since the last sign of life of the one that is silent for longest.
+        cpu: cores that one of them used since then, on the average.
+        state: in one word: running, sleeping, waiting for a disk, stopped, ended, unknown.
+        frames: of the main thread, the innermost first; or, where there are none, why.
+    """
+
+    ranks: tuple[int, ...]
+    more: int = 0
+    culprit: bool = False
+    step: int | None = None
+    life: int = 0
+    quiet: float = 0.0
+    cpu: float = 0.0
+    state: str = ""
+    frames: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Incident:
     """One fault and what was done about it.
 
@@ -120,7 +158,7 @@ class Incident:
     `steps_lost` counts reported steps that had to be trained again; None while unknown or when the script reports none.
     `kind`, `answer` and `rule` are the verdict: what it was, what it asks for, and by which rule; `clock` is the job's own
     clock when the record took it over, 0 where only the coordinator has told it so far. `refilled`: the budget that paid for it
-    was refilled since, so that it counts no more.
+    was refilled since, so that it counts no more. `evidence` is where each rank of a world stood that hangs, the culprit first.
     """
 
     id: IncidentId
@@ -137,6 +175,7 @@ class Incident:
     rule: str = ""
     clock: float = 0.0
     refilled: bool = False
+    evidence: tuple[RankGroup, ...] = ()
 
     @property
     def steps_lost(self) -> int | None:
@@ -196,6 +235,7 @@ def _join(known: Incident, told: Incident) -> Incident:
         rule=judged.rule,
         clock=known.clock or told.clock,
         refilled=known.refilled or told.refilled,
+        evidence=known.evidence or told.evidence,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from rallypoint.wire.codec import WireError, from_json, neighbour, to_json
 from rallypoint.wire.failover import Failover
 from rallypoint.wire.fence import Fence
+from rallypoint.wire.hang import Evidence
 from rallypoint.wire.incident import Culprit
 from rallypoint.wire.status import Verdict
 
@@ -34,7 +35,7 @@ __all__ = [
     "reply_to_json",
 ]
 
-MESSAGES_VERSION = 1
+MESSAGES_VERSION = 2
 
 #: Reason of the verdict that is told to one agent alone: another node takes its place, and the job goes on without it.
 SENT_AWAY = "RetryElsewhere"
@@ -55,7 +56,11 @@ class AgentState(str, enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerReport:
-    """One worker as its agent sees it; `liveness` counts optimizer steps or any other sign of life."""
+    """One worker as its agent sees it.
+
+    `liveness` counts its signs of life: optimizer steps, and what it reports. `cpu` is how many cores it used of late, and
+    `output` the bytes that it has written so far: before its first sign of life they tell that something is going on.
+    """
 
     local_rank: int
     pid: int
@@ -64,6 +69,8 @@ class WorkerReport:
     liveness: int = 0
     checkpoint: str = ""
     metrics: dict[str, float] = field(default_factory=dict, hash=False)
+    cpu: float = 0.0
+    output: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +84,7 @@ class AgentReport:
         node: slot of the job, or -1 to be given the lowest free one.
         incarnation: how often the slot's node was replaced; a lower one than known is refused.
         agent: unique name of this agent process.
-        host: name or address under which the other nodes reach this one.
+        host: the machine, by its name where that is known, and else by its address.
         local_world_size: number of workers it starts.
         store: `host:port` of a listening socket on which it can serve the next round's store.
         state, round: what it does with which round (0: none yet).
@@ -86,6 +93,8 @@ class AgentReport:
         failover: what the job's own extension says about them; None where there is none.
         failover_note: why the extension could not say anything, for people.
         reason: why it leaves or failed, for people.
+        result: what rank 0 left as the job's result, if it ended well here; None where there is none (wire/result.py).
+        evidence: what it found of its workers, as long as the coordinator asks for it.
         hold: seconds the answer may be kept back while there is nothing to say.
         sequence: counts the reports of this agent process; of two that crossed on the way the higher is true.
     """
@@ -108,6 +117,8 @@ class AgentReport:
     failover: Failover | None = None
     failover_note: str = ""
     reason: str = ""
+    result: Any = field(default=None, hash=False)
+    evidence: Evidence | None = None
     hold: float = 0.0
     sequence: int = 0
 
@@ -153,11 +164,13 @@ class Continue:
     """Nothing new.
 
     `unsupervised`: seconds since the coordinator saw a sign of life of the job's supervisor, None where it looks for none. The
-    agent counts on by itself when the coordinator is gone.
+    agent counts on by itself when the coordinator is gone. `evidence`: number of a request for what can be found of the workers
+    of the running round, repeated until a report has the answer; 0 asks for nothing.
     """
 
     fence: Fence
     unsupervised: float | None = None
+    evidence: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from rallypoint.wire.incident import Answer
 
 __all__ = ["PLAN_VERSION", "EndRule", "Entry", "Kind", "OrphanPolicy", "Plan", "Profile", "Refill", "Scheduling"]
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 
 
 class Entry(str, enum.Enum):
@@ -136,6 +136,8 @@ class Plan:
         fence_timeout: an agent that reaches no coordinator for this long stops its workers.
         coordinator_port: 0 takes a free one.
         report_interval: period of an agent's reports of progress while nothing happens.
+        hang_downtime: so long without a sign of life of any rank is a hang; 0 is off.
+        hang_detection: what is done about a hang: 0 it is logged, 1 it is told as an incident, 2 the workers are restarted.
         max_restarts: how often workers are restarted for process faults, within one attempt.
         node_replacements: how often the node of one slot is replaced, within one attempt.
         replace_delay: pause before a lost node is replaced.
@@ -186,6 +188,8 @@ class Plan:
     fence_timeout: float = 600.0
     coordinator_port: int = 0
     report_interval: float = 1.0
+    hang_downtime: float = 1800.0
+    hang_detection: int = 1
     max_restarts: int = 3
     node_replacements: int = 3
     replace_delay: float = 0.0

@@ -7,10 +7,15 @@ value unreadable, never a wrong one.
 ```
 header  8s magic  I version  I slots
 slot    Q sequence | q step  q resumed_from  Q liveness  d at  I metrics_len  I checkpoint_len | metrics  checkpoint
+life    Q steps  q pid  q stacks  q level, one for each slot, behind the last slot
 ```
 
 Numbers are little-endian; -1 stands for "never reported"; metrics are JSON text of at most 1,024 bytes; the checkpoint is a
 path of at most 1,024 bytes in UTF-8.
+
+A life record is written by the worker's own Python before the script knows of anything (training/startup), each field by one
+store and without a seqlock: `steps` of all optimizers; `pid` of the process that trains, or that started first; `stacks`, the
+number of its file for faulthandler; `level`, 1 when it has started, 2 when it has trained.
 """
 
 from __future__ import annotations
@@ -24,15 +29,18 @@ from pathlib import Path
 
 from rallypoint.wire.codec import WireError
 
-__all__ = ["METRICS_BYTES", "ProgressFile", "ProgressSlot"]
+__all__ = ["METRICS_BYTES", "Life", "ProgressFile", "ProgressSlot", "life_offset"]
 
 METRICS_BYTES = 1024
 _PATH_BYTES = 1024
 _MAGIC = b"RALLYPT\0"
-_VERSION = 1
+_VERSION = 2
 _HEADER = struct.Struct("<8sII")
 _SEQUENCE = struct.Struct("<Q")
 _FIXED = struct.Struct("<qqQdII")
+_LIFE = struct.Struct("<Qqqq")
+#: A record has a line of the processor's cache to itself: no rank slows another down.
+_LIFE_BYTES = 64
 _SLOT = _SEQUENCE.size + _FIXED.size + METRICS_BYTES + _PATH_BYTES
 #: How often a torn read is tried again before the slot counts as unreadable (its writer died in mid-write).
 _READ_TRIES = 64
@@ -50,6 +58,19 @@ class ProgressSlot:
     checkpoint: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Life:
+    """What a worker's Python tells by itself; all zero where none has started, or none that knows of us.
+
+    `stacks` is the number of the file in which faulthandler writes, in the process `pid`; `trains`: it has taken a step.
+    """
+
+    steps: int = 0
+    pid: int = 0
+    stacks: int = 0
+    trains: bool = False
+
+
 class ProgressFile:
     """The mapped file. `create` is for the agent, `open` for the worker; both may read and write any slot."""
 
@@ -59,7 +80,7 @@ class ProgressFile:
     @classmethod
     def create(cls, path: Path, slots: int) -> ProgressFile:
         """Make a fresh, empty file for `slots` workers; raises `OSError`, also when the disk is full."""
-        size = _HEADER.size + slots * _SLOT
+        size = _HEADER.size + slots * (_SLOT + _LIFE_BYTES)
         with path.open("wb+") as file:
             os.posix_fallocate(file.fileno(), 0, size)
             mapped = mmap.mmap(file.fileno(), size)
@@ -111,6 +132,11 @@ class ProgressFile:
                 return _slot(raw)
         return None
 
+    def life(self, index: int) -> Life:
+        """Return the life record of slot `index`."""
+        steps, pid, stacks, level = _LIFE.unpack_from(self._map, life_offset(self.slots, index))
+        return Life(steps=steps, pid=pid, stacks=stacks, trains=level > 1)
+
     def close(self) -> None:
         """Unmap the file; the file itself stays."""
         self._map.close()
@@ -119,6 +145,11 @@ class ProgressFile:
         if not 0 <= index < self.slots:
             raise WireError("local_rank", index, f"0 to {self.slots - 1}")
         return _HEADER.size + index * _SLOT
+
+
+def life_offset(slots: int, index: int) -> int:
+    """Return where the life record of slot `index` begins in a file of so many slots."""
+    return _HEADER.size + slots * _SLOT + index * _LIFE_BYTES
 
 
 def _or_minus(number: int | None) -> int:

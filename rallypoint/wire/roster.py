@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from rallypoint.wire.messages import MESSAGES_VERSION
 from rallypoint.wire.ports import AGENT_PORT
+from rallypoint.wire.size import Size
 
 __all__ = ["AgentAddress", "Roster"]
 
@@ -23,7 +24,10 @@ class AgentAddress:
 
 @dataclass(frozen=True, kw_only=True)
 class Roster:
-    """All agents of `attempt` that have an address, for the coordinator of `term`. Each roster replaces the one before."""
+    """All agents of `attempt` that have an address, for the coordinator of `term`. Each roster replaces the one before.
+
+    `size` is the bounds that are wanted, None where they are those of the plan.
+    """
 
     neighbours: ClassVar[bool] = True
 
@@ -31,3 +35,4 @@ class Roster:
     attempt: int
     term: int
     agents: tuple[AgentAddress, ...] = ()
+    size: Size | None = None

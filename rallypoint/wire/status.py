@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rallypoint.wire.fence import Fence
+from rallypoint.wire.hang import Hang
 from rallypoint.wire.incident import Culprit, Folded, Incident
 
-__all__ = ["STATUS_VERSION", "Event", "JobState", "JobStatus", "Member", "Outcome", "Progress", "RankStatus", "Verdict"]
+__all__ = [
+    "STATUS_VERSION",
+    "Event",
+    "JobState",
+    "JobStatus",
+    "Member",
+    "Outcome",
+    "Progress",
+    "RankStatus",
+    "Sample",
+    "Verdict",
+]
 
-STATUS_VERSION = 1
+STATUS_VERSION = 2
 
 
 class JobState(str, enum.Enum):
@@ -87,6 +99,20 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sample:
+    """A moment of the training, for curves: a step that was reported, or with `step` None the beginning of a round.
+
+    `at`: seconds since the epoch, coordinator's clock. `world_size` is that of the round; of the metrics a few are kept.
+    """
+
+    at: float
+    round: int
+    world_size: int
+    step: int | None = None
+    metrics: dict[str, float] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Event:
     """One line of the job's story. `at`: seconds since the epoch, coordinator's clock."""
 
@@ -103,6 +129,9 @@ class JobStatus:
     `world` is that of the last closed round, `waiting` who wants a place in the next; `store` is the round's `host:port`.
     `folded` counts the oldest incidents of the attempt, which are told no more. `durable`: what is told here is written where
     a coordinator of a higher term finds it; where it is not, no second one may start before the first is known to be dead.
+    `result` is what rank 0 left as the job's result, once it has succeeded (wire/result.py).
+    `samples`: the whole attempt in at most 96 of them, the oldest first (version 2).
+    `hang`: a doubt or a verdict that training does not go on, None while it does or nobody looks (version 2).
     """
 
     neighbours: ClassVar[bool] = True
@@ -120,9 +149,12 @@ class JobStatus:
     incidents: tuple[Incident, ...] = ()
     folded: tuple[Folded, ...] = ()
     events: tuple[Event, ...] = ()
+    samples: tuple[Sample, ...] = ()
     verdict: Verdict | None = None
     updated_at: float = 0.0
     durable: bool = True
+    result: Any = field(default=None, hash=False)
+    hang: Hang | None = None
 
     @property
     def world_size(self) -> int:

@@ -134,7 +134,7 @@ async def test_a_connection_that_breaks_is_noticed() -> None:
     """Cancelling a parked report is how a transport says so; a superseded one says nothing."""
     async with serving(Settings(min_nodes=2, max_nodes=2, node_lease=1000.0)) as shell:
         asked = ask(shell, 0)
-        await asyncio.sleep(0)
+        await eventually_async(lambda: shell.status().waiting)
         asked.cancel()
 
         await eventually_async(lambda: not shell.status().waiting, timeout=5 * rendezvous.DISCONNECT_GRACE)

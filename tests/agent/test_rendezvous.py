@@ -11,7 +11,18 @@ from rallypoint.agent.rendezvous import DISCONNECT_GRACE, Settings, State
 from rallypoint.wire import codec
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Cause, Culprit, Rung
-from rallypoint.wire.messages import AgentReport, AgentState, Assignment, Refusal, Regroup, Reply, Stop, WorkerReport
+from rallypoint.wire.messages import (
+    MESSAGES_VERSION,
+    AgentReport,
+    AgentState,
+    Assignment,
+    Refusal,
+    Regroup,
+    Reply,
+    Stop,
+    WorkerReport,
+)
+from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobState, JobStatus, Outcome
 
 #: A lease so long that only the tests about leases meet one.
@@ -107,6 +118,41 @@ def test_too_few_nodes_end_the_job_after_the_join_timeout() -> None:
     assert state.verdict.reason == "RendezvousTimeout"
     assert state.verdict.message == "1 of 2 to 2 nodes joined within the join time-out of 600 s (rendezvous.join_timeout)"
     assert isinstance(answers(state, "0.1")[0], Stop)
+
+
+def test_the_result_of_rank_0_is_told_with_the_success_and_kept_by_the_next_coordinator() -> None:
+    """It comes with the report of whoever hosts rank 0, and only when everybody has ended well."""
+    state = say(training(), report(0, AgentState.DONE, 1, result={"accuracy": 0.97}), now=50.0)
+    assert rendezvous.status(state, 50.0).result is None
+
+    state = say(state, report(1, AgentState.DONE, 1), now=51.0)
+
+    told = rendezvous.status(state, 51.0)
+    assert (told.state, told.result) == (JobState.SUCCEEDED, {"accuracy": 0.97})
+    assert codec.loads(JobStatus, codec.dumps(told)) == told
+    assert rendezvous.status(start(term=2, previous=told), 0.0).result == {"accuracy": 0.97}
+
+
+def test_a_world_grows_and_shrinks_with_the_size_that_is_wanted() -> None:
+    """It grows when the nodes are there, shrinks when the supervisor has taken some away, and neither costs anything."""
+    state = training(TWO)
+    state = say(state, report(2), now=11.0)
+    assert answers(state, "0.1", "2.1") == [None, None], "there is no room for a third"
+
+    state = rendezvous.resized(state, Size(min_nodes=1, max_nodes=3), TWO, 12.0)
+
+    assert [type(a) for a in answers(state, "0.1", "1.1")] == [Regroup, Regroup]
+    state = say(state, *(report(node, AgentState.WAITING, 1) for node in (0, 1)), now=13.0)
+    assert [m.node for m in state.world] == [0, 1, 2]
+    state = say(state, *(report(node, AgentState.RUNNING, 2) for node in range(3)), now=14.0)
+    state = rendezvous.resized(state, Size(min_nodes=1, max_nodes=1), TWO, 15.0)
+    assert state.state is JobState.RUNNING, "it trains on until nodes are taken away"
+    state = say(state, *(report(node, AgentState.LEAVING, 2) for node in (1, 2)), now=16.0)
+    state = say(state, report(0, AgentState.WAITING, 2), now=17.0)
+    assert [m.node for m in state.world] == [0]
+    assert {incident.cause for incident in state.incidents} == {Cause.SCALE}
+    assert rendezvous.resized(state, None, TWO, 18.0).settings == TWO
+    assert [e.detail for e in state.events if e.kind == "resized"] == ["1 to 3 nodes are wanted", "1 to 1 nodes are wanted"]
 
 
 def test_a_dead_worker_restarts_everyone_and_is_one_incident() -> None:
@@ -358,7 +404,7 @@ def test_an_agent_without_a_slot_gets_the_lowest_free_one() -> None:
 @pytest.mark.parametrize(
     ("change", "stale", "reason"),
     [
-        pytest.param({"version": 99}, True, "protocol version 99, not 1", id="another protocol"),
+        pytest.param({"version": 99}, True, f"protocol version 99, not {MESSAGES_VERSION}", id="another protocol"),
         pytest.param({"job": "other"}, True, "job 'other', but this is 'digits'", id="another job"),
         pytest.param({"fence": Fence(attempt=2)}, False, "attempt 2, but this is attempt 1", id="a later attempt"),
         pytest.param({"fence": Fence(attempt=1, term=2)}, False, "term 2 has taken over from term 1", id="a later coordinator"),

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 
 import pytest
 
 from rallypoint.agent.worker_env import Place, split_address, worker_argv, worker_env
+from rallypoint.training import startup
 from rallypoint.wire import env
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.messages import Assignment
 from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.progress import life_offset
 
 ASSIGNMENT = Assignment(
     fence=Fence(attempt=2, term=3, round=4),
@@ -25,7 +28,14 @@ ASSIGNMENT = Assignment(
     max_restarts=5,
     digest="d",
 )
-PLACE = Place(assignment=ASSIGNMENT, local_rank=1, error_file=Path("/logs/e.json"), progress_file=Path("/run/p.bin"))
+PLACE = Place(
+    assignment=ASSIGNMENT,
+    local_rank=1,
+    error_file=Path("/logs/e.json"),
+    progress_file=Path("/run/p.bin"),
+    stack_file=Path("/run/s.txt"),
+    result_file=Path("/run/result-4.json"),
+)
 
 
 def plan(**more: object) -> Plan:
@@ -68,9 +78,19 @@ def test_a_worker_gets_torchruns_environment_and_ours() -> None:
         env.TERM: "3",
         env.ROUND: "4",
         env.PROGRESS_FILE: "/run/p.bin",
+        env.LIFE_OFFSET: str(life_offset(2, 1)),
+        env.STACK_FILE: "/run/s.txt",
+        "PYTHONPATH": str(Path(startup.__file__).parent),
     }
 
     assert worker_env({}, plan(), PLACE) == expected
+
+
+def test_the_start_up_module_comes_before_what_is_there_already() -> None:
+    """It runs whatever it hides, and a path of the agent or of the job still leads to its modules."""
+    given = worker_env({"PYTHONPATH": "/a"}, plan(env={"PYTHONPATH": "/b:/c"}), PLACE)["PYTHONPATH"]
+
+    assert given.split(":")[1:] == ["/b", "/c"]
 
 
 @pytest.mark.parametrize(
@@ -90,6 +110,14 @@ def test_a_worker_gets_torchruns_environment_and_ours() -> None:
 def test_who_decides_a_variable(base: dict[str, str], more: dict[str, object], name: str, expected: str | None) -> None:
     """The round before the job, the job before the agent's own environment."""
     assert worker_env(base, plan(**more), PLACE).get(name) == expected
+
+
+def test_only_rank_0_is_told_where_to_leave_the_result() -> None:
+    """What another rank returns is dropped."""
+    first = dataclasses.replace(PLACE, assignment=dataclasses.replace(ASSIGNMENT, first_rank=0))
+
+    assert worker_env({}, plan(), dataclasses.replace(first, local_rank=0))[env.RESULT_FILE] == "/run/result-4.json"
+    assert env.RESULT_FILE not in worker_env({}, plan(), first)
 
 
 @pytest.mark.parametrize(

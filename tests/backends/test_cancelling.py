@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rallypoint.backends.kubernetes.cache import KubernetesChanges
-from rallypoint.backends.kubernetes.follow import _next
+from rallypoint.backends.kubernetes.watching.cache import KubernetesChanges
+from rallypoint.backends.kubernetes.watching.follow import _next
 from rallypoint.backends.local.changes import _is_set_within
 
 #: Something that waits, and the news that it waits for.

@@ -90,3 +90,26 @@ async def test_a_job_that_is_deleted_from_outside_is_over_at_once(place, caplog)
     assert list(place.world.left.values()) == [0]
     assert place.world.done == actions[-1]
     assert "its record was deleted from outside" in caplog.text
+
+
+async def test_who_lets_a_job_go_says_so_though_its_heart_beats_for_another(place):
+    """A lease rests on the heartbeat that the record names: one that beats for other jobs would keep it alive for ever."""
+    await submit(place)
+    await place.backend.submit(place.backend.plan(place.job("other")), owner="ann")
+    first, other = (
+        asyncio.ensure_future(supervise(place.backend, name, holder="test", clock=place.world.clock))
+        for name in ("digits", "other")
+    )
+    await eventually_async(lambda: all(place.world.record(name).holder for name in ("digits", "other")))
+    first.cancel()
+    await asyncio.wait([first])
+
+    holder, still = place.world.record("digits").holder, place.world.record("other").holder
+    assert (holder.id, holder.heartbeat, holder.name) == ("", "", "test")
+    assert place.world.hearts == {still.id: 1}
+
+    again = asyncio.ensure_future(supervise(place.backend, "digits", holder="test", clock=place.world.clock))
+    await eventually_async(lambda: place.world.record("digits").holder.id == still.id)
+    for task in (other, again):
+        task.cancel()
+    await asyncio.wait([other, again])

@@ -30,6 +30,7 @@ def help_of(capsys, *command: str) -> str:
         pytest.param("supervise", ["NAME"], id="supervise"),
         pytest.param("suspend", ["NAME"], id="suspend"),
         pytest.param("resume", ["NAME"], id="resume"),
+        pytest.param("resize", ["NAME", "N[:MAX]"], id="resize"),
     ],
 )
 def test_every_command_tells_its_options(capsys, command, options):
@@ -43,13 +44,25 @@ def test_the_first_help_names_every_command_and_the_version(capsys):
     """Whoever knows nothing starts here."""
     text = help_of(capsys)
 
-    for word in ("submit", "status", "logs", "delete", "plan", "supervise", "suspend", "resume", "--version", "--home DIR"):
+    for word in (
+        "submit",
+        "status",
+        "logs",
+        "delete",
+        "plan",
+        "supervise",
+        "suspend",
+        "resume",
+        "resize",
+        "--version",
+        "--home DIR",
+    ):
         assert word in text
 
 
 @pytest.mark.parametrize(
     "command",
-    [(), ("submit",), ("status",), ("logs",), ("delete",), ("plan",), ("supervise",), ("suspend",), ("resume",)],
+    [(), ("submit",), ("status",), ("logs",), ("delete",), ("plan",), ("supervise",), ("suspend",), ("resume",), ("resize",)],
     ids=str,
 )
 def test_help_fits_eighty_columns(capsys, monkeypatch, command):

@@ -64,6 +64,11 @@ class Job:
         assert stored is not None, f"there is no job {self.name} any more"
         return stored.record
 
+    async def hosts(self) -> dict[int, str]:
+        """Return the machine of each node, by its name as the backend sees it."""
+        seen = await self.eyes.observe(await self.record())
+        return {node.node: node.host for node in seen.nodes}
+
     async def until(self, so: Callable[[JobRecord], bool], timeout: float = 60.0) -> JobRecord:
         """Return the record once it is so."""
         told: list[JobRecord] = []

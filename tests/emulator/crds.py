@@ -24,13 +24,17 @@ KEY = "customresourcedefinitions.apiextensions.k8s.io"
 DEFINITIONS = Path(__file__).parents[1] / "data" / "crds"
 
 
-#: What the controllers that can be had work on.
-CONTROLLED = {"appwrapper": "appwrappers", "pytorchjob": "pytorchjobs"}
+#: What the controllers that can be had work on. Of Kueue's Workload there are the few fields that its stand-in uses.
+CONTROLLED = {
+    "appwrapper": DEFINITIONS / "appwrappers.yaml.gz",
+    "kueue": Path(__file__).parent / "controllers" / "workloads.yaml",
+    "pytorchjob": DEFINITIONS / "pytorchjobs.yaml.gz",
+}
 
 
 def definitions_of(controllers: tuple[str, ...]) -> tuple[Path, ...]:
     """The files that define what these controllers work on."""
-    return tuple(DEFINITIONS / f"{CONTROLLED[name]}.yaml.gz" for name in sorted(controllers) if name in CONTROLLED)
+    return tuple(CONTROLLED[name] for name in sorted(controllers) if name in CONTROLLED)
 
 
 def read_definitions(places: tuple[Path, ...]) -> tuple[Body, ...]:

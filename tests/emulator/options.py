@@ -48,5 +48,7 @@ class Options:
     """Seconds between the bookmarks of a watch."""
     image_env: Mapping[str, str] = field(default_factory=dict)
     """Variables that every container has, as if its image had set them."""
+    image_files: Mapping[str, Path] = field(default_factory=dict)
+    """Folders of this machine that every image holds, by their paths in it."""
     folder: Path | None = None
     """Where pods have their files; None: a temporary folder, which goes with the emulator."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from typing import Any
 
@@ -92,9 +93,8 @@ class PodRequests:
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         user = self._access.user_of(request.headers.get("Authorization", ""))
         cut = self._server.faults.hit("cut", asked, user)
-        await self._server.stream(
-            request, response, _follow(response, log, text, timestamps=timestamps), cut.seconds if cut else None
-        )
+        send = functools.partial(_follow, response, log, text, timestamps=timestamps)
+        await self._server.stream(request, response, send, cut.seconds if cut else None)
         return response
 
     def _container(self, request: web.Request, pod: Body) -> str:

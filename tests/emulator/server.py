@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -173,9 +174,8 @@ class Server:
         lasts = number(request, "timeoutSeconds") or WATCH_LASTS
         cut = self.faults.hit("cut", asked, user)
         try:
-            await self.stream(
-                request, response, self._send(request, response, asked, watcher, lasts), cut.seconds if cut else None
-            )
+            send = functools.partial(self._send, request, response, asked, watcher, lasts)
+            await self.stream(request, response, send, cut.seconds if cut else None)
         finally:
             self.hub.leave(asked.resource.key, watcher)
         return response
@@ -224,7 +224,7 @@ class Server:
                     marked = time.monotonic()
 
     async def stream(
-        self, request: web.Request, response: web.StreamResponse, sending: Awaitable[None], cut: float | None
+        self, request: web.Request, response: web.StreamResponse, send: Callable[[], Awaitable[None]], cut: float | None
     ) -> None:
         """Send a stream until it is over, the client has gone, or somebody cuts it (after `cut` seconds)."""
         await response.prepare(request)
@@ -233,7 +233,7 @@ class Server:
             return
         self._streams.add(transport)
         try:
-            await asyncio.wait_for(sending, cut)
+            await asyncio.wait_for(send(), cut)
             await response.write_eof()
         except asyncio.TimeoutError:
             transport.abort()

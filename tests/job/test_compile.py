@@ -71,7 +71,7 @@ WHOLE = {
         },
     },
     "rendezvous": {"join_timeout": "11s", "last_call_timeout": "12s", "fence_timeout": "13s", "port": 14},
-    "health": {"node_lease": "16s", "report_interval": "2s"},
+    "health": {"node_lease": "16s", "report_interval": "2s", "hang_downtime": 5, "hang_detection": 2},
     "logs": {"dir": "/logs", "redirects": "none", "tee": "stderr", "tail_lines": 17},
 }
 
@@ -123,6 +123,8 @@ WHOLE_PLAN = Plan(
     coordinator_port=14,
     node_lease=16.0,
     report_interval=2.0,
+    hang_downtime=300.0,
+    hang_detection=2,
     log_dir="/logs",
     redirects=2,
     tee=2,

@@ -72,12 +72,12 @@ def text_of(document: Any) -> str:
         ),
         pytest.param(
             {"health": {"zzz": 1}},
-            "health.zzz: is not a known key; known here are node_lease, report_interval",
+            "health.zzz: is not a known key; known here are node_lease, report_interval, hang_downtime, hang_detection",
             id="a key that resembles none",
         ),
         pytest.param(
             {"health": {7: 1}},
-            "health.7: is not a known key; known here are node_lease, report_interval",
+            "health.7: is not a known key; known here are node_lease, report_interval, hang_downtime, hang_detection",
             id="no text",
         ),
         pytest.param(

@@ -139,6 +139,8 @@ rendezvous:
 health:
   node_lease: 15s
   report_interval: 1s
+  hang_downtime: 30m
+  hang_detection: 1
 logs:
   redirects: both
   tee: none

@@ -101,5 +101,9 @@ class FakeApi:
             for wait in waits:
                 wait.cancel()
 
+    async def time(self) -> float:
+        self.asked.append(("GET", "/version"))
+        return 0.0
+
     async def close(self) -> None:
         pass

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rallypoint.backends.kubernetes.blueprint import draw, objects
-from rallypoint.backends.kubernetes.coordinator import coordinator_pod
+from rallypoint.backends.kubernetes.manifests.blueprint import draw, objects
+from rallypoint.backends.kubernetes.manifests.coordinator import coordinator_pod
+from rallypoint.backends.kubernetes.manifests.pods import node_pod
 from rallypoint.backends.kubernetes.names import JobRef
-from rallypoint.backends.kubernetes.pods import node_pod
 from rallypoint.job import load_job
 
 __all__ = ["IMAGE", "REF", "blueprint_of", "coordinator_of", "node_of", "objects_of", "trainer_of", "unrestricted"]

@@ -14,7 +14,7 @@ from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.backend import KubernetesBackend
 from rallypoint.backends.kubernetes.labels import JOB, UID
-from rallypoint.backends.kubernetes.manifests import STATUS_KEY, status_configmap
+from rallypoint.backends.kubernetes.manifests.objects import STATUS_KEY, status_configmap
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.job import ElasticJob, load_job
 from rallypoint.supervision.record import JobRecord

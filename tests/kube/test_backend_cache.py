@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rallypoint.backends.kubernetes.cache import Cache
+from rallypoint.backends.kubernetes.watching.cache import Cache
 from tests.kube.pods import JOB, ended, pod
 
 UID = JOB.uid

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rallypoint.backends.contract import BackendError
-from rallypoint.backends.kubernetes.logs import Listener, Places, parse_cursor
+from rallypoint.backends.kubernetes.watching.logs import Listener, Places, parse_cursor
 from rallypoint.wire.podlog import format_line
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.backends.kubernetes.judging import PATIENCE, Around, cannot_start, mounts, node_seen, taken_by_queue
-from rallypoint.backends.kubernetes.views import HostView, host_view, pod_view
+from rallypoint.backends.kubernetes.watching.judging import PATIENCE, Around, cannot_start, mounts, node_seen, taken_by_queue
+from rallypoint.backends.kubernetes.watching.views import HostView, host_view, pod_view
 from rallypoint.supervision.observation import NodeState
 from rallypoint.wire.incident import FaultKind
 from tests.kube.pods import condition, ended, pod, running, waiting

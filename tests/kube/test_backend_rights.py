@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 
 import pytest
@@ -10,12 +11,18 @@ from rallypoint.backends.contract import BackendError, ConflictError
 from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.backend import KubernetesBackend
 from rallypoint.backends.kubernetes.names import SUPERVISOR_ROLE
-from rallypoint.backends.kubernetes.rbac import SUPERVISOR, allows, rbac
+from rallypoint.backends.kubernetes.rbac import NODES, SUPERVISOR, WRAPPERS, Grant, allows, rbac
+from rallypoint.backends.requests import request_resumption, request_suspension
 from rallypoint.supervision.actions import CreateCoordinator, CreateNode, Purge, RemoveCoordinator, RemoveNode
+from rallypoint.supervision.observation import NodeState
 from rallypoint.supervision.record import Phase
+from rallypoint.wire.plan import Kind
+from tests.emulator.controllers.api import Api
+from tests.emulator.controllers.kueue import Queues
 from tests.emulator.options import Options
 from tests.emulator.running import running
 from tests.kube.stage import KubernetesStage
+from tests.kube.wrapped_jobs import submitted
 from tests.waiting import eventually_async
 
 pytestmark = [
@@ -32,15 +39,26 @@ _RARELY = {
 }
 
 
-@pytest.fixture
-def guarded(tmp_path, home):
+_GUARDED = Options(rbac=True)
+
+
+@contextlib.contextmanager
+def granted(tmp_path, options=_GUARDED, **more):
     """A cluster that enforces Roles, and in it a namespace to which the printed manifests were applied."""
-    with running(Options(rbac=True)) as cluster:
+    with running(options) as cluster:
         stage = KubernetesStage(tmp_path, cluster)
-        for manifest in rbac(stage.namespace):
+        for manifest in rbac(stage.namespace, **more):
             group = manifest["apiVersion"]
             root = f"/api/{group}" if group == "v1" else f"/apis/{group}"
-            stage.ask("POST", f"{root}/namespaces/{stage.namespace}/{manifest['kind'].lower()}s", manifest)
+            where = "" if manifest["kind"].startswith("Cluster") else f"/namespaces/{stage.namespace}"
+            stage.ask("POST", f"{root}{where}/{manifest['kind'].lower()}s", manifest)
+        yield stage
+
+
+@pytest.fixture
+def guarded(tmp_path, home):
+    """Such a cluster, with the Roles alone."""
+    with granted(tmp_path) as stage:
         yield stage
 
 
@@ -117,3 +135,96 @@ async def test_who_may_nothing_is_told_so_before_anything_is_created(guarded, tm
     finally:
         await backend.close()
     assert guarded.ask("GET", guarded.path("configmaps") + "?labelSelector=rallypoint.dev%2Fjob")["items"] == []
+
+
+@contextlib.asynccontextmanager
+async def one_node_runs(stage, backend):
+    """Give the record of a job whose node runs."""
+    stored = await backend.submit(backend.plan(stage.job()), owner="ann")
+    record = dataclasses.replace(stored.record, attempt=1, term=1, phase=Phase.RESUMING)
+    async with backend.changes("digits"), backend.hold("digits", holder="ann"):
+        stored = await backend.save(record, version=(await backend.load("digits")).version)
+        await backend.act(record, stored.plan, CreateNode(attempt=1, node=0, incarnation=1))
+
+        async def runs():
+            return any(n.state is NodeState.RUNNING for n in (await backend.observe(record)).nodes)
+
+        await eventually_async(runs)
+        yield record
+
+
+async def test_a_lost_machine_is_noticed_before_its_pods_are_evicted(tmp_path, home):
+    """By whoever may look at machines: `manifests rbac --nodes`."""
+    with granted(tmp_path, nodes=True) as stage:
+        backend = supervisor_of(stage, tmp_path)
+        try:
+            async with one_node_runs(stage, backend) as record:
+                (pod,) = stage.pods()
+                stage.emulator.lose_node(name=pod["spec"]["nodeName"], power=False)
+
+                async def unheard():
+                    return any(n.state is NodeState.UNKNOWN for n in (await backend.observe(record)).nodes)
+
+                await eventually_async(unheard)
+                assert "deletionTimestamp" not in stage.pods()[0]["metadata"]
+        finally:
+            await backend.close()
+        user = f"system:serviceaccount:{stage.namespace}:{SUPERVISOR_ROLE}"
+        uses = {use["verb"] for use in stage.emulator.uses(user=user) if use["resource"] == "nodes"}
+
+    assert uses <= set(NODES[0].verbs)
+
+
+async def test_who_may_not_look_at_machines_says_so(guarded, tmp_path, caplog):
+    """Once, with what it means and which command grants it; everything else goes on."""
+    backend = supervisor_of(guarded, tmp_path)
+    try:
+        async with one_node_runs(guarded, backend):
+            await eventually_async(lambda: "manifests rbac --nodes" in caplog.text)
+    finally:
+        await backend.close()
+
+    assert caplog.text.count("manifests rbac --nodes") == 1
+
+
+def used_by(stage, account):
+    user = f"system:serviceaccount:{stage.namespace}:{account}"
+    return {(use["group"], use["resource"], use["verb"]) for use in stage.emulator.uses(user=user)}
+
+
+def rights(grants: tuple[Grant, ...]):
+    return {(grant.group, grant.resource, verb) for grant in grants for verb in grant.verbs}
+
+
+async def test_wrappers_use_what_they_are_granted_and_nothing_else(tmp_path, home):
+    """Jobs of both kinds are submitted, suspended in a queue and without, resumed, reset and deleted: each verb is used."""
+    options = Options(rbac=True, controllers=("appwrapper", "kueue", "pytorchjob"), speed=100.0)
+    with granted(tmp_path, options, wrappers=True) as stage:
+        async with Api(stage.emulator.url, stage.emulator.admin_token) as api:
+            queues = Queues(api)
+            await queues.ready()
+            await queues.quota("team", pods=4)
+        backend = supervisor_of(stage, tmp_path)
+        try:
+            await wrapped_lives(backend, tmp_path)
+        finally:
+            await backend.close()
+        used = used_by(stage, SUPERVISOR_ROLE)
+
+    ours = {use for use in used if use[1] != "nodes"}
+    assert ours - rights((*SUPERVISOR, *WRAPPERS)) == set()
+    assert rights(WRAPPERS) - used == set()
+
+
+async def wrapped_lives(backend, folder):
+    """What a supervisor does for jobs in wrappers, on its own and in a queue."""
+    async with submitted(backend, "queued", folder / "a", pods=1, queue="team") as job:
+        await job.runs()
+        await request_suspension(backend, "queued")
+        await job.until(lambda record: record.phase is Phase.SUSPENDED)
+        await request_resumption(backend, "queued")
+        await job.runs(2)
+    async with submitted(backend, "bare", folder / "b", kind=Kind.PYTORCHJOB) as job:
+        await job.runs()
+        job.end(1, 3)
+        await job.until(lambda record: record.attempt == 2)

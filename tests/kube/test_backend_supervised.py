@@ -11,7 +11,7 @@ import pytest
 
 from rallypoint.backends.contract import HeldError
 from rallypoint.backends.kubernetes import names
-from rallypoint.backends.kubernetes.views import HOLDER
+from rallypoint.backends.kubernetes.watching.views import HOLDER
 from rallypoint.backends.requests import delete, request_deletion
 from rallypoint.backends.supervise import supervise
 from rallypoint.supervision.record import Phase

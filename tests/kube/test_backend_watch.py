@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from rallypoint.backends.kubernetes.watch import Target, Watch
+from rallypoint.backends.kubernetes.watching.watch import Target, Watch
 from tests.kube.fake_api import FakeApi
 from tests.waiting import eventually_async
 

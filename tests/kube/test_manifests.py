@@ -158,7 +158,10 @@ def test_a_nodes_command_line_is_that_of_an_agent():
         *("--attempt", "3", "--node", "2", "--incarnation", "4", "--dir", "/var/run/rallypoint", "--shm", "/dev/shm"),
         *("--host", "$(POD_IP)", "--listen", "29610", "--output", "pod"),
     ]
-    assert trainer["env"] == [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
+    assert trainer["env"] == [
+        {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "RALLYPOINT_MACHINE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+    ]
 
 
 def test_a_coordinators_command_line_names_its_configmaps():

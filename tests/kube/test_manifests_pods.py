@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.backends.kubernetes.hosts import without_hosts
-from rallypoint.backends.kubernetes.merge import merge, merge_all
-from rallypoint.backends.kubernetes.quantities import read_quantity, write_bytes
+from rallypoint.backends.kubernetes.manifests.hosts import without_hosts
+from rallypoint.backends.kubernetes.manifests.merge import merge, merge_all
+from rallypoint.job.quantity import quantity, write_bytes
 from tests.kube.manifests import blueprint_of, coordinator_of, node_of, trainer_of
 
 HOSTS = {"key": "kubernetes.io/hostname", "operator": "NotIn"}
@@ -154,7 +154,7 @@ def test_a_template_is_begun_with():
     assert (trainer["name"], proxy["name"]) == ("trainer", "proxy")
     assert trainer["image"] == "registry.example/train:1"
     assert trainer["workingDir"] == "/app"
-    assert [variable["name"] for variable in trainer["env"]] == ["A", "POD_IP"]
+    assert [variable["name"] for variable in trainer["env"]] == ["A", "POD_IP", "RALLYPOINT_MACHINE"]
 
 
 def test_a_template_cannot_take_what_an_agent_needs():
@@ -316,10 +316,34 @@ def test_merging_shares_nothing():
 )
 def test_quantities_are_exact(text, number):
     """A quantity is read as Kubernetes reads it."""
-    assert read_quantity(text) == number
+    assert quantity(text) == number
 
 
 @given(st.integers(0, 2**70))
 def test_bytes_are_written_exactly(number):
     """What is written reads back as the same number of bytes."""
-    assert read_quantity(write_bytes(Fraction(number))) == number
+    assert quantity(write_bytes(Fraction(number))) == number
+
+
+@pytest.mark.parametrize(
+    ("node", "fields", "expected"),
+    [
+        pytest.param(0, {"setup_commands": ["true"]}, None, id="node 0 knows its own address"),
+        pytest.param(1, {"setup_commands": ["true"]}, "node-0.digits-01234567", id="the others have its name"),
+        pytest.param(1, {}, None, id="nobody asks without setup commands"),
+        pytest.param(
+            1,
+            {"setup_commands": ["true"], "pod_env": [{"name": "MASTER_ADDR", "value": "mine"}]},
+            "mine",
+            id="the pod's own word",
+        ),
+    ],
+)
+def test_setup_commands_find_node_0(node, fields, expected):
+    """By a name that is the same in every attempt: its host name under the job's Service."""
+    first, own = node_of(node=0, attempt=3, nodes=2, **fields)["spec"], node_of(node=node, nodes=2, **fields)["spec"]
+    told = {variable["name"]: variable.get("value") for variable in own["containers"][0]["env"]}
+
+    assert (first["hostname"], first["subdomain"]) == ("node-0", "digits-01234567")
+    assert own["hostname"] == f"node-{node}"
+    assert told.get("MASTER_ADDR") == expected

@@ -7,7 +7,7 @@ import pytest
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.labels import read_pod
 from rallypoint.backends.kubernetes.leaving import trouble_of
-from rallypoint.backends.kubernetes.supervisor import supervisor_pod
+from rallypoint.backends.kubernetes.manifests.supervisor import supervisor_pod
 from tests.kube.manifests import IMAGE, REF, blueprint_of, unrestricted
 from tests.kube.pods import pod, running, waiting
 

@@ -11,7 +11,7 @@ import pytest
 
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.labels import ATTEMPT, FIRST, JOB, PART, UID
-from rallypoint.backends.kubernetes.views import pod_view
+from rallypoint.backends.kubernetes.watching.views import pod_view
 from rallypoint.backends.kubernetes.wrapped import seen
 from rallypoint.backends.kubernetes.wrapped.blueprint import draw
 from rallypoint.supervision.actions import Action, CreateComponents, Purge, RemoveComponents, SuspendComponents
@@ -287,6 +287,19 @@ def test_what_a_record_remembers_changes_nothing(story: tuple[tuple[float, dict[
         before.conditions,
     )
     assert after.actions == ()
+
+
+def test_a_queue_that_takes_a_suspension_back_is_told_again() -> None:
+    """It did not know of the wrapper yet when a person suspended it; the person's wish still holds."""
+    job = running()
+    job.record = dataclasses.replace(job.record, suspend=True)
+    job.at(20)
+    assert (job.record.phase, job.actions) == (Phase.SUSPENDING, ())
+
+    assert job.world is not None
+    job.world.object["spec"]["suspend"] = False
+
+    assert job.turn(21).actions == (SuspendComponents(suspend=True),)
 
 
 def test_a_phase_that_is_not_known() -> None:

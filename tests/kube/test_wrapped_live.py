@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,36 +13,19 @@ import pytest
 from rallypoint.backends.contract import SubmitError
 from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.backend import KubernetesBackend
-from rallypoint.backends.requests import delete, request_resumption, request_suspension, submit_or_adopt
-from rallypoint.backends.supervise import supervise
-from rallypoint.job.annotations import PREFIX
-from rallypoint.supervision.record import JobRecord, Phase
+from rallypoint.backends.requests import delete, request_resumption, request_suspension
+from rallypoint.job.generator import appwrapper, read_settings
+from rallypoint.supervision.record import ConditionType, Phase
 from rallypoint.wire.plan import Kind
 from rallypoint.wire.status import Outcome
 from tests.emulator.controllers.api import Api
 from tests.emulator.controllers.kueue import Queues
 from tests.emulator.options import Options
 from tests.emulator.running import Running, running
+from tests.kube.wrapped_jobs import manifest, submitted
 from tests.waiting import eventually_async
 
 pytestmark = pytest.mark.live
-
-#: Periods that no test waits for are long; those that one does are over at once.
-POLICIES = {
-    "admissionGracePeriodDuration": "24h",
-    "warmupGracePeriodDuration": "24h",
-    "failureGracePeriodDuration": "0s",
-    "retryPausePeriodDuration": "0s",
-    "retryLimit": "1",
-}
-
-#: Each pod says who it is and goes on until a file tells it how to end.
-SCRIPT = """\
-echo "rank $RANK of $WORLD_SIZE begins"
-until test -e {folder}/end.$RANK; do sleep 0.05; done
-echo "rank $RANK ends with $(cat {folder}/end.$RANK)"
-exit "$(cat {folder}/end.$RANK)"
-"""
 
 
 @pytest.fixture(scope="module")
@@ -58,101 +40,6 @@ async def backend(cluster: Running) -> AsyncIterator[KubernetesBackend]:
     made = KubernetesBackend(Access(namespace="default", server=cluster.url))
     yield made
     await made.close()
-
-
-def manifest(name: str, folder: Path, pods: int = 2, queue: str = "", **policies: str) -> dict[str, Any]:
-    """Return an AppWrapper of a PyTorchJob whose pods look into `folder` for their ends."""
-    container = {
-        "name": "pytorch",
-        "image": "any:1",
-        "command": ["sh", "-c", SCRIPT.format(folder=folder)],
-        "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}},
-    }
-    template = {"spec": {"terminationGracePeriodSeconds": 1, "containers": [container]}}
-    roles = {"Master": {"replicas": 1, "restartPolicy": "Never", "template": template}}
-    if pods > 1:
-        roles["Worker"] = {"replicas": pods - 1, "restartPolicy": "Never", "template": template}
-    job = {
-        "apiVersion": "kubeflow.org/v1",
-        "kind": "PyTorchJob",
-        "metadata": {"name": name},
-        "spec": {"pytorchReplicaSpecs": roles},
-    }
-    return {
-        "apiVersion": "workload.codeflare.dev/v1beta2",
-        "kind": "AppWrapper",
-        "metadata": {
-            "name": name,
-            "annotations": {PREFIX + key: text for key, text in {**POLICIES, **policies}.items()},
-            **({"labels": {"kueue.x-k8s.io/queue-name": queue}} if queue else {}),
-        },
-        "spec": {"components": [{"template": job}]},
-    }
-
-
-@dataclasses.dataclass
-class Job:
-    """A job that is supervised, and its pods' fate."""
-
-    backend: KubernetesBackend
-    name: str
-    folder: Path
-    supervisor: asyncio.Task[JobRecord | None]
-
-    async def record(self) -> JobRecord:
-        stored = await self.backend.load(self.name)
-        assert stored is not None
-        return stored.record
-
-    async def until(self, so: Callable[[JobRecord], bool]) -> JobRecord:
-        """Return the record once it is so."""
-        told: list[JobRecord] = []
-
-        async def look() -> JobRecord | None:
-            told[:] = [await self.record()]
-            return told[0] if so(told[0]) else None
-
-        def why() -> str:
-            lines = "\n".join(f"  {line.kind}: {line.detail}" for line in told[0].history)
-            return f"job {self.name} is {told[0].phase.value}:\n{lines}"
-
-        return await eventually_async(look, timeout=60, why=why)
-
-    async def runs(self, attempt: int = 1) -> JobRecord:
-        """Return the record once all pods of an attempt run."""
-        return await self.until(lambda r: r.attempt == attempt and r.attempts[-1].ready_at is not None)
-
-    def end(self, rank: int, code: int) -> None:
-        """Tell a rank how to end, in this attempt and in every other."""
-        partial = self.folder / f"{rank}.partial"
-        partial.write_text(str(code))
-        partial.rename(self.folder / f"end.{rank}")
-
-    def spare(self, rank: int) -> None:
-        """Let it go on for ever again."""
-        (self.folder / f"end.{rank}").unlink()
-
-    async def over(self) -> JobRecord | None:
-        """Return the final record, once the supervisor is done."""
-        return await asyncio.wait_for(self.supervisor, 300)
-
-
-@contextlib.asynccontextmanager
-async def submitted(
-    backend: KubernetesBackend, name: str, folder: Path, *, kind: Kind | None = None, **more: Any
-) -> AsyncIterator[Job]:
-    """Submit a job and supervise it while the context lasts; it is deleted in the end."""
-    folder.mkdir(exist_ok=True)  # noqa: ASYNC240  a folder of this machine, in no time
-    blueprint = backend.plan_manifest(manifest(name, folder, **more), kind=kind)
-    await submit_or_adopt(backend, blueprint, owner="cli")
-    task = asyncio.create_task(supervise(backend, name, holder="test"))
-    try:
-        yield Job(backend, name, folder, task)
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-        if await backend.load(name) is not None:
-            await delete(backend, name, holder="test", timeout=120)
 
 
 @pytest.mark.parametrize("kind", [Kind.APPWRAPPER, Kind.PYTORCHJOB])
@@ -220,6 +107,94 @@ async def test_a_queue_decides_when_it_runs(backend: KubernetesBackend, cluster:
             assert (record.retries, record.attempts[0].message) == (0, "its queue suspended it")
             await queues.allow("queued")
             await job.runs(2)
+
+
+async def test_a_wrapper_in_a_queue_is_suspended_by_its_workload(
+    backend: KubernetesBackend, cluster: Running, tmp_path: Path
+) -> None:
+    """Kueue would take back what is written into the wrapper; its Workload is set inactive, and active again."""
+    workloads = "/apis/kueue.x-k8s.io/v1beta1/namespaces/default/workloads"
+    async with Api(cluster.url) as api:
+        queues = Queues(api)
+        await queues.ready()
+        await queues.quota("wide", pods=8)
+        async with submitted(backend, "held", tmp_path / "f", queue="wide") as job:
+            await job.runs()
+            await request_suspension(backend, "held")
+            record = await job.until(lambda r: r.phase is Phase.SUSPENDED)
+            assert pods_of(cluster, "held") == []
+            # Kueue looks at everything again, and lets the job be all the same.
+            await queues.quota("other", pods=1)
+            async with submitted(backend, "beside", tmp_path / "g", queue="wide") as other:
+                await other.runs()
+                assert (await job.record()).phase is Phase.SUSPENDED
+            known = {w["metadata"]["name"]: w["spec"]["active"] for w in cluster.request("GET", workloads)[1]["items"]}
+            assert [active for name, active in known.items() if name.startswith("appwrapper-held")] == [False]
+            await request_resumption(backend, "held")
+            again = await job.runs(2)
+
+    assert (record.attempts[0].message, again.retries) == ("the AppWrapper was suspended", 0)
+
+
+async def test_a_suspended_pytorchjob_waits_for_free(backend: KubernetesBackend, cluster: Running, tmp_path: Path) -> None:
+    """Whoever suspends it, a queue for example, no clock runs before it has pods: graces that are over at once cost nothing."""
+    path = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/resting"
+    folder = tmp_path / "f"
+    folder.mkdir()
+    wrapper = manifest("resting", folder, admissionGracePeriodDuration="1s", warmupGracePeriodDuration="1s")
+    resting = backend.plan_manifest(suspended(wrapper), kind=Kind.PYTORCHJOB)
+    async with submitted(backend, "resting", folder, blueprint=resting) as job:
+        await job.until(lambda r: r.phase in {Phase.RESUMING, Phase.RUNNING})
+        began = time.monotonic()
+        await eventually_async(lambda: time.monotonic() - began > 3.0)
+        waiting = await job.record()
+        assert pods_of(cluster, "resting") == []
+        change = {"spec": {"runPolicy": {"suspend": False}}}
+        assert cluster.request("PATCH", path, change, content="application/merge-patch+json")[0] == 200
+        record = await job.runs()
+
+    assert not waiting.condition(ConditionType.UNHEALTHY)
+    assert [(each.retries, each.attempt) for each in (waiting, record)] == [(0, 1), (0, 1)]
+
+
+def suspended(wrapper: dict[str, Any]) -> dict[str, Any]:
+    """Return a wrapper whose PyTorchJob is made suspended."""
+    wrapper["spec"]["components"][0]["template"]["spec"]["runPolicy"] = {"suspend": True}
+    return wrapper
+
+
+#: Each worker says who it is, and where its checkpoints would be; the first round is enough.
+WORKER = """\
+import os
+print("worker", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "round", os.environ["RALLYPOINT_ROUND"], flush=True)
+"""
+
+
+async def test_an_elastic_wrapper_runs_to_its_end(backend: KubernetesBackend, tmp_path: Path) -> None:
+    """Settings with `elastic: true`: the agents in the pods meet at the master, and the controller says that all ended well."""
+    folder = tmp_path / "f"
+    folder.mkdir()
+    (folder / "worker.py").write_text(WORKER)
+    settings = {
+        "jobName": "stretching",
+        "containerImage": "any:1",
+        "elastic": True,
+        "numPods": 2,
+        "minPods": 1,
+        "numCpusPerPod": 1,
+        "totalMemoryPerPod": "1Gi",
+        "queueName": None,
+        "mainProgram": str(folder / "worker.py"),
+    }
+    blueprint = backend.plan_manifest(appwrapper(read_settings(settings)))
+    async with submitted(backend, "stretching", folder, blueprint=blueprint) as job:
+        record = await job.over()
+        said = [line.text async for line in backend.logs("stretching")]
+
+    assert record is not None
+    assert (record.phase, record.retries, len(record.attempts)) == (Phase.SUCCEEDED, 0, 1)
+    worlds = {line.rpartition("worker ")[2] for line in said if "worker " in line and " of " in line}
+    assert {"0 of 2 round 1", "1 of 2 round 1"} <= worlds or "0 of 1 round 1" in worlds, said
 
 
 async def test_it_is_deleted_from_outside(backend: KubernetesBackend, cluster: Running, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
     python -m tests.live.airflow_runs CONF FILE...
 
 The last line of its output is JSON: for each DAG its state, and for each task its state and what it pushed to XCom.
+Before what Airflow says of a file comes a line with the file's name.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ def main(conf: str, *files: str) -> None:
 def run(file: Path, conf: dict[str, Any]) -> dict[str, Any]:
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
+    print(f"--- {file.stem}", flush=True)
     bag = DagBag(dag_folder=str(file))
     if bag.import_errors:
         raise SystemExit(str(bag.import_errors))

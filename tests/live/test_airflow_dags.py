@@ -60,12 +60,15 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         "TEST_FOLDER": str(folder),
     }
     conf = json.dumps({"folder": str(folder / "training"), "step_seconds": 0})
-    files = map(str, (*EXAMPLES, DAGS / "failing.py", DAGS / "watching.py"))
+    files = map(str, (*EXAMPLES, DAGS / "failing.py", DAGS / "watching.py", DAGS / "shapes.py", DAGS / "late.py"))
     command = [sys.executable, "-m", "tests.live.airflow_runs", conf, *files]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=folder)
-    assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    yield Runs(folder=folder, deferred=request.param, dags=told, log=done.stdout + done.stderr)
+    # In one stream, so that the lines stay in their order.
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, cwd=folder
+    )
+    assert done.returncode == 0, done.stdout
+    told = json.loads(next(line for line in reversed(done.stdout.splitlines()) if line.startswith("{")))
+    yield Runs(folder=folder, deferred=request.param, dags=told, log=done.stdout)
     eventually(lambda: not marked_with(str(folder)), why="nothing may be left running")
 
 
@@ -75,7 +78,8 @@ def test_every_example_runs(runs):
     assert {path.stem: runs.dags[path.stem]["state"] for path in EXAMPLES} == {path.stem: "success" for path in EXAMPLES}, (
         runs.log
     )
-    assert ("running trigger in line" in runs.log) is runs.deferred
+    said = runs.log.split("--- elastic_training_local\n")[1].split("\n--- ")[0]
+    assert ("running trigger in line" in said) is runs.deferred
 
 
 def test_what_is_promised_is_in_xcom(runs):
@@ -89,6 +93,15 @@ def test_what_is_promised_is_in_xcom(runs):
     assert runs.task("elastic_training_local", "report")["xcom"]["return_value"] >= 0.95
 
 
+def test_what_a_function_returns_on_rank_0_is_what_its_task_returns(runs):
+    """It travels as JSON, is unrolled by its keys, and the next task is given it."""
+    fit = runs.task("elastic_training_function", "fit")["xcom"]
+
+    assert (fit["return_value"]["ranks"], fit["ranks"]) == (2, 2)
+    assert runs.task("elastic_training_function", "judge")["xcom"]["return_value"] == fit["slope"]
+    assert fit["final_step"] == 100
+
+
 def test_a_failing_job_fails_its_task_with_the_story(runs):
     """One exception tells which rank on which node ended how, with the last lines of its log."""
     train = runs.task("failing", "train")
@@ -98,6 +111,20 @@ def test_a_failing_job_fails_its_task_with_the_story(runs):
     assert "on node 0" in runs.log
     assert "ZeroDivisionError: the loss is not a number" in runs.log
     assert "about to divide" in runs.log
+
+
+def test_jobs_are_tasks_of_any_shape(runs):
+    """Mapped, in a group, in a pool, between a setup and its teardown."""
+    assert runs.dags["shapes"]["state"] == "success", runs.log
+    assert runs.task("shapes", "add")["xcom"]["return_value"] == 13
+    assert runs.task("shapes", "inside.train")["xcom"]["attempts"] == 1
+    assert runs.task("shapes", "end")["xcom"]["return_value"] is True
+
+
+def test_a_task_whose_time_is_over_takes_its_job_with_it(runs):
+    """In the worker as in the triggerer; that nothing is left running is seen at the end of all runs."""
+    assert runs.task("late", "train")["state"] == "failed"
+    assert "did not end within execution_timeout" in runs.log
 
 
 def test_sensors_wait_for_what_another_task_submitted(runs):

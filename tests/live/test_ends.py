@@ -47,7 +47,7 @@ def test_one_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path, home
     cli("delete", job.name)
     assert time.monotonic() - began > 2.0, "the grace was two seconds"
     assert not job.place.exists()
-    assert not job.processes()
+    eventually(lambda: not job.processes(), why=lambda: f"its supervisor should end, too: {job.processes()}")
 
 
 def test_ctrl_c_of_watch_leaves_the_job_running(tmp_path: Path, home: Path) -> None:
@@ -72,7 +72,7 @@ def test_deleting_leaves_nothing(tmp_path: Path, home: Path) -> None:
     job = Job.write(tmp_path, home, 20, 0.05, endless=True, nodes=2, nproc_per_node=2).submit()
     job.trains(ranks=4)
     cli("delete", job.name)
-    assert not job.processes()
+    eventually(lambda: not job.processes(), why=lambda: f"its supervisor should end, too: {job.processes()}")
     assert list((home / "jobs").iterdir()) == []
     absent = cli("delete", job.name, check=False)
     assert absent.returncode == 1
@@ -118,7 +118,7 @@ def test_a_wrong_job_is_one_clear_error(tmp_path: Path, home: Path, change: dict
     assert said in refused.stderr
     assert "Traceback" not in refused.stderr
     assert not job.place.exists()
-    assert not job.processes()
+    eventually(lambda: not job.processes(), why=lambda: f"its supervisor should end, too: {job.processes()}")
 
 
 def test_a_port_in_use(tmp_path: Path, home: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_disk_for_logs_that_is_full(tmp_path: Path, home: Path) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"logs.dir: {disk}: the disk is full" in done.stderr
     assert not job.place.exists()
-    assert not job.processes()
+    eventually(lambda: not job.processes(), why=lambda: f"its supervisor should end, too: {job.processes()}")
 
 
 def test_a_disk_for_logs_that_fills_up(tmp_path: Path, home: Path) -> None:

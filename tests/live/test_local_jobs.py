@@ -111,7 +111,8 @@ async def test_a_supervisor_may_be_killed_at_every_point(tmp_path, home, failure
                 record = await drive(stage)
 
         assert (record.phase, record.retries) == (Phase.SUCCEEDED, failures)
-        assert set(starts(stage).values()) == {1}
+        # 0: it was ended after it had made the file and before it had written to it.
+        assert max(starts(stage).values()) == 1
         assert marked_with(record.uid) == ()
         await delete(stage.backend, "digits", holder="test")
         if not crashed:

@@ -143,7 +143,8 @@ def test_what_a_deferred_task_stores_names_things_only():
     )
     claim = op._claim(context(FakeTask()), "digits")
 
-    assert (claim.site.kind, claim.site.namespace, claim.site.context) == ("kubernetes", "training", "prod")
+    place = claim.place
+    assert (place.backend, place.namespace, place.context) == ("kubernetes", "training", "prod")
     assert claim.poll_interval == 15.0
 
 

@@ -92,7 +92,7 @@ def test_a_mapped_task_has_a_job_for_each_of_its_instances():
 
 IMPORTS = """
 import sys
-from airflow.sdk import BaseOperator, BaseSensorOperator, PokeReturnValue, conf, exceptions
+from airflow.sdk import BaseOperator, BaseOperatorLink, BaseSensorOperator, PokeReturnValue, conf, exceptions
 before = set(sys.modules)
 import rallypoint.operators, rallypoint.sensors
 new = {name.split(".")[0] for name in set(sys.modules) - before}
@@ -105,4 +105,6 @@ def test_naming_an_operator_or_a_sensor_costs_nothing_over_airflow():
     """A DAG file brings neither torch nor kubernetes, nor anything else that Airflow's own SDK did not bring already."""
     done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
 
-    assert done.stdout.splitlines() == ["['rallypoint']", "['rallypoint.backends.site']"], done.stdout + done.stderr
+    assert done.stdout.splitlines() == ["['rallypoint']", "['rallypoint.backends.credentials', 'rallypoint.backends.site']"], (
+        done.stdout + done.stderr
+    )

@@ -54,12 +54,13 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel):
 
 
 def test_the_entry_points_are_those_that_people_and_airflow_look_for(wheel):
-    """Two programs, and the provider that Airflow discovers."""
+    """Two programs, and the provider and the plugin that Airflow discovers."""
     metadata = next(iter(importlib.metadata.distributions(path=[str(wheel)])))
 
     assert {(entry.group, entry.name) for entry in metadata.entry_points} == {
         ("console_scripts", "rallypoint"),
         ("console_scripts", "rallypoint-agent"),
+        ("airflow.plugins", "rallypoint"),
         ("apache_airflow_provider", "provider_info"),
     }
 

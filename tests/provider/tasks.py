@@ -17,7 +17,7 @@ class FakeTask:
     dag_id: str = "nightly"
     run_id: str = "manual__1"
     task_id: str = "train"
-    map_index: int = -1
+    map_index: int | None = -1
     try_number: int = 1
     max_tries: int = 0
     start_date: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(tz=datetime.timezone.utc))

@@ -9,7 +9,7 @@ from tests.provider.records import incident, record, status, succeeded
 
 def test_a_summary_tells_the_whole_job():
     """What a downstream task wants to know is there, as plain JSON."""
-    summary = summarize(succeeded(), status(0, 1))
+    summary = summarize(succeeded(result={"digest": "a1"}), status(0, 1))
 
     assert json.loads(json.dumps(summary)) == {
         "job": "digits",
@@ -24,6 +24,7 @@ def test_a_summary_tells_the_whole_job():
         "checkpoint": "/ckpt/step-300",
         "resumed_from": 140,
         "world_size": 4,
+        "result": {"digest": "a1"},
         "duration": 20.5,
     }
 

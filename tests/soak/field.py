@@ -40,7 +40,7 @@ class Budgets:
 
 #: No number of kills that is made here ends the one; a few end the other.
 STURDY = Budgets(max_restarts=1000, node_replacements=1000, retry_limit=100)
-FRAIL = Budgets(max_restarts=2, node_replacements=1, retry_limit=1)
+FRAIL = Budgets(max_restarts=1, node_replacements=0, retry_limit=1)
 
 
 @dataclass

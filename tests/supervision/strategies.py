@@ -28,6 +28,7 @@ from rallypoint.wire import codec
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Cause, FaultKind, Incident, IncidentId, Rung
 from rallypoint.wire.plan import Profile, Refill, Scheduling
+from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobState, JobStatus, Member, Outcome, Progress, Verdict
 
 __all__ = ["COSTLY", "FREE_EVENTS", "MOST_PODS", "PAUSES", "Sea", "fates", "policies", "read", "traces"]
@@ -74,6 +75,8 @@ FREE_EVENTS = (
     "coordinator lost",
     "suspend",
     "resume",
+    "resized",
+    "renewed",
     "queue suspends",
     "queue resumes",
     "another supervisor",
@@ -282,8 +285,18 @@ class Sea:
             starting = [k for k in living if self.pods[k].state is NodeState.STARTING and not self.pods[k].gated]
             for key in starting if event == "nodes start" else starting[:1]:
                 self.pods[key] = dataclasses.replace(self.pods[key], state=NodeState.RUNNING, host=f"host-{key[1]}")
+        elif event == "renewed":
+            self.record = dataclasses.replace(self.record, renew=not self.record.finished)
+        elif event == "resized":
+            self.resized(which + 1)
         elif event in _TO_THE_JOB:
             _TO_THE_JOB[event](self)
+
+    def resized(self, most: int) -> None:
+        """Let somebody ask for so many nodes, where that is allowed."""
+        if self.policy.profile is Profile.LADDER and not self.policy.wrapped:
+            size = Size(min_nodes=min(self.policy.min_nodes, most), max_nodes=most)
+            self.record = dataclasses.replace(self.record, size=size)
 
     def everyone(self, **changes: object) -> None:
         """Change something of every pod that lives."""

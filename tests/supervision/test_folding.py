@@ -18,6 +18,7 @@ from rallypoint.supervision.trimming import MARK, cut, last_lines, size_of, size
 from rallypoint.wire import codec
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Cause, Culprit, Incident, IncidentId, Rung, merge_incidents
+from rallypoint.wire.result import RESULT_LIMIT
 from rallypoint.wire.status import Event, JobState, JobStatus, Outcome, Progress, Verdict
 
 #: What a ConfigMap is promised to need for a record at the most.
@@ -283,6 +284,21 @@ def test_a_status_stays_small():
     assert len(codec.dumps(status, indent=1).encode()) <= STATUS_LIMIT
     assert len(incidents) + sum(f.count for f in folded) == 10_000
     assert bounded(status) is status
+
+
+def test_status_and_record_stay_small_with_the_largest_result():
+    """The result is told whole, and everything else has the room that is left; no fault is lost from the counts."""
+    result = "x" * (RESULT_LIMIT - 2)
+    incidents, folded = fold_told(tuple(process(r, text=NASTY * 300) for r in range(1, 1001)), (), 1)
+    story = tuple(Event(at=0.0, kind="regroup", detail=NASTY * 300) for _ in range(300))
+
+    status = bounded(published(incidents, folded, events=story, result=result))
+    record = fold(new_record(incidents=status.incidents, folded=status.folded, history=story * 3, result=result))
+
+    assert len(codec.dumps(status).encode()) <= STATUS_LIMIT
+    assert json_size(record) <= LIMIT
+    assert status.result == record.result == result
+    assert len(status.incidents) + sum(f.count for f in status.folded) == 1000
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 from rallypoint.wire import codec
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.fence import Fence
-from rallypoint.wire.incident import Cause, Culprit, Incident, IncidentId, Rung
+from rallypoint.wire.hang import Evidence, Hang, HangState, RankSeen
+from rallypoint.wire.incident import Cause, Culprit, Incident, IncidentId, RankGroup, Rung
 from rallypoint.wire.messages import (
     AgentReport,
     AgentState,
@@ -22,7 +23,7 @@ from rallypoint.wire.messages import (
     reply_to_json,
 )
 from rallypoint.wire.plan import Entry, Plan
-from rallypoint.wire.status import Event, JobState, JobStatus, Member, Outcome, Progress, RankStatus, Verdict
+from rallypoint.wire.status import Event, JobState, JobStatus, Member, Outcome, Progress, RankStatus, Sample, Verdict
 
 FENCE = Fence(attempt=1, term=2, round=3)
 CULPRIT = Culprit(node=1, host="b", rank=3, local_rank=1, signal=9, log_tail=("one", "two"))
@@ -33,6 +34,7 @@ INCIDENT = Incident(
     reason="rank 3 was ended by signal 9",
     culprit=CULPRIT,
     detected_at=5.5,
+    evidence=(RankGroup(ranks=(3,), culprit=True, step=4, state="stopped", frames=("train.py:1 f",)),),
 )
 VERDICT = Verdict(outcome=Outcome.FAILED, reason="WorkersFailed", message="spent", culprit=CULPRIT)
 STATUS = JobStatus(
@@ -45,7 +47,18 @@ STATUS = JobStatus(
     progress=Progress(step=3, metrics={"loss": 0.5}, checkpoint="/c", resumed_from=1, at=9.0),
     incidents=(INCIDENT,),
     events=(Event(at=1.0, kind="round", detail="round 3", round=3),),
+    samples=(Sample(at=2.0, round=3, world_size=2), Sample(at=3.0, round=3, world_size=2, step=3, metrics={"loss": 0.5})),
     verdict=VERDICT,
+    hang=Hang(
+        round=3,
+        state=HangState.VERDICT,
+        quiet_since=1.0,
+        since=2.0,
+        verdict_at=3.0,
+        culprits=(3,),
+        reason="r",
+        incident=INCIDENT.id,
+    ),
 )
 REPORT = AgentReport(
     job="digits",
@@ -60,6 +73,7 @@ REPORT = AgentReport(
     round=3,
     workers=(WorkerReport(local_rank=0, pid=7, step=4, metrics={"loss": 1.0}),),
     failures=(CULPRIT,),
+    evidence=Evidence(round=3, number=1, path="/p", ranks=(RankSeen(local_rank=0, pid=7, cpu=0.5, frames=("a.py:1 f",)),)),
 )
 ENDPOINT = Endpoint(attempt=1, term=1, host="h", port=1)
 PLAN = Plan(name="digits", role="trainer", min_nodes=1, max_nodes=2, entry=Entry.SCRIPT, entrypoint="train.py", env={"A": "1"})

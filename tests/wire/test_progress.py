@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rallypoint.wire.codec import WireError
-from rallypoint.wire.progress import METRICS_BYTES, ProgressFile, ProgressSlot
+from rallypoint.wire.progress import METRICS_BYTES, Life, ProgressFile, ProgressSlot, life_offset
 
 
 def test_a_slot_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -55,5 +55,20 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
     """Whatever is not ours is not written to."""
     path = tmp_path / "p"
     path.write_bytes(b"x" * 64)
-    with pytest.raises(WireError, match="progress file of version 1"):
+    with pytest.raises(WireError, match="progress file of version 2"):
         ProgressFile.open(path)
+
+
+def test_a_life_record_has_its_own_place(tmp_path: Path) -> None:
+    """Each field is written by itself, and neither another rank's record nor any slot changes."""
+    file = ProgressFile.create(tmp_path / "p", 3)
+    file.write(1, ProgressSlot(step=5))
+    raw = bytearray((tmp_path / "p").read_bytes())
+    struct.pack_into("<Qqqq", raw, life_offset(3, 1), 7, 4711, 9, 2)
+    (tmp_path / "p").write_bytes(raw)
+    read = ProgressFile.open(tmp_path / "p")
+
+    assert read.life(1) == Life(steps=7, pid=4711, stacks=9, trains=True)
+    assert (read.life(0), read.life(2)) == (Life(), Life())
+    assert read.read(1) == ProgressSlot(step=5)
+    assert life_offset(3, 1) % 8 == 0

@@ -1,23 +1,31 @@
 """Which cluster, as whom, in which namespace: a kubeconfig, the pod that this process runs in, or the URL of a server.
 
 The official client reads kubeconfigs, exec plugins and service accounts; all of it may block and is called in a thread. Nothing
-of the client is imported before a cluster is asked for something.
+of the client is imported before a cluster is asked for something. No error here shows what a kubeconfig holds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rallypoint.backends.contract import BackendError
+from rallypoint.backends.credentials import NO_CREDENTIALS, Credentials
+from rallypoint.job import JobError
+from rallypoint.job.document import read_yaml
 
 __all__ = ["Access", "default_namespace", "load_configuration"]
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _USUAL = Path("~/.kube/config")
+
+#: What a kubeconfig that was given as a text is called in errors.
+_INLINE = "the connection's kube_config"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +37,7 @@ class Access:
         kubeconfig, context: as kubectl's options of these names.
         server: URL of an API server that asks for nothing more (a proxy of kubectl's, an emulator); then no kubeconfig is read.
         token_file: file with a token for that server; "" is nobody in particular.
+        credentials: what is not written down anywhere; a kubeconfig among them is read in the place of a file.
     """
 
     namespace: str
@@ -36,67 +45,131 @@ class Access:
     context: str = ""
     server: str = ""
     token_file: str = ""
+    credentials: Credentials = NO_CREDENTIALS
 
     def __str__(self) -> str:
-        return self.server or self.context or self.kubeconfig or "the cluster"
+        inline = _INLINE if self.credentials.kubeconfig else ""
+        return self.server or self.context or self.kubeconfig or inline or "the cluster"
 
 
-def default_namespace(*, kubeconfig: str = "", context: str = "", server: str = "") -> str:
+def default_namespace(access: Access) -> str:
     """Return the namespace that kubectl would use there: the context's, the pod's own, or `default`. Blocks."""
-    if server:
+    if access.server:
         return "default"
-    if not _has_kubeconfig(kubeconfig, context):
+    if access.credentials.kubeconfig:
+        contexts, active = _contexts_of(_inline(access.credentials))
+    elif _has_kubeconfig(access):
+        contexts, active = _contexts_in(access)
+    else:
         own = _ACCOUNT / "namespace"
         return own.read_text().strip() if own.is_file() else "default"
-    from kubernetes.config import ConfigException, list_kube_config_contexts  # noqa: PLC0415  slow
-
-    try:
-        contexts, active = list_kube_config_contexts(kubeconfig or None)
-    except (ConfigException, OSError) as error:
-        raise BackendError(f"kubeconfig: {kubeconfig or _named()} cannot be used: {error}") from error
-    chosen = next((c for c in contexts if c["name"] == context), None) if context else active
+    chosen = next((c for c in contexts if c.get("name") == access.context), None) if access.context else active
     if chosen is None:
-        names = ", ".join(sorted(str(c["name"]) for c in contexts))
-        raise BackendError(f"context: {context!r} is not in {kubeconfig or _named()}; choose one of {names}")
-    return str(chosen["context"].get("namespace") or "default")
+        names = ", ".join(sorted(str(c.get("name")) for c in contexts))
+        raise BackendError(f"context: {access.context!r} is not in {_named(access)}; choose one of {names}")
+    return str((chosen.get("context") or {}).get("namespace") or "default")
 
 
 def load_configuration(access: Access) -> Any:
     """Return the official client's configuration, with fresh credentials. Blocks; raises `BackendError`."""
     try:
         from kubernetes.aio.client import Configuration  # noqa: PLC0415  slow
-        from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise BackendError(
             f"backend: kubernetes needs {error.name}; install it with: pip install 'airflow-provider-rallypoint[kubernetes]'"
         ) from error
     configuration = Configuration()
     try:
-        if access.server:
-            configuration.host = access.server.rstrip("/")
-            if access.token_file:
-                configuration.api_key["BearerToken"] = f"Bearer {Path(access.token_file).read_text().strip()}"
-        elif _has_kubeconfig(access.kubeconfig, access.context):
-            # An exec plugin is waited for in a loop of its own: ours goes on meanwhile.
-            asyncio.run(
-                load_kube_config(
-                    config_file=access.kubeconfig or None,
-                    context=access.context or None,
-                    client_configuration=configuration,
-                    persist_config=False,
-                )
-            )
-        else:
-            load_incluster_config(configuration)
-    except (ConfigException, OSError, ValueError) as error:
-        where = access.kubeconfig or _named()
-        raise BackendError(f"kubeconfig: no cluster can be reached by {where}, nor as a pod of one: {error}") from error
+        _reach(configuration, access)
+    except BackendError:
+        raise
+    except Exception as error:  # noqa: BLE001  a kubeconfig with something missing makes the client stumble in many ways
+        told = _without_contents(error)
+        raise BackendError(f"kubeconfig: no cluster can be reached by {_named(access)}, nor as a pod of one: {told}") from None
+    given = access.credentials
+    if given.token:
+        configuration.api_key = {"BearerToken": f"Bearer {given.token}"}
+        configuration.refresh_api_key_hook = configuration.cert_file = configuration.key_file = None
+    if not given.verify_ssl:
+        configuration.verify_ssl = False
     return configuration
 
 
-def _has_kubeconfig(kubeconfig: str, context: str) -> bool:
-    return bool(kubeconfig or context or os.environ.get("KUBECONFIG") or _USUAL.expanduser().is_file())
+def _reach(configuration: Any, access: Access) -> None:
+    from kubernetes.aio.config import (  # noqa: PLC0415  slow
+        load_incluster_config,
+        load_kube_config,
+        load_kube_config_from_dict,
+    )
+
+    # An exec plugin is waited for in a loop of its own: ours goes on meanwhile.
+    context = access.context or None
+    if access.credentials.kubeconfig:
+        config = _inline(access.credentials)
+        _check(asyncio.run(load_kube_config_from_dict(config, context=context, client_configuration=configuration)))
+    elif access.server:
+        configuration.host = access.server.rstrip("/")
+        if access.token_file:
+            configuration.api_key["BearerToken"] = f"Bearer {Path(access.token_file).read_text().strip()}"
+    elif _has_kubeconfig(access):
+        file = access.kubeconfig or None
+        reading = load_kube_config(config_file=file, context=context, client_configuration=configuration, persist_config=False)
+        _check(asyncio.run(reading))
+    else:
+        load_incluster_config(configuration)
 
 
-def _named() -> str:
-    return os.environ.get("KUBECONFIG") or str(_USUAL)
+def _check(loader: Any) -> None:
+    """Raise `BackendError` where an exec plug-in gave nothing: the client only logs that, and goes on as nobody."""
+    user = getattr(loader, "_user", None)
+    if user is None or "exec" not in user or hasattr(loader, "token") or getattr(loader, "cert_file", None):
+        return
+    command = str(user["exec"].safe_get("command") or "")
+    raise BackendError(f"kubeconfig: the exec plug-in {command!r} gave no credentials; is it installed on this machine?")
+
+
+def _inline(credentials: Credentials) -> dict[str, Any]:
+    """Return the kubeconfig that was given as a text."""
+    try:
+        found = read_yaml(credentials.kubeconfig)
+    except JobError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(found.get(key), list) for key in ("clusters", "contexts")):
+        raise BackendError(
+            "kube_config: the value is not allowed; expected a kubeconfig as JSON or YAML, with clusters, contexts and users"
+        ) from None
+    return found
+
+
+def _contexts_of(config: Mapping[str, Any]) -> tuple[list[Any], Any]:
+    contexts = [context for context in config["contexts"] if isinstance(context, dict)]
+    return contexts, next((c for c in contexts if c.get("name") == config.get("current-context")), None)
+
+
+def _contexts_in(access: Access) -> tuple[list[Any], Any]:
+    from kubernetes.config import ConfigException, list_kube_config_contexts  # noqa: PLC0415  slow
+
+    try:
+        contexts, active = list_kube_config_contexts(access.kubeconfig or None)
+    except (ConfigException, OSError) as error:
+        raise BackendError(f"kubeconfig: {_named(access)} cannot be used: {_without_contents(error)}") from None
+    return list(contexts), active
+
+
+def _has_kubeconfig(access: Access) -> bool:
+    if access.credentials.in_cluster:
+        return False
+    return bool(access.kubeconfig or access.context or os.environ.get("KUBECONFIG") or _USUAL.expanduser().is_file())
+
+
+def _named(access: Access) -> str:
+    if access.credentials.kubeconfig:
+        return _INLINE
+    if access.credentials.in_cluster:
+        return "in_cluster"
+    return access.kubeconfig or os.environ.get("KUBECONFIG") or str(_USUAL)
+
+
+def _without_contents(error: Exception) -> str:
+    """Return an error's text without the mappings in it: the client names a place in a file by all that is in there."""
+    return re.sub(r"\{.*\}", "{...}", str(error), flags=re.DOTALL) or type(error).__name__

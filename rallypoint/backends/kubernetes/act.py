@@ -14,16 +14,19 @@ from typing import Any
 
 from rallypoint.backends.contract import ActionError, BackendError
 from rallypoint.backends.kubernetes import names
-from rallypoint.backends.kubernetes.blueprint import service_ports
-from rallypoint.backends.kubernetes.cluster import Cluster
-from rallypoint.backends.kubernetes.coordinator import coordinator_pod
+from rallypoint.backends.kubernetes.client import MERGE_PATCH
 from rallypoint.backends.kubernetes.errors import ApiError, action_error
 from rallypoint.backends.kubernetes.labels import UID
-from rallypoint.backends.kubernetes.manifests import attempt_secret, service
+from rallypoint.backends.kubernetes.manifests.blueprint import service_ports
+from rallypoint.backends.kubernetes.manifests.coordinator import coordinator_pod
+from rallypoint.backends.kubernetes.manifests.kueue import RETRIABLE
+from rallypoint.backends.kubernetes.manifests.objects import attempt_secret, service
+from rallypoint.backends.kubernetes.manifests.pods import node_pod
 from rallypoint.backends.kubernetes.names import JobRef
-from rallypoint.backends.kubernetes.pods import node_pod
 from rallypoint.backends.kubernetes.store import Store
-from rallypoint.backends.kubernetes.views import PodView
+from rallypoint.backends.kubernetes.watching.cluster import Cluster
+from rallypoint.backends.kubernetes.watching.judging import taken_by_queue
+from rallypoint.backends.kubernetes.watching.views import PodView
 from rallypoint.job import ElasticJob
 from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveCoordinator, RemoveNode
 from rallypoint.supervision.record import JobRecord, Phase
@@ -38,6 +41,9 @@ log = logging.getLogger(__name__)
 #: nobody hears of that machine, the object is removed without it.
 _WORD = 15.0
 
+#: Phases in which a pod that ends has no successor in its group: the quota is to be free. A reset keeps it.
+_NO_SUCCESSORS = frozenset({Phase.SUSPENDING, Phase.SUCCEEDED, Phase.FAILED, Phase.TERMINATING})
+
 
 class Actor:
     """The hands of one backend."""
@@ -48,7 +54,7 @@ class Actor:
         self._secrets: set[tuple[str, int]] = set()
         self._closed: set[tuple[str, int]] = set()
         self._forced: dict[str, float] = {}
-        self._accounts_missing = False
+        self._accounts_missing = self._closing_forbidden = False
 
     async def act(self, record: JobRecord, action: Action) -> None:
         """Do one action; see `Backend.act`."""
@@ -157,6 +163,10 @@ class Actor:
                 pod = await self._look(name)
             if pod is None or pod.labels.uid != record.uid:
                 return
+            if record.phase in _NO_SUCCESSORS:
+                await self.close_group(pod)
+            if pod.only_kept:
+                return
             if not pod.deleting or force:
                 await self._cluster.delete("pods", name, uid=pod.uid, grace=self._grace(pod) if force else None)
                 if force and pod.over:
@@ -164,6 +174,30 @@ class Actor:
         except ApiError as error:
             # Another object of the name, or a conflict: the next turn sees which.
             raise ActionError(f"pod {name} cannot be removed: {error.said or error}") from error
+
+    async def close_groups(self, record: JobRecord) -> None:
+        """Tell Kueue that nobody takes the place of the pods of a job that is over: so it lets go of them and their quota."""
+        for pod in self._cluster.cache.pods_of(record.uid):
+            await self.close_group(pod)
+
+    async def close_group(self, pod: PodView) -> None:
+        """Say so of one pod."""
+        # What the queue itself has taken away it wants back in the same group.
+        if not pod.awaits_successor or taken_by_queue(pod):
+            return
+        try:
+            change = {"metadata": {"uid": pod.uid, "annotations": {RETRIABLE: "false"}}}
+            self._cluster.cache.pods.put(await self._cluster.patch("pods", pod.name, change, MERGE_PATCH))
+        except ApiError as error:
+            if error.status == 403 and not self._closing_forbidden:
+                log.warning(
+                    "namespace %s: Kueue may not be told that a group of pods is over, so its quota is free only when all of "
+                    "its pods are deleted: %s (`rallypoint manifests rbac --queues` prints the Role that is needed)",
+                    *(self._cluster.namespace, error.said),
+                )
+                self._closing_forbidden = True
+            elif error.status not in (403, 404, 409):
+                raise
 
     async def _look(self, name: str) -> PodView | None:
         found = await self._cluster.get("pods", name)

@@ -18,31 +18,37 @@ from rallypoint.backends.contract import (
     JobNotFoundError,
     LogLine,
     Pulse,
+    ResizeError,
     Stored,
 )
 from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.act import Actor
-from rallypoint.backends.kubernetes.blueprint import draw
-from rallypoint.backends.kubernetes.cluster import Cluster, joined
 from rallypoint.backends.kubernetes.coordinators import Coordinators
-from rallypoint.backends.kubernetes.follow import LogReader
 from rallypoint.backends.kubernetes.heartbeat import BEAT, SILENT, read_pulse
 from rallypoint.backends.kubernetes.hold import Holds
 from rallypoint.backends.kubernetes.labels import Part
+from rallypoint.backends.kubernetes.manifests.blueprint import draw
+from rallypoint.backends.kubernetes.manifests.kueue import queue_of
+from rallypoint.backends.kubernetes.manifests.parts import role_of
 from rallypoint.backends.kubernetes.names import job_configmap
-from rallypoint.backends.kubernetes.observe import Observer
 from rallypoint.backends.kubernetes.store import Store, UnreadableStatusError, is_job_name
 from rallypoint.backends.kubernetes.submission import check
+from rallypoint.backends.kubernetes.sweeping import Sweeper
 from rallypoint.backends.kubernetes.tending import tending
+from rallypoint.backends.kubernetes.watching.cluster import Cluster, joined
+from rallypoint.backends.kubernetes.watching.follow import LogReader
+from rallypoint.backends.kubernetes.watching.observe import Observer
 from rallypoint.backends.kubernetes.wrapped.blueprint import draw as draw_wrapped
 from rallypoint.backends.kubernetes.wrapped.runtime import Wrapped, sweep_wrappers
 from rallypoint.backends.kubernetes.wrapped.submission import check as check_wrapped
 from rallypoint.backends.kubernetes.wrapped.template import pytorchjob_of
+from rallypoint.backends.sweeping import EVERY, sweeping
 from rallypoint.job import ElasticJob
 from rallypoint.supervision.actions import Action
 from rallypoint.supervision.observation import Observation
 from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.wire.plan import Kind, OrphanPolicy, Plan
+from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobStatus
 
 __all__ = ["KubernetesBackend"]
@@ -67,6 +73,7 @@ class _Parts:
         self.actor = Actor(cluster, self.store)
         self.coordinators = Coordinators(cluster)
         self.wrapped = Wrapped(cluster, self.store)
+        self.sweeper = Sweeper(cluster)
 
 
 class KubernetesBackend(Backend):
@@ -76,6 +83,7 @@ class KubernetesBackend(Backend):
         access: which cluster, and which namespace of it.
         clock: gives the time of submission, in seconds since the epoch.
         beat: seconds between two beats of a supervisor's heart; `silent` without one until its jobs are taken over.
+        sweeps: seconds between two looks at jobs that are over, while this process supervises any.
     """
 
     name = "kubernetes"
@@ -85,10 +93,16 @@ class KubernetesBackend(Backend):
     clock_saved_every = 60.0
 
     def __init__(
-        self, access: Access, *, clock: Callable[[], float] = time.time, beat: float = BEAT, silent: float = SILENT
+        self,
+        access: Access,
+        *,
+        clock: Callable[[], float] = time.time,
+        beat: float = BEAT,
+        silent: float = SILENT,
+        sweeps: float = EVERY,
     ) -> None:
         self.access = access
-        self._clock, self._beat, self._silent = clock, beat, silent
+        self._clock, self._beat, self._silent, self._sweeps = clock, beat, silent, sweeps
         self._stack: contextlib.AsyncExitStack | None = None
         self._parts: _Parts | None = None
         self._joining = asyncio.Lock()
@@ -128,19 +142,18 @@ class KubernetesBackend(Backend):
         if existing is None:
             await self._check(its, blueprint)
             try:
-                return await its.store.create(blueprint, owner=owner, now=self._clock())
+                created = await its.store.create(blueprint, owner=owner, now=self._clock())
             except JobExistsError:
                 existing = await its.store.load(blueprint.plan.name, now=True)
                 if existing is None:
                     raise
-        record = existing.record
-        if (record.digest, record.owner) == (blueprint.plan.digest, owner):
+            else:
+                await its.store.keep_function(created.record, blueprint)
+                return created
+        if existing.is_of(blueprint, owner=owner):
+            await its.store.keep_function(existing.record, blueprint)  # a submission may have been cut off before it
             return existing
-        raise JobExistsError(
-            f"name: a job {record.name} is there already in namespace {self.access.namespace} (owner {record.owner}, "
-            f"{record.phase.value or 'just submitted'}, spec {record.digest}; this one: owner {owner}, spec "
-            f"{blueprint.plan.digest}); choose another name, or end it with: rallypoint delete {record.name}"
-        )
+        raise JobExistsError.of(existing, blueprint, owner=owner, where=f" in namespace {self.access.namespace}")
 
     async def _check(self, its: _Parts, blueprint: Blueprint) -> None:
         if blueprint.plan.kind is Kind.PODS:
@@ -161,6 +174,7 @@ class KubernetesBackend(Backend):
         its = await self._its()
         if blueprint is not None:
             await self._check(its, blueprint)
+            await its.store.keep_function(record, blueprint)
         return await its.store.save(record, version=version, blueprint=blueprint)
 
     async def observe(self, record: JobRecord) -> Observation:
@@ -196,18 +210,35 @@ class KubernetesBackend(Backend):
 
     @contextlib.asynccontextmanager
     async def hold(self, name: str, *, holder: str) -> AsyncIterator[None]:
-        """Name this process in the job's ConfigMap; its coordinator is told of its agents meanwhile."""
+        """Name this process in the job's ConfigMap; its coordinator is told of its agents meanwhile.
+
+        A process that holds a job looks after those of the namespace that are over, too.
+        """
         its = await self._its()
         await its.heart.join(holder)
         try:
             await its.holds.take(name, its.heart.id, holder)
             try:
-                async with tending(its.cluster, its.store, its.coordinators, name, its.heart.id):
+                async with (
+                    tending(its.cluster, its.store, its.coordinators, name, its.heart.id),
+                    sweeping(its.cluster, its.sweeper.sweep, every=self._sweeps),
+                ):
                     yield
+                await self._leave(its, name)
             finally:
                 await its.holds.give_back(name)
         finally:
             await its.heart.leave()
+
+    async def _leave(self, its: _Parts, name: str) -> None:
+        """Do for a job that is over what nobody will come back for."""
+        try:
+            stored = await its.store.load(name)
+            if stored is not None and stored.record.finished:
+                await its.actor.close_groups(stored.record)
+        except BackendError as error:
+            log.info("job %s: its queue is not told yet that it is over: %s", name, error)
+        await its.sweeper.stamp(name)
 
     @contextlib.asynccontextmanager
     async def heartbeat(self, holder: str) -> AsyncIterator[Holder]:
@@ -233,8 +264,18 @@ class KubernetesBackend(Backend):
             return False
         pods = await its.cluster.pods_of(its.store.ref(record))
         for pod in pods:
-            await its.cluster.delete("pods", pod.name, uid=pod.uid, grace=0)
-        return not pods
+            await its.actor.close_group(pod)
+            if not pod.only_kept:
+                await its.cluster.delete("pods", pod.name, uid=pod.uid, grace=0)
+        return all(pod.only_kept for pod in pods)
+
+    async def check_size(self, stored: Stored, size: Size) -> None:
+        """A queue has admitted `min_nodes` nodes as one group, which would never be whole again with fewer of them."""
+        its = await self._its()
+        spec, plan, _ = await its.store.spec(stored.record)
+        if size.max_nodes < plan.min_nodes and queue_of(role_of(spec, plan)):
+            allowed = f"MAX of {plan.min_nodes} or more: so many nodes are admitted by the queue as one group"
+            raise ResizeError(f"nodes: '{size}' is not allowed for job {stored.record.name}; expected {allowed}")
 
     async def status(self, name: str) -> JobStatus | None:
         """Ask the coordinator itself, or else read what it wrote down last."""
@@ -247,6 +288,12 @@ class KubernetesBackend(Backend):
             return written
         told = await self._asked(its, stored)
         return written if told is None or (written is not None and written.fence > told.fence) else told
+
+    async def written(self, name: str) -> JobStatus | None:
+        """Read the status ConfigMap, as the watch told of it."""
+        its = await self._its()
+        stored = await its.store.load(name)
+        return None if stored is None else await self._written(its, stored.record)
 
     async def _written(self, its: _Parts, record: JobRecord) -> JobStatus | None:
         try:
@@ -272,7 +319,8 @@ class KubernetesBackend(Backend):
         except BackendError as error:
             log.debug("job %s: its coordinator cannot be asked: %s", record.name, error)
             return None
-        self._live = {record.uid: (now, told)}
+        # One backend may be asked for many jobs, and what is old is of no use.
+        self._live = {uid: heard for uid, heard in self._live.items() if now - heard[0] < _LIVE} | {record.uid: (now, told)}
         return told
 
     async def names(self) -> tuple[str, ...]:

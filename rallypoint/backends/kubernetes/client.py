@@ -13,7 +13,9 @@ import inspect
 import itertools
 import json
 import random
+import socket
 from collections.abc import AsyncIterator, Mapping
+from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
@@ -27,13 +29,18 @@ __all__ = ["JSON_PATCH", "MERGE_PATCH", "Api", "KubeApi", "parse"]
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 
+#: A connection on which nothing was said for so many seconds is probed, so often, and is given up after so many probes.
+_KEEPALIVE = ((socket.TCP_KEEPIDLE, 120), (socket.TCP_KEEPINTVL, 30), (socket.TCP_KEEPCNT, 6))
+
 #: Seconds for a whole request that is no stream, and to open a connection.
 _TIMEOUT, _CONNECT = 30.0, 10.0
 
 #: How often a request is made that the server is too busy for, and how long it may ask us to wait, in seconds.
 _TRIES, _LONGEST_WAIT = 4, 10.0
 
-_CONNECTIONS = 64
+#: Requests at a time; others wait for their turn, and no time-out runs meanwhile: a thousand jobs that begin together are no
+#: reason to say of a server that it does not answer. Streams are not counted: they last, and are few.
+_AT_A_TIME = 64
 
 _BROKEN = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
 
@@ -64,6 +71,10 @@ class Api(Protocol):
         """
         ...
 
+    async def time(self) -> float:
+        """Return the server's own clock, in whole seconds since the epoch. Raises `ApiError` and `UnreachableError`."""
+        ...
+
     async def close(self) -> None:
         """Close all connections."""
         ...
@@ -80,6 +91,7 @@ class KubeApi:
         self.asked: collections.Counter[str] = collections.Counter()
         self._client: Any = None
         self._opening = asyncio.Lock()
+        self._turns = asyncio.Semaphore(_AT_A_TIME)
 
     async def request(
         self,
@@ -93,16 +105,35 @@ class KubeApi:
         timeout: float = _TIMEOUT,
     ) -> bytes:
         """Ask once; again when the server is too busy, or does not know our credentials any more. See `Api.request`."""
-        limit = aiohttp.ClientTimeout(total=timeout, connect=_CONNECT)
+        return (await self._ask(method, path, query, body, {"Content-Type": kind, **(headers or {})}, timeout))[1]
+
+    async def time(self) -> float:
+        """Read the date of an answer that no pod can have given."""
+        answer, _ = await self._ask("GET", "/version", None, None, {"Content-Type": "application/json"}, _TIMEOUT)
+        told = answer.headers.get("Date", "")
+        try:
+            return parsedate_to_datetime(told).timestamp()
+        except ValueError as error:
+            raise ApiError("GET /version", status=502, said=f"the answer's date is none: {told!r}") from error
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: Any,
+        headers: dict[str, str],
+        timeout: float,
+    ) -> tuple[aiohttp.ClientResponse, bytes]:
+        limit = aiohttp.ClientTimeout(total=timeout, sock_connect=_CONNECT)
         for attempt in itertools.count():
             try:
-                answer = await self._send(method, path, query, body, {"Content-Type": kind, **(headers or {})}, limit)
-                async with answer:
+                async with self._turns, await self._send(method, path, query, body, headers, limit) as answer:
                     data = await answer.read()
             except _BROKEN as error:
                 raise self._unreachable(method, path, error) from error
             if 200 <= answer.status < 300:
-                return bytes(data)
+                return answer, bytes(data)
             if attempt + 1 >= _TRIES or not await self._may_ask_again(answer, attempt):
                 raise refusal(f"{method} {path}", answer.status, data)
         raise AssertionError("it is asked until there is an answer")
@@ -112,7 +143,7 @@ class KubeApi:
         self, path: str, *, query: Mapping[str, str] | None = None, silence: float = _TIMEOUT
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Open a stream; see `Api.stream`."""
-        limit = aiohttp.ClientTimeout(total=None, connect=_CONNECT, sock_read=silence)
+        limit = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=silence)
         try:
             answer = await self._send("GET", path, query, None, {"Content-Type": "application/json"}, limit)
         except _BROKEN as error:
@@ -122,6 +153,8 @@ class KubeApi:
                 await self._log_in_again()
             if answer.status != 200:
                 raise refusal(f"GET {path}", answer.status, await answer.read())
+            if self.access.credentials.tcp_keepalive:
+                _probe_when_idle(answer)
             yield self._lines(answer, path)
 
     async def _lines(self, answer: aiohttp.ClientResponse, path: str) -> AsyncIterator[bytes]:
@@ -169,7 +202,7 @@ class KubeApi:
 
     async def _open(self) -> Any:
         configuration = await asyncio.to_thread(load_configuration, self.access)
-        configuration.connection_pool_maxsize = _CONNECTIONS
+        configuration.connection_pool_maxsize = 0  # no limit: who asks waits for a turn
         from kubernetes.aio.client import ApiClient  # noqa: PLC0415  slow, and imported in the thread by now
 
         return ApiClient(configuration)
@@ -204,3 +237,17 @@ def parse(data: bytes, what: str) -> Any:
         return json.loads(data)
     except ValueError as error:
         raise ApiError(what, status=502, said=f"the answer is not JSON: {data[:100]!r}") from error
+
+
+def _probe_when_idle(answer: aiohttp.ClientResponse) -> None:
+    """Have the system ask after a stream on which nothing is said: what lies between us and the server forgets those.
+
+    Other connections are closed by the client before they have been silent for long.
+    """
+    connection = answer.connection
+    transport = connection.transport if connection is not None else None
+    found = transport.get_extra_info("socket") if transport is not None else None
+    if found is not None and found.family in (socket.AF_INET, socket.AF_INET6):
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE:
+            found.setsockopt(socket.IPPROTO_TCP, option, value)

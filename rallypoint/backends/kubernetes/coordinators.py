@@ -8,11 +8,11 @@ from typing import Any
 
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes import names
-from rallypoint.backends.kubernetes.cluster import Cluster
-from rallypoint.backends.kubernetes.manifests import SECRET_KEY
+from rallypoint.backends.kubernetes.manifests.objects import SECRET_KEY
+from rallypoint.backends.kubernetes.manifests.parts import coordinator_port
 from rallypoint.backends.kubernetes.names import JobRef
-from rallypoint.backends.kubernetes.parts import coordinator_port
-from rallypoint.backends.kubernetes.views import PodView
+from rallypoint.backends.kubernetes.watching.cluster import Cluster
+from rallypoint.backends.kubernetes.watching.views import PodView
 from rallypoint.wire import codec
 from rallypoint.wire.messages import TOKEN_HEADER
 from rallypoint.wire.paths import ROSTER_PATH, STATUS_PATH, SUPERVISOR_HEADER

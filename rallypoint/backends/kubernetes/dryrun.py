@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from rallypoint.backends.contract import Blueprint, SubmitError
 from rallypoint.backends.kubernetes.access import Access
-from rallypoint.backends.kubernetes.cluster import Cluster, joined
 from rallypoint.backends.kubernetes.errors import ApiError, submit_error
 from rallypoint.backends.kubernetes.submission import KINDS, samples
+from rallypoint.backends.kubernetes.watching.cluster import Cluster, joined
 from rallypoint.backends.kubernetes.wrapped.submission import check as check_wrapped
 from rallypoint.wire.plan import Kind
 

@@ -13,11 +13,11 @@ import os
 from rallypoint.backends.contract import BackendError, HeldError, JobNotFoundError
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.client import JSON_PATCH, MERGE_PATCH
-from rallypoint.backends.kubernetes.cluster import Cluster
 from rallypoint.backends.kubernetes.errors import ApiError
 from rallypoint.backends.kubernetes.heartbeat import SILENT, lease_of
 from rallypoint.backends.kubernetes.store import Store
-from rallypoint.backends.kubernetes.views import HOLDER, ConfigMapView
+from rallypoint.backends.kubernetes.watching.cluster import Cluster
+from rallypoint.backends.kubernetes.watching.views import HOLDER, ConfigMapView
 from rallypoint.backends.story import describe_holder
 
 __all__ = ["Holds"]

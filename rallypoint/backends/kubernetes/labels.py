@@ -48,6 +48,7 @@ class Part(str, enum.Enum):
     JOB = "job"
     STATUS = "status"
     SECRET = "secret"
+    FUNCTION = "function"  #: what the workers of a job call that is a function
     SERVICE = "service"
     COORDINATOR = "coordinator"
     NODE = "node"

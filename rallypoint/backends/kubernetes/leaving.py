@@ -10,12 +10,12 @@ from typing import Any
 from rallypoint.backends.contract import BackendError, Blueprint, JobNotFoundError, SubmitError
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.access import Access
-from rallypoint.backends.kubernetes.blueprint import PLACEHOLDER
-from rallypoint.backends.kubernetes.cluster import Cluster, joined
 from rallypoint.backends.kubernetes.errors import ApiError, never_fits, submit_error
+from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER
+from rallypoint.backends.kubernetes.manifests.supervisor import SUPERVISOR, supervisor_pod
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.store import Store
-from rallypoint.backends.kubernetes.supervisor import SUPERVISOR, supervisor_pod
+from rallypoint.backends.kubernetes.watching.cluster import Cluster, joined
 
 __all__ = ["SupervisorPods", "trouble_of"]
 

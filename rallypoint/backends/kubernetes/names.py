@@ -18,7 +18,9 @@ __all__ = [
     "JobRef",
     "attempt_secret",
     "coordinator_pod",
+    "function_secret",
     "group",
+    "hostname",
     "job_configmap",
     "job_of",
     "node_pod",
@@ -82,6 +84,11 @@ def attempt_secret(job: JobRef, attempt: int) -> str:
     return _named(job, f"-a{attempt}")
 
 
+def function_secret(job: JobRef, digest: str) -> str:
+    """Return the name of the Secret that holds the function of a spec."""
+    return _named(job, f"-f{digest[:_UID]}")
+
+
 def service(job: JobRef) -> str:
     """Return the name of the headless Service."""
     # A Service must begin with a letter, a job need not.
@@ -101,6 +108,11 @@ def coordinator_pod(job: JobRef, term: int) -> str:
 def node_pod(job: JobRef, attempt: int, node: int, incarnation: int) -> str:
     """Return the name of the pod of one incarnation of a node."""
     return _named(job, f"-a{attempt}-n{node}-{incarnation}")
+
+
+def hostname(node: int) -> str:
+    """Return what a node's pod calls itself, in every attempt and incarnation: with the Service its name in the namespace."""
+    return f"node-{node}"
 
 
 def supervisor_pod(job: JobRef) -> str:

@@ -1,5 +1,7 @@
 """Who may do what: the two Roles, with exactly the verbs that are used, and the manifests that grant them. Pure.
 
+What only some jobs need comes on top where it is asked for: wrappers, queues, and machines, which are no namespace's.
+
 A test compares this with what a recorded run asked the API server for.
 """
 
@@ -10,10 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from rallypoint.backends.contract import BackendError
-from rallypoint.backends.kubernetes.checks.place import DNS_LABEL, DNS_NAME, is_dns_label, is_dns_name
+from rallypoint.backends.kubernetes.manifests.checks.place import DNS_LABEL, DNS_NAME, is_dns_label, is_dns_name
 from rallypoint.backends.kubernetes.names import COORDINATOR_ROLE, SUPERVISOR_ROLE
 
-__all__ = ["COORDINATOR", "SUPERVISOR", "WRAPPERS", "Grant", "allows", "rbac"]
+__all__ = ["COORDINATOR", "NODES", "QUEUES", "SUPERVISOR", "WRAPPERS", "Grant", "allows", "rbac"]
+
+_GROUP = "rbac.authorization.k8s.io"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +75,19 @@ WRAPPERS = (
         verbs=("create", "delete", "get", "list", "watch"),
         why="jobs of kind pytorchjob, and what stands in an AppWrapper",
     ),
+    Grant(
+        group="kueue.x-k8s.io",
+        resource="workloads",
+        verbs=("list", "patch"),
+        why="suspends and resumes a wrapper that stands in a queue of Kueue",
+    ),
 )
+
+#: The supervisor's side of plain pods in queues of Kueue comes on top.
+QUEUES = (Grant(resource="pods", verbs=("patch",), why="tells Kueue that a group of pods is over, so that its quota is free"),)
+
+#: Machines belong to no namespace: this is granted for the whole cluster.
+NODES = (Grant(resource="nodes", verbs=("get", "list", "watch"), why="a lost machine is noticed before its pods are evicted"),)
 
 
 def allows(grants: Iterable[Grant], *, group: str, resource: str, verb: str) -> bool:
@@ -80,11 +96,18 @@ def allows(grants: Iterable[Grant], *, group: str, resource: str, verb: str) -> 
 
 
 def rbac(
-    namespace: str, *, coordinator: str = COORDINATOR_ROLE, supervisor: str = SUPERVISOR_ROLE, wrappers: bool = False
+    namespace: str,
+    *,
+    coordinator: str = COORDINATOR_ROLE,
+    supervisor: str = SUPERVISOR_ROLE,
+    wrappers: bool = False,
+    queues: bool = False,
+    nodes: bool = False,
 ) -> tuple[dict[str, Any], ...]:
     """Return ServiceAccount, Role and RoleBinding for each side; `coordinator` and `supervisor` name the service accounts.
 
-    With `wrappers` the supervisor's side may have jobs in AppWrappers and PyTorchJobs, too.
+    With `wrappers` the supervisor's side may have jobs in AppWrappers and PyTorchJobs, too, and with `queues` plain pods in
+    queues of Kueue. With `nodes` a ClusterRole lets it look at machines.
 
     Raises `BackendError` for a name that is none.
     """
@@ -93,29 +116,46 @@ def rbac(
     for account in (coordinator, supervisor):
         if not is_dns_name(account):
             raise BackendError(f"service account: {account!r} is not allowed; {DNS_NAME}")
+    more = (*(WRAPPERS if wrappers else ()), *(QUEUES if queues else ()))
     return (
         *_side(namespace, COORDINATOR_ROLE, coordinator, COORDINATOR),
-        *_side(namespace, SUPERVISOR_ROLE, supervisor, (*SUPERVISOR, *(WRAPPERS if wrappers else ()))),
+        *_side(namespace, SUPERVISOR_ROLE, supervisor, (*SUPERVISOR, *more)),
+        *(_of_cluster(namespace, f"{SUPERVISOR_ROLE}-nodes", supervisor, NODES) if nodes else ()),
     )
 
 
 def _side(namespace: str, role: str, account: str, grants: Iterable[Grant]) -> tuple[dict[str, Any], ...]:
-    group = "rbac.authorization.k8s.io"
     return (
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account, "namespace": namespace}},
         {
-            "apiVersion": f"{group}/v1",
+            "apiVersion": f"{_GROUP}/v1",
             "kind": "Role",
             "metadata": {"name": role, "namespace": namespace},
-            "rules": [
-                {"apiGroups": [grant.group], "resources": [grant.resource], "verbs": list(grant.verbs)} for grant in grants
-            ],
+            "rules": _rules(grants),
         },
         {
-            "apiVersion": f"{group}/v1",
+            "apiVersion": f"{_GROUP}/v1",
             "kind": "RoleBinding",
             "metadata": {"name": role, "namespace": namespace},
-            "roleRef": {"apiGroup": group, "kind": "Role", "name": role},
+            "roleRef": {"apiGroup": _GROUP, "kind": "Role", "name": role},
             "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
         },
     )
+
+
+def _of_cluster(namespace: str, role: str, account: str, grants: Iterable[Grant]) -> tuple[dict[str, Any], ...]:
+    """Return a ClusterRole, the same for every namespace, and the binding of one namespace's account."""
+    return (
+        {"apiVersion": f"{_GROUP}/v1", "kind": "ClusterRole", "metadata": {"name": role}, "rules": _rules(grants)},
+        {
+            "apiVersion": f"{_GROUP}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": f"{role}-{namespace}"},
+            "roleRef": {"apiGroup": _GROUP, "kind": "ClusterRole", "name": role},
+            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
+        },
+    )
+
+
+def _rules(grants: Iterable[Grant]) -> list[dict[str, Any]]:
+    return [{"apiGroups": [grant.group], "resources": [grant.resource], "verbs": list(grant.verbs)} for grant in grants]

@@ -10,12 +10,20 @@ from typing import Any
 from rallypoint.backends.contract import BackendError, Blueprint, ConflictError, JobExistsError, Stored
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.client import MERGE_PATCH, parse
-from rallypoint.backends.kubernetes.cluster import Cluster
 from rallypoint.backends.kubernetes.errors import ApiError, submit_error
 from rallypoint.backends.kubernetes.labels import JOB, PART, Part
-from rallypoint.backends.kubernetes.manifests import JOB_KEY, PLAN_KEY, RECORD_KEY, STATUS_KEY, job_configmap, status_configmap
+from rallypoint.backends.kubernetes.manifests.objects import (
+    JOB_KEY,
+    PLAN_KEY,
+    RECORD_KEY,
+    STATUS_KEY,
+    function_secret,
+    job_configmap,
+    status_configmap,
+)
 from rallypoint.backends.kubernetes.names import JobRef
-from rallypoint.backends.kubernetes.views import ConfigMapView
+from rallypoint.backends.kubernetes.watching.cluster import Cluster
+from rallypoint.backends.kubernetes.watching.views import ConfigMapView
 from rallypoint.job import ElasticJob
 from rallypoint.job.document import read_yaml
 from rallypoint.job.errors import JobError
@@ -158,6 +166,18 @@ class Store:
         self._parsed.pop(name, None)
         self._specs.pop(name, None)
         self._statuses.pop(name, None)
+
+    async def keep_function(self, record: JobRecord, blueprint: Blueprint) -> None:
+        """Make the Secret with what the workers call, if it is not there. Pods that need it wait until it is."""
+        view = await self.view(record.name) if blueprint.function else None
+        if view is None or view.job_uid != record.uid:
+            return
+        try:
+            secret = function_secret(self.ref(record, view.uid), plan=blueprint.plan, function=blueprint.function)
+            await self._cluster.create("secrets", secret)
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise submit_error(error, namespace=self._cluster.namespace, what="the function's Secret") from error
 
     # --- The status
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from rallypoint.backends.contract import Blueprint, SubmitError
 from rallypoint.backends.kubernetes import names
-from rallypoint.backends.kubernetes.cluster import Cluster
 from rallypoint.backends.kubernetes.errors import ApiError, never_fits, submit_error
 from rallypoint.backends.kubernetes.labels import PART, Part
+from rallypoint.backends.kubernetes.watching.cluster import Cluster
 
 __all__ = ["KINDS", "check", "samples"]
 

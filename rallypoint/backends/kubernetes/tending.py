@@ -6,15 +6,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 from collections.abc import AsyncIterator
 
 from rallypoint.backends.contract import BackendError, Stored
-from rallypoint.backends.kubernetes.cluster import Cluster
 from rallypoint.backends.kubernetes.coordinators import Coordinators
 from rallypoint.backends.kubernetes.labels import Part
 from rallypoint.backends.kubernetes.store import Store
-from rallypoint.backends.kubernetes.views import PodView, Running
+from rallypoint.backends.kubernetes.watching.cluster import Cluster
+from rallypoint.backends.kubernetes.watching.views import PodView, Running
 from rallypoint.supervision.record import Phase
 from rallypoint.wire.roster import AgentAddress, Roster
 from rallypoint.wire.status import JobStatus
@@ -96,7 +97,7 @@ class _Tender:
         pod = next((p for p in pods if p.labels.part is Part.COORDINATOR and p.labels.incarnation == record.term), None)
         if pod is None or pod.deleting or not pod.ip or not _runs(pod):
             return _IDLE
-        roster = roster_of(pods, record.attempt, record.term)
+        roster = dataclasses.replace(roster_of(pods, record.attempt, record.term), size=record.size)
         which = (pod.uid, pod.trainer.restarts if pod.trainer is not None else 0)
         if self._told != (which, roster):
             if self._told[:1] != (which,):

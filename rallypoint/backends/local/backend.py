@@ -30,12 +30,14 @@ from rallypoint.backends.local.heartbeat import beating, read_pulse
 from rallypoint.backends.local.logs import LogReader
 from rallypoint.backends.local.node import SHIM, NodeFolder
 from rallypoint.backends.local.store import Hold, Store
+from rallypoint.backends.local.sweeping import sweep
 from rallypoint.backends.local.threads import in_thread
+from rallypoint.backends.sweeping import EVERY, sweeping
 from rallypoint.job import ElasticJob
 from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveCoordinator, RemoveNode
 from rallypoint.supervision.observation import NodeSeen, Observation
 from rallypoint.supervision.record import Holder, JobRecord
-from rallypoint.wire.env import HOME
+from rallypoint.wire.env import FUNCTION_FILE, HOME
 from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.status import JobStatus
 
@@ -54,18 +56,24 @@ class LocalBackend(Backend):
         home: the folder that holds everything; it must be on a disk of this machine, since processes are.
         agent_command: what runs coordinators and nodes; None is this Python's `rallypoint.agent`.
         clock: gives the time of submission, in seconds since the epoch.
+        sweeps: seconds between two looks at jobs that are over, while this process supervises any.
     """
 
     name = "local"
 
     def __init__(
-        self, home: Path, *, agent_command: Sequence[str] | None = None, clock: Callable[[], float] = time.time
+        self,
+        home: Path,
+        *,
+        agent_command: Sequence[str] | None = None,
+        clock: Callable[[], float] = time.time,
+        sweeps: float = EVERY,
     ) -> None:
         self.home = home
         self._store = Store(home=home)
         self._own_agent = agent_command is None
         self._agent = tuple(agent_command or (sys.executable, "-m", "rallypoint.agent"))
-        self._clock = clock
+        self._clock, self._sweeps = clock, sweeps
         #: Nodes that ended are what they are for ever; by uid and path.
         self._ended: dict[tuple[str, Path], NodeSeen] = {}
         #: What was said of a job's status.json that cannot be read, by name.
@@ -91,14 +99,9 @@ class LocalBackend(Backend):
                 existing = self._store.load(blueprint.plan.name)
                 if existing is None:
                     raise
-        record = existing.record
-        if (record.digest, record.owner) == (blueprint.plan.digest, owner):
+        if existing.is_of(blueprint, owner=owner):
             return existing
-        raise JobExistsError(
-            f"name: a job {record.name} is there already (owner {record.owner}, {record.phase.value or 'just submitted'}, "
-            f"spec {record.digest}; this one: owner {owner}, spec {blueprint.plan.digest}); "
-            f"choose another name, or end it with: rallypoint delete {record.name}"
-        )
+        raise JobExistsError.of(existing, blueprint, owner=owner)
 
     def _check(self, blueprint: Blueprint) -> None:
         if self._own_agent:
@@ -184,7 +187,7 @@ class LocalBackend(Backend):
             record=self._store.job(record.name).record,
             attempt=attempt,
             mark=mark(record.uid, attempt, number, node.incarnation),
-            environment={**os.environ, HOME: str(self.home)},
+            environment={**os.environ, HOME: str(self.home), FUNCTION_FILE: str(self._store.job(record.name).function)},
         )
 
     def _end(self, node: NodeFolder, *, force: bool) -> None:
@@ -211,9 +214,15 @@ class LocalBackend(Backend):
         finally:
             held.release()
 
-    def heartbeat(self, holder: str) -> contextlib.AbstractAsyncContextManager[Holder]:
-        """Beat in a file under `supervisors`."""
-        return beating(self.home, holder)
+    @contextlib.asynccontextmanager
+    async def heartbeat(self, holder: str) -> AsyncIterator[Holder]:
+        """Beat in a file under `supervisors`; a process that does looks after the jobs that are over, too."""
+        store, clock = self._store, self._clock
+        async with (
+            beating(self.home, holder) as me,
+            sweeping(self.home, lambda: in_thread(sweep, store, clock()), every=self._sweeps),
+        ):
+            yield me
 
     async def pulse(self, holder: Holder) -> Pulse | None:
         """Read that file, and look for its process."""

@@ -1,10 +1,16 @@
-"""Following one job: its processes by pidfd, which wake at once, and its two telling files by a look now and then."""
+"""Following jobs: their processes by pidfd, which wake at once, and their two telling files by a look now and then.
+
+An event loop looks at the files of all jobs that it follows in one go and in one thread, however many they are.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import select
+import weakref
+from collections.abc import Iterable, Iterator
 
 from rallypoint.backends.contract import Changes
 from rallypoint.backends.local.files import telling
@@ -26,6 +32,8 @@ class LocalChanges(Changes):
     def __init__(self, folder: JobFolder) -> None:
         self._folder = folder
         self._stamp: _Stamp = ()
+        #: What was seen between two waits is not lost.
+        self._news = asyncio.Event()
         #: A pidfd for each live shim by its folder, and None for each that has ended.
         self._shims: dict[str, int | None] = {}
 
@@ -43,30 +51,29 @@ class LocalChanges(Changes):
 
     async def wait(self, timeout: float) -> None:
         """Return when something of the job may have changed since the last call, at the latest after `timeout` seconds."""
-        if await in_thread(self._find_shims):
+        # Where files were replaced before, there is nothing to wait for.
+        if await in_thread(self._find_shims) or await in_thread(self.look):
             return
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        ended = asyncio.Event()
         watched = [descriptor for descriptor in self._shims.values() if descriptor is not None]
         try:
             for descriptor in watched:
-                loop.add_reader(descriptor, ended.set)
-            while not await in_thread(self._files_changed):
-                left = deadline - loop.time()
-                if left <= 0 or await _is_set_within(ended, min(left, _LOOK)):
-                    break
+                loop.add_reader(descriptor, self._news.set)
+            with _eyes().on(self, self._news):
+                await _is_set_within(self._news, timeout)
         finally:
             for descriptor in watched:
                 loop.remove_reader(descriptor)
+        self._news.clear()
         self._forget_ended()
+
+    def look(self) -> bool:
+        """Return whether a file was replaced since the last look. Blocks."""
+        before, self._stamp = self._stamp, self._files()
+        return self._stamp != before
 
     def _files(self) -> _Stamp:
         return tuple(_stamp(str(path)) for path in (self._folder.record, self._folder.status))
-
-    def _files_changed(self) -> bool:
-        before, self._stamp = self._stamp, self._files()
-        return self._stamp != before
 
     def _find_shims(self) -> bool:
         """Follow shims that were not followed yet; return whether one had ended before it could be."""
@@ -85,6 +92,45 @@ class LocalChanges(Changes):
             if descriptor is not None and _readable(descriptor):
                 os.close(descriptor)
                 self._shims[key] = None
+
+
+class _Eyes:
+    """Looks at the files of all jobs that wait in one event loop."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[LocalChanges, asyncio.Event] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    @contextlib.contextmanager
+    def on(self, changes: LocalChanges, news: asyncio.Event) -> Iterator[None]:
+        """Set `news` when a file of the job is replaced while the context lasts."""
+        self._waiting[changes] = news
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._look_now_and_then(), name="files of jobs")
+        try:
+            yield
+        finally:
+            del self._waiting[changes]
+
+    async def _look_now_and_then(self) -> None:
+        # It is never cancelled by those who leave: what a look has seen has to be told.
+        while self._waiting:
+            await asyncio.sleep(_LOOK)
+            news = dict(self._waiting)
+            for changes in await in_thread(_changed, tuple(news)):
+                news[changes].set()
+
+
+def _changed(every: Iterable[LocalChanges]) -> list[LocalChanges]:
+    return [changes for changes in every if changes.look()]
+
+
+#: Those of each event loop.
+_every: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Eyes] = weakref.WeakKeyDictionary()
+
+
+def _eyes() -> _Eyes:
+    return _every.setdefault(asyncio.get_running_loop(), _Eyes())
 
 
 def _stamp(path: str) -> tuple[int, int, int] | None:

@@ -20,7 +20,7 @@ from rallypoint.backends.local.extension import check_extension
 from rallypoint.backends.local.files import describe
 from rallypoint.wire.plan import Entry, Plan
 
-__all__ = ["check_agent", "check_plan"]
+__all__ = ["check_agent", "check_plan", "check_writable"]
 
 #: What the smallest job writes, in bytes; a disk without even that is full.
 _PROBE_BYTES = 64 * 1024
@@ -35,11 +35,11 @@ def check_plan(plan: Plan, *, home: Path, host: str) -> None:
     _check_entrypoint(plan)
     check_extension(plan)
     _check_port(plan.coordinator_port, host)
-    _check_writable("RALLYPOINT_HOME", home)
+    check_writable("RALLYPOINT_HOME", home)
     if plan.log_dir:
-        _check_writable("logs.dir", Path(plan.log_dir))
+        check_writable("logs.dir", Path(plan.log_dir))
     if plan.checkpoint_dir and "://" not in plan.checkpoint_dir:
-        _check_writable("checkpoint_dir", Path(plan.checkpoint_dir))
+        check_writable("checkpoint_dir", Path(plan.checkpoint_dir))
 
 
 def check_agent(needs: Sequence[str] = _AGENT_NEEDS) -> None:
@@ -80,8 +80,8 @@ def _check_port(port: int, host: str) -> None:
             ) from error
 
 
-def _check_writable(field: str, path: Path) -> None:
-    """Write a file where `path` is, or where it would be made, and remove it again."""
+def check_writable(field: str, path: Path) -> None:
+    """Write a file where `path` is, or where it would be made, and remove it again; raises `SubmitError` naming `field`."""
     folder = next(folder for folder in (path, *path.parents) if folder.exists())
     try:
         with tempfile.TemporaryFile(dir=folder, prefix=".rallypoint-") as file:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rallypoint.backends.contract import BackendError, JobNotFoundError
@@ -35,10 +36,11 @@ def spawn_supervisor(home: Path, name: str) -> int:
     return launch(log, ("supervise", name, "--backend", "local"), variables={HOME: str(home)})
 
 
-def launch(log: Path, words: Sequence[str], *, variables: Mapping[str, str] | None = None) -> int:
+def launch(log: Path, words: Sequence[str], *, variables: Mapping[str, str] | None = None, told: str = "") -> int:
     """Start `rallypoint` with `words` in a session of its own, what it says in the file `log`; return its process number.
 
-    Its environment is ours with `variables` in it. Blocks; raises `BackendError`.
+    Its environment is ours with `variables` in it, and its standard input holds what it is `told`. Blocks; raises
+    `BackendError`.
     """
     # Its mark would make it a process of the job that we happen to run in, to be killed with it.
     environment = {key: value for key, value in os.environ.items() if key != JOB_MARK}
@@ -46,17 +48,34 @@ def launch(log: Path, words: Sequence[str], *, variables: Mapping[str, str] | No
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             command = (sys.executable, "-m", "rallypoint.cli.main", *words)
-            launched = subprocess.run(
-                (sys.executable, "-I", "-S", "-c", _LAUNCH, *command),
-                env={**environment, **(variables or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=descriptor,
-                start_new_session=True,
-                check=False,
-            )
+            with _saying(told) as stdin:
+                launched = subprocess.run(
+                    (sys.executable, "-I", "-S", "-c", _LAUNCH, *command),
+                    env={**environment, **(variables or {})},
+                    stdin=stdin,
+                    stdout=subprocess.PIPE,
+                    stderr=descriptor,
+                    start_new_session=True,
+                    check=False,
+                )
         finally:
             os.close(descriptor)
     if launched.returncode != 0:
         raise BackendError(f"{log}: no supervisor could be started; the last lines there say why")
     return int(launched.stdout)
+
+
+@contextlib.contextmanager
+def _saying(text: str) -> Iterator[int]:
+    """Give a standard input that holds `text`: memory without a name, so that it is on no disk and waits for no reader."""
+    if not text:
+        yield subprocess.DEVNULL
+        return
+    descriptor = os.memfd_create("told", os.MFD_CLOEXEC)
+    try:
+        with open(descriptor, "w", encoding="utf-8", closefd=False) as memory:
+            memory.write(text)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -217,6 +217,8 @@ def _stored(folder: JobFolder, text: bytes, plan: Plan) -> Stored:
 
 
 def _write_plan(folder: JobFolder, blueprint: Blueprint) -> None:
+    if blueprint.function:  # before the plan that needs it
+        durable.write_text(str(folder.function), blueprint.function, mode=0o600)
     durable.write_text(str(folder.job), blueprint.job.to_yaml())
     durable.write_text(str(folder.plan), codec.dumps(blueprint.plan, indent=1) + "\n")
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from rallypoint.job.errors import Problem, show
 from rallypoint.job.generator.pod import GENERATED_VOLUMES, NCCL_TOPOLOGY, mounts
-from rallypoint.job.generator.quantity import quantity
 from rallypoint.job.generator.settings import Settings
+from rallypoint.job.quantity import quantity
 
 __all__ = ["conflicts", "notes"]
 

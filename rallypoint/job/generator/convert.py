@@ -14,10 +14,10 @@ from rallypoint.job.generator.checks import notes
 from rallypoint.job.generator.entry import entry
 from rallypoint.job.generator.load import SettingsError
 from rallypoint.job.generator.objects import policies
-from rallypoint.job.generator.quantity import quantity
 from rallypoint.job.generator.script import program
 from rallypoint.job.generator.settings import Settings
 from rallypoint.job.model import ElasticJob
+from rallypoint.job.quantity import quantity
 from rallypoint.job.rules import VARIABLE
 from rallypoint.job.values import RefusedError
 

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator
 
 from rallypoint.job.annotations import ANNOTATIONS
 from rallypoint.job.duration import DURATION_FORMS, DurationError, parse_duration
-from rallypoint.job.generator.quantity import is_quantity, quantity
+from rallypoint.job.quantity import is_quantity, quantity
 from rallypoint.job.rules import Rule
 from rallypoint.job.values import RefusedError, read_argument, read_scalar, read_text, read_word
 

@@ -29,6 +29,10 @@ CONFIGMAPS = Kind("v1", "configmaps")
 _NAMESPACES = Kind("v1", "namespaces", namespaced=False)
 PODS = Kind("v1", "pods")
 WRAPPERS = Kind("workload.codeflare.dev/v1beta2", "appwrappers")
+WORKLOADS = Kind("kueue.x-k8s.io/v1beta1", "workloads")
+
+#: Label of a Workload: the uid of the wrapper that it stands for.
+_OF = "kueue.x-k8s.io/job-uid"
 
 #: Everything is looked at together: who may begin depends on everybody else.
 _ALL: Key = ("", "")
@@ -82,6 +86,7 @@ class KueueController(Controller):
     async def follow(self, group: Callable[[Kind, Callable[[str, Object], None]], None]) -> None:
         group(CONFIGMAPS, lambda _event, found: self._config(found))
         group(WRAPPERS, lambda _event, _found: self.agenda.add(_ALL))
+        group(WORKLOADS, lambda _event, _found: self.agenda.add(_ALL))
         group(PODS, self._pod)
 
     def _config(self, found: Object) -> None:
@@ -96,6 +101,7 @@ class KueueController(Controller):
         config = (await self.api.get(CONFIGMAPS, NAMESPACE, CONFIG) or {}).get("data", {})
         banned = set(json.loads(config.get("preempted", "[]")))
         wrappers = {f"{'/'.join(key_of(w))}": w for w in await self._wrappers()}
+        banned |= await self._inactive(wrappers)
         members = await self._members()
         for name in {*self._groups, *members}:
             await self._tidy(name, members.get(name, []))
@@ -115,6 +121,16 @@ class KueueController(Controller):
                 raise
             return []
         return [wrapper for wrapper in found if QUEUE in wrapper["metadata"].get("labels", {})]
+
+    async def _inactive(self, wrappers: dict[str, Object]) -> set[str]:
+        """See to it that each wrapper has its Workload; return those whose Workload somebody has set inactive."""
+        found, _version = await self.api.list(WORKLOADS)
+        known = {workload["metadata"]["labels"].get(_OF): workload for workload in found}
+        for wrapper in wrappers.values():
+            if wrapper["metadata"]["uid"] not in known and "deletionTimestamp" not in wrapper["metadata"]:
+                await self.api.create(WORKLOADS, key_of(wrapper)[0], _workload(wrapper))
+        active = {uid for uid, workload in known.items() if workload["spec"].get("active", True)}
+        return {name for name, w in wrappers.items() if w["metadata"]["uid"] in known.keys() - active}
 
     async def _members(self) -> dict[str, list[Object]]:
         pods, _version = await self.api.list(PODS, labels=f"{MANAGED}=true")
@@ -181,6 +197,19 @@ class KueueController(Controller):
         except ApiError as error:
             if error.status != 404:
                 raise
+
+
+def _workload(wrapper: Object) -> Object:
+    metadata = wrapper["metadata"]
+    owner = {"apiVersion": wrapper["apiVersion"], "kind": wrapper["kind"], "name": metadata["name"], "uid": metadata["uid"]}
+    return {
+        "metadata": {
+            "name": f"appwrapper-{metadata['name']}-{metadata['uid'][:5]}",
+            "labels": {_OF: metadata["uid"]},
+            "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": True}],
+        },
+        "spec": {"queueName": metadata["labels"][QUEUE], "active": True},
+    }
 
 
 def _gates(pod: Object) -> list[Object]:

@@ -64,6 +64,7 @@ class Node:
     ) -> None:
         self.name, self.api, self.store, self.images = name, api, api.store, images
         self.speed, self.image_env, self.url = options.speed, dict(options.image_env), ""
+        self._image_files = dict(options.image_files)
         self.address = addresses.take()
         self.connected = True
         self.powered = asyncio.Event()
@@ -75,7 +76,14 @@ class Node:
     # ----------------------------------------------------------------------------------------------------- for its pods
 
     def volumes(self, pod: Body, folder: Path) -> Volumes:
-        return Volumes(pod=pod, store=self.store, access=self._access, folder=folder, shared=self._folder / "claims")
+        return Volumes(
+            pod=pod,
+            store=self.store,
+            access=self._access,
+            folder=folder,
+            shared=self._folder / "claims",
+            image=self._image_files,
+        )
 
     def tell(self, pod: Body, kind: str, reason: str, message: str) -> None:
         if self.connected:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,8 @@ class Volumes:
     folder: Path
     shared: Path
     """Where claims have their folders: what is written there outlives the pod."""
+    image: Mapping[str, Path] = field(default_factory=dict)
+    """Folders of this machine that images hold, by their paths in them."""
     _ready: dict[str, Path] = field(default_factory=dict)
 
     def prepare(self) -> None:
@@ -71,6 +73,21 @@ class Volumes:
             self._ready[ACCOUNT_PATH] = self._write(".account", self._account_files())
 
     def mounts(self, container: Body) -> Mounts:
+        """Where a container's mounts are, over what its image holds."""
+        mounts = self._mounted(container)
+        known = dict(mounts.folders)
+        image = [(path, folder) for path, folder in self.image.items() if path not in known]
+        claims = [(path, folder) for path, folder in mounts.folders if folder.is_relative_to(self.shared)]
+        self._tell(Mounts((*claims, *image)))
+        return Mounts((*mounts.folders, *image))
+
+    def _tell(self, mounts: Mounts) -> None:
+        """Rewrite what is told in Secrets, too: there are plans in them, with paths of claims and of the image."""
+        for volume in self.pod["spec"].get("volumes") or []:
+            for file in self._ready[volume["name"]].glob("*.json") if "secret" in volume else ():
+                file.write_text(mounts.rewrite(file.read_text()))
+
+    def _mounted(self, container: Body) -> Mounts:
         folders = [(mount["mountPath"].rstrip("/"), self._at(mount)) for mount in container.get("volumeMounts") or []]
         if ACCOUNT_PATH in self._ready and ACCOUNT_PATH not in dict(folders):
             folders.append((ACCOUNT_PATH, self._ready[ACCOUNT_PATH]))

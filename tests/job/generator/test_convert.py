@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.backends.kubernetes.resources import trainer_resources
+from rallypoint.backends.kubernetes.manifests.resources import trainer_resources
 from rallypoint.job import ElasticJob, compile_plan
 from rallypoint.job.document import read_yaml, write_yaml
 from rallypoint.job.generator import SettingsError, elastic_job

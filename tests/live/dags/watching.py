@@ -8,7 +8,7 @@ from pathlib import Path
 from airflow.sdk import dag, task
 
 from rallypoint.operators import ElasticTrainingOperator
-from rallypoint.sensors import JobPhaseSensor, RendezvousSensor
+from rallypoint.sensors import JobStateSensor, RendezvousSensor
 
 COUNT = Path(__file__).parents[1] / "scripts" / "count.py"
 ENOUGH = Path(os.environ["TEST_FOLDER"], "enough")
@@ -27,7 +27,7 @@ def watching() -> None:
         wait_for_completion=False,
     )
     meet = RendezvousSensor(task_id="meet", job_name=NAME, min_nodes=2, poke_interval=0.2, timeout=600)
-    end = JobPhaseSensor(task_id="end", job_name=NAME, poke_interval=0.5, timeout=600)
+    end = JobStateSensor(task_id="end", job_name=NAME, poke_interval=0.5, timeout=600)
 
     @task
     def let_end() -> None:

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rallypoint.backends.contract import Blueprint, SubmitError
-from rallypoint.backends.kubernetes.blueprint import PLACEHOLDER
 from rallypoint.backends.kubernetes.labels import DOMAIN
-from rallypoint.backends.kubernetes.manifests import job_configmap
+from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER
+from rallypoint.backends.kubernetes.manifests.objects import job_configmap
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.wrapped.manifest import MANIFEST_KEY, kind_of, marked, wrapped_in
 from rallypoint.backends.kubernetes.wrapped.podsets import PodSet, PodSetError, pod_sets

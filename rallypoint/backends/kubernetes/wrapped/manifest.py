@@ -9,7 +9,7 @@ from typing import Any
 
 from rallypoint.backends.contract import SubmitError
 from rallypoint.backends.kubernetes.labels import ATTEMPT, FIRST, JOB, PART, UID, Part, labels
-from rallypoint.backends.kubernetes.manifests import metadata
+from rallypoint.backends.kubernetes.manifests.objects import metadata
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.wrapped.kinds import KINDS, WRAPPING
 from rallypoint.backends.kubernetes.wrapped.podsets import pod_sets

@@ -7,18 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rallypoint.backends.kubernetes.cache import Shelf
 from rallypoint.backends.kubernetes.client import MERGE_PATCH, parse
-from rallypoint.backends.kubernetes.cluster import Cluster
 from rallypoint.backends.kubernetes.errors import ApiError
 from rallypoint.backends.kubernetes.labels import ATTEMPT, JOB, UID
-from rallypoint.backends.kubernetes.watch import Target, Watch
+from rallypoint.backends.kubernetes.watching.cache import Shelf
+from rallypoint.backends.kubernetes.watching.cluster import Cluster
+from rallypoint.backends.kubernetes.watching.watch import Target, Watch
 from rallypoint.backends.kubernetes.wrapped import seen
 from rallypoint.backends.kubernetes.wrapped.kinds import WRAPPING
 from rallypoint.supervision.observation import Components, Told
 from rallypoint.wire.plan import Kind
 
 __all__ = ["Wrapper", "Wrappers", "wrappers_of"]
+
+_WITHOUT = "each job's own is asked for again and again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +69,7 @@ class Wrappers:
         self._cluster, self._kind = cluster, kind
         self._shelf: Shelf[Wrapper] = Shelf(lambda found: _view(kind, found), self._told)
         path = WRAPPING[kind].path(cluster.namespace)
-        self._watch = Watch(cluster.api, Target(path=path, selector=JOB), self._shelf, optional=True)
+        self._watch = Watch(cluster.api, Target(path=path, selector=JOB), self._shelf, without=_WITHOUT)
 
     def _told(self, wrapper: Wrapper, gone: bool) -> None:  # noqa: FBT001  the shape of Told
         self._cluster.cache.tell(wrapper.job)

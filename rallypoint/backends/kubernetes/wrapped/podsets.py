@@ -6,7 +6,7 @@ AppWrapper's controller knows these kinds by itself; of any other kind the wrapp
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,12 @@ __all__ = ["PodSet", "PodSetError", "pod_sets"]
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
+#: The most pod sets of a wrapper: AppWrapper's own limit, which is Kueue's.
+_MOST = 8
+
+
 class PodSetError(ValueError):
-    """A declared path leads to no pod template; the text begins with the place in the manifest."""
+    """Pods are declared that are not there, or in too many sets; the text begins with the place in the manifest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +37,26 @@ def pod_sets(manifest: Mapping[str, Any]) -> Iterator[PodSet]:
     if manifest.get("kind") != "AppWrapper":
         yield from _of_component({"template": manifest}, "")
         return
+    found: list[PodSet] = []
     for index, component in enumerate((manifest.get("spec") or {}).get("components") or ()):
-        yield from _of_component(component, f"spec.components[{index}].")
+        found += _of_component(component, f"spec.components[{index}].")
+    if len(found) > _MOST:
+        raise PodSetError(f"spec.components: {len(found)} sets of pods are not allowed; {_MOST} at the most")
+    yield from found
 
 
 def _of_component(component: Mapping[str, Any], where: str) -> Iterator[PodSet]:
     declared = [(each["path"], each.get("replicas", 1)) for each in component.get("podSets") or ()]
-    for path, replicas in declared or _implied(component["template"]):
-        yield PodSet(path=f"{where}{path}", template=_at(component, path, where), replicas=int(replicas))
+    implied = list(_implied(component["template"]))
+    templates = [_at(component, path, where) for path, _ in declared or implied]
+    if declared and implied and sorted(declared) != sorted(implied):
+        raise PodSetError(f"{where}podSets: {_words(declared)} is not allowed; the template has {_words(implied)}")
+    for (path, replicas), template in zip(declared or implied, templates, strict=True):
+        yield PodSet(path=f"{where}{path}", template=template, replicas=int(replicas))
+
+
+def _words(sets: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{replicas} at {path}" for path, replicas in sets)
 
 
 def _at(component: Mapping[str, Any], path: str, where: str) -> dict[str, Any]:

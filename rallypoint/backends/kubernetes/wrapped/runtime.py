@@ -7,15 +7,16 @@ import logging
 from typing import Any
 
 from rallypoint.backends.contract import ActionError, BackendError
-from rallypoint.backends.kubernetes.cluster import Cluster
 from rallypoint.backends.kubernetes.errors import ApiError, action_error
-from rallypoint.backends.kubernetes.logs import read_tail
 from rallypoint.backends.kubernetes.store import Store
-from rallypoint.backends.kubernetes.views import PodView, Terminated
+from rallypoint.backends.kubernetes.watching.cluster import Cluster
+from rallypoint.backends.kubernetes.watching.logs import read_tail
+from rallypoint.backends.kubernetes.watching.views import PodView, Terminated
 from rallypoint.backends.kubernetes.wrapped import seen
 from rallypoint.backends.kubernetes.wrapped.kinds import WRAPPING
 from rallypoint.backends.kubernetes.wrapped.manifest import MANIFEST_KEY, marked
 from rallypoint.backends.kubernetes.wrapped.objects import Wrapper, Wrappers, wrappers_of
+from rallypoint.backends.kubernetes.wrapped.queueing import activate
 from rallypoint.backends.kubernetes.wrapped.seen import SUSPENDED
 from rallypoint.supervision.actions import (
     Action,
@@ -150,11 +151,23 @@ class Wrapped:
             if isinstance(action, RemoveComponents):
                 await wrappers.delete(wrapper, force=action.force)
             else:
-                mark = {SUSPENDED: "true" if action.suspend else None}
-                await wrappers.patch(plan.name, {"metadata": {"annotations": mark}, "spec": {"suspend": action.suspend}})
+                mark = {"metadata": {"annotations": {SUSPENDED: "true" if action.suspend else None}}}
+                # The mark comes last: by it the wish counts as carried out.
+                queued = await self._queued(wrapper, active=not action.suspend)
+                await wrappers.patch(plan.name, mark if queued else {**mark, "spec": {"suspend": action.suspend}})
         except ApiError as error:
             if error.status != 404:
                 raise ActionError(f"{WRAPPING[plan.kind].kind} {plan.name}: {error.said or error}") from error
+
+    async def _queued(self, wrapper: Wrapper, *, active: bool) -> bool:
+        """Tell the queue that a wrapper stands in whether it may run; return whether it stands in one."""
+        try:
+            return await activate(self._cluster, wrapper.uid, active=active)
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            log.warning("AppWrapper %s: %s; if it stands in a queue of Kueue, that will take this back", wrapper.name, error)
+            return False
 
     async def _remove_pod(self, record: JobRecord, action: RemoveNode) -> None:
         for pod in await self._pods(record, now=True):

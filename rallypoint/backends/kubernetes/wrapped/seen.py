@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rallypoint.backends.contract import BackendError
-from rallypoint.backends.kubernetes.judging import Around, node_seen
 from rallypoint.backends.kubernetes.labels import ATTEMPT, DOMAIN
-from rallypoint.backends.kubernetes.views import HostView, PodView
+from rallypoint.backends.kubernetes.watching.judging import Around, node_seen
+from rallypoint.backends.kubernetes.watching.views import HostView, PodView
 from rallypoint.supervision.observation import Components, NodeSeen, NodeState, Told
 from rallypoint.supervision.record import Condition, ConditionType, JobRecord, Phase
 

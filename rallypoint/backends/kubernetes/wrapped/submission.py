@@ -12,8 +12,8 @@ from typing import Any
 
 from rallypoint.backends.contract import Blueprint, SubmitError
 from rallypoint.backends.kubernetes.client import parse
-from rallypoint.backends.kubernetes.cluster import Cluster
 from rallypoint.backends.kubernetes.errors import ApiError, never_fits, submit_error
+from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.wrapped.kinds import KINDS, WRAPPING
 from rallypoint.backends.kubernetes.wrapped.objects import wrappers_of
 from rallypoint.backends.kubernetes.wrapped.podsets import pod_sets

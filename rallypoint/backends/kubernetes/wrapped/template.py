@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rallypoint.backends.contract import SubmitError
-from rallypoint.backends.kubernetes.blueprint import PLACEHOLDER, in_the_image
-from rallypoint.backends.kubernetes.kueue import QUEUE, queue_of
 from rallypoint.backends.kubernetes.labels import DOMAIN
+from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER, in_the_image
+from rallypoint.backends.kubernetes.manifests.kueue import QUEUE, queue_of
+from rallypoint.backends.kubernetes.manifests.parts import POD_IP, role_of
+from rallypoint.backends.kubernetes.manifests.pods import node_pod
+from rallypoint.backends.kubernetes.manifests.validation import check
+from rallypoint.backends.kubernetes.manifests.volumes import OURS
 from rallypoint.backends.kubernetes.names import JobRef
-from rallypoint.backends.kubernetes.parts import POD_IP, role_of
-from rallypoint.backends.kubernetes.pods import node_pod
-from rallypoint.backends.kubernetes.validation import check
-from rallypoint.backends.kubernetes.volumes import OURS
 from rallypoint.backends.kubernetes.wrapped.kinds import WRAPPING
 from rallypoint.job import ElasticJob, Role, compile_plan
 from rallypoint.job.annotations import write_annotations
@@ -67,7 +67,7 @@ def _template(job: ElasticJob, plan: Plan, role: Role) -> dict[str, Any]:
     """Return the pod of a node as it is of any job, without what only our own supervisor could give it."""
     ref = JobRef(name=job.name, uid=PLACEHOLDER, namespace="")
     pod = node_pod(ref, spec=job, plan=plan, attempt=1, node=0, incarnation=1)
-    spec = {key: value for key, value in pod["spec"].items() if key not in ("restartPolicy", "subdomain")}
+    spec = {key: value for key, value in pod["spec"].items() if key not in ("hostname", "restartPolicy", "subdomain")}
     spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] != _SECRET]
     trainer, *others = spec["containers"]
     trainer = {key: value for key, value in trainer.items() if key != "ports"}

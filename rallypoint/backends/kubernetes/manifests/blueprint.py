@@ -1,0 +1,105 @@
+"""What a submission to Kubernetes would create, as manifests in the order of their creation. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any
+
+from rallypoint.backends.contract import Blueprint, SubmitError
+from rallypoint.backends.kubernetes.manifests.coordinator import coordinator_pod
+from rallypoint.backends.kubernetes.manifests.kueue import queue_of
+from rallypoint.backends.kubernetes.manifests.objects import attempt_secret, job_configmap, service, status_configmap
+from rallypoint.backends.kubernetes.manifests.parts import COORDINATOR, TRAINER, container_of, coordinator_port, template_of
+from rallypoint.backends.kubernetes.manifests.pods import node_pod
+from rallypoint.backends.kubernetes.manifests.validation import check
+from rallypoint.backends.kubernetes.manifests.volumes import RUN, TMP
+from rallypoint.backends.kubernetes.names import JobRef
+from rallypoint.job import ElasticJob, Role, compile_plan
+from rallypoint.supervision.record import JobRecord
+from rallypoint.wire.plan import Entry, OrphanPolicy, Plan
+from rallypoint.wire.ports import AGENT_PORT
+
+__all__ = ["PLACEHOLDER", "draw", "in_the_image", "objects", "service_ports"]
+
+#: Stands for the uid, and for the token, which a submission draws.
+PLACEHOLDER = "xxxxxxxx"
+
+#: What a template may say of our container and what is ours to say.
+_OURS_IN_CONTAINER = ("args", "command")
+_OURS_IN_SPEC = ("hostname", "restartPolicy", "subdomain")
+
+
+def draw(job: ElasticJob, *, namespace: str, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> Blueprint:
+    """Return the blueprint of a job; raises `SubmitError` for one of several roles, and for one that cannot run as pods.
+
+    Paths of the job are paths in its image: the job is to be read without a base folder (`load_job(..., based=False)`).
+    `orphan_policy` is that of the one who submits, for a job that names none.
+    """
+    plans = compile_plan(job, orphan_policy=orphan_policy)
+    if len(plans) != 1:
+        names = ", ".join(plan.role for plan in plans)
+        raise SubmitError(
+            f"roles: the kubernetes backend runs jobs of one role, and {job.name} has {len(plans)} ({names}); "
+            "make each of them a job of its own"
+        )
+    (plan,), (role,) = plans, job.roles
+    plan = in_the_image(plan, role)
+    check(job, plan, role)
+    ref = JobRef(name=plan.name, uid=PLACEHOLDER, namespace=namespace)
+    return Blueprint(job=job, plan=plan, objects=tuple(objects(ref, job, plan)), notes=tuple(_notes(plan, role)))
+
+
+def objects(ref: JobRef, job: ElasticJob, plan: Plan, *, owner: str = "", now: float = 0.0) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a job's first attempt: what it is, what it says, what it knows, and who runs it."""
+    record = JobRecord.new(name=plan.name, uid=ref.uid, digest=plan.digest, owner=owner, now=now)
+    yield job_configmap(ref, spec=job, plan=plan, record=record)
+    yield status_configmap(ref)
+    yield service(ref, service_ports(plan))
+    yield attempt_secret(ref, plan=plan, attempt=1, token=PLACEHOLDER)
+    yield coordinator_pod(ref, spec=job, plan=plan, attempt=1, term=1)
+    for node in range(plan.max_nodes):
+        yield node_pod(ref, spec=job, plan=plan, attempt=1, node=node, incarnation=1)
+
+
+def service_ports(plan: Plan) -> dict[str, int]:
+    """Return the ports of the job's pods by name."""
+    return {COORDINATOR: coordinator_port(plan), "agent": AGENT_PORT}
+
+
+def in_the_image(plan: Plan, role: Role) -> Plan:
+    """Return the plan for workers that start in the image's own folder, or in one relative to it."""
+    if plan.entry is not Entry.SCRIPT or PurePosixPath(role.workdir).is_absolute():
+        return plan
+    # Relative to the folder in which it is started, whichever that is.
+    return dataclasses.replace(plan, entrypoint=role.entrypoint.words[0])
+
+
+def _notes(plan: Plan, role: Role) -> Iterator[str]:
+    yield f"uid: {PLACEHOLDER} stands for what the submission draws; the token in the Secret is drawn, too"
+    if plan.log_dir:
+        yield f"logs.dir: not used; what workers say goes to the log of their pod, and to {RUN} in it"
+    if plan.checkpoint_dir and not _is_mounted(plan, role):
+        yield f"checkpoint_dir: {plan.checkpoint_dir} is on no mounted volume; what is written there is lost with its pod"
+    template = template_of(role)["spec"]
+    trainer = container_of(template, TRAINER)
+    for name in _OURS_IN_CONTAINER:
+        if name in trainer:
+            yield f"pod_template.spec.containers.{TRAINER}.{name}: not used; the agent's command line stands there"
+    for name in _OURS_IN_SPEC:
+        if name in template:
+            yield f"pod_template.spec.{name}: not used; {name} is the job's own"
+    if template.get("hostNetwork"):
+        yield "pod_template.spec.hostNetwork: one pod of any job on each machine; a restricted namespace refuses it"
+    if queue_of(role):
+        yield f"queue: {plan.min_nodes} nodes and the coordinator are admitted as one, each further node by itself"
+
+
+def _is_mounted(plan: Plan, role: Role) -> bool:
+    if "://" in plan.checkpoint_dir:
+        return True
+    path = PurePosixPath(plan.workdir, plan.checkpoint_dir)
+    mounted = [*role.volume_mounts, *(container_of(template_of(role)["spec"], TRAINER).get("volumeMounts") or ())]
+    kept = {PurePosixPath(str(mount.get("mountPath"))) for mount in mounted} - {PurePosixPath(TMP)}
+    return any(parent in kept for parent in (path, *path.parents))

@@ -1,0 +1,160 @@
+"""What the pods of nodes and coordinators have in common: defaults that a `restricted` namespace accepts, and the role's words.
+
+A pod is four layers, each of which wins over the ones before: our defaults, the role's `pod_template`, the role's own fields,
+and what an agent needs to run. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from rallypoint.backends.kubernetes import names
+from rallypoint.backends.kubernetes.manifests.hosts import without_hosts
+from rallypoint.backends.kubernetes.manifests.merge import merge_all
+from rallypoint.backends.kubernetes.manifests.objects import PLAN_KEY, SECRET_KEY
+from rallypoint.backends.kubernetes.manifests.volumes import SECRETS
+from rallypoint.backends.kubernetes.names import JobRef
+from rallypoint.job import ElasticJob, Role
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.ports import COORDINATOR_PORT
+
+__all__ = [
+    "CONTAINER_SECURITY",
+    "COORDINATOR",
+    "POD_IP",
+    "TRAINER",
+    "agent_command",
+    "built",
+    "container_fields",
+    "container_of",
+    "coordinator_port",
+    "filled",
+    "grace_seconds",
+    "pod_defaults",
+    "role_of",
+    "spec_fields",
+    "template_of",
+]
+
+#: Names of our containers.
+TRAINER = "trainer"
+COORDINATOR = "coordinator"
+
+#: The pod's own address, from the downward API: nothing of ours needs DNS.
+POD_IP = "POD_IP"
+
+#: What every container of a `restricted` namespace must say.
+CONTAINER_SECURITY: Mapping[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+_POD_SECURITY: Mapping[str, Any] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+#: In the order in which people read them.
+_METADATA = ("name", "namespace", "labels", "annotations", "ownerReferences")
+
+#: After the workers had their grace, the agent still reports and the container ends.
+_GRACE_MARGIN = 15.0
+
+
+def role_of(spec: ElasticJob, plan: Plan) -> Role:
+    """Return the role that a plan was compiled from."""
+    return next(role for role in spec.roles if role.name == plan.role)
+
+
+def template_of(role: Role, *, without: str = "") -> dict[str, Any]:
+    """Return the role's pod template with both of its parts, and not with the container `without`."""
+    spec = dict(role.pod_template.get("spec") or {})
+    if "containers" in spec:
+        spec["containers"] = [item for item in spec["containers"] if item.get("name") != without]
+    return {"metadata": role.pod_template.get("metadata") or {}, "spec": spec}
+
+
+def container_of(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a container of a pod's spec by its name; an empty mapping where there is none."""
+    return next((dict(item) for item in spec.get("containers") or () if item.get("name") == name), {})
+
+
+def coordinator_port(plan: Plan) -> int:
+    """Return where the coordinator listens: each pod has an address of its own, so one number serves all."""
+    return plan.coordinator_port or COORDINATOR_PORT
+
+
+def agent_command(role: Role, *words: object) -> list[str]:
+    """Return the command line of an agent that finds its plan and its secret where every pod of the job has them."""
+    files = ("--plan", f"{SECRETS}/{PLAN_KEY}", "--secret-file", f"{SECRETS}/{SECRET_KEY}")
+    first, *rest = words
+    return [*(role.python or ("python",)), "-m", "rallypoint.agent", str(first), *files, *map(str, rest)]
+
+
+def grace_seconds(role: Role, plan: Plan) -> int:
+    """Return how long a pod has from TERM to KILL: whole seconds, as Kubernetes counts."""
+    grace = role.termination_grace_period
+    return math.ceil(plan.stop_grace + _GRACE_MARGIN if grace is None else grace)
+
+
+def pod_defaults(role: Role, plan: Plan, container: str) -> dict[str, Any]:
+    """Return the first layer: what holds where nobody says otherwise."""
+    return {
+        "spec": {
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": dict(_POD_SECURITY),
+            "terminationGracePeriodSeconds": grace_seconds(role, plan),
+            "containers": [{"name": container, "securityContext": {**CONTAINER_SECURITY, "readOnlyRootFilesystem": True}}],
+        }
+    }
+
+
+def spec_fields(role: Role) -> dict[str, Any]:
+    """Return what the role's own fields say of a pod: where it may run and as whom."""
+    return filled(
+        {
+            "nodeSelector": dict(role.node_selector),
+            "tolerations": list(role.tolerations),
+            "affinity": dict(role.affinity),
+            "imagePullSecrets": [{"name": name} for name in role.image_pull_secrets],
+            "priorityClassName": role.priority_class,
+            "schedulerName": role.scheduler_name,
+            "securityContext": dict(role.pod_security_context),
+            "terminationGracePeriodSeconds": math.ceil(role.termination_grace_period or 0),
+        }
+    )
+
+
+def container_fields(role: Role, name: str) -> dict[str, Any]:
+    """Return what the role's own fields say of our container."""
+    fields = {
+        "image": role.image,
+        "imagePullPolicy": role.image_pull_policy,
+        "env": list(role.pod_env),
+        "envFrom": list(role.env_from),
+        "securityContext": dict(role.security_context),
+    }
+    return {"name": name, **filled(fields)}
+
+
+def built(
+    job: JobRef, role: Role, layers: Iterable[Mapping[str, Any]], *, first: str, hosts: Collection[str]
+) -> dict[str, Any]:
+    """Return the pod that `layers` make, with the container `first` in front, off `hosts`, every container as safe as ours."""
+    pod = merge_all(*layers)
+    spec = pod["spec"]
+    spec["subdomain"] = names.service(job)
+    spec["containers"].sort(key=lambda container: container["name"] != first)
+    # What a template gives as arguments would be arguments of our command.
+    spec["containers"][0].pop("args", None)
+    for container in (*spec.get("initContainers", ()), *spec["containers"][1:]):
+        container["securityContext"] = merge_all(CONTAINER_SECURITY, container.get("securityContext") or {})
+    affinity = without_hosts(spec.get("affinity") or {}, {*hosts, *role.host_ignore_list})
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": filled({key: pod["metadata"].get(key) for key in _METADATA}),
+        "spec": {**spec, **filled({"affinity": affinity})},
+    }
+
+
+def filled(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that hold something."""
+    return {name: value for name, value in fields.items() if value}

@@ -1,0 +1,109 @@
+"""Volumes of a job's pods: what is ours, where it is mounted, and what of the user's a coordinator needs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import PurePosixPath
+from typing import Any
+
+from rallypoint.backends.kubernetes import names
+from rallypoint.backends.kubernetes.names import JobRef
+from rallypoint.job import Role
+from rallypoint.job.quantity import MI, quantity, write_bytes
+
+__all__ = [
+    "FUNCTION",
+    "OURS",
+    "RUN",
+    "SECRETS",
+    "SHM",
+    "STATUS",
+    "TMP",
+    "function_mount",
+    "function_volume",
+    "is_claim",
+    "job_mounts",
+    "job_volumes",
+    "shm_size",
+    "status_mount",
+    "status_volume",
+]
+
+#: Where a pod finds its plan and secret, and what is writable under its read-only root.
+SECRETS = "/etc/rallypoint"
+STATUS = "/etc/rallypoint-status"
+FUNCTION = "/etc/rallypoint-function"
+RUN = "/var/run/rallypoint"
+SHM = "/dev/shm"  # noqa: S108  the memory file system that the pod's own volume is
+TMP = "/tmp"  # noqa: S108  the pod's own
+
+#: Names of our volumes begin so.
+OURS = "rallypoint-"
+
+#: For each worker: what container runtimes give a whole container. NCCL and data loaders fill it; progress takes 2 KiB of it.
+_SHM_PER_WORKER = 64 * MI
+
+#: Kinds of volumes of which a second machine may get none.
+_CLAIMS = ("ephemeral", "persistentVolumeClaim")
+
+
+def shm_size(role: Role) -> Fraction:
+    """Return the size of /dev/shm in bytes."""
+    if role.resources.shm:
+        return quantity(role.resources.shm)
+    return Fraction(_SHM_PER_WORKER * role.nproc_per_node)
+
+
+def job_volumes(job: JobRef, *, attempt: int, shm: Fraction, tmp: bool) -> list[dict[str, Any]]:
+    """Return the volumes of a pod of one attempt; with `tmp` one for /tmp, too."""
+    # The mode lets any user read: who runs in the image is not known here, and nobody else is in the pod.
+    secret = {"secretName": names.attempt_secret(job, attempt), "defaultMode": 0o444}
+    return [
+        {"name": f"{OURS}secret", "secret": secret},
+        {"name": f"{OURS}run", "emptyDir": {}},
+        *([{"name": f"{OURS}tmp", "emptyDir": {}}] if tmp else []),
+        {"name": f"{OURS}shm", "emptyDir": {"medium": "Memory", "sizeLimit": write_bytes(shm)}},
+    ]
+
+
+def job_mounts(*, tmp: bool) -> list[dict[str, Any]]:
+    """Return where those volumes are mounted."""
+    return [
+        {"name": f"{OURS}secret", "mountPath": SECRETS, "readOnly": True},
+        {"name": f"{OURS}run", "mountPath": RUN},
+        *([{"name": f"{OURS}tmp", "mountPath": TMP}] if tmp else []),
+        {"name": f"{OURS}shm", "mountPath": SHM},
+    ]
+
+
+def status_volume(job: JobRef) -> dict[str, Any]:
+    """Return the volume with the last status, for a coordinator that may not ask for it."""
+    return {"name": f"{OURS}status", "configMap": {"name": names.status_configmap(job), "optional": True}}
+
+
+def status_mount() -> dict[str, Any]:
+    """Return where that is mounted."""
+    return {"name": f"{OURS}status", "mountPath": STATUS, "readOnly": True}
+
+
+def function_volume(job: JobRef, digest: str) -> dict[str, Any]:
+    """Return the volume with the function of a job's spec."""
+    secret = {"secretName": names.function_secret(job, digest), "defaultMode": 0o444}  # as that of the attempt's Secret
+    return {"name": f"{OURS}function", "secret": secret}
+
+
+def function_mount() -> dict[str, Any]:
+    """Return where that is mounted."""
+    return {"name": f"{OURS}function", "mountPath": FUNCTION, "readOnly": True}
+
+
+def is_claim(volume: Mapping[str, Any], mounts: Mapping[str, str], plan_python: str) -> bool:
+    """Return whether a coordinator does without this volume: a claim that a second machine may not get.
+
+    `mounts` are the paths of volumes by name; a claim that holds the pod's Python is needed all the same.
+    """
+    if not any(kind in volume for kind in _CLAIMS):
+        return False
+    path = mounts.get(str(volume.get("name")), "")
+    return not path or PurePosixPath(path) not in PurePosixPath(plan_python).parents

@@ -1,0 +1,258 @@
+"""What the watches have told of all jobs of one namespace, and who waits for news of which job. No I/O."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+from rallypoint.backends.contract import Changes
+from rallypoint.backends.kubernetes.labels import Part
+from rallypoint.backends.kubernetes.watching.views import ConfigMapView, HostView, PodView, configmap_view, host_view, pod_view
+
+__all__ = ["Cache", "KubernetesChanges", "Shelf", "View"]
+
+#: Objects whose deletion is remembered, so that a late word of the watch does not bring them back.
+_GRAVES = 4096
+
+
+class View(Protocol):
+    """What every kept object has: a name, and which object of that name it is, and of which age."""
+
+    @property
+    def name(self) -> str:
+        """Of the object."""
+        ...
+
+    @property
+    def uid(self) -> str:
+        """Unlike any other object's."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """Its resourceVersion."""
+        ...
+
+
+V = TypeVar("V", bound=View)
+Told = Callable[[V, bool], None]
+
+
+class Shelf(Generic[V]):
+    """The objects of one kind, by name: those that a watch told of, and those that we were told of in an answer.
+
+    The two come in any order; the newer word stands. `told(view, gone)` is called after each change.
+    """
+
+    def __init__(self, project: Callable[[Mapping[str, Any]], V | None], told: Told[V]) -> None:
+        self._project, self._told = project, told
+        self._views: dict[str, V] = {}
+        self._graves: collections.OrderedDict[str, None] = collections.OrderedDict()
+
+    def get(self, name: str) -> V | None:
+        """Return an object of this name."""
+        return self._views.get(name)
+
+    def __iter__(self) -> Iterator[V]:
+        return iter(self._views.values())
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def put(self, found: Mapping[str, Any]) -> V | None:
+        """Take an object as it is now; returns what is kept of it, None for one that is none of ours."""
+        view = self._project(found)
+        if view is None:
+            return None
+        before = self._views.get(view.name)
+        if view.uid in self._graves or (before is not None and before.uid == view.uid and not _newer(view, before)):
+            return before if before is not None and before.uid == view.uid else view
+        if before is not None and before.uid != view.uid:
+            self._bury(before)
+        self._views[view.name] = view
+        self._told(view, False)
+        return view
+
+    def remove(self, found: Mapping[str, Any]) -> None:
+        """Take note that an object was deleted; `found` is how it was seen last."""
+        view = self._project(found)
+        if view is not None and view.uid not in self._graves:
+            self._bury(view)
+
+    def forget(self, name: str, uid: str) -> None:
+        """Take note that the object `uid` of this name is not there any more, of which nothing else was said."""
+        view = self._views.get(name)
+        if view is not None and view.uid == uid:
+            self._bury(view)
+        else:
+            self._dig(uid)
+
+    def replace(self, found: Iterable[Mapping[str, Any]], version: str, among: Callable[[V], bool] | None = None) -> None:
+        """Take a whole list as it was at `version`: what is older and not in it is gone.
+
+        With `among` the list was one of those alone.
+        """
+        here = set()
+        for each in found:
+            view = self.put(each)
+            if view is not None:
+                here.add(view.uid)
+        for view in list(self._views.values()):
+            if view.uid not in here and (among is None or among(view)) and not _later(view.version, version):
+                self._bury(view)
+
+    def _bury(self, view: V) -> None:
+        self._dig(view.uid)
+        there = self._views.get(view.name)
+        if there is not None and there.uid == view.uid:
+            del self._views[view.name]
+        self._told(view, True)
+
+    def _dig(self, uid: str) -> None:
+        self._graves[uid] = None
+        if len(self._graves) > _GRAVES:
+            self._graves.popitem(last=False)
+
+
+def _newer(view: View, before: View) -> bool:
+    """Versions of one kind are numbers that grow; where a server does not keep to that, the later word is the newer one."""
+    if view.version.isdigit() and before.version.isdigit():
+        return _later(view.version, before.version)
+    return view.version != before.version
+
+
+def _later(version: str, other: str) -> bool:
+    return version.isdigit() and other.isdigit() and int(version) > int(other)
+
+
+class KubernetesChanges(Changes):
+    """News of one job; what comes between two waits is not lost."""
+
+    def __init__(self) -> None:
+        self._news = asyncio.Event()
+
+    def tell(self) -> None:
+        """Wake whoever waits."""
+        self._news.set()
+
+    async def wait(self, timeout: float) -> None:
+        """Return at the next news, or those since the last call, or after `timeout` seconds."""
+        # Not `wait_for`: before Python 3.12 it forgets a cancellation that comes together with the news.
+        news = asyncio.ensure_future(self._news.wait())
+        try:
+            await asyncio.wait([news], timeout=timeout)
+        finally:
+            news.cancel()
+        self._news.clear()
+
+
+class Cache:
+    """All that is known of the jobs of one namespace; a job's pods are found by its uid."""
+
+    def __init__(self) -> None:
+        self.jobs: Shelf[ConfigMapView] = Shelf(_part(Part.JOB), self._configmap)
+        self.statuses: Shelf[ConfigMapView] = Shelf(_part(Part.STATUS), self._status)
+        self.pods: Shelf[PodView] = Shelf(pod_view, self._pod)
+        self.hosts: Shelf[HostView] = Shelf(host_view, self._host)
+        self._pods: dict[str, dict[str, PodView]] = collections.defaultdict(dict)
+        self._gone: dict[str, dict[str, PodView]] = collections.defaultdict(dict)
+        self._statuses: dict[str, ConfigMapView] = {}
+        self._hosts: dict[str, tuple[str, bool | None, str]] = {}
+        self._followers: dict[str, set[KubernetesChanges]] = collections.defaultdict(set)
+
+    # --- Asking
+
+    def job(self, configmap: str) -> ConfigMapView | None:
+        """Return a job by the name of its ConfigMap."""
+        return self.jobs.get(configmap)
+
+    def status(self, job_uid: str) -> ConfigMapView | None:
+        """Return the status of a job, by its record's uid."""
+        return self._statuses.get(job_uid)
+
+    def pods_of(self, job_uid: str) -> tuple[PodView, ...]:
+        """Return the pods of a job, by its record's uid."""
+        return tuple(self._pods.get(job_uid, {}).values())
+
+    def gone_of(self, job_uid: str) -> tuple[PodView, ...]:
+        """Return how those pods of a job were seen last that are deleted by now; as long as somebody follows the job."""
+        return tuple(self._gone.get(job_uid, {}).values())
+
+    def forget_gone(self, job_uid: str, uids: Iterable[str]) -> None:
+        """Keep no memory of these pods."""
+        kept = self._gone.get(job_uid)
+        if kept is not None:
+            for uid in uids:
+                kept.pop(uid, None)
+
+    def host(self, name: str) -> HostView | None:
+        """Return a machine."""
+        return self.hosts.get(name)
+
+    # --- Being told
+
+    def follow(self, job: str) -> KubernetesChanges:
+        """Return the news of a job from now on, until `leave`."""
+        changes = KubernetesChanges()
+        self._followers[job].add(changes)
+        return changes
+
+    def leave(self, job: str, changes: KubernetesChanges) -> None:
+        """Send no more news there."""
+        followers = self._followers.get(job, set())
+        followers.discard(changes)
+        if not followers:
+            self._followers.pop(job, None)
+
+    def tell(self, job: str) -> None:
+        """Wake everybody who follows a job."""
+        for changes in self._followers.get(job, ()):
+            changes.tell()
+
+    def _configmap(self, view: ConfigMapView, gone: bool) -> None:  # noqa: FBT001  the shape of Told
+        self.tell(view.job)
+        if gone:
+            self._gone.pop(view.job_uid, None)
+
+    def _status(self, view: ConfigMapView, gone: bool) -> None:  # noqa: FBT001
+        if gone:
+            self._statuses.pop(view.job_uid, None)
+        else:
+            self._statuses[view.job_uid] = view
+        self.tell(view.job)
+
+    def _pod(self, view: PodView, gone: bool) -> None:  # noqa: FBT001
+        uid = view.labels.uid
+        if not gone:
+            self._pods[uid][view.name] = view
+        else:
+            there = self._pods.get(uid, {})
+            if (known := there.get(view.name)) is not None and known.uid == view.uid:
+                del there[view.name]
+            if not there:
+                self._pods.pop(uid, None)
+            if view.labels.job in self._followers:
+                self._gone[uid][view.uid] = view
+        self.tell(view.labels.job)
+
+    def _host(self, view: HostView, gone: bool) -> None:  # noqa: FBT001
+        # A machine's every heartbeat is a change of its object; what matters of it changes a few times in its life.
+        state = (view.uid, None if gone else view.ready, view.bad)
+        if self._hosts.get(view.name) == state:
+            return
+        self._hosts[view.name] = state
+        for pods in self._pods.values():
+            for pod in pods.values():
+                if pod.host == view.name:
+                    self.tell(pod.labels.job)
+                    break
+
+
+def _part(part: Part) -> Callable[[Mapping[str, Any]], ConfigMapView | None]:
+    def project(configmap: Mapping[str, Any]) -> ConfigMapView | None:
+        view = configmap_view(configmap)
+        return view if view is not None and view.part == part.value else None
+
+    return project

@@ -1,0 +1,148 @@
+"""Reading the logs of a job's pods: what is there, and what comes, until the job is over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from rallypoint.backends.contract import BackendError, LogLine
+from rallypoint.backends.kubernetes.errors import ApiError
+from rallypoint.backends.kubernetes.labels import Part
+from rallypoint.backends.kubernetes.names import JobRef
+from rallypoint.backends.kubernetes.watching.cluster import Cluster
+from rallypoint.backends.kubernetes.watching.judging import mounts
+from rallypoint.backends.kubernetes.watching.logs import Listener, Places, Said, read_pod
+from rallypoint.backends.kubernetes.watching.views import PodView
+
+__all__ = ["LogReader"]
+
+#: Seconds between two looks for new pods, and between two tries of a log that was cut.
+_LOOK, _AGAIN = 2.0, 1.0
+
+#: Seconds without a line after which a followed log is asked for anew; and for which the last lines of a job that is over are
+#: waited for.
+_SILENCE, _LAST = 300.0, 20.0
+
+#: Lines that wait to be taken from all pods together; a pod whose lines nobody takes is read no further.
+_BUFFER = 2000
+
+Queue = asyncio.Queue[Said]
+
+
+class LogReader:
+    """The logs of one job from a cursor on."""
+
+    def __init__(self, cluster: Cluster, job: JobRef, *, rank: int | None, cursor: str) -> None:
+        self._cluster, self._job, self._rank = cluster, job, rank
+        self._places = Places(cursor)
+
+    async def read(self) -> list[LogLine]:
+        """Return what is there now and was not read yet, in order. Raises `BackendError`."""
+        found: list[Said] = []
+        for pod in await self._pods():
+            found += await self._whole(pod)
+        ordered = sorted(found, key=lambda line: line.order)
+        return [self._places.take(line) for line in ordered if self._places.is_new(line)]
+
+    async def follow(self, over: Callable[[], Awaitable[bool]]) -> AsyncIterator[LogLine]:
+        """Yield lines as they come, until the job is `over` and its pods have been read to their ends."""
+        for line in await self.read():
+            yield line
+        queue: Queue = asyncio.Queue(_BUFFER)
+        readers: dict[str, asyncio.Task[None]] = {}
+        loop, until = asyncio.get_running_loop(), float("inf")
+        try:
+            while loop.time() < until:
+                done = await over()
+                until = min(until, loop.time() + _LAST) if done else until
+                await self._begin(readers, queue)
+                async for line in self._drained(queue, loop.time() + (_AGAIN / 10 if done else _LOOK)):
+                    yield line
+                if done and queue.empty() and all(task.done() for task in readers.values()):
+                    return
+        finally:
+            for task in readers.values():
+                task.cancel()
+            if readers:
+                await asyncio.wait(readers.values())
+
+    async def _begin(self, readers: dict[str, asyncio.Task[None]], queue: Queue) -> None:
+        """Read the pods, too, that were not read yet."""
+        with contextlib.suppress(BackendError):
+            for pod in await self._pods():
+                if pod.uid not in readers and pod.host and not mounts(pod):
+                    readers[pod.uid] = asyncio.create_task(self._follow_pod(pod, queue), name=f"log {pod.name}")
+
+    async def _drained(self, queue: Queue, until: float) -> AsyncIterator[LogLine]:
+        loop = asyncio.get_running_loop()
+        # Pods that write without a pause must not keep new ones from being read.
+        while loop.time() < until:
+            line = queue.get_nowait() if not queue.empty() else await _next(queue, until - loop.time())
+            if line is not None and self._places.is_new(line):
+                yield self._places.take(line)
+
+    async def _follow_pod(self, pod: PodView, queue: Queue) -> None:
+        """Put a pod's lines into the queue until its log has ended; one that is cut is gone on with."""
+        path = self._cluster.path("pods", pod.name, "log")
+        query = {"container": pod.main, "timestamps": "true", "follow": "true"}
+        while True:
+            try:
+                async with self._cluster.api.stream(path, query=query, silence=_SILENCE) as lines:
+                    # Lines of one time are counted, so the count begins where the reading does.
+                    listener = _listener(pod)
+                    async for line in lines:
+                        heard = listener.hear(line.decode(errors="replace"))
+                        if heard is not None and self._rank in (None, heard.rank):
+                            await queue.put(heard)
+                            query["sinceTime"] = f"{heard.at.partition('.')[0]}Z"
+            except ApiError as error:
+                if error.status == 404:
+                    return
+            except BackendError:
+                pass
+            if await self._has_ended(pod):
+                return
+            await asyncio.sleep(_AGAIN)
+
+    async def _has_ended(self, pod: PodView) -> bool:
+        try:
+            now = await self._cluster.get("pods", pod.name)
+        except BackendError:
+            return False
+        return now is None or (now.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+    async def _whole(self, pod: PodView) -> list[Said]:
+        try:
+            lines = await read_pod(self._cluster, pod)
+        except ApiError as error:
+            # Gone by now, or not begun.
+            if error.status in (400, 404):
+                return []
+            raise
+        listener = _listener(pod)
+        heard = (listener.hear(line) for line in lines)
+        return [line for line in heard if line is not None and self._rank in (None, line.rank)]
+
+    async def _pods(self) -> list[PodView]:
+        cache = self._cluster.cache
+        every = cache.pods_of(self._job.uid) if self._cluster.fresh else await self._cluster.pods_of(self._job)
+        pods = [p for p in every if p.labels.part is Part.NODE]
+        return sorted(pods, key=lambda p: (p.labels.attempt, p.labels.node, p.labels.incarnation))
+
+
+async def _next(queue: Queue, timeout: float) -> Said | None:
+    """Return what comes within `timeout` seconds, or None."""
+    # Not `wait_for`: before Python 3.12 it forgets a cancellation that comes together with a line.
+    coming = asyncio.ensure_future(queue.get())
+    try:
+        await asyncio.wait([coming], timeout=timeout)
+    finally:
+        coming.cancel()
+    return coming.result() if coming.done() and not coming.cancelled() else None
+
+
+def _listener(pod: PodView) -> Listener:
+    """Return who hears a pod's log: only our agents say which rank speaks, and they are in the pods that we make."""
+    where = pod.labels
+    return Listener(where.attempt, alone=None if where.attempt else where.node)

@@ -1,0 +1,175 @@
+"""The logs of ranks, read from those of the pods that they run in.
+
+Lines of all ranks of a node are mixed in its pod's log, each with the time at which the container runtime took it. A cursor
+names, for each rank, how far it was read by these times: attempt, round, and for each stream the time of the last line and how
+many lines of just that time were read. So it holds through rotation, restarts of the kubelet, and a cut in the middle.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rallypoint.backends.contract import BackendError, LogLine
+from rallypoint.backends.kubernetes.watching.cluster import Cluster
+from rallypoint.backends.kubernetes.watching.views import PodView
+from rallypoint.wire.podlog import PodLine, parse_line
+
+__all__ = ["Listener", "Place", "Places", "Said", "parse_cursor", "read_pod", "read_tail"]
+
+#: Bytes of a tail at the most: it stands in the record.
+_TAIL_BYTES = 64 * 1024
+
+_STREAMS = ("out", "err")
+
+_PLACE = re.compile(r"(\d+)=(\d+)\.(\d+)((?:,[0-9TZ:.+-]*x\d+){2})")
+
+_NEVER = ("", 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """One line of one rank, as a pod's log has it; `at` is the runtime's time, `index` tells lines of one time apart."""
+
+    attempt: int
+    round: int
+    rank: int
+    stream: str
+    at: str
+    index: int
+    text: str
+
+    @property
+    def order(self) -> tuple[int, int, int, int, str, int]:
+        """How lines of several ranks come after one another."""
+        return self.attempt, self.round, self.rank, _STREAMS.index(self.stream), self.at, self.index
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """How far a rank was read: in which attempt and round, and of `out` and `err` up to which time and line of that time."""
+
+    attempt: int
+    round: int
+    out: tuple[str, int] = _NEVER
+    err: tuple[str, int] = _NEVER
+
+    def of(self, stream: str) -> tuple[str, int]:
+        """Return how far a stream was read."""
+        return self.out if stream == "out" else self.err
+
+
+class Places:
+    """How far each rank was read; what was read once is not told again."""
+
+    def __init__(self, cursor: str = "") -> None:
+        self._places = parse_cursor(cursor)
+
+    def is_new(self, line: Said) -> bool:
+        """Return whether a line comes after what was read."""
+        place = self._places.get(line.rank)
+        if place is None or (line.attempt, line.round) > (place.attempt, place.round):
+            return True
+        if (line.attempt, line.round) < (place.attempt, place.round):
+            return False
+        return (line.at, line.index) > place.of(line.stream)
+
+    def take(self, line: Said) -> LogLine:
+        """Note that a line was read; return it with the cursor that goes on after it."""
+        place = self._places.get(line.rank)
+        if place is None or (place.attempt, place.round) != (line.attempt, line.round):
+            place = Place(attempt=line.attempt, round=line.round)
+        read = (line.at, line.index)
+        place = dataclasses.replace(place, out=read) if line.stream == "out" else dataclasses.replace(place, err=read)
+        self._places[line.rank] = place
+        return LogLine(rank=line.rank, stream=line.stream, text=line.text, cursor=self.cursor())
+
+    def cursor(self) -> str:
+        """Return where all ranks are read up to."""
+        return ";".join(f"{rank}={_spell(place)}" for rank, place in sorted(self._places.items()))
+
+
+def _spell(place: Place) -> str:
+    streams = "".join(f",{at}x{index}" for at, index in (place.out, place.err))
+    return f"{place.attempt}.{place.round}{streams}"
+
+
+def parse_cursor(cursor: str) -> dict[int, Place]:
+    """Read a cursor; raises `BackendError` for what is none."""
+    places = {}
+    for part in cursor.split(";") if cursor else ():
+        match = _PLACE.fullmatch(part)
+        if match is None:
+            raise BackendError(f"cursor: {cursor!r} is not one that a line of these logs came with")
+        out, err = (_read(text) for text in match[4][1:].split(","))
+        places[int(match[1])] = Place(attempt=int(match[2]), round=int(match[3]), out=out, err=err)
+    return places
+
+
+def _read(text: str) -> tuple[str, int]:
+    at, _, index = text.rpartition("x")
+    return at, int(index)
+
+
+class Listener:
+    """Hears what ranks say in one pod's log with time stamps, from its beginning or from the beginning of a second on.
+
+    `alone`: nobody says in that log who speaks (another program than our agent runs there); then all of it is this rank's.
+    """
+
+    def __init__(self, attempt: int, *, alone: int | None = None) -> None:
+        self._attempt, self._alone = attempt, alone
+        self._last: dict[tuple[int, str], tuple[str, int]] = {}
+
+    def hear(self, line: str) -> Said | None:
+        """Return what a rank said; None for what the agent said itself, and for a line that is not finished yet."""
+        at, _, rest = line.partition(" ")
+        found = parse_line(rest) if line.endswith("\n") else None
+        if found is None and self._alone is not None and line.endswith("\n"):
+            found = PodLine(round=0, rank=self._alone, stream="out", text=rest)
+        if found is None:
+            return None
+        at = _padded(at)
+        before, index = self._last.get((found.rank, found.stream), _NEVER)
+        index = index + 1 if before == at else 1
+        self._last[found.rank, found.stream] = at, index
+        return Said(
+            attempt=self._attempt,
+            round=found.round,
+            rank=found.rank,
+            stream=found.stream,
+            at=at,
+            index=index,
+            text=found.text.rstrip("\r\n"),
+        )
+
+
+def _padded(at: str) -> str:
+    """Return a time that sorts as text: runtimes leave out zeros at the end of the fraction."""
+    head, dot, fraction = at.removesuffix("Z").partition(".")
+    return f"{head}.{fraction:0<9}Z" if dot else f"{head}.000000000Z"
+
+
+async def read_pod(cluster: Cluster, pod: PodView, query: Mapping[str, str] | None = None) -> list[str]:
+    """Return the lines of a pod's log so far, with time stamps and ends. Raises `BackendError`."""
+    path = cluster.path("pods", pod.name, "log")
+    asked = {"container": pod.main, "timestamps": "true", **(query or {})}
+    data = await cluster.api.request("GET", path, query=asked, timeout=60.0)
+    return data.decode(errors="replace").splitlines(keepends=True)
+
+
+async def read_tail(cluster: Cluster, pod: PodView, lines: int, *, timeout: float) -> tuple[str, ...]:
+    """Return the last lines of a pod's log, of ranks as they wrote them. Raises `BackendError`."""
+    if lines <= 0:
+        return ()
+    path = cluster.path("pods", pod.name, "log")
+    asked = {"container": pod.main, "tailLines": str(lines), "limitBytes": str(_TAIL_BYTES)}
+    data = await cluster.api.request("GET", path, query=asked, timeout=timeout)
+    return tuple(_bare(line) for line in data.decode(errors="replace").splitlines()[-lines:])
+
+
+def _bare(line: str) -> str:
+    found = parse_line(line)
+    return line if found is None else found.text

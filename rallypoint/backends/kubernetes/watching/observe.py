@@ -1,0 +1,219 @@
+"""What there is of a job, from what the watches told; asked of the server itself where somebody must be sure.
+
+That something is *not* there is never believed of a cache: two watches are not equally far, so a record may speak of a pod
+that the other watch has yet to tell of. And an end without a verdict is believed only once the status was read after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Iterable
+
+from rallypoint.backends.contract import BackendError
+from rallypoint.backends.kubernetes.labels import Part
+from rallypoint.backends.kubernetes.store import Store, UnreadableStatusError
+from rallypoint.backends.kubernetes.watching.cluster import Cluster
+from rallypoint.backends.kubernetes.watching.judging import (
+    PATIENCE,
+    Around,
+    cannot_start,
+    mounts,
+    node_seen,
+    out_of_reach,
+    taken_by_queue,
+)
+from rallypoint.backends.kubernetes.watching.logs import read_tail
+from rallypoint.backends.kubernetes.watching.trouble import Troubles
+from rallypoint.backends.kubernetes.watching.views import HostView, PodView
+from rallypoint.supervision.observation import NodeSeen, Observation
+from rallypoint.supervision.record import JobRecord, Phase
+from rallypoint.wire.incident import FaultKind
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.status import JobStatus
+
+__all__ = ["Observer"]
+
+log = logging.getLogger(__name__)
+
+#: Phases in which everything of the job is taken away, what has ended included.
+_CLEARING = frozenset({Phase.RESETTING, Phase.SUSPENDING, Phase.TERMINATING})
+
+#: Phases in which an attempt is there.
+_LIVE = frozenset({Phase.RESUMING, Phase.RUNNING})
+
+#: Lines of a node's log that are kept with its end where the plan is not known.
+_TAIL = 20
+
+#: Seconds that a log may take: the end of a node is not held up for its last words.
+_TAIL_TIMEOUT = 5.0
+
+#: Seconds past its grace that a pod may take to go before its machine counts as out of reach.
+_STUCK = 60.0
+
+
+class Observer:
+    """What one process remembers between two looks: for how long something has been so, on its own clock."""
+
+    def __init__(self, cluster: Cluster, store: Store) -> None:
+        self._cluster, self._store = cluster, store
+        self._troubles = Troubles(cluster)
+        #: Since when something is so, by pod and what.
+        self._since: dict[tuple[str, str], float] = {}
+        self._tails: dict[str, tuple[str, ...]] = {}
+        #: The ended pods of each job after which its status was read.
+        self._read_after: dict[str, frozenset[str]] = {}
+        self._unreadable: dict[str, str] = {}
+
+    async def observe(self, record: JobRecord, *, now: bool = False) -> Observation:
+        """Return what is there; with `now` nothing is taken from memory."""
+        pods = await self._pods(record, now=now)
+        gone = self._cluster.cache.gone_of(record.uid)
+        plan = await self._plan(record)
+        every = (*((pod, False) for pod in pods), *((pod, True) for pod in gone))
+        ended = frozenset(pod.uid for pod, is_gone in every if self._seen(record, pod, gone=is_gone, plan=plan).ended)
+        # Both come after the pods, and neither waits for the other: what is decided on an end should come soon.
+        status, _ = await asyncio.gather(self._status(record, now=now, ended=ended), self._look_closer(record, pods, plan))
+        seen = [(pod, self._seen(record, pod, gone=is_gone, plan=plan)) for pod, is_gone in every]
+        nodes = tuple(s for pod, s in seen if pod.labels.part is Part.NODE)
+        coordinators = tuple(s for pod, s in seen if pod.labels.part is Part.COORDINATOR)
+        self._forget(record, pods, gone)
+        order = sorted(nodes, key=lambda n: (n.attempt, n.node, n.incarnation))
+        terms = sorted(coordinators, key=lambda c: c.incarnation)
+        # Those that are gone already tell of it, too, as long as the job has not been suspended for it.
+        taken = every if record.phase in _LIVE else ((pod, False) for pod in pods)
+        suspend = self._preempted(record, (pod for pod, _ in taken), plan)
+        return Observation(nodes=tuple(order), coordinators=tuple(terms), status=status, suspend=suspend)
+
+    async def _pods(self, record: JobRecord, *, now: bool) -> tuple[PodView, ...]:
+        ref = self._store.ref(record)
+        if now or not self._cluster.fresh:
+            return await self._cluster.pods_of(ref)
+        pods = self._cluster.cache.pods_of(record.uid)
+        if self._complete(record, pods):
+            return pods
+        return await self._cluster.pods_of(ref)
+
+    def _complete(self, record: JobRecord, pods: Iterable[PodView]) -> bool:
+        """Return whether every pod is known of that the record has seen and that is not known to be gone."""
+        known = (*pods, *self._cluster.cache.gone_of(record.uid))
+        here = {(p.labels.node, p.labels.incarnation) for p in known if p.labels.attempt == record.attempt}
+        wanted = ((s.node, s.incarnation) for s in record.slots if s.seen and s.lost_clock is None)
+        return record.phase not in _LIVE or here.issuperset(wanted)
+
+    async def _plan(self, record: JobRecord) -> Plan | None:
+        stored = await self._store.load(record.name)
+        return stored.plan if stored is not None and stored.record.uid == record.uid else None
+
+    # --- What a pod does not say itself
+
+    async def _look_closer(self, record: JobRecord, pods: Iterable[PodView], plan: Plan | None) -> None:
+        """Read the last words of those that ended, and the events of those whose volumes do not come."""
+        lines = _TAIL if plan is None else plan.log_tail
+        mine = [p for p in pods if p.labels.attempt == record.attempt and p.labels.part is Part.NODE]
+        for pod in mine:
+            if mounts(pod):
+                await self._troubles.look(pod, self._lasts(pod, "mounts"))
+        wanted = {(s.node, s.incarnation) for s in record.slots}
+        dead = [p for p in mine if p.uid not in self._tails and _has_failed(p) and _slot(p) in wanted]
+        for pod, tail in zip(dead, await asyncio.gather(*(self._tail(p, lines) for p in dead)), strict=True):
+            self._tails[pod.uid] = tail
+
+    async def _tail(self, pod: PodView, lines: int) -> tuple[str, ...]:
+        try:
+            return await read_tail(self._cluster, pod, lines, timeout=_TAIL_TIMEOUT)
+        except BackendError as error:
+            log.info("pod %s: its last words cannot be read: %s", pod.name, error)
+            return ()
+
+    def _seen(self, record: JobRecord, pod: PodView, *, gone: bool, plan: Plan | None) -> NodeSeen:
+        host = self._cluster.cache.host(pod.host) if pod.host else None
+        keeps = record.phase not in _CLEARING and pod.labels.attempt == record.attempt
+        around = Around(
+            stuck=self._stuck(pod),
+            unreachable=self._unreachable(pod, host, plan) if not gone else 0.0,
+            trouble=self._troubles.of(pod),
+            log_tail=self._tails.get(pod.uid, ()),
+            gone=gone,
+            kept=keeps,
+            finished=record.finished,
+        )
+        if host is not None:
+            around = dataclasses.replace(around, host=host)
+        if plan is not None:
+            around = dataclasses.replace(around, fence=plan.fence_timeout)
+        return node_seen(pod, around)
+
+    def _stuck(self, pod: PodView) -> float:
+        """Return for how many seconds a pod cannot start."""
+        if cannot_start(pod):
+            return self._lasts(pod, "cannot-start")
+        self._since.pop((pod.uid, "cannot-start"), None)
+        return self._lasts(pod, "mounts") if mounts(pod) else 0.0
+
+    def _unreachable(self, pod: PodView, host: HostView | None, plan: Plan | None) -> float:
+        """Return for how many seconds nobody has heard of a pod's machine; 0 where somebody has."""
+        grace = _STUCK + (0.0 if plan is None else plan.stop_grace + plan.stop_grace)
+        late = pod.deleting and not pod.over and self._lasts(pod, "deleting") > grace
+        if late or (host is not None and out_of_reach(pod, host)) or pod.phase == "Unknown":
+            return max(self._lasts(pod, "unreachable"), 1e-3)
+        self._since.pop((pod.uid, "unreachable"), None)
+        return 0.0
+
+    def _lasts(self, pod: PodView, what: str) -> float:
+        loop = asyncio.get_running_loop()
+        key = (pod.uid, what)
+        if key not in self._since:
+            self._since[key] = loop.time()
+            # Nothing else may happen until then, and it is to be judged at once.
+            loop.call_later(PATIENCE + 0.5, self._cluster.cache.tell, pod.labels.job)
+        return loop.time() - self._since[key]
+
+    def _preempted(self, record: JobRecord, pods: Iterable[PodView], plan: Plan | None) -> bool:
+        """Return whether a queue takes away the quota of the job's base group: its coordinator and its first nodes."""
+        base = 0 if plan is None else plan.min_nodes
+        return any(taken_by_queue(p) and p.labels.attempt == record.attempt and p.labels.node < base for p in pods)
+
+    # --- The status
+
+    async def _status(self, record: JobRecord, *, now: bool, ended: frozenset[str]) -> JobStatus | None:
+        # The verdict is durable before an agent ends, so it is there by now; the watch may not have told of it yet.
+        fresh = now or not ended.issubset(self._read_after.get(record.uid, frozenset()))
+        try:
+            status = await self._store.status(record, now=fresh)
+        except UnreadableStatusError as error:
+            if self._unreadable.get(record.name) != str(error):
+                self._unreadable[record.name] = str(error)
+                log.warning("job %s: %s; going on as if the coordinator had said nothing", record.name, error)
+            return None
+        self._unreadable.pop(record.name, None)
+        if fresh:
+            self._read_after[record.uid] = ended
+        return status
+
+    def _forget(self, record: JobRecord, pods: tuple[PodView, ...], gone: tuple[PodView, ...]) -> None:
+        """Keep no memory of pods that no decision can be about any more."""
+        wanted = {(s.node, s.incarnation) for s in record.slots}
+        past = [p for p in gone if p.labels.attempt != record.attempt or (p.labels.node >= 0 and _slot(p) not in wanted)]
+        self._cluster.cache.forget_gone(record.uid, (p.uid for p in past))
+        for pod in past:
+            self.forget(pod.uid)
+        if record.released and not pods:
+            self._read_after.pop(record.uid, None)
+
+    def forget(self, uid: str) -> None:
+        """Forget all that was remembered of a pod."""
+        self._tails.pop(uid, None)
+        self._troubles.forget(uid)
+        for what in ("cannot-start", "mounts", "deleting", "unreachable"):
+            self._since.pop((uid, what), None)
+
+
+def _slot(pod: PodView) -> tuple[int, int]:
+    return pod.labels.node, pod.labels.incarnation
+
+
+def _has_failed(pod: PodView) -> bool:
+    seen = node_seen(pod, Around())
+    return seen.ended and seen.kind is not FaultKind.START_FAILED and seen.exit_code not in (None, 0)

@@ -1,0 +1,194 @@
+"""One watch of one kind of objects: a list, then what happens to them from there on, without a gap.
+
+A cut stream goes on where it ended. Where the server does not keep the history so far back (410) everything is listed anew, and
+what is not in that list is gone. A watch that is not connected says so (`fresh`): whoever decides something then asks the
+server itself, and hears that it does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import random
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rallypoint.backends.contract import BackendError
+from rallypoint.backends.kubernetes.client import Api, parse
+from rallypoint.backends.kubernetes.errors import ApiError, GoneError
+
+__all__ = ["Shelves", "Target", "Watch", "list_all"]
+
+log = logging.getLogger(__name__)
+
+#: Seconds after which the server ends a watch, so that its load can move to another server; and without a byte until we do.
+#: Bookmarks come about once a minute.
+_LASTS, _SILENCE = 300, 100.0
+
+#: Pauses between two tries to connect, in seconds: doubled from the first to the last.
+_FIRST_PAUSE, _LAST_PAUSE = 0.05, 10.0
+
+#: A stream that lasted so many seconds worked, even if nothing happened meanwhile.
+_WORTH = 0.5
+
+#: Objects of one page of a list.
+_PAGE = 500
+
+
+class Shelves(Protocol):
+    """Where the objects go."""
+
+    def put(self, found: Mapping[str, Any]) -> object:
+        """Take an object as it is now."""
+        ...
+
+    def remove(self, found: Mapping[str, Any]) -> None:
+        """Take note that an object was deleted."""
+        ...
+
+    def replace(self, found: Iterable[Mapping[str, Any]], version: str) -> None:
+        """Take a whole list as it was at `version`: what is older and not in it is gone."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What is watched: the path of a collection, and a label selector."""
+
+    path: str
+    selector: str = ""
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What every request asks for."""
+        return {"labelSelector": self.selector} if self.selector else {}
+
+
+class Watch:
+    """A watch that goes on until it is stopped. `fresh` is set while its shelves hold what the server has told up to now.
+
+    One that can be done without says what it is like then (`without`, in words), and ends where it is refused.
+    """
+
+    def __init__(self, api: Api, target: Target, shelves: Shelves, *, without: str = "") -> None:
+        self._api, self._target, self._shelves, self._without = api, target, shelves, without
+        self._version = ""
+        self._connected = False
+        self._listed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.refused = False
+        self.relisted = self.resumed = 0
+
+    @property
+    def fresh(self) -> bool:
+        """The shelves are up to date, as far as anybody can tell who only listens."""
+        return self._connected
+
+    def start(self) -> None:
+        """Begin to watch."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"watch {self._target.path}")
+
+    async def stop(self) -> None:
+        """End it."""
+        task, self._task = self._task, None
+        self._connected = False
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def listed(self, timeout: float) -> bool:
+        """Return whether everything was listed once, at the latest after `timeout` seconds."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._listed.wait(), timeout)
+        return self._listed.is_set()
+
+    async def _run(self) -> None:
+        pause, told = _FIRST_PAUSE, False
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                heard = await self._listen()
+                self.resumed += 1
+                pause, told = (_FIRST_PAUSE, False) if heard else (pause, told)
+            except GoneError:
+                self._version = ""
+                self.relisted += 1
+                log.info("watch of %s: its history is gone; listed anew", self._target.path)
+            except BackendError as error:
+                if self._without and isinstance(error, ApiError) and error.status in (401, 403, 404):
+                    self.refused = True
+                    self._listed.set()
+                    log.warning("%s may not be watched (%s): %s", self._target.path, error.said, self._without)
+                    return
+                if not told:
+                    log.warning("watch of %s: %s; trying again", self._target.path, error)
+                told = True
+            finally:
+                self._connected = False
+            await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311  spread, not secret
+            pause = min(2 * pause, _LAST_PAUSE)
+
+    async def _list(self) -> None:
+        found: list[Mapping[str, Any]] = []
+        version = await list_all(self._api, self._target, found)
+        self._shelves.replace(found, version)
+        self._version = version
+        self._listed.set()
+
+    async def _listen(self) -> bool:
+        """Take what is told until the stream ends; return whether it was worth its while."""
+        query = {
+            **self._target.query,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version,
+            "timeoutSeconds": str(int(_LASTS * random.uniform(0.9, 1.1))),  # noqa: S311  spread, not secret
+        }
+        clock = asyncio.get_running_loop().time
+        heard, begun = False, clock()
+        async with self._api.stream(self._target.path, query=query, silence=_SILENCE) as lines:
+            self._connected = True
+            async for line in _whole(lines):
+                event = parse(line, f"watch {self._target.path}")
+                self._take(event)
+                heard = True
+        return heard or clock() - begun > _WORTH
+
+    def _take(self, event: Mapping[str, Any]) -> None:
+        kind, found = event.get("type"), event.get("object") or {}
+        if kind == "ERROR":
+            code, said = int(found.get("code") or 500), str(found.get("message") or "")
+            error = GoneError if code == 410 else ApiError
+            raise error(f"watch {self._target.path}", status=code, reason=str(found.get("reason") or ""), said=said)
+        if kind in ("ADDED", "MODIFIED"):
+            self._shelves.put(found)
+        elif kind == "DELETED":
+            self._shelves.remove(found)
+        # The version is taken last: what could not be understood is told again.
+        self._version = found["metadata"]["resourceVersion"]
+
+
+async def _whole(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the lines that came whole: the last one of a cut stream is told again."""
+    async for line in lines:
+        if line.endswith(b"\n") and line.strip():
+            yield line
+
+
+async def list_all(api: Api, target: Target, into: list[Mapping[str, Any]]) -> str:
+    """Append all objects to `into`, page by page, as they are now; return the version of the list."""
+    query = {**target.query, "limit": str(_PAGE)}
+    while True:
+        data = await api.request("GET", target.path, query=query)
+        # The last page may be large, and JSON holds the loop.
+        page = json.loads(data) if len(data) < 1 << 20 else await asyncio.to_thread(json.loads, data)
+        into.extend(page.get("items") or ())
+        meta = page.get("metadata") or {}
+        if not meta.get("continue"):
+            return str(meta.get("resourceVersion") or "")
+        query["continue"] = meta["continue"]

@@ -1,0 +1,83 @@
+"""`ResizeJobOperator`: more nodes for a job that trains, or fewer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rallypoint.provider import doors
+from rallypoint.provider.errors import JobRefused, OptionError
+from rallypoint.provider.place import place_of
+from rallypoint.provider.placed import PlacedOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from rallypoint.backends.contract import Backend
+    from rallypoint.wire.size import Size
+
+__all__ = ["ResizeJobOperator"]
+
+
+class ResizeJobOperator(PlacedOperator):
+    """Give a job other bounds of its world while it trains. It is the job's owner who makes and ends nodes; this asks for it.
+
+    Takes the arguments of `PlacedOperator`, which say where the job is, and these. It ends as soon as the wish is in the
+    record; `RendezvousSensor(min_nodes=...)` waits for the world.
+
+    :param job_name: the job. (templated)
+    :param nodes: `N` or `MIN:MAX`. (templated)
+    :param min_nodes, max_nodes: the same as two numbers, in the place of `nodes`. (templated)
+
+    Returns what holds now: `{"job": ..., "min_nodes": ..., "max_nodes": ..., "changed": ...}`.
+
+    Fails without a retry, by `JobRefused`, where there is no such job, it is over, or it cannot have so many nodes.
+    """
+
+    template_fields: Sequence[str] = ("job_name", "nodes", "min_nodes", "max_nodes", *PlacedOperator.template_fields)
+    ui_color = "#e8eef9"
+
+    def __init__(
+        self,
+        *,
+        job_name: str,
+        nodes: int | str | None = None,
+        min_nodes: int | str | None = None,
+        max_nodes: int | str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if (nodes is None) is (min_nodes is None and max_nodes is None):
+            raise OptionError("nodes", nodes, "N or MIN:MAX, or min_nodes and max_nodes, one of the two")
+        if nodes is None and (min_nodes is None or max_nodes is None):
+            raise OptionError("max_nodes" if max_nodes is None else "min_nodes", None, "a number, as its other half is given")
+        self.job_name = job_name
+        self.nodes = nodes
+        self.min_nodes = min_nodes
+        self.max_nodes = max_nodes
+
+    def open_backend(self) -> Backend:
+        """Return the backend that the job runs on."""
+        return doors.open_backend(place_of(self))
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Write the wish down."""
+        from rallypoint.backends import contract, requests  # noqa: PLC0415  bring pydantic, which a DAG file need not pay for
+
+        try:
+            size = requests.read_size(f"{self.min_nodes}:{self.max_nodes}" if self.nodes is None else self.nodes)
+            changed = asyncio.run(self._ask(size))
+        except (contract.JobNotFoundError, contract.JobFinishedError, contract.ResizeError) as error:
+            raise JobRefused(str(error)) from error
+        self.log.info("Job %s: %s nodes are wanted%s", self.job_name, size, "" if changed else ", as before")
+        return {"job": self.job_name, "min_nodes": size.min_nodes, "max_nodes": size.max_nodes, "changed": changed}
+
+    async def _ask(self, size: Size) -> bool:
+        from rallypoint.backends.requests import request_resize  # noqa: PLC0415  as above
+
+        backend = self.open_backend()
+        try:
+            return await request_resize(backend, self.job_name, size)
+        finally:
+            await backend.close()

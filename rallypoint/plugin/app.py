@@ -1,0 +1,121 @@
+"""The web application behind the tab. It is mounted into Airflow's API server, and imported there alone.
+
+| path | who may ask | answer |
+|---|---|---|
+| `ti` | anybody: it holds nothing | the document, which asks for the rest |
+| `assets/{digest}/{name}` | anybody | a script, the style |
+| `api/dags/{dag_id}/job` | who may read this DAG's task instances and their logs | the page's values as JSON, with an ETag |
+| `api/dags/{dag_id}/log` | the same | the last lines of one rank as text |
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.common.db.common import SessionDep
+from airflow.api_fastapi.core_api.security import requires_access_dag
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+
+from rallypoint.plugin import assets
+from rallypoint.plugin.looking import Looker
+from rallypoint.plugin.rows import read_task
+from rallypoint.plugin.task import TaskKey, TaskSeen, map_index_of
+from rallypoint.wire import codec
+from rallypoint.wire.errors import RallypointError
+
+__all__ = ["create_app", "may_read_logs", "may_read_task", "task_seen"]
+
+#: Last lines of a log that are shown, and characters of each.
+_LINES, _WIDTH = 1000, 2000
+
+_FOR_EVER = "public, max-age=31536000, immutable"
+
+may_read_task = requires_access_dag(method="GET", access_entity=DagAccessEntity.TASK_INSTANCE)
+#: The page quotes last lines of logs.
+may_read_logs = requires_access_dag(method="GET", access_entity=DagAccessEntity.TASK_LOGS)
+
+
+def task_seen(
+    dag_id: str,
+    run_id: Annotated[str, Query()],
+    task_id: Annotated[str, Query()],
+    session: SessionDep,
+    map_index: Annotated[str | None, Query()] = None,
+) -> TaskSeen:
+    """Return the task instance that is asked about; there being none is an answer of 404."""
+    key = TaskKey(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index_of(map_index))
+    found = read_task(session, key)
+    if found is None:
+        raise HTTPException(404, f"there is no task instance {key.task_id} [{key.map_index}] in run {key.run_id} of {dag_id}")
+    return found
+
+
+Seen = Annotated[TaskSeen, Depends(task_seen)]
+
+
+def create_app(looker: Looker | None = None) -> FastAPI:
+    """Return the application; `looker` finds the jobs."""
+    looks = looker or Looker()
+    files = assets.load()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await looks.close()
+
+    app = FastAPI(title="Rallypoint", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.middleware("http")
+    async def guard(request: Request, call_next: Any) -> Any:
+        response = await call_next(request)
+        response.headers["Content-Security-Policy"] = assets.CSP
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Referrer-Policy"] = "same-origin"
+        return response
+
+    @app.get("/ti")
+    async def document() -> Response:
+        return Response(files.page, media_type="text/html; charset=utf-8", headers={"Cache-Control": "no-cache"})
+
+    @app.get("/assets/{digest}/{name}")
+    async def asset(digest: str, name: str) -> Response:
+        found = files.files.get(name)
+        if found is None:
+            raise HTTPException(404, f"there is no file {name}")
+        # Another digest is asked for while API servers are replaced: what is kept for ever must be what it is named by.
+        keep = _FOR_EVER if digest == files.digest else "no-store"
+        return Response(found.body, media_type=found.media_type, headers={"Cache-Control": keep})
+
+    allowed = [Depends(may_read_task), Depends(may_read_logs)]
+
+    @app.get("/api/dags/{dag_id}/job", dependencies=allowed)  # noqa: FAST003  the dependencies read the DAG's id
+    async def job(request: Request, task: Seen) -> Response:
+        body = codec.dumps(await looks.look(task)).encode()
+        tag = f'"{hashlib.sha256(body).hexdigest()[:24]}"'
+        headers = {"ETag": tag, "Cache-Control": "private, no-cache", "Vary": "Cookie, Authorization"}
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(body, media_type="application/json", headers=headers)
+
+    @app.get("/api/dags/{dag_id}/log", dependencies=allowed)  # noqa: FAST003  as above
+    async def log(task: Seen, rank: Annotated[int, Query(ge=0)]) -> Response:
+        return Response(await _last_lines(looks, task, rank), media_type="text/plain; charset=utf-8")
+
+    return app
+
+
+async def _last_lines(looks: Looker, task: TaskSeen, rank: int) -> str:
+    kept: collections.deque[str] = collections.deque(maxlen=_LINES)
+    try:
+        async for line in looks.log(task, rank):
+            kept.append(f"{line.stream}  {line.text[:_WIDTH]}")
+    except RallypointError as error:
+        raise HTTPException(503, str(error)) from error
+    if not kept:
+        raise HTTPException(404, f"nothing of rank {rank} is there any more; the task's log may have it")
+    return "\n".join(kept) + "\n"

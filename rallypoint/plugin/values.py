@@ -1,0 +1,230 @@
+"""What the page shows, as plain values: the browser gets them as JSON and draws, and decides nothing. Pure.
+
+All times are seconds since the epoch. Texts are for people and ready to be shown.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+__all__ = [
+    "PAGE_VERSION",
+    "Curve",
+    "Fact",
+    "Fault",
+    "Goodput",
+    "Line",
+    "LogPlace",
+    "Mood",
+    "NodeRow",
+    "Page",
+    "Point",
+    "RankCell",
+    "Share",
+    "Span",
+    "State",
+    "Timeline",
+]
+
+PAGE_VERSION = 1
+
+
+class State(str, enum.Enum):
+    """What the page is about, in one word; `no-permission` is known to the browser alone, which is told nothing else then."""
+
+    WAITING = "waiting"  #: submitted, suspended, or its nodes start
+    RUNNING = "running"  #: it trains, and nothing has happened to it
+    RECOVERING = "recovering"  #: something broke, and is being mended
+    RECOVERED = "recovered"  #: something broke, and it trains again or has succeeded
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    NO_DATA = "no-data"  #: there is no job, or no longer, or it cannot be reached
+
+
+class Mood(str, enum.Enum):
+    """In which colour something is shown; a word always says the same."""
+
+    GOOD = "good"
+    BUSY = "busy"
+    BAD = "bad"
+    QUIET = "quiet"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """One figure: `text` large, `note` small."""
+
+    label: str
+    text: str
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """Something that lasted; `end` is None while it lasts. `kind` chooses a colour, `label` stands on it."""
+
+    kind: str
+    label: str
+    start: float
+    end: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """Lanes over one time axis, `start` to `end`; `work` says what every moment went to, without gaps."""
+
+    start: float
+    end: float
+    phases: tuple[Span, ...] = ()
+    attempts: tuple[Span, ...] = ()
+    rounds: tuple[Span, ...] = ()
+    work: tuple[Span, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One incident, as it is told: what broke where, what was done about it by which rung, and what it cost.
+
+    `tail` is the culprit's last lines, `evidence` where each rank of a world stood that hangs.
+    """
+
+    number: int
+    at: float
+    healed_at: float | None
+    title: str
+    cause: str
+    mood: Mood
+    where: str = ""
+    host: str = ""
+    node: int = -1
+    rank: int = -1
+    ended: str = ""
+    said: str = ""
+    judged: str = ""
+    rung: str = ""
+    done: str = ""
+    steps_lost: int | None = None
+    attempt: int = 0
+    round: int = 0
+    tail: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+    log: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankCell:
+    """One worker; `step` None where it reports none. `faults` counts those in which it was the first to break.
+
+    `behind`: steps behind the furthest rank, 0 where that is no more than agents speaking at different moments.
+    """
+
+    rank: int
+    step: int | None
+    behind: int = 0
+    pid: int = 0
+    faults: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRow:
+    """One node of the last world, with its ranks; `faults` are those of the node and of its ranks."""
+
+    node: int
+    host: str
+    incarnation: int
+    state: str
+    mood: Mood
+    ranks: tuple[RankCell, ...] = ()
+    faults: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A point of a curve; `value` None breaks the line."""
+
+    at: float
+    value: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Something over time. `stepped`: it keeps its value until the next point."""
+
+    name: str
+    unit: str
+    points: tuple[Point, ...]
+    last: str = ""
+    stepped: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What some of the time went to."""
+
+    kind: str
+    label: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goodput:
+    """How much of `total` seconds was spent on steps that count; the rest by cause, the largest first."""
+
+    trained: float
+    total: float
+    lost: tuple[Share, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One line of the story; `fault` is the number of the incident that it tells of, 0 for none."""
+
+    at: float
+    text: str
+    fault: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogPlace:
+    """Where a log is; `rank` -1 is that of the task. `command` prints it at a terminal."""
+
+    rank: int
+    label: str
+    path: str = ""
+    command: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """Everything that is shown of one job.
+
+    Attributes:
+        state, mood, title: how it is; `advice` says what to do.
+        live: it is worth asking again soon.
+        coming: what happens at which moment unless something changes, the next first.
+        as_of: of when the newest of this is; 0 where nothing is known.
+        kept: it is told from what the task has kept, since the job itself is gone.
+    """
+
+    version: int = PAGE_VERSION
+    state: State
+    mood: Mood
+    title: str
+    advice: str
+    live: bool = False
+    as_of: float = 0.0
+    kept: bool = False
+    job: str = ""
+    place: str = ""
+    facts: tuple[Fact, ...] = ()
+    timeline: Timeline | None = None
+    faults: tuple[Fault, ...] = ()
+    nodes: tuple[NodeRow, ...] = ()
+    curves: tuple[Curve, ...] = ()
+    goodput: Goodput | None = None
+    coming: tuple[Line, ...] = ()
+    story: tuple[Line, ...] = ()
+    logs: tuple[LogPlace, ...] = ()
+    details: tuple[Fact, ...] = field(default=())

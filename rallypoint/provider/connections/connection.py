@@ -1,0 +1,180 @@
+"""What a connection of type `rallypoint` says: where jobs run, and what they have when nobody says otherwise. Pure.
+
+The token is the connection's password, which Airflow encrypts, masks and never shows again; all else is in its extra.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rallypoint.backends.site import KINDS, KUBERNETES, LOCAL
+from rallypoint.wire.errors import RallypointError
+
+__all__ = [
+    "CONN_TYPE",
+    "KNOWN",
+    "NO_DEFAULTS",
+    "POLICIES",
+    "ConnectionFieldError",
+    "Defaults",
+    "Fields",
+    "Settings",
+    "read_extra",
+    "read_settings",
+    "refuse_unknown",
+    "text_of",
+]
+
+CONN_TYPE = "rallypoint"
+
+#: Blocks of a job that a connection may have defaults for.
+POLICIES = ("fault_tolerance", "recovery", "rendezvous", "health", "logs")
+
+#: What there is on a cluster alone, and on this machine alone.
+_OF_CLUSTERS = (
+    "kubernetes_conn_id",
+    "namespace",
+    "image",
+    "account",
+    "coordinator_account",
+    "queue",
+    "supervisor_image",
+)
+_OF_THIS_MACHINE = ("home",)
+
+#: Every field of the extra.
+KNOWN = ("platform", "policies", *_OF_CLUSTERS, *_OF_THIS_MACHINE)
+
+#: Fields of every Airflow connection that one of ours has no use for.
+_UNUSED = ("host", "schema", "login", "port")
+
+#: Fields of an Airflow connection, as far as one of ours has them.
+Fields = Mapping[str, Any]
+
+
+class ConnectionFieldError(RallypointError):
+    """A field of a connection has a value that is not allowed; `secret` ones are not shown."""
+
+    def __init__(self, conn_id: str, field: str, value: object, allowed: str, *, secret: bool = False) -> None:
+        shown = "the value" if secret else repr(value)
+        super().__init__(f"connection {conn_id!r}: {field}: {shown} is not allowed; expected {allowed}")
+        self.conn_id, self.field, self.allowed = conn_id, field, allowed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defaults:
+    """What a job has that neither its document nor the operator's arguments say; "" is nothing.
+
+    Attributes:
+        image: container image.
+        account, coordinator_account: service accounts of the nodes and of the coordinator.
+        queue: Kueue's local queue.
+        supervisor_image: what a supervisor in a pod of its own runs.
+        policies: policy blocks, as a job's document writes them.
+    """
+
+    image: str = ""
+    account: str = ""
+    coordinator_account: str = ""
+    queue: str = ""
+    supervisor_image: str = ""
+    policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+#: Of a task without such a connection.
+NO_DEFAULTS = Defaults()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """A connection of type `rallypoint`, read.
+
+    Attributes:
+        conn_id: its name, for errors.
+        platform: `local` or `kubernetes`.
+        kubernetes_conn_id: the connection that says how the cluster is reached; "" is as kubectl finds one.
+        namespace, home: as in `Site`.
+        token: bearer token for the cluster, in the place of what else authenticates.
+    """
+
+    conn_id: str
+    platform: str = LOCAL
+    kubernetes_conn_id: str = ""
+    namespace: str = ""
+    home: str = ""
+    token: str = field(default="", repr=False)
+    defaults: Defaults = NO_DEFAULTS
+
+
+def read_extra(conn_id: str, extra: str | None) -> dict[str, Any]:
+    """Return a connection's extra as a mapping; raises `ConnectionFieldError`, which does not show it."""
+    try:
+        found = json.loads(extra) if extra and extra.strip() else {}
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConnectionFieldError(conn_id, "extra", None, "a JSON object", secret=True)
+    return found
+
+
+def text_of(conn_id: str, extra: Fields, name: str) -> str:
+    """Return a field that is one word, "" where it is absent or empty."""
+    value = extra.get(name)
+    if value is None or value == "":
+        return ""
+    if not isinstance(value, str) or value.split() != [value]:
+        raise ConnectionFieldError(conn_id, name, value, "a text without blanks")
+    return value
+
+
+def refuse_unknown(conn_id: str, extra: Fields, known: tuple[str, ...]) -> None:
+    """Raise `ConnectionFieldError` for a field that is misspelt, so that it is not left out in silence."""
+    for name, value in extra.items():
+        if name not in known:
+            raise ConnectionFieldError(conn_id, f"extra.{name}", value, f"only {', '.join(known)}", secret=True)
+
+
+def read_settings(conn_id: str, *, own: Fields, extra: Fields) -> Settings:
+    """Return what a connection says by its `own` fields (`password` and others that Airflow has) and by its extra.
+
+    Raises `ConnectionFieldError`.
+    """
+    for name in _UNUSED:
+        if own.get(name):
+            raise ConnectionFieldError(conn_id, name, own[name], "nothing; what there is to say stands in extra")
+    refuse_unknown(conn_id, extra, KNOWN)
+    password = own.get("password") or ""
+    platform = text_of(conn_id, extra, "platform") or LOCAL
+    if platform not in KINDS:
+        raise ConnectionFieldError(conn_id, "platform", platform, f"one of {', '.join(sorted(KINDS))}")
+    others = _OF_CLUSTERS if platform == LOCAL else _OF_THIS_MACHINE
+    words = {name: text_of(conn_id, extra, name) for name in (*_OF_CLUSTERS, *_OF_THIS_MACHINE)}
+    for name in others:
+        if words[name]:
+            raise ConnectionFieldError(conn_id, name, words[name], f"nothing with platform {platform!r}")
+    if password and platform != KUBERNETES:
+        raise ConnectionFieldError(conn_id, "password", None, f"nothing with platform {platform!r}", secret=True)
+    where = {name: words.pop(name) for name in ("kubernetes_conn_id", "namespace", "home")}
+    defaults = Defaults(**words, policies=_policies(conn_id, extra.get("policies")))
+    return Settings(conn_id=conn_id, platform=platform, token=password, defaults=defaults, **where)
+
+
+def _policies(conn_id: str, given: Any) -> dict[str, dict[str, Any]]:
+    """Return the policy blocks: a mapping, or the JSON of one as the form has it; their fields are the job's to judge."""
+    allowed = f"a JSON object of {', '.join(POLICIES)}, each a JSON object"
+    if isinstance(given, str) and given.strip():
+        try:
+            given = json.loads(given)
+        except ValueError:
+            raise ConnectionFieldError(conn_id, "policies", given, allowed) from None
+    if given is None or given == "":
+        return {}
+    if not isinstance(given, dict):
+        raise ConnectionFieldError(conn_id, "policies", given, allowed)
+    for name, block in given.items():
+        if name not in POLICIES or not isinstance(block, dict):
+            raise ConnectionFieldError(conn_id, f"policies.{name}", block, allowed)
+    return given

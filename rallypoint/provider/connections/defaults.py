@@ -1,0 +1,70 @@
+"""What a connection says by default, put into a job that does not say it itself. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rallypoint.job import ElasticJob, JobError, load_job
+from rallypoint.job.annotations import PREFIX
+from rallypoint.provider.connections.connection import Defaults
+from rallypoint.provider.connections.locating import PlaceError
+
+__all__ = ["check_policies", "settings_with", "with_defaults", "with_policies"]
+
+#: Fields of a role, and what a connection calls them.
+_OF_ROLES = {
+    "image": "image",
+    "service_account": "account",
+    "coordinator_service_account": "coordinator_account",
+    "queue": "queue",
+}
+
+#: Keys of a settings.yaml, and the same.
+_OF_SETTINGS = {"containerImage": "image", "queueName": "queue", "serviceAccountName": "account"}
+
+
+def check_policies(conn_id: str, policies: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise `PlaceError` for a field of a policy block that no job may have, so that nobody looks for it in the DAG."""
+    try:
+        load_job({"name": "any", "entrypoint": "any.py", **policies}, based=False)
+    except JobError as error:
+        told = "; ".join(f"policies.{problem.path}: {problem.text}" for problem in error.problems)
+        raise PlaceError(f"connection {conn_id!r}: {told}") from error
+
+
+def with_policies(document: Mapping[str, Any], policies: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a job's document whose policy blocks are completed by `policies`, key by key.
+
+    A block that annotations of an AppWrapper speak of is left to them: they say what the document does not.
+    """
+    whole = dict(document)
+    annotated = any(str(key).startswith(PREFIX) for key in _mapping(document.get("annotations")))
+    for name, block in policies.items():
+        own = document.get(name)
+        if (name == "fault_tolerance" and annotated) or (own is not None and not isinstance(own, Mapping)):
+            continue
+        whole[name] = {**block, **(own or {})}
+    return whole
+
+
+def with_defaults(job: ElasticJob, defaults: Defaults) -> ElasticJob:
+    """Return the job with what its roles leave out."""
+    words = {field: value for field, word in _OF_ROLES.items() if (value := getattr(defaults, word))}
+    if not words:
+        return job
+    roles = tuple(
+        role.model_copy(update={field: value for field, value in words.items() if not getattr(role, field)})
+        for role in job.roles
+    )
+    return job.model_copy(update={"roles": roles})
+
+
+def settings_with(document: Mapping[str, Any], defaults: Defaults) -> dict[str, Any]:
+    """Return settings of the pytorchjob-generator with what they leave out; null in them is said, too."""
+    words = {key: value for key, word in _OF_SETTINGS.items() if (value := getattr(defaults, word))}
+    return {**words, **document}
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

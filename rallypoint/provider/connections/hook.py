@@ -1,0 +1,70 @@
+"""`RallypointHook`: a connection of type `rallypoint`, for tasks of one's own, and its test."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from airflow.sdk import BaseHook
+
+from rallypoint.backends.site import LOCAL
+from rallypoint.provider import doors
+from rallypoint.provider.connections.connection import CONN_TYPE
+from rallypoint.provider.connections.locating import Located
+from rallypoint.provider.place import Place
+from rallypoint.wire.errors import RallypointError
+
+if TYPE_CHECKING:
+    from rallypoint.backends.contract import Backend
+    from rallypoint.backends.findings import Findings
+
+__all__ = ["RallypointHook"]
+
+
+class RallypointHook(BaseHook):
+    """Where a connection says that jobs are.
+
+    :param conn_id: a connection of type `rallypoint` or `kubernetes`.
+    """
+
+    conn_name_attr = "conn_id"
+    default_conn_name = "rallypoint_default"
+    conn_type = CONN_TYPE
+    hook_name = "Rallypoint"
+
+    def __init__(self, conn_id: str = default_conn_name) -> None:
+        super().__init__()
+        self.conn_id = conn_id
+
+    def locate(self) -> Located:
+        """Return what the connection says now; raises `BackendError`. It may hold secrets: keep it nowhere."""
+        return doors.resolve(Place(conn_id=self.conn_id))
+
+    def get_conn(self) -> Backend:
+        """Return the backend that holds the jobs there; `await close()` it. Raises `BackendError`."""
+        return doors.open_backend(Place(conn_id=self.conn_id))
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Try all that a job needs there, and say what is missing, a sentence each; creates nothing."""
+        try:
+            located = self.locate()
+            found = self.examine(located)
+        except RallypointError as error:
+            return False, str(error)
+        return found.fine, found.told(_whereabouts(located))
+
+    def examine(self, located: Located) -> Findings:
+        """Return what is missing at a place; raises `BackendError`."""
+        from rallypoint.backends import registry  # noqa: PLC0415  brings pydantic
+
+        # In a thread of its own: whoever tests a connection may have an event loop in this one.
+        with ThreadPoolExecutor(1) as executor:
+            return executor.submit(asyncio.run, registry.examine(located.site, located.credentials)).result()
+
+
+def _whereabouts(located: Located) -> str:
+    site = located.site
+    if site.kind == LOCAL:
+        return f"jobs can run on this machine{f', under {site.home}' if site.home else ''}"
+    return f"jobs can run on the cluster{f', in namespace {site.namespace}' if site.namespace else ''}"

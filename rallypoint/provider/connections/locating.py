@@ -1,0 +1,91 @@
+"""From what a task and its connections say to the place that is meant, and how it is reached. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from rallypoint.backends.credentials import Credentials
+from rallypoint.backends.site import KINDS, KUBERNETES, LOCAL, Site
+from rallypoint.provider.connections.connection import NO_DEFAULTS, Defaults, Settings
+from rallypoint.provider.connections.kubernetes_connection import KubernetesSettings
+from rallypoint.provider.place import Place
+from rallypoint.wire.errors import RallypointError
+
+__all__ = ["Located", "PlaceError", "locate"]
+
+
+class PlaceError(RallypointError):
+    """A task and its connection disagree, or a connection cannot be used for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Located:
+    """Where a task's job is, how that is reached, and what the job has when nobody says otherwise.
+
+    `credentials` are for whoever opens the backend at once, and are stored nowhere.
+    """
+
+    site: Site
+    credentials: Credentials = field(default_factory=Credentials)
+    defaults: Defaults = NO_DEFAULTS
+
+    def kept(self, place: Place) -> Place:
+        """Return the `place` that was located as a deferred task keeps it: of the connection only what finds the job again.
+
+        Whoever edits a connection does not lose the jobs that are where it pointed.
+        """
+        return dataclasses.replace(place, backend=self.site.kind, home=self.site.home, namespace=self.site.namespace)
+
+
+def locate(place: Place, settings: Settings | None = None, cluster: KubernetesSettings | None = None) -> Located:
+    """Return what is meant: what the task says wins over its connection, and that over the connection of the cluster.
+
+    Args:
+        place: what the task says.
+        settings: its connection of type `rallypoint`; None where it has none.
+        cluster: the connection of type `kubernetes` that one of them names; None as above.
+
+    Raises:
+        PlaceError: they disagree about what runs the jobs, or the task names what is not there.
+    """
+    said = KUBERNETES if cluster is not None else LOCAL
+    platform = settings.platform if settings is not None else said
+    if place.backend and place.conn_id and place.backend != platform:
+        raise PlaceError(
+            f"backend: {place.backend!r} is not allowed with connection {place.conn_id!r}, whose platform is {platform!r}; "
+            "leave one of them out"
+        )
+    kind = place.backend or platform
+    _check(place, kind)
+    defaults = NO_DEFAULTS if settings is None else settings.defaults
+    if kind == LOCAL:
+        home = place.home or (settings.home if settings is not None else "")
+        return Located(site=Site(kind=kind, home=home), defaults=defaults)
+    namespace = place.namespace or _namespace(settings, cluster)
+    if place.kubeconfig:
+        # Another file is another cluster: what the connections know of theirs has no meaning there.
+        site = Site(kind=kind, namespace=namespace, context=place.context, kubeconfig=place.kubeconfig)
+        return Located(site=site, defaults=defaults)
+    reached = cluster or KubernetesSettings(conn_id="")
+    context = place.context or reached.context
+    if context and reached.credentials.in_cluster:
+        raise PlaceError(f"cluster_context: {context!r} is not allowed with in_cluster of connection {reached.conn_id!r}")
+    token = settings.token if settings is not None else ""
+    return Located(
+        site=Site(kind=kind, namespace=namespace, context=context, kubeconfig=reached.kubeconfig),
+        credentials=dataclasses.replace(reached.credentials, token=token),
+        defaults=defaults,
+    )
+
+
+def _check(place: Place, kind: str) -> None:
+    for word in sorted({word for words in KINDS.values() for word in words} - {*KINDS[kind]}):
+        if value := getattr(place, word):
+            whose = f"connection {place.conn_id!r}, whose platform is {kind!r}" if place.conn_id else f"backend {kind!r}"
+            raise PlaceError(f"{word}: {value!r} is not allowed with {whose}; it takes {', '.join(KINDS[kind])}")
+
+
+def _namespace(settings: Settings | None, cluster: KubernetesSettings | None) -> str:
+    own = settings.namespace if settings is not None else ""
+    return own or (cluster.namespace if cluster is not None else "")

@@ -1,0 +1,113 @@
+"""From a Python function and its arguments to what the workers of a job are sent; see wire/function.py."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import inspect
+import json
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rallypoint.job import ElasticJob, JobError
+from rallypoint.job.errors import Problem
+from rallypoint.wire import codec
+from rallypoint.wire.codec import WireError
+from rallypoint.wire.function import FUNCTION_LIMIT, SentFunction
+from rallypoint.wire.result import result_text
+
+__all__ = ["FunctionJob", "pack"]
+
+_DIGITS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionJob:
+    """A job whose workers call a function; `function` is the file that they are sent."""
+
+    job: ElasticJob
+    function: SentFunction
+
+    @property
+    def name(self) -> str:
+        """Of the job."""
+        return self.job.name
+
+    @property
+    def text(self) -> str:
+        """What the file holds. Raises `JobError` for more than `FUNCTION_LIMIT` bytes."""
+        text = codec.dumps(self.function)
+        if len(text.encode()) > FUNCTION_LIMIT:
+            size = f"{len(text.encode())} bytes with all that it holds"
+            allowed = f"at most {FUNCTION_LIMIT} bytes: let it read what is large from a disk"
+            raise _wrong("python_callable", f"function {self.function.name}: {size} is not allowed; {allowed}")
+        return text
+
+
+def pack(function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any]) -> SentFunction:
+    """Return a function with its arguments as it is sent.
+
+    Its own module goes along by value (a DAG file can be imported nowhere else); what that imports is imported by the worker.
+
+    Raises:
+        JobError: an argument is no JSON, or all of them are more than 48 KiB; or the function cannot be pickled.
+    """
+    name = getattr(function, "__qualname__", type(function).__name__)
+    try:
+        told = result_text({"args": list(args), "kwargs": dict(kwargs)}, what="arguments of the function")
+    except WireError as error:
+        raise _wrong("op_args", str(error)) from error
+    # What the worker gets is what JSON makes of them, here as there: a tuple is a list.
+    plain = json.loads(told)
+    return SentFunction(
+        name=name,
+        digest=_digest(function, name, plain),
+        python=f"{sys.version_info.major}.{sys.version_info.minor}",
+        pickled=base64.b64encode(_pickled(function, name)).decode(),
+        args=tuple(plain["args"]),
+        kwargs=plain["kwargs"],
+    )
+
+
+def _digest(function: Callable[..., Any], name: str, arguments: Mapping[str, Any]) -> str:
+    """Name a function by its source: its pickle differs from one process to the next, and a retry must find its job again."""
+    try:
+        source = inspect.getsource(function)
+    except (OSError, TypeError):  # made by a program, not written in a file
+        code = getattr(function, "__code__", None)
+        source = repr((code.co_code, code.co_names, code.co_varnames)) if code is not None else name
+    text = json.dumps([name, source, arguments], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+def _pickled(function: Callable[..., Any], name: str) -> bytes:
+    try:
+        import cloudpickle  # noqa: PLC0415  only who sends a function needs it
+    except ImportError as error:
+        raise _wrong("python_callable", "cannot be sent: cloudpickle is not installed; pip install cloudpickle") from error
+    with _by_value(cloudpickle, function):
+        try:
+            pickled: bytes = cloudpickle.dumps(function)
+        except Exception as error:  # whatever the things raise that the function refers to
+            raise _wrong("python_callable", f"function {name} cannot be pickled: {error}") from error
+    return pickled
+
+
+@contextlib.contextmanager
+def _by_value(cloudpickle: Any, function: Callable[..., Any]) -> Iterator[None]:
+    module = sys.modules.get(getattr(function, "__module__", "") or "")
+    if module is None or module.__name__ in cloudpickle.list_registry_pickle_by_value():
+        yield
+        return
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def _wrong(field: str, text: str) -> JobError:
+    return JobError([Problem(path=field, text=text)])

@@ -1,0 +1,173 @@
+"""The output of a job's ranks in its task's log: of which ranks, from where on, and in groups that fold.
+
+Lines that come close together are told together, as one group whose title says what is in it, so that a chatty script does
+not bury what is said about the job. Between groups nothing is open: no other line can end up inside of one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+from rallypoint.backends.contract import Backend, LogLine
+
+__all__ = ["EARLIER_LINES", "Bookmark", "LineLog", "tell_culprit", "telling_logs"]
+
+#: Lines of earlier output that are told again by a try or a triggerer that takes over and knows no better.
+EARLIER_LINES = 100
+
+#: Lines of who broke first, when the job has failed and that rank's output was not told.
+CULPRIT_LINES = 100
+
+#: Fewer lines than this are told as they are; more than that at once are told in several groups.
+_FEW, _MANY = 5, 200
+
+#: Seconds for which lines are gathered, and between two bookmarks, which cost a request each.
+_GATHER, _MARK_EVERY = 1.0, 60.0
+
+#: Characters of a group's title that are the last line in it.
+_TITLE = 100
+
+
+class LineLog(Protocol):
+    """Where lines are told."""
+
+    def info(self, line: str, /, *values: object) -> object:
+        """Write a line."""
+
+
+class Bookmark(Protocol):
+    """Where the next process finds how far the output was told."""
+
+    async def read(self) -> str:
+        """Return the cursor that was written last, "" where none was."""
+
+    async def write(self, cursor: str) -> None:
+        """Keep a cursor."""
+
+
+@contextlib.asynccontextmanager
+async def telling_logs(
+    backend: Backend, name: str, log: LineLog, *, ranks: frozenset[int] | None, bookmark: Bookmark | None
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Tell the output of ranks while the context lasts; gives the task that ends when there is no more.
+
+    Raises nothing: what could not be followed to its end is said so.
+    """
+    teller = _Teller(backend, name, log, ranks, bookmark)
+    task = asyncio.create_task(teller.run(), name=f"lines of {name}")
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+        teller.flush()
+        await teller.mark()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.info("The output of the ranks could not be followed to its end: %s", error)
+
+
+async def tell_culprit(backend: Backend, name: str, log: LineLog, rank: int) -> None:
+    """Tell the last lines of one rank, in a group of its own."""
+    last = deque[LogLine](maxlen=CULPRIT_LINES)
+    async for line in backend.logs(name, rank=rank):
+        last.append(line)
+    if last:
+        _tell_group(log, f"The last {len(last)} lines of rank {rank}, which was the first to break", list(last))
+
+
+class _Teller:
+    def __init__(
+        self, backend: Backend, name: str, log: LineLog, ranks: frozenset[int] | None, bookmark: Bookmark | None
+    ) -> None:
+        self._backend, self._name, self._log, self._ranks, self._bookmark = backend, name, log, ranks, bookmark
+        self._lines: list[LogLine] = []
+        self._waiting = asyncio.Event()
+        self._cursor = self._marked = ""
+        self._mark_at = 0.0
+
+    async def run(self) -> None:
+        cursor = await self._resumed()
+        flushing = asyncio.create_task(self._flush_now_and_then())
+        try:
+            async for line in self._read(cursor, follow=True):
+                self._lines.append(line)
+                self._waiting.set()
+                if len(self._lines) >= _MANY:
+                    self.flush()
+                    await asyncio.sleep(0)  # others in the event loop have their turn
+        finally:
+            flushing.cancel()
+            await asyncio.wait({flushing})
+            self.flush()
+
+    async def _resumed(self) -> str:
+        """Return where to go on: after the bookmark, or else after the end of what was written before, which is told again."""
+        known = "" if self._bookmark is None else await self._bookmark.read()
+        if known:
+            self._cursor = self._marked = known
+            return known
+        return await self._earlier()
+
+    async def _earlier(self) -> str:
+        earlier, count = deque[LogLine](maxlen=EARLIER_LINES), 0
+        async for line in self._read("", follow=False):
+            earlier.append(line)
+            count += 1
+        if count > len(earlier):
+            told = "%d earlier lines of output are left out; `rallypoint logs %s` has them"
+            self._log.info(told, count - len(earlier), self._name)
+        self._lines.extend(earlier)
+        self.flush()
+        return self._cursor
+
+    async def _read(self, cursor: str, *, follow: bool) -> AsyncIterator[LogLine]:
+        # A backend reads one rank or all of them.
+        one = next(iter(self._ranks)) if self._ranks is not None and len(self._ranks) == 1 else None
+        async for line in self._backend.logs(self._name, rank=one, cursor=cursor, follow=follow):
+            if self._ranks is None or line.rank in self._ranks:
+                yield line
+
+    async def _flush_now_and_then(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._waiting.wait()
+            await asyncio.sleep(_GATHER)
+            self.flush()
+            if loop.time() >= self._mark_at:
+                self._mark_at = loop.time() + _MARK_EVERY
+                await self.mark()
+
+    def flush(self) -> None:
+        """Tell what was gathered."""
+        lines, self._lines = self._lines, []
+        self._waiting.clear()
+        if not lines:
+            return
+        self._cursor = lines[-1].cursor
+        if len(lines) < _FEW:
+            _tell(self._log, lines)
+            return
+        ranks = sorted({line.rank for line in lines})
+        who = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
+        _tell_group(self._log, f"{len(lines)} lines of {who}, the last: {lines[-1].text[:_TITLE]}", lines)
+
+    async def mark(self) -> None:
+        """Keep how far it was told; that it cannot be kept costs a few lines told twice."""
+        if self._bookmark is not None and self._cursor != self._marked:
+            self._marked = self._cursor
+            await self._bookmark.write(self._cursor)
+
+
+def _tell_group(log: LineLog, title: str, lines: Sequence[LogLine]) -> None:
+    log.info("::group::%s", title)
+    _tell(log, lines)
+    log.info("::endgroup::")
+
+
+def _tell(log: LineLog, lines: Sequence[LogLine]) -> None:
+    for line in lines:
+        log.info("[rank %s %s] %s", line.rank, line.stream, line.text)

@@ -1,0 +1,141 @@
+"""`TrainingRetryPolicy`: what a task's `retries` are spent on, by the verdict on its job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import RetryDecision, RetryPolicy
+
+from rallypoint.provider.errors import OptionError, TrainingFailed, one_of, positive
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from rallypoint.provider.claim import Failure
+    from rallypoint.supervision.record import Advice
+
+__all__ = ["ACTIONS", "TrainingRetryPolicy"]
+
+FAIL, RETRY, ELSEWHERE, LATER, GROW = ACTIONS = ("fail", "retry", "retry-elsewhere", "retry-later", "grow-memory")
+
+#: By the reason of the verdict, or else by the kind of the last fault (docs/verdicts.md). What stands nowhere is retried.
+_DEFAULTS: Mapping[str, str] = {
+    "FailNow": FAIL,
+    "TerminalExitCode": FAIL,
+    "NoProgress": FAIL,
+    "StartFailed": FAIL,
+    "CreateFailed": FAIL,
+    "MissingComponent": RETRY,
+    "Orphaned": RETRY,
+    "PendingTimeout": LATER,
+    "RendezvousTimeout": LATER,
+    "InsufficientPodsReady": LATER,
+    "oom": GROW,
+    "application-error": RETRY,
+    "hardware": ELSEWHERE,
+    "flagged": ELSEWHERE,
+    "node-lost": ELSEWHERE,
+    "evicted": LATER,
+    "preempted": LATER,
+}
+
+
+class TrainingRetryPolicy(RetryPolicy):
+    """Decide by the verdict on a failed job whether the task is tried again, when, and with what.
+
+    What a next try is to do otherwise is written into the job's record when the result is taken, so it holds wherever that try
+    runs. Failures that are not the job's (a lost worker, a supervision that broke) are Airflow's own to decide.
+
+    :param rules: actions by reason or by kind of fault, which win over the defaults: `fail`, `retry`, `retry-elsewhere` (the
+        hosts that were to blame are left out from now on), `retry-later` (after `delay`), `grow-memory`.
+    :param delay: seconds, or a timedelta, before a `retry-later`.
+    :param memory_factor: `grow-memory` asks for so many times `node_resources.memory` (and `memory_limit`).
+    :param memory_limit: and for no more than that, a quantity as `64Gi`; without one `grow-memory` is `fail`, since the same
+        memory would be too small again.
+    """
+
+    def __init__(
+        self,
+        *,
+        rules: Mapping[str, str] | None = None,
+        delay: timedelta | float = 300.0,
+        memory_factor: float = 1.5,
+        memory_limit: str = "",
+    ) -> None:
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+        positive("delay", seconds)
+        for word, action in (rules or {}).items():
+            one_of(f"rules[{word!r}]", action, ACTIONS)
+        if not 1 < memory_factor <= 16:
+            raise OptionError("memory_factor", memory_factor, "a number above 1 and up to 16")
+        if memory_limit:
+            _check_quantity(memory_limit)
+        self.rules = dict(rules or {})
+        self.delay = float(seconds)
+        self.memory_factor = float(memory_factor)
+        self.memory_limit = memory_limit
+
+    def action_on(self, failure: Failure) -> str:
+        """Return what is done about a failure."""
+        table = {**_DEFAULTS, **self.rules}
+        # What the user says of a kind wins over what we say of a reason: WorkersFailed has many kinds.
+        for word in (failure.reason, failure.kind):
+            if word in self.rules:
+                return self._possible(self.rules[word])
+        return self._possible(table.get(failure.reason) or table.get(failure.kind) or RETRY)
+
+    def _possible(self, action: str) -> str:
+        return FAIL if action == GROW and not self.memory_limit else action
+
+    def advise(self, failure: Failure, before: Advice) -> Advice:
+        """Return what the next submission is to do otherwise."""
+        from rallypoint.provider.failure import merged  # noqa: PLC0415  a DAG file need not pay for it
+
+        action = self.action_on(failure)
+        if action == ELSEWHERE:
+            return merged(before, hosts=failure.hosts)
+        if action == GROW:
+            return merged(before, factor=self.memory_factor, limit=self.memory_limit)
+        return before
+
+    def evaluate(
+        self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
+    ) -> RetryDecision:
+        """Decide about a task that failed; see `airflow.sdk.RetryPolicy`."""
+        failure = exception.failure if isinstance(exception, TrainingFailed) else None
+        if failure is None:
+            return RetryDecision.default()
+        action, why = self.action_on(failure), f"{failure.reason}{f' ({failure.kind})' if failure.kind else ''}"
+        if action == FAIL:
+            return RetryDecision.fail(f"{why}: trying again would not help")
+        if action == LATER:
+            return RetryDecision.retry(timedelta(seconds=self.delay), f"{why}: tried again after {self.delay:g} s")
+        if action == ELSEWHERE:
+            return RetryDecision.retry(reason=f"{why}: tried again without {', '.join(failure.hosts) or 'any host left out'}")
+        if action == GROW:
+            return RetryDecision.retry(reason=f"{why}: tried again with {self.memory_factor:g} times the memory")
+        return RetryDecision.retry(reason=f"{why}: tried again")
+
+    def serialize(self) -> dict[str, Any]:
+        """Return the policy as JSON; `deserialize` reads it."""
+        return {
+            "__type": f"{type(self).__module__}.{type(self).__qualname__}",
+            "rules": self.rules,
+            "delay": self.delay,
+            "memory_factor": self.memory_factor,
+            "memory_limit": self.memory_limit,
+        }
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> TrainingRetryPolicy:
+        """Return the policy that was serialized."""
+        return cls(**{key: value for key, value in data.items() if key != "__type"})
+
+
+def _check_quantity(text: str) -> None:
+    from rallypoint.job.quantity import is_quantity  # noqa: PLC0415  a DAG file need not pay for it
+
+    if not is_quantity(text):
+        raise OptionError("memory_limit", text, "a quantity of bytes, as 64Gi")

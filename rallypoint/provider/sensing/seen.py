@@ -1,0 +1,89 @@
+"""One look at a job, and what is kept from it to the next. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from rallypoint.provider.sensing.finding import Finding, Found
+from rallypoint.supervision.record import JobRecord, Phase
+from rallypoint.wire import codec
+from rallypoint.wire.status import JobStatus
+
+__all__ = ["GAP", "Memory", "Seen", "job_values", "not_yet"]
+
+#: Seconds between two looks that count as waited, at the most.
+GAP = 120.0
+
+_OVER = (Phase.SUCCEEDED, Phase.FAILED, Phase.TERMINATING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """One look at a job.
+
+    Attributes:
+        record: the job's, None when there is no such job.
+        status: the coordinator's last word, whatever job and attempt it is of; None before the first.
+        max_nodes: nodes that the job would have, 0 where that is not known.
+        now: seconds on a clock of the one who looks; only differences of it matter.
+        gap: longest time since the last look that counts, in seconds.
+    """
+
+    record: JobRecord | None
+    status: JobStatus | None = None
+    max_nodes: int = 0
+    now: float = 0.0
+    gap: float = GAP
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """What is kept from one look to the next.
+
+    Attributes:
+        uid: of the job that was seen, "" before one was.
+        mark: what has to stay as it is, in the condition's own words; "" while it is not so.
+        spent: seconds for which it has stayed, as of `at` on the clock of the looks.
+    """
+
+    uid: str = ""
+    mark: str = ""
+    spent: float = 0.0
+    at: float = 0.0
+
+    def marked(self, mark: str, seen: Seen) -> Memory:
+        """Return the memory after a look that found `mark`: a new mark is counted from now on, "" is not counted."""
+        if not mark or mark != self.mark:
+            return dataclasses.replace(self, mark=mark, spent=0.0, at=seen.now)
+        passed = min(max(0.0, seen.now - self.at), seen.gap)
+        return dataclasses.replace(self, spent=self.spent + passed, at=seen.now)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a sensor that is rescheduled keeps."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, kept: Any) -> Memory:
+        """Read it; raises `WireError`."""
+        return codec.from_json(cls, kept, path="memory")
+
+
+def job_values(record: JobRecord, status: JobStatus | None) -> dict[str, Any]:
+    """Return what every finding tells of its job."""
+    world = {"round": 0, "nodes": 0, "world_size": 0}
+    if status is not None:
+        world = {"round": status.fence.round, "nodes": len(status.world), "world_size": status.world_size}
+    return {"job": record.name, "uid": record.uid, "phase": record.phase.value, **world}
+
+
+def not_yet(what: str, record: JobRecord, values: dict[str, Any], *, wake: float | None = None, so_far: str = "") -> Finding:
+    """Return that `what` has not come: it still may, unless the job is over."""
+    if record.phase in _OVER:
+        failed = record.verdict is not None and record.phase is Phase.FAILED
+        verdict = f": {record.verdict.message}" if record.verdict is not None and failed else ""
+        text = f"job {record.name} is {record.phase.value}, so {what} will not come{verdict}"
+        return Finding(found=Found.IMPOSSIBLE, text=text, values=values)
+    text = so_far or f"job {record.name} is {record.phase.value or 'submitted'}"
+    return Finding(found=Found.WAITING, text=text, values=values, wake=wake)

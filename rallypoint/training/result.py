@@ -1,0 +1,31 @@
+"""The job's result, left in a file for the agent to tell."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from rallypoint.wire import env
+from rallypoint.wire.result import result_text
+
+__all__ = ["report_result"]
+
+
+def report_result(value: Any) -> None:
+    """Say what the job's result is: a JSON value of at most 48 KiB; call it on every rank, that of rank 0 counts.
+
+    It is told when all ranks have ended well; a later call takes the place of an earlier one. Outside a Rallypoint worker the
+    value is checked and nothing else happens.
+
+    Raises:
+        WireError: the value is too large, or JSON cannot hold it; it is also a `ValueError`.
+        OSError: the file cannot be written.
+
+    """
+    text = result_text(value)
+    path = os.environ.get(env.RESULT_FILE)
+    if path:
+        fresh = Path(f"{path}.new")
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(path)

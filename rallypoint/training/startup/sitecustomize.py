@@ -1,0 +1,164 @@
+"""Signs of life of a script that knows nothing of us, and its stacks for whoever asks why there are none.
+
+Every Python imports `sitecustomize` when it starts. The agent puts this folder at the front of a worker's PYTHONPATH, so that
+this one is found, also behind a shell; the one that it hides is run after it, as if it had been found itself.
+
+It imports nothing but what an interpreter has loaded anyway, and of Rallypoint nothing at all: the worker's Python may be
+another one than the agent's, and each start pays for it. What it knows of the shared memory is the life record alone
+(wire/progress.py), whose place the environment tells.
+
+- A process claims the record when it starts, unless another that lives has done so: of a script and its helpers the script is
+  first. One that takes an optimizer step claims it in any case: a launcher that starts the script is first, too.
+- Who claims it registers faulthandler for a signal (wire/hang.py), with a file of its own, and says so in the record.
+- When `torch.optim.optimizer` is imported, a hook is registered that counts the steps of every optimizer in the record: one
+  addition in memory, no system call.
+"""
+
+import faulthandler
+import os
+import sys
+
+__all__ = ["Life"]
+
+_STEPS, _CLAIM, _WORD = 0, 8, 8
+_SIGNAL = 45
+_STARTED, _TRAINS = 1, 2
+_OPTIMIZER = "torch.optim.optimizer"
+
+
+class Life:
+    """The life record of this worker, and this process's part in it."""
+
+    def __init__(self, path: str, offset: int, stacks: str) -> None:
+        self._path, self._offset, self._stacks = path, offset, stacks
+        self._stack_fd = -1
+        self.fresh = True
+
+    def claim(self, level: int) -> None:
+        """Say that this is the process that trains, and that it may be asked for its stacks."""
+        fd = os.open(self._path, os.O_RDWR)
+        try:
+            claimed = os.pread(fd, 3 * _WORD, self._offset + _CLAIM)
+            pid, _, known = (int.from_bytes(claimed[i : i + _WORD], "little", signed=True) for i in (0, 8, 16))
+            if pid not in (0, os.getpid()) and level <= known and _lives(pid):
+                return
+            told = (os.getpid(), self._listen(), level)
+            os.pwrite(fd, b"".join(n.to_bytes(_WORD, "little", signed=True) for n in told), self._offset + _CLAIM)
+        finally:
+            os.close(fd)
+
+    def _listen(self) -> int:
+        if self._stack_fd < 0:
+            self._stack_fd = os.open(self._stacks, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            faulthandler.register(_SIGNAL, file=self._stack_fd, all_threads=True)
+        return self._stack_fd
+
+    def count(self, optimizer: object) -> None:
+        """Count the steps of every optimizer of this process from now on."""
+        import itertools  # noqa: PLC0415  whoever has torch has paid for more
+        import mmap  # noqa: PLC0415
+
+        fd = os.open(self._path, os.O_RDWR)
+        try:
+            mapped = mmap.mmap(fd, 0)
+        finally:
+            os.close(fd)
+        place = self._offset + _STEPS
+        steps = memoryview(mapped)[place : place + _WORD].cast("Q")
+        one_more = itertools.count(steps[0] + 1).__next__
+
+        def stepped(_optimizer: object, _args: object, _kwargs: object) -> None:
+            steps[0] = one_more()
+            if self.fresh:
+                self._trains()
+
+        # A process that was forked may be the one that trains.
+        os.register_at_fork(after_in_child=self._forked)
+        optimizer.register_optimizer_step_post_hook(stepped)  # type: ignore[attr-defined]
+
+    def _trains(self) -> None:
+        self.fresh = False
+        try:
+            self.claim(_TRAINS)
+        except OSError:
+            pass  # the round is over, and nobody looks any more
+
+    def _forked(self) -> None:
+        self.fresh = True
+
+
+class _Waiting:
+    """Waits on `sys.meta_path` for torch's optimizers to be imported, then goes."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> object:
+        if name != _OPTIMIZER:
+            return None
+        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        for finder in sys.meta_path:
+            spec = finder.find_spec(name, path, target)  # type: ignore[arg-type]
+            if spec is not None:
+                _after(spec.loader, self._life.count)
+                return spec
+        return None
+
+
+def _after(loader: object, told: object) -> None:
+    """Let a loader call `told` with the module that it has run."""
+    run = loader.exec_module  # type: ignore[attr-defined]
+
+    def exec_module(module: object) -> None:
+        del loader.exec_module  # type: ignore[attr-defined]
+        run(module)
+        _quietly(told, module)
+
+    loader.exec_module = exec_module  # type: ignore[attr-defined]
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _quietly(work: object, *args: object) -> None:
+    """Call `work`; what goes wrong in it costs its signs of life and nothing else: the script must not notice."""
+    try:
+        work(*args)  # type: ignore[operator]
+    except Exception as error:  # noqa: BLE001
+        sys.stderr.write(f"rallypoint: this worker shows no signs of life: {error!r}\n")
+
+
+def _begin() -> None:
+    path = os.environ.get("RALLYPOINT_PROGRESS_FILE")
+    offset = os.environ.get("RALLYPOINT_LIFE_OFFSET")
+    stacks = os.environ.get("RALLYPOINT_STACK_FILE")
+    if path and offset and stacks and os.path.exists(path):
+        life = Life(path, int(offset), stacks)
+        life.claim(_STARTED)
+        sys.meta_path.insert(0, _Waiting(life))  # type: ignore[arg-type]
+
+
+def _chain() -> None:
+    """Import the `sitecustomize` that this one hides in its place, and leave no trace on `sys.path`."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if entry != here]
+    ours = sys.modules.pop(__name__)
+    try:
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401, PLC0415
+    except ModuleNotFoundError as error:
+        if error.name != __name__:
+            raise
+    finally:
+        sys.modules.setdefault(__name__, ours)
+
+
+if __name__ == "sitecustomize":
+    _quietly(_begin)
+    _chain()

@@ -1,0 +1,88 @@
+"""Training that does not go on, as it is told: the doubt, the verdict, and what was found of each rank."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from rallypoint.wire.incident import IncidentId
+
+__all__ = ["FRAMES", "STACK_SIGNAL", "Evidence", "Hang", "HangState", "RankSeen"]
+
+#: The signal that asks a worker's Python for its stacks: Linux's SIGRTMIN + 11, by number, since this is read elsewhere, too.
+#: Programs that train do not use it, and it is sent only to a process that catches it.
+STACK_SIGNAL = 45
+
+#: Frames of a rank's main thread that are told, the innermost first; all of them, of all threads, stay on its node.
+FRAMES = 12
+
+
+class HangState(str, enum.Enum):
+    """How sure it is."""
+
+    DOUBT = "doubt"  #: no sign of life for half of `hang_downtime`: it is watched, and nothing is done
+    VERDICT = "verdict"  #: none for all of it: what `hang_detection` asks for is done
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hang:
+    """No rank of the running round has shown a sign of life for long; None in a status while training goes on.
+
+    It is told whatever `hang_detection` says, and is gone as soon as a rank shows one, or the round is over. Times are seconds
+    since the epoch on the coordinator's clock, as all of a status are.
+
+    Attributes:
+        round: the round that it is about.
+        state: how sure it is.
+        quiet_since: when the last sign of life was heard (the first worker was, where there was none).
+        since: when the doubt began; `verdict_at` when the verdict was given, None while it is a doubt.
+        culprits: the ranks that the others wait for, the likeliest first; empty while nobody stands out.
+        reason: one sentence for people.
+        incident: under which id the verdict is told among the incidents; None where there is none (`hang_detection` 0).
+    """
+
+    round: int
+    state: HangState
+    quiet_since: float
+    since: float
+    verdict_at: float | None = None
+    culprits: tuple[int, ...] = ()
+    reason: str = ""
+    incident: IncidentId | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankSeen:
+    """What an agent found of one of its workers when it was asked for evidence.
+
+    Attributes:
+        local_rank, pid: of the process that trains; behind a shell that is not the one that the agent started.
+        step: what it reported last, None where it reports nothing; `liveness` counts its signs of life in this round.
+        quiet: seconds since the last of these, or since it was started.
+        cpu: cores that it used since then, 0.0 to the number of its threads.
+        state: the kernel's letter for it: R runs, S sleeps, D waits for a disk, T is stopped, Z is dead; "" where it is gone.
+        frames: of its main thread, `file.py:12 function`, the innermost first; empty where there are none, and `note` says why.
+    """
+
+    local_rank: int
+    pid: int
+    step: int | None = None
+    liveness: int = 0
+    quiet: float = 0.0
+    cpu: float = 0.0
+    state: str = ""
+    frames: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What an agent found of its workers, as the answer to the request `number` of the coordinator in this `round`.
+
+    `path` is the file on its host that holds all of it: every thread, every frame.
+    """
+
+    round: int
+    number: int
+    path: str = ""
+    ranks: tuple[RankSeen, ...] = ()

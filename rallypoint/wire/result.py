@@ -1,0 +1,47 @@
+"""The result of a job: one JSON value that rank 0 leaves, and that travels with its agent's report into the job's record.
+
+It is for small facts (an accuracy, a path), which a task hands to the next one. What is larger belongs beside the checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rallypoint.wire.codec import WireError
+
+__all__ = ["RESULT_LIMIT", "read_result", "result_text"]
+
+#: Bytes of JSON text. Status and record hold it beside everything else, and Airflow's XCom is a row of a database.
+RESULT_LIMIT = 48 * 1024
+
+_WAY_OUT = "save what is larger with the checkpoint and return its path"
+
+
+def result_text(value: Any, *, what: str = "result") -> str:
+    """Return a value as JSON text; raises `WireError` for one that JSON cannot hold, and for one that is too large.
+
+    `what` names the value in errors.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise WireError(what, type(value).__name__, f"a value that JSON can hold ({error}); {_WAY_OUT}") from error
+    if size > RESULT_LIMIT:
+        raise WireError(what, f"{size} bytes of JSON", f"at most {RESULT_LIMIT} bytes (48 KiB); {_WAY_OUT}")
+    return text
+
+
+def read_result(text: bytes) -> Any:
+    """Return the value of such a text; raises `WireError` where it is none, or too large."""
+    if len(text) > RESULT_LIMIT:
+        raise WireError("result", f"{len(text)} bytes of JSON", f"at most {RESULT_LIMIT} bytes (48 KiB); {_WAY_OUT}")
+    try:
+        return json.loads(text, parse_constant=_refused)
+    except ValueError as error:
+        raise WireError("result", text[:80], f"JSON text ({error})") from error
+
+
+def _refused(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON")

@@ -1,0 +1,88 @@
+"""What is told of a world that hung."""
+
+from __future__ import annotations
+
+import pytest
+
+from rallypoint.backends.explain import incident_lines
+from rallypoint.backends.explain_hang import ranks_of
+from rallypoint.supervision.trimming import size_of, trim_incident
+from rallypoint.wire import codec
+from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind, Incident, IncidentId, RankGroup, Rung
+
+BEHIND = RankGroup(
+    ranks=(3,), culprit=True, step=41, life=42, quiet=90.0, state="stopped", frames=("it did not answer within 3 s",)
+)
+OTHERS = RankGroup(
+    ranks=(0, 1, 2, 5), more=4, step=42, life=43, quiet=89.0, cpu=0.25, state="sleeping", frames=("x.py:1 reduce", "t.py:2 f")
+)
+
+
+def incident(*groups: RankGroup, rung: Rung = Rung.NOTIFY) -> Incident:
+    return Incident(
+        id=IncidentId(attempt=1, round=2, node=1, local_rank=1, sequence=1),
+        cause=Cause.HANG,
+        rung=rung,
+        reason="no sign of life",
+        culprit=Culprit(node=1, host="b", rank=3, local_rank=1, pid=7, error="stopped", kind=FaultKind.HANG),
+        kind=FaultKind.HANG,
+        answer=Answer.RETRY_HERE,
+        evidence=groups,
+    )
+
+
+def test_who_is_behind_whom_the_culprit_first() -> None:
+    """Each group in one line, its stack below."""
+    told = list(incident_lines(incident(BEHIND, OTHERS), 1))
+    first = next(place for place, line in enumerate(told) if "stood" in line)
+
+    assert [line.strip() for line in told[first:]] == [
+        "stood    rank 3 (the others wait for it): stopped, step 41, 42 signs of life, silent for 1m 30s, 0% of a core",
+        "it did not answer within 3 s",
+        "ranks 0-2, 5 and 4 more: sleeping, step 42, 43 signs of life, silent for 1m 29s, 25% of a core",
+        "x.py:1 reduce",
+        "t.py:2 f",
+    ]
+    assert "  ended    not by itself: it was there and did not go on" in told
+
+
+@pytest.mark.parametrize(
+    ("rung", "words"),
+    [
+        pytest.param(Rung.NOTIFY, ("it costs no budget", "nothing was done about it"), id="it was only told"),
+        pytest.param(Rung.RESTART_WORKERS, ("paid by the hang budget", "started again"), id="the workers were restarted"),
+    ],
+)
+def test_what_was_done_and_who_paid(rung: Rung, words: tuple[str, ...]) -> None:
+    """A hang that was only told costs nothing."""
+    text = "\n".join(incident_lines(incident(BEHIND, rung=rung), 1))
+
+    assert [word for word in words if word not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        pytest.param(RankGroup(ranks=(4,)), "rank 4", id="one"),
+        pytest.param(RankGroup(ranks=(0, 1, 2, 4, 6, 7)), "ranks 0-2, 4, 6-7", id="runs"),
+        pytest.param(RankGroup(ranks=(0,), more=9), "ranks 0 and 9 more", id="more than are named"),
+        pytest.param(RankGroup(ranks=(), more=9), "9 more ranks", id="none is named"),
+    ],
+)
+def test_ranks_are_told_in_runs(group: RankGroup, expected: str) -> None:
+    """Of many the number of those that are not named is told."""
+    assert ranks_of(group) == expected
+
+
+@pytest.mark.parametrize("whole", [pytest.param(True, id="whole"), pytest.param(False, id="a little")])
+def test_evidence_stays_within_its_bounds(whole: bool) -> None:
+    """A record holds many incidents: the culprit's group stays, the frames of the others go first; twice changes nothing."""
+    frames = tuple(f"a/{'long' * 40}.py:{n} function" for n in range(40))
+    many = tuple(RankGroup(ranks=tuple(range(n, n + 100)), culprit=n == 0, state="sleeping", frames=frames) for n in range(20))
+    trimmed = trim_incident(incident(*many), whole=whole)
+
+    assert size_of(trimmed) <= (5500 if whole else 2200)
+    assert len(codec.dumps_item(trimmed).encode()) <= size_of(trimmed)
+    assert trimmed.evidence[0].culprit
+    assert trimmed.evidence[0].frames
+    assert trim_incident(trimmed, whole=whole) == trimmed

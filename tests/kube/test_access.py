@@ -1,0 +1,229 @@
+"""How a cluster is reached: by whom, with what, and what nobody may see of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rallypoint.backends import registry
+from rallypoint.backends.contract import BackendError
+from rallypoint.backends.credentials import Credentials, CredentialsError
+from rallypoint.backends.kubernetes.access import Access, load_configuration
+from rallypoint.backends.kubernetes.client import KubeApi
+from rallypoint.backends.site import Site
+from tests.emulator.options import Options
+from tests.emulator.running import kubeconfig, running
+
+pytest.importorskip("kubernetes")
+
+pytestmark = pytest.mark.may_block("kubeconfigs are read in a thread, which has a loop of its own for that")
+
+SECRET = "canary-77b1"
+
+
+def config(*, namespace: str = "ml", user: Any = None) -> dict[str, Any]:
+    """A kubeconfig of two contexts."""
+    found: dict[str, Any] = yaml.safe_load(kubeconfig("http://cluster:6443", SECRET))
+    found["contexts"][0]["context"]["namespace"] = namespace
+    found["contexts"].append({"name": "other", "context": {"cluster": "emulator", "user": "emulator", "namespace": "theirs"}})
+    if user is not None:
+        found["users"][0]["user"] = user
+    return found
+
+
+def inline(site: Site | None = None, **credentials: Any) -> Access:
+    return registry.access_of(site or Site(kind="kubernetes"), Credentials(**credentials))
+
+
+@pytest.mark.parametrize("write", [json.dumps, yaml.safe_dump], ids=["JSON", "YAML"])
+def test_a_kubeconfig_that_is_a_text(write, monkeypatch):
+    """It is read as the file would be, context and namespace too, whatever kubeconfig the machine has."""
+    monkeypatch.setenv("KUBECONFIG", "/nowhere/else")
+    text = write(config())
+
+    access, other = inline(kubeconfig=text), inline(Site(kind="kubernetes", context="other"), kubeconfig=text)
+    told = load_configuration(access)
+
+    assert (access.namespace, other.namespace) == ("ml", "theirs")
+    assert inline(Site(kind="kubernetes", namespace="mine"), kubeconfig=text).namespace == "mine"
+    assert (told.host, told.api_key) == ("http://cluster:6443", {"BearerToken": f"Bearer {SECRET}"})
+    assert told.verify_ssl
+    assert SECRET not in f"{access!r} {access}"
+
+
+def test_a_token_takes_the_place_of_what_else_authenticates():
+    """Also of a client's certificate."""
+    text = json.dumps(config(user={"username": "ann", "password": "x"}))
+
+    told = load_configuration(inline(kubeconfig=text, token="of-the-connection", verify_ssl=False))
+
+    assert told.api_key == {"BearerToken": "Bearer of-the-connection"}
+    assert (told.cert_file, told.key_file, told.verify_ssl) == (None, None, False)
+
+
+def test_in_cluster_is_the_cluster_of_this_pod_and_no_other(tmp_path, monkeypatch):
+    """A kubeconfig that happens to be there is not read; outside of a pod there is none."""
+    file = tmp_path / "kubeconfig"
+    file.write_text(json.dumps(config()))
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+
+    with pytest.raises(BackendError, match="no cluster can be reached by in_cluster, nor as a pod"):
+        load_configuration(inline(Site(kind="kubernetes", namespace="ml"), in_cluster=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param(f"token: [{SECRET}", "expected a kubeconfig as JSON or YAML", id="no YAML"),
+        pytest.param(json.dumps([SECRET]), "expected a kubeconfig as JSON or YAML", id="no mapping"),
+        pytest.param(json.dumps(config() | {"clusters": [{"name": SECRET}]}), "no cluster can be reached", id="no cluster"),
+        pytest.param(json.dumps(config(user={"exec": {"token": SECRET}}) | {"users": SECRET}), "reached", id="no users"),
+        pytest.param(json.dumps(config(user={"auth-provider": {"name": "oidc"}})), "reached", id="no login"),
+    ],
+)
+@pytest.mark.parametrize("way", ["text", "file"])
+def test_no_error_shows_what_a_kubeconfig_holds(text, says, way, tmp_path):
+    """Whatever is wrong with it, and wherever it came from."""
+    file = tmp_path / "kubeconfig"
+    file.write_text(text)
+    given = Access(namespace="ml", kubeconfig=str(file))
+    if way == "text":
+        given = Access(namespace="ml", credentials=Credentials(kubeconfig=text))
+
+    with pytest.raises(BackendError) as caught:
+        load_configuration(given)
+
+    assert SECRET not in f"{caught.value} {caught.value.__cause__}"
+    assert re.search(says, str(caught.value)) or way == "file"
+
+
+def test_credentials_travel_between_two_processes_and_are_refused_otherwise():
+    """What was read instead is not shown."""
+    given = Credentials(kubeconfig=f"token: {SECRET}", token=SECRET, verify_ssl=False)
+
+    assert Credentials.from_json(given.to_json()) == given
+    for text in (SECRET, "[]", json.dumps({"tokne": SECRET})):
+        with pytest.raises(CredentialsError) as caught:
+            Credentials.from_json(text)
+        assert SECRET not in str(caught.value)
+
+
+LOGIN = """
+import json, pathlib, sys
+folder = pathlib.Path(sys.argv[1])
+(folder / "asked").open("a").write("x")
+token = (folder / "token").read_text()
+print(json.dumps({"apiVersion": "client.authentication.k8s.io/v1beta1", "kind": "ExecCredential", "status": {"token": token}}))
+"""
+
+
+@pytest.mark.live
+async def test_an_exec_plugin_is_asked_again_when_its_token_is_over(tmp_path):
+    """The connection's own kubeconfig names it; a request that is refused for an old token is made again with a new one."""
+    (tmp_path / "login.py").write_text(LOGIN)
+    (tmp_path / "token").write_text("of-yesterday")
+    call = {"command": sys.executable, "args": ["-I", "-S", str(tmp_path / "login.py"), str(tmp_path)]}
+    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1", **call}}
+    with running(Options(rbac=True, nodes=())) as cluster:
+        text = config(user=user) | {"clusters": [{"name": "emulator", "cluster": {"server": cluster.url}}]}
+        api = KubeApi(Access(namespace="default", credentials=Credentials(kubeconfig=json.dumps(text))))
+        try:
+            with pytest.raises(BackendError, match="401"):
+                await api.request("GET", "/api/v1/namespaces/default")
+            (tmp_path / "token").write_text(cluster.admin_token)
+            found = json.loads(await api.request("GET", "/api/v1/namespaces/default"))
+        finally:
+            await api.close()
+
+    assert found["metadata"]["name"] == "default"
+    assert len((tmp_path / "asked").read_text()) >= 2
+
+
+@pytest.mark.parametrize("command", ["/nowhere/login", "false"])
+def test_an_exec_plugin_that_gives_nothing_is_named(command):
+    """Else the cluster would only say that it does not know us."""
+    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": command}}
+
+    with pytest.raises(BackendError, match=f"the exec plug-in '{command}' gave no credentials; is it installed"):
+        load_configuration(inline(kubeconfig=json.dumps(config(user=user))))
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("probed", [True, False])
+async def test_streams_that_are_silent_are_probed_unless_the_connection_says_otherwise(probed):
+    """`disable_tcp_keepalive` of a kubernetes connection."""
+    with running(Options(nodes=())) as cluster:
+        text = kubeconfig(cluster.url, cluster.admin_token)
+        given = Credentials(kubeconfig=text, tcp_keepalive=probed)
+        api = KubeApi(Access(namespace="default", credentials=given))
+        try:
+            async with api.stream("/api/v1/namespaces/default/configmaps", query={"watch": "true"}):
+                kept = _sockets_to(int(cluster.url.rpartition(":")[2]))
+        finally:
+            await api.close()
+
+    assert kept == [probed]
+
+
+def _sockets_to(port: int) -> list[bool]:
+    """Whether each connection of this process to a port is probed."""
+    found = []
+    for path in Path("/proc/self/fd").iterdir():
+        try:
+            if not str(path.readlink()).startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(path.name))) as one:
+                if one.family == socket.AF_INET and one.getpeername()[1] == port:
+                    found.append(bool(one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)))
+        except OSError:  # closed meanwhile, or not connected
+            continue
+    return found
+
+
+@pytest.mark.live
+def test_a_supervisor_that_is_left_behind_gets_credentials_that_nobody_else_can_read(tmp_path, home):
+    """They are in no argument, no variable and no file of it, and it supervises."""
+    from tests.kube.stage import KubernetesStage
+    from tests.waiting import eventually
+
+    with running(Options()) as cluster:
+        stage = KubernetesStage(tmp_path, cluster)
+        text = kubeconfig(cluster.url, SECRET)
+        site = Site(kind="kubernetes", namespace=stage.namespace)
+        _submit(stage)
+        pid = registry.spawn_supervisor("digits", site, Credentials(kubeconfig=text, token=cluster.admin_token))
+        eventually(lambda: stage.pods("rallypoint.dev/part=node"), why=lambda: _said(home), timeout=120)
+
+        about = b"".join(Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ"))
+        files = b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
+        kept = [path.readlink() for path in Path(f"/proc/{pid}/fd").iterdir() if "told" in str(path.readlink())]
+        stage.delete_from_outside("digits")
+        eventually(lambda: not Path(f"/proc/{pid}").exists(), why=lambda: _said(home), timeout=120)
+
+    for secret in (SECRET, cluster.admin_token, text):
+        assert secret.encode() not in about + files
+    assert kept == []
+
+
+def _submit(stage: Any) -> None:
+    import asyncio
+
+    async def submit() -> None:
+        backend = stage.another()
+        await backend.submit(backend.plan(stage.job()), owner="ann")
+        await backend.close()
+
+    asyncio.run(submit())
+
+
+def _said(home: Path) -> str:
+    return "".join(path.read_text() for path in home.rglob("*.log"))

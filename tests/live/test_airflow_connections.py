@@ -1,0 +1,106 @@
+"""A DAG as Airflow runs it, whose connection says where its job is: nothing of Airflow's own holds the secrets afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rallypoint.backends.kubernetes.rbac import rbac
+from tests.emulator.options import Options
+from tests.emulator.running import kubeconfig, running
+from tests.kube.stage import KubernetesStage
+
+pytest.importorskip("kubernetes")
+
+ROOT = Path(__file__).parents[2]
+DAG = Path(__file__).parent / "dags" / "connected.py"
+
+#: What stands in the kubeconfig beside the token that counts.
+INLINE = "canary-kubeconfig-9c0e"
+
+pytestmark = [pytest.mark.airflow, pytest.mark.live, pytest.mark.timeout(3600)]
+
+
+@pytest.mark.parametrize("deferred", [False, True], ids=["in the worker", "deferred"])
+def test_a_dag_runs_where_its_connection_says(deferred, tmp_path, home):
+    """It succeeds, and neither the metadata database nor a log, an XCom or an object of the cluster has a secret in it."""
+    with running(Options()) as cluster:
+        stage = KubernetesStage(tmp_path, cluster)
+        for manifest in rbac(stage.namespace):
+            group = manifest["apiVersion"]
+            root = f"/api/{group}" if group == "v1" else f"/apis/{group}"
+            stage.ask("POST", f"{root}/namespaces/{stage.namespace}/{manifest['kind'].lower()}s", manifest, fine=(409,))
+        extra = {"platform": "kubernetes", "kubernetes_conn_id": "prod", "namespace": stage.namespace, "image": "train:1"}
+        inline = {"kube_config": kubeconfig(cluster.url, INLINE)}
+        environment = {
+            **os.environ,
+            "AIRFLOW_HOME": str(tmp_path / "airflow"),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path / "dags"),
+            "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": str(deferred),
+            "AIRFLOW_CONN_TRAIN": json.dumps({"conn_type": "rallypoint", "password": cluster.admin_token, "extra": extra}),
+            "AIRFLOW_CONN_PROD": json.dumps({"conn_type": "kubernetes", "extra": inline}),
+            "PYTHONPATH": str(ROOT),
+        }
+        command = [sys.executable, "-m", "tests.live.airflow_runs", "{}", str(DAG)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        told = json.loads(done.stdout.splitlines()[-1])["connected"]
+        objects = [stage.ask("GET", stage.path(kind)) for kind in ("configmaps", "secrets", "pods", "events")]
+
+    assert told["state"] == "success", done.stdout + done.stderr
+    assert told["tasks"]["train"]["xcom"]["return_value"]["phase"] == "Succeeded"
+    assert ("running trigger in line" in done.stdout + done.stderr) is deferred
+    kept = {path: path.read_bytes() for path in (tmp_path / "airflow").rglob("*") if path.is_file()}
+    assert any(path.suffix == ".db" for path in kept)
+    everything = {**kept, "output": (done.stdout + done.stderr).encode(), "objects": repr(objects).encode()}
+    found = [
+        (str(where), word)
+        for where, text in everything.items()
+        for word in (cluster.admin_token, INLINE)
+        if word.encode() in text
+    ]
+    assert found == []
+
+
+def test_the_form_and_its_button(tmp_path):
+    """Airflow's API server has the fields, and tests a connection that names another one of its own; no secret is told."""
+    environment = {
+        **os.environ,
+        "AIRFLOW_HOME": str(tmp_path / "airflow"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+        "AIRFLOW__API_AUTH__JWT_SECRET": "a secret of this test alone, long enough to sign with" * 2,
+        "_AIRFLOW_PROCESS_CONTEXT": "server",
+        "PYTHONPATH": str(ROOT),
+    }
+    with running(Options()) as cluster:
+        inline = {"kube_config": kubeconfig(cluster.url, INLINE), "namespace": "default"}
+        stored = [{"connection_id": "prod", "conn_type": "kubernetes", "extra": json.dumps(inline)}]
+        extra = json.dumps({"platform": "kubernetes", "kubernetes_conn_id": "prod"})
+        tested = [
+            {"connection_id": "a", "conn_type": "rallypoint", "password": cluster.admin_token, "extra": extra},
+            {"connection_id": "b", "conn_type": "rallypoint", "extra": extra},
+            {"connection_id": "c", "conn_type": "rallypoint", "extra": json.dumps({"platform": "slurm"})},
+        ]
+        command = [sys.executable, "-m", "tests.live.airflow_connection_api", json.dumps(stored), *map(json.dumps, tested)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+
+    right, unknown, wrong = answer["told"]
+    assert right["status"] is True, right
+    assert right["message"].startswith("jobs can run on the cluster, in namespace default")
+    assert (unknown["status"], wrong["status"]) == (False, False)
+    assert "does not know who asks" in unknown["message"]
+    assert "platform: 'slurm' is not allowed; expected one of kubernetes, local" in wrong["message"]
+    fields, standard = answer["form"]["extra_fields"], answer["form"]["standard_fields"]
+    assert fields["platform"]["schema"]["enum"] == ["local", "kubernetes"]
+    assert (standard["password"]["title"], standard["host"]["hidden"]) == ("Token", True)
+    assert [secret for secret in (cluster.admin_token, INLINE) if secret in done.stdout + done.stderr] == []

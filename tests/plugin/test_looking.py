@@ -1,0 +1,184 @@
+"""Looking at jobs from the API server: what is found, what is gone, and whose it is."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+
+import pytest
+
+from rallypoint.backends.contract import BackendError, Stored
+from rallypoint.plugin.keeping import LIMIT, kept_page
+from rallypoint.plugin.looking import FRESH, KEPT_OPEN, Looker
+from rallypoint.plugin.task import TaskKey, TaskSeen
+from rallypoint.plugin.values import Page, State
+from rallypoint.wire import codec
+from tests.backends import fake
+from tests.cli.samples import PLAN
+from tests.plugin import scenes
+
+KEY = TaskKey(dag_id="d", run_id="r", task_id="t")
+JOB = "nightly-llm-3f9a2c1b"
+
+
+class Shelf(fake.FakeBackend):
+    """A backend with what is put on it; counts how often it was asked."""
+
+    def __init__(self, *found: scenes.Scene) -> None:
+        super().__init__(fake.World())
+        self.found = {record.name: (record, status) for record, status in found}
+        self.asked = self.closed = 0
+        self.broken: Exception | None = None
+        self.silent = False
+
+    async def load(self, name):
+        self.asked += 1
+        if self.silent:
+            await asyncio.Event().wait()
+        if self.broken is not None:
+            raise self.broken
+        if name not in self.found:
+            return None
+        return Stored(record=self.found[name][0], plan=PLAN, version="1")
+
+    async def status(self, name):
+        return self.found[name][1]
+
+    async def close(self):
+        self.closed += 1
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def task(*, owner: str = scenes.OWNER, **more) -> TaskSeen:
+    return TaskSeen(key=KEY, tries={owner: 1}, handle={"name": JOB, "backend": "local", "owner": owner}, **more)
+
+
+async def test_a_job_is_found_by_what_its_task_noted():
+    """The name and the place are all it takes."""
+    page = await Looker(lambda place: Shelf(scenes.running())).look(task())
+
+    assert (page.state, page.job, page.place) == (State.RUNNING, JOB, "local")
+
+
+async def test_a_task_without_a_job_says_so():
+    """Most tasks have none."""
+    page = await Looker(lambda place: Shelf()).look(TaskSeen(key=KEY, tries={"x": 1}))
+
+    assert (page.state, page.title) == (State.NO_DATA, "No training job here")
+
+
+async def test_the_job_of_another_task_is_not_shown():
+    """A task may note any name it likes: only a job that one of its tries owns is its own."""
+    looker = Looker(lambda place: Shelf(scenes.running()))
+    stranger = task(owner="somebody else")
+
+    assert (await looker.look(stranger)).state is State.NO_DATA
+    assert [line async for line in looker.log(stranger, 0)] == []
+
+
+async def test_a_job_that_is_gone_is_told_as_the_task_kept_it():
+    """Deleted, it is still to be seen how it went."""
+    kept = await kept_page(Shelf(scenes.failed()), JOB, tries={scenes.OWNER: 1}, place="local")
+    page = await Looker(lambda place: Shelf()).look(task(kept=kept))
+
+    assert (page.state, page.kept) == (State.FAILED, True)
+    assert "FloatingPointError" in page.title
+
+
+@pytest.mark.parametrize("kept", [None, "a text", {"version": 99}, 7], ids=["nothing", "a text", "another form", "a number"])
+async def test_what_is_no_page_is_not_shown(kept):
+    """An XCom is whatever somebody pushed."""
+    page = await Looker(lambda place: Shelf()).look(task(kept=kept))
+
+    assert page.state is State.NO_DATA
+    assert JOB in page.title
+
+
+async def test_a_backend_that_refuses_is_told_with_its_words():
+    """What is wrong with the way there says nothing against the training."""
+    shelf = Shelf()
+    shelf.broken = BackendError("the cluster refuses the token")
+    page = await Looker(lambda place: shelf).look(task())
+
+    assert page.state is State.NO_DATA
+    assert "the cluster refuses the token" in page.advice
+    assert page.live
+
+
+async def test_a_backend_that_is_silent_keeps_nobody_waiting():
+    """The page must answer, whatever a cluster does."""
+    shelf = Shelf()
+    shelf.silent = True
+    page = await Looker(lambda place: shelf, patience=0.05).look(task())
+
+    assert "cannot be read from here" in page.title
+
+
+async def test_a_hundred_viewers_are_one_look():
+    """However many browsers are open, a job is read once a second at the most."""
+    shelf, clock = Shelf(scenes.running()), Clock()
+    looker = Looker(lambda place: shelf, clock=clock)
+
+    await asyncio.gather(*(looker.look(task()) for _ in range(100)))
+    assert shelf.asked == 1
+
+    clock.now += 2 * FRESH
+    await looker.look(task())
+    assert shelf.asked == 2
+
+
+async def test_a_backend_is_kept_open_for_a_while():
+    """It is opened anew now and then, because its connection may have changed, and all are closed at the end."""
+    shelves, clock = [Shelf(scenes.running()) for _ in range(2)], Clock()
+    waiting = iter(shelves)
+    looker = Looker(lambda place: next(waiting), clock=clock, patience=0.01)
+
+    await looker.look(task())
+    clock.now += KEPT_OPEN / 2
+    await looker.look(task())
+    clock.now += KEPT_OPEN
+    await looker.look(task())
+    await looker.close()
+
+    assert shelves[0].asked == 2
+    assert shelves[1].asked == 1
+    assert shelves[1].closed == 1
+
+
+async def test_a_page_is_kept_without_the_log():
+    """What a task keeps is plain JSON of our own words."""
+    kept = await kept_page(Shelf(scenes.failed()), JOB, tries={}, place="local")
+
+    assert kept is not None
+    assert "Traceback" not in codec.dumps(kept)
+    assert await kept_page(Shelf(), JOB, tries={}, place="local") is None
+
+
+async def test_a_page_that_is_kept_is_small_whatever_happened():
+    """A large world, a hundred incidents and long errors: the newest is what stays."""
+    record, status = scenes.failed()
+    assert status is not None
+    last = status.incidents[-1]
+    assert last.culprit is not None
+    culprit = dataclasses.replace(last.culprit, error="x" * 300)
+    many = tuple(
+        dataclasses.replace(
+            last, id=dataclasses.replace(last.id, round=r), reason="y" * 300, culprit=culprit, detected_at=scenes.START + r
+        )
+        for r in range(100)
+    )
+    world = tuple(dataclasses.replace(scenes.member(0, place), node=place) for place in range(256))
+    shelf = Shelf((dataclasses.replace(record, incidents=many), dataclasses.replace(status, incidents=many, world=world)))
+    kept = await kept_page(shelf, JOB, tries={}, place="local")
+
+    assert kept is not None
+    assert len(json.dumps(kept)) <= LIMIT
+    assert codec.from_json(Page, kept).faults[-1].round == 99

@@ -1,0 +1,62 @@
+"""What rank 0 leaves for its agent."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from rallypoint.training import report_result
+from rallypoint.wire import env
+from rallypoint.wire.codec import WireError
+from rallypoint.wire.result import RESULT_LIMIT, read_result, result_text
+
+
+def test_the_last_result_is_left_in_the_file(tmp_path, monkeypatch):
+    """In one step, so that its reader sees a whole one."""
+    path = tmp_path / "result-1.json"
+    monkeypatch.setenv(env.RESULT_FILE, str(path))
+
+    report_result({"accuracy": 0.5})
+    report_result({"accuracy": 0.97, "path": "/ckpt/é"})
+
+    assert read_result(path.read_bytes()) == {"accuracy": 0.97, "path": "/ckpt/é"}
+    assert [file.name for file in tmp_path.iterdir()] == ["result-1.json"]
+
+
+def test_on_other_ranks_a_result_is_checked_and_dropped(monkeypatch):
+    """A script says the same on each rank."""
+    monkeypatch.delenv(env.RESULT_FILE, raising=False)
+
+    report_result([1, 2])
+    with pytest.raises(WireError, match="result"):
+        report_result({1, 2})
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        pytest.param(
+            "x" * RESULT_LIMIT, r"at most 49152 bytes \(48 KiB\); save what is larger with the checkpoint", id="large"
+        ),
+        pytest.param(object(), "'object' is not allowed; expected a value that JSON can hold", id="no JSON"),
+        pytest.param(math.nan, "a value that JSON can hold", id="not a number"),
+        pytest.param("\ud800", "a value that JSON can hold", id="half a pair"),
+    ],
+)
+def test_what_cannot_be_a_result_is_refused_with_the_way_out(value, says):
+    """The limit by its number, and the checkpoint as the place for more."""
+    with pytest.raises(WireError, match=says):
+        result_text(value)
+
+
+def test_the_largest_result_is_read_and_a_larger_one_is_not():
+    """To the byte."""
+    text = json.dumps("x" * (RESULT_LIMIT - 2)).encode()
+
+    assert len(read_result(text)) == RESULT_LIMIT - 2
+    with pytest.raises(WireError, match="at most 49152 bytes"):
+        read_result(text[:-1] + b'x"')
+    with pytest.raises(WireError, match="expected JSON text"):
+        read_result(b"NaN")

@@ -270,6 +270,9 @@ class JobOwner(PlacedOperator):
         from rallypoint.provider import submission  # noqa: PLC0415  as in `execute`
         from rallypoint.provider.result import xcoms  # noqa: PLC0415
 
+        if ending.end is End.TIMEOUT:
+            # Airflow's own alarm may ring while the rest is written: then this line is all that says what was done.
+            self.log.warning("%s", ending.text)
         if self.do_xcom_push:
             for key, value in xcoms(ending.summary).items():
                 context["ti"].xcom_push(key=key, value=value)

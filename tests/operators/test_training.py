@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferred
 
 from rallypoint.backends.contract import LogLine
 from rallypoint.provider.claim import End, Ending
@@ -244,6 +244,26 @@ def test_a_task_whose_time_is_over_cancels_its_job():
 
     assert op.left == [ti.pushed["job_name"]]
     assert fake.record(ti.pushed["job_name"]).deletion
+
+
+class _AlarmedTask(FakeTask):
+    """A task whose own alarm rings while the job's last words are pushed."""
+
+    def xcom_push(self, key, value):
+        if key == "final_step":
+            raise AirflowTaskTimeout("Timeout, PID: 1")
+        super().xcom_push(key, value)
+
+
+def test_a_task_whose_alarm_rings_while_its_job_is_told_still_says_why(capfd):
+    """Airflow's alarm comes right after our own deadline, anywhere in what is done about it."""
+    ending = Ending(end=End.TIMEOUT, name="train", text="job train did not end within execution_timeout", summary={"step": 3})
+    op = operator(FakeBackend(), deferrable=True)
+
+    with pytest.raises(AirflowTaskTimeout):
+        op.execute_complete(context(_AlarmedTask()), ending.to_event())
+
+    assert "job train did not end within execution_timeout" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,17 @@ import os
 import sys
 from pathlib import Path
 
-from rallypoint.agent.announced import AnnouncedEndpoint, Listener
 from rallypoint.agent.caches import cache_variables, home_is_writable
-from rallypoint.agent.client import CoordinatorClient, EndpointSource, FileEndpoint
 from rallypoint.agent.clock import monotone_clock
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.files import read_plan, read_secret
-from rallypoint.agent.http_client import HttpExchange
-from rallypoint.agent.logs import STDERR, STDOUT, Streams
-from rallypoint.agent.node import NodeAgent
-from rallypoint.agent.node_config import NodeConfig
+from rallypoint.agent.node.agent import NodeAgent
+from rallypoint.agent.node.node_config import NodeConfig
 from rallypoint.agent.setup import SetupError, run_setup
+from rallypoint.agent.transport.announced import AnnouncedEndpoint, Listener
+from rallypoint.agent.transport.client import CoordinatorClient, EndpointSource, FileEndpoint
+from rallypoint.agent.transport.http_client import HttpExchange
+from rallypoint.agent.workers.logs import STDERR, STDOUT, Streams
 from rallypoint.wire.env import MACHINE
 from rallypoint.wire.plan import OrphanPolicy, Plan
 

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rallypoint.agent.coordinator.namespaced import Namespaced
 from rallypoint.agent.errors import ConfigError, LostContactError, OrphanedError, StaleError, UsageError
 from rallypoint.agent.flags import add_run_flags
-from rallypoint.agent.namespaced import Namespaced
 from rallypoint.version import __version__
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.exits import Exit
@@ -152,7 +152,7 @@ def _late(name: str) -> Callable[[argparse.Namespace], int]:
 
             return node(args)
         _require_home(args)
-        from rallypoint.agent.coordinating import coordinator  # noqa: PLC0415
+        from rallypoint.agent.coordinator.coordinating import coordinator  # noqa: PLC0415
 
         return coordinator(args)
 

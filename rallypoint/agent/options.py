@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from rallypoint.agent.devices import workers_per_node
 from rallypoint.agent.errors import UsageError
 from rallypoint.agent.flags import CHOICES
-from rallypoint.agent.logs import Streams
-from rallypoint.agent.tee import DEFAULT_PREFIX
-from rallypoint.agent.worker_env import split_address
+from rallypoint.agent.workers.logs import Streams
+from rallypoint.agent.workers.tee import DEFAULT_PREFIX
+from rallypoint.agent.workers.worker_env import split_address
 from rallypoint.wire.plan import Entry, Plan
 
 __all__ = ["Meeting", "RunOptions", "parse_nnodes", "parse_rdzv_conf", "parse_std", "read_options"]

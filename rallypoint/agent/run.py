@@ -22,19 +22,19 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from rallypoint.agent import rendezvous
-from rallypoint.agent.client import CoordinatorClient, FixedEndpoint
 from rallypoint.agent.clock import Clock, monotone_clock
 from rallypoint.agent.commands import require_room
-from rallypoint.agent.coordinator import Coordinator
+from rallypoint.agent.coordinator.shell import Coordinator
+from rallypoint.agent.coordinator.sink import MemorySink
 from rallypoint.agent.errors import ConfigError
-from rallypoint.agent.http_client import HttpExchange, speaks_rallypoint
-from rallypoint.agent.http_server import HttpServer
-from rallypoint.agent.node import Ending, NodeAgent
-from rallypoint.agent.node_config import NodeConfig
+from rallypoint.agent.node.agent import Ending, NodeAgent
+from rallypoint.agent.node.node_config import NodeConfig
 from rallypoint.agent.options import Meeting, RunOptions, read_options
+from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.report import describe_verdict
-from rallypoint.agent.sink import MemorySink
+from rallypoint.agent.transport.client import CoordinatorClient, FixedEndpoint
+from rallypoint.agent.transport.http_client import HttpExchange, speaks_rallypoint
+from rallypoint.agent.transport.http_server import HttpServer
 from rallypoint.agent.waiting import set_within
 from rallypoint.wire import env
 from rallypoint.wire.endpoint import Endpoint

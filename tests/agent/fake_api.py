@@ -10,8 +10,8 @@ from typing import Any
 
 from aiohttp import web
 
-from rallypoint.agent.http_listen import listen
-from rallypoint.agent.kube import KubeApi
+from rallypoint.agent.coordinator.kube import KubeApi
+from rallypoint.agent.transport.http_listen import listen
 
 __all__ = ["FakeApi", "serving"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from rallypoint.agent import rendezvous
 from rallypoint.agent.errors import UnreachableError
-from rallypoint.agent.reaper import Ended, Reaper
-from rallypoint.agent.rendezvous import Settings, State
-from rallypoint.agent.spawner import Command, Spawner
+from rallypoint.agent.rendezvous import core as rendezvous
+from rallypoint.agent.rendezvous.core import Settings, State
+from rallypoint.agent.workers.reaper import Ended, Reaper
+from rallypoint.agent.workers.spawner import Command, Spawner
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.messages import AgentReport, AgentState, Reply

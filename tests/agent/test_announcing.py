@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from rallypoint.agent.announced import AnnouncedEndpoint, Listener
-from rallypoint.agent.announcing import Announcer
-from rallypoint.agent.client import CoordinatorClient
+from rallypoint.agent.coordinator.announcing import Announcer
 from rallypoint.agent.errors import ConfigError, StaleError
+from rallypoint.agent.transport.announced import AnnouncedEndpoint, Listener
+from rallypoint.agent.transport.client import CoordinatorClient
 from rallypoint.wire import codec
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.fence import Fence

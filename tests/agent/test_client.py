@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.client import CoordinatorClient, EndpointSource, FileEndpoint
 from rallypoint.agent.errors import LostContactError, UnreachableError
+from rallypoint.agent.transport.client import CoordinatorClient, EndpointSource, FileEndpoint
 from rallypoint.wire import codec
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.fence import Fence

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rallypoint.agent.culprit import TAILS, culprit_first, is_collateral, with_few_tails
-from rallypoint.agent.facts import TAIL_BYTES, tail_lines
-from rallypoint.agent.service import BODY_LIMIT
+from rallypoint.agent.transport.service import BODY_LIMIT
+from rallypoint.agent.workers.facts import TAIL_BYTES, tail_lines
 from rallypoint.wire import codec
 from rallypoint.wire.incident import Culprit
 from tests.agent.fakes import report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.agent.decide import (
+from rallypoint.agent.node.decide import (
     STATES,
     Action,
     Advised,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.agent.decide import (
+from rallypoint.agent.node.decide import (
     End,
     Event,
     Node,

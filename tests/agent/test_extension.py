@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.adviser import extension_command
 from rallypoint.agent.errors import ConfigError
-from rallypoint.agent.extension import load, read_answer, say
-from rallypoint.agent.memory import OomWatch
+from rallypoint.agent.node.adviser import extension_command
+from rallypoint.agent.node.extension import load, read_answer, say
+from rallypoint.agent.workers.memory import OomWatch
 from rallypoint.training.failover import FailoverExtension
 from rallypoint.wire import codec, env
 from rallypoint.wire.failover import Failover, Failure
@@ -153,7 +153,7 @@ def test_it_is_started_as_a_worker_is() -> None:
         failover_extension="m::C",
     )
     command = extension_command(plan, {"A": "base", "B": "base", env.SECRET: "s"})
-    assert command.argv[1:] == ("-m", "rallypoint.agent.extension", "--beside", "src/train.py", "m::C")
+    assert command.argv[1:] == ("-m", "rallypoint.agent.node.extension", "--beside", "src/train.py", "m::C")
     assert (command.cwd, command.env["A"], command.env["B"], env.SECRET in command.env) == ("/w", "plan", "base", False)
 
 

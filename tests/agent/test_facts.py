@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.facts import TAIL_BYTES, end_of, first_error, recorded_error, tail_lines
-from rallypoint.agent.logs import RankLogs
-from rallypoint.agent.workers import Worker
+from rallypoint.agent.workers.facts import TAIL_BYTES, end_of, first_error, recorded_error, tail_lines
+from rallypoint.agent.workers.group import Worker
+from rallypoint.agent.workers.logs import RankLogs
 from tests.agent.test_worker_env import PLACE
 
 TRACEBACK = [

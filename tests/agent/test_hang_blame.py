@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.agent.hang_blame import blame, groups, place
-from rallypoint.agent.hang_stacks import complete, main_frames
+from rallypoint.agent.node.hang_stacks import complete, main_frames
+from rallypoint.agent.rendezvous.hang_blame import blame, groups, place
 from rallypoint.wire.hang import FRAMES, RankSeen
 from rallypoint.wire.incident import RankGroup
 

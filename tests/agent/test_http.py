@@ -11,15 +11,15 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from rallypoint.agent import rendezvous
 from rallypoint.agent.clock import monotone_clock
-from rallypoint.agent.coordinator import Coordinator
+from rallypoint.agent.coordinator.shell import Coordinator
+from rallypoint.agent.coordinator.sink import MemorySink
 from rallypoint.agent.errors import ConfigError, UnreachableError
-from rallypoint.agent.http_client import HttpExchange, speaks_rallypoint
-from rallypoint.agent.http_listen import listen
-from rallypoint.agent.http_server import HttpServer
-from rallypoint.agent.service import BODY_LIMIT
-from rallypoint.agent.sink import MemorySink
+from rallypoint.agent.rendezvous import core as rendezvous
+from rallypoint.agent.transport.http_client import HttpExchange, speaks_rallypoint
+from rallypoint.agent.transport.http_listen import listen
+from rallypoint.agent.transport.http_server import HttpServer
+from rallypoint.agent.transport.service import BODY_LIMIT
 from rallypoint.wire import codec
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.messages import MESSAGES_VERSION, TOKEN_HEADER, Assignment, Continue

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.configmap import STATUS_KEY, ConfigMapSink, PodSink
+from rallypoint.agent.coordinator.configmap import STATUS_KEY, ConfigMapSink, PodSink
+from rallypoint.agent.coordinator.kube import ApiError, KubeApi
+from rallypoint.agent.coordinator.kube_heartbeat import RECORD_KEY, LeaseHeartbeat, SignsOfLife
+from rallypoint.agent.coordinator.namespaced import Namespaced
+from rallypoint.agent.coordinator.pod_home import newest
+from rallypoint.agent.coordinator.sink import FileSink, read_status
 from rallypoint.agent.errors import ConfigError, StaleError
-from rallypoint.agent.kube import ApiError, KubeApi
-from rallypoint.agent.kube_heartbeat import RECORD_KEY, LeaseHeartbeat, SignsOfLife
-from rallypoint.agent.namespaced import Namespaced
-from rallypoint.agent.pod_home import newest
-from rallypoint.agent.sink import FileSink, read_status
 from rallypoint.wire import codec
 from rallypoint.wire.env import API_SERVER
 from rallypoint.wire.fence import Fence

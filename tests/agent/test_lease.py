@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.agent.client import CoordinatorClient
+from rallypoint.agent.coordinator.orphan import FileHeartbeat, keep_watch
 from rallypoint.agent.errors import LostContactError, OrphanedError
-from rallypoint.agent.lease import Lease, in_words
-from rallypoint.agent.orphan import FileHeartbeat, keep_watch
+from rallypoint.agent.transport.client import CoordinatorClient
+from rallypoint.agent.transport.lease import Lease, in_words
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.messages import Continue

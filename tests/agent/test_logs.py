@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rallypoint.agent.errors import ConfigError
-from rallypoint.agent.logs import Streams, open_logs
-from rallypoint.agent.tee import DEFAULT_PREFIX, Tail, Tee, prefix_of
+from rallypoint.agent.workers.logs import Streams, open_logs
+from rallypoint.agent.workers.tee import DEFAULT_PREFIX, Tail, Tee, prefix_of
 
 
 @pytest.mark.parametrize(

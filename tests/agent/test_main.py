@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rallypoint.agent.coordinator.namespaced import Namespaced
 from rallypoint.agent.main import build_parser, main
-from rallypoint.agent.namespaced import Namespaced
 
 COMMON = ["--plan", "p", "--secret-file", "s", "--attempt", "1"]
 COORDINATOR = ["coordinator", *COMMON, "--uid", "u", "--term", "1"]

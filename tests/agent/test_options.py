@@ -9,8 +9,8 @@ import pytest
 
 from rallypoint.agent.devices import count_cpus, count_gpus
 from rallypoint.agent.flags import REFUSED, add_run_flags
-from rallypoint.agent.logs import Streams
 from rallypoint.agent.options import Meeting, RunOptions, parse_nnodes, read_options
+from rallypoint.agent.workers.logs import Streams
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.plan import Entry
 

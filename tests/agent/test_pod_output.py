@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from rallypoint.agent.caches import CACHES, cache_variables, home_is_writable
-from rallypoint.agent.copies import KEPT_ROUNDS, forget_old_rounds, pod_tails
-from rallypoint.agent.logs import RankLogs, Streams
-from rallypoint.agent.node_config import NodeConfig
-from rallypoint.agent.tee import Tail
-from rallypoint.agent.workers import Worker
+from rallypoint.agent.node.copies import KEPT_ROUNDS, forget_old_rounds, pod_tails
+from rallypoint.agent.node.node_config import NodeConfig
+from rallypoint.agent.workers.group import Worker
+from rallypoint.agent.workers.logs import RankLogs, Streams
+from rallypoint.agent.workers.tee import Tail
 from rallypoint.wire import podlog
 from rallypoint.wire.podlog import LINE_BYTES, PodLine, parse_line
 from tests.agent.test_worker_env import PLACE

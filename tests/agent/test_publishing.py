@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from rallypoint.agent.clock import monotone_clock
-from rallypoint.agent.coordinator import Coordinator
-from rallypoint.agent.rendezvous import Settings
+from rallypoint.agent.coordinator.shell import Coordinator
+from rallypoint.agent.rendezvous.core import Settings
 from rallypoint.wire.messages import AgentState, Assignment, Reply, WorkerReport
 from rallypoint.wire.status import JobState
 from tests.agent.fakes import GatedSink, new_state, report

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from rallypoint.agent import rendezvous
-from rallypoint.agent.rendezvous import DISCONNECT_GRACE, Settings, State
+from rallypoint.agent.rendezvous import core as rendezvous
+from rallypoint.agent.rendezvous.core import DISCONNECT_GRACE, Settings, State
 from rallypoint.wire import codec
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Cause, Culprit, Rung

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rallypoint.agent import rendezvous
-from rallypoint.agent.rendezvous import Settings
+from rallypoint.agent.rendezvous import core as rendezvous
+from rallypoint.agent.rendezvous.core import Settings
 from rallypoint.wire import codec
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Cause, Culprit

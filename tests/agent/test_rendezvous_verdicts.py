@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rallypoint.agent import rendezvous
-from rallypoint.agent.rendezvous import DISCONNECT_GRACE, Settings, State
+from rallypoint.agent.rendezvous import core as rendezvous
+from rallypoint.agent.rendezvous.core import DISCONNECT_GRACE, Settings, State
 from rallypoint.wire import codec
 from rallypoint.wire.failover import Failover
 from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind, Incident, Rung

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.agent import rendezvous
-from rallypoint.agent.rendezvous import Settings, State
-from rallypoint.agent.series import LIMIT, few, sampled
+from rallypoint.agent.rendezvous import core as rendezvous
+from rallypoint.agent.rendezvous.core import Settings, State
+from rallypoint.agent.rendezvous.series import LIMIT, few, sampled
 from rallypoint.supervision.folding import STATUS_LIMIT, bounded
 from rallypoint.wire import codec
 from rallypoint.wire.messages import AgentState, WorkerReport

@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from rallypoint.agent.errors import StoreError
-from rallypoint.agent.store import StoreKeeper
+from rallypoint.agent.workers.store import StoreKeeper
 from tests.agent.fakes import StuckSpawner
 
 

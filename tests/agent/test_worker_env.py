@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.worker_env import Place, split_address, worker_argv, worker_env
+from rallypoint.agent.workers.worker_env import Place, split_address, worker_argv, worker_env
 from rallypoint.training import startup
 from rallypoint.wire import env
 from rallypoint.wire.fence import Fence

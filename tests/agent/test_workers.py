@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent import workers
-from rallypoint.agent.logs import RankLogs
-from rallypoint.agent.spawner import Command
-from rallypoint.agent.workers import Worker, WorkerGroup
+from rallypoint.agent.workers import group as workers
+from rallypoint.agent.workers.group import Worker, WorkerGroup
+from rallypoint.agent.workers.logs import RankLogs
+from rallypoint.agent.workers.spawner import Command
 from tests.agent.fakes import DeafReaper, StuckSpawner
 from tests.agent.test_worker_env import PLACE
 

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from rallypoint.agent.sink import FileSink, read_status
+from rallypoint.agent.coordinator.sink import FileSink, read_status
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.local import proc
 from rallypoint.backends.local.changes import LocalChanges

@@ -183,7 +183,7 @@ def test_no_torch_in_the_agent(job: Agents) -> None:
     """Neither torch nor a transport is imported before it is needed, and torch never."""
     code = (
         "import sys; import rallypoint.agent.main; assert 'aiohttp' not in sys.modules; "
-        "import rallypoint.agent.commands, rallypoint.agent.coordinating, rallypoint.agent.run; "
+        "import rallypoint.agent.commands, rallypoint.agent.coordinator.coordinating, rallypoint.agent.run; "
         "assert not {'torch', 'pydantic', 'yaml'} & set(sys.modules)"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ)

@@ -12,8 +12,8 @@ import pytest
 
 from rallypoint.agent import linux
 from rallypoint.agent.linux import become_subreaper, children
-from rallypoint.agent.reaper import Reaper
-from rallypoint.agent.spawner import Command, Spawner
+from rallypoint.agent.workers.reaper import Reaper
+from rallypoint.agent.workers.spawner import Command, Spawner
 from tests.waiting import PATIENCE, eventually_async
 
 ORPHAN = "import os, sys; pid = os.fork(); pid or (os.setsid(), os.execvp('sleep', ['sleep', '600'])); print(pid, flush=True)"

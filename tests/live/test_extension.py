@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.adviser import Adviser
-from rallypoint.agent.reaper import Reaper
-from rallypoint.agent.spawner import Spawner
+from rallypoint.agent.node.adviser import Adviser
+from rallypoint.agent.workers.reaper import Reaper
+from rallypoint.agent.workers.spawner import Spawner
 from rallypoint.wire.failover import Failover
 from rallypoint.wire.plan import Entry, Plan
 from tests.agent.test_extension import FAILURE

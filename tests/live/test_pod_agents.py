@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from rallypoint.agent.configmap import STATUS_KEY
+from rallypoint.agent.coordinator.configmap import STATUS_KEY
 from rallypoint.wire import codec
 from rallypoint.wire.env import API_SERVER
 from rallypoint.wire.messages import TOKEN_HEADER

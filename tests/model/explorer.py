@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from rallypoint.agent.decide import Phase
+from rallypoint.agent.node.decide import Phase
 from rallypoint.wire.status import JobState
 from tests.model.world import RUNS, Limits, Move, World, moves, over, pass_time
 

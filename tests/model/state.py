@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rallypoint.agent import rendezvous
-from rallypoint.agent.decide import Node
-from rallypoint.agent.rendezvous import Settings
+from rallypoint.agent.node.decide import Node
+from rallypoint.agent.rendezvous import core as rendezvous
+from rallypoint.agent.rendezvous.core import Settings
 from rallypoint.supervision.actions import Action
 from rallypoint.supervision.observation import Observation
 from rallypoint.supervision.policy import Policy

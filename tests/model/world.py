@@ -17,8 +17,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from rallypoint.agent import decide, peers, rendezvous
-from rallypoint.agent.decide import Node, Phase
+from rallypoint.agent.node import decide
+from rallypoint.agent.node.decide import Node, Phase
+from rallypoint.agent.rendezvous import core as rendezvous
+from rallypoint.agent.rendezvous import peers
 from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveCoordinator, RemoveNode
 from rallypoint.supervision.observation import NodeSeen, NodeState, Observation
 from rallypoint.supervision.reconcile import reconcile

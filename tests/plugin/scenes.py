@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from rallypoint.agent.series import sampled
+from rallypoint.agent.rendezvous.series import sampled
 from rallypoint.backends.site import Site
 from rallypoint.plugin.values import Page
 from rallypoint.plugin.view import as_of, page_of, plain_page

@@ -10,7 +10,7 @@ import dataclasses
 
 import pytest
 
-from rallypoint.agent.rendezvous import Settings
+from rallypoint.agent.rendezvous.core import Settings
 from rallypoint.supervision.policy import Policy
 from tests.model.explorer import check, explore, follow, settle, walk
 from tests.model.world import Limits, World, new_world

@@ -22,7 +22,7 @@ def check_extension(plan: Plan, *, within: float = _WITHIN) -> None:
     if not plan.failover_extension:
         return
     beside = ["--beside", plan.entrypoint] if plan.entry is Entry.SCRIPT else []
-    command = [sys.executable, "-m", "rallypoint.agent.extension", *beside, plan.failover_extension]
+    command = [sys.executable, "-m", "rallypoint.agent.node.extension", *beside, plan.failover_extension]
     # It is only looked at: nothing may be left beside the user's files.
     variables = {**os.environ, **plan.env, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     try:

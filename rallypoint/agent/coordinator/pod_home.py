@@ -1,0 +1,145 @@
+"""The coordinator's home in a cluster: ConfigMaps, a Lease, and a supervisor that comes by with the roster."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+from pathlib import Path
+
+from rallypoint.agent.coordinator.announcing import Announcer
+from rallypoint.agent.coordinator.configmap import ConfigMapSink, PodSink
+from rallypoint.agent.coordinator.kube import ApiError, KubeApi
+from rallypoint.agent.coordinator.kube_heartbeat import LeaseHeartbeat, SignsOfLife
+from rallypoint.agent.coordinator.orphan import HeartbeatSource
+from rallypoint.agent.coordinator.sink import FileSink, StatusSink, read_status
+from rallypoint.agent.coordinator.size import SizeSource
+from rallypoint.agent.errors import ConfigError
+from rallypoint.agent.files import read_json
+from rallypoint.agent.transport.service import SupervisorDoor
+from rallypoint.wire.endpoint import Endpoint
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.ports import COORDINATOR_PORT
+from rallypoint.wire.roster import Roster
+from rallypoint.wire.size import Size
+from rallypoint.wire.status import JobStatus
+
+__all__ = ["PodHome", "newest"]
+
+log = logging.getLogger("rallypoint.pod")
+
+#: Seconds between two writes to the ConfigMap that tell progress only.
+_PROGRESS_PERIOD = 30.0
+
+#: Seconds between two looks at the heartbeat, each of which is one request.
+_LOOK = 30.0
+
+#: Seconds between two tries to learn what the last coordinator published.
+_RETRY = 1.0
+
+#: Name of the status in the folder of the pod, where the ConfigMap may not be written.
+_STATUS_FILE = "status.json"
+
+
+class PodHome:
+    """See `home.Home`; `door` is the home itself."""
+
+    progress_period = _PROGRESS_PERIOD
+    look = _LOOK
+
+    def __init__(self, args: argparse.Namespace, *, token: str) -> None:
+        self._args, self._token = args, token
+        self._api = KubeApi.of_this_pod(os.environ)
+        self._remote = ConfigMapSink(self._api, args.status_configmap)
+        self._local: Path = args.status_dir / _STATUS_FILE
+        self._announcer: Announcer | None = None
+        self._roster: Roster | None = None
+        self._signs = None if args.record_configmap is None else SignsOfLife(LeaseHeartbeat(self._api, args.record_configmap))
+        self.where = f"ConfigMap {args.status_configmap}"
+        self.sink: StatusSink = PodSink(self._remote, FileSink(self._local))
+        self.heartbeat: HeartbeatSource | None = self._signs
+        self.door: SupervisorDoor | None = self
+        self.size: SizeSource | None = RosterSize(self)
+
+    async def previous(self) -> JobStatus | None:
+        """Read the ConfigMap, however long that takes; where we may not, what the pod was given and what it wrote itself.
+
+        To begin without it could close a round that an earlier coordinator has closed, with another world.
+        """
+        told = ""
+        while True:
+            try:
+                return await self._remote.read()
+            except ApiError as error:
+                if error.refused:
+                    log.warning("%s; going on with what the pod was given", error)
+                    return await asyncio.to_thread(self._known)
+                if str(error) != told:
+                    log.warning("%s; nothing is begun before the last status is known", error)
+                told = str(error)
+            await asyncio.sleep(_RETRY)
+
+    def _known(self) -> JobStatus | None:
+        given: Path | None = self._args.known_status
+        first = None if given is None or not _has_text(given) else read_json(JobStatus, given)
+        return newest(first, read_status(self._local))
+
+    def port(self, plan: Plan) -> int:
+        """Each pod has an address of its own, so one number serves all."""
+        return plan.coordinator_port or COORDINATOR_PORT
+
+    async def announce(self, endpoint: Endpoint) -> None:
+        """Tell the agents as soon as a supervisor has told where they are."""
+        self._announcer = Announcer(endpoint, token=self._token)
+        if self._roster is not None:
+            self._announcer.take(self._roster)
+
+    def seen(self, mark: str) -> None:
+        """See `SupervisorDoor`."""
+        if self._signs is not None:
+            self._signs.seen(mark)
+
+    def take(self, roster: Roster) -> None:
+        """See `SupervisorDoor`."""
+        if self._announcer is not None:
+            self._announcer.take(roster)
+        self._roster = roster  # it came before we were ready to be found
+
+    @property
+    def roster(self) -> Roster | None:
+        """The last that a supervisor told, None before its first."""
+        return self._roster
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._announcer is not None:
+            await self._announcer.close()
+        await self._api.close()
+
+
+class RosterSize:
+    """What the last roster said."""
+
+    def __init__(self, home: PodHome) -> None:
+        self._home = home
+
+    async def size(self) -> Size | None:
+        """Return what is known."""
+        roster = self._home.roster
+        return None if roster is None else roster.size
+
+
+def newest(*known: JobStatus | None) -> JobStatus | None:
+    """Return the status with the highest fence, of equal ones the later; None where there is none."""
+    return max((s for s in known if s is not None), key=lambda s: (s.fence, s.updated_at), default=None)
+
+
+def _has_text(path: Path) -> bool:
+    """Return whether there is anything in a file: before the first status it is empty, or not there."""
+    try:
+        return path.stat().st_size > 0
+    except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            return False
+        raise ConfigError(f"--known-status {path}: cannot be read: {error.strerror}") from error

@@ -1,0 +1,395 @@
+"""The node agent at work: events in, `decide.step`, actions done. What is decided, and why, is in `decide.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import signal
+import uuid
+from dataclasses import dataclass
+
+from rallypoint.agent.clock import Clock
+from rallypoint.agent.culprit import with_few_tails
+from rallypoint.agent.errors import ConfigError, LostContactError, OrphanedError, StoreError
+from rallypoint.agent.linux import become_subreaper
+from rallypoint.agent.node import decide
+from rallypoint.agent.node.adviser import Adviser
+from rallypoint.agent.node.decide import (
+    Advised,
+    Answered,
+    AskExtension,
+    End,
+    Node,
+    Phase,
+    StartWorkers,
+    StopWorkers,
+    StoreLost,
+    Told,
+    WorkersEnded,
+    WorkersGone,
+)
+from rallypoint.agent.node.node_config import NodeConfig
+from rallypoint.agent.node.round import Round, StartError
+from rallypoint.agent.transport.client import CoordinatorClient
+from rallypoint.agent.transport.service import MAX_HOLD
+from rallypoint.agent.waiting import set_within
+from rallypoint.agent.workers.facts import end_of
+from rallypoint.agent.workers.group import Worker, WorkerGroup
+from rallypoint.agent.workers.memory import OomWatch
+from rallypoint.agent.workers.reaper import Reaper
+from rallypoint.agent.workers.spawner import Spawner
+from rallypoint.agent.workers.store import StoreKeeper
+from rallypoint.wire.exits import Exit
+from rallypoint.wire.failover import Failure
+from rallypoint.wire.fence import Fence
+from rallypoint.wire.hang import Evidence
+from rallypoint.wire.incident import Culprit, FaultKind
+from rallypoint.wire.messages import AgentReport, AgentState, Assignment, Continue, Refusal, Reply, Stop
+
+__all__ = ["Ending", "NodeAgent"]
+
+log = logging.getLogger("rallypoint.node")
+
+#: Seconds that the coordinator has to take note of an agent that leaves.
+_FAREWELL = 1.0
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How an agent ended: its exit code and the last that it knew."""
+
+    code: int
+    node: Node
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WorkerSeen:
+    """Some worker has ended; which ones stands in a list, so that those who end together are judged together."""
+
+
+class NodeAgent:
+    """One agent of one node. `run` once, in the main thread."""
+
+    def __init__(self, config: NodeConfig, *, client: CoordinatorClient, clock: Clock) -> None:
+        self._config, self._client, self._clock = config, client, clock
+        self._name = f"{config.host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._node = Node(
+            local_world_size=config.plan.nproc_per_node,
+            fence=Fence(attempt=config.attempt),
+            extension=bool(config.plan.failover_extension),
+        )
+        self._events: asyncio.Queue[decide.Event | _WorkerSeen] = asyncio.Queue()
+        self._ended: list[Worker] = []
+        self._news = asyncio.Event()
+        self._farewell = asyncio.Event()
+        self._asking: set[asyncio.Task[Reply]] = set()
+        self._taken = asyncio.Event()
+        self._taken.set()
+        self._advice: set[asyncio.Task[None]] = set()
+        self._sequence = 0
+        self._told: object = None
+        self._signalled = False
+        become_subreaper()
+        self._reaper = Reaper()
+        self._spawner = Spawner(self._reaper)
+        self._group = WorkerGroup(self._spawner, self._reaper, grace=config.plan.stop_grace, now=clock)
+        self._round = Round(config, self._group, now=clock)
+        self._evidence: Evidence | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._stores = StoreKeeper(config.host, self._spawner, self._store_lost)
+        self._adviser = Adviser(config.plan, self._spawner)
+        self._memory = OomWatch()
+
+    async def run(self) -> Ending:
+        """Take part in the job until it is over, or until this agent must end; leaves no process behind.
+
+        Raises `ConfigError` when it cannot even begin.
+        """
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._signal, number)
+        try:
+            await self._stores.prepare()
+            self._adviser.begin(self._cannot_work)
+            return await self._live_and_talk()
+        finally:
+            self._group.kill()
+            self._group.close()
+            self._stores.close()
+            self._adviser.close()
+            await self._round.finish()
+            self._reaper.close()
+            self._spawner.close()
+            await self._client.close()
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+
+    async def _live_and_talk(self) -> Ending:
+        talk, live = asyncio.create_task(self._talk()), asyncio.create_task(self._live())
+        try:
+            await asyncio.wait({talk, live}, return_when=asyncio.FIRST_COMPLETED)
+            if not live.done():
+                talk.result()  # it only ends by an error
+            return await live
+        finally:
+            looking = () if self._looking is None else (self._looking,)
+            tasks = (talk, live, *self._asking, *self._advice, *looking)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- Events ------------------------------------------------------------------------------------------------------------
+
+    def _signal(self, number: signal.Signals) -> None:
+        name = signal.Signals(number).name
+        if self._signalled:
+            log.warning("%s again: killing the workers", name)
+            self._group.kill()
+            return
+        self._signalled = True
+        log.warning("%s: leaving the job", name)
+        self._events.put_nowait(Told(code=128 + number, reason=f"its agent was ended by {name}", leaving=True))
+
+    def _worker_ended(self, worker: Worker) -> None:
+        self._ended.append(worker)
+        self._events.put_nowait(_WorkerSeen())
+
+    def _store_lost(self, reason: str) -> None:
+        self._events.put_nowait(StoreLost(reason=reason))
+
+    def _cannot_work(self, reason: str) -> None:
+        log.warning("%s", reason)
+        self._events.put_nowait(Told(code=Exit.CONFIG, reason=reason, leaving=True))
+
+    def _workers_gone(self) -> None:
+        self._events.put_nowait(WorkersGone())
+
+    async def _judge_ended(self) -> WorkersEnded:
+        """Say which workers ended by themselves since the last time, and how."""
+        ended, self._ended = self._ended, []
+        # An old round's last words: the list of workers was replaced meanwhile.
+        ended = [worker for worker in ended if worker.place.assignment.fence.round == self._node.round]
+        for worker in ended:
+            log.info("rank %d (pid %d) %s", worker.place.rank, worker.pid, _how(worker))
+        bad = [worker for worker in ended if worker.code != 0 and not worker.stopped]
+        failures = [await asyncio.to_thread(self._end_of, worker) for worker in bad]
+        return WorkersEnded(ranks=frozenset(w.place.local_rank for w in ended), failures=tuple(failures))
+
+    def _end_of(self, worker: Worker) -> Culprit:
+        plan = self._config.plan
+        end = end_of(worker, host=self._config.told, incarnation=self._config.incarnation, log_tail=plan.log_tail)
+        if end.signal == signal.SIGKILL and self._memory.killed():
+            return dataclasses.replace(end, kind=FaultKind.OOM)
+        return end
+
+    # --- Decide, then do ---------------------------------------------------------------------------------------------------
+
+    async def _live(self) -> Ending:
+        while True:
+            event = await self._events.get()
+            if isinstance(event, _WorkerSeen):
+                event = await self._judge_ended()
+            before = self._node
+            self._node, actions = decide.step(before, event)
+            if isinstance(event, Answered):
+                self._taken.set()
+            if self._node.phase is not before.phase:
+                log.debug("%s -> %s", before.phase.value, self._node.phase.value)
+            if isinstance(event, WorkersGone):
+                await self._round.finish()
+            for action in actions:
+                if isinstance(action, End):
+                    return await self._end(action)
+                await self._do(action)
+            self._tell_news()
+
+    async def _do(self, action: StartWorkers | StopWorkers | AskExtension) -> None:
+        if isinstance(action, StartWorkers):
+            await self._start(action)
+            return
+        if isinstance(action, AskExtension):
+            advice = asyncio.create_task(self._ask_extension(action))
+            self._advice.add(advice)
+            advice.add_done_callback(self._advice.discard)
+            return
+        self._tell_news()  # what happened is told before anything is done about it
+        await asyncio.sleep(0)
+        self._group.stop(self._workers_gone)
+
+    async def _ask_extension(self, action: AskExtension) -> None:
+        config, assignment = self._config, self._node.assignment
+        failure = Failure(
+            job=config.plan.name,
+            attempt=config.attempt,
+            round=action.round,
+            node=config.node if assignment is None else assignment.node,
+            host=config.told,
+            at=self._clock(),
+            workers=with_few_tails(action.failures),
+        )
+        advice = await self._adviser.ask(failure)
+        log.info("the failover extension answered %s", advice.failover.name)
+        self._events.put_nowait(Advised(round=action.round, failover=advice.failover, note=advice.note))
+
+    async def _start(self, action: StartWorkers) -> None:
+        assignment = action.assignment
+        try:
+            await self._stores.assigned(assignment.store)
+            await self._round.start(assignment, self._worker_ended)
+        except ConfigError as error:
+            log.warning("%s", error)
+            self._events.put_nowait(Told(code=Exit.CONFIG, reason=str(error), leaving=True))
+        except StoreError as error:  # a shortage of processes or files may pass: it costs the round, not the node
+            log.warning("%s", error)
+            self._events.put_nowait(StoreLost(reason=str(error)))
+        except StartError as error:
+            failure = dataclasses.replace(self._end_of(error.worker), error=error.reason, kind=FaultKind.START_FAILED)
+            self._events.put_nowait(WorkersEnded(ranks=frozenset({failure.local_rank}), failures=(failure,)))
+        else:
+            last = assignment.first_rank + self._config.plan.nproc_per_node - 1
+            ranks = f"ranks {assignment.first_rank} to {last} of {assignment.world_size}"
+            log.info("round %d: started %s, store at %s", assignment.fence.round, ranks, assignment.store)
+
+    async def _end(self, action: End) -> Ending:
+        if self._node.leaving:
+            self._tell_news()
+            await set_within(self._farewell, _FAREWELL)
+        return Ending(code=action.code, node=self._node)
+
+    # --- Talking -----------------------------------------------------------------------------------------------------------
+
+    def _tell_news(self) -> None:
+        """Wake the talker when something is true that it has not said."""
+        if self._gist() != self._told:
+            self._news.set()
+
+    def _gist(self) -> object:
+        node = self._node
+        pids = tuple(worker.pid for worker in self._group.workers)
+        found = None if self._evidence is None else (self._evidence.round, self._evidence.number)
+        return node.state, node.round, node.told_failures, node.failover, node.reason, self._stores.offer, pids, found
+
+    async def _talk(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            # Who was given a place in a round must not say that it waits: the coordinator takes that for the answer's loss.
+            await self._taken.wait()
+            self._news.clear()
+            self._told = self._gist()
+            if self._silent():
+                await self._news.wait()
+                continue
+            report = self._report()
+            started = loop.time()
+            if await self._ask(report):
+                await set_within(self._news, started + max(report.hold, self._pace()) - loop.time())
+
+    async def _ask(self, report: AgentReport) -> bool:
+        """Ask; return False when there is news before the answer.
+
+        The old request is not broken off: the coordinator answers it as soon as it has the newer report, while a connection
+        that breaks looks like the end of this agent.
+        """
+        ask = asyncio.create_task(self._client.ask(report))
+        self._asking.add(ask)
+        ask.add_done_callback(self._asking.discard)
+        news = asyncio.create_task(self._news.wait())
+        try:
+            await asyncio.wait({ask, news}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            news.cancel()
+        if not ask.done():
+            ask.add_done_callback(self._heard_late)
+            return False
+        self._heard(report, ask)
+        return True
+
+    def _heard_late(self, ask: asyncio.Task[Reply]) -> None:
+        """Of an answer to what is no longer true only the end of the job interests."""
+        if not ask.cancelled() and ask.exception() is None and isinstance(ask.result(), Stop):
+            self._events.put_nowait(Answered(reply=ask.result()))
+
+    def _heard(self, report: AgentReport, ask: asyncio.Task[Reply]) -> None:
+        try:
+            reply = ask.result()
+        except LostContactError as error:
+            log.warning("%s; stopping the workers", error)
+            code = Exit.ORPHANED if isinstance(error, OrphanedError) else Exit.LOST_CONTACT
+            self._events.put_nowait(Told(code=code, reason=str(error), leaving=False))
+            return
+        if isinstance(reply, Refusal):
+            log.warning("refused by the coordinator: %s", reply.reason)
+        if report.state is AgentState.LEAVING:
+            self._farewell.set()
+        self._look_into(reply.evidence if isinstance(reply, Continue) else 0)
+        if isinstance(reply, Assignment):
+            self._taken.clear()
+        self._events.put_nowait(Answered(reply=reply))
+
+    def _look_into(self, number: int) -> None:
+        """Find out what the coordinator asks for, once; what it does not ask for any more is told no more."""
+        if number == 0:
+            self._evidence = None
+        elif (self._looking is None or self._looking.done()) and not self._answers(number):
+            self._looking = asyncio.create_task(self._find_evidence(number))
+
+    def _answers(self, number: int) -> bool:
+        return self._evidence is not None and (self._evidence.round, self._evidence.number) == (self._node.round, number)
+
+    async def _find_evidence(self, number: int) -> None:
+        self._evidence = await self._round.evidence(number)
+        log.warning("round %d: looked into the workers for a hang: %s", self._evidence.round, self._evidence.path or "no file")
+        self._tell_news()
+
+    def _silent(self) -> bool:
+        phase = self._node.phase
+        return phase in (Phase.ENDING, Phase.ENDED) and not self._node.leaving
+
+    def _pace(self) -> float:
+        plan = self._config.plan
+        return min(plan.report_interval, plan.node_lease / 3, plan.fence_timeout / 3)
+
+    def _hold(self, state: AgentState) -> float:
+        if state is AgentState.LEAVING:
+            return 0.0
+        if state is AgentState.RUNNING:
+            return self._pace()
+        # An answer that is held back must not look like a coordinator that is gone.
+        return min(self._config.plan.node_lease / 3, self._config.plan.fence_timeout / 3, MAX_HOLD)
+
+    def _report(self) -> AgentReport:
+        node, config = self._node, self._config
+        state = node.state
+        self._sequence += 1
+        return AgentReport(
+            job=config.plan.name,
+            fence=node.fence,
+            node=config.node,
+            incarnation=config.incarnation,
+            agent=self._name,
+            host=config.told,
+            local_world_size=config.plan.nproc_per_node,
+            store=self._stores.offer,
+            state=state,
+            round=node.round,
+            workers=self._round.reports(),
+            failures=with_few_tails(node.told_failures),
+            failover=node.failover,
+            failover_note=node.note,
+            reason=node.reason,
+            result=self._round.result() if state is AgentState.DONE else None,
+            evidence=self._evidence if self._evidence is not None and self._evidence.round == node.round else None,
+            hold=self._hold(state),
+            sequence=self._sequence,
+        )
+
+
+def _how(worker: Worker) -> str:
+    if worker.stopped:
+        return "was stopped"
+    code = worker.code if worker.code is not None else 0
+    return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"

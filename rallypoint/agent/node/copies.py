@@ -1,0 +1,50 @@
+"""Which files of a worker are copied whither: to the console as torchrun does, or into the log of its pod."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from rallypoint.agent.node.node_config import NodeConfig
+from rallypoint.agent.workers.group import Worker
+from rallypoint.agent.workers.logs import STDERR, STDOUT
+from rallypoint.agent.workers.tee import Tail, prefix_of
+from rallypoint.wire import podlog
+
+__all__ = ["KEPT_BYTES", "KEPT_ROUNDS", "console_tails", "forget_old_rounds", "pod_tails"]
+
+#: Bytes of each worker's log that stay on the disk of a pod: more than is searched for what ended it.
+KEPT_BYTES = 1 << 20
+
+#: Rounds whose logs stay on the disk of a pod.
+KEPT_ROUNDS = 3
+
+
+def console_tails(config: NodeConfig, worker: Worker) -> Iterator[Tail]:
+    """Yield what a person at the console wants to see of a worker."""
+    place, logs = worker.place, worker.logs
+    prefix = prefix_of(config.prefix, role=config.plan.role, rank=place.rank, local_rank=place.local_rank)
+    teed = config.streams.teed(place.local_rank)
+    if teed & STDOUT and logs.out is not None:
+        yield Tail(path=logs.out, prefix=prefix, to=sys.stdout.buffer)
+    if teed & STDERR and logs.err is not None:
+        yield Tail(path=logs.err, prefix=prefix, to=sys.stderr.buffer)
+
+
+def pod_tails(config: NodeConfig, worker: Worker) -> Iterator[Tail]:
+    """Yield all that a worker says, as lines of its pod's log."""
+    place = worker.place
+    keep = KEPT_BYTES if config.bounded else None
+    for path, stream in ((worker.logs.out, "out"), (worker.logs.err, "err")):
+        if path is not None:
+            front = podlog.front(place.assignment.fence.round, place.rank, stream).encode()
+            yield Tail(path=path, prefix=front, to=sys.stdout.buffer, cut=podlog.pieces, keep=keep)
+
+
+def forget_old_rounds(folder: Path) -> None:
+    """Remove the logs of all rounds in `folder` but the last `KEPT_ROUNDS`; what cannot be removed stays."""
+    rounds = {int(path.name.removeprefix("round-")): path for path in folder.glob("round-*") if path.name[6:].isdigit()}
+    for number in sorted(rounds)[:-KEPT_ROUNDS]:
+        shutil.rmtree(rounds[number], ignore_errors=True)

@@ -1,0 +1,47 @@
+"""What a node agent is started with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rallypoint.agent.workers.logs import Streams
+from rallypoint.agent.workers.tee import DEFAULT_PREFIX
+from rallypoint.wire.plan import Plan
+
+__all__ = ["NodeConfig"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeConfig:
+    """What a node agent is started with.
+
+    Attributes:
+        plan: of the job.
+        attempt, node, incarnation: which attempt, slot (-1: any) and replacement this is.
+        host: name or address under which the other nodes reach this one.
+        machine: its name for people, and for whoever keeps off it; "" is that address.
+        folder: for shared memory files; `log_folder` for the workers' logs.
+        streams: what goes to a file and what to the console.
+        prefix: template of the console's line prefix.
+        pod: every line goes to stdout, too, in the form of a pod's log (wire/podlog.py).
+        bounded: of the logs on disk only the last lines are of use: what was copied is given back, old rounds' are removed.
+    """
+
+    plan: Plan
+    attempt: int
+    node: int
+    incarnation: int
+    host: str
+    folder: Path
+    log_folder: Path
+    streams: Streams
+    prefix: str = DEFAULT_PREFIX
+    pod: bool = False
+    bounded: bool = False
+    machine: str = ""
+
+    @property
+    def told(self) -> str:
+        """The machine, as it is told."""
+        return self.machine or self.host

@@ -1,0 +1,229 @@
+"""One round on one node: its workers, their logs, their shared memory of progress."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rallypoint.agent.errors import ConfigError
+from rallypoint.agent.node.copies import console_tails, forget_old_rounds, pod_tails
+from rallypoint.agent.node.hang_evidence import Asked, Subject, take
+from rallypoint.agent.node.hang_vitals import Vital, Vitals
+from rallypoint.agent.node.node_config import NodeConfig
+from rallypoint.agent.workers.group import Worker, WorkerGroup
+from rallypoint.agent.workers.logs import OpenLogs, Streams, open_logs, written
+from rallypoint.agent.workers.spawner import Command
+from rallypoint.agent.workers.tee import Tee
+from rallypoint.agent.workers.worker_env import Place, worker_argv, worker_env
+from rallypoint.wire.codec import WireError
+from rallypoint.wire.hang import Evidence, RankSeen
+from rallypoint.wire.messages import Assignment, WorkerReport
+from rallypoint.wire.progress import Life, ProgressFile, ProgressSlot
+from rallypoint.wire.result import RESULT_LIMIT, read_result
+
+__all__ = ["Round", "StartError"]
+
+log = logging.getLogger("rallypoint.round")
+
+
+class StartError(Exception):
+    """A worker could not be started; it counts as one that ended badly."""
+
+    def __init__(self, worker: Worker, reason: str) -> None:
+        super().__init__(reason)
+        self.worker, self.reason = worker, reason
+
+
+class Round:
+    """The round whose workers run or are stopped; reused for the next."""
+
+    def __init__(self, config: NodeConfig, group: WorkerGroup, *, now: Callable[[], float]) -> None:
+        self._config, self._group, self._now = config, group, now
+        self._tee = Tee()
+        self._progress: ProgressFile | None = None
+        self._progress_path: Path | None = None
+        self._workers: list[Worker] = []
+        self._last: dict[int, ProgressSlot] = {}
+        self._lives: dict[int, Life] = {}
+        self._vitals = Vitals()
+        self._result_path: Path | None = None
+        self._result: Any = None
+
+    async def start(self, assignment: Assignment, ended: Callable[[Worker], None]) -> None:
+        """Start the workers.
+
+        Raises `ConfigError` when logs or shared memory cannot be written, `StartError` when a worker cannot be started.
+        """
+        path = self._config.folder / f"progress-{assignment.fence.round}.bin"
+        result = self._config.folder / f"result-{assignment.fence.round}.json"
+        slots = self._config.plan.nproc_per_node
+        folder = self._config.log_folder / f"round-{assignment.fence.round}"
+        ranks = range(assignment.first_rank, assignment.first_rank + slots)
+        self._progress, logs = await asyncio.to_thread(_prepare, path, folder, ranks, self._config.streams)
+        if self._config.bounded:
+            await asyncio.to_thread(forget_old_rounds, self._config.log_folder)
+        self._progress_path, self._workers, self._last, self._lives, self._vitals = path, [], {}, {}, Vitals()
+        self._result_path, self._result = (result if assignment.first_rank == 0 else None), None
+        try:
+            for local_rank, opened in enumerate(logs):
+                place = Place(
+                    assignment=assignment,
+                    local_rank=local_rank,
+                    error_file=opened.paths.error_file,
+                    progress_file=path,
+                    stack_file=self._config.folder / f"stacks-{assignment.fence.round}-{local_rank}.txt",
+                    result_file=result,
+                )
+                await self._start_one(place, opened, ended)
+        finally:
+            for opened in logs:
+                opened.close()
+
+    async def _start_one(self, place: Place, opened: OpenLogs, ended: Callable[[Worker], None]) -> None:
+        plan = self._config.plan
+        worker = Worker(place=place, logs=opened.paths)
+        self._workers.append(worker)
+        argv = worker_argv(plan, place.local_rank, os.environ)
+        env = worker_env(os.environ, plan, place)
+        command = Command(argv=argv, env=env, cwd=plan.workdir, stdout=opened.out, stderr=opened.err)
+        try:
+            await self._group.start(worker, command, ended)
+        except OSError as error:
+            where = f" (in {plan.workdir})" if plan.workdir else ""
+            raise StartError(worker, f"{argv[0]}{where} cannot be started: {error.strerror}: {error.filename}") from error
+        self._copy(worker)
+
+    def _copy(self, worker: Worker) -> None:
+        for tail in pod_tails(self._config, worker) if self._config.pod else console_tails(self._config, worker):
+            self._tee.add(tail)
+
+    def reports(self) -> tuple[WorkerReport, ...]:
+        """Return the last word of each worker of the round, whether it lives or not, until the next round starts.
+
+        The last step before a fault counts most, and the first report that tells it may be lost.
+        """
+        return tuple(self._report(worker) for worker in self._workers)
+
+    def result(self) -> Any:
+        """Return what rank 0 left as the job's result once it has ended, None where it left none or runs elsewhere."""
+        path = self._result_path
+        if path is None:
+            return self._result
+        try:
+            with path.open("rb") as file:
+                self._result = read_result(file.read(RESULT_LIMIT + 1))
+        except FileNotFoundError:
+            self._result = None
+        except (OSError, WireError) as error:
+            # A worker is the user's code, and a result that nobody can read is none.
+            log.warning("the job's result cannot be told: %s", error)
+        self._result_path = None
+        return self._result
+
+    def _report(self, worker: Worker) -> WorkerReport:
+        local_rank = worker.place.local_rank
+        slot, vital = self._look(worker)
+        return WorkerReport(
+            local_rank=local_rank,
+            pid=worker.pid,
+            step=slot.step,
+            resumed_from=slot.resumed_from,
+            liveness=vital.liveness,
+            checkpoint=slot.checkpoint,
+            metrics=_numbers(slot.metrics),
+            cpu=vital.busy,
+            output=written(worker.logs),
+        )
+
+    def _look(self, worker: Worker) -> tuple[ProgressSlot, Vital]:
+        """Return what a worker said last, and how it is."""
+        local_rank = worker.place.local_rank
+        slot, life = self._read(local_rank), self._lives.get(local_rank, Life())
+        pids = (life.pid, worker.pid) if worker.code is None else ()
+        return slot, self._vitals.look(local_rank, pids, slot.liveness + life.steps, self._now())
+
+    async def evidence(self, number: int) -> Evidence:
+        """Return what can be found of the workers, with their stacks, as the answer to the coordinator's request `number`."""
+        assignment = self._workers[0].place.assignment if self._workers else None
+        round_ = 0 if assignment is None else assignment.fence.round
+        file = self._config.log_folder / f"round-{round_}" / f"hang-{number}.txt"
+        return await take(number, [self._subject(worker) for worker in self._workers], round_=round_, file=file)
+
+    def _subject(self, worker: Worker) -> Subject:
+        local_rank, life = worker.place.local_rank, self._lives.get(worker.place.local_rank, Life())
+        asked = Asked(local_rank=local_rank, pid=life.pid, stacks=life.stacks, file=worker.place.stack_file)
+        if worker.code is not None:
+            asked = dataclasses.replace(asked, note=f"it has ended with {worker.code}")
+
+        def look() -> RankSeen:
+            now = self._now()
+            slot, vital = self._look(worker)
+            return RankSeen(
+                local_rank=local_rank,
+                pid=vital.pid,
+                step=slot.step,
+                liveness=vital.liveness,
+                quiet=vital.quiet(now),
+                cpu=vital.used(now),
+                state=vital.state,
+            )
+
+        return Subject(rank=worker.place.rank, asked=asked, look=look)
+
+    def _read(self, local_rank: int) -> ProgressSlot:
+        slot = None
+        if self._progress is not None:
+            # A worker is the user's code: what it scribbles into the shared file must not end its agent.
+            with contextlib.suppress(ValueError):
+                slot = self._progress.read(local_rank)
+                self._lives[local_rank] = self._progress.life(local_rank)
+        if slot is not None:
+            self._last[local_rank] = slot
+        return self._last.get(local_rank, ProgressSlot())
+
+    async def finish(self) -> None:
+        """Let the last lines out and drop the shared memory; the logs stay."""
+        await self._tee.finish()
+        self.reports()  # the last look into the shared memory
+        progress, path = self._progress, self._progress_path
+        self._progress = self._progress_path = None
+        if progress is not None and path is not None:
+            progress.close()
+            await asyncio.to_thread(path.unlink, missing_ok=True)
+            await asyncio.to_thread(_forget_stacks, self._workers)
+
+
+def _forget_stacks(workers: list[Worker]) -> None:
+    for worker in workers:
+        worker.place.stack_file.unlink(missing_ok=True)
+
+
+def _numbers(metrics: object) -> dict[str, float]:
+    """Keep what the wire can carry of metrics that a worker wrote."""
+    if not isinstance(metrics, dict):
+        return {}
+    return {str(name): float(value) for name, value in metrics.items() if isinstance(value, (int, float))}
+
+
+def _prepare(path: Path, folder: Path, ranks: range, streams: Streams) -> tuple[ProgressFile, list[OpenLogs]]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        progress = ProgressFile.create(path, len(ranks))
+    except OSError as error:
+        raise ConfigError(f"folder {path.parent}: {path.name} cannot be written: {error.strerror}") from error
+    opened: list[OpenLogs] = []
+    try:
+        for local_rank, rank in enumerate(ranks):
+            opened.append(open_logs(folder, rank, streams.filed(local_rank)))
+    except ConfigError:
+        progress.close()
+        for logs in opened:
+            logs.close()
+        raise
+    return progress, opened

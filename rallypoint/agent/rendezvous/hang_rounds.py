@@ -1,0 +1,230 @@
+"""What the coordinator does about a world that hangs: it doubts, asks the agents what they find, judges, and tells. Pure.
+
+A verdict waits for what the agents find, `EVIDENCE_WITHIN` seconds at the most: who is to blame stands in it. What is done
+then is `hang_detection`'s to say:
+
+- 0: a line in the job's story, and so in the log.
+- 1: an incident as well (rung `notify`). Nothing is restarted and no budget pays. A later sign of life heals it.
+- 2: the incident restarts the workers, and the budget of hangs pays, as it does for a collective that timed out.
+
+In a status the doubt and the verdict stand whatever `hang_detection` is, until a rank shows a sign of life or another round
+runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rallypoint.agent.rendezvous import hang, telling
+from rallypoint.agent.rendezvous.hang import Watch
+from rallypoint.agent.rendezvous.hang_blame import Ranks, blame, groups, place
+from rallypoint.agent.rendezvous.peers import Inquiry, State, members
+from rallypoint.wire.hang import Hang, HangState
+from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind, Incident, IncidentId, Rung, merge_incidents
+from rallypoint.wire.messages import AgentReport, AgentState, Continue
+from rallypoint.wire.status import JobState, JobStatus
+
+__all__ = ["EVIDENCE_WITHIN", "LOG_ONLY", "NOTIFY", "RECOVER", "asks", "concluded", "due", "heard", "inherited", "tidied"]
+
+#: Seconds for which a verdict waits for what the agents find.
+EVIDENCE_WITHIN = 5.0
+
+#: The values of `hang_detection`.
+LOG_ONLY, NOTIFY, RECOVER = 0, 1, 2
+
+
+def inherited(state: State, previous: JobStatus) -> State:
+    """Return the state of a coordinator that takes over: what was told stays true until somebody shows a sign of life."""
+    told = previous.hang
+    if told is None or told.round != previous.fence.round:
+        return state
+    watch = Watch(round=told.round, begun=True, quiet_since=told.quiet_since, doubt_at=told.since, verdict_at=told.verdict_at)
+    return dataclasses.replace(state, watch=dataclasses.replace(watch, counted_at=state.since), hang=told)
+
+
+# --- What is heard ---------------------------------------------------------------------------------------------------------
+
+
+def heard(state: State, before: AgentReport | None, report: AgentReport, now: float) -> State:
+    """Return the state with what a report of a running worker's agent tells of life; `before` is that agent's last one."""
+    round_ = state.fence.round
+    if state.state is not JobState.RUNNING or report.round != round_ or report.state is not AgentState.RUNNING:
+        return state
+    if all(member.agent != report.agent for member in state.world) or state.settings.hang_downtime <= 0:
+        return state
+    watch = state.watch if state.watch.round == round_ else Watch.fresh(round_, now)
+    sign = hang.sign_of(before, report)
+    # Where there is life nobody else has to be heard, and most reports tell of life.
+    expected = frozenset() if sign.life else _expected(state)
+    judged = hang.judge(watch, sign, expected, state.settings.silence, now)
+    state = _told(dataclasses.replace(state, watch=judged), now)
+    return _found(state, report)
+
+
+def _expected(state: State) -> frozenset[str]:
+    """Return the agents of the world whose workers have not all ended well."""
+    done = {p.report.agent for p in members(state) if p.report.state is AgentState.DONE and p.report.round == state.fence.round}
+    return frozenset(member.agent for member in state.world) - done
+
+
+def _told(state: State, now: float) -> State:
+    """Tell what is thought of the world now, where that is something else than before."""
+    watch, known = state.watch, state.hang
+    if watch.state is None:
+        return state if known is None else _over(state, known, now)
+    if known is None and watch.doubt_at is not None:
+        doubt = Hang(round=watch.round, state=HangState.DOUBT, quiet_since=watch.quiet_since, since=now)
+        doubt = dataclasses.replace(doubt, reason=f"no sign of life of any rank for {_span(watch.quiet)}")
+        state = telling.event(dataclasses.replace(state, hang=doubt), "hang-doubt", doubt.reason, now)
+    told = state.hang is not None and state.hang.state is HangState.VERDICT
+    if watch.state is HangState.VERDICT and state.inquiry is None and not told:
+        state = dataclasses.replace(state, inquiry=Inquiry(number=_number(state), since=now))
+    return state
+
+
+def _over(state: State, known: Hang, now: float) -> State:
+    """Take a doubt or a verdict back: somebody showed a sign of life."""
+    incidents = tuple(
+        dataclasses.replace(i, healed_at=now) for i in state.incidents if i.id == known.incident and i.healed_at is None
+    )
+    state = dataclasses.replace(
+        state, hang=None, inquiry=None, incidents=merge_incidents(state.incidents, incidents) if incidents else state.incidents
+    )
+    quiet = _span(max(0.0, now - known.quiet_since))
+    return telling.event(state, "hang-over", f"a sign of life after {quiet}", now)
+
+
+def _found(state: State, report: AgentReport) -> State:
+    """Keep what an agent has found for the inquiry that runs."""
+    inquiry, evidence = state.inquiry, report.evidence
+    if inquiry is None or evidence is None or (evidence.round, evidence.number) != (report.round, inquiry.number):
+        return state
+    found = dataclasses.replace(inquiry, found={**inquiry.found, report.agent: evidence})
+    return dataclasses.replace(state, inquiry=found)
+
+
+def asks(state: State, agent: str) -> Continue | None:
+    """Return the request for what an agent can find, where it is asked and has not answered."""
+    inquiry = state.inquiry
+    if inquiry is None or agent in inquiry.found or state.state is not JobState.RUNNING:
+        return None
+    return Continue(fence=state.fence, evidence=inquiry.number)
+
+
+# --- What follows ----------------------------------------------------------------------------------------------------------
+
+
+def due(state: State) -> float | None:
+    """Return until when a verdict waits for the agents, None where none does."""
+    return None if state.inquiry is None else state.inquiry.since + EVIDENCE_WITHIN
+
+
+def tidied(state: State) -> State:
+    """Return the state without what belongs to a round that is over; a verdict stays until the next one runs."""
+    if state.inquiry is not None and state.state is not JobState.RUNNING:
+        state = dataclasses.replace(state, inquiry=None)
+    told = state.hang
+    if told is None or (told.round == state.fence.round and state.state is JobState.RUNNING):
+        return state
+    stays = told.round == state.fence.round and told.state is HangState.VERDICT and state.state is not JobState.SUCCEEDED
+    return state if stays else dataclasses.replace(state, hang=None)
+
+
+def concluded(state: State, now: float) -> tuple[State, Incident | None]:
+    """Give the verdict that is due; the incident is returned where it asks for a restart."""
+    inquiry, doubt = state.inquiry, state.hang
+    if inquiry is None or doubt is None or state.state is not JobState.RUNNING:
+        return state, None
+    if now < inquiry.since + EVIDENCE_WITHIN and not _expected(state) <= inquiry.found.keys():
+        return state, None
+    told = _incident(state, inquiry, now)
+    action = state.settings.hang_detection
+    given = dataclasses.replace(
+        doubt,
+        state=HangState.VERDICT,
+        verdict_at=now,
+        culprits=blame(_ranks(state, inquiry)),
+        reason=told.reason,
+        incident=None if action == LOG_ONLY else told.id,
+    )
+    state = telling.event(dataclasses.replace(state, hang=given, inquiry=None), "hang", told.reason, now)
+    if action == LOG_ONLY:
+        return state, None
+    if action == NOTIFY:
+        return telling.incident(state, dataclasses.replace(told, rung=Rung.NOTIFY)), None
+    return state, told
+
+
+def _ranks(state: State, inquiry: Inquiry) -> Ranks:
+    """Return what was found, by rank of the world."""
+    first = {member.agent: member.first_rank for member in state.world}
+    return {
+        first[agent] + seen.local_rank: seen
+        for agent, evidence in inquiry.found.items()
+        if agent in first
+        for seen in evidence.ranks
+    }
+
+
+def _incident(state: State, inquiry: Inquiry, now: float) -> Incident:
+    ranks = _ranks(state, inquiry)
+    culprits = blame(ranks)
+    culprit = _culprit(state, inquiry, culprits[0], now) if culprits else None
+    silence = f"no sign of life of any rank for {_span(state.watch.quiet)}"
+    who = "" if culprit is None else f"; {_names(culprits)} on node {culprit.node} ({culprit.host}): {culprit.error}"
+    return Incident(
+        id=IncidentId(
+            attempt=state.fence.attempt,
+            round=state.fence.round,
+            node=-1 if culprit is None else culprit.node,
+            local_rank=-1 if culprit is None else culprit.local_rank,
+            sequence=inquiry.number,
+        ),
+        cause=Cause.HANG,
+        rung=Rung.RESTART_WORKERS,
+        reason=f"{silence}{who or '; no rank stands out'}",
+        culprit=culprit,
+        detected_at=now,
+        last_step=telling.last_step(state),
+        kind=FaultKind.HANG,
+        answer=Answer.RETRY_HERE,
+        rule=f"hang_detection {state.settings.hang_detection}, hang_downtime {_span(state.settings.hang_downtime)}",
+        evidence=groups(ranks, culprits),
+    )
+
+
+def _culprit(state: State, inquiry: Inquiry, rank: int, now: float) -> Culprit:
+    member = next(m for m in state.world if m.first_rank <= rank < m.first_rank + m.local_world_size)
+    evidence = inquiry.found[member.agent]
+    seen = next(one for one in evidence.ranks if member.first_rank + one.local_rank == rank)
+    return Culprit(
+        node=member.node,
+        incarnation=member.incarnation,
+        host=member.host,
+        rank=rank,
+        local_rank=seen.local_rank,
+        pid=seen.pid,
+        error=place(seen),
+        log_path=evidence.path,
+        at=now,
+        kind=FaultKind.HANG,
+    )
+
+
+def _names(ranks: tuple[int, ...]) -> str:
+    named = ", ".join(map(str, ranks[:4])) + (f" and {len(ranks) - 4} more" if len(ranks) > 4 else "")
+    return f"rank {named}" if len(ranks) == 1 else f"ranks {named}, the first"
+
+
+def _number(state: State) -> int:
+    """Return the number of the next verdict of the round: an incident of the round has it in its id, and none has 0."""
+    mine = (state.fence.attempt, state.fence.round)
+    hangs = (i.id for i in state.incidents if i.cause is Cause.HANG)
+    return 1 + max((known.sequence for known in hangs if (known.attempt, known.round) == mine), default=0)
+
+
+def _span(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min" + (f" {rest} s" if rest else "")

@@ -1,0 +1,298 @@
+"""What the rendezvous remembers: the agents it hears, the world of the last round, and the limits it keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rallypoint.agent.rendezvous.hang import Limits, Watch
+from rallypoint.supervision.budget import Budget, Course
+from rallypoint.wire.fence import Fence
+from rallypoint.wire.hang import Evidence, Hang
+from rallypoint.wire.incident import Answer, Cause, Folded, Incident, IncidentId
+from rallypoint.wire.messages import AgentReport, AgentState
+from rallypoint.wire.plan import EndRule, Plan, Profile, Refill
+from rallypoint.wire.status import Event, JobState, JobStatus, Member, Progress, Sample, Verdict
+
+__all__ = [
+    "Absent",
+    "Inquiry",
+    "Peer",
+    "Settings",
+    "State",
+    "accept",
+    "living",
+    "members",
+    "outstanding",
+    "sent_away",
+    "waiting",
+    "with_peer",
+    "world_of",
+]
+
+_FOR_LIFE = Refill()
+_UNTOUCHED = Course()
+_UNWATCHED = Watch()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The limits of the rendezvous; durations are seconds. The meaning of each is that of `Plan`'s field of the same name."""
+
+    min_nodes: int
+    max_nodes: int
+    node_unit: int = 1
+    join_timeout: float = 600.0
+    last_call: float = 30.0
+    node_lease: float = 15.0
+    fence_timeout: float = 600.0
+    stop_grace: float = 10.0
+    max_restarts: int = 3
+    process_refill: Refill = _FOR_LIFE
+    max_hangs: int = 3
+    hang_refill: Refill = _FOR_LIFE
+    node_replacements: int = 3
+    profile: Profile = Profile.LADDER
+    terminal_exit_codes: tuple[int, ...] = ()
+    retryable_exit_codes: tuple[int, ...] = ()
+    end_rules: tuple[EndRule, ...] = ()
+    failover_extension: str = ""
+    warmup_grace: float = 300.0
+    report_interval: float = 1.0
+    hang_downtime: float = 1800.0
+    hang_detection: int = 1
+
+    @classmethod
+    def from_plan(cls, plan: Plan) -> Settings:
+        """Return the settings that a plan asks for."""
+        return cls(**{f.name: getattr(plan, f.name) for f in dataclasses.fields(cls)})
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether a node that is sent away is missed by somebody: it is replaced, or its loss resets the job."""
+        return self.node_replacements > 0 or self.profile is Profile.APPWRAPPER
+
+    @property
+    def restarts(self) -> Budget:
+        """The budget of process faults."""
+        return Budget(cause=Cause.PROCESS, limit=self.max_restarts, refill=self.process_refill)
+
+    @property
+    def hangs(self) -> Budget:
+        """The budget of hangs."""
+        return Budget(cause=Cause.HANG, limit=self.max_hangs, refill=self.hang_refill)
+
+    @property
+    def silence(self) -> Limits:
+        """How long a world may be silent."""
+        return Limits.of(downtime=self.hang_downtime, warmup=self.warmup_grace, pace=self.report_interval)
+
+    def usable(self, nodes: int) -> int:
+        """Return how many of `nodes` can form a world: at most `max_nodes`, and a multiple of `node_unit`."""
+        return min(nodes, self.max_nodes) // self.node_unit * self.node_unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """An agent, as it was last heard.
+
+    `gone_at` is when its connection broke, None while it has not; `told` whether it was given the verdict. `assigned` is the
+    round in which it was given a place since it spoke last: it trains there by now, unless the answer was lost.
+    """
+
+    report: AgentReport
+    node: int
+    incarnation: int
+    heard_at: float
+    gone_at: float | None = None
+    told: bool = False
+    assigned: int = 0
+
+    @classmethod
+    def recalled(cls, member: Member, status: JobStatus, now: float) -> Peer:
+        """Return a member of the last world whom a new coordinator has not heard yet: it has a full lease to speak."""
+        report = AgentReport(
+            job=status.job,
+            fence=status.fence,
+            node=member.node,
+            incarnation=member.incarnation,
+            agent=member.agent,
+            host=member.host,
+            local_world_size=member.local_world_size,
+            store="",
+            state=AgentState.DONE if member.done else AgentState.RUNNING,
+            round=status.fence.round,
+        )
+        return cls(report=report, node=member.node, incarnation=member.incarnation, heard_at=now)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inquiry:
+    """What the agents of a round are asked to find, since when, and what each of them has found."""
+
+    number: int
+    since: float
+    found: Mapping[str, Evidence] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Absent:
+    """A member of the last world that is out of reach; `until` its workers may run (our own clock)."""
+
+    agent: str
+    node: int
+    incarnation: int
+    until: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Everything the coordinator knows.
+
+    Attributes:
+        settings, job, uid: of the job.
+        fence: attempt and term of this coordinator, and the last closed round.
+        state: forming, running, or over.
+        peers: by name of agent.
+        world: members of the last closed round; `store` the address of that round's store.
+        broken: why the last round ended.
+        forming_since: when the round that is forming was first asked for; `enough_since` when enough nodes waited for it.
+        echoes: agents whose workers failed in a way that looks like the echo of another fault, not charged yet, and since when
+            (`echo_since`).
+        round_step: the first step reported in this round; None until then.
+        absent: members of the last world that are out of reach and may still train (`lastworld.py`).
+        away: agents that were told to leave, so that another node takes their place.
+        since: when this coordinator began; the incidents that it `inherited` count as if they had happened then.
+        course: how training goes, for the refill of budgets.
+        result: what rank 0 left, once every worker of the world has ended well.
+        watch: how silent the running round is; `hang` what is told of that, `inquiry` what the agents are asked for it.
+        incidents, folded, events, progress, samples, verdict: as in `JobStatus`.
+    """
+
+    settings: Settings
+    job: str
+    uid: str
+    fence: Fence
+    state: JobState = JobState.FORMING
+    peers: Mapping[str, Peer] = field(default_factory=dict, hash=False)
+    world: tuple[Member, ...] = ()
+    store: str = ""
+    broken: str = ""
+    forming_since: float = 0.0
+    enough_since: float | None = None
+    echoes: tuple[Peer, ...] = ()
+    echo_since: float = 0.0
+    round_step: int | None = None
+    absent: tuple[Absent, ...] = ()
+    away: frozenset[str] = frozenset()
+    since: float = 0.0
+    inherited: frozenset[IncidentId] = frozenset()
+    course: Course = _UNTOUCHED
+    watch: Watch = _UNWATCHED
+    inquiry: Inquiry | None = None
+    hang: Hang | None = None
+    incidents: tuple[Incident, ...] = ()
+    folded: tuple[Folded, ...] = ()
+    events: tuple[Event, ...] = ()
+    progress: Progress = Progress()
+    samples: tuple[Sample, ...] = ()
+    verdict: Verdict | None = None
+    result: Any = field(default=None, hash=False)
+
+    @classmethod
+    def fresh(cls, settings: Settings, *, job: str, uid: str, attempt: int, term: int, now: float) -> State:
+        """Return the state of a job whose first round is asked for now."""
+        return cls(settings=settings, job=job, uid=uid, fence=Fence(attempt=attempt, term=term), forming_since=now, since=now)
+
+    def when(self, incident: Incident) -> float:
+        """Return when an incident was, on our own clock: that of the coordinator before us says nothing here."""
+        return self.since if incident.id in self.inherited else incident.detected_at
+
+
+def with_peer(state: State, peer: Peer) -> State:
+    """Return the state with one peer replaced or added."""
+    return dataclasses.replace(state, peers={**state.peers, peer.report.agent: peer})
+
+
+def accept(state: State, report: AgentReport, now: float) -> tuple[State, Peer | None]:
+    """Return the state with a report taken over, and the peer whose slot it took, if any.
+
+    A report that was overtaken by a later one of the same agent is a sign of life and nothing more.
+    """
+    known = state.peers.get(report.agent)
+    if known is not None and report.sequence < known.report.sequence:
+        return with_peer(state, dataclasses.replace(known, heard_at=now, gone_at=None)), None
+    if known is not None:
+        # An agent takes an answer before it speaks again, and after that none that is late: its word is the truth.
+        peer = dataclasses.replace(known, report=report, heard_at=now, gone_at=None, assigned=0)
+        return with_peer(state, peer), None
+    member = next((m for m in state.world if m.agent == report.agent), None)
+    if member is not None:  # it was given up, and comes back
+        node, incarnation = member.node, member.incarnation
+    else:
+        node = report.node if report.node >= 0 else _free_slot(state)
+        incarnation = report.incarnation or 1 + _losses(state, node)
+    replaced = next((p for p in state.peers.values() if p.node == node), None)
+    peer = Peer(report=report, node=node, incarnation=incarnation, heard_at=now)
+    return with_peer(state, peer), replaced
+
+
+def _free_slot(state: State) -> int:
+    taken = {p.node for p in state.peers.values()}
+    return next(slot for slot in range(len(taken) + 1) if slot not in taken)
+
+
+def _losses(state: State, node: int) -> int:
+    return sum(1 for i in state.incidents if i.cause is Cause.NODE and i.id.node == node)
+
+
+def living(state: State) -> tuple[Peer, ...]:
+    """Return the agents that may still ask for something."""
+    return tuple(p for p in state.peers.values() if p.report.state is not AgentState.LEAVING)
+
+
+def members(state: State) -> tuple[Peer, ...]:
+    """Return the agents of the last world that are still there, in order of group rank."""
+    return tuple(state.peers[m.agent] for m in state.world if m.agent in state.peers)
+
+
+def waiting(state: State) -> tuple[Peer, ...]:
+    """Return the agents that wait for a place in the next round and may have one."""
+    return tuple(p for p in living(state) if p.report.state is AgentState.WAITING and p.report.agent not in state.away)
+
+
+def sent_away(status: JobStatus) -> frozenset[str]:
+    """Return the agents that an earlier coordinator told to leave."""
+    gone = {
+        (incident.id.node, incident.id.sequence)
+        for incident in status.incidents
+        if incident.cause is Cause.NODE and incident.answer is Answer.RETRY_ELSEWHERE
+    }
+    return frozenset(m.agent for m in status.world if (m.node, m.incarnation) in gone)
+
+
+def outstanding(state: State) -> tuple[Peer, ...]:
+    """Return the agents that have not yet left the last round: they may still be stopping their workers, or starting them."""
+    return tuple(p for p in living(state) if p.report.state is not AgentState.WAITING or p.assigned > p.report.round)
+
+
+def world_of(chosen: Iterable[Peer]) -> tuple[Member, ...]:
+    """Return the world of agents given in order of group rank: ranks are dealt out node by node."""
+    world, first_rank = [], 0
+    for group_rank, peer in enumerate(chosen):
+        size = peer.report.local_world_size
+        world.append(
+            Member(
+                node=peer.node,
+                incarnation=peer.incarnation,
+                agent=peer.report.agent,
+                host=peer.report.host,
+                local_world_size=size,
+                group_rank=group_rank,
+                first_rank=first_rank,
+            )
+        )
+        first_rank += size
+    return tuple(world)

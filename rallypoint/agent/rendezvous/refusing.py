@@ -1,0 +1,38 @@
+"""Which reports cannot be taken, and why. Pure."""
+
+from __future__ import annotations
+
+from rallypoint.agent.rendezvous.peers import State
+from rallypoint.wire.messages import MESSAGES_VERSION, AgentReport, Refusal
+
+__all__ = ["refusal"]
+
+
+def refusal(state: State, report: AgentReport) -> Refusal | None:
+    """Return why a report cannot be taken, or None when it can."""
+    if abs(report.version - MESSAGES_VERSION) > 1:
+        return Refusal(fence=state.fence, reason=f"protocol version {report.version}, not {MESSAGES_VERSION}", stale=True)
+    if report.job != state.job:
+        return Refusal(fence=state.fence, reason=f"job {report.job!r}, but this is {state.job!r}", stale=True)
+    if report.fence.attempt not in (0, state.fence.attempt):
+        reason = f"attempt {report.fence.attempt}, but this is attempt {state.fence.attempt}"
+        return Refusal(fence=state.fence, reason=reason, stale=report.fence.attempt < state.fence.attempt)
+    if report.fence.term > state.fence.term:
+        reason = f"term {report.fence.term} has taken over from term {state.fence.term}"
+        return Refusal(fence=state.fence, reason=reason, stale=False)
+    return _slot_refusal(state, report)
+
+
+def _slot_refusal(state: State, report: AgentReport) -> Refusal | None:
+    if report.node < 0 or report.agent in state.peers:
+        return None
+    holder = next((p for p in state.peers.values() if p.node == report.node), None)
+    if holder is None or report.incarnation > holder.incarnation:
+        return None
+    if report.incarnation < holder.incarnation:
+        reason = f"incarnation {holder.incarnation} of node {report.node} has replaced incarnation {report.incarnation}"
+        return Refusal(fence=state.fence, reason=reason, stale=True)
+    if holder.gone_at is not None:
+        return None
+    reason = f"node {report.node} is taken by agent {holder.report.agent} on {holder.report.host}"
+    return Refusal(fence=state.fence, reason=reason, stale=False)

@@ -1,0 +1,1 @@
+"""How agents and the coordinator speak: one service, HTTP, leases, and who is who."""

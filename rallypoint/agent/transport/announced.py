@@ -1,0 +1,109 @@
+"""A coordinator that announces itself: the agent listens, and takes the newest word for true.
+
+Where agents share no file with their coordinator, they cannot look up where it is. So each listens at its own address, and
+whoever coordinates comes by (`announcing.py`): `POST /v1/coordinator` with its `Endpoint`, and the job's secret as the proof.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from aiohttp import web
+
+from rallypoint.agent.errors import StaleError
+from rallypoint.agent.transport.http_listen import authenticated, listen
+from rallypoint.wire import codec
+from rallypoint.wire.endpoint import Endpoint
+from rallypoint.wire.messages import MESSAGES_VERSION
+from rallypoint.wire.paths import COORDINATOR_PATH, HEALTH_PATH
+
+__all__ = ["AGENT_SERVICE", "AnnouncedEndpoint", "Listener"]
+
+log = logging.getLogger("rallypoint.announced")
+
+#: What an agent's `/healthz` answers.
+AGENT_SERVICE = "rallypoint-agent"
+
+#: Bytes of the longest announcement.
+_BODY_LIMIT = 4096
+
+
+class AnnouncedEndpoint:
+    """The newest coordinator that announced itself; an `EndpointSource`."""
+
+    def __init__(self, *, attempt: int, where: str) -> None:
+        self._newest = (attempt, 0)
+        self._where = where
+        self._endpoint: Endpoint | None = None
+        self._unread = asyncio.Event()
+
+    def take(self, endpoint: Endpoint) -> None:
+        """Believe an announcement; raises `StaleError` for one of a lower (attempt, term) than was ever announced.
+
+        The same term may come from another address: its coordinator was restarted in place.
+        """
+        theirs = (endpoint.attempt, endpoint.term)
+        if theirs < self._newest:
+            known = f"attempt {self._newest[0]}, term {self._newest[1]}"
+            raise StaleError(f"attempt {theirs[0]}, term {theirs[1]} is older than {known}, which is known here")
+        self._newest = theirs
+        if endpoint != self._endpoint:
+            log.info("the coordinator of attempt %d, term %d listens at %s", *theirs, endpoint.address)
+            self._endpoint = endpoint
+            self._unread.set()
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """The newest, whether it was read or not; None before the first."""
+        return self._endpoint
+
+    async def read(self) -> Endpoint | None:
+        """Return the newest, or None before the first."""
+        self._unread.clear()
+        return self._endpoint
+
+    async def news(self) -> None:
+        """Return when another one announces itself."""
+        await self._unread.wait()
+
+    def __str__(self) -> str:
+        return self._where
+
+
+class Listener:
+    """The agent's own port."""
+
+    def __init__(self, source: AnnouncedEndpoint, *, token: str) -> None:
+        self._source, self._token = source, token
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen and return the port; see `listen`."""
+        app = web.Application(client_max_size=_BODY_LIMIT, middlewares=[authenticated(self._token)])
+        app.router.add_post(COORDINATOR_PATH, self._coordinator)
+        app.router.add_get(HEALTH_PATH, self._health)
+        self._runner, bound = await listen(app, host, port, whose="agent")
+        return bound
+
+    async def close(self) -> None:
+        """Stop listening."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _coordinator(self, request: web.Request) -> web.Response:
+        try:
+            # What a later version says beyond the address is no concern of ours.
+            endpoint = codec.loads(Endpoint, await request.read(), lenient=True)
+        except codec.WireError as error:
+            raise web.HTTPBadRequest(text=str(error)) from error
+        try:
+            self._source.take(endpoint)
+        except StaleError as error:
+            log.warning("%s was refused: %s", endpoint.address, error)
+            raise web.HTTPConflict(text=str(error)) from error
+        return web.json_response({"service": AGENT_SERVICE})
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.json_response({"service": AGENT_SERVICE, "version": MESSAGES_VERSION})

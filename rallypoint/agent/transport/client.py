@@ -1,0 +1,207 @@
+"""Asking the coordinator until there is an answer, whichever coordinator that is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from rallypoint.agent.errors import ConfigError, LostContactError, OrphanedError, UnreachableError
+from rallypoint.agent.files import read_json
+from rallypoint.agent.transport.lease import Lease, in_words
+from rallypoint.agent.transport.service import Exchange
+from rallypoint.wire.endpoint import Endpoint
+from rallypoint.wire.messages import AgentReport, Continue, Reply
+
+__all__ = ["CoordinatorClient", "EndpointSource", "FileEndpoint", "FixedEndpoint"]
+
+log = logging.getLogger("rallypoint.client")
+
+#: Seconds before the first retry; doubled each time up to `_RETRY_LAST`.
+_RETRY_FIRST, _RETRY_LAST = 0.02, 0.5
+
+#: Seconds that an answer may be late, beyond the time for which it may be held back.
+_SLACK = 10.0
+
+#: Seconds after which the endpoint is looked up again although the known one answers: it may have been replaced.
+_LOOK_AGAIN = 5.0
+
+
+class EndpointSource(Protocol):
+    """Where it is written down at which address the coordinator listens."""
+
+    async def read(self) -> Endpoint | None:
+        """Return the newest endpoint, or None while there is none. `term` 0 says that the term is not known."""
+        ...
+
+    async def news(self) -> None:
+        """Return when another endpoint is known than was read last; never where that must be looked for."""
+        ...
+
+
+async def _never() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+class FileEndpoint:
+    """A file that the coordinator writes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def read(self) -> Endpoint | None:
+        """Read the file in a thread; a file that cannot be read now counts as not there."""
+        try:
+            return await asyncio.to_thread(read_json, Endpoint, self._path)
+        except ConfigError as error:
+            log.warning("%s", error)
+            return None
+
+    async def news(self) -> None:
+        """A file must be looked at."""
+        await _never()
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+
+class FixedEndpoint:
+    """One address for the whole job."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._endpoint = Endpoint(attempt=0, term=0, host=host, port=port)
+
+    async def read(self) -> Endpoint | None:
+        """Return the address."""
+        return self._endpoint
+
+    async def news(self) -> None:
+        """There is only the one."""
+        await _never()
+
+    def __str__(self) -> str:
+        return self._endpoint.address
+
+
+class CoordinatorClient:
+    """The agent's line to whichever coordinator is the newest. It never talks to one that is older than one it has heard."""
+
+    def __init__(
+        self,
+        *,
+        source: EndpointSource,
+        exchange: Exchange,
+        fence_timeout: float,
+        attempt: int,
+        lease: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare to ask.
+
+        Args:
+            source: where the coordinator's address is found.
+            exchange: how one report and its answer travel.
+            fence_timeout: seconds without any answer after which `ask` gives up.
+            attempt: of the job; coordinators of an earlier one are not listened to.
+            lease: how many seconds the job may be without a supervisor, counted on here from what the coordinator told last;
+                None where that ends nothing.
+            clock: seconds, never backwards.
+        """
+        self._source, self._exchange, self._fence_timeout, self._clock = source, exchange, fence_timeout, clock
+        self._endpoint: Endpoint | None = None
+        self._looked_at = clock()
+        self._heard_at = clock()
+        self._newest = (attempt, 0)
+        self._lease = None if lease is None else Lease(seconds=lease, at=clock())
+        self._asked = 0
+
+    async def ask(self, report: AgentReport) -> Reply:
+        """Return the answer of the newest coordinator, after as many tries as it takes.
+
+        Raises `LostContactError` when no coordinator has answered anything for `fence_timeout` seconds, `OrphanedError` when
+        none answers and nobody has supervised the job for its lease, and `UnreachableError` when a try did not work and a
+        newer report was asked with meanwhile: there is no use in trying the old one again. Raises `ConfigError` as the exchange
+        does.
+        """
+        delay = _RETRY_FIRST
+        self._asked = max(self._asked, report.sequence)
+        while True:
+            try:
+                reply = await self._try(report)
+            except UnreachableError as error:
+                self._endpoint = None
+                if report.sequence < self._asked:
+                    raise
+                self._check_lease(error)
+                left = self._heard_at + self._fence_timeout - self._clock()
+                if left <= 0:
+                    raise LostContactError(f"no coordinator answered for {self._fence_timeout:g} s: {error}") from error
+                log.debug("%s", error)
+                await self._pause(min(delay, left))
+                delay = min(2 * delay, _RETRY_LAST)
+            else:
+                self._heard_at = self._clock()
+                self._note_supervision(reply)
+                return reply
+
+    def _note_supervision(self, reply: Reply) -> None:
+        if self._lease is not None and isinstance(reply, Continue) and reply.unsupervised is not None:
+            self._lease = self._lease.told(reply.unsupervised, self._clock())
+
+    def _check_lease(self, error: UnreachableError) -> None:
+        if self._lease is None:
+            return
+        self._lease = self._lease.waited(self._clock())
+        if self._lease.expired:
+            alone = f"nobody has supervised the job for {in_words(self._lease.seconds)}, and no coordinator answers"
+            raise OrphanedError(f"{alone}: {error}") from error
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._exchange.close()
+
+    async def _try(self, report: AgentReport) -> Reply:
+        endpoint = await self._find()
+        left = self._heard_at + self._fence_timeout - self._clock()
+        seconds = min(report.hold + _SLACK, max(left, _RETRY_LAST))
+        reply = await self._exchange_unless_news(endpoint, report, seconds)
+        self._refuse_older((reply.fence.attempt, reply.fence.term), endpoint)
+        return reply
+
+    async def _exchange_unless_news(self, endpoint: Endpoint, report: AgentReport, seconds: float) -> Reply:
+        """Wait for an answer, but no longer for that of a coordinator that is known to have been replaced."""
+        exchange = asyncio.ensure_future(self._exchange.exchange(endpoint, report, timeout=seconds))
+        news = asyncio.ensure_future(self._source.news())
+        try:
+            await asyncio.wait({exchange, news}, return_when=asyncio.FIRST_COMPLETED)
+            if exchange.done():
+                return exchange.result()
+            raise UnreachableError(f"{endpoint.address}: another coordinator was named meanwhile")
+        finally:
+            news.cancel()
+            exchange.cancel()
+            await asyncio.gather(exchange, news, return_exceptions=True)
+
+    async def _pause(self, seconds: float) -> None:
+        news = asyncio.ensure_future(self._source.news())
+        await asyncio.wait({news}, timeout=seconds)
+        news.cancel()
+
+    async def _find(self) -> Endpoint:
+        if self._endpoint is None or self._clock() >= self._looked_at + _LOOK_AGAIN:
+            self._endpoint = await self._source.read()
+            self._looked_at = self._clock()
+        if self._endpoint is None:
+            raise UnreachableError(f"{self._source}: no coordinator is named there yet")
+        if self._endpoint.term > 0:
+            self._refuse_older((self._endpoint.attempt, self._endpoint.term), self._endpoint)
+        return self._endpoint
+
+    def _refuse_older(self, theirs: tuple[int, int], endpoint: Endpoint) -> None:
+        if theirs < self._newest:
+            known = f"attempt {self._newest[0]}, term {self._newest[1]} was heard"
+            raise UnreachableError(f"{endpoint.address} speaks for attempt {theirs[0]}, term {theirs[1]}, but {known}")
+        self._newest = theirs

@@ -1,0 +1,82 @@
+"""The agent's side of the HTTP transport."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import aiohttp
+
+from rallypoint.agent.errors import ConfigError, UnreachableError
+from rallypoint.agent.transport.http_server import SERVICE_NAME, VERSION_REFUSED
+from rallypoint.agent.transport.service import BODY_LIMIT, KEPT
+from rallypoint.wire import codec
+from rallypoint.wire.endpoint import Endpoint
+from rallypoint.wire.messages import TOKEN_HEADER, AgentReport, Reply, reply_from_json
+from rallypoint.wire.paths import HEALTH_PATH, REPORT_PATH
+
+__all__ = ["HttpExchange", "speaks_rallypoint"]
+
+#: Seconds for a connection to be made.
+_CONNECT = 5.0
+
+#: Seconds for a coordinator to say that it is one.
+_HEALTH = 3.0
+
+
+class HttpExchange:
+    """One persistent session; connections to the coordinator are kept between reports."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+        self._session: aiohttp.ClientSession | None = None
+
+    async def exchange(self, endpoint: Endpoint, report: AgentReport, *, timeout: float) -> Reply:
+        """See `Exchange.exchange`."""
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT)
+            self._session = aiohttp.ClientSession(connector=connector, headers={TOKEN_HEADER: self._token})
+        url = f"http://{endpoint.address}{REPORT_PATH}"
+        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=min(_CONNECT, timeout))
+        try:
+            async with self._session.post(url, data=codec.dumps(report).encode(), timeout=limits) as response:
+                body = await response.read()
+        except asyncio.TimeoutError as error:
+            raise UnreachableError(f"{url}: no answer within {timeout:.0f} s") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise UnreachableError(f"{url}: {error}") from error
+        return _read(url, response.status, body)
+
+    async def close(self) -> None:
+        """See `Exchange.close`."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+
+def _read(url: str, status: int, body: bytes) -> Reply:
+    if status == VERSION_REFUSED:
+        raise ConfigError(f"the coordinator at {url} does not understand us: {body[:200].decode(errors='replace')}")
+    if status != 200:
+        raise UnreachableError(f"{url}: HTTP {status}: {body[:200].decode(errors='replace')}")
+    try:
+        return reply_from_json(json.loads(body))
+    except codec.VersionError as error:
+        raise ConfigError(f"the coordinator at {url} is not understood: {error}") from error
+    except ValueError as error:  # WireError is one
+        raise UnreachableError(f"{url}: {error}") from error
+
+
+async def speaks_rallypoint(endpoint: Endpoint) -> bool | None:
+    """Return whether a coordinator listens at `endpoint`, or None when nobody does (yet)."""
+    url = f"http://{endpoint.address}{HEALTH_PATH}"
+    timeout = aiohttp.ClientTimeout(total=_HEALTH)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        try:
+            async with session.get(url) as response:
+                body = json.loads(await response.content.read(BODY_LIMIT))
+        except aiohttp.ClientConnectorError:
+            return None
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError):
+            return False
+    return isinstance(body, dict) and body.get("service") == SERVICE_NAME

@@ -1,0 +1,56 @@
+"""What the coordinator's and the agents' HTTP have in common: a port that is opened, and a secret that is asked for."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from rallypoint.agent.errors import ConfigError
+from rallypoint.agent.transport.service import KEPT
+from rallypoint.wire.messages import TOKEN_HEADER
+from rallypoint.wire.paths import HEALTH_PATH
+
+if TYPE_CHECKING:
+    from aiohttp.typedefs import Middleware  # older releases have no such name
+
+__all__ = ["authenticated", "listen"]
+
+#: Seconds that answers under way get when a server closes.
+_SHUTDOWN = 2.0
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def authenticated(token: str) -> Middleware:
+    """Return what lets nobody without the job's secret learn anything but who listens; the comparison takes constant time."""
+    expected = token.encode()
+
+    @web.middleware
+    async def authenticate(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        told = request.headers.get(TOKEN_HEADER, "").encode()
+        if request.path != HEALTH_PATH and not hmac.compare_digest(told, expected):
+            raise web.HTTPUnauthorized(text=f"{TOKEN_HEADER}: not the secret of this job")
+        return await handler(request)
+
+    return authenticate
+
+
+async def listen(app: web.Application, host: str, port: int, *, whose: str) -> tuple[web.AppRunner, int]:
+    """Serve `app` and return what to clean up, and the port, a free one when `port` is 0.
+
+    Raises `ConfigError` when the port cannot be had; its `__cause__` is the `OSError`. `whose` is for that error.
+    """
+    # handler_cancellation: a connection that breaks while its report is parked ends the report.
+    # keepalive_timeout: a connection that is idle between two reports is not one that broke.
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN, keepalive_timeout=KEPT)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError as error:
+        await runner.cleanup()
+        raise ConfigError(f"port {port} on {host} cannot be opened for the {whose}: {error.strerror}") from error
+    bound: int = runner.addresses[0][1]
+    return runner, bound

@@ -1,0 +1,110 @@
+"""The coordinator's HTTP transport.
+
+`POST /v1/report` takes an `AgentReport` and gives a reply, by long poll; `GET /v1/status` gives the `JobStatus`;
+`POST /v1/roster` takes a `Roster` from a supervisor; `GET /healthz` says who is there, without a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from rallypoint.agent.errors import StaleError
+from rallypoint.agent.transport.http_listen import authenticated, listen
+from rallypoint.agent.transport.service import BODY_LIMIT, CoordinatorService, SupervisorDoor
+from rallypoint.wire import codec
+from rallypoint.wire.messages import MESSAGES_VERSION, AgentReport, reply_to_json
+from rallypoint.wire.paths import HEALTH_PATH, REPORT_PATH, ROSTER_PATH, STATUS_PATH, SUPERVISOR_HEADER
+from rallypoint.wire.roster import Roster
+
+__all__ = ["SERVICE_NAME", "VERSION_REFUSED", "HttpServer", "read_body"]
+
+#: What `/healthz` answers, so that somebody who finds the port in use knows by whom.
+SERVICE_NAME = "rallypoint-coordinator"
+
+#: HTTP status of a message whose version is not understood; all other mistakes are 400.
+VERSION_REFUSED = 426
+
+T = TypeVar("T")
+
+
+class HttpServer:
+    """Serves one coordinator on one port. Without a `door` there is no roster, and no supervisor is seen."""
+
+    def __init__(self, service: CoordinatorService, *, token: str, door: SupervisorDoor | None = None) -> None:
+        self._service, self._token, self._door = service, token, door
+        self._runner: web.AppRunner | None = None
+        self._heard: dict[str, asyncio.Task[Any]] = {}
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen and return the port; see `listen`."""
+        app = web.Application(client_max_size=BODY_LIMIT, middlewares=[authenticated(self._token)])
+        app.router.add_post(REPORT_PATH, self._report)
+        app.router.add_get(STATUS_PATH, self._status)
+        app.router.add_get(HEALTH_PATH, self._health)
+        if self._door is not None:
+            app.router.add_post(ROSTER_PATH, self._roster)
+        self._runner, bound = await listen(app, host, port, whose="coordinator")
+        return bound
+
+    async def close(self) -> None:
+        """Stop listening, let answers under way out, close the connections."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _report(self, request: web.Request) -> web.Response:
+        report = await read_body(AgentReport, request)
+        self._listen(report.agent, request.task)
+        reply = await self._service.report(report)
+        return web.json_response(reply_to_json(reply))
+
+    def _listen(self, agent: str, connection: asyncio.Task[Any]) -> None:
+        """Tell the service when the connection over which `agent` was heard last ends; it is one task from first to last.
+
+        An agent that is killed between an answer and its next report has no request whose cancelling would tell of it.
+        """
+        if self._heard.get(agent) is connection:
+            return
+        self._heard[agent] = connection
+
+        def ended(_: asyncio.Task[Any]) -> None:
+            if self._heard.get(agent) is connection:
+                del self._heard[agent]
+                self._service.hung_up(agent)
+
+        connection.add_done_callback(ended)
+
+    async def _status(self, request: web.Request) -> web.Response:
+        self._note_supervisor(request)
+        return web.json_response(codec.to_json(self._service.status()))
+
+    async def _roster(self, request: web.Request) -> web.Response:
+        roster = await read_body(Roster, request)
+        self._note_supervisor(request)
+        if self._door is not None:
+            try:
+                self._door.take(roster)
+            except StaleError as error:
+                raise web.HTTPConflict(text=str(error)) from error
+        return web.json_response({"service": SERVICE_NAME, "agents": len(roster.agents)})
+
+    def _note_supervisor(self, request: web.Request) -> None:
+        mark = request.headers.get(SUPERVISOR_HEADER)
+        if mark and self._door is not None:
+            self._door.seen(mark)
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.json_response({"service": SERVICE_NAME, "version": MESSAGES_VERSION})
+
+
+async def read_body(cls: type[T], request: web.Request) -> T:
+    """Return what was sent; raises HTTP 400 for what is none of ours, `VERSION_REFUSED` for a version we do not understand."""
+    try:
+        return codec.loads(cls, await request.read())
+    except codec.VersionError as error:
+        raise web.HTTPUpgradeRequired(text=str(error)) from error
+    except codec.WireError as error:
+        raise web.HTTPBadRequest(text=str(error)) from error

@@ -1,0 +1,1 @@
+"""Processes of one node: started, watched, logged and stopped down to the last."""

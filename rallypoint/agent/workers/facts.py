@@ -1,0 +1,138 @@
+"""What is known of a worker that ended badly: its exit, its first error, the last lines of its log."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rallypoint.agent.workers.group import Worker
+from rallypoint.agent.workers.logs import RankLogs
+from rallypoint.wire.incident import Culprit
+
+__all__ = ["TAIL_BYTES", "end_of", "first_error", "recorded_error", "tail_lines"]
+
+#: Bytes of a log tail that travel with an incident.
+TAIL_BYTES = 8 * 1024
+
+#: Bytes at the end of a log in which the last traceback is looked for.
+_SEARCHED = 64 * 1024
+
+#: Characters of an error's one line.
+_ERROR_CHARS = 500
+
+#: torch's exception hook puts this before each line once a process group exists.
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
+_TRACEBACK = "Traceback (most recent call last):"
+
+
+def recorded_error(text: str) -> str:
+    """Return the error in one line from the text of torch's error file; "" when there is none in it.
+
+    The file holds `{"message": {"message": ..., "extraInfo": {...}}}`, or `{"message": "..."}` from older writers.
+    """
+    try:
+        data: Any = json.loads(text)
+    except ValueError:
+        return ""
+    message = data.get("message") if isinstance(data, dict) else None
+    if isinstance(message, dict):
+        message = message.get("message")
+    # JSON can spell half a surrogate pair (a file name that is no UTF-8); no console or socket can write it.
+    return _one_line(message.encode(errors="backslashreplace").decode()) if isinstance(message, str) else ""
+
+
+def first_error(recorded: str, lines: Sequence[str]) -> str:
+    """Return the error in one line: what was recorded, or the last traceback's conclusion, or the last line of the log."""
+    if recorded:
+        return recorded
+    clean = [_RANK_PREFIX.sub("", line) for line in lines]
+    return _one_line(_conclusion(clean)) or next((_one_line(line) for line in reversed(clean) if line.strip()), "")
+
+
+def _conclusion(lines: Sequence[str]) -> str:
+    starts = [i for i, line in enumerate(lines) if line.strip() == _TRACEBACK]
+    after = lines[starts[-1] + 1 :] if starts else ()
+    return next((line for line in after if line.strip() and not line[0].isspace()), "")
+
+
+def _one_line(text: str) -> str:
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line if len(line) <= _ERROR_CHARS else line[: _ERROR_CHARS - 1] + "…"
+
+
+def tail_lines(lines: Sequence[str], count: int, limit: int = TAIL_BYTES) -> tuple[str, ...]:
+    """Return the last `count` lines, fewer where they have more than `limit` bytes; a longer line is cut at its front."""
+    kept: list[str] = []
+    for line in reversed(lines[-count:] if count else ()):
+        room = limit - sum(len(k.encode()) + 1 for k in kept)
+        if room <= 1:
+            break
+        kept.append(line.encode()[-(room - 1) :].decode(errors="replace"))
+    return tuple(reversed(kept))
+
+
+def end_of(worker: Worker, *, host: str, incarnation: int, log_tail: int) -> Culprit:
+    """Return how a worker ended badly, from its exit code and its files; never raises for what it cannot read.
+
+    `host` is the machine, `log_tail` the number of lines kept.
+    """
+    path, lines = _read_tail(worker.logs)
+    error = first_error(recorded_error(_read_text(worker.logs.error_file)), lines)
+    if path is not None and _disk_is_full(path.parent):
+        error = f"{error} (the disk of its log is full: {path.parent})".strip()
+    code = worker.code
+    return Culprit(
+        node=worker.place.assignment.node,
+        incarnation=incarnation,
+        host=host,
+        rank=worker.place.rank,
+        local_rank=worker.place.local_rank,
+        pid=worker.pid,
+        exit_code=code if code is None or code >= 0 else None,
+        signal=-code if code is not None and code < 0 else None,
+        error=error,
+        log_tail=tail_lines(lines, log_tail),
+        log_path="" if path is None else str(path),
+        at=worker.ended_at,
+    )
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _read_tail(logs: RankLogs) -> tuple[Path | None, tuple[str, ...]]:
+    # stderr says most about an end; where it is empty, stdout has to do.
+    for path in (logs.err, logs.out):
+        lines = _read_end(path)
+        if lines:
+            return path, lines
+    return logs.err or logs.out, ()
+
+
+def _read_end(path: Path | None) -> tuple[str, ...]:
+    if path is None:
+        return ()
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _SEARCHED))
+            text = file.read(_SEARCHED).decode(errors="replace")
+    except OSError:
+        return ()
+    lines = text.splitlines()
+    return tuple(lines if size <= _SEARCHED else lines[1:])
+
+
+def _disk_is_full(folder: Path) -> bool:
+    try:
+        return os.statvfs(folder).f_bavail == 0
+    except OSError:
+        return False

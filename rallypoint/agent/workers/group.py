@@ -1,0 +1,159 @@
+"""The workers of one round on one node: started, watched, and stopped down to the last process of each group."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rallypoint.agent.linux import children
+from rallypoint.agent.workers.logs import RankLogs
+from rallypoint.agent.workers.reaper import Reaper
+from rallypoint.agent.workers.spawner import Command, Spawner
+from rallypoint.agent.workers.worker_env import Place
+
+__all__ = ["Worker", "WorkerGroup"]
+
+log = logging.getLogger("rallypoint.workers")
+
+#: Seconds between two looks at the groups while they are stopped, for the odd process whose end nobody tells us.
+_RECHECK = 0.5
+
+
+@dataclass(kw_only=True)
+class Worker:
+    """One worker process; it leads a process group of its own, whose number is `pid`.
+
+    Attributes:
+        code: its exit code, minus the signal that ended it, or None while it lives.
+        ended_at: seconds since the epoch, 0 while it lives.
+        stopped: whether its end was our doing.
+        group_gone: whether no process of its group is left.
+    """
+
+    place: Place
+    logs: RankLogs
+    pid: int = 0
+    code: int | None = None
+    ended_at: float = 0.0
+    stopped: bool = False
+    group_gone: bool = False
+
+
+class WorkerGroup:
+    """All workers of the running round; empty between two rounds."""
+
+    def __init__(self, spawner: Spawner, reaper: Reaper, *, grace: float, now: Callable[[], float]) -> None:
+        self._spawner, self._reaper, self._grace, self._now = spawner, reaper, grace, now
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopping = self._warned = False
+        self._gone: Callable[[], None] | None = None
+        self.workers: list[Worker] = []
+        reaper.listen(self._look)
+
+    async def start(self, worker: Worker, command: Command, ended: Callable[[Worker], None]) -> None:
+        """Start one worker; `ended` is called when it has ended. Raises `OSError` when it cannot be started."""
+
+        def note(code: int) -> None:
+            worker.code, worker.ended_at, worker.stopped = code, self._now(), self._stopping
+            ended(worker)
+
+        self.workers.append(worker)
+        try:
+            worker.pid = await self._spawner.spawn(command, note)
+        except BaseException:
+            worker.code, worker.ended_at, worker.group_gone = 127, self._now(), True
+            raise
+
+    def stop(self, gone: Callable[[], None]) -> None:
+        """TERM all groups now and KILL what is left after the grace; `gone` is called once when no process is left.
+
+        A second call only replaces `gone`.
+        """
+        self._gone = gone
+        if not self._stopping:
+            self._stopping = True
+            self._signal(signal.SIGTERM)
+            deadline = asyncio.get_running_loop().time() + self._grace
+            self._again(deadline)
+        self._look()
+
+    def kill(self) -> None:
+        """KILL what is left, now."""
+        self._signal(signal.SIGKILL)
+        self._kill_orphans()
+
+    def close(self) -> None:
+        """Forget the reaper."""
+        self._cancel_timer()
+        self._reaper.unlisten(self._look)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for worker in self.workers:
+            if worker.pid > 0 and not worker.group_gone:  # one that is being born has no number yet
+                _signal_group(worker.pid, number)
+
+    def _again(self, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        left = deadline - loop.time()
+        delay = min(_RECHECK, left) if left > 0 else _RECHECK
+        self._timer = loop.call_later(delay, self._recheck, deadline)
+
+    def _recheck(self, deadline: float) -> None:
+        if asyncio.get_running_loop().time() >= deadline:
+            if not self._warned:
+                log.warning("workers are still there %g s after SIGTERM: killing them", self._grace)
+            self._warned = True
+            self.kill()
+        self._look()
+        if self._gone is not None:
+            self._again(deadline)
+
+    def _look(self) -> None:
+        if not self._stopping or self._gone is None:
+            return
+        for worker in self.workers:
+            if worker.pid > 0 and worker.code is not None and not worker.group_gone:
+                worker.group_gone = not _group_lives(worker.pid)
+        if all(worker.group_gone for worker in self.workers):
+            self._finish()
+
+    def _finish(self) -> None:
+        gone, self._gone = self._gone, None
+        self._cancel_timer()
+        self._kill_orphans()
+        self.workers = []
+        self._stopping = self._warned = False
+        if gone is not None:
+            gone()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _kill_orphans(self) -> None:
+        """Kill what workers left behind in sessions of their own: it became our child, and no round owns it any more."""
+        for pid in children():
+            if not self._reaper.watched(pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    if group <= 1:  # to the kernel 0 is our own group, and -1 is everybody
+        raise ValueError(f"process group {group}: no worker leads it; expected a number above 1")
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, number)
+
+
+def _group_lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,135 @@
+"""The agent's part in the rounds' stores: sockets that listen ahead, and the child that serves them.
+
+Every round has a fresh store. Each agent keeps one listening socket ready and tells its address with every report; the
+coordinator picks one of them per round. The agent that finds its own address in its assignment hands the socket to its store
+host and opens the next. The host is started for the first round that is served here and kept: later ones cost no import.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable
+
+from rallypoint.agent.errors import ConfigError, StoreError
+from rallypoint.agent.workers.spawner import Command, Spawner
+from rallypoint.agent.workers.store_host import NO_TORCH
+from rallypoint.agent.workers.worker_env import split_address
+
+__all__ = ["StoreKeeper"]
+
+log = logging.getLogger("rallypoint.store")
+
+#: Connections that may wait for the host to start: every rank of the world, at once.
+_BACKLOG = 4096
+
+
+class StoreKeeper:
+    """Offers sockets and serves the stores of the rounds that were given to this agent."""
+
+    def __init__(self, host: str, spawner: Spawner, lost: Callable[[str], None]) -> None:
+        self._host, self._spawner, self._lost = host, spawner, lost
+        self._socket: socket.socket | None = None
+        self._line: socket.socket | None = None
+        self._serving = False
+        self._torchless = False
+        self._closing = False
+        self.offer = ""
+
+    async def prepare(self) -> None:
+        """Listen for the next round; raises `ConfigError` when that cannot be."""
+        if self._socket is not None:
+            return
+        try:
+            info = await asyncio.get_running_loop().getaddrinfo(self._host, 0, type=socket.SOCK_STREAM)
+            self._socket = _listen(info[0][0], info[0][4])
+        except OSError as error:
+            raise ConfigError(f"host {self._host}: no socket can listen there for the store: {error}") from error
+        port = self._socket.getsockname()[1]
+        self.offer = f"[{self._host}]:{port}" if ":" in self._host else f"{self._host}:{port}"
+
+    async def assigned(self, store: str) -> None:
+        """Serve the store of a round when it is ours; end the one of the round before.
+
+        Raises `StoreError` when its process cannot be started now, and `ConfigError` as `prepare` does.
+        """
+        if self._socket is None or store != self.offer or self._torchless:
+            self._tell({}, None)
+            self._serving = False
+            return
+        if self._line is None:
+            try:
+                await self._start_host()
+            except OSError as error:
+                raise StoreError(f"the process of the round's store cannot be started: {error}") from error
+        host, port = split_address(store)
+        ours, self._socket = self._socket, None
+        self._serving = True
+        self._tell({"host": host, "port": port}, ours.fileno())
+        ours.close()  # a copy of ours would keep the port open after the store is gone
+        await self.prepare()
+
+    def close(self) -> None:
+        """End the store and its host."""
+        self._closing = True
+        for sock in (self._socket, self._line):
+            if sock is not None:
+                sock.close()
+        self._socket = self._line = None
+
+    async def _start_host(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        argv = [sys.executable, "-m", "rallypoint.agent.workers.store_host", str(theirs.fileno())]
+        # One thread is plenty, and the workers need the cores.
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        try:
+            with theirs:
+                await self._spawner.spawn(Command(argv=argv, env=env, keep=(theirs.fileno(),)), self._host_ended)
+        except BaseException:
+            ours.close()
+            raise
+        self._line = ours
+
+    def _tell(self, order: dict[str, object], fd: int | None) -> None:
+        if self._line is None:
+            return
+        try:
+            socket.send_fds(self._line, [json.dumps(order).encode()], [] if fd is None else [fd])
+        except OSError as error:  # it has just ended; `_host_ended` tells what follows
+            log.debug("the store host cannot be told: %s", error)
+
+    def _host_ended(self, code: int) -> None:
+        if self._line is not None:
+            self._line.close()
+        self._line = None
+        if self._closing:
+            return
+        if code == NO_TORCH:
+            self._torchless = True
+            log.warning("torch is not installed here: no store is served for the workers")
+        elif self._serving:
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            self._lost(f"the process of the round's store ended with {how}")
+        self._serving = False
+
+
+def _listen(family: socket.AddressFamily, address: tuple[object, ...]) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        try:
+            sock.bind(address)
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+            # The address by which others reach us may belong to a gateway.
+            sock.bind(("::" if family == socket.AF_INET6 else "", 0))
+        sock.listen(_BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    return sock

@@ -12,7 +12,9 @@ __all__ = [
     "HOME",
     "JOB_MARK",
     "JOB_NAME",
+    "KEPT",
     "LIFE_OFFSET",
+    "LINE",
     "MACHINE",
     "PROGRESS_FILE",
     "RESULT_FILE",
@@ -61,6 +63,12 @@ PROGRESS_FILE = "RALLYPOINT_PROGRESS_FILE"
 #: In every worker: where its life record begins in that file, and the file for the stacks of its Python (training/startup).
 LIFE_OFFSET = "RALLYPOINT_LIFE_OFFSET"
 STACK_FILE = "RALLYPOINT_STACK_FILE"
+
+#: In every worker: the socket on which its agent speaks with it (wire/line.py).
+LINE = "RALLYPOINT_LINE"
+
+#: In every worker: how many workers of the world live on from the round before, and so have the state of training.
+KEPT = "RALLYPOINT_KEPT"
 
 #: In every worker whose job names a checkpoint folder: that folder.
 CHECKPOINT_DIR = "RALLYPOINT_CHECKPOINT_DIR"

@@ -1,0 +1,110 @@
+"""The agent's end of the lines to its workers (wire/line.py): who is connected, what they say, what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import stat
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+from rallypoint.agent.errors import ConfigError
+from rallypoint.wire import line as wire
+from rallypoint.wire.codec import WireError
+from rallypoint.wire.unix import reachable
+
+__all__ = ["Lines"]
+
+log = logging.getLogger("rallypoint.lines")
+
+#: Told of what a worker says: its local rank and the word; None when its line is closed.
+Heard = Callable[[int, "wire.FromWorker | None"], None]
+
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Lines:
+    """All lines of one agent, by local rank: the last process that said hello for it."""
+
+    def __init__(self, path: Path, heard: Heard) -> None:
+        self.path, self._heard = path, heard
+        self._server: asyncio.Server | None = None
+        self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._open: set[asyncio.StreamWriter] = set()
+
+    async def begin(self) -> None:
+        """Listen; raises `ConfigError` when the socket cannot be made."""
+        try:
+            self._server = await asyncio.start_unix_server(self._serve, sock=_listening(self.path), limit=wire.MAX_LINE)
+        except OSError as error:
+            raise ConfigError(f"folder {self.path.parent}: {self.path.name} cannot be made: {error.strerror}") from error
+
+    def say(self, local_rank: int, word: wire.FromAgent) -> bool:
+        """Tell a worker something; return False when it has no line."""
+        writer = self._writers.get(local_rank)
+        if writer is None or writer.is_closing():
+            return False
+        writer.write(wire.write(word))
+        return True
+
+    def close(self) -> None:
+        """Hang up on everybody and remove the socket."""
+        if self._server is not None:
+            self._server.close()
+        for writer in tuple(self._open):
+            writer.close()
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not _ours(writer):
+            writer.close()
+            return
+        self._open.add(writer)
+        local_rank = -1
+        try:
+            while said := await reader.readline():
+                word = wire.read_from_worker(said)
+                if isinstance(word, wire.Hello):
+                    local_rank = word.local_rank
+                    self._writers[local_rank] = writer
+                if self._writers.get(local_rank) is writer:
+                    self._heard(local_rank, word)
+        except (OSError, ValueError) as error:  # a line that is too long is a `ValueError`, as a word that is none
+            told = error if isinstance(error, WireError) else f"{type(error).__name__}: {error}"
+            log.warning("a worker's line is closed: %s", told)
+        finally:
+            self._open.discard(writer)
+            writer.close()
+            if self._writers.get(local_rank) is writer:
+                del self._writers[local_rank]
+                self._heard(local_rank, None)
+
+
+def _listening(path: Path) -> socket.socket:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        before = os.umask(stat.S_IRWXG | stat.S_IRWXO)
+        try:
+            with reachable(path) as address:
+                listener.bind(address)
+        finally:
+            os.umask(before)
+        listener.listen(128)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _ours(writer: asyncio.StreamWriter) -> bool:
+    """Return whether the other side runs as we do; whoever may not is kept out by the socket's mode already."""
+    peer: socket.socket = writer.get_extra_info("socket")
+    _, uid, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return uid in (os.geteuid(), 0)

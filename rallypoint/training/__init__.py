@@ -10,11 +10,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rallypoint.checkpoint.manifest import Checkpoint
     from rallypoint.training.checkpoints import Checkpoints
     from rallypoint.training.context import JobContext, current_job
     from rallypoint.training.errors import CheckpointError
     from rallypoint.training.groups import World, init_process_group, process_group
-    from rallypoint.training.manifest import Checkpoint
     from rallypoint.training.reporting import report_progress
     from rallypoint.training.reproducibility import average_in_rank_order, seed_everything, weights_digest
     from rallypoint.training.result import report_result
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "Checkpoint": "manifest",
+    "Checkpoint": "rallypoint.checkpoint.manifest",
     "CheckpointError": "errors",
     "Checkpoints": "checkpoints",
     "JobContext": "context",
@@ -61,7 +61,8 @@ _ROOMS = {
 def __getattr__(name: str) -> Any:
     if name not in _ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_ROOMS[name]}"), name)
+    room = _ROOMS[name]
+    value = getattr(importlib.import_module(room if room.startswith("rallypoint.") else f"{__name__}.{room}"), name)
     globals()[name] = value
     return value
 

@@ -21,11 +21,8 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from rallypoint.training import folder, values
-from rallypoint.training.agreement import agree, place
-from rallypoint.training.context import current_job
-from rallypoint.training.errors import CheckpointError, DamagedCheckpointError
-from rallypoint.training.manifest import (
+from rallypoint.checkpoint import folder
+from rallypoint.checkpoint.manifest import (
     TEMPORARY,
     VALUES,
     Checkpoint,
@@ -36,6 +33,10 @@ from rallypoint.training.manifest import (
     refuse_stale,
     verify,
 )
+from rallypoint.training import values
+from rallypoint.training.agreement import agree, place
+from rallypoint.training.context import current_job
+from rallypoint.training.errors import CheckpointError, DamagedCheckpointError
 from rallypoint.training.randomness import random_state, restore_random_state
 from rallypoint.training.reporting import report_progress, report_resumed
 from rallypoint.wire import env

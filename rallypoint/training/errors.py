@@ -2,14 +2,6 @@
 
 from __future__ import annotations
 
-from rallypoint.wire.errors import RallypointError
+from rallypoint.checkpoint.errors import CheckpointError, DamagedCheckpointError, NoRoomError
 
-__all__ = ["CheckpointError", "DamagedCheckpointError"]
-
-
-class CheckpointError(RallypointError):
-    """A checkpoint could not be written or read; the complete ones are as they were."""
-
-
-class DamagedCheckpointError(CheckpointError):
-    """One checkpoint is torn or damaged; an earlier one may be good."""
+__all__ = ["CheckpointError", "DamagedCheckpointError", "NoRoomError"]

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from rallypoint.training import CheckpointError, Checkpoints, folder, report_progress, weights_digest
+from rallypoint.checkpoint import folder
+from rallypoint.training import CheckpointError, Checkpoints, report_progress, weights_digest
 from rallypoint.wire import env
 from rallypoint.wire.progress import ProgressFile
 

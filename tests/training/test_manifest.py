@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.training.errors import CheckpointError
-from rallypoint.training.manifest import (
+from rallypoint.checkpoint.manifest import (
     Checkpoint,
     FileEntry,
     Manifest,
@@ -18,6 +17,7 @@ from rallypoint.training.manifest import (
     refuse_stale,
     surplus,
 )
+from rallypoint.training.errors import CheckpointError
 from rallypoint.wire.codec import dumps, loads
 from rallypoint.wire.fence import Fence
 

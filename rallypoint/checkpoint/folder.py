@@ -7,8 +7,8 @@ import os
 import shutil
 from pathlib import Path
 
-from rallypoint.training.errors import DamagedCheckpointError
-from rallypoint.training.manifest import (
+from rallypoint.checkpoint.errors import DamagedCheckpointError
+from rallypoint.checkpoint.manifest import (
     MANIFEST,
     TEMPORARY,
     Checkpoint,

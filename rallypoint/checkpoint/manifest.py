@@ -31,7 +31,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rallypoint.training.errors import CheckpointError, DamagedCheckpointError
+from rallypoint.checkpoint.errors import CheckpointError, DamagedCheckpointError
 from rallypoint.wire.codec import WireError, loads
 from rallypoint.wire.fence import Fence
 

@@ -50,6 +50,8 @@ def perform(made: Deployment, scenario: Scenario, *, run: str) -> Result:
         stage.ledger("begins") if fate is Fate.SUCCEEDS else None,
     )
     story = stage.tell() if wrong else ""
+    if wrong:
+        made.rest.pause(stage.dag, paused=False)  # the next scenario needs the DAG, wherever this one broke off
     stage.tidy()
     made.heal()
     made.sweep()
@@ -203,13 +205,17 @@ class _Deeds:
 
 def _let_it_succeed(stage: Stage, scenario: Scenario) -> None:
     """Wait until somebody has the job again, let it end, and wait for the end of the task."""
+    paused = scenario.deed is Deed.PAUSE
+    if paused and scenario.then is not None:
+        # Whose process was lost as well has to be scheduled again, and Airflow schedules nothing of a DAG that is paused.
+        stage.made.rest.pause(stage.dag, paused=False)
     if not scenario.at.trained:
         stage.waits(
             lambda: stage.is_watched_by_its_task and stage.ledger("begins") >= scenario.trainings,
             "its task should have the job again",
         )
     stage.may_end()
-    if scenario.deed is Deed.PAUSE:
+    if paused and scenario.then is None:
         stage.waits(lambda: (record := stage.record) is not None and record.finished, "its job should end while it is paused")
         stage.made.rest.pause(stage.dag, paused=False)
     stage.waits(lambda: (task := stage.task) is None or task.state in OVER, "its task should end")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from rallypoint.job.mindcluster import scheduling
+from rallypoint.job.mindcluster import MindCluster, environment, labels, scheduling
 from rallypoint.job.model import ElasticJob
 from rallypoint.job.policies import BudgetRefill
 from rallypoint.job.role import Role
@@ -27,6 +27,7 @@ _LATER: Mapping[str, tuple[str, ...]] = {
     ),
     "recovery": ("max_hangs", "refill"),
     "health": ("hang_downtime", "hang_detection"),
+    "mindcluster": ("framework", "variables", "hot_reset"),
 }
 _STREAMS = {"none": 0, "stdout": 1, "stderr": 2, "both": 3}
 
@@ -46,7 +47,7 @@ def compile_plan(job: ElasticJob, *, orphan_policy: OrphanPolicy = OrphanPolicy.
         **_budgets(job),
         **_agents(job),
     }
-    return tuple(Plan(**shared, **_role(role)) for role in job.roles)
+    return tuple(Plan(**shared, **_role(role), **_recovery(job, role)) for role in job.roles)
 
 
 def digest(job: ElasticJob) -> str:
@@ -64,20 +65,23 @@ def _spec(job: ElasticJob) -> dict[str, Any]:
     usual = {"name"} | ({"profile"} if document["profile"] == bare["profile"] else set())
     spec = {key: value for key, value in document.items() if key not in usual}
     for block, keys in _LATER.items():
-        spec[block] = {k: value for k, value in spec[block].items() if k not in keys or value != bare[block][k]}
-    return spec
+        if block in spec:
+            spec[block] = {k: value for k, value in spec[block].items() if k not in keys or value != bare[block][k]}
+    added = labels(job.mindcluster) if job.profile is Profile.MINDCLUSTER else {}
+    kept = {key: text for key, text in spec.pop("labels", {}).items() if added.get(key) != text}
+    return {**spec, "labels": kept} if kept else spec
 
 
 @functools.cache
 def _bare() -> dict[str, Any]:
-    return ElasticJob.model_validate({"name": "bare", "entrypoint": "bare"}).to_document()
+    block = {name: field.get_default(call_default_factory=True) for name, field in MindCluster.model_fields.items()}
+    return {**ElasticJob.model_validate({"name": "bare", "entrypoint": "bare"}).to_document(), "mindcluster": block}
 
 
 def _supervision(job: ElasticJob) -> dict[str, Any]:
     tolerance = job.fault_tolerance
     return {
         "profile": job.profile,
-        "scheduling": scheduling(job.mindcluster) if job.profile is Profile.MINDCLUSTER else None,
         "admission_grace": tolerance.admission_grace_period,
         "warmup_grace": tolerance.warmup_grace_period,
         "failure_grace": tolerance.failure_grace_period,
@@ -156,11 +160,17 @@ def _role(role: Role) -> dict[str, Any]:
         "entry": entry,
         "entrypoint": _script(role, first) if entry is Entry.SCRIPT else first,
         "args": (*rest, *role.args),
-        "env": dict(role.env),
         "workdir": role.workdir,
         "setup": role.setup_commands,
         "checkpoint_dir": role.checkpoint_dir,
     }
+
+
+def _recovery(job: ElasticJob, role: Role) -> dict[str, Any]:
+    if job.profile is not Profile.MINDCLUSTER:
+        return {"scheduling": None, "env": dict(role.env)}
+    block = job.mindcluster
+    return {"scheduling": scheduling(block, role), "env": {**environment(block, role), **role.env}}
 
 
 def _script(role: Role, path: str) -> str:

@@ -5,15 +5,19 @@ A label sets the field of the block of the same meaning; what neither gives has 
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from rallypoint.job import recovery
 from rallypoint.job.part import Model
+from rallypoint.job.role import Role
 from rallypoint.job.rules import FLAG, Rule, choice, duration, whole
 from rallypoint.job.values import RefusedError, read_text
 from rallypoint.wire.plan import Scheduling
+from rallypoint.wire.recovery_env import LABEL, Variant, recovery_environment, recovery_labels
 
 __all__ = [
     "ANNOTATIONS",
@@ -25,6 +29,8 @@ __all__ = [
     "MindCluster",
     "derived",
     "elastic_wait",
+    "environment",
+    "labels",
     "scheduling",
 ]
 
@@ -59,6 +65,23 @@ _STRATEGY = Rule(
     write=list,
     schema={"anyOf": [{"type": "string"}, {"type": "array", "items": {"enum": list(STRATEGIES)}}]},
 )
+
+
+def _read_hot_reset(value: object) -> int:
+    found: int = _RESETS.read(value)
+    if found == 1:
+        raise RefusedError("1 (graceful fault tolerance) is no longer available in MindCluster; take 2, or 0 or -1 for none")
+    return found
+
+
+_RESETS = whole(-1, 2)
+_HOT_RESET = Rule(
+    kind="whole number",
+    allowed="one of -1, 0, 2",
+    read=_read_hot_reset,
+    schema={"enum": [-1, 0, 2]},
+)
+_FRAMEWORK = choice("pytorch", "mindspore")
 _SCHEDULING = choice("grace", "force", "off")
 _RECOVER = choice("on", "pause", "off")
 _RETRIES = whole(0, 32767, unit="restarts")
@@ -92,15 +115,29 @@ class MindCluster(Model):
     """Graceful fault tolerance is in use, which rules out the recovery of single processes: faults reschedule the job."""
     never_upgrade: Annotated[bool, FLAG] = False
     """Rescheduling of pods never becomes one of the job. Annotation `huawei.com/recover_policy_path: pod`."""
+    framework: Annotated[str, _FRAMEWORK] = "pytorch"
+    """Whose variables tell the workers of the `recover_strategy`. Label `framework`, which is read in this profile alone."""
+    variables: Annotated[str, choice(*(variant.value for variant in Variant))] = Variant.DOCUMENTED.value
+    """By which table: the documentation's, or that of the operator's code, which differs for `exit` and in the watchdog."""
+    hot_reset: Annotated[int, _HOT_RESET] = -1
+    """The device plugin's hotReset: `2` is offline recovery. It resets devices, not we: the value is checked and kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """One label or annotation: the `field` that it sets, what is `allowed`, and how its text is read (or `RefusedError`)."""
+    """One label or annotation.
+
+    Attributes:
+        field: of the block, which it sets.
+        allowed: completes the sentence "'x' is not allowed; ...".
+        read: from its text; raises `RefusedError`.
+        chooses: its presence chooses the profile.
+    """
 
     field: str
     allowed: str
     read: Callable[[str], Any]
+    chooses: bool = True
 
 
 def _ruled(field: str, rule: Rule) -> Key:
@@ -125,6 +162,8 @@ LABELS: Mapping[str, Key] = {
     "pod-rescheduling": Key(field="pod_rescheduling", allowed="on, or anything else for off", read=lambda text: text == "on"),
     "process-recover-enable": _ruled("process_recover", _RECOVER),
     "fault-retry-times": _ruled("fault_retry_times", _RETRIES),
+    # Many a job has a label of this name: it chooses no profile, and is read where another word did.
+    "framework": dataclasses.replace(_ruled("framework", _FRAMEWORK), chooses=False),
 }
 ANNOTATIONS: Mapping[str, Key] = {
     "recover-strategy": _ruled("recover_strategy", _STRATEGY),
@@ -135,15 +174,24 @@ ANNOTATIONS: Mapping[str, Key] = {
 }
 
 
-def derived(block: MindCluster, given: set[str], waits: Iterator[str]) -> dict[str, Any]:
-    """Return the fields that follow from others where they are not `given`; `waits` as for `elastic_wait`."""
-    found: dict[str, Any] = {}
-    if "process_recover" not in given and block.recover_strategy:
+def derived(block: MindCluster, given: set[str], roles: Iterable[Role], annotation: str | None = None) -> dict[str, Any]:
+    """Return the fields that follow from others where they are not `given`; `annotation` is that of the strategy."""
+    roles, found = tuple(roles), dict[str, Any]()
+    graceful = block.fault_scheduling == "grace"
+    asked = tuple(word for word in recovery.wanted(roles) if graceful or word not in PROCESS_LEVEL)
+    if "recover_strategy" not in given and asked:
+        found["recover_strategy"] = asked
+    strategy = _text(found.get("recover_strategy", block.recover_strategy), annotation)
+    if "process_recover" not in given and recovery_labels(strategy, variant=Variant(block.variables)):
         found["process_recover"] = "on"
-    wait = elastic_wait(waits)
+    wait = elastic_wait(role.env[WAIT_VARIABLE] for role in roles if WAIT_VARIABLE in role.env)
     if "elastic_wait" not in given and wait is not None:
         found["elastic_wait"] = wait
     return found
+
+
+def _text(words: tuple[str, ...], annotation: str | None = None) -> str | None:
+    return ",".join(words) or annotation
 
 
 def elastic_wait(texts: Iterator[str]) -> float | None:
@@ -153,6 +201,26 @@ def elastic_wait(texts: Iterator[str]) -> float | None:
     return max(waits, default=None)
 
 
-def scheduling(block: MindCluster) -> Scheduling:
-    """Return the block as the plan has it."""
-    return Scheduling(**{name: getattr(block, name) for name in MindCluster.model_fields})
+def labels(block: MindCluster) -> dict[str, str]:
+    """Return the label that a job is given where its processes may be recovered one by one."""
+    return {LABEL: "on"} if block.process_recover == "on" else {}
+
+
+def environment(block: MindCluster, role: Role) -> dict[str, str]:
+    """Return the variables that tell the workers of the strategy; what the role gives itself is not among them."""
+    found = recovery_environment(
+        _text(block.recover_strategy),
+        framework=block.framework,
+        pod_rescheduling="on" if block.pod_rescheduling else "",
+        variant=Variant(block.variables),
+    )
+    return {name: text for name, text in found.items() if recovery.variable(role, name) is None}
+
+
+_UNPLANNED = ("framework", "variables", "hot_reset")
+
+
+def scheduling(block: MindCluster, role: Role) -> Scheduling:
+    """Return the block as the plan of a role has it."""
+    fields = {name: getattr(block, name) for name in MindCluster.model_fields if name not in _UNPLANNED}
+    return Scheduling(**fields, switched_off=recovery.switched_off(role))

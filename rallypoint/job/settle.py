@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from rallypoint.job import mindcluster
+from rallypoint.job import mindcluster, recovery
 from rallypoint.job.annotations import ANNOTATIONS, PREFIX, read_annotations
 from rallypoint.job.duration import format_duration
 from rallypoint.job.errors import JobError, Problem, Step, dotted, show
@@ -72,7 +72,7 @@ def settle(job: ElasticJob, place: Place) -> dict[str, Any]:
     _refuse(wrong)
     job = _with_defaults(job, profile)
     _refuse(_not_in_profile(job, place))
-    return {name: getattr(job, name) for name in ("roles", "profile", *_BLOCKS)}
+    return {name: getattr(job, name) for name in ("roles", "profile", "labels", *_BLOCKS)}
 
 
 def choices(job: ElasticJob) -> tuple[Choice, ...]:
@@ -99,7 +99,9 @@ def _defaults(job: ElasticJob) -> dict[str, Any]:
     if job.profile is not Profile.MINDCLUSTER:
         return found
     own = {name: field.get_default(call_default_factory=True) for name, field in MindCluster.model_fields.items()}
-    follow = mindcluster.derived(job.mindcluster, set(), _waits(job))
+    # Of what is given in full, only what follows from the rest is a default.
+    given = {"recover_strategy"} & job.mindcluster.model_fields_set
+    follow = mindcluster.derived(job.mindcluster, given, job.roles, _annotation(job))
     return {**found, **{f"mindcluster.{name}": value for name, value in {**own, **follow}.items()}}
 
 
@@ -123,7 +125,7 @@ def _said(job: ElasticJob) -> tuple[list[_Said], list[Problem]]:
             wrong += error.problems
         else:
             said += [_say("annotations", key, text, "fault_tolerance", *item) for item in found.values.items()]
-    for where, keys in (("labels", mindcluster.LABELS), ("annotations", mindcluster.ANNOTATIONS)):
+    for where, keys in (("labels", _labels(job)), ("annotations", mindcluster.ANNOTATIONS)):
         for key, text in getattr(job, where).items():
             if key not in keys:
                 continue
@@ -135,6 +137,18 @@ def _said(job: ElasticJob) -> tuple[list[_Said], list[Problem]]:
     return said, wrong
 
 
+def _labels(job: ElasticJob) -> dict[str, mindcluster.Key]:
+    """Return the labels that are read as MindCluster's: some of them, only where something else is of it."""
+    named = {"profile", "mindcluster"} & job.model_fields_set
+    asks = (
+        job.profile is Profile.MINDCLUSTER
+        or (named == {"mindcluster"})
+        or any(key in job.labels and known.chooses for key, known in mindcluster.LABELS.items())
+        or any(key in job.annotations for key in mindcluster.ANNOTATIONS)
+    )
+    return {key: known for key, known in mindcluster.LABELS.items() if known.chooses or asks}
+
+
 def _say(where: str, key: str, text: str, block: str, field: str, value: Any) -> _Said:
     return _Said(path=dotted((where, key)), text=text, block=block, field=field, value=value)
 
@@ -142,7 +156,7 @@ def _say(where: str, key: str, text: str, block: str, field: str, value: Any) ->
 def _misplaced(job: ElasticJob, place: Place) -> Iterator[Problem]:
     """Yield what would have no effect where it stands: a label among the annotations, or the job's word at a role."""
     for where, other, keys in (
-        ("annotations", "labels", mindcluster.LABELS),
+        ("annotations", "labels", {key: known for key, known in mindcluster.LABELS.items() if known.chooses}),
         ("labels", "annotations", {**mindcluster.ANNOTATIONS, **{f"{PREFIX}{key}": None for key in ANNOTATIONS}}),
     ):
         for key in keys:
@@ -199,12 +213,20 @@ def _with_defaults(job: ElasticJob, profile: Profile) -> ElasticJob:
     blocks: dict[str, Any] = {name: getattr(job, name) for name in _BLOCKS}
     if profile is Profile.MINDCLUSTER:
         block = job.mindcluster
-        blocks["mindcluster"] = _completed(block, mindcluster.derived(block, block.model_fields_set, _waits(job)))
+        follow = mindcluster.derived(block, block.model_fields_set, job.roles, _annotation(job))
+        blocks["mindcluster"] = _completed(block, follow)
     for path, value in defaults_of(profile, blocks["mindcluster"]).items():
         name, field = path.split(".")
         if field not in blocks[name].model_fields_set:
             blocks[name] = _completed(blocks[name], {field: value})
-    return job.model_copy(update={"profile": profile, **blocks})
+    job = job.model_copy(update={"profile": profile, **blocks})
+    return _labelled(job) if profile is Profile.MINDCLUSTER else job
+
+
+def _labelled(job: ElasticJob) -> ElasticJob:
+    labels = {**mindcluster.labels(job.mindcluster), **job.labels}
+    job = job.model_copy(update={"labels": labels})
+    return job.model_copy(update={"roles": tuple(_inheriting(role, job) for role in job.roles)})
 
 
 def _completed(block: M, values: Mapping[str, Any]) -> M:
@@ -213,14 +235,14 @@ def _completed(block: M, values: Mapping[str, Any]) -> M:
     return cast("M", whole)
 
 
-def _waits(job: ElasticJob) -> Iterator[str]:
-    return (role.env[mindcluster.WAIT_VARIABLE] for role in job.roles if mindcluster.WAIT_VARIABLE in role.env)
+def _annotation(job: ElasticJob) -> str | None:
+    return job.annotations.get("recover-strategy")
 
 
 def _not_in_profile(job: ElasticJob, place: Place) -> list[Problem]:
     if job.profile is Profile.APPWRAPPER:
         return list(_not_in_appwrapper(job, place))
-    return list(_not_in_mindcluster(job)) if job.profile is Profile.MINDCLUSTER else []
+    return [*_not_in_mindcluster(job), *_not_in_roles(job, place)] if job.profile is Profile.MINDCLUSTER else []
 
 
 def _not_in_appwrapper(job: ElasticJob, place: Place) -> Iterator[Problem]:
@@ -250,3 +272,11 @@ def _not_in_mindcluster(job: ElasticJob) -> Iterator[Problem]:
     if graceful and not 0 < stop < block.grace_over_time:
         told = f"more than 0s and less than mindcluster.grace_over_time ({format_duration(block.grace_over_time)})"
         yield Problem(path="recovery.stop_grace_period", text=f"{show(format_duration(stop))} is not allowed; {told}")
+
+
+def _not_in_roles(job: ElasticJob, place: Place) -> Iterator[Problem]:
+    block = job.mindcluster
+    strategy = ",".join(block.recover_strategy) if "recover_strategy" in block.model_fields_set else None
+    for index, role in enumerate(job.roles):
+        for field, text in recovery.wrong(role, strategy):
+            yield Problem(path=dotted(place(("roles", index, *field.split(".")))), text=text)

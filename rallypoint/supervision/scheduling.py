@@ -37,6 +37,7 @@ __all__ = [
     "State",
     "admission",
     "decide",
+    "strategies",
 ]
 
 #: What a job is told that asks for process-level recovery while its label `process-recover-enable` is not `on`.
@@ -324,7 +325,23 @@ def admission(settings: Scheduling) -> Admission:
         return Admission(allowed=False, code=NOT_REGISTERED, reason=reason)
     if settings.graceful_tolerance:
         return Admission(allowed=False, reason="graceful fault tolerance is on, too: the whole job is rescheduled instead")
+    off = frozenset(map(Strategy, settings.switched_off))
+    reasons = [f"the job's variables switch {', '.join(settings.switched_off)} off"] if off else []
     if settings.fault_scheduling != _GRACE:
-        reason = f"fault-scheduling is {settings.fault_scheduling or 'not set'}; recovery of single processes needs grace"
-        return Admission(allowed=True, refused=_NEED_GRACE, reason=reason)
-    return Admission(allowed=True)
+        told = f"fault-scheduling is {settings.fault_scheduling or 'not set'}; recovery of single processes needs grace"
+        return Admission(allowed=True, refused=_NEED_GRACE | off, reason="; ".join([told, *reasons]))
+    return Admission(allowed=True, refused=off, reason="; ".join(reasons))
+
+
+def strategies(settings: Scheduling | None) -> tuple[Strategy, ...]:
+    """Return what may be tried for a fault, the first of which that is possible is taken; `exit` always may.
+
+    `settings` are a plan's; without any, in the other profiles, everything may be tried that the processes can do.
+    """
+    if settings is None:
+        return tuple(Strategy)
+    admitted = admission(settings)
+    refused = admitted.refused if admitted.allowed else frozenset(Strategy)
+    return tuple(
+        word for word in Strategy if word is Strategy.EXIT or (word.value in settings.recover_strategy and word not in refused)
+    )

@@ -95,6 +95,7 @@ class Scheduling:
         elastic_wait: seconds that elastic-training waits for the lost pod where rescheduling is configured.
         graceful_tolerance: the reset file holds an entry of graceful fault tolerance: process-level recovery is refused.
         never_upgrade: annotation huawei.com/recover_policy_path is `pod`.
+        switched_off: words that the role's variables (PROCESS_RECOVER=off and the like) rule out, whatever is configured.
     """
 
     fault_scheduling: str = "off"
@@ -109,6 +110,7 @@ class Scheduling:
     elastic_wait: float = 20.0
     graceful_tolerance: bool = False
     never_upgrade: bool = False
+    switched_off: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

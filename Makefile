@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PIP_INDEX ?=
 TORCH_INDEX ?=
-BENCH ?= recovery
+BENCH ?= recovery node_loss rendezvous snapshots agent
 KILLS ?= 200
 RUNS ?= 200
 SEED ?=
@@ -14,7 +14,7 @@ VENV_PYTHON := .venv/bin/python
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-airflow lint bench soak docs environment clean
+.PHONY: help demo test test-airflow lint bench soak docs environment peers clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,7 +23,7 @@ help:  ## show this list
 	@echo "    PYTHON       the interpreter for .venv, 3.10 or newer (python3)"
 	@echo "    PIP_INDEX    the package index to use instead of pip's own"
 	@echo "    TORCH_INDEX  one more index, for example one with CPU wheels of torch (the plain one brings CUDA)"
-	@echo "    BENCH        the benchmark that make bench runs (recovery, reconcile)"
+	@echo "    BENCH        the benchmarks that make bench runs (those beside other launchers)"
 	@echo "    KILLS, SEED  how many processes make soak kills (200), and the seed of a run to repeat"
 	@echo "    RUNS         how many DAG runs of a real Airflow make soak kills in (200)"
 
@@ -39,8 +39,8 @@ test-airflow: environment  ## kill, clear, mark, delete and pause in a real Airf
 lint: environment  ## ruff, mypy and import-linter alone
 	@$(VENV_PYTHON) tools/check.py lint
 
-bench: environment  ## run the benchmark named by BENCH
-	@$(VENV_PYTHON) -m benchmarks.$(BENCH)
+bench: environment peers  ## run the benchmarks named by BENCH, the other launchers beside ours
+	@for name in $(BENCH); do echo "== $$name"; $(VENV_PYTHON) -m benchmarks.$$name || exit 1; done
 
 soak: environment  ## kill processes of real jobs, and of a real Airflow, at random and see that nothing is lost (hours)
 	@$(VENV_PYTHON) -m tests.soak --kills $(KILLS) $(if $(SEED),--seed $(SEED))
@@ -50,6 +50,9 @@ docs: environment  ## write the reference, the JSON schemas, and what else the d
 	@$(VENV_PYTHON) -m rallypoint.job.schema docs/reference
 	@$(VENV_PYTHON) tools/states.py
 	@$(VENV_PYTHON) tools/supervision_page.py
+
+peers:  ## create or refresh .make/peers, the other launchers (bench does it by itself)
+	@$(PYTHON) tools/peers.py --index "$(PIP_INDEX)" --extra-index "$(TORCH_INDEX)"
 
 environment:  ## create or refresh .venv (the others do it by themselves)
 	@$(PYTHON) tools/environment.py --index "$(PIP_INDEX)" --extra-index "$(TORCH_INDEX)"

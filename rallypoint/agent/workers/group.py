@@ -51,6 +51,7 @@ class WorkerGroup:
         self._spawner, self._reaper, self._grace, self._now = spawner, reaper, grace, now
         self._timer: asyncio.TimerHandle | None = None
         self._stopping = self._warned = False
+        self._spared: frozenset[int] = frozenset()
         self._gone: Callable[[], None] | None = None
         self.workers: list[Worker] = []
         reaper.listen(self._look)
@@ -59,7 +60,7 @@ class WorkerGroup:
         """Start one worker; `ended` is called when it has ended. Raises `OSError` when it cannot be started."""
 
         def note(code: int) -> None:
-            worker.code, worker.ended_at, worker.stopped = code, self._now(), self._stopping
+            worker.code, worker.ended_at, worker.stopped = code, self._now(), self._stopping and not self._spares(worker)
             ended(worker)
 
         self.workers.append(worker)
@@ -69,33 +70,51 @@ class WorkerGroup:
             worker.code, worker.ended_at, worker.group_gone = 127, self._now(), True
             raise
 
-    def stop(self, gone: Callable[[], None]) -> None:
+    def stop(self, gone: Callable[[], None], *, spare: frozenset[int] = frozenset()) -> None:
         """TERM all groups now and KILL what is left after the grace; `gone` is called once when no process is left.
 
-        A second call only replaces `gone`.
+        The workers of the local ranks `spare` live on, and stay in the list. A second call replaces `gone`, and stops those
+        too that it spares no longer.
         """
-        self._gone = gone
-        if not self._stopping:
+        before = self._spared if self._stopping else None
+        self._gone, self._spared = gone, spare
+        if before is None:
             self._stopping = True
             self._signal(signal.SIGTERM)
-            deadline = asyncio.get_running_loop().time() + self._grace
-            self._again(deadline)
+            self._begin_grace()
+        elif before - spare:
+            self._signal(signal.SIGTERM, only=before - spare)
+            self._begin_grace()
         self._look()
 
-    def kill(self) -> None:
+    def kill(self, *, spare: frozenset[int] = frozenset()) -> None:
         """KILL what is left, now."""
-        self._signal(signal.SIGKILL)
-        self._kill_orphans()
+        self._signal(signal.SIGKILL, spare=spare)
+        if not spare:
+            self._kill_orphans()
 
     def close(self) -> None:
         """Forget the reaper."""
         self._cancel_timer()
         self._reaper.unlisten(self._look)
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _spares(self, worker: Worker) -> bool:
+        return worker.place.local_rank in self._spared
+
+    def _signal(
+        self, number: signal.Signals, *, only: frozenset[int] | None = None, spare: frozenset[int] | None = None
+    ) -> None:
+        spared = self._spared if spare is None else spare
         for worker in self.workers:
+            rank = worker.place.local_rank
+            if rank in spared or (only is not None and rank not in only):
+                continue
             if worker.pid > 0 and not worker.group_gone:  # one that is being born has no number yet
                 _signal_group(worker.pid, number)
+
+    def _begin_grace(self) -> None:
+        self._cancel_timer()
+        self._again(asyncio.get_running_loop().time() + self._grace)
 
     def _again(self, deadline: float) -> None:
         loop = asyncio.get_running_loop()
@@ -108,7 +127,7 @@ class WorkerGroup:
             if not self._warned:
                 log.warning("workers are still there %g s after SIGTERM: killing them", self._grace)
             self._warned = True
-            self.kill()
+            self.kill(spare=self._spared)
         self._look()
         if self._gone is not None:
             self._again(deadline)
@@ -119,15 +138,17 @@ class WorkerGroup:
         for worker in self.workers:
             if worker.pid > 0 and worker.code is not None and not worker.group_gone:
                 worker.group_gone = not _group_lives(worker.pid)
-        if all(worker.group_gone for worker in self.workers):
+        if all(worker.group_gone for worker in self.workers if not self._spares(worker)):
             self._finish()
 
     def _finish(self) -> None:
         gone, self._gone = self._gone, None
         self._cancel_timer()
-        self._kill_orphans()
-        self.workers = []
+        self.workers = [worker for worker in self.workers if self._spares(worker)]
+        if not self.workers:  # what a worker that lives on has left behind is its own
+            self._kill_orphans()
         self._stopping = self._warned = False
+        self._spared = frozenset()
         if gone is not None:
             gone()
 

@@ -1,4 +1,4 @@
-"""Takes the pictures of the tab that docs/ui.md shows: every scene, wide and narrow, light and dark.
+"""Takes the pictures of the tab that docs/ui.md shows: every scene, wide and narrow, light and dark; and one in Airflow.
 
 .venv/bin/python -m tools.ui_pictures [FOLDER]
 """
@@ -15,6 +15,7 @@ from PIL import Image
 from tests.plugin.browser import chromium, open_browser
 from tests.plugin.scenes import SCENES
 from tests.plugin.serving import ROOT, serving
+from tests.plugin.signed_in import DRAWN, AirflowPages, airflow_with_a_run, sign_in
 
 WIDTHS = {"wide": 1440, "narrow": 390}
 THEMES = ("light", "dark")
@@ -27,6 +28,8 @@ def main() -> None:
         raise SystemExit("there is no chromium on PATH")
     with tempfile.TemporaryDirectory() as scratch, serving(Path(scratch) / "airflow") as root:
         asyncio.run(take(program, Path(scratch) / "profile", root, folder))
+    with tempfile.TemporaryDirectory() as scratch, airflow_with_a_run(Path(scratch)) as pages:
+        asyncio.run(take_in_airflow(program, Path(scratch) / "profile", pages, folder / "ui-in-airflow.png"))
 
 
 async def take(program: str, profile: Path, root: str, folder: Path) -> None:
@@ -42,6 +45,19 @@ async def take(program: str, profile: Path, root: str, folder: Path) -> None:
                     await tab.picture(path)
                     slim(path)
                     print(f"{scene} {name} {theme}", *tab.errors)
+        await tab.close()
+
+
+async def take_in_airflow(program: str, profile: Path, pages: AirflowPages, path: Path) -> None:
+    """Write what a viewer of a real Airflow has in the window."""
+    async with open_browser(program, profile) as browser:
+        tab = await browser.tab()
+        await tab.resize(width=1440, height=1000)
+        await sign_in(tab, pages.task("train"))
+        await tab.wait_for(DRAWN, why="the tab is drawn")
+        await tab.picture(path)
+        slim(path)
+        print("in Airflow", *tab.errors)
         await tab.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import urllib.error
 import urllib.request
@@ -10,19 +11,22 @@ from urllib.parse import quote
 import pytest
 
 pytest.importorskip("uvicorn")
+pytest.importorskip("aiohttp")
 
-from tests.plugin.serving import serving
+from tests.plugin.browser import Tab, chromium, open_browser
+from tests.plugin.signed_in import DRAWN, FRAME, PASSWORD, USER, AirflowPages, airflow_with_a_run, sign_in
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(3600)]
 
-PASSWORD = "correct horse"
+#: The button of the extra link, which opens a window of its own; the tab has the same name.
+LINK = "[...document.querySelectorAll('a')].find((a) => a.textContent.trim() === 'Elastic training' && a.target)"
 
 
 class Airflow:
     """The API server, and the name of the DAG's run."""
 
-    def __init__(self, root: str, run: str) -> None:
-        self.root, self.run, self.token = root, run, ""
+    def __init__(self, pages: AirflowPages) -> None:
+        self.pages, self.root, self.run, self.token = pages, pages.root, pages.run, ""
 
     def ask(self, path: str, *, signed_in: bool = True, body: object = None):
         """Return the status and the JSON of an answer."""
@@ -47,20 +51,9 @@ class Airflow:
 @pytest.fixture(scope="module")
 def airflow(tmp_path_factory):
     """An Airflow whose DAG has run; its only user is signed in."""
-    folder = tmp_path_factory.mktemp("airflow")
-    passwords = folder / "passwords.json"
-    passwords.write_text(json.dumps({"ada": PASSWORD}))
-    settings = {
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "ada:viewer",
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
-        "AIRFLOW__API_AUTH__JWT_SECRET": "a secret that is long enough for every algorithm there is, and then some",
-        "RALLYPOINT_HOME": str(folder / "home"),
-        "TEST_FOLDER": str(folder),
-    }
-    with serving(folder, "tests.plugin.airflow_server", **settings) as root:
-        found = Airflow(root, json.loads((folder / "run.json").read_text()))
-        status, told = found.ask("/auth/token", body={"username": "ada", "password": PASSWORD})
+    with airflow_with_a_run(tmp_path_factory.mktemp("airflow")) as pages:
+        found = Airflow(pages)
+        status, told = found.ask("/auth/token", body={"username": USER, "password": PASSWORD})
         assert status == 201, told
         found.token = told["access_token"]
         yield found
@@ -127,3 +120,47 @@ def test_airflow_shows_the_tab_and_the_link(airflow):
     _, links = airflow.ask(f"/api/v2/dags/counting/dagRuns/{quote(airflow.run)}/taskInstances/train/links")
 
     assert links["extra_links"]["Elastic training"].endswith("/tasks/train/plugin/rallypoint")
+
+
+@pytest.mark.skipif(chromium() is None, reason="there is no chromium on PATH")
+def test_the_tab_in_airflows_own_frame(airflow, tmp_path):
+    """Signed in by the form, a viewer reads it in the task's page: by its address, by the link, mapped, on a phone, dark."""
+    asyncio.run(_look_around(airflow.pages, tmp_path))
+
+
+async def _look_around(pages: AirflowPages, folder):
+    program = chromium()
+    assert program is not None
+    async with open_browser(program, folder) as browser:
+        tab = await browser.tab()
+        await tab.resize(width=1440)
+        await sign_in(tab, pages.task("train"))
+        await tab.wait_for(DRAWN, why="a deep link leads to the tab")
+        await _reads(tab, "Succeeded", "of attempt 1", "Timeline", "Where the time went", "Rank 1, step 150")
+
+        await tab.visit(pages.task("mapped", index=1), until=DRAWN)
+        await _reads(tab, "mapped", "Nothing to do", "Step\n3\n")
+
+        await tab.visit(pages.task("train", "details"), until=LINK)
+        await tab.run(f"((link) => {{ link.removeAttribute('target'); link.click(); }})({LINK})")
+        await tab.wait_for(DRAWN, why="the extra link leads to the tab")
+        assert await tab.run("location.href") == pages.task("train")
+
+        await tab.run("localStorage.setItem('theme', 'dark')")
+        await tab.resize(width=390)
+        await tab.visit(pages.task("train"), until=DRAWN)
+        assert await tab.run(f"{FRAME}.documentElement.dataset.theme") == "dark"
+        assert await tab.run(f"{FRAME}.documentElement.scrollWidth <= {FRAME}.defaultView.innerWidth")
+        assert _ours(tab) == []
+        await tab.close()
+
+
+async def _reads(tab: Tab, *words: str) -> None:
+    text = await tab.run(f"{FRAME}.body.innerText")
+    assert [word for word in words if word not in text] == [], text
+    assert _ours(tab) == []
+
+
+def _ours(tab: Tab) -> list[str]:
+    """Return what the console says, without Chromium's remark on how Airflow frames every plugin's page."""
+    return [line for line in tab.errors if "can escape its sandboxing" not in line]

@@ -24,6 +24,10 @@ def chromium() -> str | None:
     return next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
 
 
+class _NoPageError(AssertionError):
+    """The browser has refused something, as it does in a page that is about to be left."""
+
+
 class Tab:
     """One page. What its console says is in `errors`, what the network refused in `refused`."""
 
@@ -55,7 +59,8 @@ class Tab:
         answer = self._answers[self._count] = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": self._count, "method": method, "params": params})
         told = await answer
-        assert "error" not in told, f"{method}: {told['error']}"
+        if "error" in told:
+            raise _NoPageError(f"{method}: {told['error']}")
         return told["result"]
 
     async def run(self, script: str) -> Any:
@@ -66,9 +71,7 @@ class Tab:
 
     async def show(self, address: str, *, width: int, height: int = 900, theme: str = "light", stored: str = "") -> None:
         """Open an address in a window of this width; `stored` is what Airflow's own switch says of the theme."""
-        phone = width < 600
-        await self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
-        await self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+        await self.resize(width=width, height=height, theme=theme)
         origin = address.partition("/rallypoint")[0]
         if stored:
             await self.ask("Page.navigate", url=f"{origin}/rallypoint/assets/0/style.css")
@@ -86,6 +89,38 @@ class Tab:
             why=lambda: f"{address} is drawn; errors: {self.errors}",
         )
         await self.run(settled)
+
+    async def resize(self, *, width: int, height: int = 900, theme: str = "light") -> None:
+        """Have a window of this size; `theme` is what the system wishes."""
+        phone = width < 600
+        await self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
+        await self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+
+    async def visit(self, address: str, *, until: str) -> None:
+        """Open any address, until an expression is true there."""
+        self.errors.clear()
+        self.refused.clear()
+        await self.ask("Page.navigate", url=address)
+        await self.wait_for(until, why=address)
+
+    async def wait_for(self, expression: str, *, why: str) -> None:
+        """Wait until an expression of the page is true; while one page makes way for the next, nothing is."""
+
+        async def holds() -> bool | None:
+            with contextlib.suppress(_NoPageError):
+                return bool(await self.run(f"document.readyState === 'complete' && Boolean({expression})"))
+            return None
+
+        await eventually_async(
+            holds,
+            why=lambda: f"{why}: {expression}; errors: {self.errors}, refused: {self.refused}",
+        )
+
+    async def press(self, key: str) -> None:
+        """Press a key and let it go; Enter is one."""
+        code = {"Enter": 13}[key]
+        await self.ask("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, windowsVirtualKeyCode=code, text="\r")
+        await self.ask("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, windowsVirtualKeyCode=code)
 
     async def picture(self, path: Path) -> None:
         """Write the whole page as a PNG."""

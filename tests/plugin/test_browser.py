@@ -178,8 +178,7 @@ async def test_an_incident_is_reached_from_the_timeline_by_keyboard(tab, root):
     """Its mark is a link that can be focused, and it leads to the incident."""
     await tab.show(address(root, "recovered"), width=1440)
     await tab.run("document.querySelector('#timeline a').focus()")
-    await tab.ask("Input.dispatchKeyEvent", type="keyDown", key="Enter", code="Enter", windowsVirtualKeyCode=13, text="\r")
-    await tab.ask("Input.dispatchKeyEvent", type="keyUp", key="Enter", code="Enter", windowsVirtualKeyCode=13)
+    await tab.press("Enter")
 
     await eventually_async(lambda: tab.run("location.hash === '#fault-1'"))
 

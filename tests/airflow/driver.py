@@ -155,7 +155,8 @@ class _Deeds:
     def _kill_triggerer(self) -> None:
         victim, before = self._stage.triggerer, self._stage.watcher
         (victim or self._made.components[TRIGGERERS[0]]).kill()
-        if victim is not None and not self._at.trained:
+        # In a random scenario the other may have been killed before.
+        if victim is not None and not self._at.trained and any(self._made.components[name].up for name in TRIGGERERS):
             # Nobody starts it again before the other has the job.
             self._stage.waits(lambda: self._stage.watcher not in (0, before), "should be taken over by the other triggerer")
 

@@ -106,7 +106,7 @@ class Tab:
     async def wait_for(self, expression: str, *, why: str) -> None:
         """Wait until an expression of the page is true; while one page makes way for the next, nothing is."""
 
-        async def holds() -> bool | None:
+        async def holds() -> Any:
             with contextlib.suppress(_NoPageError):
                 return bool(await self.run(f"document.readyState === 'complete' && Boolean({expression})"))
             return None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rallypoint.agent.errors import ConfigError, UsageError
 
-__all__ = ["count_cpus", "count_gpus", "workers_per_node"]
+__all__ = ["count_cpus", "count_gpus", "visible_device", "workers_per_node"]
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 
@@ -34,6 +34,18 @@ def count_gpus(env: Mapping[str, str], driver: Path = _DRIVER) -> int:
     if listed is not None:
         return listed
     return len(list(driver.iterdir())) if driver.is_dir() else 0
+
+
+def visible_device(env: Mapping[str, str], local_rank: int) -> str:
+    """Return the CUDA_VISIBLE_DEVICES with which a worker sees its own GPU alone; raises `ConfigError` when it has none."""
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return str(local_rank)
+    entries = [entry.strip() for entry in visible.split(",")]
+    if local_rank >= len(entries):
+        told = f"local rank {local_rank} has no GPU in CUDA_VISIBLE_DEVICES={visible}"
+        raise ConfigError(f"--virtual-local-rank: {told}; start fewer workers per node")
+    return entries[local_rank]
 
 
 def _listed_gpus() -> int | None:

@@ -57,11 +57,16 @@ def read_job(environ: Mapping[str, str]) -> JobContext | None:
             round=environment_int(environ, env.ROUND),
         ),
         rank=environment_int(environ, "RANK"),
-        local_rank=environment_int(environ, "LOCAL_RANK"),
+        local_rank=own_slot(environ),
         world_size=environment_int(environ, "WORLD_SIZE"),
         restart_count=environment_int(environ, "TORCHELASTIC_RESTART_COUNT", default=0),
         checkpoint_dir=Path(folder) if folder else None,
     )
+
+
+def own_slot(environ: Mapping[str, str]) -> int:
+    """Return the number of this worker on its node, which LOCAL_RANK does not say where that is a virtual one."""
+    return environment_int(environ, env.LOCAL_RANK if env.LOCAL_RANK in environ else "LOCAL_RANK")
 
 
 def environment_int(environ: Mapping[str, str], name: str, *, default: int | None = None) -> int:

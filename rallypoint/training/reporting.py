@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import SupportsIndex
 
-from rallypoint.training.context import environment_int
+from rallypoint.training.context import environment_int, own_slot
 from rallypoint.wire import env
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.progress import ProgressFile, ProgressSlot
@@ -97,7 +97,7 @@ def _current() -> Reporter | None:
         return None
     known = _reporters.get(path)
     if known is None:
-        known = Reporter(Path(path), environment_int(os.environ, "LOCAL_RANK"))
+        known = Reporter(Path(path), own_slot(os.environ))
         _reporters.clear()
         _reporters[path] = known
     return known

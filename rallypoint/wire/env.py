@@ -14,6 +14,7 @@ __all__ = [
     "JOB_NAME",
     "KEPT",
     "LIFE_OFFSET",
+    "LOCAL_RANK",
     "LINE",
     "MACHINE",
     "PROGRESS_FILE",
@@ -56,6 +57,9 @@ JOB_NAME = "RALLYPOINT_JOB"
 ATTEMPT = "RALLYPOINT_ATTEMPT"
 TERM = "RALLYPOINT_TERM"
 ROUND = "RALLYPOINT_ROUND"
+
+#: In every worker: its number on its node. LOCAL_RANK says the same, unless --virtual-local-rank has it say 0.
+LOCAL_RANK = "RALLYPOINT_LOCAL_RANK"
 
 #: In every worker: file of shared memory in which it reports progress, in the slot of its local rank (wire/progress.py).
 PROGRESS_FILE = "RALLYPOINT_PROGRESS_FILE"

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rallypoint.agent.devices import visible_device
 from rallypoint.wire import env
 from rallypoint.wire.messages import Assignment
 from rallypoint.wire.plan import Entry, Plan
@@ -76,6 +77,8 @@ def worker_env(base: Mapping[str, str], plan: Plan, place: Place) -> dict[str, s
     result.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if plan.nproc_per_node > 1:
         result.setdefault("OMP_NUM_THREADS", "1")
+    if plan.virtual_local_rank:
+        result["CUDA_VISIBLE_DEVICES"] = visible_device(result, place.local_rank)
     result["PYTHONPATH"] = os.pathsep.join(filter(None, (_STARTUP, result.get("PYTHONPATH"))))
     return {**result, **_torchrun_env(plan, place), **_our_env(plan, place)}
 
@@ -84,7 +87,7 @@ def _torchrun_env(plan: Plan, place: Place) -> dict[str, str]:
     assignment = place.assignment
     host, port = split_address(assignment.store)
     return {
-        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_RANK": "0" if plan.virtual_local_rank else str(place.local_rank),
         "RANK": str(place.rank),
         "GROUP_RANK": str(assignment.group_rank),
         "ROLE_RANK": str(place.rank),
@@ -110,6 +113,7 @@ def _our_env(plan: Plan, place: Place) -> dict[str, str]:
         env.ATTEMPT: str(fence.attempt),
         env.TERM: str(fence.term),
         env.ROUND: str(fence.round),
+        env.LOCAL_RANK: str(place.local_rank),
         env.PROGRESS_FILE: str(place.progress_file),
         env.LIFE_OFFSET: str(life_offset(plan.nproc_per_node, place.local_rank)),
         env.STACK_FILE: str(place.stack_file),

@@ -21,7 +21,7 @@ from rallypoint.wire import codec, env
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.function import SentFunction
 
-__all__ = ["FunctionError", "call", "load", "main", "read"]
+__all__ = ["FunctionError", "call", "load", "main", "read", "read_private"]
 
 
 class FunctionError(RallypointError):
@@ -45,11 +45,16 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
 
 
 def read(path: Path) -> SentFunction:
-    """Read the file; raises `FunctionError` for one that somebody else may have written, before anything of it is unpickled."""
+    """Read the file of a function; raises `FunctionError` as `read_private` does."""
+    return codec.loads(SentFunction, read_private(path))
+
+
+def read_private(path: Path) -> bytes:
+    """Read a file; raises `FunctionError` for one that somebody else may have written, before anything of it is unpickled."""
     try:
         with path.open("rb") as file:
             told = os.fstat(file.fileno())
-            text = file.read()
+            content = file.read()
     except OSError as error:
         raise FunctionError(f"{path}: cannot be read: {error.strerror}") from error
     if told.st_uid not in (0, os.geteuid()) or told.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -57,7 +62,7 @@ def read(path: Path) -> SentFunction:
         raise FunctionError(
             f"{path}: owner {told.st_uid}, {mode} is not allowed; expected us or root, and nobody else who may write it"
         )
-    return codec.loads(SentFunction, text)
+    return content
 
 
 def load(sent: SentFunction) -> Any:

@@ -1,0 +1,262 @@
+"""`launch_agent`: workers of this node, run to their end from inside a program.
+
+The agent is a process of its own (`host.py`); this side lays down what it needs, waits for its end or for a signal, and turns
+what it left into a return value or an exception.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import pickle
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rallypoint.agent.errors import ConfigError, LostContactError
+from rallypoint.agent.launch import metrics, torch_side
+from rallypoint.agent.launch.choreography import end_softly, require_events
+from rallypoint.agent.launch.config import LaunchConfig
+from rallypoint.agent.launch.entry import Entrypoint, lay_down, read_entrypoint
+from rallypoint.agent.launch.host import ENDING, ORDERS, Left, Orders
+from rallypoint.agent.launch.settle import Settled, read_signals, settle
+from rallypoint.agent.node.agent import Ending
+from rallypoint.agent.run import log_folder
+from rallypoint.wire.errors import RallypointError
+from rallypoint.wire.exits import Exit
+from rallypoint.wire.incident import Culprit
+from rallypoint.wire.launched import return_file
+from rallypoint.wire.status import Outcome
+
+__all__ = ["launch_agent"]
+
+log = logging.getLogger("rallypoint.launch")
+
+#: The agent's process finds modules where we find them: it must not depend on how this program was started.
+_HOST = (
+    "import json, pathlib, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from rallypoint.agent.launch.host import main; sys.exit(main(pathlib.Path(sys.argv[1])))"
+)
+
+#: Seconds beyond its workers' grace that the agent's process has to end after a signal.
+_BEYOND_GRACE = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ended:
+    """The agent's process has ended."""
+
+    code: int
+
+
+_News = _Ended | signal.Signals
+
+
+def launch_agent(
+    config: LaunchConfig, entrypoint: Callable[..., Any] | str | None, args: Sequence[Any], ice_events: Any = None
+) -> dict[int, Any]:
+    """Run this node's workers and return what each returned, by global rank; a command's ranks have None.
+
+    `entrypoint` is a function, called with `args` in each worker, or a program, whose arguments they are. `ice_events` are the
+    `Events` that the function was given, too: a signal then lets it pause, save and stop before the workers are ended.
+
+    Signals are handled while it runs where it is called in the main thread, and not touched where it is called in another.
+
+    Raises:
+        ChildFailedError: torch's, or ours where torch is not installed, when workers failed and the restarts are spent;
+            `failures` tells how, by global rank.
+        SignalException: torch's or ours, after a signal; the workers are gone by then, and other nodes may go on.
+        RendezvousTimeoutError: torch's or ours, when too few nodes came in time.
+        ValueError: for a config, entrypoint or argument that cannot be used.
+        ConfigError: when it cannot work here: a port in use, a folder that cannot be written.
+        LostContactError: when the coordinator cannot be reached any more.
+
+    """
+    if not config.run_id:
+        config.run_id = str(uuid.uuid4().int)
+        log.warning("config has no run_id, generated a random run_id: %s", config.run_id)
+    outlet = metrics.read_outlet(config.metrics_cfg)
+    require_events(ice_events)
+    folder = Path(tempfile.mkdtemp(prefix="rallypoint-"))  # 0700
+    try:
+        target = read_entrypoint(entrypoint, args, folder)
+        settled = settle(config, target, os.environ, has_etcd=importlib.util.find_spec("etcd") is not None)
+        if callable(entrypoint):
+            lay_down(folder, entrypoint, args, target.name)
+        for note in settled.notes:
+            log.warning("%s", note)
+        began = time.monotonic()
+        ending, logs = _run(config, settled, folder, ice_events)
+        numbers = metrics.counters(
+            config.role, succeeded=ending.code == Exit.OK, rounds=ending.node.round, seconds=time.monotonic() - began
+        )
+        outlet.put(numbers, run_id=config.run_id, at=time.time())
+        if ending.code != Exit.OK:
+            raise _failure(target.name, ending, logs)
+        return _returned(ending, folder, target, config.nproc_per_node)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(config: LaunchConfig, settled: Settled, folder: Path, events: Any) -> tuple[Ending, Path]:
+    """Have the agent's process run to its end; raises the `SignalException` of a signal, after which nothing is left."""
+    options = settled.options
+    logs = log_folder(options)
+    if not options.log_dir:
+        log.info("logs of the workers: %s", logs)
+    level = logging.getLogger("rallypoint").getEffectiveLevel()
+    orders = Orders(options=options, etcd=settled.etcd, logs=logs, level=level)
+    (folder / ORDERS).write_bytes(pickle.dumps(orders))
+    news: queue.SimpleQueue[_News] = queue.SimpleQueue()
+    with _signals(read_signals(config.signals_to_handle), news):
+        process = _start(folder)
+        try:
+            threading.Thread(target=_watch, args=(process, news), daemon=True, name="launch-agent").start()
+            told = news.get()
+            if isinstance(told, signal.Signals):
+                _end(process, told, events, options.plan.stop_grace, options.plan.nproc_per_node, news)
+                raise torch_side.signalled(told)
+        finally:
+            _put_away(process)
+    return _read(folder, told.code), logs
+
+
+def _start(folder: Path) -> subprocess.Popen[bytes]:
+    # In a session of its own: Ctrl-C at a terminal reaches this process, which decides what the agent is told.
+    command = [sys.executable, "-c", _HOST, str(folder), json.dumps(sys.path)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+
+
+def _watch(process: subprocess.Popen[bytes], news: queue.SimpleQueue[_News]) -> None:
+    news.put(_Ended(code=process.wait()))
+
+
+def _put_away(process: subprocess.Popen[bytes]) -> None:
+    """Leave no process behind, whatever happened here."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+@contextmanager
+def _signals(handled: Sequence[signal.Signals], news: queue.SimpleQueue[_News]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may, and what it does with signals is the program's business
+        return
+
+    def note(number: int, _frame: object) -> None:
+        news.put(signal.Signals(number))
+
+    before = {number: signal.signal(number, note) for number in handled}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _end(
+    process: subprocess.Popen[bytes],
+    told: signal.Signals,
+    events: Any,
+    grace: float,
+    workers: int,
+    news: queue.SimpleQueue[_News],
+) -> None:
+    """Let the workers save where they can, then end the agent; a second signal cuts both short."""
+    log.warning("%s: ending the run", told.name)
+    again = threading.Event()
+
+    def softly() -> None:
+        if events is not None:
+            end_softly(events, workers, within=grace, cut_short=again.is_set)
+        process.send_signal(signal.SIGTERM)
+
+    soft = threading.Thread(target=softly, daemon=True, name="launch-agent-ending")
+    soft.start()
+    deadline = time.monotonic() + (2 if events is not None else 1) * grace + _BEYOND_GRACE
+    while True:
+        try:
+            heard = news.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            log.warning("the agent is still there: killing it")
+            process.kill()
+            return
+        if isinstance(heard, _Ended):
+            return
+        again.set()
+        process.send_signal(signal.SIGTERM)  # a second one makes the agent kill its workers
+
+
+# --- What is left ----------------------------------------------------------------------------------------------------------
+
+
+def _read(folder: Path, code: int) -> Ending:
+    try:
+        left: Left = pickle.loads((folder / ENDING).read_bytes())  # noqa: S301  by the process that we started
+    except FileNotFoundError:
+        how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        raise RallypointError(f"the agent's process {how}; its log is on stderr") from None
+    if left.ending is None:
+        raise ConfigError(left.error)
+    return left.ending
+
+
+def _failure(name: str, ending: Ending, logs: Path) -> Exception:
+    verdict, node = ending.node.verdict, ending.node
+    if ending.code == Exit.LOST_CONTACT:
+        return LostContactError(node.reason)
+    if verdict is None or verdict.outcome is Outcome.SUCCEEDED:
+        return RallypointError(node.reason or f"the agent ended with {ending.code}")
+    if verdict.reason == "RendezvousTimeout":
+        return torch_side.rendezvous_timed_out(verdict.message)
+    culprits = node.failures or (() if verdict.culprit is None else (verdict.culprit,))
+    if not culprits:
+        return RallypointError(verdict.message)
+    log.error("%s", verdict.message)
+    folder = logs / f"round-{node.round}"
+    return torch_side.child_failed(name, {culprit.rank: (culprit, _error_file(folder, culprit)) for culprit in culprits})
+
+
+def _error_file(folder: Path, culprit: Culprit) -> Path:
+    """Return where a rank recorded its error; a file that nobody can read is none."""
+    path = folder / f"rank-{culprit.rank}.error.json"
+    try:
+        json.loads(path.read_text(encoding="utf-8"))["message"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return folder / "none"
+    return path
+
+
+def _returned(ending: Ending, folder: Path, target: Entrypoint, workers: int) -> dict[int, Any]:
+    assignment = ending.node.assignment
+    if assignment is None:
+        return {}  # the others were enough
+    ranks = range(assignment.first_rank, assignment.first_rank + workers)
+    if str(folder) not in target.args:
+        return dict.fromkeys(ranks)
+    return {rank: _load(folder / return_file(assignment.fence.round, rank), rank) for rank in ranks}
+
+
+def _load(path: Path, rank: int) -> Any:
+    try:
+        return pickle.loads(path.read_bytes())  # noqa: S301  by a worker of ours, in a folder that nobody else may enter
+    except FileNotFoundError:
+        return None  # it left by sys.exit(0)
+    except Exception as error:
+        raise RallypointError(f"rank {rank}: what it returned cannot be read here: {type(error).__name__}: {error}") from error

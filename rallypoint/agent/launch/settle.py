@@ -1,0 +1,262 @@
+"""From a `LaunchConfig` to one agent of a run: checked, and with nothing left to guess. Pure.
+
+Every error names the field, its value and what is allowed. What cannot have an effect here is refused, unless it never had one
+on the result (timings of torch's own rendezvous): that is told in a note.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rallypoint.agent.flags import REFUSED
+from rallypoint.agent.launch.config import DEFAULT_TIMEOUT, LaunchConfig
+from rallypoint.agent.launch.entry import Entrypoint
+from rallypoint.agent.launch.std import read_streams
+from rallypoint.agent.options import Meeting, RunOptions
+from rallypoint.agent.workers.tee import DEFAULT_PREFIX
+from rallypoint.agent.workers.worker_env import split_address
+from rallypoint.wire.plan import Plan
+
+__all__ = ["EtcdPlace", "Settled", "read_signals", "settle"]
+
+#: Who meets by our own coordinator, and who would by etcd; nobody but its maker has the last.
+_OURS, _ETCD, _ZEUS = ("c10d", "rallypoint"), ("etcd", "etcd-v2"), "zeus-adapter"
+_BACKENDS = (*_OURS, "static", *_ETCD, _ZEUS)
+
+_START_METHODS = ("spawn", "fork", "forkserver")
+
+_C10D_PORT, _ETCD_PORT = 29400, 2379
+
+#: torch's seconds from SIGTERM to SIGKILL.
+_SHUTDOWN_TIMEOUT = 30.0
+
+#: As in a run by hand: nobody replaces the agent that hosts the coordinator, so waiting long for it is no use.
+_FENCE_TIMEOUT = 30.0
+
+#: Keys of `rdzv_configs` by what they are for; the values of the first are fields of the plan.
+_LIMITS = {"last_call_timeout": "last_call", "node_lease": "node_lease", "fence_timeout": "fence_timeout"}
+_PLACES = ("rank", "is_host", "protocol", "cacert", "ssl_cert", "ssl_cert_key", "etcd_prefix")
+_THEIRS = (
+    "close_timeout",
+    "heartbeat_timeout",
+    "keep_alive_interval",
+    "keep_alive_max_attempt",
+    "local_addr",
+    "read_timeout",
+    "store_type",
+    "use_libuv",
+)
+
+#: torch's newer fields that cannot have an effect here, with the one value that asks for none.
+_WITHOUT: Mapping[str, tuple[object, str]] = {
+    "logs_specs": (None, REFUSED["--logs-specs"]),
+    "event_log_handler": ("null", "only 'null' is allowed"),
+    "numa_options": (None, REFUSED["--numa-binding"]),
+    "duplicate_stdout_filters": (None, REFUSED["--duplicate-stdout-filters"]),
+    "duplicate_stderr_filters": (None, REFUSED["--duplicate-stderr-filters"]),
+    "virtual_local_rank": (False, REFUSED["--virtual-local-rank"]),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EtcdPlace:
+    """An etcd server, and the key under which a run's agents settle where its coordinator is."""
+
+    host: str
+    port: int
+    key: str
+    protocol: str = "http"
+    cacert: str = ""
+    cert: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """What `launch_agent` does: `options` of the agent, the etcd server if there is one, and what must be told before."""
+
+    options: RunOptions
+    etcd: EtcdPlace | None
+    notes: tuple[str, ...]
+
+
+def settle(config: LaunchConfig, entrypoint: Entrypoint, env: Mapping[str, str], *, has_etcd: bool) -> Settled:
+    """Return what a config asks for; `has_etcd` says whether etcd's Python client can be imported. Raises `ValueError`."""
+    _check(config)
+    notes = _notes(config.rdzv_configs)
+    meeting, etcd, trouble = _meeting(config, has_etcd=has_etcd)
+    static = config.rdzv_backend == "static" and config.max_nodes > 1
+    options = RunOptions(
+        plan=_plan(config, entrypoint, env),
+        meeting=meeting,
+        node=_rank(config) if static else -1,
+        local_addr=config.local_addr or "",
+        log_dir=config.log_dir or "",
+        streams=read_streams(config.redirects, config.tee),
+        prefix=config.log_line_prefix_template or env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or DEFAULT_PREFIX,
+    )
+    return Settled(options=options, etcd=etcd, notes=(*notes, *trouble))
+
+
+def read_signals(text: str) -> tuple[signal.Signals, ...]:
+    """Return the signals that `SIGTERM,SIGINT` names; raises `ValueError`."""
+    found = []
+    for name in filter(None, (part.strip() for part in text.split(","))):
+        if name not in signal.Signals.__members__ or name in ("SIGKILL", "SIGSTOP", "SIGCHLD"):
+            raise ValueError(f"signals_to_handle: {name!r} is not allowed; expected names such as SIGTERM,SIGINT")
+        found.append(signal.Signals[name])
+    return tuple(found)
+
+
+def _check(config: LaunchConfig) -> None:
+    if not 1 <= config.min_nodes <= config.max_nodes:
+        raise ValueError(
+            f"min_nodes, max_nodes: {config.min_nodes}, {config.max_nodes} is not allowed; expected 1 <= MIN <= MAX"
+        )
+    for name, least in (("nproc_per_node", 1), ("max_restarts", 0)):
+        value = getattr(config, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{name}: {value!r} is not allowed; expected a number of at least {least}")
+    _seconds(config.monitor_interval, "monitor_interval")
+    if not config.monitor_interval:
+        raise ValueError("monitor_interval: 0 is not allowed; expected more than 0 seconds")
+    if config.rdzv_backend not in _BACKENDS:
+        raise ValueError(f"rdzv_backend: {config.rdzv_backend!r} is not allowed; expected one of {', '.join(_BACKENDS)}")
+    if config.start_method not in _START_METHODS:
+        raise ValueError(f"start_method: {config.start_method!r} is not allowed; expected one of {', '.join(_START_METHODS)}")
+    for name, (allowed, why) in _WITHOUT.items():
+        if getattr(config, name) != allowed:
+            raise ValueError(f"{name}: {getattr(config, name)!r} is not supported: {why}")
+    read_signals(config.signals_to_handle)
+
+
+def _seconds(value: object, field: str) -> float:
+    try:
+        number = -1.0 if isinstance(value, bool) else float(str(value))
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise ValueError(f"{field}: {value!r} is not allowed; expected seconds, 0 or more")
+    return number
+
+
+def _notes(configs: Mapping[str, Any]) -> tuple[str, ...]:
+    known = {"timeout", "join_timeout", *_LIMITS, *_PLACES}
+    unknown = sorted(set(configs) - known - set(_THEIRS))
+    if unknown:
+        raise ValueError(f"rdzv_configs: {unknown[0]!r} is not allowed; expected one of {', '.join(sorted(known))}")
+    idle = sorted(set(configs) & set(_THEIRS))
+    return (f"rdzv_configs: {', '.join(idle)}: of torch's own rendezvous, without effect here",) if idle else ()
+
+
+def _plan(config: LaunchConfig, entrypoint: Entrypoint, env: Mapping[str, str]) -> Plan:
+    configs = config.rdzv_configs
+    limits = {
+        field: _seconds(configs[key], f"rdzv_configs[{key!r}]")
+        for key, field in _LIMITS.items()
+        if configs.get(key) is not None
+    }
+    # A later change of rdzv_timeout counts as well: it wins, as when the config was made.
+    timeout = config.rdzv_timeout if config.rdzv_timeout != -1 else configs.get("timeout", DEFAULT_TIMEOUT)
+    return Plan(
+        name=config.run_id,
+        role=config.role,
+        min_nodes=config.min_nodes,
+        max_nodes=config.max_nodes,
+        nproc_per_node=config.nproc_per_node,
+        entry=entrypoint.entry,
+        entrypoint=entrypoint.entrypoint,
+        args=entrypoint.args,
+        max_restarts=config.max_restarts,
+        node_replacements=0,  # by hand there is no supervisor that could
+        stop_grace=_grace(config, env),
+        report_interval=float(config.monitor_interval),
+        join_timeout=_seconds(configs.get("join_timeout", timeout), "rdzv_configs['timeout']"),
+        last_call=limits.get("last_call", Plan.last_call),
+        node_lease=limits.get("node_lease", Plan.node_lease),
+        fence_timeout=limits.get("fence_timeout", _FENCE_TIMEOUT),
+    )
+
+
+def _grace(config: LaunchConfig, env: Mapping[str, str]) -> float:
+    if config.shutdown_timeout is not None:
+        return _seconds(config.shutdown_timeout, "shutdown_timeout")
+    return _seconds(env.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT") or _SHUTDOWN_TIMEOUT, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
+
+
+# --- Where nodes meet ------------------------------------------------------------------------------------------------------
+
+
+def _meeting(config: LaunchConfig, *, has_etcd: bool) -> tuple[Meeting | None, EtcdPlace | None, tuple[str, ...]]:
+    backend, endpoint = config.rdzv_backend, config.rdzv_endpoint.strip()
+    if backend == "static":
+        return _static(config, endpoint), None, ()
+    if backend in _ETCD and has_etcd and endpoint:
+        return None, _etcd(config, endpoint), ()
+    notes: tuple[str, ...] = ()
+    if backend not in _OURS:
+        notes = (f"rdzv_backend: {backend}: {_why_not(backend, has_etcd=has_etcd)}; the built-in rendezvous takes its place",)
+    if not endpoint:
+        if config.max_nodes > 1:
+            raise ValueError(
+                f"rdzv_endpoint: is needed for max_nodes {config.max_nodes}; expected HOST:PORT, the same on every node"
+            )
+        return None, None, notes
+    host, port = _address(endpoint, _C10D_PORT)
+    return Meeting(host=host, port=port, may_host=_may_host(config)), None, notes
+
+
+def _why_not(backend: str, *, has_etcd: bool) -> str:
+    if backend == _ZEUS:
+        return "nobody but its maker has it"
+    return "no rdzv_endpoint is given" if has_etcd else "the Python module etcd is not installed"
+
+
+def _static(config: LaunchConfig, endpoint: str) -> Meeting:
+    if not endpoint:
+        raise ValueError("rdzv_endpoint: is missing; rdzv_backend 'static' needs HOST:PORT of node 0")
+    if ":" not in endpoint or endpoint.endswith("]"):
+        raise ValueError(f"rdzv_endpoint: {endpoint!r} has no port; rdzv_backend 'static' needs HOST:PORT of node 0")
+    host, port = _address(endpoint, 0)
+    return Meeting(host=host, port=port, may_host=_rank(config) == 0)
+
+
+def _rank(config: LaunchConfig) -> int:
+    rank = config.rdzv_configs.get("rank", 0 if config.max_nodes == 1 else None)
+    number = int(str(rank)) if str(rank).isdecimal() else -1
+    if not 0 <= number < config.max_nodes:
+        allowed = f"expected 0 to {config.max_nodes - 1}, with rdzv_backend 'static'"
+        raise ValueError(f"rdzv_configs['rank']: {rank!r} is not allowed; {allowed}")
+    return number
+
+
+def _may_host(config: LaunchConfig) -> bool:
+    told = str(config.rdzv_configs.get("is_host", True)).strip().lower()
+    if told not in ("1", "true", "t", "yes", "y", "0", "false", "f", "no", "n"):
+        raise ValueError(f"rdzv_configs['is_host']: {told!r} is not allowed; expected true or false")
+    return told in ("1", "true", "t", "yes", "y")
+
+
+def _etcd(config: LaunchConfig, endpoint: str) -> EtcdPlace:
+    host, port = _address(endpoint, _ETCD_PORT)
+    configs = config.rdzv_configs
+    protocol = str(configs.get("protocol", "http")).lower()
+    if protocol not in ("http", "https"):
+        raise ValueError(f"rdzv_configs['protocol']: {protocol!r} is not allowed; expected http or https")
+    cert = (str(configs["ssl_cert"]), str(configs.get("ssl_cert_key", ""))) if configs.get("ssl_cert") else None
+    prefix = "/" + str(configs.get("etcd_prefix", "/rallypoint")).strip("/")
+    key = f"{prefix}/{config.run_id}/coordinator"
+    return EtcdPlace(host=host, port=port, key=key, protocol=protocol, cacert=str(configs.get("cacert") or ""), cert=cert)
+
+
+def _address(text: str, default_port: int) -> tuple[str, int]:
+    bare = ":" not in text or text.endswith("]")
+    try:
+        host, port = split_address(f"{text}:{default_port}" if bare else text)
+    except ValueError:
+        host, port = "", 0
+    if not host or not 0 < port < 1 << 16:
+        raise ValueError(f"rdzv_endpoint: {text!r} is not allowed; expected HOST:PORT with a port from 1 to 65535")
+    return host, port

@@ -1,0 +1,87 @@
+"""`python -m rallypoint.training.launched FOLDER`: a worker of `launch_agent`, called with a function.
+
+It calls the function that lies in the folder, and leaves there what it returns. An exception is recorded as torch's `@record`
+records it, so that whoever called `launch_agent` reads the traceback of the rank that failed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pickle
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rallypoint.training.function import FunctionError, read_private
+from rallypoint.wire import codec, env
+from rallypoint.wire.launched import ARGUMENTS, PICKLE, SentCall, return_file
+
+__all__ = ["main"]
+
+#: Stands for the local rank in arguments that are strings, as in torch's.
+_LOCAL_RANK_MACRO = "${local_rank}"
+
+
+def main(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Call the function of the folder that is the only argument; raises what it raises."""
+    if len(arguments) != 1:
+        raise FunctionError(f"arguments: {list(arguments)} is not allowed; expected the folder of a call")
+    folder = Path(arguments[0])
+    try:
+        value = _call(folder, environ.get("LOCAL_RANK", "0"))
+        _leave(folder / return_file(int(environ.get(env.ROUND, "0")), int(environ.get("RANK", "0"))), value)
+    except Exception as error:
+        _record(environ.get("TORCHELASTIC_ERROR_FILE", ""), error)
+        raise
+
+
+def _call(folder: Path, local_rank: str) -> Any:
+    sent = codec.loads(SentCall, read_private(folder / ARGUMENTS))
+    ours = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if sent.python != ours:
+        raise FunctionError(f"function {sent.name}: was pickled by Python {sent.python} and this is Python {ours}")
+    sys.path[:] = sent.sys_path
+    # What was imported before the path was known stays; what is found by it from here on must be looked up anew.
+    importlib.invalidate_caches()
+    function, args = pickle.loads(read_private(folder / PICKLE))  # noqa: S301  its writer is who called launch_agent
+    return function(*(arg.replace(_LOCAL_RANK_MACRO, local_rank) if isinstance(arg, str) else arg for arg in args))
+
+
+def _leave(path: Path, value: Any) -> None:
+    """Write what the function returned; whole or not at all."""
+    try:
+        import cloudpickle  # noqa: PLC0415  an extra
+    except ImportError:
+        cloudpickle = pickle
+    try:
+        pickled = cloudpickle.dumps(value)
+    except Exception as error:
+        kind = type(value).__name__
+        raise FunctionError(
+            f"what the function returned (a {kind}) cannot be pickled: {type(error).__name__}: {error}"
+        ) from error
+    part = path.with_suffix(".part")
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(pickled)
+    part.replace(path)
+
+
+def _record(path: str, error: Exception) -> None:
+    """Write torch's error file, unless the function has recorded its own error there."""
+    if not path or Path(path).exists():
+        return
+    told = {"py_callstack": traceback.format_exc(), "timestamp": str(int(time.time()))}
+    message = {"message": f"{type(error).__name__}: {error}", "extraInfo": told}
+    try:
+        Path(path).write_text(json.dumps({"message": message}), encoding="utf-8")
+    except OSError as trouble:
+        sys.stderr.write(f"{path}: the error cannot be recorded: {trouble.strerror}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:], os.environ)

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import SupportsIndex
 
-from rallypoint.training.context import environment_int, own_slot
+from rallypoint.training.context import own_slot
 from rallypoint.wire import env
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.progress import ProgressFile, ProgressSlot

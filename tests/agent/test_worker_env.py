@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.workers.worker_env import Place, split_address, worker_argv, worker_env
 from rallypoint.training import startup
+from rallypoint.training.context import own_slot, read_job
 from rallypoint.wire import env
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.messages import Assignment
@@ -77,6 +79,7 @@ def test_a_worker_gets_torchruns_environment_and_ours() -> None:
         env.ATTEMPT: "2",
         env.TERM: "3",
         env.ROUND: "4",
+        env.LOCAL_RANK: "1",
         env.PROGRESS_FILE: "/run/p.bin",
         env.LIFE_OFFSET: str(life_offset(2, 1)),
         env.STACK_FILE: "/run/s.txt",
@@ -118,6 +121,31 @@ def test_only_rank_0_is_told_where_to_leave_the_result() -> None:
 
     assert worker_env({}, plan(), dataclasses.replace(first, local_rank=0))[env.RESULT_FILE] == "/run/result-4.json"
     assert env.RESULT_FILE not in worker_env({}, plan(), first)
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        pytest.param(None, "1", id="no restriction"),
+        pytest.param("4, 7,9", "7", id="among those that are visible"),
+        pytest.param("GPU-a,GPU-b", "GPU-b", id="by UUID"),
+    ],
+)
+def test_a_virtual_local_rank_sees_one_gpu(visible: str | None, expected: str) -> None:
+    """It is 0 in every worker, as torchrun has it; our own code still knows which worker it is."""
+    base = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    found = worker_env(base, plan(virtual_local_rank=True), PLACE)
+    job = read_job(found)
+
+    assert (found["LOCAL_RANK"], found["CUDA_VISIBLE_DEVICES"], found["RANK"]) == ("0", expected, "3")
+    assert job is not None
+    assert (own_slot(found), job.local_rank) == (1, 1)
+
+
+def test_a_virtual_local_rank_without_a_gpu_is_an_error() -> None:
+    """Two workers on one would be trained wrong in silence."""
+    with pytest.raises(ConfigError, match="local rank 1 has no GPU in CUDA_VISIBLE_DEVICES=4"):
+        worker_env({"CUDA_VISIBLE_DEVICES": "4"}, plan(virtual_local_rank=True), PLACE)
 
 
 @pytest.mark.parametrize(

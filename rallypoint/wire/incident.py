@@ -108,6 +108,7 @@ class Culprit:
         log_path: where the whole log is, on `host`.
         at: seconds since the epoch on the clock of its own node.
         kind: what its end was, where who saw it knows more than code, signal and error tell.
+        lives: a step of it raised, and its process went on.
     """
 
     node: int = -1
@@ -123,6 +124,7 @@ class Culprit:
     log_path: str = ""
     at: float = 0.0
     kind: FaultKind | None = None
+    lives: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

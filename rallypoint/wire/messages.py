@@ -95,6 +95,8 @@ class AgentReport:
         reason: why it leaves or failed, for people.
         result: what rank 0 left as the job's result, if it ended well here; None where there is none (wire/result.py).
         evidence: what it found of its workers, as long as the coordinator asks for it.
+        keeps: how many of its workers live on where the round breaks, or that do because it broke.
+        resizable: they can follow into a world of another size, too.
         hold: seconds the answer may be kept back while there is nothing to say.
         sequence: counts the reports of this agent process; of two that crossed on the way the higher is true.
     """
@@ -119,6 +121,8 @@ class AgentReport:
     reason: str = ""
     result: Any = field(default=None, hash=False)
     evidence: Evidence | None = None
+    keeps: int = 0
+    resizable: bool = False
     hold: float = 0.0
     sequence: int = 0
 
@@ -128,7 +132,8 @@ class Assignment:
     """A place in a round: start workers with these numbers.
 
     `node` is the slot (also for an agent that asked with -1). `store` is the `host:port` of the round's fresh TCPStore;
-    the agent that listens there serves it. `digest` names the set of members, equal on all of them.
+    the agent that listens there serves it. `digest` names the set of members, equal on all of them. `kept` counts the workers
+    of the whole world that live on from the round before; with 0 none may.
     """
 
     fence: Fence
@@ -141,14 +146,16 @@ class Assignment:
     restart_count: int
     max_restarts: int
     digest: str
+    kept: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Regroup:
-    """Stop the workers of the current round, then ask for a place in the next."""
+    """End the current round, then ask for a place in the next: workers that can may live on, unless `keep` forbids it."""
 
     fence: Fence
     reason: str
+    keep: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

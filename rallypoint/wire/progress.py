@@ -137,6 +137,13 @@ class ProgressFile:
         steps, pid, stacks, level = _LIFE.unpack_from(self._map, life_offset(self.slots, index))
         return Life(steps=steps, pid=pid, stacks=stacks, trains=level > 1)
 
+    def begin_again(self, index: int, *, lives: bool) -> None:
+        """Prepare slot `index` for another round: what a worker that `lives` has shown of life stays."""
+        old = self.read(index) if lives else None
+        self.write(index, ProgressSlot() if old is None else ProgressSlot(liveness=old.liveness, checkpoint=old.checkpoint))
+        if not lives:
+            _LIFE.pack_into(self._map, life_offset(self.slots, index), 0, 0, 0, 0)
+
     def close(self) -> None:
         """Unmap the file; the file itself stays."""
         self._map.close()

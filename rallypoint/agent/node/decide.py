@@ -18,6 +18,16 @@ workers' groups is gone, and only then asks for a place in the next round: so wh
 
 What failed is told with every report until the next assignment, also while the agent waits: the first report of it may be lost.
 
+Workers that live on
+====================
+
+A worker that said it can (`Announced`) is not stopped when its round is over: it is told to leave the broken world, and lives
+on once it has (`Freed`). Until then the agent does not wait for a place, as with workers that are being stopped. Who has not
+left by the deadline (`LeaveOverdue`), or dies, is one of those that are replaced. The next assignment says whether anybody
+lives on in the world; where it says nobody does (its shape changed, and they cannot follow), the kept are stopped first.
+
+A worker whose step raised (`StepFailed`) is a failure like one that ended, but it lives, and has left its world already.
+
 Where the job has a failover extension, that is asked as soon as workers ended badly, and nothing is told before it has answered
 (or could not): until then the agent still seems to run, while it stops what is left.
 """
@@ -41,13 +51,18 @@ __all__ = [
     "STATES",
     "Action",
     "Advised",
+    "Announced",
     "Answered",
     "AskExtension",
     "End",
     "Event",
+    "Freed",
+    "LeaveOverdue",
+    "LeaveWorld",
     "Node",
     "Phase",
     "StartWorkers",
+    "StepFailed",
     "StopWorkers",
     "StoreLost",
     "Told",
@@ -93,6 +108,10 @@ class Node:
         fence: the highest heard; its round is that of the last assignment.
         assignment: the last one.
         alive: local ranks whose process has not ended.
+        keeps: the job allows that workers live on.
+        able: local ranks that said they can; `resizable` those that can follow into a world of another size, too.
+        kept: local ranks that live on into the next round; `owing` those among them that have not left their world yet.
+        stopping: the others are being stopped.
         extension: the job has a failover extension that must be asked.
         asking: it has not answered yet.
         failures, reason: what ended the last round here, until the next assignment; `failover` and `note` what the extension
@@ -106,6 +125,12 @@ class Node:
     fence: Fence = Fence()
     assignment: Assignment | None = None
     alive: frozenset[int] = frozenset()
+    keeps: bool = False
+    able: frozenset[int] = frozenset()
+    resizable: frozenset[int] = frozenset()
+    kept: frozenset[int] = frozenset()
+    owing: frozenset[int] = frozenset()
+    stopping: bool = False
     extension: bool = False
     asking: bool = False
     failures: tuple[Culprit, ...] = ()
@@ -130,6 +155,13 @@ class Node:
     def told_failures(self) -> tuple[Culprit, ...]:
         """The failures that the coordinator is told."""
         return () if self.silent else self.failures
+
+    @property
+    def keepable(self) -> frozenset[int]:
+        """The local ranks that live on where the round is over now, or that do because it is."""
+        if self.phase is Phase.RUNNING:
+            return self.able & self.alive if self.keeps else frozenset()
+        return self.kept
 
     @property
     def silent(self) -> bool:
@@ -157,7 +189,42 @@ class WorkersEnded:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkersGone:
-    """No process of the round is left."""
+    """No process of the round is left but those of the local ranks that were to be spared."""
+
+    spared: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Announced:
+    """A worker of `round` said what it can do: live on, and into a world of another size."""
+
+    round: int
+    local_rank: int
+    able: bool
+    resizable: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Freed:
+    """A worker has left the world of `round` and waits for another."""
+
+    round: int
+    local_rank: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepFailed:
+    """A step of a worker of `round` raised; it lives, and has left its world."""
+
+    round: int
+    failure: Culprit
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaveOverdue:
+    """Whoever was told to leave the world of `round` had time enough."""
+
+    round: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +252,7 @@ class Told:
     leaving: bool
 
 
-Event = Answered | WorkersEnded | WorkersGone | StoreLost | Advised | Told
+Event = Answered | WorkersEnded | WorkersGone | Announced | Freed | StepFailed | LeaveOverdue | StoreLost | Advised | Told
 
 
 # --- What follows from it --------------------------------------------------------------------------------------------------
@@ -193,14 +260,30 @@ Event = Answered | WorkersEnded | WorkersGone | StoreLost | Advised | Told
 
 @dataclass(frozen=True, kw_only=True)
 class StartWorkers:
-    """Start the workers of a round."""
+    """Give those that were kept their places in a round, and start its other workers."""
 
     assignment: Assignment
+    kept: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopWorkers:
-    """Stop what is left of the workers; `WorkersGone` follows, at once where nothing is left."""
+    """Stop what is left of the workers but `spare`; `WorkersGone` follows, at once where nothing is left.
+
+    `at_once`: without the grace in which they may end by themselves.
+    """
+
+    spare: frozenset[int] = frozenset()
+    at_once: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaveWorld:
+    """Tell workers to leave the world of a round: `Freed` follows from each, and `LeaveOverdue` after the deadline."""
+
+    round: int
+    ranks: frozenset[int]
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +301,7 @@ class End:
     code: int
 
 
-Action = StartWorkers | StopWorkers | AskExtension | End
+Action = StartWorkers | StopWorkers | LeaveWorld | AskExtension | End
 _Step = tuple[Node, tuple[Action, ...]]
 
 
@@ -236,7 +319,9 @@ def step(node: Node, event: Event) -> _Step:
         return _advised(node, event), ()
     if isinstance(event, Told):
         return _end(node, code=event.code, reason=event.reason, leaving=event.leaving)
-    return _workers_gone(node)
+    if isinstance(event, WorkersGone):
+        return _workers_gone(node, event)
+    return _worker_said(node, event)
 
 
 def _answered(node: Node, reply: Reply) -> _Step:
@@ -246,7 +331,7 @@ def _answered(node: Node, reply: Reply) -> _Step:
     if isinstance(reply, Refusal):
         return _end(node, code=Exit.STALE, reason=reply.reason) if reply.stale else (node, ())
     if isinstance(reply, Regroup):
-        return _regroup(node, reply.reason)
+        return _regroup(node, reply.reason, keep=reply.keep)
     if isinstance(reply, Assignment):
         return _assigned(node, reply)
     return node, ()
@@ -266,39 +351,114 @@ def _assigned(node: Node, assignment: Assignment) -> _Step:
         return node, ()  # said again: the answer to a report that crossed with it
     if node.phase is not Phase.JOINING:
         return _regroup(node, f"the world went on to round {assignment.fence.round}")
+    if node.kept and not assignment.kept:
+        # Nobody lives on in this world. It is asked for again when they are gone, and given again.
+        return _stop(dataclasses.replace(node, phase=Phase.REGROUPING, kept=frozenset()), at_once=True)
     node = dataclasses.replace(
         node,
         phase=Phase.RUNNING,
         fence=max(node.fence, assignment.fence),
         assignment=assignment,
         alive=frozenset(range(node.local_world_size)),
+        able=node.kept,
+        resizable=node.resizable & node.kept,
+        kept=frozenset(),
         asking=False,
         failures=(),
         failover=None,
         note="",
         reason="",
     )
-    return node, (StartWorkers(assignment=assignment),)
+    return node, (StartWorkers(assignment=assignment, kept=node.able),)
 
 
-def _regroup(node: Node, reason: str) -> _Step:
+def _regroup(node: Node, reason: str, *, keep: bool = True) -> _Step:
+    if node.kept and not keep and node.phase in (Phase.FAILING, Phase.REGROUPING, Phase.JOINING):
+        phase = Phase.REGROUPING if node.phase is Phase.JOINING else node.phase
+        return _stop(dataclasses.replace(node, phase=phase, kept=frozenset(), owing=frozenset()))
     if node.phase not in (Phase.RUNNING, Phase.DONE):
         return node, ()
-    return dataclasses.replace(node, phase=Phase.REGROUPING, reason=reason), (StopWorkers(),)
+    if not keep:
+        node = dataclasses.replace(node, able=frozenset())
+    return _break(node, Phase.REGROUPING, reason)
+
+
+def _break(node: Node, phase: Phase, reason: str, *, left: frozenset[int] = frozenset(), told: str = "") -> _Step:
+    """End the round here: whoever can live on is told to leave it (but for those that `left`), the others are stopped."""
+    kept = node.keepable
+    owing = kept - left
+    node = dataclasses.replace(node, phase=phase, reason=reason, kept=kept, owing=owing)
+    leave = (LeaveWorld(round=node.round, ranks=owing, reason=told or reason),) if owing else ()
+    node, stop = _stop(node)
+    return node, (*leave, *stop)
+
+
+def _stop(node: Node, *, at_once: bool = False) -> _Step:
+    return dataclasses.replace(node, stopping=True), (StopWorkers(spare=node.kept, at_once=at_once),)
 
 
 def _workers_ended(node: Node, event: WorkersEnded) -> _Step:
-    node = dataclasses.replace(node, alive=node.alive - event.ranks)
+    lost = node.kept & event.ranks
+    node = dataclasses.replace(
+        node, alive=node.alive - event.ranks, able=node.able - event.ranks, kept=node.kept - lost, owing=node.owing - lost
+    )
+    if node.phase is Phase.RUNNING and event.failures:
+        return _fail(node, event.failures)
+    if node.phase is Phase.RUNNING:
+        return (node if node.alive else dataclasses.replace(node, phase=Phase.DONE)), ()
     if node.phase is Phase.FAILING:
-        return dataclasses.replace(node, failures=culprit_first((*node.failures, *event.failures))), ()
-    if node.phase is not Phase.RUNNING:
+        node = dataclasses.replace(node, failures=culprit_first((*node.failures, *event.failures)))
+    if not lost:
         return node, ()
-    if event.failures:
-        failures = culprit_first(event.failures)
-        asked = (AskExtension(round=node.round, failures=failures),) if node.extension else ()
-        node = dataclasses.replace(node, phase=Phase.FAILING, failures=failures, asking=node.extension)
-        return node, (*asked, StopWorkers())
-    return (node if node.alive else dataclasses.replace(node, phase=Phase.DONE)), ()
+    # What it leaves behind is stopped like the rest, and nobody waits for a place before that is done.
+    phase = Phase.REGROUPING if node.phase is Phase.JOINING else node.phase
+    return _stop(dataclasses.replace(node, phase=phase))
+
+
+def _fail(node: Node, failures: tuple[Culprit, ...], *, left: frozenset[int] = frozenset()) -> _Step:
+    failures = culprit_first(failures)
+    asked = (AskExtension(round=node.round, failures=failures),) if node.extension else ()
+    told = failures[0].error or "a worker of this node broke"
+    node = dataclasses.replace(node, failures=failures, asking=node.extension)
+    node, actions = _break(node, Phase.FAILING, node.reason, left=left, told=told)
+    return node, (*asked, *actions)
+
+
+def _worker_said(node: Node, event: Announced | Freed | StepFailed | LeaveOverdue) -> _Step:
+    if event.round != node.round:
+        return node, ()  # of a round that is over
+    if isinstance(event, Announced):
+        return _announced(node, event)
+    if isinstance(event, StepFailed):
+        return _step_failed(node, event)
+    if isinstance(event, Freed):
+        return _settled(dataclasses.replace(node, owing=node.owing - {event.local_rank})), ()
+    if not node.owing:
+        return node, ()
+    return _stop(dataclasses.replace(node, kept=node.kept - node.owing, owing=frozenset()), at_once=True)
+
+
+def _announced(node: Node, event: Announced) -> _Step:
+    one = frozenset({event.local_rank})
+    node = dataclasses.replace(
+        node,
+        able=node.able | one if event.able else node.able - one,
+        resizable=node.resizable | one if event.able and event.resizable else node.resizable - one,
+    )
+    if event.able or not one <= node.kept:
+        return node, ()
+    # Nobody can tell it its place any more.
+    phase = Phase.REGROUPING if node.phase is Phase.JOINING else node.phase
+    return _stop(dataclasses.replace(node, phase=phase, kept=node.kept - one, owing=node.owing - one), at_once=True)
+
+
+def _step_failed(node: Node, event: StepFailed) -> _Step:
+    one = frozenset({event.failure.local_rank})
+    if node.phase is Phase.RUNNING:
+        return _fail(node, (event.failure,), left=one)
+    if node.phase is Phase.FAILING and one <= node.kept:
+        node = dataclasses.replace(node, failures=culprit_first((*node.failures, event.failure)))
+    return _settled(dataclasses.replace(node, owing=node.owing - one)), ()
 
 
 def _advised(node: Node, event: Advised) -> Node:
@@ -310,20 +470,28 @@ def _advised(node: Node, event: Advised) -> Node:
 def _store_lost(node: Node, event: StoreLost) -> _Step:
     if node.phase is not Phase.RUNNING:
         return node, ()
-    return dataclasses.replace(node, phase=Phase.FAILING, reason=event.reason), (StopWorkers(),)
+    return _break(node, Phase.FAILING, event.reason)
 
 
-def _workers_gone(node: Node) -> _Step:
-    node = dataclasses.replace(node, alive=frozenset())
-    if node.phase in (Phase.FAILING, Phase.REGROUPING):
-        return dataclasses.replace(node, phase=Phase.JOINING), ()
+def _workers_gone(node: Node, event: WorkersGone) -> _Step:
+    if event.spared != node.kept:
+        return node, ()  # one of them died meanwhile, and what it left is being stopped
+    node = dataclasses.replace(node, alive=node.alive & node.kept, stopping=False)
     if node.phase is Phase.ENDING:
         return dataclasses.replace(node, phase=Phase.ENDED), (End(code=node.code),)
-    return node, ()
+    return _settled(node), ()
+
+
+def _settled(node: Node) -> Node:
+    """Return an agent that waits for a place, once everybody of its round has left it."""
+    left = not node.stopping and not node.owing
+    return dataclasses.replace(node, phase=Phase.JOINING) if left and node.phase in (Phase.FAILING, Phase.REGROUPING) else node
 
 
 def _end(node: Node, *, code: int, reason: str, leaving: bool = False) -> _Step:
     if node.phase is Phase.ENDING:
         return node, ()
-    node = dataclasses.replace(node, phase=Phase.ENDING, code=int(code), reason=reason, leaving=leaving)
-    return node, (StopWorkers(),)
+    node = dataclasses.replace(
+        node, phase=Phase.ENDING, code=int(code), reason=reason, leaving=leaving, kept=frozenset(), owing=frozenset()
+    )
+    return _stop(node)

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,11 @@ from rallypoint.agent.workers.group import Worker, WorkerGroup
 from rallypoint.agent.workers.logs import OpenLogs, Streams, open_logs, written
 from rallypoint.agent.workers.spawner import Command
 from rallypoint.agent.workers.tee import Tee
-from rallypoint.agent.workers.worker_env import Place, worker_argv, worker_env
+from rallypoint.agent.workers.worker_env import Place, round_env, worker_argv, worker_env
+from rallypoint.wire import env
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.hang import Evidence, RankSeen
+from rallypoint.wire.line import Assign
 from rallypoint.wire.messages import Assignment, WorkerReport
 from rallypoint.wire.progress import Life, ProgressFile, ProgressSlot
 from rallypoint.wire.result import RESULT_LIMIT, read_result
@@ -55,43 +57,95 @@ class Round:
         self._result_path: Path | None = None
         self._result: Any = None
 
-    async def start(self, assignment: Assignment, ended: Callable[[Worker], None]) -> None:
-        """Start the workers.
+    async def start(
+        self,
+        assignment: Assignment,
+        ended: Callable[[Worker], None],
+        *,
+        kept: frozenset[int] = frozenset(),
+        line: Path | None = None,
+    ) -> tuple[tuple[Worker, Assign], ...]:
+        """Start the workers but for the local ranks that were `kept`; return what those must be told.
 
         Raises `ConfigError` when logs or shared memory cannot be written, `StartError` when a worker cannot be started.
         """
-        path = self._config.folder / f"progress-{assignment.fence.round}.bin"
-        result = self._config.folder / f"result-{assignment.fence.round}.json"
-        slots = self._config.plan.nproc_per_node
-        folder = self._config.log_folder / f"round-{assignment.fence.round}"
-        ranks = range(assignment.first_rank, assignment.first_rank + slots)
-        self._progress, logs = await asyncio.to_thread(_prepare, path, folder, ranks, self._config.streams)
-        if self._config.bounded:
-            await asyncio.to_thread(forget_old_rounds, self._config.log_folder)
-        self._progress_path, self._workers, self._last, self._lives, self._vitals = path, [], {}, {}, Vitals()
-        self._result_path, self._result = (result if assignment.first_rank == 0 else None), None
+        living = {worker.place.local_rank: worker for worker in self._workers if worker.place.local_rank in kept}
+        logs = await self._begin(assignment, kept)
+        self._workers, told = [], []
         try:
-            for local_rank, opened in enumerate(logs):
-                place = Place(
-                    assignment=assignment,
-                    local_rank=local_rank,
-                    error_file=opened.paths.error_file,
-                    progress_file=path,
-                    stack_file=self._config.folder / f"stacks-{assignment.fence.round}-{local_rank}.txt",
-                    result_file=result,
-                )
-                await self._start_one(place, opened, ended)
+            for place, opened in self._places(assignment, logs, line):
+                worker = living.get(place.local_rank)
+                if worker is None:
+                    await self._start_one(place, opened, ended)
+                else:
+                    told.append((worker, self._go_on(worker, place, opened)))
         finally:
             for opened in logs:
                 opened.close()
+        return tuple(told)
+
+    async def _begin(self, assignment: Assignment, kept: frozenset[int]) -> list[OpenLogs]:
+        """Open the round's files; with the workers that live on the memory lives on in which they report."""
+        config, round_ = self._config, assignment.fence.round
+        if kept:
+            await self._tee.finish()  # what they say from now on goes to this round's files
+        slots = config.plan.nproc_per_node
+        ranks = range(assignment.first_rank, assignment.first_rank + slots)
+        path = config.folder / f"progress-{round_}.bin"
+        if kept and self._progress is not None and self._progress_path is not None:
+            path = self._progress_path
+            for local_rank in range(slots):
+                self._progress.begin_again(local_rank, lives=local_rank in kept)
+        else:
+            self._progress = await asyncio.to_thread(_make_progress, path, slots)
+            self._progress_path = path
+        logs = await asyncio.to_thread(_open_all, config.log_folder / f"round-{round_}", ranks, config.streams)
+        if config.bounded:
+            await asyncio.to_thread(forget_old_rounds, config.log_folder)
+        self._last, self._lives, self._vitals = {}, {}, Vitals()
+        result = config.folder / f"result-{round_}.json"
+        self._result_path, self._result = (result if assignment.first_rank == 0 else None), None
+        return logs
+
+    def _places(self, assignment: Assignment, logs: list[OpenLogs], line: Path | None) -> Iterator[tuple[Place, OpenLogs]]:
+        folder, round_ = self._config.folder, assignment.fence.round
+        assert self._progress_path is not None
+        for local_rank, opened in enumerate(logs):
+            place = Place(
+                assignment=assignment,
+                local_rank=local_rank,
+                error_file=opened.paths.error_file,
+                progress_file=self._progress_path,
+                stack_file=folder / f"stacks-{round_}-{local_rank}.txt",
+                result_file=folder / f"result-{round_}.json",
+                line=line,
+            )
+            yield place, opened
+
+    def _go_on(self, worker: Worker, place: Place, opened: OpenLogs) -> Assign:
+        """Take a worker that lives on over into this round."""
+        # Its Python has the file for its stacks open since it started.
+        worker.place = dataclasses.replace(place, stack_file=worker.place.stack_file)
+        worker.logs = opened.paths
+        self._workers.append(worker)
+        self._copy(worker)
+        environment = round_env(self._config.plan, worker.place)
+        paths = opened.paths
+        return Assign(
+            round=place.assignment.fence.round,
+            environment=environment,
+            unset=() if env.RESULT_FILE in environment else (env.RESULT_FILE,),
+            stdout="" if paths.out is None else str(paths.out),
+            stderr="" if paths.err is None else str(paths.err),
+        )
 
     async def _start_one(self, place: Place, opened: OpenLogs, ended: Callable[[Worker], None]) -> None:
         plan = self._config.plan
         worker = Worker(place=place, logs=opened.paths)
         self._workers.append(worker)
         argv = worker_argv(plan, place.local_rank, os.environ)
-        env = worker_env(os.environ, plan, place)
-        command = Command(argv=argv, env=env, cwd=plan.workdir, stdout=opened.out, stderr=opened.err)
+        environment = worker_env(os.environ, plan, place)
+        command = Command(argv=argv, env=environment, cwd=plan.workdir, stdout=opened.out, stderr=opened.err)
         try:
             await self._group.start(worker, command, ended)
         except OSError as error:
@@ -211,19 +265,21 @@ def _numbers(metrics: object) -> dict[str, float]:
     return {str(name): float(value) for name, value in metrics.items() if isinstance(value, (int, float))}
 
 
-def _prepare(path: Path, folder: Path, ranks: range, streams: Streams) -> tuple[ProgressFile, list[OpenLogs]]:
+def _make_progress(path: Path, slots: int) -> ProgressFile:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        progress = ProgressFile.create(path, len(ranks))
+        return ProgressFile.create(path, slots)
     except OSError as error:
         raise ConfigError(f"folder {path.parent}: {path.name} cannot be written: {error.strerror}") from error
+
+
+def _open_all(folder: Path, ranks: range, streams: Streams) -> list[OpenLogs]:
     opened: list[OpenLogs] = []
     try:
         for local_rank, rank in enumerate(ranks):
             opened.append(open_logs(folder, rank, streams.filed(local_rank)))
     except ConfigError:
-        progress.close()
         for logs in opened:
             logs.close()
         raise
-    return progress, opened
+    return opened

@@ -17,6 +17,7 @@ from rallypoint.wire.status import Event, JobState, JobStatus, Member, Outcome, 
 __all__ = [
     "away_incident",
     "began",
+    "climbed",
     "describe",
     "digest",
     "event",
@@ -144,6 +145,20 @@ def process_incident(state: State, failed: list[Peer], now: float, culprit: Culp
         detected_at=now,
         last_step=last_step(state),
     )
+
+
+def climbed(state: State) -> State:
+    """Return the state where nobody lives on after all: what should have been healed in the processes restarts them."""
+    hoped = [
+        dataclasses.replace(i, rung=Rung.RESTART_WORKERS)
+        for i in state.incidents
+        if i.rung in (Rung.RETRY, Rung.RECOVER_IN_PLACE) and _of_round(state, i)
+    ]
+    return dataclasses.replace(state, incidents=merge_incidents(state.incidents, hoped)) if hoped else state
+
+
+def _of_round(state: State, told: Incident) -> bool:
+    return (told.id.attempt, told.id.round) == (state.fence.attempt, state.fence.round)
 
 
 def last_step(state: State) -> int | None:

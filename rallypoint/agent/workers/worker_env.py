@@ -18,13 +18,13 @@ from rallypoint.wire.messages import Assignment
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.progress import life_offset
 
-__all__ = ["Place", "split_address", "worker_argv", "worker_env"]
+__all__ = ["STARTUP", "Place", "round_env", "split_address", "worker_argv", "worker_env"]
 
 #: Stands for the local rank in a worker's arguments, as in torchrun's.
 _LOCAL_RANK_MACRO = "${local_rank}"
 
 #: Where every Python of a worker finds its start-up module; a path, since the worker's Python may have no Rallypoint.
-_STARTUP = str(Path(__file__).parents[2] / "training" / "startup")
+STARTUP = str(Path(__file__).parents[2] / "training" / "startup")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +38,7 @@ class Place:
         progress_file: shared memory for its reports.
         stack_file: where its Python writes its stacks when it is asked for them.
         result_file: where rank 0 leaves the job's result.
+        line: socket on which its agent speaks with it; None where it does not.
     """
 
     assignment: Assignment
@@ -46,6 +47,7 @@ class Place:
     progress_file: Path
     stack_file: Path
     result_file: Path
+    line: Path | None = None
 
     @property
     def rank(self) -> int:
@@ -79,8 +81,13 @@ def worker_env(base: Mapping[str, str], plan: Plan, place: Place) -> dict[str, s
         result.setdefault("OMP_NUM_THREADS", "1")
     if plan.virtual_local_rank:
         result["CUDA_VISIBLE_DEVICES"] = visible_device(result, place.local_rank)
-    result["PYTHONPATH"] = os.pathsep.join(filter(None, (_STARTUP, result.get("PYTHONPATH"))))
-    return {**result, **_torchrun_env(plan, place), **_our_env(plan, place)}
+    result["PYTHONPATH"] = os.pathsep.join(filter(None, (STARTUP, result.get("PYTHONPATH"))))
+    return {**result, **round_env(plan, place)}
+
+
+def round_env(plan: Plan, place: Place) -> dict[str, str]:
+    """Return what the round says, and nothing else: all that changes for a worker that lives on into it."""
+    return {**_torchrun_env(plan, place), **_our_env(plan, place)}
 
 
 def _torchrun_env(plan: Plan, place: Place) -> dict[str, str]:
@@ -117,7 +124,10 @@ def _our_env(plan: Plan, place: Place) -> dict[str, str]:
         env.PROGRESS_FILE: str(place.progress_file),
         env.LIFE_OFFSET: str(life_offset(plan.nproc_per_node, place.local_rank)),
         env.STACK_FILE: str(place.stack_file),
+        env.KEPT: str(place.assignment.kept),
     }
+    if place.line is not None:
+        told[env.LINE] = str(place.line)
     if place.rank == 0:
         told[env.RESULT_FILE] = str(place.result_file)
     if plan.checkpoint_dir:

@@ -17,6 +17,8 @@ __all__ = [
     "LINE",
     "LOCAL_RANK",
     "MACHINE",
+    "MODULES_FILE",
+    "PRELOAD",
     "PROGRESS_FILE",
     "RESULT_FILE",
     "ROUND",
@@ -73,6 +75,12 @@ LINE = "RALLYPOINT_LINE"
 
 #: In every worker: how many workers of the world live on from the round before, and so have the state of training.
 KEPT = "RALLYPOINT_KEPT"
+
+#: In workers: where one of them leaves the names of what it imports, for the zygote to learn (training/startup).
+MODULES_FILE = "RALLYPOINT_MODULES_FILE"
+
+#: In the agent's environment: modules that the zygote imports beside torch, as `a,b`; `--preload` comes first.
+PRELOAD = "RALLYPOINT_PRELOAD"
 
 #: In every worker whose job names a checkpoint folder: that folder.
 CHECKPOINT_DIR = "RALLYPOINT_CHECKPOINT_DIR"

@@ -161,6 +161,10 @@ class Plan:
         failover_extension: `module::Class` that is asked first; "" is none.
         lease: a job that nobody has supervised for so long applies its `orphan_policy`.
         scheduling: MindCluster's settings; None in the other profiles.
+        standbys: forks of a node's zygote that wait, warm, to become workers; 0 is none, None as many as `nproc_per_node`.
+        preload: modules that the zygote imports beside torch and what it learns from the script.
+        start_method: `fork` is by the zygote, `spawn` and `forkserver` start every worker as a program; "" leaves the choice to
+            the agent.
         log_dir: where per-rank logs go; "" is inside the job's own folder.
         redirects, tee: `0` none, `1` stdout, `2` stderr, `3` both, as torchrun numbers them.
         log_tail: lines of a culprit's log kept with its incident.
@@ -188,7 +192,7 @@ class Plan:
     checkpoint_dir: str = ""
     join_timeout: float = 600.0
     last_call: float = 30.0
-    node_lease: float = 15.0
+    node_lease: float = 3.0
     fence_timeout: float = 600.0
     coordinator_port: int = 0
     report_interval: float = 1.0
@@ -222,6 +226,9 @@ class Plan:
     lease: float = 3600.0
     orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE
     scheduling: Scheduling | None = None
+    standbys: int | None = None
+    preload: tuple[str, ...] = ()
+    start_method: str = ""
     log_dir: str = ""
     redirects: int = 3
     tee: int = 0

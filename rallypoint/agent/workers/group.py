@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rallypoint.agent.linux import children
 from rallypoint.agent.workers.logs import RankLogs
 from rallypoint.agent.workers.reaper import Reaper
-from rallypoint.agent.workers.spawner import Command, Spawner
+from rallypoint.agent.workers.spawner import Command, Starter
 from rallypoint.agent.workers.worker_env import Place
 
 __all__ = ["Worker", "WorkerGroup"]
@@ -47,7 +47,7 @@ class Worker:
 class WorkerGroup:
     """All workers of the running round; empty between two rounds."""
 
-    def __init__(self, spawner: Spawner, reaper: Reaper, *, grace: float, now: Callable[[], float]) -> None:
+    def __init__(self, spawner: Starter, reaper: Reaper, *, grace: float, now: Callable[[], float]) -> None:
         self._spawner, self._reaper, self._grace, self._now = spawner, reaper, grace, now
         self._timer: asyncio.TimerHandle | None = None
         self._stopping = self._warned = False

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 
@@ -24,7 +23,8 @@ class Reaper:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._watched: dict[int, tuple[subprocess.Popen[bytes], Ended]] = {}
+        self._watched: dict[int, Ended] = {}
+        self._sheltered: set[int] = set()
         self._fds: dict[int, int] = {}
         self._births = 0
         self._listeners: list[Callable[[], None]] = []
@@ -54,20 +54,33 @@ class Reaper:
             self._births -= 1
             self._sweep()
 
-    def watch(self, process: subprocess.Popen[bytes], ended: Ended) -> None:
-        """Call `ended` once when `process` has ended and was reaped."""
-        self._watched[process.pid] = (process, ended)
+    def watch(self, pid: int, ended: Ended) -> None:
+        """Call `ended` once when our child `pid` has ended and was reaped."""
+        self._watched[pid] = ended
         try:
-            fd = os.pidfd_open(process.pid)
+            fd = os.pidfd_open(pid)
         except (AttributeError, OSError):  # an old kernel, another system, or a sandbox that forbids it
-            threading.Thread(target=self._wait, args=(process.pid,), daemon=True, name=f"wait-{process.pid}").start()
+            threading.Thread(target=self._wait, args=(pid,), daemon=True, name=f"wait-{pid}").start()
             return
-        self._fds[process.pid] = fd
-        self._loop.add_reader(fd, self._reap, process.pid)
+        self._fds[pid] = fd
+        self._loop.add_reader(fd, self._reap, pid)
+
+    def shelter(self, session: int) -> None:
+        """Count all processes of a session as started on purpose: forks of its leader become our children one by one."""
+        self._sheltered.add(session)
+
+    def unshelter(self, session: int) -> None:
+        """Undo `shelter`."""
+        self._sheltered.discard(session)
 
     def watched(self, pid: int) -> bool:
         """Return whether `pid` is a child that was started on purpose and has not ended."""
-        return pid in self._watched
+        if pid in self._watched:
+            return True
+        try:
+            return os.getsid(pid) in self._sheltered
+        except ProcessLookupError:
+            return False
 
     def _wait(self, pid: int) -> None:
         with contextlib.suppress(ChildProcessError):
@@ -84,10 +97,9 @@ class Reaper:
             reaped, status = pid, 0x7F00  # somebody else took the exit code; 127 says that it is not known
         if reaped == 0:
             return
-        process, ended = self._watched.pop(pid)
+        ended = self._watched.pop(pid)
         self._unwatch(pid)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        ended(process.returncode)
+        ended(os.waitstatus_to_exitcode(status))
         self._tell()
 
     def _unwatch(self, pid: int) -> None:

@@ -7,11 +7,12 @@ import concurrent.futures
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from rallypoint.agent.linux import die_with_parent
 from rallypoint.agent.workers.reaper import Ended, Reaper
 
-__all__ = ["Command", "Spawner"]
+__all__ = ["Command", "Spawner", "Starter"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,14 @@ class Command:
     keep: tuple[int, ...] = ()
 
 
+class Starter(Protocol):
+    """Whoever starts processes."""
+
+    async def spawn(self, command: Command, ended: Ended) -> int:
+        """Start a process in a session of its own and return its number; see `Spawner.spawn`."""
+        ...
+
+
 class Spawner:
     """Starts every process from one thread that lives as long as we do.
 
@@ -53,7 +62,12 @@ class Spawner:
         """
         with self._reaper.birth():
             process = await asyncio.get_running_loop().run_in_executor(self._thread, self._start, command)
-            self._reaper.watch(process, ended)
+
+            def told(code: int) -> None:
+                process.returncode = code  # or it would be waited for once more when it is forgotten
+                ended(code)
+
+            self._reaper.watch(process.pid, told)
         return process.pid
 
     def close(self) -> None:

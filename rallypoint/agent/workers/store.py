@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable
 
 from rallypoint.agent.errors import ConfigError, StoreError
-from rallypoint.agent.workers.spawner import Command, Spawner
+from rallypoint.agent.workers.spawner import Command, Starter
 from rallypoint.agent.workers.store_host import NO_TORCH
 from rallypoint.agent.workers.worker_env import split_address
 
@@ -32,13 +32,15 @@ _BACKLOG = 4096
 class StoreKeeper:
     """Offers sockets and serves the stores of the rounds that were given to this agent."""
 
-    def __init__(self, host: str, spawner: Spawner, lost: Callable[[str], None]) -> None:
+    def __init__(self, host: str, spawner: Starter, lost: Callable[[str], None]) -> None:
         self._host, self._spawner, self._lost = host, spawner, lost
         self._socket: socket.socket | None = None
         self._line: socket.socket | None = None
         self._serving = False
         self._torchless = False
         self._closing = False
+        self._starting = asyncio.Lock()
+        self._ahead: asyncio.Task[None] | None = None
         self.offer = ""
 
     async def prepare(self) -> None:
@@ -62,11 +64,12 @@ class StoreKeeper:
             self._tell({}, None)
             self._serving = False
             return
-        if self._line is None:
-            try:
-                await self._start_host()
-            except OSError as error:
-                raise StoreError(f"the process of the round's store cannot be started: {error}") from error
+        try:
+            async with self._starting:
+                if self._line is None:
+                    await self._start_host()
+        except OSError as error:
+            raise StoreError(f"the process of the round's store cannot be started: {error}") from error
         host, port = split_address(store)
         ours, self._socket = self._socket, None
         self._serving = True
@@ -74,9 +77,27 @@ class StoreKeeper:
         ours.close()  # a copy of ours would keep the port open after the store is gone
         await self.prepare()
 
+    def host_ahead(self) -> None:
+        """Start the host before a round needs it, now that it costs no import: the next store may be ours."""
+        if self._line is None and not self._closing and not self._torchless and self._ahead is None:
+            self._ahead = asyncio.create_task(self._start_ahead())
+            self._ahead.add_done_callback(self._is_ahead)
+
+    async def _start_ahead(self) -> None:
+        async with self._starting:
+            if self._line is None:
+                await self._start_host()
+
+    def _is_ahead(self, done: asyncio.Task[None]) -> None:
+        self._ahead = None
+        if not done.cancelled() and done.exception() is not None:
+            log.warning("the process of the stores cannot be started ahead: %s", done.exception())
+
     def close(self) -> None:
         """End the store and its host."""
         self._closing = True
+        if self._ahead is not None:
+            self._ahead.cancel()
         for sock in (self._socket, self._line):
             if sock is not None:
                 sock.close()

@@ -12,18 +12,24 @@ another one than the agent's, and each start pays for it. What it knows of the s
 - Who claims it registers faulthandler for a signal (wire/hang.py), with a file of its own, and says so in the record.
 - When `torch.optim.optimizer` is imported, a hook is registered that counts the steps of every optimizer in the record: one
   addition in memory, no system call.
+- After its first step, or when it ends, it leaves the names of what it has imported from installed packages, where that is
+  asked for: the next worker may be forked from a process that has imported them already.
+
+A worker that is such a fork calls `begin` itself: its interpreter was started for nobody in particular.
 """
 
+import atexit
 import faulthandler
 import os
 import sys
 
-__all__ = ["Life"]
+__all__ = ["Life", "begin"]
 
 _STEPS, _CLAIM, _WORD = 0, 8, 8
 _SIGNAL = 45
 _STARTED, _TRAINS = 1, 2
 _OPTIMIZER = "torch.optim.optimizer"
+_NAMES_FILE = "RALLYPOINT_MODULES_FILE"
 
 
 class Life:
@@ -78,6 +84,7 @@ class Life:
 
     def _trains(self) -> None:
         self.fresh = False
+        _leave_names()
         try:
             self.claim(_TRAINS)
         except OSError:
@@ -142,7 +149,46 @@ def _begin() -> None:
     if path and offset and stacks and os.path.exists(path):
         life = Life(path, int(offset), stacks)
         life.claim(_STARTED)
-        sys.meta_path.insert(0, _Waiting(life))  # type: ignore[arg-type]
+        optimizer = sys.modules.get(_OPTIMIZER)
+        if optimizer is None:
+            sys.meta_path.insert(0, _Waiting(life))  # type: ignore[arg-type]
+        else:
+            life.count(optimizer)
+    if os.environ.get(_NAMES_FILE):
+        atexit.register(_leave_names)
+
+
+def begin() -> None:
+    """Begin anew in a process that was forked to become a worker."""
+    _quietly(_begin)
+
+
+def _leave_names() -> None:
+    """Write down what was imported from installed packages, in order; nobody has done so yet. It must not harm the script."""
+    path = os.environ.get(_NAMES_FILE)
+    # A helper of the script, which never had torch, is not what the next worker will be like.
+    if not path or _OPTIMIZER not in sys.modules or os.path.exists(path):
+        return
+    try:
+        beside = path + "." + str(os.getpid())
+        with open(beside, "w", encoding="utf-8") as file:
+            file.write("\n".join(_installed()) + "\n")
+        os.replace(beside, path)
+    except Exception:  # noqa: BLE001, S110
+        pass  # the round is over, and nobody learns from it any more
+
+
+def _installed() -> list:  # type: ignore[type-arg]
+    """Return the names of the modules that came from the standard library or an installed package: they do not change."""
+    library = os.path.dirname(os.__file__) + os.sep
+    names = []
+    for name, module in list(sys.modules.items()):
+        origin = getattr(getattr(module, "__spec__", None), "origin", None)
+        if not isinstance(origin, str) or name in ("__main__", "__mp_main__", "sitecustomize", "usercustomize"):
+            continue
+        if origin.startswith(library) or "site-packages" in origin or "dist-packages" in origin:
+            names.append(name)
+    return names
 
 
 def _chain() -> None:
@@ -160,5 +206,5 @@ def _chain() -> None:
 
 
 if __name__ == "sitecustomize":
-    _quietly(_begin)
+    begin()
     _chain()

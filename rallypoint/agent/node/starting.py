@@ -1,0 +1,44 @@
+"""How the workers of a node are started: whether anything will be started a second time, and so whether a zygote pays."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+
+from rallypoint.agent.node.node_config import NodeConfig
+from rallypoint.agent.workers.reaper import Reaper
+from rallypoint.agent.workers.spawner import Spawner
+from rallypoint.agent.workers.worker_env import STARTUP
+from rallypoint.agent.workers.zygote.launcher import Launcher
+from rallypoint.agent.workers.zygote.nursery import Nursery, Wanted, declared
+from rallypoint.wire import env
+from rallypoint.wire.plan import Plan
+
+__all__ = ["launcher", "restarts"]
+
+log = logging.getLogger("rallypoint.zygote")
+
+_FILE = "modules.txt"
+
+
+def restarts(plan: Plan) -> bool:
+    """Return whether workers of this plan may be started a second time on one node."""
+    return plan.max_restarts > 0 or plan.max_nodes > 1 or (plan.hang_detection > 1 and plan.max_hangs > 0)
+
+
+def launcher(config: NodeConfig, spawner: Spawner, reaper: Reaper, base: Mapping[str, str] = os.environ) -> Launcher:
+    """Return what starts the workers of a node; `base` is the agent's environment."""
+    plan = config.plan
+    if not restarts(plan):
+        return Launcher(spawner, None)
+    if plan.start_method in ("spawn", "forkserver"):
+        log.info("workers are started as programs, not by fork: start method %s was asked for", plan.start_method)
+        return Launcher(spawner, None)
+    wanted = Wanted(
+        standbys=plan.nproc_per_node if plan.standbys is None else plan.standbys,
+        preload=declared((*plan.preload, base.get(env.PRELOAD, ""))),
+        learned=config.folder / _FILE,
+    )
+    startup = os.path.join(STARTUP, "sitecustomize.py")  # noqa: PTH118
+    return Launcher(spawner, Nursery(spawner, reaper, wanted), startup=startup, names=str(wanted.learned))

@@ -1,0 +1,171 @@
+"""A fork becomes the worker: its environment, folder and streams, then the program as `__main__`, then the end of any Python.
+
+What a script can see is what it would see if Python had been started for it: a fresh `__main__`, `sys.argv` and `sys.path[0]`,
+its own random numbers, tracebacks that begin in its own file, exit codes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import contextlib
+import fcntl
+import importlib
+import importlib.machinery
+import importlib.util
+import io
+import os
+import pkgutil
+import random
+import runpy
+import signal
+import socket
+import sys
+import threading
+import types
+from collections.abc import Sequence
+from typing import Any
+
+from rallypoint.agent.workers.zygote.program import Program, What, parse
+from rallypoint.agent.workers.zygote.words import Order
+
+__all__ = ["become", "prepare"]
+
+#: Descriptors of our own are moved out of the way of those that a command names.
+_HIGH = 500
+
+
+def prepare(order: Order, fds: Sequence[int], line: socket.socket) -> None:
+    """Take over environment, folder and streams; raises `OSError` when that cannot be."""
+    os.environ.clear()
+    os.environ.update(order.env)
+    if order.cwd:
+        os.chdir(order.cwd)
+    _place(line, [*order.streams, *order.keep], fds)
+
+
+def _place(line: socket.socket, wanted: Sequence[int], fds: Sequence[int]) -> None:
+    if len(wanted) != len(fds):
+        raise OSError(9, f"{len(fds)} descriptors came, {len(wanted)} were told")
+    if not wanted:
+        return
+    # First everything of ours out of the way: one that came may have the number that another of them must get.
+    if line.fileno() in wanted:
+        moved = fcntl.fcntl(line.fileno(), fcntl.F_DUPFD_CLOEXEC, _HIGH)
+        os.close(line.detach())
+        line.__init__(fileno=moved)  # type: ignore[misc]
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH) for fd in fds]
+    for fd in fds:
+        os.close(fd)
+    for fd, number in zip(high, wanted, strict=True):
+        os.dup2(fd, number, inheritable=True)
+        os.close(fd)
+
+
+def become(order: Order) -> int:
+    """Run the program to its end and return the exit code, or raise `SystemExit` as it did itself."""
+    program = parse(order.argv)
+    if program is None:
+        raise SystemExit(f"{list(order.argv)}: not a command line that a fork can become")
+    _refresh(order, program)
+    try:
+        _run(program)
+    except SystemExit:
+        raise
+    except KeyboardInterrupt as error:
+        _show(error)
+        _end_by(signal.SIGINT)
+    except BaseException as error:  # noqa: BLE001  it is shown and told as Python does
+        _show(error)
+        return 1
+    return 0
+
+
+def _refresh(order: Order, program: Program) -> None:
+    """Make the process look as if it had just been started."""
+    importlib.invalidate_caches()
+    random.seed()
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    sys.orig_argv[:] = list(order.argv)
+    flag = {What.MODULE: "-m", What.CODE: "-c"}.get(program.what)
+    sys.argv = [flag or program.name, *program.args]
+    if order.startup:
+        _start_up(order.startup)
+
+
+def _start_up(path: str) -> None:
+    """Run the start-up module of workers, which an interpreter of its own would have found on its path."""
+    spec = importlib.util.spec_from_file_location("rallypoint_startup", path)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        module.begin()
+
+
+def _run(program: Program) -> None:
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__builtins__=builtins)
+    sys.modules["__main__"] = main
+    if program.what is What.MODULE:
+        _insert(os.getcwd())  # noqa: PTH109
+        runpy._run_module_as_main(program.name)  # type: ignore[attr-defined]  # noqa: SLF001  what `python -m` itself calls
+    elif program.what is What.CODE:
+        _insert("")
+        exec(compile(program.name, "<string>", "exec", dont_inherit=True), main.__dict__)  # noqa: S102
+    elif _is_importable(program.name):
+        sys.path.insert(0, program.name)
+        runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]  # noqa: SLF001
+    else:
+        _insert(os.path.dirname(os.path.realpath(program.name)))  # noqa: PTH120
+        _run_file(program.name, main)
+
+
+def _insert(place: str) -> None:
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, place)
+
+
+def _is_importable(path: str) -> bool:
+    """Return whether Python would run a `__main__` inside: of a folder or an archive."""
+    return pkgutil.get_importer(path) is not None
+
+
+def _run_file(path: str, main: types.ModuleType) -> None:
+    try:
+        with io.open_code(os.path.abspath(path)) as file:  # noqa: PTH100
+            source = file.read()
+    except OSError as error:
+        sys.stderr.write(f"{sys.executable}: can't open file {os.path.abspath(path)!r}: {error}\n")  # noqa: PTH100
+        raise SystemExit(2) from None
+    loader: Any = importlib.machinery.SourceFileLoader("__main__", path)
+    main.__dict__.update(__file__=path, __cached__=None, __loader__=loader)
+    exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)  # noqa: S102
+
+
+def _show(error: BaseException) -> None:
+    """Print the traceback as Python would, without the frames that the script did not make."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    error.__traceback__ = trace
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
+    try:
+        sys.excepthook(type(error), error, trace)
+    except BaseException:  # noqa: BLE001
+        sys.stderr.write("Error in sys.excepthook:\n")
+        sys.__excepthook__(*sys.exc_info())
+
+
+def _end_by(number: int) -> None:
+    """End by a signal, after everything that an end does: whoever started this must see how it ended."""
+    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
+    atexit._run_exitfuncs()  # noqa: SLF001
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)

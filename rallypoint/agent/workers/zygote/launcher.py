@@ -1,0 +1,95 @@
+"""Starting a process in the quickest way there is: as a standby that is told its command, else as a program."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sys
+from collections.abc import Callable
+
+from rallypoint.agent.workers.reaper import Ended
+from rallypoint.agent.workers.spawner import Command, Spawner
+from rallypoint.agent.workers.zygote import choosing
+from rallypoint.agent.workers.zygote.nursery import Nursery
+from rallypoint.agent.workers.zygote.standby import StandbyLostError
+from rallypoint.wire import env
+
+__all__ = ["Launcher"]
+
+log = logging.getLogger("rallypoint.zygote")
+
+
+class Launcher:
+    """Starts the workers of a node. Without a `nursery` every one is a program.
+
+    `own` starts programs of ours, to which it does not matter with which variables their modules were imported.
+    """
+
+    def __init__(self, spawner: Spawner, nursery: Nursery | None, *, startup: str = "", names: str = "") -> None:
+        self._spawner, self._nursery, self._startup, self._names = spawner, nursery, startup, names
+        self._said = False
+        self.own = _Own(self)
+
+    def when_ready(self, told: Callable[[], None]) -> None:
+        """Call `told` whenever forks can be had."""
+        if self._nursery is not None:
+            self._nursery.when_ready(told)
+
+    def close(self) -> None:
+        """End what waits to become a worker."""
+        if self._nursery is not None:
+            self._nursery.close()
+
+    async def spawn(self, command: Command, ended: Ended) -> int:
+        """Start a worker and return the number of its process, which leads a session of its own.
+
+        `ended` is called when it has ended. Raises `OSError` when it cannot be started. The first workers are programs: the
+        zygote is started beside them, with the environment that they have.
+        """
+        nursery = self._nursery
+        if nursery is None or nursery.given_up:
+            return await self._spawner.spawn(command, ended)
+        reason = choosing.refusal(command.argv, python=sys.executable)
+        if reason:
+            self._say(reason)
+            return await self._spawner.spawn(command, ended)
+        command = dataclasses.replace(command, env={**command.env, **({env.MODULES_FILE: self._names} if self._names else {})})
+        if choosing.birth_variables(command.env) != choosing.birth_variables(nursery.environment):
+            if nursery.environment:
+                log.info("variables that matter to imports have changed: another zygote is started")
+            nursery.begin(choosing.zygote_env(command.env), choosing.place_of(command.argv, command.cwd))
+            return await self._spawner.spawn(command, ended)
+        pid = await self.fork(command, ended, startup=self._startup)
+        return await self._spawner.spawn(command, ended) if pid is None else pid
+
+    async def fork(self, command: Command, ended: Ended, *, startup: str) -> int | None:
+        """Start a process as a fork; None where none can be had. Raises `OSError` when the command cannot be started."""
+        nursery, slot = self._nursery, int(command.env.get("LOCAL_RANK", "0"))
+        while nursery is not None and (standby := await nursery.take(slot)) is not None:
+            nursery.refill_soon()
+            try:
+                return await standby.start(command, startup, ended)
+            except StandbyLostError as error:
+                log.warning("standby (pid %d) is lost: %s", standby.pid, error)
+        return None
+
+    def _say(self, reason: str) -> None:
+        if not self._said:
+            log.info("workers are started as programs, not by fork: %s", reason)
+        self._said = True
+
+    async def program(self, command: Command, ended: Ended) -> int:
+        """Start a process as a program."""
+        return await self._spawner.spawn(command, ended)
+
+
+class _Own:
+    """Starts programs of ours as forks, where that can be."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+
+    async def spawn(self, command: Command, ended: Ended) -> int:
+        """See `Starter.spawn`."""
+        pid = await self._launcher.fork(command, ended, startup="")
+        return await self._launcher.program(command, ended) if pid is None else pid

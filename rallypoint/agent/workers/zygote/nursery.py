@@ -1,0 +1,339 @@
+"""The agent's zygote and its standbys: started beside the first attempt, kept full in the background, replaced when they die.
+
+Nothing here is needed for the workers to run: whenever a fork cannot be had, they are started as programs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rallypoint.agent.workers.reaper import Reaper
+from rallypoint.agent.workers.spawner import Command, Spawner
+from rallypoint.agent.workers.zygote.standby import Standby
+from rallypoint.agent.workers.zygote.words import PACKET, packet, unpacked
+
+__all__ = ["Nursery", "Wanted", "declared"]
+
+log = logging.getLogger("rallypoint.zygote")
+
+#: Seconds after the last start of a worker before standbys are made again: the cores belong to the recovery until then.
+_SETTLE = 0.25
+
+#: Seconds between two looks for what the workers have imported, until it is there. Nothing waits for it.
+_LOOK = 1.0
+
+#: Zygotes that may end before they were ready, in a row: then there is something wrong that another one will not mend.
+_STILLBIRTHS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is kept ready.
+
+    Attributes:
+        standbys: so many forks.
+        preload: modules that are imported beside torch.
+        learned: file in which a worker leaves the names of what it has imported; None learns nothing.
+        device: standbys make the context of a CUDA device, too: the n-th that of device n.
+    """
+
+    standbys: int
+    preload: tuple[str, ...] = ()
+    learned: Path | None = None
+    device: bool = False
+
+
+class Nursery:
+    """One zygote at a time, and the forks of it that wait."""
+
+    def __init__(self, spawner: Spawner, reaper: Reaper, wanted: Wanted) -> None:
+        self._spawner, self._reaper, self._wanted = spawner, reaper, wanted
+        self._env: dict[str, str] = {}
+        self._place = ""
+        self._line: socket.socket | None = None
+        self._pid = 0
+        self._ready = self._closing = self._starting = False
+        self._pending: deque[tuple[Standby, dict[str, Any]]] = deque()
+        self._standbys: list[Standby] = []
+        self._generation = self._stillbirths = 0
+        self._refused: set[str] = set()
+        self._learning, self._learned = wanted.learned is not None, False
+        self._timer: asyncio.TimerHandle | None = None
+        self._look: asyncio.Task[None] | None = None
+        self._birth: asyncio.Task[None] | None = None
+        self._was_ready: list[Callable[[], None]] = []
+        self.given_up = ""
+
+    # --- What the launcher asks for ----------------------------------------------------------------------------------------
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment of the zygote; empty before there was one."""
+        return self._env
+
+    @property
+    def ready(self) -> bool:
+        """Whether forks can be had."""
+        return self._ready
+
+    @property
+    def waiting(self) -> tuple[Standby, ...]:
+        """The forks that are ready for a command."""
+        return tuple(s for s in self._standbys if s.ready and not s.taken)
+
+    def when_ready(self, told: Callable[[], None]) -> None:
+        """Call `told` whenever a zygote has become ready."""
+        self._was_ready.append(told)
+
+    def begin(self, env: Mapping[str, str], place: str) -> None:
+        """Start a zygote with this environment, whose own modules are in the folder `place`; a zygote with another one ends."""
+        if self.given_up or self._closing or self._starting:
+            return
+        self._env, self._place = dict(env), place
+        self._end_zygote()
+        for standby in self.waiting:
+            self._dismiss(standby)
+        self._start()
+
+    async def take(self, slot: int) -> Standby | None:
+        """Return a fork that is ready, or None where none can be had. `slot` is the local rank that it is for."""
+        ready = self.waiting
+        if ready:
+            standby = ready[min(slot, len(ready) - 1)] if self._wanted.device else ready[0]
+            self._standbys.remove(standby)
+            return standby
+        if not self._ready:
+            return None
+        standby = self._order({"warm": False})
+        if not await standby.settled:
+            return None
+        self._standbys.remove(standby)
+        return standby
+
+    def refill_soon(self) -> None:
+        """Make the standbys that are missing, once nothing was started for a moment."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._closing:
+            self._timer = asyncio.get_running_loop().call_later(_SETTLE, self._refill)
+
+    def close(self) -> None:
+        """End the zygote and every standby that has not become a worker."""
+        self._closing = True
+        for task in (self._look, self._birth):
+            if task is not None:
+                task.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        for standby in self._standbys:
+            standby.kill()
+        self._standbys.clear()
+        self._end_zygote()
+
+    # --- The zygote --------------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._starting = True
+        self._birth = asyncio.create_task(self._start_zygote())
+
+    async def _start_zygote(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        argv = [sys.executable, "-u", "-m", __package__, str(theirs.fileno()), self._place, *self._wanted.preload]
+        self._generation += 1
+        generation = self._generation
+        try:
+            with theirs:
+                command = Command(argv=argv, env=self._env, keep=(theirs.fileno(),))
+                self._pid = await self._spawner.spawn(command, lambda code: self._zygote_ended(generation, code))
+        except OSError as error:
+            ours.close()
+            self._give_up(f"it cannot be started: {error}")
+            return
+        finally:
+            self._starting = False
+        self._line = ours
+        self._reaper.shelter(self._pid)
+        asyncio.get_running_loop().add_reader(ours, self._heard)
+
+    def _heard(self) -> None:
+        if self._line is None:
+            return
+        try:
+            data = self._line.recv(PACKET)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:  # its end is told by the reaper
+            asyncio.get_running_loop().remove_reader(self._line)
+            return
+        message = unpacked(data)
+        if "ready" in message:
+            self._became_ready(message["ready"])
+        elif "unfit" in message:
+            self._give_up(message["unfit"])
+        elif "born" in message:
+            self._born(message["born"])
+        elif "barren" in message:
+            log.warning("no standby: %s", message["barren"])
+            self._pending.popleft()[0].unborn()
+        elif "learned" in message:
+            self._has_learned(message["learned"])
+
+    def _became_ready(self, told: Mapping[str, Any]) -> None:
+        for name, error in told["failed"].items():
+            log.warning("preload of %s: %s", name, error)
+        for name, asked in told["asked"].items():
+            log.warning("preload of %s: it asks for %s when it is imported, and every worker has one answer", name, asked)
+        log.info("zygote (pid %d) is ready: %d modules in %.1f s", self._pid, told["modules"], told["seconds"])
+        self._ready, self._stillbirths, self._learned = True, 0, False
+        for call in self._was_ready:
+            call()
+        self._refill()
+        if self._learning and (self._look is None or self._look.done()):
+            self._look = asyncio.create_task(self._look_for_learned())
+
+    def _zygote_ended(self, generation: int, code: int) -> None:
+        if generation != self._generation or self._closing:
+            return
+        was_ready = self._ready
+        self._drop_line()
+        if self.given_up:
+            return
+        self._stillbirths = 0 if was_ready else self._stillbirths + 1
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        if self._stillbirths >= _STILLBIRTHS:
+            self._give_up(f"{_STILLBIRTHS} zygotes ended before they were ready, the last with {how}")
+            return
+        log.warning("the zygote ended with %s: another one is started", how)
+        self._start()
+
+    def _end_zygote(self) -> None:
+        self._generation += 1  # its end is expected from now on
+        pid = self._pid
+        self._drop_line()
+        if pid:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                log.debug("zygote %d has ended already", pid)
+
+    def _drop_line(self) -> None:
+        self._ready = False
+        if self._pid:
+            self._reaper.unshelter(self._pid)
+        self._pid = 0
+        if self._line is not None:
+            asyncio.get_running_loop().remove_reader(self._line)
+            self._line.close()
+        self._line = None
+        while self._pending:
+            self._pending.popleft()[0].unborn()
+
+    def _give_up(self, reason: str) -> None:
+        """Live without a zygote from now on, and say why, once."""
+        if not self.given_up:
+            log.info("workers are started as programs, not by fork: %s", reason)
+        self.given_up = reason
+        self._end_zygote()
+
+    # --- Standbys ----------------------------------------------------------------------------------------------------------
+
+    def _refill(self) -> None:
+        self._timer = None
+        if not self._ready or self._closing:
+            return
+        fresh = [s for s in self._standbys if s.generation == self._generation and not s.taken]
+        for index in range(len(fresh), self._wanted.standbys):
+            self._order({"warm": True, **({"device": index} if self._wanted.device else {})})
+
+    def _order(self, start: dict[str, Any]) -> Standby:
+        """Ask the zygote for one more fork."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        ours.setblocking(False)
+        standby = Standby(self._reaper, ours, self._changed, generation=self._generation)
+        self._standbys.append(standby)
+        self._pending.append((standby, start))
+        with theirs:
+            try:
+                if self._line is not None:
+                    socket.send_fds(self._line, [packet({"fork": True})], [theirs.fileno()])
+            except OSError as error:
+                log.debug("the zygote cannot be asked: %s", error)
+                self._pending.pop()
+                standby.unborn()
+        return standby
+
+    def _born(self, pid: int) -> None:
+        standby, start = self._pending.popleft()
+        standby.born(pid, start)
+
+    def _changed(self, standby: Standby) -> None:
+        if standby not in self._standbys:
+            return
+        if standby.lost:
+            self._standbys.remove(standby)
+            log.warning("standby (pid %d) ended before it was needed", standby.pid)
+            self.refill_soon()
+            return
+        own, share = standby.memory.own / 1e6, standby.memory.share / 1e6
+        log.info("standby (pid %d) is ready: %.0f MB of its own, %.0f MB as its part of all (PSS)", standby.pid, own, share)
+        if standby.trouble:
+            log.warning("standby (pid %d) is not warm: %s", standby.pid, standby.trouble)
+        stale = [s for s in self.waiting if s.generation != standby.generation]
+        if stale:
+            self._dismiss(stale[0])
+
+    def _dismiss(self, standby: Standby) -> None:
+        self._standbys.remove(standby)
+        standby.dismiss()
+
+    # --- What the script imports -------------------------------------------------------------------------------------------
+
+    async def _look_for_learned(self) -> None:
+        file = self._wanted.learned
+        while file is not None and not await asyncio.to_thread(file.exists):  # noqa: ASYNC110  a worker makes it
+            await asyncio.sleep(_LOOK)
+        if self._line is not None and self._ready:
+            self._line.send(packet({"learn": str(file), "without": sorted(self._refused)}))
+
+    def _has_learned(self, told: Mapping[str, Any]) -> None:
+        asked, reason = told["asked"], told["unfit"]
+        if asked or reason:
+            # What is imported cannot be undone: another zygote does without.
+            for name, variables in asked.items():
+                log.info("%s is not preloaded: it asks for %s when it is imported", name, ", ".join(variables))
+            if reason:
+                log.info("what the script imports is not preloaded: %s", reason)
+            self._refused |= set(asked)
+            self._learning = self._learning and not reason
+            self._end_zygote()
+            self._start()
+            return
+        self._learned = True
+        if told["count"]:
+            log.info("zygote: %d more modules that the script imports", told["count"])
+            self._replace_standbys()
+
+    def _replace_standbys(self) -> None:
+        """Make standbys that have what was learned; each that is ready lets an older one go."""
+        for standby in self._standbys:
+            standby.generation = 0
+        self._refill()
+
+
+def declared(text: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of modules in `a,b`, each once, in order."""
+    names = (part.strip() for item in text for part in item.split(","))
+    return tuple(dict.fromkeys(name for name in names if name))

@@ -32,6 +32,7 @@ from rallypoint.agent.node.decide import (
 )
 from rallypoint.agent.node.node_config import NodeConfig
 from rallypoint.agent.node.round import Round, StartError
+from rallypoint.agent.node.starting import launcher
 from rallypoint.agent.transport.client import CoordinatorClient
 from rallypoint.agent.transport.service import MAX_HOLD
 from rallypoint.agent.waiting import set_within
@@ -96,11 +97,13 @@ class NodeAgent:
         become_subreaper()
         self._reaper = Reaper()
         self._spawner = Spawner(self._reaper)
-        self._group = WorkerGroup(self._spawner, self._reaper, grace=config.plan.stop_grace, now=clock)
+        self._launcher = launcher(config, self._spawner, self._reaper)
+        self._group = WorkerGroup(self._launcher, self._reaper, grace=config.plan.stop_grace, now=clock)
         self._round = Round(config, self._group, now=clock)
         self._evidence: Evidence | None = None
         self._looking: asyncio.Task[None] | None = None
-        self._stores = StoreKeeper(config.host, self._spawner, self._store_lost)
+        self._stores = StoreKeeper(config.host, self._launcher.own, self._store_lost)
+        self._launcher.when_ready(self._stores.host_ahead)
         self._adviser = Adviser(config.plan, self._spawner)
         self._memory = OomWatch()
 
@@ -120,6 +123,7 @@ class NodeAgent:
             self._group.kill()
             self._group.close()
             self._stores.close()
+            self._launcher.close()
             self._adviser.close()
             await self._round.finish()
             self._reaper.close()

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import dataclasses
 import functools
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -277,6 +278,7 @@ class JobOwner(PlacedOperator):
             for key, value in xcoms(ending.summary).items():
                 context["ti"].xcom_push(key=key, value=value)
             self._keep_page(context, claim)
+        ending = self._judged(context, claim, ending)
         if ending.end in (End.SUCCEEDED, End.FAILED):
             advise = self._advise(context, ending)
             do = functools.partial(submission.settle, ending=ending, on_finish_action=self.on_finish_action, advise=advise)
@@ -291,7 +293,27 @@ class JobOwner(PlacedOperator):
         self.log.info("%s", ending.text)
         if self.outlets:
             mark_outlets(self.outlets, context["outlet_events"], ending.summary)
+        if self.on_finish_action != "keep_job":
+            # Airflow calls these once it has heard that the task succeeded; until then a retry must find the job.
+            self.on_success_callback = [*self.on_success_callback, functools.partial(self._tidy, claim)]
         return self.returned(ending.summary)
+
+    def _tidy(self, claim: Claim, _context: Context) -> None:
+        from rallypoint.provider.submission import tidy  # noqa: PLC0415  as in `execute`
+
+        self._at(claim, tidy)
+
+    def _judged(self, context: Context, claim: Claim, ending: Ending) -> Ending:
+        """Return an ending whose failure says, where a policy would ask for more memory, whether there is more to be had."""
+        from rallypoint.provider.retry_policy import GROW, TrainingRetryPolicy  # noqa: PLC0415  as in `execute`
+        from rallypoint.provider.submission import no_growth  # noqa: PLC0415
+
+        policy, failure = self.retry_policy, ending.failure
+        if failure is None or not isinstance(policy, TrainingRetryPolicy) or policy.action_on(failure) != GROW:
+            return ending
+        work, factor, limit = self._valid_work(context), policy.memory_factor, policy.memory_limit
+        why = self._at(claim, lambda post: no_growth(post, work, factor=factor, limit=limit))
+        return dataclasses.replace(ending, failure=dataclasses.replace(failure, no_growth=why))
 
     def _keep_page(self, context: Context, claim: Claim) -> None:
         """Keep the tab's page for when the job is gone. A hint for people, too: no task fails for it."""

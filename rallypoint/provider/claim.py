@@ -68,12 +68,14 @@ class Failure:
         kind: of the last fault of its last attempt, a `FaultKind`; "" where none is known.
         message: in a sentence.
         hosts: machines that were to blame in its last attempt.
+        no_growth: why `grow-memory` can do nothing about it, in words; "" where it can, or where nobody asked.
     """
 
     reason: str
     kind: str = ""
     message: str = ""
     hosts: tuple[str, ...] = ()
+    no_growth: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

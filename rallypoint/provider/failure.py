@@ -11,7 +11,7 @@ from rallypoint.provider.claim import Failure
 from rallypoint.supervision.record import Advice, JobRecord, Phase
 from rallypoint.wire.incident import Answer, Cause, Incident
 
-__all__ = ["advised", "failure_of", "grow", "merged"]
+__all__ = ["advised", "cannot_grow", "failure_of", "grow", "merged"]
 
 #: What is told of an attempt beside the fault that ended it.
 _ASIDE = frozenset({Cause.SCALE, Cause.JOB, Cause.EVACUATION, Cause.COORDINATOR})
@@ -51,6 +51,17 @@ def _advised(role: Any, advice: Advice) -> Any:
         fields = {name: getattr(role.resources, name) for name in ("memory", "memory_limit")}
         grown = {name: grow(text, advice.memory_factor, advice.memory_limit) for name, text in fields.items() if text}
     return role.model_copy(update={"host_ignore_list": hosts, "resources": role.resources.model_copy(update=dict(grown))})
+
+
+def cannot_grow(job: Any, advice: Advice, *, factor: float, limit: str) -> str:
+    """Return why an `ElasticJob` cannot be given more memory than it has by `advice` now, in words; "" where it can."""
+    now, then = (advised(job, each).roles for each in (advice, merged(advice, factor=factor, limit=limit)))
+    if now != then:
+        return ""
+    asked = [text for role in now for text in (role.resources.memory, role.resources.memory_limit) if text]
+    if not asked:
+        return "the job names no node_resources.memory that could grow"
+    return f"it had {' and '.join(dict.fromkeys(asked))} of memory, and memory_limit is {limit}"
 
 
 def grow(text: str, factor: float, limit: str) -> str:

@@ -52,8 +52,8 @@ class TrainingRetryPolicy(RetryPolicy):
         hosts that were to blame are left out from now on), `retry-later` (after `delay`), `grow-memory`.
     :param delay: seconds, or a timedelta, before a `retry-later`.
     :param memory_factor: `grow-memory` asks for so many times `node_resources.memory` (and `memory_limit`).
-    :param memory_limit: and for no more than that, a quantity as `64Gi`; without one `grow-memory` is `fail`, since the same
-        memory would be too small again.
+    :param memory_limit: and for no more than that, a quantity as `64Gi`; without one, and at the limit, `grow-memory` is
+        `fail`, since the same memory would be too small again.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class TrainingRetryPolicy(RetryPolicy):
         # What the user says of a kind wins over what we say of a reason: WorkersFailed has many kinds.
         for word in (failure.reason, failure.kind):
             if word in self.rules:
-                return self._possible(self.rules[word])
-        return self._possible(table.get(failure.reason) or table.get(failure.kind) or RETRY)
+                return self._possible(self.rules[word], failure)
+        return self._possible(table.get(failure.reason) or table.get(failure.kind) or RETRY, failure)
 
-    def _possible(self, action: str) -> str:
-        return FAIL if action == GROW and not self.memory_limit else action
+    def _possible(self, action: str, failure: Failure) -> str:
+        return FAIL if action == GROW and (failure.no_growth or not self.memory_limit) else action
 
     def advise(self, failure: Failure, before: Advice) -> Advice:
         """Return what the next submission is to do otherwise."""
@@ -109,7 +109,8 @@ class TrainingRetryPolicy(RetryPolicy):
             return RetryDecision.default()
         action, why = self.action_on(failure), f"{failure.reason}{f' ({failure.kind})' if failure.kind else ''}"
         if action == FAIL:
-            return RetryDecision.fail(f"{why}: trying again would not help")
+            because = f", since {failure.no_growth}" if failure.no_growth else ""
+            return RetryDecision.fail(f"{why}: trying again would not help{because}")
         if action == LATER:
             return RetryDecision.retry(timedelta(seconds=self.delay), f"{why}: tried again after {self.delay:g} s")
         if action == ELSEWHERE:

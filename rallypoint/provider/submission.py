@@ -12,7 +12,7 @@ from rallypoint.backends.requests import Adoption, collect, delete, note_tries, 
 from rallypoint.job import ElasticJob
 from rallypoint.provider.claim import End, Ending
 from rallypoint.provider.conduct import Post, cancel, conclude, conduct
-from rallypoint.provider.failure import advised
+from rallypoint.provider.failure import advised, cannot_grow
 from rallypoint.provider.function import FunctionJob
 from rallypoint.provider.manifest import Manifest
 from rallypoint.provider.result import summarize
@@ -20,7 +20,7 @@ from rallypoint.provider.task_state import CLEARED, may_cancel
 from rallypoint.provider.termination import Bell
 from rallypoint.supervision.record import Advice, JobRecord
 
-__all__ = ["Advise", "Ask", "Work", "settle", "submit", "submit_and_leave", "submit_and_wait"]
+__all__ = ["Advise", "Ask", "Work", "no_growth", "settle", "submit", "submit_and_leave", "submit_and_wait", "tidy"]
 
 #: What is submitted.
 Work: TypeAlias = ElasticJob | FunctionJob | Manifest
@@ -63,24 +63,44 @@ async def submit_and_wait(post: Post, work: Work, *, bell: Bell, ask: Ask) -> En
             await asyncio.wait({listening})
 
 
+async def no_growth(post: Post, work: Work, *, factor: float, limit: str) -> str:
+    """Return why a next try cannot have more memory than the last had, in words; "" where it can."""
+    if isinstance(work, Manifest):
+        return "what a manifest asks for is its author's alone"
+    stored = await post.backend.load(work.name)
+    job = work.job if isinstance(work, FunctionJob) else work
+    return cannot_grow(job, Advice() if stored is None else stored.record.advice, factor=factor, limit=limit)
+
+
 async def settle(post: Post, ending: Ending, *, on_finish_action: str, advise: Advise | None = None) -> None:
-    """Take the result of a finished job, so that a next try starts it again, and delete the job if it is not to be kept.
+    """Take the result of a finished job, so that a next try starts it again; delete one that failed and is not to be kept.
+
+    One that succeeded is deleted by `tidy`, when Airflow has heard of it: a process that is killed before would have it trained
+    again.
 
     `advise` decides what a next try is to do otherwise; a job whose record holds such advice is kept for it.
 
     Does nothing when the job belongs to another try by now, or is gone.
     """
-    owner, succeeded = post.claim.owner, ending.end is End.SUCCEEDED
+    owner = post.claim.owner
     try:
         record = await collect(post.backend, ending.name, owner=owner, if_owned=True, advise=advise)
         if record.owner != owner:
             post.log.info("Job %s belongs to %s by now; it is left as it is", ending.name, record.owner)
         elif advise is not None and record.advice != Advice():
             post.log.info("Job %s is kept: its next try does something otherwise, and its record says what", ending.name)
-        elif on_finish_action == "delete_job" or (succeeded and on_finish_action == "delete_succeeded_job"):
+        elif on_finish_action == "delete_job" and ending.end is not End.SUCCEEDED:
             await delete(post.backend, ending.name, holder=post.holder, owner=owner)
     except JobNotFoundError:
         post.log.info("Job %s is gone already", ending.name)
+
+
+async def tidy(post: Post) -> None:
+    """Delete the finished job, unless it belongs to another try by now, or is gone."""
+    try:
+        await delete(post.backend, post.claim.name, holder=post.holder, owner=post.claim.owner)
+    except JobNotFoundError:
+        post.log.info("Job %s is gone already", post.claim.name)
 
 
 async def _submit(post: Post, work: Work) -> Adoption:

@@ -13,7 +13,7 @@ from tests.provider.fake_backend import FakeBackend
 from tests.provider.records import CULPRIT
 from tests.provider.tasks import FakeTask, context
 
-__all__ = ["FAILURE", "Operator", "operator", "run_without_collecting"]
+__all__ = ["FAILURE", "Operator", "has_told", "operator", "run_without_collecting"]
 
 FAILURE = Verdict(outcome=Outcome.FAILED, reason="WorkersFailed", message="no restart is left", culprit=CULPRIT)
 
@@ -40,6 +40,12 @@ class Operator(ElasticTrainingOperator):
 
 def operator(fake, **kwargs) -> Operator:
     return Operator(fake=fake, **{"entrypoint": "train.py", "fault_tolerance": {"retry_limit": 0}, **kwargs})
+
+
+def has_told(op: Operator, ti: FakeTask) -> None:
+    """Do what Airflow does when it has heard that the task succeeded."""
+    for callback in op.on_success_callback:
+        callback(context(ti))
 
 
 def run_without_collecting(fake: FakeBackend, ti: FakeTask, *, seconds: float | None = None) -> None:

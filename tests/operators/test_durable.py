@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 
 import pytest
+from airflow.sdk import RetryAction
 
 from rallypoint.backends.requests import submit_or_adopt
 from rallypoint.operators import TrainingRetryPolicy
@@ -47,10 +48,11 @@ def second_try(fake, *, max_tries=2, **kwargs):
 
 def _has_begun(fake, name) -> bool:
     """Whether the job is that of the second try, and not about to begin again; while it is replaced there is none."""
-    if name not in fake.world.jobs:
-        return False
-    record = fake.record(name)
-    return record.owner == "try-2" and not record.renew
+    return _is_of(fake, name, "try-2")
+
+
+def _is_of(fake, name, owner) -> bool:
+    return name in fake.world.jobs and fake.record(name).owner == owner and not fake.record(name).renew
 
 
 def test_a_retry_adopts_the_job_that_runs():
@@ -98,6 +100,29 @@ def test_a_task_that_is_cleared_while_it_runs_says_so_before_it_ends():
     thread.join(30 * PATIENCE)
 
 
+def test_a_retry_of_a_cleared_task_adopts_its_job():
+    """The try after the clear began the job anew; when its process is killed, the next one goes on with that attempt."""
+    fake, name = left_running()
+    uid = fake.record(name).uid
+    _in_thread(operator(fake), FakeTask(id="after-clear", try_number=2, max_tries=3))
+    eventually(lambda: _is_of(fake, name, "after-clear") and fake.record(name).attempt == 2)
+
+    record = second_try(fake, max_tries=3)
+
+    assert [(attempt.number, attempt.reason) for attempt in record.attempts] == [(1, "Renewed"), (2, "Completed")]
+    assert (record.uid, record.owner, record.retries) == (uid, "try-2", 0)
+
+
+def test_a_task_that_is_killed_before_it_can_say_that_it_was_cleared_has_its_job_adopted():
+    """A clear of a running task that is SIGKILLed at once looks like a lost worker: nothing is trained twice for it."""
+    fake, name = left_running()
+
+    record = second_try(fake, max_tries=2)
+
+    assert [attempt.reason for attempt in record.attempts] == ["Completed"]
+    assert record.name == name
+
+
 def test_a_cleared_task_with_another_spec_ends_the_whole_job_first():
     """A clear after the script's arguments were mended, say: a job of another spec is not refused, but replaced."""
     fake, name = left_running()
@@ -127,6 +152,45 @@ def test_what_a_policy_decided_is_done_by_the_next_try():
     (role,) = fake.world.jobs[summary["job"]].blueprint.job.roles
     assert role.resources.memory == "16Gi"
     assert summary["attempts"] == 2
+
+
+@pytest.mark.parametrize(
+    ("memory", "limit", "because"),
+    [
+        pytest.param({"memory": "64Gi"}, "64Gi", "it had 64Gi of memory, and memory_limit is 64Gi", id="at the limit"),
+        pytest.param({"memory": "96Gi"}, "64Gi", "it had 96Gi of memory, and memory_limit is 64Gi", id="above it"),
+        pytest.param({}, "64Gi", "the job names no node_resources.memory that could grow", id="no memory is asked for"),
+    ],
+)
+def test_memory_that_cannot_grow_is_no_reason_for_a_try(memory, limit, because):
+    """The same memory would be too small again: the task fails, and the sentence says why."""
+    fake, ti = FakeBackend(verdict=FAILURE), FakeTask(max_tries=3)
+    policy = TrainingRetryPolicy(rules={"WorkersFailed": "grow-memory"}, memory_limit=limit)
+
+    with pytest.raises(TrainingFailed) as caught:
+        operator(fake, node_resources=memory, retry_policy=policy).execute(context(ti))
+
+    decision = policy.evaluate(caught.value, 1, 3)
+    assert decision.action is RetryAction.FAIL
+    assert str(decision.reason).endswith(f"trying again would not help, since {because}")
+    assert fake.record(ti.pushed["job_name"]).advice == Advice()
+
+
+def test_memory_grows_until_it_is_at_its_limit():
+    """8, 16 and 20 GiB; the try after that is spared."""
+    fake = FakeBackend(verdict=FAILURE)
+    policy = TrainingRetryPolicy(rules={"WorkersFailed": "grow-memory"}, memory_factor=2, memory_limit="20Gi")
+    memory, decisions = [], []
+    for number in range(1, 4):
+        ti = FakeTask(id=f"try-{number}", try_number=number, max_tries=9)
+        with pytest.raises(TrainingFailed) as caught:
+            operator(fake, node_resources={"memory": "8Gi"}, retry_policy=policy).execute(context(ti))
+        (role,) = fake.world.jobs[ti.pushed["job_name"]].blueprint.job.roles
+        memory.append(role.resources.memory)
+        decisions.append(policy.evaluate(caught.value, number, 9).action)
+
+    assert memory == ["8Gi", "16Gi", "20Gi"]
+    assert decisions == [RetryAction.RETRY, RetryAction.RETRY, RetryAction.FAIL]
 
 
 def test_the_last_try_decides_nothing_for_a_next_one():

@@ -12,7 +12,7 @@ from rallypoint.backends.contract import LogLine
 from rallypoint.provider.claim import End, Ending
 from rallypoint.provider.errors import SupervisionFailed, TrainingDeleted, TrainingFailed, TrainingTimedOut
 from rallypoint.wire.plan import OrphanPolicy
-from tests.operators.tasks import FAILURE, operator, run_without_collecting
+from tests.operators.tasks import FAILURE, has_told, operator, run_without_collecting
 from tests.provider.fake_backend import SUCCESS, FakeBackend
 from tests.provider.tasks import FakeTask, Store, context
 
@@ -168,12 +168,43 @@ def test_another_run_is_another_job():
 )
 def test_what_becomes_of_a_finished_job(action, verdict, kept):
     """`on_finish_action` decides about the job's folder."""
-    fake = FakeBackend(verdict=verdict)
+    fake, ti = FakeBackend(verdict=verdict), FakeTask()
+    told: list[object] = []
+    op = operator(fake, on_finish_action=action, on_success_callback=told.append)
 
     with contextlib.suppress(TrainingFailed):
-        operator(fake, on_finish_action=action).execute(context(FakeTask()))
+        op.execute(context(ti))
+        has_told(op, ti)
 
     assert bool(asyncio.run(fake.names())) is kept
+    assert bool(told) is (verdict is SUCCESS)
+
+
+def test_a_job_is_not_deleted_before_airflow_has_heard_that_it_succeeded():
+    """The process may be killed just before: its retry must find the result, and train nothing again."""
+    fake = FakeBackend(verdict=SUCCESS)
+    first = operator(fake, on_finish_action="delete_job").execute(context(FakeTask(max_tries=2)))
+
+    ti = FakeTask(id="try-2", try_number=2, max_tries=2)
+    retry = operator(fake, on_finish_action="delete_job")
+    summary = retry.execute(context(ti))
+    has_told(retry, ti)
+
+    assert (summary["uid"], summary["attempts"]) == (first["uid"], 1)
+    assert len(fake.submitted) == 1
+    assert not asyncio.run(fake.names())
+
+
+def test_a_job_that_the_next_try_has_by_then_is_not_deleted():
+    """Airflow may hear of a success so late that the task was cleared meanwhile."""
+    fake, ti = FakeBackend(verdict=SUCCESS), FakeTask(max_tries=2)
+    late = operator(fake, on_finish_action="delete_job")
+    late.execute(context(ti))
+    operator(fake).execute(context(FakeTask(id="try-2", try_number=2, max_tries=3)))
+
+    has_told(late, ti)
+
+    assert asyncio.run(fake.names())
 
 
 def test_a_task_that_does_not_wait_leaves_a_supervisor_behind():
@@ -376,12 +407,13 @@ def test_a_finished_job_that_is_removed_meanwhile_does_not_fail_its_task():
 
 def test_a_finished_job_that_the_next_try_took_over_is_not_deleted():
     """Whose job it is counts at the moment of the deletion."""
-    fake = _Vanishing(verdict=SUCCESS)
+    fake, ti = _Vanishing(verdict=FAILURE), FakeTask()
     fake.next_owner = "try-2"
 
-    summary = operator(fake, on_finish_action="delete_job").execute(context(FakeTask()))
+    with pytest.raises(TrainingFailed):
+        operator(fake, on_finish_action="delete_job").execute(context(ti))
 
-    record = fake.record(summary["job"])
+    record = fake.record(ti.pushed["job_name"])
     assert (record.owner, record.deletion) == ("try-2", False)
 
 

@@ -30,7 +30,7 @@ from rallypoint.agent.node.decide import (
     WorkersEnded,
     WorkersGone,
 )
-from rallypoint.agent.node.node_config import NodeConfig
+from rallypoint.agent.node.node_config import SIGNALS, NodeConfig
 from rallypoint.agent.node.round import Round, StartError
 from rallypoint.agent.node.starting import launcher
 from rallypoint.agent.transport.client import CoordinatorClient
@@ -55,8 +55,6 @@ log = logging.getLogger("rallypoint.node")
 
 #: Seconds that the coordinator has to take note of an agent that leaves.
 _FAREWELL = 1.0
-
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +111,7 @@ class NodeAgent:
         Raises `ConfigError` when it cannot even begin.
         """
         loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
+        for number in self._config.signals:
             loop.add_signal_handler(number, self._signal, number)
         try:
             await self._stores.prepare()
@@ -129,7 +127,7 @@ class NodeAgent:
             self._reaper.close()
             self._spawner.close()
             await self._client.close()
-            for number in _SIGNALS:
+            for number in self._config.signals:
                 loop.remove_signal_handler(number)
 
     async def _live_and_talk(self) -> Ending:
@@ -155,6 +153,8 @@ class NodeAgent:
             self._group.kill()
             return
         self._signalled = True
+        if number not in SIGNALS:
+            self._group.stop_signal = number
         log.warning("%s: leaving the job", name)
         self._events.put_nowait(Told(code=128 + number, reason=f"its agent was ended by {name}", leaving=True))
 

@@ -26,11 +26,20 @@ def console_tails(config: NodeConfig, worker: Worker) -> Iterator[Tail]:
     """Yield what a person at the console wants to see of a worker."""
     place, logs = worker.place, worker.logs
     prefix = prefix_of(config.prefix, role=config.plan.role, rank=place.rank, local_rank=place.local_rank)
-    teed = config.streams.teed(place.local_rank)
+    teed, streams = config.streams.teed(place.local_rank), config.streams
     if teed & STDOUT and logs.out is not None:
         yield Tail(path=logs.out, prefix=prefix, to=sys.stdout.buffer)
+        yield from _duplicate(logs.out, prefix, streams.duplicate_out, "filtered_stdout.log")
     if teed & STDERR and logs.err is not None:
         yield Tail(path=logs.err, prefix=prefix, to=sys.stderr.buffer)
+        yield from _duplicate(logs.err, prefix, streams.duplicate_err, "filtered_stderr.log")
+
+
+def _duplicate(path: Path, prefix: bytes, texts: tuple[str, ...], name: str) -> Iterator[Tail]:
+    """Yield the copy of lines with one of `texts` into the file of all ranks of the round."""
+    if texts:
+        to = path.with_name(name).open("ab")
+        yield Tail(path=path, prefix=prefix, to=to, only=tuple(map(str.encode, texts)), own=True)
 
 
 def pod_tails(config: NodeConfig, worker: Worker) -> Iterator[Tail]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rallypoint.agent.workers.logs import Streams
 from rallypoint.agent.workers.tee import DEFAULT_PREFIX
 from rallypoint.wire.plan import Plan
 
-__all__ = ["NodeConfig"]
+__all__ = ["SIGNALS", "NodeConfig"]
+
+#: Signals on which an agent leaves where nobody says otherwise: torchrun's.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +30,8 @@ class NodeConfig:
         streams: what goes to a file and what to the console.
         prefix: template of the console's line prefix.
         pod: every line goes to stdout, too, in the form of a pod's log (wire/podlog.py).
+        signals: on which the agent leaves; its workers get any that is not in `SIGNALS` as their signal to end, too.
+        cpus: to which the worker of a local rank is bound.
         bounded: of the logs on disk only the last lines are of use: what was copied is given back, old rounds' are removed.
     """
 
@@ -40,6 +47,8 @@ class NodeConfig:
     pod: bool = False
     bounded: bool = False
     machine: str = ""
+    signals: tuple[signal.Signals, ...] = SIGNALS
+    cpus: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
     @property
     def told(self) -> str:

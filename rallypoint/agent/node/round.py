@@ -16,6 +16,7 @@ from rallypoint.agent.node.copies import console_tails, forget_old_rounds, pod_t
 from rallypoint.agent.node.hang_evidence import Asked, Subject, take
 from rallypoint.agent.node.hang_vitals import Vital, Vitals
 from rallypoint.agent.node.node_config import NodeConfig
+from rallypoint.agent.workers.affinity import bind
 from rallypoint.agent.workers.group import Worker, WorkerGroup
 from rallypoint.agent.workers.logs import OpenLogs, Streams, open_logs, written
 from rallypoint.agent.workers.spawner import Command
@@ -151,6 +152,9 @@ class Round:
         except OSError as error:
             where = f" (in {plan.workdir})" if plan.workdir else ""
             raise StartError(worker, f"{argv[0]}{where} cannot be started: {error.strerror}: {error.filename}") from error
+        cpus = self._config.cpus.get(place.local_rank)
+        if cpus:
+            bind(worker.pid, cpus)
         self._copy(worker)
 
     def _copy(self, worker: Worker) -> None:

@@ -54,6 +54,7 @@ class WorkerGroup:
         self._spared: frozenset[int] = frozenset()
         self._gone: Callable[[], None] | None = None
         self.workers: list[Worker] = []
+        self.stop_signal = signal.SIGTERM
         reaper.listen(self._look)
 
     async def start(self, worker: Worker, command: Command, ended: Callable[[Worker], None]) -> None:
@@ -71,7 +72,7 @@ class WorkerGroup:
             raise
 
     def stop(self, gone: Callable[[], None], *, spare: frozenset[int] = frozenset()) -> None:
-        """TERM all groups now and KILL what is left after the grace; `gone` is called once when no process is left.
+        """TERM (or `stop_signal`) all groups now and KILL what is left after the grace; `gone` is called once when no process is left.
 
         The workers of the local ranks `spare` live on, and stay in the list. A second call replaces `gone`, and stops those
         too that it spares no longer.
@@ -80,10 +81,10 @@ class WorkerGroup:
         self._gone, self._spared = gone, spare
         if before is None:
             self._stopping = True
-            self._signal(signal.SIGTERM)
+            self._signal(self.stop_signal)
             self._begin_grace()
         elif before - spare:
-            self._signal(signal.SIGTERM, only=before - spare)
+            self._signal(self.stop_signal, only=before - spare)
             self._begin_grace()
         self._look()
 

@@ -25,6 +25,8 @@ class Streams:
         redirects: streams that go to a file.
         tee: streams that go to a file and, with a prefix, to the console.
         console: local ranks whose output may reach the console; None is all.
+        duplicate_out, duplicate_err: what is copied of stdout and stderr goes to a file of its own, too, as far as a line has one
+            of these texts.
     """
 
     redirects: int = 0
@@ -32,6 +34,8 @@ class Streams:
     redirects_of: Mapping[int, int] = field(default_factory=dict)
     tee_of: Mapping[int, int] = field(default_factory=dict)
     console: frozenset[int] | None = None
+    duplicate_out: tuple[str, ...] = ()
+    duplicate_err: tuple[str, ...] = ()
 
     @classmethod
     def from_plan(cls, plan: Plan) -> Streams:

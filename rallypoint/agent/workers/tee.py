@@ -47,6 +47,8 @@ class Tail:
         path, to, prefix: from where, whither, and what is put before each line.
         cut: gives the pieces of a line that is too long to be one; each has the prefix. None leaves it whole.
         keep: bytes of what was copied that stay on the disk, None for all of them.
+        only: lines without any of these texts are passed over; empty passes none over.
+        own: `to` is this copy's own file, and closed after its last line.
         offset, rest: how far it was read, and the beginning of a line that is not complete yet.
         given_back: so much of the file takes no room any more.
     """
@@ -56,6 +58,8 @@ class Tail:
     to: BinaryIO
     cut: Callable[[bytes], Iterable[bytes]] | None = None
     keep: int | None = None
+    only: tuple[bytes, ...] = ()
+    own: bool = False
     offset: int = 0
     rest: bytes = b""
     given_back: int = 0
@@ -94,6 +98,8 @@ class Tail:
         self._write(lines)
 
     def _write(self, lines: list[bytes]) -> None:
+        if self.only:
+            lines = [line for line in lines if any(text in line for text in self.only)]
         if self.cut is not None:
             lines = [piece for line in lines for piece in self.cut(line)]
         if lines:
@@ -138,3 +144,5 @@ def _drain_all(tails: tuple[Tail, ...], *, final: bool) -> None:
         # A console that went away (closed pipe) must not end the training.
         with contextlib.suppress(OSError):
             tail.drain(final=final)
+        if final and tail.own:
+            tail.to.close()

@@ -72,7 +72,9 @@ class WorkerGroup:
             raise
 
     def stop(self, gone: Callable[[], None], *, spare: frozenset[int] = frozenset()) -> None:
-        """TERM (or `stop_signal`) all groups now and KILL what is left after the grace; `gone` is called once when no process is left.
+        """TERM all groups now (or what `stop_signal` is) and KILL what is left after the grace.
+
+        `gone` is called once when no process is left.
 
         The workers of the local ranks `spare` live on, and stay in the list. A second call replaces `gone`, and stops those
         too that it spares no longer.

@@ -1,20 +1,22 @@
-"""From the SIGKILL of a worker to the first optimizer step after recovery: ours against torchrun, on one script, in turn.
+"""From the SIGKILL of a worker to the first optimizer step after recovery: ours beside the others, on one script, in turn.
 
 Cases:
     torchrun            `torchrun --standalone` with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, which gloo needs to restart reliably
-    torchrun-default    the same without that variable; a launch that hangs is ended after a limit and counted, and so are the
-                        restarts that fail before they train
-    ours                `rallypoint-agent run --standalone` with the same flags
+    torchrun-default    the same without that variable, only when it is named: launches that hang are ended and counted, and so
+                        are the restarts that fail before they train
+    dlrover-run, ft_launcher    where the peers' environment is (`make peers`)
+    ours                `rallypoint-agent run --standalone` with the same flags and the same script
+    ours-script         the same with `--script FILE`, which must make the same marks
 
-Each launch trains, loses rank 1 `--kills` times, and ends. Launches of the cases alternate, so that a machine that drifts does
-so for all. The figure is the time from the mark that the victim writes right before it dies to the last rank's first step.
+Each launch trains for a while, loses its last rank `--kills` times, and ends. Launches of the cases alternate, so that a
+machine that drifts does so for all. The figure is the time from the mark that the victim writes right before it dies to the last rank's
+first step.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -24,32 +26,37 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.recovery_marks import PARTS, WORLD_SIZE, Recovery, log_times, median_parts, read_marks, recoveries
+from benchmarks.processes import PEERS, kill, tree
+from benchmarks.recovery_marks import PARTS, Recovery, log_times, median_parts, read_marks, recoveries
 from benchmarks.report import Case, arguments, deliver, versions
 
 __all__ = ["main"]
 
 SCRIPT = Path(__file__).with_name("recovery_worker.py")
-BIN = Path(sys.executable).parent
-FLAGS = ("--standalone", "--nnodes=1", f"--nproc-per-node={WORLD_SIZE}", "--max-restarts=10")
+OURS = Path(sys.executable).with_name("rallypoint-agent")
 _TORCHRUN_LOG = {"detect": "Sending process|failed \\(exitcode", "stop": "Rendezvous'ing", "rendezvous": "Rendezvous complete"}
 _OUR_LOG = {"detect": "was ended by signal 9", "stop": "was stopped", "rendezvous": "coordinator: round:"}
+_SHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+
+#: Seconds for which every launch trains before its first kill: what a launcher prepares beside the workers is ready by then.
+_FIRST = 8.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launcher:
-    """A case: which command, with which environment, and what its log says at the end of which part."""
+    """A case: which command with which script and environment, and what its log says at the end of which part."""
 
     name: str
     command: tuple[str, ...]
-    logged: Mapping[str, str]
+    logged: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    script: Path = SCRIPT
 
     @property
     def shown(self) -> str:
         """The command as a person would type it."""
         words = [f"{key}={value}" for key, value in self.env.items() if key != "LOGLEVEL"]
-        return " ".join([*words, Path(self.command[0]).name, *self.command[1:], SCRIPT.name])
+        return " ".join([*words, Path(self.command[0]).name, *self.command[1:], self.script.name])
 
 
 @dataclass
@@ -61,38 +68,59 @@ class Tally:
     hangs: int = 0
 
 
-def launchers() -> tuple[Launcher, ...]:
-    """Return the cases in the order in which they take turns."""
-    torchrun = (str(BIN / "torchrun"), *FLAGS)
-    ours = (str(BIN / "rallypoint-agent"), "run", *FLAGS)
-    shared = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-    return (
-        Launcher(name="torchrun", command=torchrun, logged=_TORCHRUN_LOG, env={shared: "1", "LOGLEVEL": "INFO"}),
-        Launcher(name="torchrun-default", command=torchrun, logged=_TORCHRUN_LOG, env={"LOGLEVEL": "INFO"}),
+def launchers(names: Sequence[str], *, workers: int, kills: int, script: Path | None) -> list[Launcher]:
+    """Return the cases of these names that can be run here, in the order in which they take turns; all where none is named."""
+    flags = ("--standalone", "--nnodes=1", f"--nproc-per-node={workers}", f"--max-restarts={3 * kills + 10}")
+    peers = PEERS if (PEERS / "torchrun").exists() else OURS.parent
+    torchrun = (str(peers / "torchrun"), *flags)
+    told = {"LOGLEVEL": "INFO"}
+    ours = (str(OURS), "run", *flags)
+    known = [
+        Launcher(name="torchrun", command=torchrun, logged=_TORCHRUN_LOG, env={_SHARED: "1", **told}),
+        Launcher(name="dlrover-run", command=(str(peers / "dlrover-run"), *flags), logged=_TORCHRUN_LOG, env={_SHARED: "1"}),
+        Launcher(
+            name="ft_launcher",
+            command=(str(peers / "ft_launcher"), *flags, "--ft-cfg-path=ft.yaml"),
+            logged=_TORCHRUN_LOG,
+            env={_SHARED: "1"},
+        ),
         Launcher(name="ours", command=ours, logged=_OUR_LOG),
-    )
+    ]
+    if script is not None:
+        known.append(Launcher(name="ours-script", command=ours, logged=_OUR_LOG, script=script.resolve()))
+    if "torchrun-default" in names:
+        known.append(Launcher(name="torchrun-default", command=torchrun, logged=_TORCHRUN_LOG, env=told))
+    return [one for one in known if Path(one.command[0]).exists() and (not names or one.name in names)]
 
 
-def launch(launcher: Launcher, *, kills: int, limit: float, tally: Tally) -> None:
+def launch(launcher: Launcher, *, workers: int, kills: int, limit: float, tally: Tally) -> None:
     """Run one launch to its end, or for `limit` seconds, and add what it gave."""
     folder = Path(tempfile.mkdtemp(prefix="recovery-"))
-    env = {**os.environ, **launcher.env, "BENCH_KILLS": str(kills), "BENCH_RUN": str(folder), "OMP_NUM_THREADS": "1"}
+    told = {"BENCH_KILLS": str(kills), "BENCH_RUN": str(folder), "BENCH_FIRST": str(_FIRST), "OMP_NUM_THREADS": "1"}
+    (folder / "ft.yaml").write_text("fault_tolerance: {}\n")
     log = folder / "launcher.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*launcher.command, str(SCRIPT)], env=env, stdout=output, stderr=output, start_new_session=True
+            [*launcher.command, str(launcher.script)],
+            env={**os.environ, **launcher.env, **told},
+            cwd=folder,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
         hung = not _ended(process, limit)
     tally.launches += 1
     tally.hangs += hung
     lines = log.read_text(errors="replace").splitlines()
     today = datetime.now().astimezone()
-    logged = {part: log_times(lines, pattern, today=today) for part, pattern in launcher.logged.items()}
-    found = recoveries(read_marks(folder), logged)
+    logged = {part: log_times(lines, launcher.logged.get(part, "$^"), today=today) for part in PARTS[:3]}
+    found = recoveries(read_marks(folder), logged, workers=workers)
     if not hung and (process.returncode != 0 or len(found) != kills):
         tail = "\n".join(lines[-20:])
         message = f"{launcher.name} ended with {process.returncode} after {len(found)} of {kills} recoveries:\n{tail}"
-        raise SystemExit(message)
+        if launcher.name.startswith("ours"):
+            raise SystemExit(message)
+        print(message, file=sys.stderr)
     tally.found.extend(found)
     shutil.rmtree(folder)
 
@@ -101,47 +129,26 @@ def _ended(process: subprocess.Popen[bytes], limit: float) -> bool:
     try:
         process.wait(timeout=limit)
     except subprocess.TimeoutExpired:
-        _kill_tree(process.pid)
+        kill(tree(process.pid))  # the workers have sessions of their own
         process.wait()
         return False
     return True
 
 
-def _kill_tree(root: int) -> None:
-    """End a launcher and its workers, which have sessions of their own."""
-    for pid in [root, *_descendants(root)]:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-
-
-def _descendants(root: int) -> list[int]:
-    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
-    parents = {int(pid): int(parent) for pid, parent in (line.split() for line in listed.splitlines())}
-    found, todo = [], [root]
-    while todo:
-        children = [pid for pid, parent in parents.items() if parent == todo[-1]]
-        todo.pop()
-        found.extend(children)
-        todo.extend(children)
-    return found
-
-
-def measure(cases: Sequence[Launcher], *, n: int, kills: int, limit: float) -> dict[str, Tally]:
-    """Take turns until each case has `n` recoveries; a case that only hangs stops after as many launches."""
+def measure(cases: Sequence[Launcher], *, n: int, workers: int, kills: int, limit: float) -> dict[str, Tally]:
+    """Take turns until each case has `n` recoveries, or has hung or failed as often."""
     tallies = {launcher.name: Tally() for launcher in cases}
     while True:
-        open_ = [c for c in cases if len(tallies[c.name].found) < n and tallies[c.name].hangs < n]
+        open_ = [c for c in cases if len(tallies[c.name].found) < n and tallies[c.name].launches < n]
         if not open_:
             return tallies
         for launcher in open_:
-            launch(launcher, kills=kills, limit=limit, tally=tallies[launcher.name])
+            launch(launcher, workers=workers, kills=kills, limit=limit, tally=tallies[launcher.name])
             print(f"  {launcher.name}: {_so_far(tallies[launcher.name])}", file=sys.stderr)
 
 
 def _so_far(tally: Tally) -> str:
-    median = f", median {statistics.median(r.total for r in tally.found):.2f} s" if tally.found else ""
+    median = f", median {statistics.median(r.total for r in tally.found):.3f} s" if tally.found else ""
     return f"{len(tally.found)} recoveries in {tally.launches} launches{median}, {tally.hangs} hung"
 
 
@@ -150,32 +157,48 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("-n", type=int, default=9, help="recoveries per case (default 9)")
     parser.add_argument("--kills", type=int, default=3, help="kills per launch (default 3)")
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds after which a launch counts as hung (default 60)")
-    parser.add_argument("--cases", default="", help="comma-separated names; all by default")
+    parser.add_argument("--workers", type=int, default=2, help="workers per launch (default 2)")
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds after which a launch counts as hung (default 120)")
+    parser.add_argument("--cases", default="", help="comma-separated names; all that can be run by default")
+    parser.add_argument("--script", type=Path, help="one more case of ours, with this script")
     options = parser.parse_args(argv)
-    cases = [c for c in launchers() if not options.cases or c.name in options.cases.split(",")]
-    tallies = measure(cases, n=options.n, kills=options.kills, limit=options.limit)
+    names = [name for name in options.cases.split(",") if name]
+    cases = launchers(names, workers=options.workers, kills=options.kills, script=options.script)
+    tallies = measure(cases, n=options.n, workers=options.workers, kills=options.kills, limit=options.limit)
     results = [_case(launcher, tallies[launcher.name]) for launcher in cases]
     deliver("recovery", results, versions("torch", "airflow-provider-rallypoint"), options.json)
-    print(_ratio(tallies))
+    for line in _ratios(tallies):
+        print(line)
     return 0
 
 
 def _case(launcher: Launcher, tally: Tally) -> Case:
+    totals = [r.total for r in tally.found]
+    # In thousandths, since counts are whole numbers.
+    p90 = round(1000 * statistics.quantiles(totals, n=10, method="inclusive")[-1]) if len(totals) > 1 else 0
     return Case(
         name=launcher.name,
         command=launcher.shown,
-        samples=tuple(r.total for r in tally.found),
+        samples=tuple(totals),
         parts=median_parts(tally.found),
-        counts={"launches": tally.launches, "hangs": tally.hangs, "failed": sum(r.failed for r in tally.found)},
+        counts={
+            "p90_ms": p90,
+            "launches": tally.launches,
+            "hangs": tally.hangs,
+            "failed": sum(r.failed for r in tally.found),
+        },
     )
 
 
-def _ratio(tallies: Mapping[str, Tally]) -> str:
-    if not (tallies.get("torchrun") and tallies.get("ours")):
-        return ""
-    peer, ours = (statistics.median(r.total for r in tallies[name].found) for name in ("torchrun", "ours"))
-    return f"ours takes {ours / peer:.2f} of torchrun's time (medians; parts: {', '.join(PARTS)})"
+def _ratios(tallies: Mapping[str, Tally]) -> list[str]:
+    medians = {name: statistics.median(r.total for r in tally.found) for name, tally in tallies.items() if tally.found}
+    ours = {name: median for name, median in medians.items() if name.startswith("ours")}
+    peers = {name: median for name, median in medians.items() if name not in ours}
+    return [
+        f"{name} takes 1/{peer / own:.1f} of {other}'s time (medians)"
+        for name, own in ours.items()
+        for other, peer in peers.items()
+    ]
 
 
 if __name__ == "__main__":

@@ -10,13 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime, time
 from pathlib import Path
 
-__all__ = ["PARTS", "WORLD_SIZE", "Mark", "Recovery", "log_times", "median_parts", "read_marks", "recoveries"]
+__all__ = ["PARTS", "Mark", "Recovery", "log_times", "median_parts", "read_marks", "recoveries"]
 
 #: The parts of a recovery, in order; each ends where the next begins.
 PARTS = ("detect", "stop", "rendezvous", "start", "import", "group", "wrap", "load", "step")
-
-#: Workers of a launch; a part is over when the last of them is through.
-WORLD_SIZE = 2
 
 #: How torchrun (`I1121 11:29:22.326000 `) and we (`11:29:22.326 `) begin a line of the log.
 _LOGGED = re.compile(r"^(?:[IWE]\d{4} )?(\d\d:\d\d:\d\d\.\d+) ")
@@ -63,27 +60,28 @@ def log_times(lines: Iterable[str], pattern: str, *, today: datetime) -> tuple[f
     return tuple(times)
 
 
-def recoveries(marks: Sequence[Mark], logged: Mapping[str, Sequence[float]]) -> tuple[Recovery, ...]:
+def recoveries(marks: Sequence[Mark], logged: Mapping[str, Sequence[float]], *, workers: int) -> tuple[Recovery, ...]:
     """Return each kill that was followed by a step on every rank of a later attempt.
 
-    `logged` maps `detect`, `stop` and `rendezvous` to the times at which the launcher logged that this part was over.
+    A part is over when the last of the `workers` is through. `logged` maps `detect`, `stop` and `rendezvous` to the times at which the launcher logged that this part was over.
     """
     found = []
     last = max((m.attempt for m in marks), default=0)
     for kill in (m for m in marks if m.mark == "killed"):
-        trained = [a for a in range(kill.attempt + 1, last + 1) if _last(marks, a, "stepped") is not None]
+        trained = [a for a in range(kill.attempt + 1, last + 1) if _last(marks, a, "stepped", workers) is not None]
         if not trained:
             continue
         own = [_first_after(logged[part], kill.at) for part in ("detect", "stop", "rendezvous")]
-        ends = [_last(marks, trained[0], name) for name in ("started", "imported", "grouped", "wrapped", "loaded", "stepped")]
+        names = ("started", "imported", "grouped", "wrapped", "loaded", "stepped")
+        ends = [_last(marks, trained[0], name, workers) for name in names]
         parts = _parts(kill.at, [*own, *ends])
         found.append(Recovery(total=sum(parts.values()), parts=parts, failed=trained[0] - kill.attempt - 1))
     return tuple(found)
 
 
-def _last(marks: Sequence[Mark], attempt: int, name: str) -> float | None:
-    reached = [m.at for m in marks if (m.attempt, m.mark) == (attempt, name)]
-    return max(reached) if len(reached) == WORLD_SIZE else None
+def _last(marks: Sequence[Mark], attempt: int, name: str, workers: int) -> float | None:
+    reached = {m.rank: m.at for m in marks if (m.attempt, m.mark) == (attempt, name)}
+    return max(reached.values()) if len(reached) == workers else None
 
 
 def _first_after(times: Sequence[float], start: float) -> float | None:

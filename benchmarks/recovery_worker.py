@@ -1,7 +1,8 @@
-"""The script that both launchers run: plain PyTorch, nothing of Rallypoint in it.
+"""The script that all launchers run: plain PyTorch, nothing of Rallypoint in it.
 
-A small network trains with DDP over gloo; a checkpoint goes to disk every five steps; rank 1 ends itself with SIGKILL a few
-times, once per attempt that trains. Each process appends what it reached and when (wall clock of this machine) to its own file.
+A small network trains with DDP over gloo; a checkpoint goes to disk every five steps; the last rank ends itself with SIGKILL a
+few times, once per attempt that trains: the first time when the job has trained for a while, then a second into each attempt. Each
+process appends what it reached and when (wall clock of this machine) to its own file.
 """
 
 import time
@@ -17,8 +18,11 @@ from pathlib import Path  # noqa: E402
 KILLS = int(os.environ["BENCH_KILLS"])
 RUN = Path(os.environ["BENCH_RUN"])
 RANK = int(os.environ["RANK"])
+WORLD_SIZE = int(os.environ["WORLD_SIZE"])
 ATTEMPT = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-STEPS_PER_ATTEMPT = 12
+#: Seconds of training before the first kill, and before each later one; steps of the last attempt.
+FIRST, LATER, LAST_STEPS = float(os.environ["BENCH_FIRST"]), 1.0, 12
+KILLED = len(list(RUN.glob("kill-*")))
 MARKS = (RUN / f"marks-{ATTEMPT}-{RANK}.jsonl").open("a", buffering=1)
 
 
@@ -42,24 +46,25 @@ model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 mark("wrapped")
 checkpoint = RUN / "checkpoint.pt"
-step = 0
+step = done = 0
 if checkpoint.exists():
     state = torch.load(checkpoint)
     model.module.load_state_dict(state["model"])
     step = state["step"]
 mark("loaded")
-for done in range(STEPS_PER_ATTEMPT):
+began = time.monotonic()
+while KILLED < KILLS or done < LAST_STEPS:
     time.sleep(0.017)
     optimizer.zero_grad()
     model(torch.randn(32, 64)).square().mean().backward()
     optimizer.step()
-    step += 1
-    if done == 0:
+    step, done = step + 1, done + 1
+    if done == 1:
         mark("stepped")
     if step % 5 == 0 and RANK == 0:
         torch.save({"model": model.module.state_dict(), "step": step}, RUN / "checkpoint.tmp")
         (RUN / "checkpoint.tmp").replace(checkpoint)
-    if RANK == 1 and done == STEPS_PER_ATTEMPT - 3 and len(list(RUN.glob("kill-*"))) < KILLS:
+    if RANK == WORLD_SIZE - 1 and KILLED < KILLS and time.monotonic() - began > (LATER if KILLED else FIRST):
         (RUN / f"kill-{ATTEMPT}").touch()
         mark("killed")
         os.kill(os.getpid(), signal.SIGKILL)

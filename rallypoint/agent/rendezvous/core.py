@@ -16,6 +16,8 @@ A round is closed when every living member of the last world is back (it may sti
 - at least `min_nodes` have, and either this is not the first round (whoever is alive is back: nobody else is worth waiting
   for; who returns later makes the world grow) or the last call is over.
 
+Before that the nodes are checked, where the plan asks for it (`checks.py`).
+
 A world that takes over no member of the last one waits until that is known to be over (`lastworld.py`): an agent that is out of
 reach may still train.
 
@@ -42,7 +44,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from rallypoint.agent.culprit import is_collateral
-from rallypoint.agent.rendezvous import hang_rounds, rulings, telling
+from rallypoint.agent.rendezvous import checks, hang_rounds, rulings, telling
 from rallypoint.agent.rendezvous import last_world as lastworld
 from rallypoint.agent.rendezvous.peers import (
     Peer,
@@ -125,7 +127,7 @@ def new(
         result=previous.result,
         peers={m.agent: Peer.recalled(m, previous, now) for m in previous.world},
     )
-    state = hang_rounds.inherited(state, previous)
+    state = checks.inherited(hang_rounds.inherited(state, previous), previous)
     return telling.event(state, "coordinator", f"term {term} took over in round {previous.fence.round}", now)
 
 
@@ -141,6 +143,7 @@ def receive(state: State, report: AgentReport, now: float) -> State:
     state = lastworld.heard(state, report)
     state = telling.progress(state, report, now)
     state = hang_rounds.heard(state, None if before is None else before.report, report, now)
+    state = checks.heard(state, report)
     return tick(state, now)
 
 
@@ -199,6 +202,7 @@ def tick(state: State, now: float) -> State:
         state = _judge_echoes(state, now)
     if state.verdict is None and state.state is JobState.FORMING:
         state = _judge_late(state, now)
+    state = checks.advanced(state, now)
     if state.verdict is None and state.state is JobState.FORMING:
         state = _form(state, now)
     return hang_rounds.tidied(state)
@@ -207,12 +211,10 @@ def tick(state: State, now: float) -> State:
 def deadline(state: State) -> float | None:
     """Return when `tick` has something to conclude even if nobody says anything, or None."""
     times = [_expires(state, peer) for peer in state.peers.values()]
-    judged_at = hang_rounds.due(state)
-    if judged_at is not None:
-        times.append(judged_at)
+    times += [at for at in (hang_rounds.due(state), checks.due(state)) if at is not None]
     if state.echoes:
         times.append(state.echo_since + DISCONNECT_GRACE)
-    if state.verdict is None and state.state is JobState.FORMING and not outstanding(state):
+    if state.verdict is None and state.state is JobState.FORMING and not outstanding(state) and not checks.running(state):
         if state.enough_since is None:
             times.append(state.forming_since + state.settings.join_timeout)
         elif state.world:
@@ -397,7 +399,7 @@ def _form(state: State, now: float) -> State:
     """Close a round if it is time, or give up if it is too late."""
     ready = waiting(state)
     usable = state.settings.usable(len(ready))
-    if outstanding(state):
+    if outstanding(state) or checks.running(state):
         return state
     if usable >= state.settings.min_nodes and state.enough_since is None:
         state = dataclasses.replace(state, enough_since=now)
@@ -410,7 +412,10 @@ def _form(state: State, now: float) -> State:
         )
     full = usable == state.settings.usable(state.settings.max_nodes)
     called = state.enough_since is not None and now >= state.enough_since + state.settings.last_call
-    return _close(state, ready, usable, now) if full or called or state.world else state
+    if not (full or called or state.world):
+        return state
+    state, may_train = checks.passed(state, ready, now)
+    return _close(state, ready, usable, now) if may_train else state
 
 
 def _give_up(state: State, joined: int, now: float) -> State:
@@ -460,7 +465,7 @@ def answer(state: State, agent: str) -> Reply | None:
     if peer is None or peer.report.state is AgentState.LEAVING:
         return None
     if peer.report.state is AgentState.WAITING:
-        return _assignment(state, peer)
+        return _assignment(state, peer) or checks.asks(state, peer)
     if state.state is JobState.FORMING:
         return Regroup(fence=state.fence, reason=state.broken or "a new round is forming")
     if _is_current(state, peer) and any(m.agent == agent for m in state.world):

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rallypoint.agent.check.course import Course as CheckCourse
 from rallypoint.agent.rendezvous.hang import Limits, Watch
 from rallypoint.supervision.budget import Budget, Course
+from rallypoint.wire.check import NodeCheck
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.hang import Evidence, Hang
 from rallypoint.wire.incident import Answer, Cause, Folded, Incident, IncidentId
@@ -18,6 +20,7 @@ from rallypoint.wire.status import Event, JobState, JobStatus, Member, Progress,
 
 __all__ = [
     "Absent",
+    "Checks",
     "Inquiry",
     "Peer",
     "Settings",
@@ -63,6 +66,11 @@ class Settings:
     report_interval: float = 1.0
     hang_downtime: float = 1800.0
     hang_detection: int = 1
+    check_level: int = 0
+    check_timeout: float = 300.0
+    check_all_pairs: bool = False
+    check_only: bool = False
+    exclude_straggler: bool = False
 
     @classmethod
     def from_plan(cls, plan: Plan) -> Settings:
@@ -148,6 +156,27 @@ class Absent:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Checks:
+    """What is known of checks of the nodes (`checks.py`).
+
+    Attributes:
+        course: the check that runs; None while none does.
+        told: what is told of it, or of the last one; `number` of it, and `tasks` how many tasks were given out.
+        checked: agents that took part in one that is over; `losses` the lost nodes that were known when it was.
+    """
+
+    course: CheckCourse | None = None
+    told: NodeCheck | None = None
+    number: int = 0
+    tasks: int = 0
+    checked: frozenset[str] = frozenset()
+    losses: frozenset[IncidentId] = frozenset()
+
+
+_UNCHECKED = Checks()
+
+
+@dataclass(frozen=True, kw_only=True)
 class State:
     """Everything the coordinator knows.
 
@@ -167,6 +196,7 @@ class State:
         since: when this coordinator began; the incidents that it `inherited` count as if they had happened then.
         course: how training goes, for the refill of budgets.
         result: what rank 0 left, once every worker of the world has ended well.
+        checks: of the nodes, before they train.
         watch: how silent the running round is; `hang` what is told of that, `inquiry` what the agents are asked for it.
         incidents, folded, events, progress, samples, verdict: as in `JobStatus`.
     """
@@ -193,6 +223,7 @@ class State:
     watch: Watch = _UNWATCHED
     inquiry: Inquiry | None = None
     hang: Hang | None = None
+    checks: Checks = _UNCHECKED
     incidents: tuple[Incident, ...] = ()
     folded: tuple[Folded, ...] = ()
     events: tuple[Event, ...] = ()

@@ -305,6 +305,7 @@ def status(state: State, now: float) -> JobStatus:
         samples=state.samples,
         verdict=state.verdict,
         hang=state.hang,
+        check=state.checks.told,
         updated_at=now,
         result=state.result,
     )

@@ -80,6 +80,11 @@ def play(state: State, saying: dict[int, CheckReport], now: float = 1.0, incarna
                 state = say(state, report(node, said, kinds.get(node, 1)), now=now)
 
 
+def later(state: State) -> State:
+    """Let the last call go by: a replacement had its time to come."""
+    return rendezvous.tick(state, 20.0)
+
+
 def told(state: State) -> JobStatus:
     status = rendezvous.status(state, 9.0)
     return codec.loads(JobStatus, codec.dumps(status))
@@ -132,7 +137,7 @@ def test_without_a_check_level_nobody_is_asked() -> None:
 
 def test_a_node_at_fault_is_sent_away_and_its_host_is_named() -> None:
     """The others train; the incident asks for another machine, which is what a supervisor keeps off by."""
-    state = play(start(), {1: BROKEN})
+    state = later(play(start(), {1: BROKEN}))
 
     away = rendezvous.answer(state, "agent-1.1")
     assert isinstance(away, Stop)
@@ -192,7 +197,7 @@ def test_after_a_lost_node_the_rest_is_checked_and_after_a_lost_process_it_is_no
 @pytest.mark.parametrize("exclude", [True, False])
 def test_a_straggler_is_told_and_sent_away_only_where_that_is_asked_for(*, exclude: bool) -> None:
     """It works; whether that is enough is the user's to say."""
-    state = play(start(dataclasses.replace(FOUR, exclude_straggler=exclude)), {2: SLOW})
+    state = later(play(start(dataclasses.replace(FOUR, exclude_straggler=exclude)), {2: SLOW}))
 
     status = told(state)
     assert status.check is not None
@@ -235,7 +240,7 @@ def test_an_agent_that_goes_during_the_check_is_nobodys_fault() -> None:
     state = start()
     state = rendezvous.tick(rendezvous.disconnected(state, "agent-1.1", 1.0), 10.0)
 
-    state = play(state, {}, now=11.0)
+    state = later(play(state, {}, now=11.0))
 
     status = told(state)
     assert (status.state, [m.node for m in status.world]) == (JobState.RUNNING, [0, 2, 3])
@@ -273,7 +278,7 @@ def test_a_job_that_is_only_a_check_ends_with_what_was_found() -> None:
     assert status.verdict is not None
     assert (status.verdict.outcome, status.verdict.message) == (
         Outcome.SUCCEEDED,
-        "node check 1: 4 nodes, 2 rounds; at fault: 0",
+        "node check 1: 4 nodes, 3 rounds; at fault: 0",
     )
     assert status.result["nodes"][0]["verdict"] == "fault"
     assert status.incidents == ()

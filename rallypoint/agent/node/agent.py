@@ -30,9 +30,10 @@ from rallypoint.agent.node.decide import (
     WorkersEnded,
     WorkersGone,
 )
-from rallypoint.agent.node.node_config import SIGNALS, NodeConfig
+from rallypoint.agent.node.node_config import NodeConfig
 from rallypoint.agent.node.round import Round, StartError
 from rallypoint.agent.node.starting import launcher
+from rallypoint.agent.signals import SIGNALS
 from rallypoint.agent.transport.client import CoordinatorClient
 from rallypoint.agent.transport.service import MAX_HOLD
 from rallypoint.agent.waiting import set_within

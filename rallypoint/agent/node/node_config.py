@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rallypoint.agent.signals import SIGNALS
 from rallypoint.agent.workers.logs import Streams
 from rallypoint.agent.workers.tee import DEFAULT_PREFIX
 from rallypoint.wire.plan import Plan
 
-__all__ = ["SIGNALS", "NodeConfig"]
-
-#: Signals on which an agent leaves where nobody says otherwise: torchrun's.
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+__all__ = ["NodeConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)

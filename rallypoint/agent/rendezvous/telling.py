@@ -111,8 +111,9 @@ def _without(state: State, peer: Peer) -> Rung:
 
 def farewell(state: State, agent: str) -> Verdict:
     """Return what an agent is told that was sent away."""
-    member = next((m for m in state.world if m.agent == agent), None)
-    node = (-1, -1) if member is None else (member.node, member.incarnation)
+    # Who was sent away by a node check may be in no world yet.
+    known = state.peers.get(agent) or next((m for m in state.world if m.agent == agent), None)
+    node = (-1, -1) if known is None else (known.node, known.incarnation)
     found = next((i for i in state.incidents if i.cause is Cause.NODE and (i.id.node, i.id.sequence) == node), None)
     message = "another node takes the place of this one" if found is None else found.reason
     return Verdict(outcome=Outcome.FAILED, reason=SENT_AWAY, message=message, culprit=None if found is None else found.culprit)

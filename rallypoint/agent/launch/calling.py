@@ -180,15 +180,18 @@ def _end(
 ) -> None:
     """Let the workers save where they can, then end the agent; a second signal cuts both short."""
     log.warning("%s: ending the run", told.name)
-    again = threading.Event()
+    # Set when there is nothing to wait for any more: it has ended, or somebody is in a hurry.
+    enough, sent = threading.Event(), threading.Event()
 
     def softly() -> None:
         if events is not None:
-            end_softly(events, workers, within=grace, cut_short=again.is_set)
+            until = time.monotonic() + grace
+            end_softly(events, workers, within=grace, cut_short=enough.is_set)
+            enough.wait(max(0.0, until - time.monotonic()))  # they leave their loops, and the run ends by itself
         process.send_signal(signal.SIGTERM)
+        sent.set()
 
-    soft = threading.Thread(target=softly, daemon=True, name="launch-agent-ending")
-    soft.start()
+    threading.Thread(target=softly, daemon=True, name="launch-agent-ending").start()
     deadline = time.monotonic() + (2 if events is not None else 1) * grace + _BEYOND_GRACE
     while True:
         try:
@@ -197,10 +200,11 @@ def _end(
             log.warning("the agent is still there: killing it")
             process.kill()
             return
+        enough.set()
         if isinstance(heard, _Ended):
             return
-        again.set()
-        process.send_signal(signal.SIGTERM)  # a second one makes the agent kill its workers
+        if sent.is_set():
+            process.send_signal(signal.SIGTERM)  # a second one makes the agent kill its workers
 
 
 # --- What is left ----------------------------------------------------------------------------------------------------------

@@ -51,10 +51,10 @@ class LaunchConfig:
         log_line_prefix_template: of teed lines, with torch's `${role_name}`, `${rank}` and `${local_rank}`.
         local_addr: address under which the other nodes reach this one; None finds it out.
         event_log_handler: only `null`.
-        numa_options: only None.
+        numa_options: torch's `NumaOptions`, or the word of its affinity mode; None binds workers to no CPUs.
         signals_to_handle: signals on which the caller's process ends the run, separated by commas.
         duplicate_stdout_filters, duplicate_stderr_filters: only None.
-        virtual_local_rank: only False.
+        virtual_local_rank: LOCAL_RANK is 0 in every worker, and each sees its own GPU alone.
         shutdown_timeout: seconds from SIGTERM to SIGKILL; None is TORCH_ELASTIC_SHUTDOWN_TIMEOUT, and without that 30.
 
     """

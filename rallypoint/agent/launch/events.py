@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rallypoint.agent.launch import futex
+from rallypoint.wire import env
 from rallypoint.wire.errors import RallypointError
 
 __all__ = ["NAMES", "Events", "EventsTimeoutError", "Flag", "Number", "StopAllTasks"]
@@ -206,12 +207,14 @@ class Events:
     ) -> None:
         """Do what is asked for at a step boundary, in the order that the module's docstring tells.
 
-        The local rank is that of the environment (LOCAL_RANK, 0 without) unless it is given. `save` writes a checkpoint; it is
+        The local rank is that of the environment (0 where it names none) unless it is given. `save` writes a checkpoint; it is
         called on every rank, and without one nothing is written, but whoever asked is answered.
 
         Raises `StopAllTasks`, and `EventsTimeoutError` when a wait takes longer than `timeout` seconds.
         """
-        local_rank = int(os.environ.get("LOCAL_RANK", "0")) if local_rank is None else local_rank
+        # LOCAL_RANK may be a virtual one, the same in all workers.
+        named = os.environ.get(env.LOCAL_RANK) or os.environ.get("LOCAL_RANK") or "0"
+        local_rank = int(named) if local_rank is None else local_rank
         if local_rank == 0:
             for number, told in ((self.progress_bar_iter, step), (self.progress_bar_total, total)):
                 if told is not None:
@@ -225,8 +228,8 @@ class Events:
             raise StopAllTasks
 
     def _pause(self, local_rank: int, timeout: float) -> None:
+        self.paused.set()  # before it counts: whoever has counted finds it set
         self._mark(local_rank, os.getpid())
-        self.paused.set()
         try:
             if not self.resume.wait(timeout):
                 raise EventsTimeoutError(f"nobody resumed this worker for {timeout:g} s")

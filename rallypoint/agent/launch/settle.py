@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rallypoint.agent.flags import REFUSED
 from rallypoint.agent.launch.config import DEFAULT_TIMEOUT, LaunchConfig
 from rallypoint.agent.launch.entry import Entrypoint
 from rallypoint.agent.launch.std import read_streams
@@ -52,13 +51,13 @@ _THEIRS = (
 
 #: torch's newer fields that cannot have an effect here, with the one value that asks for none.
 _WITHOUT: Mapping[str, tuple[object, str]] = {
-    "logs_specs": (None, REFUSED["--logs-specs"]),
-    "event_log_handler": ("null", "only 'null' is allowed"),
-    "numa_options": (None, REFUSED["--numa-binding"]),
-    "duplicate_stdout_filters": (None, REFUSED["--duplicate-stdout-filters"]),
-    "duplicate_stderr_filters": (None, REFUSED["--duplicate-stderr-filters"]),
-    "virtual_local_rank": (False, REFUSED["--virtual-local-rank"]),
+    "logs_specs": (None, "the files of each rank are laid out by Rallypoint; see log_dir, redirects and tee"),
+    "event_log_handler": ("null", "only 'null' is known"),
+    "duplicate_stdout_filters": (None, "filter the files of each rank in log_dir instead"),
+    "duplicate_stderr_filters": (None, "filter the files of each rank in log_dir instead"),
 }
+
+_NUMA = ("node", "socket", "exclusive", "core-complex")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,12 +171,25 @@ def _plan(config: LaunchConfig, entrypoint: Entrypoint, env: Mapping[str, str]) 
         max_restarts=config.max_restarts,
         node_replacements=0,  # by hand there is no supervisor that could
         stop_grace=_grace(config, env),
+        virtual_local_rank=config.virtual_local_rank,
+        numa_binding=_numa(config.numa_options),
         report_interval=float(config.monitor_interval),
         join_timeout=_seconds(configs.get("join_timeout", timeout), "rdzv_configs['timeout']"),
         last_call=limits.get("last_call", Plan.last_call),
         node_lease=limits.get("node_lease", Plan.node_lease),
         fence_timeout=limits.get("fence_timeout", _FENCE_TIMEOUT),
     )
+
+
+def _numa(options: Any) -> str:
+    """Return the name of the binding in torch's `NumaOptions`, or given as a word."""
+    if options is None:
+        return ""
+    mode = getattr(options, "affinity_mode", options)
+    word = str(getattr(mode, "value", mode))
+    if word not in _NUMA:
+        raise ValueError(f"numa_options: {word!r} is not allowed; expected None or one of {', '.join(_NUMA)}")
+    return word
 
 
 def _grace(config: LaunchConfig, env: Mapping[str, str]) -> float:

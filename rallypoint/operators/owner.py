@@ -28,6 +28,7 @@ from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferralError, TaskDeferralTimeout
 
 from rallypoint.backends.site import KUBERNETES, LOCAL
+from rallypoint.operators.lineage import TellsLineage
 from rallypoint.operators.telling import count, mark_outlets
 from rallypoint.provider import doors
 from rallypoint.provider.claim import Claim, End, Ending
@@ -74,7 +75,7 @@ _POLLS = {LOCAL: 2.0, KUBERNETES: 15.0}
 _SWEEP_PAD = 60.0
 
 
-class JobOwner(PlacedOperator):
+class JobOwner(TellsLineage, PlacedOperator):
     """Run a training job to its end, and fail with its story if it fails. `build_work` says which job.
 
     Takes the arguments of `PlacedOperator`, which say where the job is, and these.
@@ -278,6 +279,7 @@ class JobOwner(PlacedOperator):
             for key, value in xcoms(ending.summary).items():
                 context["ti"].xcom_push(key=key, value=value)
             self._keep_page(context, claim)
+        self.finished_with = ending.summary
         ending = self._judged(context, claim, ending)
         if ending.end in (End.SUCCEEDED, End.FAILED):
             advise = self._advise(context, ending)

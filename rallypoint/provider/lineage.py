@@ -1,0 +1,74 @@
+"""What OpenLineage is told of a finished job. Pure: its classes come as an argument, since its packages are nobody's must."""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["FACET", "Library", "lineage_of", "open_library", "place_of_file"]
+
+#: The run facet's name.
+FACET = "rallypoint_job"
+
+#: What the facet has of the summary of a job (`rallypoint.provider.result.summarize`).
+_FIELDS = (
+    "job",
+    "uid",
+    "phase",
+    "attempts",
+    "incidents",
+    "restarts",
+    "steps_lost",
+    "step",
+    "metrics",
+    "checkpoint",
+    "resumed_from",
+    "world_size",
+    "duration",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Library:
+    """Makers of what Airflow's OpenLineage provider takes; see `open_library`."""
+
+    lineage: Callable[..., Any]
+    dataset: Callable[..., Any]
+    facet: Callable[..., Any]
+
+
+def open_library() -> Library | None:
+    """Return the makers, None where OpenLineage's packages are not installed. Only they ask for this, and then they are."""
+    try:
+        from rallypoint.provider.lineage_facet import LIBRARY  # noqa: PLC0415  brings the packages
+    except ImportError:
+        return None
+    return LIBRARY
+
+
+def lineage_of(summary: Mapping[str, Any], *, library: Library, with_output: bool = True) -> Any:
+    """Return an `OperatorLineage`: the checkpoint is what the job has made, and a run facet tells how it went.
+
+    `with_output`: whether the checkpoint is an output; not where the task's author has named what the task makes.
+    """
+    checkpoint = summary.get("checkpoint") or ""
+    outputs = []
+    if checkpoint and with_output:
+        namespace, name = place_of_file(checkpoint)
+        outputs.append(library.dataset(namespace=namespace, name=name))
+    facets = {FACET: library.facet(**{field: summary.get(field) for field in _FIELDS})} if summary else {}
+    return library.lineage(outputs=outputs, run_facets=facets)
+
+
+def place_of_file(path: str) -> tuple[str, str]:
+    """Return the namespace and the name that OpenLineage's naming has for a path, or for an address in an object store.
+
+    >>> place_of_file("/data/run/step-300"), place_of_file("s3://models/run/step-300")
+    (('file', '/data/run/step-300'), ('s3://models', 'run/step-300'))
+    """
+    parts = urllib.parse.urlsplit(path)
+    if parts.scheme in ("", "file"):
+        return "file", parts.path if parts.scheme else path
+    return f"{parts.scheme}://{parts.netloc}", parts.path.lstrip("/")

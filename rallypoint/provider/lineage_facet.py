@@ -1,0 +1,40 @@
+"""The one place that knows OpenLineage's classes; importing it fails where they are not installed."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import attrs
+
+from rallypoint.provider.lineage import Library
+
+__all__ = ["LIBRARY", "RallypointJobRunFacet"]
+
+_RUN_FACET: Any = importlib.import_module("openlineage.client.facet_v2").RunFacet
+
+
+@attrs.define(kw_only=True)
+class RallypointJobRunFacet(_RUN_FACET):  # type: ignore[misc]
+    """How a training job went; the fields are those of `rallypoint.provider.result.summarize`."""
+
+    job: str
+    uid: str
+    phase: str
+    attempts: int
+    incidents: int
+    restarts: int
+    steps_lost: int
+    step: int | None
+    metrics: dict[str, float]
+    checkpoint: str
+    resumed_from: int | None
+    world_size: int
+    duration: float
+
+
+LIBRARY = Library(
+    lineage=importlib.import_module("airflow.providers.openlineage.extractors").OperatorLineage,
+    dataset=importlib.import_module("openlineage.client.event_v2").OutputDataset,
+    facet=RallypointJobRunFacet,
+)

@@ -9,8 +9,8 @@ Cases:
     ours-script         the same with `--script FILE`, which must make the same marks
 
 Each launch trains for a while, loses its last rank `--kills` times, and ends. Launches of the cases alternate, so that a
-machine that drifts does so for all. The figure is the time from the mark that the victim writes right before it dies to the last rank's
-first step.
+machine that drifts does so for all. The figure is the time from the mark that the victim writes right before it dies to the
+last rank's first step.
 """
 
 from __future__ import annotations

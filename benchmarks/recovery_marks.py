@@ -63,7 +63,8 @@ def log_times(lines: Iterable[str], pattern: str, *, today: datetime) -> tuple[f
 def recoveries(marks: Sequence[Mark], logged: Mapping[str, Sequence[float]], *, workers: int) -> tuple[Recovery, ...]:
     """Return each kill that was followed by a step on every rank of a later attempt.
 
-    A part is over when the last of the `workers` is through. `logged` maps `detect`, `stop` and `rendezvous` to the times at which the launcher logged that this part was over.
+    A part is over when the last of the `workers` is through. `logged` maps `detect`, `stop` and `rendezvous` to the
+    times at which the launcher logged that this part was over.
     """
     found = []
     last = max((m.attempt for m in marks), default=0)

@@ -1,8 +1,8 @@
 """The script that all launchers run: plain PyTorch, nothing of Rallypoint in it.
 
 A small network trains with DDP over gloo; a checkpoint goes to disk every five steps; the last rank ends itself with SIGKILL a
-few times, once per attempt that trains: the first time when the job has trained for a while, then a second into each attempt. Each
-process appends what it reached and when (wall clock of this machine) to its own file.
+few times, once per attempt that trains: the first time when the job has trained for a while, then a second into each attempt.
+Each process appends what it reached and when (wall clock of this machine) to its own file.
 """
 
 import time

@@ -68,17 +68,24 @@ def become(order: Order) -> int:
     if program is None:
         raise SystemExit(f"{list(order.argv)}: not a command line that a fork can become")
     _refresh(order, program)
+    error = _failure(program)
+    if error is None:
+        return 0
+    _show(error)
+    if isinstance(error, KeyboardInterrupt):
+        _end_by(signal.SIGINT)
+    return 1
+
+
+def _failure(program: Program) -> BaseException | None:
+    """Run the program and return what it raised; it is shown when nothing is being handled any more, as Python does."""
     try:
         _run(program)
     except SystemExit:
         raise
-    except KeyboardInterrupt as error:
-        _show(error)
-        _end_by(signal.SIGINT)
     except BaseException as error:  # noqa: BLE001  it is shown and told as Python does
-        _show(error)
-        return 1
-    return 0
+        return error
+    return None
 
 
 def _refresh(order: Order, program: Program) -> None:
@@ -88,6 +95,9 @@ def _refresh(order: Order, program: Program) -> None:
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()  # every process has its own, until the script says otherwise
     sys.orig_argv[:] = list(order.argv)
     flag = {What.MODULE: "-m", What.CODE: "-c"}.get(program.what)
     sys.argv = [flag or program.name, *program.args]
@@ -107,6 +117,8 @@ def _start_up(path: str) -> None:
 def _run(program: Program) -> None:
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins)
+    if sys.version_info < (3, 14):
+        main.__dict__["__annotations__"] = {}  # noqa: RUF063  as `python` makes it
     sys.modules["__main__"] = main
     if program.what is What.MODULE:
         _insert(os.getcwd())  # noqa: PTH109
@@ -137,7 +149,8 @@ def _run_file(path: str, main: types.ModuleType) -> None:
         with io.open_code(os.path.abspath(path)) as file:  # noqa: PTH100
             source = file.read()
     except OSError as error:
-        sys.stderr.write(f"{sys.executable}: can't open file {os.path.abspath(path)!r}: {error}\n")  # noqa: PTH100
+        reason = f"[Errno {error.errno}] {error.strerror}"
+        sys.stderr.write(f"{sys.executable}: can't open file {os.path.abspath(path)!r}: {reason}\n")  # noqa: PTH100
         raise SystemExit(2) from None
     loader: Any = importlib.machinery.SourceFileLoader("__main__", path)
     main.__dict__.update(__file__=path, __cached__=None, __loader__=loader)
@@ -146,18 +159,25 @@ def _run_file(path: str, main: types.ModuleType) -> None:
 
 def _show(error: BaseException) -> None:
     """Print the traceback as Python would, without the frames that the script did not make."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next
-    error.__traceback__ = trace
+    trace = error.__traceback__ = _own(error.__traceback__)
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
     if sys.version_info >= (3, 12):
         sys.last_exc = error
     try:
         sys.excepthook(type(error), error, trace)
-    except BaseException:  # noqa: BLE001
+    except BaseException as broken:  # noqa: BLE001  the hook is the script's
+        broken.__traceback__ = _own(broken.__traceback__)
         sys.stderr.write("Error in sys.excepthook:\n")
-        sys.__excepthook__(*sys.exc_info())
+        sys.__excepthook__(type(broken), broken, broken.__traceback__)
+        sys.stderr.write("\nOriginal exception was:\n")
+        sys.__excepthook__(type(error), error, trace)
+
+
+def _own(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """Return a traceback without its first frames, which are ours."""
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return trace
 
 
 def _end_by(number: int) -> None:

@@ -15,8 +15,10 @@ import importlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 __all__ = ["ALWAYS", "PLACE_VARIABLES", "Loaded", "load", "without"]
 
@@ -60,6 +62,9 @@ PLACE_VARIABLES = frozenset(
 
 _NICE = 10
 
+#: Seconds that a thread which has ended may still be seen.
+_GONE_WITHIN = 5.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
@@ -99,7 +104,15 @@ def load(names: Sequence[str]) -> Loaded:
     thread = threading.Thread(target=work, name="preload")
     thread.start()
     thread.join()
+    _wait_for_end(thread.native_id)
     return Loaded(count=len(sys.modules) - before, failed=failed, asked=asked)
+
+
+def _wait_for_end(task: int | None) -> None:
+    """Wait until the kernel has forgotten a thread that Python has: it takes a moment more, and tells nobody."""
+    path, deadline = Path(f"/proc/self/task/{task}"), time.monotonic() + _GONE_WITHIN
+    while path.exists() and time.monotonic() < deadline:
+        time.sleep(0.001)
 
 
 def _import(name: str) -> str:

@@ -6,6 +6,7 @@ __all__ = [
     "API_SERVER",
     "ATTEMPT",
     "BACKEND",
+    "CHECK",
     "CHECKPOINT_DIR",
     "DEBUG",
     "FUNCTION_FILE",
@@ -81,6 +82,9 @@ MODULES_FILE = "RALLYPOINT_MODULES_FILE"
 
 #: In the agent's environment: modules that the zygote imports beside torch, as `a,b`; `--preload` comes first.
 PRELOAD = "RALLYPOINT_PRELOAD"
+
+#: In the probes of a node check: their task, a JSON object (agent/check/probe.py).
+CHECK = "RALLYPOINT_CHECK"
 
 #: In every worker whose job names a checkpoint folder: that folder.
 CHECKPOINT_DIR = "RALLYPOINT_CHECKPOINT_DIR"

@@ -81,6 +81,7 @@ def judge(nodes: Iterable[int], history: Sequence[Played]) -> Standing:
     everyone = frozenset(nodes)
     good = _good(everyone, history)
     fault = (_convicted(good, history) & everyone) - good
+    good |= _last(everyone - good - fault, good, history)
     computes = _computes(history)
     compute = {node: min(times) for node, times in computes.items() if node in everyone - fault}
     transfer = _best_transfers(history)
@@ -105,6 +106,12 @@ def _good(everyone: frozenset[int], history: Sequence[Played]) -> frozenset[int]
     """Return who worked together with another; a node that has nobody is good by itself."""
     enough = min(2, len(everyone))
     return frozenset(node for played in history if not played.failed and len(played.group) >= enough for node in played.group)
+
+
+def _last(rest: frozenset[int], good: frozenset[int], history: Sequence[Played]) -> frozenset[int]:
+    """Return the one node that is left when all others are at fault, where it works alone: there is nobody to try it with."""
+    alone = any(not played.failed and frozenset(played.group) == rest for played in history)
+    return rest if alone and len(rest) == 1 and not good else frozenset()
 
 
 def _convicted(good: frozenset[int], history: Sequence[Played]) -> frozenset[int]:

@@ -10,6 +10,7 @@ import signal
 import uuid
 from dataclasses import dataclass
 
+from rallypoint.agent.check.checker import Checker
 from rallypoint.agent.clock import Clock
 from rallypoint.agent.culprit import with_few_tails
 from rallypoint.agent.errors import ConfigError, LostContactError, OrphanedError, StoreError
@@ -43,6 +44,7 @@ from rallypoint.agent.workers.memory import OomWatch
 from rallypoint.agent.workers.reaper import Reaper
 from rallypoint.agent.workers.spawner import Spawner
 from rallypoint.agent.workers.store import StoreKeeper
+from rallypoint.wire.check import CheckReport, CheckTask
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.failover import Failure
 from rallypoint.wire.fence import Fence
@@ -105,6 +107,11 @@ class NodeAgent:
         self._launcher.when_ready(self._stores.host_ahead)
         self._adviser = Adviser(config.plan, self._spawner)
         self._memory = OomWatch()
+        self._checker = self._new_checker() if config.plan.check_level else None
+
+    def _new_checker(self) -> Checker:
+        config = self._config
+        return Checker(config.plan, host=config.host, folder=config.folder, spawner=self._spawner, changed=self._tell_news)
 
     async def run(self) -> Ending:
         """Take part in the job until it is over, or until this agent must end; leaves no process behind.
@@ -116,12 +123,16 @@ class NodeAgent:
             loop.add_signal_handler(number, self._signal, number)
         try:
             await self._stores.prepare()
+            if self._checker is not None:
+                await self._checker.prepare()
             self._adviser.begin(self._cannot_work)
             return await self._live_and_talk()
         finally:
             self._group.kill()
             self._group.close()
             self._stores.close()
+            if self._checker is not None:
+                await self._checker.close()
             self._launcher.close()
             self._adviser.close()
             await self._round.finish()
@@ -243,6 +254,8 @@ class NodeAgent:
     async def _start(self, action: StartWorkers) -> None:
         assignment = action.assignment
         try:
+            if self._checker is not None:
+                await self._checker.stop()
             await self._stores.assigned(assignment.store)
             await self._round.start(assignment, self._worker_ended)
         except ConfigError as error:
@@ -276,7 +289,11 @@ class NodeAgent:
         node = self._node
         pids = tuple(worker.pid for worker in self._group.workers)
         found = None if self._evidence is None else (self._evidence.round, self._evidence.number)
-        return node.state, node.round, node.told_failures, node.failover, node.reason, self._stores.offer, pids, found
+        return node.state, node.round, node.told_failures, node.failover, node.reason, self._stores.offer, pids, found, self._check
+
+    @property
+    def _check(self) -> CheckReport | None:
+        return None if self._checker is None else self._checker.report
 
     async def _talk(self) -> None:
         loop = asyncio.get_running_loop()
@@ -331,9 +348,15 @@ class NodeAgent:
         if report.state is AgentState.LEAVING:
             self._farewell.set()
         self._look_into(reply.evidence if isinstance(reply, Continue) else 0)
+        if isinstance(reply, Continue) and self._node.phase is Phase.JOINING:
+            self._try(reply.check)
         if isinstance(reply, Assignment):
             self._taken.clear()
         self._events.put_nowait(Answered(reply=reply))
+
+    def _try(self, task: CheckTask | None) -> None:
+        if task is not None and self._checker is not None:
+            self._checker.take(task)
 
     def _look_into(self, number: int) -> None:
         """Find out what the coordinator asks for, once; what it does not ask for any more is told no more."""
@@ -388,6 +411,7 @@ class NodeAgent:
             reason=node.reason,
             result=self._round.result() if state is AgentState.DONE else None,
             evidence=self._evidence if self._evidence is not None and self._evidence.round == node.round else None,
+            check=self._check,
             hold=self._hold(state),
             sequence=self._sequence,
         )

@@ -21,7 +21,7 @@ from rallypoint.agent.workers.spawner import Command, Starter
 from rallypoint.agent.workers.store_host import NO_TORCH
 from rallypoint.agent.workers.worker_env import split_address
 
-__all__ = ["StoreKeeper"]
+__all__ = ["StoreKeeper", "listening"]
 
 log = logging.getLogger("rallypoint.store")
 
@@ -47,13 +47,7 @@ class StoreKeeper:
         """Listen for the next round; raises `ConfigError` when that cannot be."""
         if self._socket is not None:
             return
-        try:
-            info = await asyncio.get_running_loop().getaddrinfo(self._host, 0, type=socket.SOCK_STREAM)
-            self._socket = _listen(info[0][0], info[0][4])
-        except OSError as error:
-            raise ConfigError(f"host {self._host}: no socket can listen there for the store: {error}") from error
-        port = self._socket.getsockname()[1]
-        self.offer = f"[{self._host}]:{port}" if ":" in self._host else f"{self._host}:{port}"
+        self._socket, self.offer = await listening(self._host)
 
     async def assigned(self, store: str) -> None:
         """Serve the store of a round when it is ours; end the one of the round before.
@@ -137,6 +131,17 @@ class StoreKeeper:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             self._lost(f"the process of the round's store ended with {how}")
         self._serving = False
+
+
+async def listening(host: str) -> tuple[socket.socket, str]:
+    """Return a socket that listens for a store at a free port, and its `host:port`; raises `ConfigError` when none can."""
+    try:
+        info = await asyncio.get_running_loop().getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+        sock = _listen(info[0][0], info[0][4])
+    except OSError as error:
+        raise ConfigError(f"host {host}: no socket can listen there for the store: {error}") from error
+    port = sock.getsockname()[1]
+    return sock, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _listen(family: socket.AddressFamily, address: tuple[object, ...]) -> socket.socket:

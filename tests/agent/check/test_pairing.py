@@ -70,7 +70,9 @@ def test_every_way_to_be_broken_in_a_small_cluster(size: int) -> None:
                 assert not found.suspect
             else:
                 assert found.fault >= {node for node, kind in ill.items() if kind is Ill.DEVICE}
-                assert not found.good
+                healthy = set(range(size)) - set(ill)
+                # Who is left alone has no witness, and is good as far as anybody can tell.
+                assert found.good <= healthy or len(found.good) == 1
 
 
 @given(size=st.integers(3, 1000), seed=SEEDS, way=st.sampled_from(SLOW), data=st.data())

@@ -21,6 +21,7 @@ from rallypoint.agent.setup import SetupError, run_setup
 from rallypoint.agent.transport.announced import AnnouncedEndpoint, Listener
 from rallypoint.agent.transport.client import CoordinatorClient, EndpointSource, FileEndpoint
 from rallypoint.agent.transport.http_client import HttpExchange
+from rallypoint.agent.workers.affinity import worker_cpus
 from rallypoint.agent.workers.logs import STDERR, STDOUT, Streams
 from rallypoint.wire.env import MACHINE
 from rallypoint.wire.plan import OrphanPolicy, Plan
@@ -50,6 +51,7 @@ def node(args: argparse.Namespace) -> int:
         streams=Streams(redirects=STDOUT | STDERR) if pod else Streams.from_plan(plan),
         pod=pod,
         bounded=pod and not plan.log_dir,
+        cpus=worker_cpus(plan, os.environ),
     )
     for folder in (args.dir, config.folder, config.log_folder):
         require_room(folder)

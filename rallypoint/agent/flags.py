@@ -1,33 +1,81 @@
-"""torchrun's command line, read into a plan. What is accepted has its effect; the rest is refused with the reason.
+"""torchrun's command line, and dlrover-run's, as a parser. What is accepted has its effect; the rest is refused and told why.
 
-Both spellings of a flag (`--nproc-per-node`, `--nproc_per_node`) and the `PET_*` variables work as they do in torchrun.
+Both spellings of a flag (`--nproc-per-node`, `--nproc_per_node`), its unique beginnings and the `PET_*` variables work as they
+do in torchrun. What the values mean is in `options`.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["CHOICES", "REFUSED", "add_run_flags"]
+__all__ = ["CHOICES", "OURS", "REFUSED", "WHY", "NoSwitch", "RunParser", "add_run_flags"]
 
 #: Flags with a few values. Checked when they are read, since their PET_ variables may say anything.
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "--rdzv-backend": ("c10d", "rallypoint", "static"),
     "--start-method": ("spawn", "fork", "forkserver"),
     "--event-log-handler": ("null",),
+    "--numa-binding": ("node", "socket", "exclusive", "core-complex"),
+    "--accelerator": ("nvidia.com/gpu", "cpu"),
+    "--precheck": ("0",),
 }
 
-#: Flags of torchrun that are refused, and why.
-REFUSED: Mapping[str, str] = {
-    "--duplicate-stdout-filters": "filter the per-rank files of --log-dir instead",
-    "--duplicate-stderr-filters": "filter the per-rank files of --log-dir instead",
-    "--logs-specs": "per-rank files are laid out by Rallypoint; see --log-dir, --redirects and --tee",
-    "--numa-binding": "workers are not bound to CPUs; start the agent under numactl",
-    "--signals-to-handle": "SIGTERM, SIGINT, SIGHUP and SIGQUIT end the agent; no other signal is passed on",
-    "--virtual-local-rank": "LOCAL_RANK is always the number of the worker on its node",
+#: Values that another launcher takes, and why they are refused; what stands in CHOICES is told beside it.
+WHY: Mapping[str, Mapping[str, str]] = {
+    "--rdzv-backend": {
+        "etcd": "no server is needed: name an --rdzv-endpoint HOST:PORT on one of the nodes",
+        "etcd-v2": "no server is needed: name an --rdzv-endpoint HOST:PORT on one of the nodes",
+    },
+    "--event-log-handler": {"console": "the agent tells its events on stderr anyway; see RALLYPOINT_LOG_LEVEL"},
+    "--accelerator": {
+        "ascend-npu": "devices of Ascend are not counted or told apart here; set --nproc-per-node",
+        "mthreads.com/gpu": "devices of Moore Threads are not counted or told apart here; set --nproc-per-node",
+    },
+    "--precheck": {
+        "1": "nodes are not checked before a run by hand",
+        "2": "nodes are not checked before a run by hand",
+    },
 }
+
+#: Flags that are refused, and why.
+REFUSED: Mapping[str, str] = {
+    "--logs-specs": "per-rank files are laid out by Rallypoint; see --log-dir, --redirects and --tee",
+    "--network-check": "nodes are not checked before a run by hand",
+    "--comm-perf-test": "nodes are not checked before a run by hand",
+    "--exclude-straggler": "nodes are not checked before a run by hand, so no straggler is known",
+    "--auto-tunning": "nothing of a script is changed while it runs",
+    "--relaunch-on-worker-failure": "nobody could replace this node; in a job file it is recovery.node_replacements",
+    "--training-port": "it is for --accelerator ascend-npu alone",
+}
+
+#: Those of the refused ones that have no value.
+_SWITCHES = ("--network-check", "--comm-perf-test", "--exclude-straggler", "--auto-tunning")
+
+#: Flags that torchrun has not. A beginning that means a flag of torchrun means that here, too.
+OURS = frozenset(
+    {
+        *("accelerator", "auto_config", "node_unit", "numa_affinity", "precheck", "preload", "standby"),
+        *(name[2:].replace("-", "_") for name in REFUSED if name != "--logs-specs"),
+    }
+)
+
+
+class RunParser(argparse.ArgumentParser):
+    """A parser for which flags of ours do not make the beginning of one of torchrun's ambiguous."""
+
+    def _get_option_tuples(self, option_string: str) -> list[Any]:
+        found = super()._get_option_tuples(option_string)
+        theirs = [match for match in found if match[0].dest not in OURS]
+        return theirs if len({match[0].dest for match in theirs}) == 1 else found
+
+
+class NoSwitch(str):
+    """A variable that says neither on nor off, and what it says. An error for those alone who run something."""
+
+    __slots__ = ()
 
 
 class _Refused(argparse.Action):
@@ -39,13 +87,15 @@ class _Refused(argparse.Action):
 
 
 def add_run_flags(parser: argparse.ArgumentParser, env: Mapping[str, str] = os.environ) -> None:
-    """Add torchrun's flags; the values of PET_* variables in `env` are their defaults."""
+    """Add all flags; the values of PET_* variables in `env` are their defaults."""
     _add_nodes(_Flags(parser.add_argument_group("nodes and workers"), env))
     _add_rendezvous(_Flags(parser.add_argument_group("rendezvous"), env))
     _add_launch(_Flags(parser.add_argument_group("what is run"), env))
+    _add_devices(_Flags(parser.add_argument_group("devices"), env))
     _add_logs(_Flags(parser.add_argument_group("logs"), env))
     for name in REFUSED:
-        parser.add_argument(*_spellings(name), action=_Refused, nargs="?", help=argparse.SUPPRESS)
+        nargs = 0 if name in _SWITCHES else None
+        parser.add_argument(*_spellings(name), action=_Refused, nargs=nargs, help=argparse.SUPPRESS)
     parser.add_argument("training_script", help="script, module (-m) or program (--no-python) that each worker runs")
     parser.add_argument("training_script_args", nargs=argparse.REMAINDER, help="its arguments")
 
@@ -56,14 +106,21 @@ class _Flags:
     def __init__(self, group: Any, env: Mapping[str, str]) -> None:
         self._group, self._env = group, env
 
-    def value(self, *names: str, default: Any, text: str, **kwargs: Any) -> None:
+    def value(self, *names: str, default: Any, text: str, read: Callable[[str], Any] | None = None, metavar: str) -> None:
         """Add a flag with a value."""
-        default = self._env.get(_variable(names), default)
-        self._group.add_argument(*_spellings(*names), default=default, help=text, **kwargs)
+        self._group.add_argument(
+            *_spellings(*names),
+            default=self._env.get(_variable(names), default),
+            help=text,
+            metavar=metavar,
+            **({"type": read} if read else {}),
+        )
 
     def switch(self, *names: str, text: str) -> None:
         """Add a flag without a value; its variable switches it on with any number but 0."""
-        on = self._env.get(_variable(names), "0") not in ("", "0")
+        variable = _variable(names)
+        number = self._env.get(variable, "").strip() or "0"
+        on = int(number) != 0 if number.isdecimal() else NoSwitch(f"{variable} {number!r}")
         self._group.add_argument(*_spellings(*names), action="store_true", default=on, help=text)
 
 
@@ -75,8 +132,13 @@ def _underscored(name: str) -> str:
     return "--" + name[2:].replace("-", "_") if name.startswith("--") else name
 
 
-def _variable(names: tuple[str, ...]) -> str:
+def _variable(names: Sequence[str]) -> str:
     return "PET_" + max(names, key=len)[2:].replace("-", "_").upper()
+
+
+def _items(text: str) -> list[str]:
+    """Return the items between commas; two commas in a row are one that belongs to its item."""
+    return [item.replace("\0", ",") for item in text.replace(",,", "\0").split(",")]
 
 
 def _add_nodes(flags: _Flags) -> None:
@@ -85,12 +147,18 @@ def _add_nodes(flags: _Flags) -> None:
         "--nproc-per-node", default="1", metavar="N|cpu|gpu|auto", text="workers per node; gpu and auto count without torch"
     )
     flags.value(
-        "--max-restarts", default=0, type=int, metavar="N", text="how often workers are restarted after a fault (default 0)"
+        "--max-restarts",
+        default=3,
+        read=int,
+        metavar="N",
+        text="how often workers are restarted after a fault (default 3; torchrun: 0)",
     )
-    flags.value("--node-rank", default=0, type=int, metavar="N", text="slot of this node, with --rdzv-backend static")
+    flags.value("--node-unit", default=1, read=int, metavar="N", text="the world is a multiple of so many nodes (default 1)")
+    flags.value("--node-rank", default=0, read=int, metavar="N", text="slot of this node, with --rdzv-backend static")
     flags.value("--master-addr", default="127.0.0.1", metavar="HOST", text="where node 0 is, with --rdzv-backend static")
-    flags.value("--master-port", default=None, type=int, metavar="PORT", text="port on node 0, static only (default 29500)")
+    flags.value("--master-port", default=None, read=int, metavar="PORT", text="port on node 0, static only (default 29500)")
     flags.value("--local-addr", default=None, metavar="HOST", text="address under which the other nodes reach this one")
+    flags.switch("--auto-config", text="nodes from NODE_NUM where that is set, and one worker per GPU where there are any")
 
 
 def _add_rendezvous(flags: _Flags) -> None:
@@ -106,7 +174,8 @@ def _add_rendezvous(flags: _Flags) -> None:
         "--rdzv-conf",
         default="",
         metavar="KEY=VALUE,...",
-        text="seconds: join_timeout (or timeout), last_call_timeout, node_lease, fence_timeout",
+        text="join_timeout (or timeout), last_call_timeout, node_lease, fence_timeout in seconds, node_unit, is_host; "
+        "torchrun's other keys are accepted with a warning",
     )
     flags.switch("--standalone", text="one node by itself: no endpoint, port or id is needed")
 
@@ -118,25 +187,48 @@ def _add_launch(flags: _Flags) -> None:
     flags.switch("--run-path", text="run the script by runpy.run_path")
     flags.value(
         "--start-method",
-        default="spawn",
+        default=None,
         metavar="spawn|fork|forkserver",
-        text="as in torchrun it only matters for Python functions; scripts are always started as programs",
+        text="fork takes workers from a warm process, the others start each as a program (default: fork where it can be)",
     )
     flags.value(
+        "--standby", default=None, read=int, metavar="N", text="warm workers that wait for a fault (default one per worker)"
+    )
+    flags.value("--preload", default="", metavar="MODULE,...", text="what they import beside torch and what the script does")
+    flags.value(
         "--monitor-interval",
-        default=0.1,
-        type=float,
+        default=1.0,
+        read=float,
         metavar="S",
-        text="accepted; the end of a worker is seen at once, not by polling",
+        text="period of health reports (default 1; torchrun: 0.1); the end of a worker is seen at once, not by polling",
     )
     flags.value("--event-log-handler", default="null", metavar="null", text="events go to the log; there is no other handler")
     flags.value(
         "--shutdown-timeout",
         default=None,
-        type=float,
+        read=float,
         metavar="S",
         text="SIGTERM to SIGKILL when workers are stopped (default 30)",
     )
+    flags.value(
+        "--signals-to-handle",
+        default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        metavar="SIG,...",
+        text="signals on which the agent stops its workers and leaves; others than these four reach the workers as they are",
+    )
+
+
+def _add_devices(flags: _Flags) -> None:
+    flags.value(
+        "--numa-binding",
+        default=None,
+        metavar="node|socket|exclusive|core-complex",
+        text="bind each worker to the CPUs near its GPU; without GPUs, to the NUMA nodes in turn",
+    )
+    flags.switch("--numa-affinity", text="dlrover-run's name for --numa-binding node")
+    flags.switch("--virtual-local-rank", text="LOCAL_RANK is 0 in each worker, which sees its own GPU alone")
+    flags.value("--accelerator", default="nvidia.com/gpu", metavar="NAME", text="what is counted: nvidia.com/gpu or cpu")
+    flags.value("--precheck", default="0", metavar="0", text="checks of the node before the start: none")
 
 
 def _add_logs(flags: _Flags) -> None:
@@ -145,3 +237,11 @@ def _add_logs(flags: _Flags) -> None:
     flags.value("-r", "--redirects", default="0", metavar="STD", text=f"streams that go to files: {form}")
     flags.value("-t", "--tee", default="0", metavar="STD", text=f"streams that go to files and to the console: {form}")
     flags.value("--local-ranks-filter", default="", metavar="N,...", text="local ranks that may write to the console")
+    for stream in ("stdout", "stderr"):
+        flags.value(
+            f"--duplicate-{stream}-filters",
+            default=[],
+            read=_items,
+            metavar="TEXT,...",
+            text=f"lines of teed {stream} with one of these texts go to filtered_{stream}.log, too",
+        )

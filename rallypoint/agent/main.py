@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rallypoint.agent.coordinator.namespaced import Namespaced
 from rallypoint.agent.errors import ConfigError, LostContactError, OrphanedError, StaleError, UsageError
-from rallypoint.agent.flags import add_run_flags
+from rallypoint.agent.flags import RunParser, add_run_flags
 from rallypoint.version import __version__
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.exits import Exit
@@ -47,7 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     parser = argparse.ArgumentParser(prog="rallypoint-agent", description="Elastic PyTorch training: agent and coordinator.")
     parser.add_argument("--version", action="version", version=f"rallypoint {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=RunParser)
     _add_run(commands.add_parser("run", help="run a script by hand, with torchrun's flags"))
     _add_node(commands.add_parser("node", help="be one node of a supervised job"))
     _add_coordinator(commands.add_parser("coordinator", help="be the coordinator of a supervised job"))

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from rallypoint.agent.devices import workers_per_node
+from rallypoint.agent.devices import count_gpus, workers_per_node
 from rallypoint.agent.errors import UsageError
-from rallypoint.agent.flags import CHOICES
-from rallypoint.agent.workers.logs import Streams
+from rallypoint.agent.flags import CHOICES, WHY, NoSwitch
+from rallypoint.agent.rdzv_conf import RdzvConf, parse_rdzv_conf
+from rallypoint.agent.signals import SIGNALS, parse_signals
+from rallypoint.agent.stream_flags import read_streams
+from rallypoint.agent.workers.logs import STDERR, STDOUT, Streams
 from rallypoint.agent.workers.tee import DEFAULT_PREFIX
 from rallypoint.agent.workers.worker_env import split_address
 from rallypoint.wire.plan import Entry, Plan
 
-__all__ = ["Meeting", "RunOptions", "parse_nnodes", "parse_rdzv_conf", "parse_std", "read_options"]
+__all__ = ["Meeting", "RunOptions", "parse_nnodes", "read_options"]
 
 #: torchrun's ports: of the c10d store, and of the static rendezvous.
 _C10D_PORT, _STATIC_PORT = 29400, 29500
@@ -25,15 +29,6 @@ _SHUTDOWN_TIMEOUT = 30.0
 
 #: Seconds without the coordinator after which a node ends. Nobody replaces the agent that hosts it: waiting long is no use.
 _FENCE_TIMEOUT = 30.0
-
-#: Keys of --rdzv-conf, and the field of the plan that each sets.
-_CONF: Mapping[str, str] = {
-    "join_timeout": "join_timeout",
-    "timeout": "join_timeout",
-    "last_call_timeout": "last_call",
-    "node_lease": "node_lease",
-    "fence_timeout": "fence_timeout",
-}
 
 _RUN_PATH = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
@@ -58,6 +53,8 @@ class RunOptions:
         local_addr: address under which others reach this node; "" finds it out.
         log_dir: where a folder for the logs is made; "" is a temporary one.
         streams, prefix: of the console and the files.
+        signals: on which the agent leaves.
+        notes: what was accepted and has no effect, a sentence each.
     """
 
     plan: Plan
@@ -67,41 +64,90 @@ class RunOptions:
     log_dir: str
     streams: Streams
     prefix: str
+    signals: tuple[signal.Signals, ...] = SIGNALS
+    notes: tuple[str, ...] = ()
 
 
 def read_options(args: argparse.Namespace, env: Mapping[str, str]) -> RunOptions:
     """Return what the flags say; raises `UsageError` naming the flag, the value and what is allowed."""
+    for value in vars(args).values():
+        if isinstance(value, NoSwitch):
+            raise UsageError(f"environment variable {value}: not allowed; expected 0 or 1")
     for flag, allowed in CHOICES.items():
         _require_choice(flag, getattr(args, flag[2:].replace("-", "_")), allowed)
-    low, high = parse_nnodes(args.nnodes)
+    args = _configured(args, env) if args.auto_config else args
+    conf = parse_rdzv_conf(args.rdzv_conf)
+    low, high = _nodes(args)
     if args.max_restarts < 0:
         raise UsageError(f"--max-restarts {args.max_restarts}: not allowed; expected 0 or more")
     static = args.rdzv_backend == "static" and high > 1
+    streams = read_streams(args)
     return RunOptions(
-        plan=_plan(args, env, low, high),
-        meeting=_meeting(args, high),
+        plan=_plan(args, env, low, high, conf),
+        meeting=_meeting(args, high, conf),
         node=_slot(args.node_rank, high) if static else -1,
         local_addr=args.local_addr or "",
         log_dir=args.log_dir or "",
-        streams=_streams(args),
+        streams=streams,
         prefix=env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or DEFAULT_PREFIX,
+        signals=parse_signals(args.signals_to_handle),
+        notes=(*conf.notes, *_notes(args, high, streams)),
     )
 
 
-def _require_choice(flag: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise UsageError(f"{flag} {value}: not allowed; expected {', '.join(allowed)}")
+def _require_choice(flag: str, value: str | None, allowed: tuple[str, ...]) -> None:
+    if value is not None and value not in allowed:
+        why = WHY.get(flag, {}).get(value)
+        told = f"; {why}" if why else ""
+        raise UsageError(f"{flag} {value}: not allowed; expected {', '.join(allowed)}{told}")
 
 
-def _plan(args: argparse.Namespace, env: Mapping[str, str], low: int, high: int) -> Plan:
+def _configured(args: argparse.Namespace, env: Mapping[str, str]) -> argparse.Namespace:
+    """Return the flags as --auto-config has them."""
+    found = argparse.Namespace(**vars(args))
+    if env.get("NODE_NUM"):
+        found.nnodes = env["NODE_NUM"]
+    if args.accelerator != "cpu" and count_gpus(env):
+        found.nproc_per_node = "gpu"
+    return found
+
+
+def _nodes(args: argparse.Namespace) -> tuple[int, int]:
+    low, high = parse_nnodes(args.nnodes)
+    if not args.standalone or high == 1:
+        return low, high
+    if low > 1:
+        raise UsageError(
+            f"--standalone with --nnodes {args.nnodes}: it is one node by itself; name an --rdzv-endpoint for more"
+        )
+    return 1, 1
+
+
+def _notes(args: argparse.Namespace, high: int, streams: Streams) -> Iterator[str]:
+    """Yield what has no effect here, or none beside the other flags."""
+    if args.standalone and args.nnodes not in ("1", "1:1"):
+        yield f"--nnodes {args.nnodes}: has no effect: a --standalone node is by itself"
+    if args.rdzv_backend != "static" and args.node_rank:
+        yield f"--node-rank {args.node_rank}: has no effect with --rdzv-backend {args.rdzv_backend}, which deals the ranks out"
+    elif args.node_rank and high == 1:
+        yield f"--node-rank {args.node_rank}: has no effect: there is one node"
+    for name, texts, bit in (("stdout", streams.duplicate_out, STDOUT), ("stderr", streams.duplicate_err, STDERR)):
+        if texts and not any(number & bit for number in (streams.tee, *streams.tee_of.values())):
+            yield f"--duplicate-{name}-filters: have no effect: --tee copies no {name}"
+    if args.numa_affinity and args.numa_binding:
+        yield f"--numa-affinity: has no effect beside --numa-binding {args.numa_binding}"
+
+
+def _plan(args: argparse.Namespace, env: Mapping[str, str], low: int, high: int, conf: RdzvConf) -> Plan:
     entry, entrypoint, script_args = _entry(args, env)
-    limits = parse_rdzv_conf(args.rdzv_conf)
+    limits = conf.limits
     return Plan(
         name=args.rdzv_id,
         role=args.role,
         min_nodes=low,
         max_nodes=high,
-        nproc_per_node=workers_per_node(args.nproc_per_node, env),
+        node_unit=_unit(conf.node_unit or args.node_unit, low, high),
+        nproc_per_node=_workers(args, env),
         entry=entry,
         entrypoint=entrypoint,
         args=script_args,
@@ -112,7 +158,42 @@ def _plan(args: argparse.Namespace, env: Mapping[str, str], low: int, high: int)
         last_call=limits.get("last_call", Plan.last_call),
         node_lease=limits.get("node_lease", Plan.node_lease),
         fence_timeout=limits.get("fence_timeout", _FENCE_TIMEOUT),
+        report_interval=_interval(args.monitor_interval),
+        start_method=args.start_method or "",
+        standbys=_standbys(args.standby),
+        preload=tuple(filter(None, (name.strip() for name in args.preload.split(",")))),
+        virtual_local_rank=args.virtual_local_rank,
+        numa_binding=args.numa_binding or ("node" if args.numa_affinity else ""),
     )
+
+
+def _workers(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    text = args.nproc_per_node
+    if args.accelerator == "cpu" and text in ("gpu", "auto"):
+        if text == "gpu":
+            raise UsageError("--nproc-per-node gpu: not allowed with --accelerator cpu; expected a number, cpu or auto")
+        text = "cpu"
+    return workers_per_node(text, env)
+
+
+def _unit(unit: int, low: int, high: int) -> int:
+    if unit < 1:
+        raise UsageError(f"--node-unit {unit}: not allowed; expected 1 or more")
+    if low % unit or high % unit:
+        raise UsageError(f"--node-unit {unit}: not allowed; expected what divides the nodes of --nnodes {low}:{high}")
+    return unit
+
+
+def _interval(seconds: float) -> float:
+    if not 0 < seconds < float("inf"):
+        raise UsageError(f"--monitor-interval {seconds:g}: not allowed; expected seconds, more than 0")
+    return seconds
+
+
+def _standbys(number: int | None) -> int | None:
+    if number is not None and number < 0:
+        raise UsageError(f"--standby {number}: not allowed; expected 0 or more")
+    return number
 
 
 def _entry(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[Entry, str, tuple[str, ...]]:
@@ -145,15 +226,18 @@ def _slot(node_rank: int, high: int) -> int:
     return node_rank
 
 
-def _meeting(args: argparse.Namespace, high: int) -> Meeting | None:
+def _meeting(args: argparse.Namespace, high: int, conf: RdzvConf) -> Meeting | None:
     if args.standalone:
-        if high > 1:
-            raise UsageError(f"--standalone with --nnodes {args.nnodes}: one node by itself is 1:1; name an --rdzv-endpoint")
         return None
     static = args.rdzv_backend == "static"
     if args.rdzv_endpoint:
         host, port = _address(args.rdzv_endpoint, _STATIC_PORT if static else _C10D_PORT)
-        return Meeting(host=host, port=port, may_host=not static or args.node_rank == 0)
+        if port == 0 and high == 1:
+            return None  # torchrun's way to say: by itself, at any port
+        if port == 0:
+            raise UsageError(f"--rdzv-endpoint {args.rdzv_endpoint}: port 0 is any free one, which {high} nodes could not know")
+        may_host = not static or args.node_rank == 0
+        return Meeting(host=host, port=port, may_host=may_host if conf.is_host is None else conf.is_host)
     if high == 1:
         return None
     if static:
@@ -168,7 +252,7 @@ def _address(text: str, default_port: int) -> tuple[str, int]:
         host, port = split_address(f"{text}:{default_port}" if bare else text)
     except ValueError:
         raise UsageError(f"--rdzv-endpoint {text}: not allowed; expected HOST:PORT") from None
-    if not host or not 0 < port < 65536:
+    if not host or not 0 <= port < 65536:
         raise UsageError(f"--rdzv-endpoint {text}: not allowed; expected HOST:PORT with a port from 1 to 65535")
     return host, port
 
@@ -181,17 +265,6 @@ def parse_nnodes(text: str) -> tuple[int, int]:
     return int(low), int(high or low)
 
 
-def parse_rdzv_conf(text: str) -> dict[str, float]:
-    """Return the limits in `KEY=SECONDS,...` by the name of the plan's field; raises `UsageError`."""
-    limits: dict[str, float] = {}
-    for item in filter(None, (part.strip() for part in text.split(","))):
-        key, _, value = (part.strip() for part in item.partition("="))
-        if key not in _CONF:
-            raise UsageError(f"--rdzv-conf {key}: not allowed; expected one of {', '.join(sorted(_CONF))}")
-        limits[_CONF[key]] = _number(value, f"--rdzv-conf {key}")
-    return limits
-
-
 def _number(text: str, where: str) -> float:
     try:
         number = float(text)
@@ -200,33 +273,3 @@ def _number(text: str, where: str) -> float:
     if not 0 <= number < float("inf"):
         raise UsageError(f"{where} {text!r}: not allowed; expected seconds, 0 or more") from None
     return number
-
-
-def _streams(args: argparse.Namespace) -> Streams:
-    redirects, redirects_of = parse_std(args.redirects, "--redirects")
-    tee, tee_of = parse_std(args.tee, "--tee")
-    return Streams(
-        redirects=redirects, redirects_of=redirects_of, tee=tee, tee_of=tee_of, console=_console(args.local_ranks_filter)
-    )
-
-
-def _console(text: str) -> frozenset[int] | None:
-    if not text:
-        return None
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise UsageError(f"--local-ranks-filter {text}: not allowed; expected local ranks such as 0,1")
-    return frozenset(map(int, parts))
-
-
-def parse_std(text: str, flag: str) -> tuple[int, dict[int, int]]:
-    """Return the streams for every rank, or by local rank, in `0|1|2|3` or `RANK:STD,...`; raises `UsageError`."""
-    if text in ("0", "1", "2", "3"):
-        return int(text), {}
-    by_rank = {}
-    for item in text.split(","):
-        rank, _, std = item.strip().partition(":")
-        if not rank.isdecimal() or std not in ("0", "1", "2", "3"):
-            raise UsageError(f"{flag} {text}: not allowed; expected 0 none, 1 stdout, 2 stderr, 3 both, or LOCAL_RANK:N,...")
-        by_rank[int(rank)] = int(std)
-    return 0, by_rank

@@ -25,6 +25,7 @@ from rallypoint.agent.options import RunOptions, read_options
 from rallypoint.agent.report import describe_verdict
 from rallypoint.agent.transport.client import CoordinatorClient, FixedEndpoint
 from rallypoint.agent.transport.http_client import HttpExchange
+from rallypoint.agent.workers.affinity import worker_cpus
 from rallypoint.wire import env
 from rallypoint.wire.exits import Exit
 
@@ -36,6 +37,8 @@ log = logging.getLogger("rallypoint.run")
 def run(args: argparse.Namespace) -> int:
     """Run one agent to its end, print how a failed job ended, and return the exit code."""
     options = read_options(args, os.environ)
+    for note in options.notes:
+        log.warning("%s", note)
     logs = log_folder(options)
     # Nobody will want to read them afterwards where no stream goes there.
     temporary = not options.log_dir and not _filed(options)
@@ -75,6 +78,7 @@ async def take_part(options: RunOptions, logs: Path, shared: Path, *, agreement:
     `logs` and `shared` are the folders of the workers' logs and of what they share with the agent. Raises `RallypointError`.
     """
     clock = monotone_clock()
+    cpus = worker_cpus(options.plan, os.environ)
     async with meet(options, clock, agreement) as met:
         config = NodeConfig(
             plan=options.plan,
@@ -88,6 +92,8 @@ async def take_part(options: RunOptions, logs: Path, shared: Path, *, agreement:
             log_folder=logs,
             streams=options.streams,
             prefix=options.prefix,
+            signals=options.signals,
+            cpus=cpus,
         )
         client = CoordinatorClient(
             source=FixedEndpoint(met.endpoint.host, met.endpoint.port),

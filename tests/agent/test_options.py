@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
+import signal
 from pathlib import Path
 
 import pytest
 
 from rallypoint.agent.devices import count_cpus, count_gpus
-from rallypoint.agent.flags import REFUSED, add_run_flags
+from rallypoint.agent.flags import REFUSED, RunParser, add_run_flags
 from rallypoint.agent.options import Meeting, RunOptions, parse_nnodes, read_options
+from rallypoint.agent.signals import SIGNALS
 from rallypoint.agent.workers.logs import Streams
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.plan import Entry
@@ -18,7 +19,7 @@ HERE = Meeting(host="h", port=1)
 
 
 def read(line: str, **env: str) -> RunOptions:
-    parser = argparse.ArgumentParser()
+    parser = RunParser()
     add_run_flags(parser, env)
     return read_options(parser.parse_args(line.split()), env)
 
@@ -26,7 +27,8 @@ def read(line: str, **env: str) -> RunOptions:
 @pytest.mark.parametrize(
     ("line", "field", "expected"),
     [
-        pytest.param("t.py", "max_restarts", 0, id="no restart by default"),
+        pytest.param("t.py", "max_restarts", 3, id="three restarts by default, as dlrover-run's documentation has it"),
+        pytest.param("--max-restarts 0 t.py", "max_restarts", 0, id="no restart, as torchrun's default"),
         pytest.param("t.py", "stop_grace", 30.0, id="torchrun's grace by default"),
         pytest.param("--shutdown-timeout 2 t.py", "stop_grace", 2.0, id="grace"),
         pytest.param("--nnodes 2:4 --rdzv-endpoint h:1 t.py", "max_nodes", 4, id="elastic"),
@@ -39,7 +41,29 @@ def read(line: str, **env: str) -> RunOptions:
         pytest.param("--rdzv-conf join_timeout=5,last_call_timeout=2 t.py", "last_call", 2.0, id="last call"),
         pytest.param("--rdzv-conf timeout=5 t.py", "join_timeout", 5.0, id="torchrun's older name"),
         pytest.param("--rdzv-id run7 t.py", "name", "run7", id="id"),
-        pytest.param("--start-method fork --monitor-interval 5 --event-log-handler null t.py", "name", "none", id="no effect"),
+        pytest.param("--monitor-interval 5 t.py", "report_interval", 5.0, id="period of reports"),
+        pytest.param("t.py", "report_interval", 1.0, id="period of reports by default"),
+        pytest.param("t.py", "start_method", "", id="no start method"),
+        pytest.param("--start-method spawn t.py", "start_method", "spawn", id="said, though torchrun's default"),
+        pytest.param("--standby 2 t.py", "standbys", 2, id="standbys"),
+        pytest.param("--preload numpy,,pandas t.py", "preload", ("numpy", "pandas"), id="preload"),
+        pytest.param("--event-log-handler null t.py", "name", "none", id="no events"),
+        pytest.param("--virtual-local-rank t.py", "virtual_local_rank", True, id="virtual local rank"),
+        pytest.param("--numa-binding core-complex t.py", "numa_binding", "core-complex", id="NUMA"),
+        pytest.param("--numa_affinity t.py", "numa_binding", "node", id="NUMA, as dlrover-run calls it"),
+        pytest.param("--nnodes 2:4 --node_unit 2 --rdzv-endpoint h:1 t.py", "node_unit", 2, id="node unit"),
+        pytest.param(
+            "--nnodes 2:4 --rdzv-conf node_unit=2 --rdzv-endpoint h:1 t.py", "node_unit", 2, id="node unit, as torch has it"
+        ),
+        pytest.param("--rdzv-conf lastcall_timeout=2 t.py", "last_call", 2.0, id="dlrover-run's last call"),
+        pytest.param("--rdzv-conf last_call_timeout=0 t.py", "last_call", 0.0, id="no last call"),
+        pytest.param("--rdzv-conf keep_alive_interval=2 t.py", "node_lease", 6.0, id="torchrun's lease"),
+        pytest.param(
+            "--rdzv-conf keep_alive_interval=2,keep_alive_max_attempt=5,node_lease=4 t.py", "node_lease", 4.0, id="our lease"
+        ),
+        pytest.param("--standalone --nnodes 1:4 t.py", "max_nodes", 1, id="standalone of an elastic run"),
+        pytest.param("--accelerator cpu --nproc-per-node auto t.py", "nproc_per_node", count_cpus(), id="no GPUs wanted"),
+        pytest.param("--precheck 0 t.py", "name", "none", id="no check"),
     ],
 )
 def test_a_flag_reaches_the_plan(line: str, field: str, expected: object) -> None:
@@ -53,6 +77,12 @@ def test_a_flag_reaches_the_plan(line: str, field: str, expected: object) -> Non
         pytest.param("t.py", None, id="one node by itself"),
         pytest.param("--standalone --rdzv-endpoint h:1 t.py", None, id="standalone ignores the endpoint"),
         pytest.param("--rdzv-backend c10d --rdzv-endpoint h:1 t.py", HERE, id="c10d"),
+        pytest.param("--rdzv-backend c10d --rdzv-endpoint localhost:0 t.py", None, id="torchrun's way to be alone"),
+        pytest.param(
+            "--rdzv-backend c10d --rdzv-endpoint h:1 --rdzv-conf is_host=no t.py",
+            Meeting(host="h", port=1, may_host=False),
+            id="not the host",
+        ),
         pytest.param("--rdzv-backend c10d --rdzv-endpoint h t.py", Meeting(host="h", port=29400), id="torchrun's port"),
         pytest.param("--rdzv-backend c10d --rdzv-endpoint [::1]:7 t.py", Meeting(host="::1", port=7), id="IPv6"),
         pytest.param(
@@ -72,7 +102,29 @@ def test_where_the_agents_meet(line: str, expected: Meeting | None) -> None:
         pytest.param(
             "--rdzv-backend etcd t.py", r"--rdzv-backend etcd: not allowed; expected c10d, rallypoint, static", id="backend"
         ),
-        pytest.param("--event-log-handler console t.py", r"--event-log-handler console: not allowed", id="events"),
+        pytest.param("--event-log-handler console t.py", r"console: not allowed; expected null; .* on stderr", id="events"),
+        pytest.param("--accelerator ascend-npu t.py", r"ascend-npu: not allowed; expected nvidia.com/gpu, cpu; ", id="Ascend"),
+        pytest.param("--accelerator cpu --nproc-per-node gpu t.py", r"gpu: not allowed with --accelerator cpu", id="no GPUs"),
+        pytest.param("--precheck 1 t.py", r"--precheck 1: not allowed; expected 0; nodes are not checked", id="check"),
+        pytest.param("--start-method thread t.py", r"--start-method thread: not allowed; expected spawn, fork", id="start"),
+        pytest.param("--numa-binding far t.py", r"--numa-binding far: not allowed; expected node, socket", id="NUMA"),
+        pytest.param("--monitor-interval 0 t.py", r"--monitor-interval 0: not allowed; expected seconds, more", id="period"),
+        pytest.param("--standby -1 t.py", r"--standby -1: not allowed; expected 0 or more", id="standbys"),
+        pytest.param("--node-unit 0 t.py", r"--node-unit 0: not allowed; expected 1 or more", id="no unit"),
+        pytest.param(
+            "--nnodes 2:3 --node-unit 2 --rdzv-endpoint h:1 t.py",
+            r"--node-unit 2: not allowed; expected what divides the nodes of --nnodes 2:3",
+            id="unit",
+        ),
+        pytest.param("--signals-to-handle SIGKILL t.py", r"'SIGKILL': not allowed; expected names of signals", id="KILL"),
+        pytest.param("--signals-to-handle TERM t.py", r"--signals-to-handle 'TERM': not allowed", id="half a name"),
+        pytest.param("--rdzv-conf is_host=maybe t.py", r"is_host 'maybe': not allowed; expected true or false", id="host"),
+        pytest.param("--rdzv-conf join_timeout=0 t.py", r"join_timeout '0': not allowed; .* more than 0", id="no time"),
+        pytest.param("--rdzv-conf node_unit=x t.py", r"node_unit 'x': not allowed; expected a number of nodes", id="unit key"),
+        pytest.param("--rdzv-conf timeout t.py", r"--rdzv-conf timeout: not allowed; expected timeout=VALUE", id="no value"),
+        pytest.param(
+            "--nnodes 2 --rdzv-backend c10d --rdzv-endpoint h:0 t.py", r"port 0 is any free one, which 2 nodes", id="port 0"
+        ),
         pytest.param("--nnodes 3:2 t.py", r"--nnodes 3:2: not allowed; expected N or MIN:MAX", id="bounds"),
         pytest.param(
             "--nproc-per-node many t.py", r"--nproc-per-node many: .* a number from 1, cpu, gpu or auto", id="workers"
@@ -80,7 +132,7 @@ def test_where_the_agents_meet(line: str, expected: Meeting | None) -> None:
         pytest.param("--nproc-per-node 0 t.py", r"--nproc-per-node 0", id="no worker"),
         pytest.param("--max-restarts -1 t.py", r"--max-restarts -1: not allowed; expected 0 or more", id="restarts"),
         pytest.param(
-            "--rdzv-conf wait=1 t.py", r"--rdzv-conf wait: not allowed; expected one of fence_timeout, join_", id="key"
+            "--rdzv-conf wait=1 t.py", r"--rdzv-conf wait: not allowed; expected one of fence_timeout, is_host", id="key"
         ),
         pytest.param("--rdzv-conf timeout=soon t.py", r"--rdzv-conf timeout 'soon'", id="seconds"),
         pytest.param("--rdzv-backend c10d --nnodes 2 t.py", r"--rdzv-endpoint: is needed for --nnodes 2", id="no endpoint"),
@@ -114,6 +166,60 @@ def test_streams_and_ranks_are_read() -> None:
     options = read("-r 0:1,1:2 --tee 3 --local-ranks-filter 0,1 t.py")
 
     assert options.streams == Streams(redirects_of={0: 1, 1: 2}, tee=3, console=frozenset({0, 1}))
+
+
+def test_filters_of_lines_are_read() -> None:
+    """Two commas are one."""
+    streams = read("--tee 3 --duplicate-stdout-filters loss,,step,lr --duplicate-stderr-filters E t.py").streams
+
+    assert (streams.duplicate_out, streams.duplicate_err) == (("loss,step", "lr"), ("E",))
+
+
+def test_signals_are_read() -> None:
+    """Those of torchrun where nobody says otherwise."""
+    assert read("--signals-to-handle SIGTERM,SIGUSR1 t.py").signals == (signal.SIGTERM, signal.SIGUSR1)
+    assert read("t.py").signals == SIGNALS
+
+
+@pytest.mark.parametrize(
+    ("line", "note"),
+    [
+        pytest.param("--rdzv-conf read_timeout=60 t.py", "--rdzv-conf read_timeout: has no effect: ", id="a key of torchrun"),
+        pytest.param("--rdzv-conf pend_timeout=60 t.py", "--rdzv-conf pend_timeout: has no effect: ", id="of dlrover-run"),
+        pytest.param("--standalone --nnodes 1:2 t.py", "--nnodes 1:2: has no effect: ", id="standalone"),
+        pytest.param("--node-rank 1 t.py", "--node-rank 1: has no effect: there is one node", id="a rank of one node"),
+        pytest.param(
+            "--rdzv-backend c10d --rdzv-endpoint h:1 --nnodes 2 --node-rank 1 t.py",
+            "--node-rank 1: has no effect with --rdzv-backend c10d",
+            id="a rank that is dealt out",
+        ),
+        pytest.param(
+            "--tee 1 --duplicate-stderr-filters E t.py", "--duplicate-stderr-filters: have no effect: --tee copies", id="filter"
+        ),
+        pytest.param("--numa-affinity --numa-binding socket t.py", "--numa-affinity: has no effect beside", id="two bindings"),
+    ],
+)
+def test_what_has_no_effect_is_told_by_name(line: str, note: str) -> None:
+    """Once, and nothing else is told."""
+    (told,) = read(line).notes
+
+    assert told.startswith(note)
+    assert not read("--tee 3 --duplicate-stdout-filters loss --rdzv-conf timeout=5 t.py").notes
+
+
+def test_auto_config_asks_the_environment() -> None:
+    """The number of nodes is the scheduler's, and a worker is for each GPU."""
+    found = read("--auto-config --rdzv-endpoint h:1 t.py", NODE_NUM="2:4", CUDA_VISIBLE_DEVICES="0,1,2").plan
+    alone = read("--auto-config --nproc-per-node 2 t.py", CUDA_VISIBLE_DEVICES="").plan
+
+    assert (found.min_nodes, found.max_nodes, found.nproc_per_node) == (2, 4, 3)
+    assert (alone.max_nodes, alone.nproc_per_node) == (1, 2)
+
+
+def test_a_variable_that_is_no_switch_is_an_error() -> None:
+    """But only for who runs something: an agent in a pod does not read it."""
+    with pytest.raises(RallypointError, match="environment variable PET_STANDALONE 'yes': not allowed; expected 0 or 1"):
+        read("t.py", PET_STANDALONE="yes")
 
 
 def test_the_environment_gives_defaults() -> None:

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rallypoint.agent.errors import ConfigError
+from rallypoint.wire.plan import Plan
 
-__all__ = ["Binding", "bind", "cpus_for", "gpu_addresses", "parse_cpus"]
+__all__ = ["Binding", "bind", "cpus_for", "gpu_addresses", "parse_cpus", "worker_cpus"]
 
 _SYS = Path("/sys")
 _DRIVER = Path("/proc/driver/nvidia/gpus")
@@ -32,6 +33,15 @@ class Binding(str, enum.Enum):
     SOCKET = "socket"  #: all CPUs of that node's socket
     EXCLUSIVE = "exclusive"  #: a share of the node's cores, which no other of its GPUs' workers has
     CORE_COMPLEX = "core-complex"  #: one group of cores with a last-level cache in common
+
+
+def worker_cpus(plan: Plan, env: Mapping[str, str]) -> dict[int, frozenset[int]]:
+    """Return the CPUs for each worker of a node by its local rank, none where the plan binds none; raises `ConfigError`."""
+    if not plan.numa_binding:
+        return {}
+    binding, count, gpus = Binding(plan.numa_binding), plan.nproc_per_node, gpu_addresses(env)
+    allowed = os.sched_getaffinity(0)
+    return {worker: cpus_for(binding, worker, gpus, allowed, workers=count) for worker in range(count)}
 
 
 def cpus_for(

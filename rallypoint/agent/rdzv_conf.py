@@ -1,0 +1,113 @@
+"""The keys of --rdzv-conf: torchrun's, dlrover-run's and our own, and what each of them sets. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rallypoint.agent.errors import UsageError
+
+__all__ = ["KNOWN", "WITHOUT_EFFECT", "RdzvConf", "parse_rdzv_conf"]
+
+#: Keys in seconds, and the field of the plan that each sets.
+_SECONDS: Mapping[str, str] = {
+    "join_timeout": "join_timeout",
+    "timeout": "join_timeout",
+    "last_call_timeout": "last_call",
+    "lastcall_timeout": "last_call",
+    "node_lease": "node_lease",
+    "fence_timeout": "fence_timeout",
+}
+
+#: torchrun's two keys that say together when a silent node is lost, with its defaults.
+_ALIVE: Mapping[str, float] = {"keep_alive_interval": 5.0, "keep_alive_max_attempt": 3.0}
+
+#: Keys of torchrun and dlrover-run that change nothing here, and why.
+WITHOUT_EFFECT: Mapping[str, str] = {
+    "close_timeout": "closing waits for nobody",
+    "heartbeat_timeout": "node_lease says when a silent node is lost",
+    "pend_timeout": "a node that finds no place waits for the next round",
+    "rank": "--node-rank says it",
+    "read_timeout": "an agent that waits is answered as soon as there is news",
+    "store_type": "every round has a fresh TCPStore",
+    "use_libuv": "every round has a fresh TCPStore",
+    **dict.fromkeys(
+        ("protocol", "cacert", "ca_cert", "cert", "key", "ssl_cert", "ssl_cert_key", "etcd_prefix"), "there is no etcd"
+    ),
+}
+
+KNOWN = frozenset({*_SECONDS, *_ALIVE, *WITHOUT_EFFECT, "node_unit", "is_host"})
+
+#: Seconds; zero of them would be none at all.
+_LEAST = 1e-9
+
+_TRUE, _FALSE = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RdzvConf:
+    """What --rdzv-conf says.
+
+    Attributes:
+        limits: seconds, by the name of the plan's field.
+        node_unit: None where it says nothing.
+        is_host: whether this agent hosts the coordinator; None leaves it to who can open the port.
+        notes: what was accepted and has no effect.
+    """
+
+    limits: Mapping[str, float] = field(default_factory=dict)
+    node_unit: int | None = None
+    is_host: bool | None = None
+    notes: tuple[str, ...] = ()
+
+
+def parse_rdzv_conf(text: str) -> RdzvConf:
+    """Read `KEY=VALUE,...`; raises `UsageError` for an unknown key or a value that is not allowed."""
+    given = dict(_pairs(text))
+    limits = {_SECONDS[key]: _seconds(key, value) for key, value in given.items() if key in _SECONDS}
+    if given.keys() & _ALIVE.keys():
+        interval, attempts = (_seconds(key, given[key]) if key in given else usual for key, usual in _ALIVE.items())
+        limits.setdefault("node_lease", interval * attempts)
+    notes = (f"--rdzv-conf {key}: has no effect: {why}" for key, why in WITHOUT_EFFECT.items() if key in given)
+    return RdzvConf(
+        limits=limits,
+        node_unit=_unit(given["node_unit"]) if "node_unit" in given else None,
+        is_host=_flag(given["is_host"]) if "is_host" in given else None,
+        notes=tuple(notes),
+    )
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    pairs = []
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if key not in KNOWN:
+            raise UsageError(f"--rdzv-conf {key}: not allowed; expected one of {', '.join(sorted(KNOWN - WITHOUT_EFFECT.keys()))}")
+        if not equals or not value:
+            raise UsageError(f"--rdzv-conf {item}: not allowed; expected {key}=VALUE")
+        pairs.append((key, value))
+    return pairs
+
+
+def _seconds(key: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    least = 0.0 if _SECONDS.get(key) == "last_call" else _LEAST
+    if not least <= number < float("inf"):
+        what = "a number" if key == "keep_alive_max_attempt" else "seconds"
+        raise UsageError(f"--rdzv-conf {key} {text!r}: not allowed; expected {what}, {'more than 0' if least else '0 or more'}")
+    return number
+
+
+def _unit(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"--rdzv-conf node_unit {text!r}: not allowed; expected a number of nodes, 1 or more")
+    return int(text)
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in (*_TRUE, *_FALSE):
+        raise UsageError(f"--rdzv-conf is_host {text!r}: not allowed; expected true or false")
+    return text.lower() in _TRUE

@@ -49,8 +49,10 @@ PROGRAMS = {
     "name of the main thread": "import threading; print(threading.current_thread(), threading.active_count())".replace(
         "threading.current_thread()", "threading.current_thread().name, threading.main_thread().name"
     ),
-    "seed of torch": "import torch; print(torch.manual_seed(5).initial_seed(), torch.rand(3), torch.get_num_threads())",
-    "no device was touched": "import torch; print(torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork())",
+    "torch": (
+        "import torch\nprint(torch.manual_seed(5).initial_seed(), torch.rand(3), torch.get_num_threads())"
+        "\nprint(torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork())"
+    ),
     "pickling a class of main": "import pickle\nclass A: pass\nprint(type(pickle.loads(pickle.dumps(A()))).__module__)",
     "future import": "from __future__ import annotations\ndef f(x: nothing): pass\nprint(f.__annotations__)",
 }
@@ -262,9 +264,9 @@ def test_a_module_that_asks_for_its_place_is_told(tmp_path: Path) -> None:
     assert list(ready["failed"]) == ["no_such"]
 
 
-def test_forks_end_with_their_parent_and_outlive_the_zygote() -> None:
+def test_forks_outlive_the_zygote(tmp_path: Path) -> None:
     """A dead zygote takes nobody along: its forks are children of the agent."""
-    with zygote() as mortal:
+    with zygote(env=light_torch(tmp_path)) as mortal:
         pid, line, _ = mortal.standby()
         mortal.process.send_signal(signal.SIGKILL)
         mortal.process.wait()

@@ -41,9 +41,8 @@ def birth_variables(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def place_of(argv: Sequence[str], cwd: str) -> str:
-    """Return the folder that a program finds its own modules in (`sys.path[0]`)."""
+    """Return the folder that a program finds its own modules in (`sys.path[0]`); "" is where the agent is."""
     program = parse(argv)
-    base = cwd or os.getcwd()  # noqa: PTH109
     if program is not None and program.what is What.SCRIPT:
-        return os.path.dirname(os.path.realpath(os.path.join(base, program.name)))  # noqa: PTH118, PTH120
-    return base
+        return os.path.dirname(os.path.join(cwd, program.name))  # noqa: PTH118, PTH120  as text: it may be relative
+    return cwd

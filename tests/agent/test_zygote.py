@@ -1,0 +1,295 @@
+"""What a fork can become, and who starts a worker when it cannot: without processes."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rallypoint.agent.node.node_config import NodeConfig
+from rallypoint.agent.node.starting import launcher as launcher_of
+from rallypoint.agent.node.starting import restarts
+from rallypoint.agent.workers.logs import Streams
+from rallypoint.agent.workers.reaper import Ended
+from rallypoint.agent.workers.spawner import Command, Spawner
+from rallypoint.agent.workers.zygote import choosing
+from rallypoint.agent.workers.zygote.launcher import Launcher
+from rallypoint.agent.workers.zygote.nursery import Nursery, Wanted, declared
+from rallypoint.agent.workers.zygote.preload import load, without
+from rallypoint.agent.workers.zygote.program import Program, What, parse
+from rallypoint.agent.workers.zygote.standby import Standby, StandbyLostError
+from rallypoint.agent.workers.zygote.words import Order, frame, receive
+from rallypoint.wire.plan import Entry, Plan
+from tests.agent.fakes import DeafReaper
+
+PYTHON = sys.executable
+PLAN = Plan(
+    name="job", role="r", min_nodes=1, max_nodes=1, nproc_per_node=2, entry=Entry.SCRIPT, entrypoint="t.py", max_restarts=1
+)
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        pytest.param(["py", "-u", "t.py", "-m", "x"], (What.SCRIPT, "t.py", ("-m", "x")), id="script"),
+        pytest.param(["py", "-u", "-m", "pkg.mod", "--lr", "1"], (What.MODULE, "pkg.mod", ("--lr", "1")), id="module"),
+        pytest.param(["py", "-c", "print()", "a"], (What.CODE, "print()", ("a",)), id="text"),
+        pytest.param(["py", "folder"], (What.SCRIPT, "folder", ()), id="without -u"),
+        pytest.param(["py", "-X", "dev", "t.py"], None, id="another option of Python"),
+        pytest.param(["py", "-u", "-m"], None, id="no module"),
+        pytest.param(["py"], None, id="nothing"),
+        pytest.param(["py", "-"], None, id="standard input"),
+    ],
+)
+def test_command_lines_are_read_as_python_reads_them(
+    argv: list[str], expected: tuple[What, str, tuple[str, ...]] | None
+) -> None:
+    """Anything that only Python itself knows is no program that a fork can become."""
+    what = None if expected is None else Program(what=expected[0], name=expected[1], args=expected[2])
+    assert parse(argv) == what
+
+
+def test_a_refusal_says_why() -> None:
+    """Another interpreter, a program that is no Python, an option of Python."""
+    assert choosing.refusal([PYTHON, "-u", "t.py"], python=PYTHON) == ""
+    assert choosing.refusal(["/bin/bash", "t.sh"], python="/p") == "/bin/bash is not this Python (/p)"
+    assert choosing.refusal(["/p", "-O", "t.py"], python="/p") == "/p -O t.py: has options of Python itself"
+
+
+def test_variables_of_birth_are_those_that_imports_read() -> None:
+    """A place in the world may change from round to round; what libraries read when they are loaded may not."""
+    env = {
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "TORCH_LOGS": "x",
+        "RANK": "1",
+        "TORCHELASTIC_RUN_ID": "j",
+        "A": "b",
+    }
+    assert set(choosing.birth_variables(env)) == {"OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "TORCH_LOGS"}
+    assert set(choosing.zygote_env(env)) == set(env) - {"RANK"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "place"),
+    [
+        pytest.param(["py", "-u", "sub/t.py"], "/w/sub", id="script: its folder"),
+        pytest.param(["py", "-u", "-m", "t"], "/w", id="module: where it starts"),
+    ],
+)
+def test_the_place_of_a_programs_own_modules(argv: list[str], place: str) -> None:
+    """What Python has as the first entry of its path."""
+    assert choosing.place_of(argv, "/w") == place
+
+
+def test_an_order_travels_with_its_descriptors() -> None:
+    """In pieces of any size."""
+    order = Order(argv=("py", "t.py"), env={"A": "b" * 300_000}, cwd="/w", streams=(1,), keep=(7,))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with ours, theirs:
+        data = frame(order.to_json())
+        ours.setblocking(False)
+        sent = socket.send_fds(ours, [data], [0, 1])
+        theirs.setblocking(True)
+        got: list[object] = []
+        reader = threading.Thread(target=lambda: got.extend(receive(theirs)))
+        reader.start()
+        ours.setblocking(True)
+        ours.sendall(data[sent:])
+        reader.join()
+    message, fds = got
+    assert isinstance(message, dict)
+    assert isinstance(fds, list)
+    assert (Order.from_json(message), len(fds)) == (order, 2)
+    for fd in fds:
+        socket.close(fd)
+
+
+def test_a_line_that_breaks_is_no_message() -> None:
+    """The other end ended in the middle of it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with theirs:
+        ours.sendall(frame({"a": 1})[:-1])
+        ours.close()
+        assert receive(theirs)[0] is None
+
+
+def test_what_fails_to_import_is_told_and_costs_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what ends the interpreter; and whoever asks for its rank meanwhile is told."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "zy_exits.py").write_text("raise SystemExit(3)")
+    (tmp_path / "zy_asks.py").write_text("import os\nos.getenv('RANK'), os.environ.get('HOME'), 'WORLD_SIZE' in os.environ\n")
+    (tmp_path / "zy_fine.py").touch()
+
+    loaded = load(["zy_exits", "zy_asks", "zy_none", "zy_fine"])
+
+    assert loaded.failed == {"zy_exits": "SystemExit: 3", "zy_none": "ModuleNotFoundError: No module named 'zy_none'"}
+    assert loaded.asked == {"zy_asks": ("RANK", "WORLD_SIZE")}
+    assert loaded.count >= 2
+    for name in ("zy_asks", "zy_fine"):
+        del sys.modules[name]
+
+
+def test_packages_can_be_left_out() -> None:
+    """With all that is in them, and nothing that is merely called alike."""
+    assert without(["a", "a.b", "ab", "c"], ["a"]) == ["ab", "c"]
+
+
+def test_declared_modules_are_listed_once() -> None:
+    """Of the plan, of the flag and of the environment."""
+    assert declared(("numpy", "b, numpy", "")) == ("numpy", "b")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({"max_restarts": 0}, False, id="nothing is ever restarted"),
+        pytest.param({"max_restarts": 0, "max_nodes": 2}, True, id="nodes come and go"),
+        pytest.param({"max_restarts": 0, "hang_detection": 2}, True, id="hangs are answered by a restart"),
+        pytest.param({}, True, id="faults are"),
+    ],
+)
+def test_a_zygote_pays_where_something_is_started_twice(changes: dict[str, object], *, expected: bool) -> None:
+    """A script that is started once would only share its cores with it."""
+    assert restarts(replace(PLAN, **changes)) is expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork", ""])
+async def test_a_start_method_that_is_asked_for_is_kept_to(
+    method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Unset is not the same as spawn."""
+    caplog.set_level("INFO")
+    plan = replace(PLAN, start_method=method)
+    config = NodeConfig(
+        plan=plan, attempt=1, node=0, incarnation=0, host="h", folder=tmp_path, log_folder=tmp_path, streams=Streams()
+    )
+    nursery = launcher_of(config, Counting(), DeafReaper())._nursery
+
+    assert (nursery is None) == (method in ("spawn", "forkserver"))
+    assert (f"start method {method} was asked for" in caplog.text) == (nursery is None)
+
+
+# --- Who starts a worker ---------------------------------------------------------------------------------------------------
+
+
+class Counting(Spawner):
+    """Starts nothing, and remembers what."""
+
+    def __init__(self) -> None:
+        self.commands: list[Command] = []
+
+    async def spawn(self, command: Command, ended: Ended) -> int:
+        self.commands.append(command)
+        return 1000 + len(self.commands)
+
+
+class Fork(Standby):
+    """A standby that takes what it is told, or is lost."""
+
+    def __init__(self, pid: int, *, lost: bool = False) -> None:
+        self.pid, self.lost, self.became = pid, lost, None
+
+    async def start(self, command: Command, startup: str, ended: Ended) -> int:
+        if self.lost:
+            raise StandbyLostError("gone")
+        self.became = (command, startup)
+        return self.pid
+
+
+class Stocked(Nursery):
+    """A nursery with forks that are ready."""
+
+    def __init__(self, *forks: Fork) -> None:
+        self.forks, self.begun, self.refills = list(forks), [], 0
+        self._env: dict[str, str] = {}
+        self.given_up = ""
+
+    def begin(self, env, place) -> None:
+        self.begun.append(place)
+        self._env = dict(env)
+
+    async def take(self, slot: int) -> Standby | None:
+        return self.forks.pop(0) if self.forks else None
+
+    def refill_soon(self) -> None:
+        self.refills += 1
+
+
+COMMAND = Command(argv=[PYTHON, "-u", "/w/t.py"], env={"OMP_NUM_THREADS": "1", "RANK": "0"})
+
+
+async def test_the_first_workers_are_programs() -> None:
+    """The zygote is started beside the first of them, and nobody waits for it."""
+    spawner, nursery = Counting(), Stocked()
+    launcher = Launcher(spawner, nursery, startup="/s.py", names="/names")
+
+    assert [await launcher.spawn(COMMAND, print) for _ in range(2)] == [1001, 1002]
+    assert nursery.begun == ["/w"]
+    assert spawner.commands[0].env["RALLYPOINT_MODULES_FILE"] == "/names"
+
+
+async def test_later_ones_are_forks_while_there_are_any() -> None:
+    """One that is lost costs nothing; where there is none left a program is started."""
+    spawner, forks = Counting(), [Fork(5, lost=True), Fork(6)]
+    nursery = Stocked(*forks)
+    launcher = Launcher(spawner, nursery, startup="/s.py")
+    await launcher.spawn(COMMAND, print)
+
+    assert [await launcher.spawn(COMMAND, print) for _ in range(2)] == [6, 1002]
+    assert forks[1].became == (COMMAND, "/s.py")
+    assert nursery.refills == 2
+
+
+async def test_other_variables_need_another_zygote() -> None:
+    """A fork would have the libraries as they were loaded with the old ones."""
+    spawner, nursery = Counting(), Stocked(Fork(5))
+    launcher = Launcher(spawner, nursery)
+    await launcher.spawn(COMMAND, print)
+
+    pid = await launcher.spawn(replace(COMMAND, env={**COMMAND.env, "OMP_NUM_THREADS": "4"}), print)
+
+    assert (pid, len(nursery.begun), len(nursery.forks)) == (1002, 2, 1)
+
+
+async def test_what_is_no_python_is_a_program(caplog: pytest.LogCaptureFixture) -> None:
+    """Why is said once, and no zygote is started for it."""
+    caplog.set_level("INFO")
+    spawner, nursery = Counting(), Stocked(Fork(5))
+    launcher = Launcher(spawner, nursery)
+    for _ in range(2):
+        await launcher.spawn(Command(argv=["/bin/bash", "t.sh"], env={}), print)
+
+    assert (len(spawner.commands), nursery.begun) == (2, [])
+    assert [r.message for r in caplog.records] == [
+        f"workers are started as programs, not by fork: /bin/bash is not this Python ({PYTHON})"
+    ]
+
+
+async def test_our_own_programs_are_forks_whatever_their_variables() -> None:
+    """The process of the stores is ready at once, and without it a program."""
+    spawner, fork = Counting(), Fork(5)
+    own = Launcher(spawner, Stocked(fork)).own
+    command = Command(argv=[PYTHON, "-m", "rallypoint.x", "9"], env={}, keep=(9,))
+
+    assert [await own.spawn(command, print) for _ in range(2)] == [5, 1001]
+    assert fork.became == (command, "")
+
+
+async def test_a_nursery_that_gave_up_is_not_asked() -> None:
+    """Threads or a device were alive in the zygote, or there is no torch."""
+    spawner, nursery = Counting(), Stocked(Fork(5))
+    nursery.given_up = "torch is not installed here"
+
+    assert await Launcher(spawner, nursery).spawn(COMMAND, print) == 1001
+
+
+async def test_without_a_zygote_there_is_no_standby() -> None:
+    """Nobody waits for one that is still importing."""
+    nursery = Nursery(Counting(), DeafReaper(), Wanted(standbys=2))
+
+    assert (await nursery.take(0), nursery.ready, nursery.waiting) == (None, False, ())

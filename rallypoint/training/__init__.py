@@ -13,12 +13,15 @@ if TYPE_CHECKING:
     from rallypoint.checkpoint.manifest import Checkpoint
     from rallypoint.training.checkpoints import Checkpoints
     from rallypoint.training.context import JobContext, current_job
-    from rallypoint.training.errors import CheckpointError
+    from rallypoint.training.elastic import elastic
+    from rallypoint.training.errors import CheckpointError, StateLostError
     from rallypoint.training.groups import World, init_process_group, process_group
     from rallypoint.training.reporting import report_progress
     from rallypoint.training.reproducibility import average_in_rank_order, seed_everything, weights_digest
     from rallypoint.training.result import report_result
     from rallypoint.training.sampler import ResumableSampler
+    from rallypoint.training.snapshots.snapshots import Snapshots
+    from rallypoint.training.state import State
     from rallypoint.training.stopping import stop_requested
 
 __all__ = [
@@ -27,9 +30,13 @@ __all__ = [
     "Checkpoints",
     "JobContext",
     "ResumableSampler",
+    "Snapshots",
+    "State",
+    "StateLostError",
     "World",
     "average_in_rank_order",
     "current_job",
+    "elastic",
     "init_process_group",
     "process_group",
     "report_progress",
@@ -45,9 +52,13 @@ _ROOMS = {
     "Checkpoints": "checkpoints",
     "JobContext": "context",
     "ResumableSampler": "sampler",
+    "Snapshots": "snapshots.snapshots",
+    "State": "state",
+    "StateLostError": "errors",
     "World": "groups",
     "average_in_rank_order": "reproducibility",
     "current_job": "context",
+    "elastic": "elastic",
     "init_process_group": "groups",
     "process_group": "groups",
     "report_progress": "reporting",

@@ -15,6 +15,7 @@ from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined] 
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from rallypoint.training.context import environment_int
+from rallypoint.training.rounds import lives_through_rounds
 from rallypoint.wire import env
 from rallypoint.wire.codec import WireError
 
@@ -56,7 +57,8 @@ def init_process_group(backend: str | None = None, *, timeout: float | None = No
     """Join the default process group and return this process's place in it.
 
     With RANK in the environment (Rallypoint, torchrun) the group is formed over MASTER_ADDR and MASTER_PORT; without it
-    this process is a world of its own.
+    this process is a world of its own. In a worker of Rallypoint's agent the group lives through rounds, for
+    :func:`elastic`: torch calls its backend `rallypoint`, and what is inside is as asked for.
 
     Args:
         backend: of torch; None takes NCCL where CUDA is available, with gloo for what is on the CPU, or else gloo. With
@@ -71,6 +73,8 @@ def init_process_group(backend: str | None = None, *, timeout: float | None = No
     local_rank = environment_int(os.environ, "LOCAL_RANK", default=0)
     device = _device(chosen, local_rank)
     limit = None if timeout is None else timedelta(seconds=timeout)
+    if lives_through_rounds(chosen, limit):
+        return World(rank=dist.get_rank(), local_rank=local_rank, world_size=dist.get_world_size(), device=device)
     gpu = device if device.type == "cuda" else None
     store = _store(os.environ, limit)
     if store is None:

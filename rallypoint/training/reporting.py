@@ -8,6 +8,7 @@ import operator
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import SupportsIndex
 
@@ -16,7 +17,7 @@ from rallypoint.wire import env
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.progress import ProgressFile, ProgressSlot
 
-__all__ = ["Reporter", "report_progress", "report_resumed"]
+__all__ = ["Reporter", "follow_steps", "forget", "report_progress", "report_resumed"]
 
 
 def report_progress(
@@ -49,6 +50,14 @@ def report_progress(
         metrics={name: _number(name, value) for name, value in metrics.items()},
     )
     _report(news)
+    if _follower is not None and news.step is not None:
+        _follower(news.step)
+
+
+def follow_steps(follower: Callable[[int], None] | None) -> None:
+    """Have `follower` called with each step that is reported, in the thread that reports it; the last one counts."""
+    global _follower  # noqa: PLW0603  there is one training in a process
+    _follower = follower
 
 
 def report_resumed(step: int, checkpoint: str = "") -> None:
@@ -81,8 +90,15 @@ class Reporter:
             self._slot = slot
 
 
+_follower: Callable[[int], None] | None = None
+
 # Keyed by path, not opened at import: a worker that was forked, or that lives through a round, gets a new path.
 _reporters: dict[str, Reporter] = {}
+
+
+def forget() -> None:
+    """Read anew what was reported last: the agent has prepared its file for another round."""
+    _reporters.clear()
 
 
 def _report(news: ProgressSlot) -> None:

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from rallypoint.training.errors import CheckpointError
 from rallypoint.training.reproducibility import bare_module
 
-__all__ = ["TensorMark", "join", "restore", "split", "state_of", "targets"]
+__all__ = ["TensorMark", "join", "marks", "restore", "split", "state_of", "targets"]
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,16 @@ def targets(skeleton: Any, value: Any, key: str) -> dict[str, torch.Tensor]:
 
     `skeleton` and `key` are those of the `split` that was saved.
     """
-    marks: list[TensorMark] = []
-    _walk(skeleton, key, lambda leaf, _: marks.append(leaf) if isinstance(leaf, TensorMark) else None)
     present: dict[str, torch.Tensor] = {}
     split(state_of(value), key, present)
-    return {mark.key: _empty(mark, present.get(mark.key, _parameter(mark, value, key))) for mark in marks}
+    return {mark.key: _empty(mark, present.get(mark.key, _parameter(mark, value, key))) for mark in marks(skeleton)}
+
+
+def marks(skeleton: Any) -> list[TensorMark]:
+    """Return the marks in what `split` returned, in order."""
+    found: list[TensorMark] = []
+    _walk(skeleton, "", lambda leaf, _: found.append(leaf) if isinstance(leaf, TensorMark) else None)
+    return found
 
 
 def join(skeleton: Any, tensors: Mapping[str, torch.Tensor]) -> Any:

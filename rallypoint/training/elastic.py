@@ -1,0 +1,315 @@
+"""`elastic`: a training function that lives through faults, its own and those of other ranks.
+
+Theory of operation
+===================
+
+The function runs from the state's last commit to its end. It is left in one of three ways, and each ends in a new round of the
+same process:
+
+- A step raises. The state goes back to the last commit, the agent is told, and the other ranks leave the world as well.
+- A collective raises because a peer is gone: the same, as nobody can tell the two apart for sure; the agent looks who is to blame.
+- The agent says that the world is broken (or is to be another one). The thread of the line ends the connections under the
+  collective that the script waits in. A script that waits in none is asked at its next commit.
+
+A process has left when nothing of its old group is open any more; it says so, and waits for its place in the next world. There
+all ranks agree on the last commit that all can have, and whoever has it not is sent it. A new process takes part in that from
+the moment when it calls the function.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import queue
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+import torch
+from torch import distributed as dist
+
+from rallypoint.training import reporting
+from rallypoint.training.commits import Commits
+from rallypoint.training.context import current_job, environment_int
+from rallypoint.training.errors import StateLostError
+from rallypoint.training.healing import heal
+from rallypoint.training.line import Line, current_line
+from rallypoint.training.rounds import Rounds, current_rounds
+from rallypoint.training.state import State
+from rallypoint.training.wrappers import is_sharded, refit, why_not
+from rallypoint.wire import env
+from rallypoint.wire import line as wire
+
+__all__ = ["Session", "WorldLeft", "elastic"]
+
+_log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Characters of an error that are told.
+_TOLD = 500
+
+
+class WorldLeft(BaseException):
+    """The world of this round is over; raised by `State.commit` where nothing else would end the step."""
+
+
+def elastic(train: Callable[Concatenate[State, P], T]) -> Callable[Concatenate[State, P], T]:
+    """Let `train(state, ...)` live through faults: it is called again, with the state as last committed, until it returns.
+
+    Outside a worker of Rallypoint's agent it is called once, as it is. The process group must be made by
+    :func:`init_process_group`, before; what is made with it (DDP, FSDP2) lives on.
+
+    Raises:
+        StateLostError: when no rank has the state any more; the agent then starts all workers anew.
+
+    """
+
+    @functools.wraps(train)
+    def run(state: State, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        session = Session.begin(state)
+        if session is None:
+            return train(state, *args, **kwargs)
+        try:
+            session.enter()
+            while True:
+                try:
+                    return train(state, *args, **kwargs)
+                except (WorldLeft, Exception) as error:  # noqa: BLE001  the script's own may be anything
+                    session.leave(error)
+                session.go_on()
+        finally:
+            session.end()
+
+    return run
+
+
+class _Ear:
+    """What the thread of the line notes, for the script's own to see."""
+
+    def __init__(self, rounds: Rounds, round_: int) -> None:
+        self.rounds, self.round = rounds, round_
+        self.broken = 0
+        self.reason = ""
+        self.places: queue.SimpleQueue[wire.Assign | None] = queue.SimpleQueue()
+        self.orders: queue.SimpleQueue[wire.Order] = queue.SimpleQueue()
+        self.ordered = threading.Event()
+
+    def leave(self, word: wire.Leave) -> None:
+        if word.round >= self.round:
+            self.broken, self.reason = word.round, word.reason
+            self.rounds.free()
+            self.ordered.set()
+
+    def assign(self, word: wire.Assign) -> None:
+        self.places.put(word)
+
+    def order(self, word: wire.Order) -> None:
+        self.orders.put(word)
+        self.ordered.set()
+
+    def closed(self) -> None:
+        self.places.put(None)
+
+
+class Session:
+    """One call of an elastic function in one worker."""
+
+    def __init__(self, state: State, line: Line, rounds: Rounds, commits: Commits) -> None:
+        self._state, self._line, self._rounds, self._commits = state, line, rounds, commits
+        self._number = 0
+        self._round = environment_int(os.environ, env.ROUND)
+        self._ear = _Ear(rounds, self._round)
+
+    @classmethod
+    def begin(cls, state: State) -> Session | None:
+        """Return a session, None where no agent speaks with this worker or its group is none of ours."""
+        rounds, job = current_rounds(), current_job()
+        if rounds is None or job is None:
+            return None
+        line = current_line()
+        if line is None:
+            return None
+        named = os.environ.get(env.SNAPSHOT_DIR)
+        folder = Path(named) / "commits" if named else None
+        session = cls(state, line, rounds, Commits(folder, str(job.local_rank), job.fence.attempt))
+        line.listen(session._ear)
+        state.__dict__["_session"] = session
+        return session
+
+    # --- What the state asks for -------------------------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """Keep the state as it is."""
+        self._number += 1
+        self._commits.take(self._state.parts, self._number, dist.get_rank(), dist.get_world_size())
+
+    def boundary(self) -> None:
+        """Do what was asked for at a step boundary."""
+        if not self._ear.ordered.is_set():
+            return
+        if self._is_broken:
+            raise WorldLeft(self._ear.reason)
+        self._ear.ordered.clear()
+        self._obey()
+
+    def _obey(self) -> None:
+        """Answer what the agent asks for; to pause is to wait here until it says otherwise, or the world breaks."""
+        paused = False
+        while paused or not self._ear.orders.empty():
+            try:
+                word = self._ear.orders.get(timeout=None if not paused else 0.5)
+            except queue.Empty:
+                if self._is_broken:
+                    raise WorldLeft(self._ear.reason) from None
+                continue
+            if word.verb is wire.Verb.PAUSE:
+                paused = True
+            elif word.verb is wire.Verb.RESUME:
+                paused = False
+            self._line.say(wire.Done(verb=word.verb, step=self._step))
+
+    # --- Rounds ------------------------------------------------------------------------------------------------------------
+
+    def enter(self) -> None:
+        """Take part in the world: with its state where it has one, else with ours."""
+        if self._rounds.rehearses:
+            self._regroup(first=True)
+            return
+        if self._round > 1 and (number := self._heal()) is not None:
+            self._number = number
+            reporting.report_resumed(self._step or 0)
+        else:
+            self._commits.take(self._state.parts, 0, dist.get_rank(), dist.get_world_size())
+        self._hello()
+
+    def leave(self, error: BaseException) -> None:
+        """Leave the world for `error`; raises it again where this process is of no use any more."""
+        if isinstance(error, StateLostError):
+            raise error
+        told = f"{type(error).__name__}: {error}"[:_TOLD]
+        if self._is_broken:
+            _log.info("left round %d: %s", self._round, self._ear.reason)
+        else:
+            _log.warning("a step raised; going back to step %s", self._step_of_commit(), exc_info=error)
+        traceback.clear_frames(error.__traceback__)
+        error.__traceback__ = None
+        self._rounds.leave()
+        self._say_left(told)
+
+    def go_on(self) -> None:
+        """Wait for a place in the next world, and take it."""
+        self._regroup(first=False)
+
+    def end(self) -> None:
+        """The function has returned, or ends this process: whoever breaks the world now, this worker cannot live on."""
+        self._state.__dict__["_session"] = None
+        try:
+            self._line.say(self._who(()))
+        except OSError:
+            return
+        self._line.close()
+
+    def _regroup(self, *, first: bool) -> None:
+        while True:
+            if not first:
+                self._take(self._wait())
+            first = False
+            self._rounds.prepare()
+            try:
+                if self._is_broken:
+                    raise ConnectionAbortedError(self._ear.reason)
+                self._rounds.rejoin()
+                self._number = self._healed()
+            except StateLostError:
+                raise
+            except Exception as error:  # noqa: BLE001  whatever a lost peer looks like
+                if not self._is_broken:
+                    _log.warning("round %d could not be joined", self._round, exc_info=error)
+                self._rounds.leave()
+                self._say_left(f"{type(error).__name__}: {error}"[:_TOLD])
+                continue
+            break
+        self._state._regrouped(dist.get_rank(), dist.get_world_size())
+        self._hello()
+        self._line.say(wire.Regrouped(round=self._round, step=self._step or 0))
+
+    def _healed(self) -> int:
+        refit(self._state.modules())
+        number = self._heal()
+        if number is None:
+            raise StateLostError("nobody of the world before has the state any more")
+        reporting.report_resumed(self._step or 0)
+        return number
+
+    def _heal(self) -> int | None:
+        parts = self._state.parts
+        device = torch.device("cpu") if "gloo" in self._rounds.backend else torch.device("cuda")
+        return heal(self._commits, parts, sharded=is_sharded(self._state.modules()), device=device)
+
+    def _wait(self) -> wire.Assign:
+        word = self._ear.places.get()
+        if word is None:
+            raise StateLostError("the agent of this worker is gone")
+        return word
+
+    def _take(self, word: wire.Assign) -> None:
+        for name in word.unset:
+            os.environ.pop(name, None)
+        os.environ.update(word.environment)
+        for path, fd in ((word.stdout, 1), (word.stderr, 2)):
+            if path:
+                _redirect(path, fd)
+        reporting.forget()
+        self._round = self._ear.round = word.round
+
+    # --- Words -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_broken(self) -> bool:
+        return self._ear.broken >= self._round
+
+    @property
+    def _step(self) -> int | None:
+        step = self._state.parts.get("step")
+        return step if isinstance(step, int) else None
+
+    def _step_of_commit(self) -> str:
+        return str(self._number)
+
+    def _say_left(self, error: str) -> None:
+        if self._is_broken:
+            self._line.say(wire.Freed(round=self._round))
+        else:
+            self._line.say(wire.Failed(round=self._round, error=error))
+
+    def _hello(self) -> None:
+        modules = list(self._state.modules())
+        why = why_not(modules, self._rounds)
+        abilities = [wire.Ability.PAUSE]
+        if not why:
+            abilities += [wire.Ability.RETRY, wire.Ability.IN_PLACE]
+            abilities += [] if is_sharded(modules) else [wire.Ability.RESIZE]
+        self._line.say(self._who(tuple(abilities), why))
+
+    def _who(self, abilities: tuple[wire.Ability, ...], why: str = "") -> wire.Hello:
+        return wire.Hello(
+            rank=environment_int(os.environ, "RANK"),
+            local_rank=environment_int(os.environ, "LOCAL_RANK"),
+            round=self._round,
+            pid=os.getpid(),
+            abilities=abilities,
+            why=why,
+        )
+
+
+def _redirect(path: str, fd: int) -> None:
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        os.dup2(opened, fd)
+    finally:
+        os.close(opened)

@@ -1,0 +1,211 @@
+"""A process group that lives through rounds: what holds it holds it for good, and what is inside is replaced.
+
+Theory of operation
+===================
+
+`DistributedDataParallel` and FSDP2 hold the process group that they were made with. So torch is given an outer group, of the
+backend "rallypoint", whose every collective is that of an inner one: a usual group of gloo, NCCL, or both. When the world
+breaks, the inner group is thrown away, and the next round's takes its place.
+
+A process that joins a world in which others live on cannot do what the script does before it trains (the wrappers check and
+spread the parameters) together with all ranks: those are past it. Until it is in, its inner group is a rehearsal: it has the
+right rank and size, and each collective ends at once, with what it would give if every rank had the same as this one. What that
+leaves behind is made good when the state is healed.
+"""
+
+# ruff: noqa: D102, SLF001  torch names these, and tells of them
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch.distributed import ProcessGroup
+from torch.distributed.distributed_c10d import Backend as BackendName
+from torch.distributed.distributed_c10d import BackendConfig, PrefixStore, Store
+
+from rallypoint.training.sockets import Opened
+
+__all__ = ["BACKEND", "ReconfigurableGroup", "form", "register"]
+
+_log = logging.getLogger(__name__)
+
+#: The outer group's name among torch's backends.
+BACKEND = "rallypoint"
+
+#: What the outer group passes on as it is. Which of them there are depends on torch's version.
+_PASSED_ON = (
+    "_allgather_base",
+    "_end_coalescing",
+    "_get_backend",
+    "_get_sequence_number_for_group",
+    "_has_hooks",
+    "_reduce_scatter_base",
+    "_register_on_completion_hook",
+    "_set_sequence_number_for_group",
+    "_start_coalescing",
+    "_wait_for_pending_works",
+    "all_gather_single",
+    "all_gather_single_coalesced",
+    "all_to_all_single",
+    "allgather",
+    "allgather_coalesced",
+    "allgather_into_tensor_coalesced",
+    "allreduce",
+    "allreduce_coalesced",
+    "alltoall",
+    "alltoall_base",
+    "barrier",
+    "broadcast",
+    "gather",
+    "monitored_barrier",
+    "recv",
+    "recv_anysource",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "scatter",
+    "send",
+)
+
+#: Makes the inner group of a new outer one: its store, rank and size are given.
+_Form = Callable[[Store, int, int], Any]
+
+
+class ReconfigurableGroup(ProcessGroup):
+    """The outer group. `inner` is None between two rounds."""
+
+    def __init__(self, rank: int, size: int, inner: Any) -> None:
+        super().__init__(rank, size)
+        self._rank, self._size, self.inner = rank, size, inner
+        self._name = self._description = ""
+
+    def replace(self, rank: int, size: int, inner: Any) -> None:
+        """Take another inner group, of another world perhaps."""
+        self._rank, self._size, self.inner = rank, size, inner
+
+    def drop(self) -> None:
+        """Have no inner group any more."""
+        self.inner = None
+
+    # What torch calls, from Python and from C++.
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    getRank = rank  # noqa: N815
+    getSize = size  # noqa: N815
+
+    def getBackendName(self) -> str:  # noqa: N802
+        return BACKEND
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    def getGroupName(self) -> str:  # noqa: N802
+        return self._name
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def group_desc(self) -> str:
+        return self._description
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        return self._description
+
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [] if self.inner is None else list(self.inner._device_types)
+
+    def abort(self) -> None:
+        """End what runs on a GPU; gloo's connections are shut down elsewhere."""
+        abort = getattr(self.inner, "abort", None)
+        if abort is not None:
+            abort()
+
+    def shutdown(self) -> None:
+        """Nothing: the inner group ends when nothing holds it."""
+
+
+def _passed_on(name: str) -> Callable[..., Any]:
+    def call(self: ReconfigurableGroup, *args: Any, **kwargs: Any) -> Any:
+        if self.inner is None:
+            raise RuntimeError(f"{name}: this process has left its world; connection closed")
+        return getattr(self.inner, name)(*args, **kwargs)
+
+    call.__name__ = name
+    return call
+
+
+for _name in _PASSED_ON:
+    if hasattr(ProcessGroup, _name):
+        setattr(ReconfigurableGroup, _name, _passed_on(_name))
+
+
+def register(make: _Form) -> None:
+    """Make the backend known to torch; the next group's inner one is what `make` returns."""
+
+    def create(options: Any, _: Any) -> ReconfigurableGroup:
+        rank, size = options.group_rank, options.group_size
+        return ReconfigurableGroup(rank, size, make(options.store, rank, size))
+
+    if BACKEND.upper() not in BackendName._plugins:
+        dist.Backend.register_backend(BACKEND, _Latest(), extended_api=True, devices=["cpu", "cuda"])
+    _Latest.create = create
+
+
+class _Latest:
+    """What torch calls to make a group; it may be registered once only, and is another each time."""
+
+    create: Callable[[Any, Any], ReconfigurableGroup]
+
+    def __call__(self, options: Any, backend_options: Any = None) -> ReconfigurableGroup:
+        return type(self).create(options, backend_options)
+
+
+def form(backend: str, store: Store, rank: int, size: int, timeout: timedelta, opened: Opened | None = None) -> ProcessGroup:
+    """Return a usual group of torch's `backend` (`gloo`, `nccl`, `cpu:gloo,cuda:nccl`); a collective.
+
+    `opened` watches its connections. Raises `ValueError` for another backend.
+    """
+    watched = opened or Opened()
+    with watched.watching():
+        group = ProcessGroup(store, rank, size)
+        made: dict[str, Any] = {}
+        types: dict[str, Any] = {"gloo": ProcessGroup.BackendType.GLOO, "nccl": ProcessGroup.BackendType.NCCL}
+        for device, name in BackendConfig(BackendName(backend)).get_device_backend_map().items():
+            if name not in types:
+                raise ValueError(f"backend: {name!r} cannot be replaced while a script runs; expected gloo or nccl")
+            if name not in made:
+                made[name] = _backend(name, PrefixStore(f"{device}/", store), rank, size, timeout)
+        # What a group is asked for without a device is NCCL's where that is.
+        group._set_default_backend(types["nccl" if "nccl" in made else "gloo"])
+        for device, name in BackendConfig(BackendName(backend)).get_device_backend_map().items():
+            if name == "gloo" or device == "cuda":
+                group._register_backend(torch.device(device), types[name], made[name])
+    return group
+
+
+def _backend(name: str, store: Store, rank: int, size: int, timeout: timedelta) -> Any:
+    if name == "gloo":
+        made = dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
+    else:
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = timeout
+        made = dist.ProcessGroupNCCL(store, rank, size, options)
+    made._set_sequence_number_for_group()
+    return made

@@ -1,0 +1,93 @@
+"""What a training loop goes on from: registered once, committed at each step boundary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from rallypoint.training.reporting import report_progress
+
+if TYPE_CHECKING:
+    from rallypoint.training.elastic import Session
+
+__all__ = ["State"]
+
+
+class State:
+    """The state of training, by names of its parts; each is an attribute, too.
+
+    A part is an object with `state_dict` and `load_state_dict` (model, optimizer, scheduler, sampler), a tensor, or anything
+    that pickles (counters). A part named `step` is the number of finished steps, and reported as such::
+
+        state = training.State(model=model, optimizer=optimizer, sampler=sampler, step=0)
+
+        @training.elastic
+        def train(state):
+            while state.step < 1000:
+                ...                      # one step
+                state.step += 1
+                state.commit()
+
+    The random states of torch, `random` and numpy are a part of every commit.
+
+    """
+
+    def __init__(self, **parts: Any) -> None:
+        if not parts:
+            raise ValueError("State: no part is given; expected at least one, such as model=")
+        for name in parts:
+            if hasattr(type(self), name):
+                raise ValueError(f"State: a part cannot be called {name!r}; that is a method of its own")
+        self.__dict__["parts"] = parts
+        self.__dict__["_session"] = None
+        self.__dict__["_told"] = []
+
+    def __getattr__(self, name: str) -> Any:
+        parts = self.__dict__.get("parts", {})
+        if name not in parts:
+            raise AttributeError(f"State: has no part {name!r}; it has {', '.join(map(repr, parts))}")
+        return parts[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in self.parts:
+            raise AttributeError(f"State: has no part {name!r}; name every part when it is made")
+        self.parts[name] = value
+
+    def commit(self) -> None:
+        """Note that a step is finished: whatever goes wrong from here on, training goes on from here. Every rank calls it.
+
+        Copies the state into memory. Outside a Rallypoint worker it only checks `step`.
+        """
+        session: Session | None = self._session
+        if session is not None:
+            session.commit()
+        step = self.parts.get("step")
+        if isinstance(step, int):
+            report_progress(step)
+        if session is not None:
+            session.boundary()
+
+    def on_regroup(self, told: Callable[[], None]) -> None:
+        """Call `told` whenever the world has formed anew and the state is restored, before training goes on."""
+        self._told.append(told)
+
+    def modules(self) -> Iterator[nn.Module]:
+        """Yield the parts that are modules, and the modules in them."""
+        for part in self.parts.values():
+            if isinstance(part, nn.Module):
+                yield from part.modules()
+
+    def _regrouped(self, rank: int, size: int) -> None:
+        for part in self.parts.values():
+            reshare = getattr(part, "reshare", None)
+            if reshare is not None:
+                reshare(rank, size)
+        for told in self._told:
+            told()
+
+    if TYPE_CHECKING:
+        parts: MutableMapping[str, Any]
+        _session: Session | None
+        _told: list[Callable[[], None]]

@@ -1,0 +1,85 @@
+"""A worker that lives through rounds: `living.py FOLDER STEPS [MODE ...]`. DDP on a model with dropout, Adam, a sampler.
+
+It tells its process number (`FOLDER/started/ROUND.RANK`) and each finished step (`FOLDER/steps.RANK`: round, pid, step, loss in
+hex). At the end rank 0 writes the digest of the weights to `FOLDER/digest`. Modes, any of them:
+`kill=RANK@STEP` kills itself in the middle of that step, in the first process of that rank; `raise=RANK@STEP` raises there, once;
+`fsdp` shards the model with FSDP2; `plain` trains without `elastic`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+from torch import distributed as dist
+from torch import nn
+
+from rallypoint import training
+
+folder, steps, modes = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+
+
+def once(mode: str, step: int) -> bool:
+    """Return whether this rank does `mode` in this step, the first time it is asked."""
+    wanted = f"{mode}={os.environ['RANK']}@{step}"
+    mark = folder / f"did.{wanted}"
+    if wanted not in modes or mark.exists():
+        return False
+    mark.touch()
+    return True
+
+
+def note(step: int, loss: float) -> None:
+    with (folder / f"steps.{os.environ['RANK']}").open("a") as file:
+        file.write(f"{os.environ['RALLYPOINT_ROUND']} {os.getpid()} {step} {float(loss).hex()}\n")
+
+
+def wrapped(model: nn.Module) -> nn.Module:
+    if "fsdp" in modes:
+        from torch.distributed.fsdp import fully_shard
+
+        for layer in model:
+            if isinstance(layer, nn.Linear):
+                fully_shard(layer)
+        fully_shard(model)
+        return model
+    return nn.parallel.DistributedDataParallel(model)
+
+
+world = training.init_process_group("gloo")
+started = folder / "started" / f"{os.environ['RALLYPOINT_ROUND']}.{world.rank}"
+started.parent.mkdir(exist_ok=True)
+started.write_text(str(os.getpid()))
+training.seed_everything(7)
+model = wrapped(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1)))
+training.seed_everything(100 + world.rank)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+data = torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
+sampler = training.ResumableSampler(64, batch_size=8, seed=3)
+state = training.State(model=model, optimizer=optimizer, sampler=sampler, step=0)
+
+
+def train(state: training.State) -> None:
+    while state.step < steps:
+        rows = sampler.batch(state.step)
+        optimizer.zero_grad()
+        loss = model(data[rows]).square().mean()
+        if once("kill", state.step):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if once("raise", state.step):
+            raise ValueError("loss is nan")
+        loss.backward()
+        optimizer.step()
+        note(state.step, loss.item())
+        state.step += 1
+        state.commit()
+
+
+(train if "plain" in modes else training.elastic(train))(state)
+told = training.weights_digest(model)
+if dist.get_rank() == 0:
+    (folder / "digest").write_text(told)
+dist.destroy_process_group()

@@ -21,7 +21,7 @@ from rallypoint.checkpoint.manifest import (
 from rallypoint.wire.codec import dumps
 from rallypoint.wire.fence import Fence
 
-__all__ = ["complete", "discard", "listing", "newest", "publish", "remove", "retain", "sweep", "write_file"]
+__all__ = ["complete", "discard", "listing", "newest", "publish", "remove", "rename", "retain", "sweep", "write_file"]
 
 _log = logging.getLogger(__name__)
 
@@ -52,8 +52,12 @@ def write_file(path: Path, content: bytes) -> None:
 def publish(temporary: Path, manifest: Manifest) -> Path:
     """Turn a temporary folder whose files are written into a complete checkpoint; the renaming is the last act."""
     write_file(temporary / MANIFEST, dumps(manifest, indent=1).encode())
+    return rename(temporary, temporary.with_name(temporary.name.removesuffix(TEMPORARY)))
+
+
+def rename(temporary: Path, final: Path) -> Path:
+    """Give a folder whose files are written its final name; raises `OSError`, also when somebody else has that name already."""
     _sync(temporary)
-    final = temporary.with_name(temporary.name.removesuffix(TEMPORARY))
     temporary.rename(final)
     _sync(final.parent)
     return final

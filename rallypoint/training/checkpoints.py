@@ -33,12 +33,14 @@ from rallypoint.checkpoint.manifest import (
     refuse_stale,
     verify,
 )
+from rallypoint.checkpoint.persist import is_snapshot
 from rallypoint.training import values
 from rallypoint.training.agreement import agree, place
 from rallypoint.training.context import current_job
 from rallypoint.training.errors import CheckpointError, DamagedCheckpointError
 from rallypoint.training.randomness import random_state, restore_random_state
 from rallypoint.training.reporting import report_progress, report_resumed
+from rallypoint.training.snapshots.steps import StepSnapshots, read_snapshot, run_name
 from rallypoint.wire import env
 from rallypoint.wire.fence import Fence
 
@@ -49,10 +51,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class _Choice:
-    """The checkpoint that all ranks load: `values` is the content of its `values.pt`."""
+    """The checkpoint that all ranks load: `values` is the content of its `values.pt`, if it has one."""
 
     checkpoint: Checkpoint
-    world_size: int
+    manifest: Manifest
     values: bytes
 
 
@@ -85,6 +87,7 @@ class Checkpoints:
             )
         self.directory, self.keep = Path(named), keep
         self._claimed: tuple[Fence | None, Fence] | None = None
+        self._steps = StepSnapshots()
 
     def latest(self) -> Checkpoint | None:
         """Return the newest complete checkpoint by (fence, step), or None; this rank's own look, not a collective."""
@@ -117,6 +120,9 @@ class Checkpoints:
     def load(self, state: MutableMapping[str, Any]) -> int | None:
         """Take up the newest complete checkpoint and return its step, or None when the folder holds none.
 
+        In a job with `save_at_breakpoint` a newer snapshot in memory wins, and from then on one is taken at each step that is
+        reported (docs/snapshots.md).
+
         Objects load it, tensors are filled, and any other value is replaced in `state`. Entries of the checkpoint that
         `state` does not name are left alone. A damaged checkpoint is logged and passed over for the one before. Where the
         world's size is that of the save, each rank takes up its random states too.
@@ -125,6 +131,14 @@ class Checkpoints:
             CheckpointError: on every rank, when there are checkpoints but all are damaged, or one lacks an entry of `state`.
 
         """
+        step = self._steps.load(state, lambda: next(iter(folder.complete(self.directory)), None))
+        if step is None:
+            step = self.load_stored(state)
+        self._steps.follow(state, self.directory)
+        return step
+
+    def load_stored(self, state: MutableMapping[str, Any]) -> int | None:
+        """As `load`, of the folder alone: what lies in memory is left out."""
         passed_over: dict[Path, str] = {}
         while (choice := agree(lambda: self._choose(passed_over))) is not None:
             try:
@@ -207,12 +221,12 @@ class Checkpoints:
                 continue
             try:
                 manifest = verify(checkpoint)
-                content = (checkpoint.path / VALUES).read_bytes()
+                content = b"" if is_snapshot(manifest) else (checkpoint.path / VALUES).read_bytes()
             except (DamagedCheckpointError, OSError) as error:
                 _log.warning("this checkpoint is damaged and is passed over: %s", error)
                 reasons[checkpoint.path] = str(error)
                 continue
-            return _Choice(checkpoint=checkpoint, world_size=manifest.world_size, values=content)
+            return _Choice(checkpoint=checkpoint, manifest=manifest, values=content)
         if reasons:
             told = "; ".join(reasons.values())
             raise CheckpointError(f"{self.directory}: no checkpoint can be read; move them away to start from nothing: {told}")
@@ -220,6 +234,9 @@ class Checkpoints:
 
     def _read(self, choice: _Choice, state: MutableMapping[str, Any]) -> None:
         path = choice.checkpoint.path
+        if is_snapshot(choice.manifest):
+            read_snapshot(choice.checkpoint, choice.manifest, state)
+            return
         kept = torch.load(io.BytesIO(choice.values), map_location="cpu", weights_only=False)
         for name in state:
             if name not in kept:
@@ -228,7 +245,7 @@ class Checkpoints:
         for name, value in state.items():
             entries.update(values.targets(kept[name], value, _key(name)))
         rank, world_size = place()
-        own_random = _random_key(rank) if world_size == choice.world_size else None
+        own_random = _random_key(rank) if world_size == choice.manifest.world_size else None
         if own_random is not None:
             entries[own_random] = None
         _fetch(path, entries)
@@ -254,7 +271,7 @@ class _Writer(FileSystemWriter):
 def _granted() -> tuple[Fence | None, str]:
     """Return this worker's fence as its job counts, and the job's uid."""
     job = current_job()
-    return (None, "") if job is None else (job.fence, job.uid)
+    return (None, "") if job is None else (job.fence, run_name(job.uid))
 
 
 def _fetch(path: Path, entries: dict[str, Any]) -> None:

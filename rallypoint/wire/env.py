@@ -23,8 +23,10 @@ __all__ = [
     "PROGRESS_FILE",
     "RESULT_FILE",
     "ROUND",
+    "SAVE_AT_BREAKPOINT",
     "SECRET",
     "SERVICE_ACCOUNT",
+    "SNAPSHOT_DIR",
     "STACK_FILE",
     "TERM",
 ]
@@ -94,3 +96,9 @@ RESULT_FILE = "RALLYPOINT_RESULT_FILE"
 
 #: In the agents and workers of a job that is a function: the file that holds it (wire/function.py).
 FUNCTION_FILE = "RALLYPOINT_FUNCTION_FILE"
+
+#: In every worker: folder in shared memory for its snapshots (checkpoint/memory.py), which its agent makes and removes.
+SNAPSHOT_DIR = "RALLYPOINT_SNAPSHOT_DIR"
+
+#: In every worker of a job whose agents persist the last snapshot of a worker that died: 1.
+SAVE_AT_BREAKPOINT = "RALLYPOINT_SAVE_AT_BREAKPOINT"

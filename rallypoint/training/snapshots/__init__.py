@@ -1,0 +1,1 @@
+"""Snapshots of the training state in shared memory that outlives the worker, and their way back into a model."""

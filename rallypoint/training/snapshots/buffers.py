@@ -1,0 +1,159 @@
+"""The buffers of one writer: shared memory that was allocated and faulted in before anything is copied into it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from rallypoint.checkpoint.errors import CheckpointError, NoRoomError
+from rallypoint.checkpoint.memory import BUFFER, HEADER, held
+from rallypoint.training.snapshots.linux import HUGEPAGE, POPULATE_WRITE, advise
+from rallypoint.training.snapshots.room import require_memory
+from rallypoint.wire.fence import Fence
+
+__all__ = ["Buffer", "Buffers"]
+
+#: Bytes that are faulted in by one call: the process cannot map or unmap anything meanwhile.
+_AT_ONCE = 32 << 20
+_PAGE = 4096
+
+
+class Buffer:
+    """One file of shared memory, mapped. Not for two threads at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.size = 0
+        self.data = torch.empty(0, dtype=torch.uint8)
+
+    @property
+    def header(self) -> Path:
+        """Where its header is when it is complete."""
+        return self.path.with_suffix(HEADER)
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of memory that it has already."""
+        return os.fstat(self.fd).st_blocks * 512
+
+    def reserve(self, size: int) -> None:
+        """Have at least `size` bytes, all of them in memory and mapped. Does nothing when it has them.
+
+        Raises:
+            NoRoomError: when the kernel has no room after all.
+
+        """
+        if size <= self.size:
+            return
+        size = -(-size // _PAGE) * _PAGE
+        try:
+            os.posix_fallocate(self.fd, 0, size)
+            mapped = mmap.mmap(self.fd, size)
+            self.data = torch.frombuffer(mapped, dtype=torch.uint8)
+            _fault_in(self.data)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
+                raise NoRoomError(f"{self.path}: no room for {size:,} bytes: {error.strerror}") from error
+            raise
+        self.size = size
+
+    def lock(self, *, wait: bool) -> bool:
+        """Take it for writing; its header goes. Returns False when somebody reads it and `wait` is false."""
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        self.header.unlink(missing_ok=True)
+        return True
+
+    def publish(self, header: bytes) -> None:
+        """Say that it is complete; the renaming is the last act."""
+        temporary = self.header.with_suffix(".new")
+        temporary.write_bytes(header)
+        temporary.rename(self.header)
+
+    def unlock(self) -> None:
+        """Give it back, whether it was published or not."""
+        fcntl.flock(self.fd, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Give the mapping back; what is in memory stays."""
+        self.data = torch.empty(0, dtype=torch.uint8)
+        self.size = 0
+        os.close(self.fd)
+
+
+class Buffers:
+    """All buffers of one area. With two there is always a complete one; a third keeps that so while one is persisted."""
+
+    def __init__(self, area: Path, count: int) -> None:
+        area.mkdir(parents=True, exist_ok=True)
+        self.area, self._buffers = area, [Buffer(area / f"{number}{BUFFER}") for number in range(count)]
+
+    @property
+    def reserved(self) -> int:
+        """Bytes that each of them has."""
+        return min(buffer.size for buffer in self._buffers)
+
+    def reserve(self, size: int) -> None:
+        """Have `size` bytes in each, so that the next writes cost no more than their copy; raises `NoRoomError`."""
+        missing = sum(max(0, size - buffer.allocated) for buffer in self._buffers)
+        if missing:
+            require_memory(self.area, missing, f"{len(self._buffers)} snapshots of {size:,} bytes")
+        for buffer in self._buffers:
+            buffer.reserve(size)
+
+    @contextlib.contextmanager
+    def taken(self, fence: Fence) -> Iterator[Buffer]:
+        """Take the buffer that is missed least; it is given back, published or not, at the end of the block."""
+        buffer = self.take(fence)
+        try:
+            yield buffer
+        finally:
+            buffer.unlock()
+
+    def take(self, fence: Fence) -> Buffer:
+        """Lock the buffer that is missed least, never the newest complete one.
+
+        Raises:
+            CheckpointError: when somebody with a higher fence has written here: this writer is left over.
+
+        """
+        known = held(self.area)
+        if known and known[0].part.granted > fence:
+            raise CheckpointError(
+                f"snapshots: fence {fence} is lower than {known[0].part.granted}, which has written to {self.area}"
+            )
+        order = [one.path for one in known]
+        # What is not complete comes first, then the oldest.
+        rest = sorted(self._buffers, key=lambda b: -order.index(b.path) if b.path in order else -len(order))
+        rest = [buffer for buffer in rest if not order or buffer.path != order[0]]
+        for buffer in rest:
+            if buffer.lock(wait=False):
+                return buffer
+        rest[0].lock(wait=True)
+        return rest[0]
+
+    def close(self) -> None:
+        """Give the mappings back; the snapshots stay."""
+        for buffer in self._buffers:
+            buffer.close()
+
+
+def _fault_in(data: torch.Tensor) -> None:
+    address, size = data.data_ptr(), data.numel()
+    advise(address, size, HUGEPAGE)
+    for begin in range(0, size, _AT_ONCE):
+        length = min(_AT_ONCE, size - begin)
+        if not advise(address + begin, length, POPULATE_WRITE):
+            # Older kernels: what is read back is written again, so that what a predecessor left there stays.
+            page = data[begin : begin + length : _PAGE]
+            page.copy_(page.clone())

@@ -1,0 +1,130 @@
+"""What the ranks of a world tell and give each other while they load. Collectives, all of them."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import distributed as dist
+
+from rallypoint.checkpoint.errors import DamagedCheckpointError
+from rallypoint.checkpoint.memory import Held, Part, everything
+from rallypoint.training.agreement import place
+from rallypoint.training.snapshots.crew import Crew
+from rallypoint.training.snapshots.parts import OpenPart, proven
+from rallypoint.training.snapshots.room import require_memory
+from rallypoint.wire.codec import dumps
+
+__all__ = ["gather", "node_name", "send_missing", "send_whole"]
+
+#: Bytes of one broadcast.
+_PIECE = 64 << 20
+
+T = TypeVar("T")
+
+
+def gather(mine: T) -> list[T]:
+    """Return what every rank says, by rank."""
+    _, size = place()
+    if size == 1:
+        return [mine]
+    told: list[Any] = [None] * size
+    dist.all_gather_object(told, mine)
+    return told
+
+
+def node_name(folder: Path) -> str:
+    """Return a name of the memory that `folder` lies in, equal on all ranks that see the same."""
+    return f"{_boot_id()}:{folder}"
+
+
+@functools.cache
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def send_whole(parts: Sequence[OpenPart], crew: Crew) -> list[OpenPart]:
+    """Give a whole state to the ranks that have none; returns it on every rank, or nothing on any when it arrives damaged."""
+    has = gather(bool(parts))
+    if all(has) or not any(has):
+        return list(parts)
+    rank, _ = place()
+    source = has.index(True)
+    box: list[Any] = [parts[0].part if rank == source else None]
+    dist.broadcast_object_list(box, src=source)
+    part: Part = box[0]
+    data = parts[0].data if parts else torch.empty(part.size, dtype=torch.uint8)
+    _broadcast(data, source)
+    arrived = list(parts)
+    if not parts:
+        try:
+            arrived = [proven(part, data, crew, f"the snapshot of rank {source}")]
+        except DamagedCheckpointError:
+            arrived = []
+    return arrived if all(gather(bool(arrived))) else []
+
+
+def send_missing(folder: Path, parts: Sequence[OpenPart]) -> list[Held]:
+    """Bring every part of a sharded state into the memory of each node that lacks it; returns all parts, on this node.
+
+    `parts` are those that this rank has proven. Returns nothing, on any rank, where one of them is nowhere.
+
+    Raises:
+        NoRoomError: on a node that has no room for them.
+
+    """
+    rank, _ = place()
+    node = node_name(folder)
+    told = gather((node, [(part.part.age, part.part.world_size, part.part.rank) for part in parts]))
+    age, world_size, _ = next(iter(held for _, held in told if held))[0]
+    holders = {number: who for who, (_, held) in reversed(list(enumerate(told))) for _, _, number in held}
+    if set(holders) != set(range(world_size)):
+        return []
+    writer = next(who for who, (name, _) in enumerate(told) if name == node)
+    for number in range(world_size):
+        lacking = {name for name, _ in told} - {name for name, held in told if any(n == number for _, _, n in held)}
+        if lacking:
+            part, data = _spread(number, holders[number], parts)
+            if node in lacking and rank == writer:
+                _keep(folder / f"fetched-{number}", part, data)
+    gather(None)
+    found = {one.part.rank: one for one in everything(folder) if one.part.age == age}
+    return [found[number] for number in sorted(found)]
+
+
+def _spread(number: int, source: int, parts: Sequence[OpenPart]) -> tuple[Part, torch.Tensor]:
+    """Give part `number` of rank `source` to all."""
+    mine = next((part for part in parts if part.part.rank == number), None) if place()[0] == source else None
+    box: list[Any] = [None if mine is None else mine.part]
+    dist.broadcast_object_list(box, src=source)
+    part: Part = box[0]
+    data = torch.empty(part.size, dtype=torch.uint8) if mine is None else mine.data
+    _broadcast(data, source)
+    return part, data
+
+
+def _keep(area: Path, part: Part, data: torch.Tensor) -> None:
+    area.mkdir(parents=True, exist_ok=True)
+    require_memory(area, part.size, "a part of another node")
+    path = area / "0.bin"
+    path.with_suffix(".json").unlink(missing_ok=True)
+    with path.open("wb") as file:
+        file.write(memoryview((ctypes.c_char * data.numel()).from_address(data.data_ptr())))
+    path.with_suffix(".new").write_text(dumps(part))
+    path.with_suffix(".new").rename(path.with_suffix(".json"))
+
+
+def _broadcast(data: torch.Tensor, source: int) -> None:
+    on_gpu = dist.get_backend() == "nccl"
+    for begin in range(0, data.numel(), _PIECE):
+        piece = data[begin : begin + _PIECE]
+        if on_gpu:
+            moved = piece.cuda()
+            dist.broadcast(moved, src=source)
+            piece.copy_(moved)
+        else:
+            dist.broadcast(piece, src=source)

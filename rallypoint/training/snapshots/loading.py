@@ -1,0 +1,204 @@
+"""The way back: the newest snapshot that the ranks of a world have between them, proven before anything changes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import tempfile
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from rallypoint.checkpoint.errors import CheckpointError, DamagedCheckpointError
+from rallypoint.checkpoint.manifest import Checkpoint, Manifest
+from rallypoint.checkpoint.memory import Held, area_of, everything
+from rallypoint.checkpoint.persist import part_files
+from rallypoint.checkpoint.store import Store
+from rallypoint.training import values
+from rallypoint.training.agreement import place
+from rallypoint.training.randomness import restore_random_state
+from rallypoint.training.snapshots.capture import random_key, state_key
+from rallypoint.training.snapshots.choosing import Age, choose, seen_of
+from rallypoint.training.snapshots.crew import Crew
+from rallypoint.training.snapshots.exchange import gather, node_name, send_missing, send_whole
+from rallypoint.training.snapshots.parts import OpenPart, opened
+from rallypoint.training.snapshots.resharding import reshard
+
+__all__ = ["fill", "load_from_memory", "load_from_store"]
+
+_log = logging.getLogger(__name__)
+
+_State = MutableMapping[str, Any]
+_Refused = set[tuple[Path, bytes]]
+
+
+def load_from_memory(folder: Path, state: _State, crew: Crew, *, wanted: Callable[[Age], bool] = lambda _: True) -> Age | None:
+    """Take up the newest snapshot in memory that is `wanted`, and return its age; None where there is none. A collective.
+
+    A damaged one is logged and passed over for another copy, and where there is none for the one before.
+    """
+    refused: _Refused = set()
+    while True:
+        mine = [one for one in everything(folder) if (one.path, one.text) not in refused and wanted(one.part.age)]
+        node = node_name(folder)
+        age = choose(gather([seen_of(one.part, node) for one in mine]))
+        if age is None:
+            return None
+        held = _own_first([one for one in mine if one.part.age == age])
+        with contextlib.ExitStack() as stack:
+            if _Load(folder, held, crew, stack, refused).into(state):
+                return age
+
+
+def load_from_store(store: Store, checkpoint: Checkpoint, manifest: Manifest, state: _State, crew: Crew) -> None:
+    """Take up a persisted snapshot; a collective. Of a whole one, rank 0 reads and gives it to the others.
+
+    Raises:
+        DamagedCheckpointError: on every rank, when a part of it is not what its header says.
+
+    """
+    rank, world_size = place()
+    headers = sorted(name for name in manifest.files if name.endswith(".json"))
+    ranks = [int(name.removeprefix("rank-").removesuffix(".json")) for name in headers]
+    if len(ranks) == 1:
+        mine = ranks if rank == 0 else []
+    else:
+        mine = [rank] if manifest.world_size == world_size and not _resharded(state) else ranks
+    files = [file for number in mine for file in part_files(number)]
+    with store.fetched(checkpoint, files) as folder, _as_memory(folder, mine) as memory:
+        if load_from_memory(memory, state, crew) is None:
+            raise DamagedCheckpointError(f"{checkpoint.path}: it is damaged")
+
+
+def _resharded(state: _State) -> bool:
+    # One mesh of all ranks is cut alike in every world of one size; of several, nobody knows.
+    meshes = {tuple(t.device_mesh.shape) for t in _present(state).values() if isinstance(t, DTensor)}
+    return len(meshes) > 1
+
+
+@contextlib.contextmanager
+def _as_memory(folder: Path, ranks: Sequence[int]) -> Iterator[Path]:
+    """Let persisted parts look as they did in memory."""
+    with tempfile.TemporaryDirectory(prefix="rallypoint-parts-") as temporary:
+        for number in ranks:
+            area = area_of(Path(temporary), number)
+            area.mkdir()
+            data, header = part_files(number)
+            (area / "0.bin").symlink_to(folder / data)
+            (area / "0.json").symlink_to(folder / header)
+        yield Path(temporary)
+
+
+def fill(parts: Sequence[OpenPart], state: _State) -> None:
+    """Put what `parts` hold into `state`, by resharding where the shapes differ; a collective. The first part is our own."""
+    first = parts[0]
+    content = first.values()
+    kept = content["kept"]
+    for name in state:
+        if name not in kept:
+            raise CheckpointError(
+                f"snapshot of step {first.part.step}: has no entry {name!r}; it has {', '.join(map(repr, kept))}"
+            )
+    if _is_plain(first, state):
+        tensors: dict[str, torch.Tensor] = dict(first.tensors())
+        for name, value in state.items():
+            copies = value if isinstance(value, (nn.Module, torch.Tensor)) else None
+            taken = tensors if copies is not None else _Cloned(tensors)
+            values.restore(state, name, values.join(kept[name], taken))
+    else:
+        targets: dict[str, Any] = {}
+        for name, value in state.items():
+            targets.update(values.targets(kept[name], value, state_key(name)))
+        reshard(parts, targets)
+        for name in state:
+            values.restore(state, name, values.join(kept[name], targets))
+    _restore_random(first, content)
+
+
+class _Cloned(dict[str, torch.Tensor]):
+    """What keeps the very tensors that it is given must not be given views of shared memory."""
+
+    def __getitem__(self, key: str) -> torch.Tensor:
+        return super().__getitem__(key).clone()
+
+
+class _Load:
+    """One try to load one age: exchange what somebody lacks, then fill. What is found damaged is put into `refused`."""
+
+    def __init__(self, folder: Path, held: list[Held], crew: Crew, stack: contextlib.ExitStack, refused: _Refused) -> None:
+        self._folder, self._held, self._crew, self._stack, self._refused = folder, held, crew, stack, refused
+
+    def into(self, state: _State) -> bool:
+        """Return whether `state` holds it now; False, on every rank, when something turned out to be damaged."""
+        if any(gather(bool(self._held) and self._held[0].part.whole)):
+            parts = send_whole(self._open(self._held)[:1], self._crew)
+            if parts:
+                fill(parts, state)
+            return bool(parts)
+        place_ = place()
+        own = self._open([one for one in self._held if (one.part.rank, one.part.world_size) == place_])
+        if all(gather(bool(own) and _matches(own[0], state))):
+            fill(own, state)
+            return True
+        every = self._open(self._held)
+        held = send_missing(self._folder, every)
+        if not held:
+            return False
+        every = self._open(held)
+        if not all(gather(len(every) == len(held))):
+            return False
+        fill(sorted(every, key=lambda part: (part.part.rank, part.part.world_size) != place_), state)
+        return True
+
+    def _open(self, held: Sequence[Held]) -> list[OpenPart]:
+        """Open and prove parts; of whole ones the first good one is enough."""
+        parts: list[OpenPart] = []
+        for one in held:
+            if parts and parts[0].part.whole:
+                break
+            if any(part.part.rank == one.part.rank for part in parts):
+                continue  # a replica of what is here
+            try:
+                parts.append(self._stack.enter_context(opened(one, self._crew)))
+            except DamagedCheckpointError as error:
+                _log.warning("this snapshot is damaged and is passed over: %s", error)
+                self._refused.add((one.path, one.text))
+        return parts
+
+
+def _own_first(held: Sequence[Held]) -> list[Held]:
+    rank, _ = place()
+    return sorted(held, key=lambda one: (one.part.rank != rank, one.part.rank))
+
+
+def _is_plain(part: OpenPart, state: _State) -> bool:
+    """Return whether every tensor lies in this part as this rank needs it, none of them distributed."""
+    return part.part.whole and not any(isinstance(tensor, DTensor) for tensor in _present(state).values())
+
+
+def _matches(part: OpenPart, state: _State) -> bool:
+    """Return whether this rank's distributed tensors are cut as they were when the part was written."""
+    entries = {entry.key: entry for entry in part.part.tensors}
+    for key, tensor in _present(state).items():
+        entry = entries.get(key)
+        if entry is not None and isinstance(tensor, DTensor) and entry.shape != tuple(tensor.to_local().shape):
+            return False
+    return True
+
+
+def _present(state: _State) -> dict[str, torch.Tensor]:
+    tensors: dict[str, torch.Tensor] = {}
+    for name, value in state.items():
+        values.split(values.state_of(value), state_key(name), tensors)
+    return tensors
+
+
+def _restore_random(part: OpenPart, content: dict[str, Any]) -> None:
+    if (part.part.rank, part.part.world_size) != place():
+        return  # another rank's random numbers are not ours
+    views = {key: view.clone() for key, view in part.tensors().items() if key.startswith(random_key(part.part.rank) + "/")}
+    restore_random_state(values.join(content["random"], views))

@@ -1,0 +1,199 @@
+"""One rank's snapshots in shared memory: written double-buffered, complete or not there, beside the training.
+
+`take` captures a state and returns as soon as the script may go on; what only optimizers change is copied while the next step's
+forward and backward pass run, and `copied` tells when that is done. Digest and header follow; `wait` returns when the snapshot
+is complete. A snapshot is never given up for another: the next `take` waits for the last one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rallypoint.checkpoint.errors import CheckpointError, NoRoomError
+from rallypoint.checkpoint.memory import Held, Part, area_of, held
+from rallypoint.training.snapshots.buffers import Buffer, Buffers
+from rallypoint.training.snapshots.capture import Capture, Capturer, Layout, optimizers_of, state_size
+from rallypoint.training.snapshots.crew import Crew
+from rallypoint.wire.codec import dumps
+from rallypoint.wire.fence import Fence
+
+__all__ = ["SnapshotMemory", "Writer"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writer:
+    """Who writes: place in the world, and fence as its job counts."""
+
+    job: str
+    fence: Fence
+    rank: int
+    local_rank: int
+    world_size: int
+
+
+class SnapshotMemory:
+    """The snapshots of one rank.
+
+    Args:
+        folder: in shared memory; see `checkpoint/memory.py`.
+        writer: who this is.
+        buffers: 2, or 3 where snapshots are also persisted: so many times the state's size is the cost in memory.
+        threads: that copy.
+        lazy: copy what only optimizers change while the next step runs. Not for scripts that change weights by themselves
+            between a snapshot and the optimizer's next step.
+        complete: called with each snapshot that is complete, in a thread of this class.
+
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        writer: Writer,
+        *,
+        buffers: int = 2,
+        threads: int = 1,
+        lazy: bool = True,
+        complete: Callable[[int], None] | None = None,
+    ) -> None:
+        if buffers < 2:
+            raise CheckpointError(
+                f"buffers: {buffers} is not allowed; expected at least 2, or a death while one is written loses all"
+            )
+        self.folder, self.writer = folder, writer
+        self._buffers = Buffers(area_of(folder, writer.local_rank), buffers)
+        self._capturer = Capturer(writer.rank, lazy=lazy)
+        self._crew = Crew(threads)
+        # One thread, so that snapshots are completed in their order.
+        self._behind = ThreadPoolExecutor(1, thread_name_prefix="rallypoint-snapshot")
+        self._reserving: Future[None] | None = None
+        self._last: Future[None] | None = None
+        self._copied = threading.Event()
+        self._copied.set()
+        self._guarded: dict[int, torch.utils.hooks.RemovableHandle] = {}
+        self._complete = complete
+        self._entries = (Layout(entries=(), values_at=0, whole=True), "[]")
+
+    def reserve(self, state: Mapping[str, Any]) -> None:
+        """Begin to allocate what snapshots of `state` will need, in the background; too little room is told by `take`."""
+        size = state_size(state)
+        self._reserving = self._behind.submit(self._buffers.reserve, size)
+
+    def take(self, step: int, state: Mapping[str, Any]) -> None:
+        """Take a snapshot of `state` after `step` finished steps; returns when the script may go on.
+
+        Raises:
+            NoRoomError: when there is no room for it. What was taken before stays.
+            CheckpointError: when this writer is left over from an earlier round, or the last snapshot failed.
+
+        """
+        self.wait()
+        capture = self._capturer.capture(state)
+        self._reserve(capture.size)
+        buffer = self._buffers.take(self.writer.fence)
+        try:
+            if capture.now:
+                self._crew.copy(capture.now, buffer.data)
+            for optimizer in optimizers_of(state) if capture.later else ():
+                self._guard(optimizer)
+            self._copied.clear()
+            self._last = self._behind.submit(self._finish, step, capture, buffer)
+        except BaseException:
+            self._copied.set()
+            buffer.unlock()
+            raise
+
+    def wait(self) -> None:
+        """Return when the last snapshot is complete; raises what went wrong with it."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
+
+    def held(self) -> list[Held]:
+        """Return this rank's complete snapshots, newest first, once the last is complete."""
+        self.wait()
+        return self.complete_ones()
+
+    def complete_ones(self) -> list[Held]:
+        """Return what is complete at this moment, newest first."""
+        return held(self._buffers.area)
+
+    def move(self, writer: Writer) -> None:
+        """Go on as another rank, or in another round; the local rank, and so the buffers, stay."""
+        self.wait()
+        self.writer = dataclasses.replace(writer, local_rank=self.writer.local_rank)
+        self._capturer.rank = writer.rank
+
+    def close(self) -> None:
+        """Complete what is under way, and end the threads; the snapshots stay."""
+        try:
+            self.wait()
+        finally:
+            for handle in self._guarded.values():
+                handle.remove()
+            self._behind.shutdown(wait=True)
+            self._crew.close()
+            self._buffers.close()
+
+    def _reserve(self, size: int) -> None:
+        reserving, self._reserving = self._reserving, None
+        if reserving is not None:
+            try:
+                reserving.result()
+            except NoRoomError as error:
+                _log.debug("what was thought to be needed did not fit: %s", error)
+        self._buffers.reserve(size)
+
+    def _guard(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let the optimizer's next steps wait for copies under way."""
+        if id(optimizer) not in self._guarded:
+            self._guarded[id(optimizer)] = optimizer.register_step_pre_hook(lambda *_: self._wait_for_copies())
+
+    def _wait_for_copies(self) -> None:
+        self._copied.wait()
+
+    def _finish(self, step: int, capture: Capture, buffer: Buffer) -> None:
+        try:
+            try:
+                self._crew.copy(capture.later, buffer.data)
+            finally:
+                self._copied.set()
+            at, size = capture.layout.values_at, capture.size
+            tail = bytearray(capture.values).ljust(size - at, b"\0")
+            buffer.data[at:size] = torch.frombuffer(tail, dtype=torch.uint8)
+            buffer.publish(self._header(step, capture, self._crew.digest(buffer.data[:size])))
+        finally:
+            buffer.unlock()
+        if self._complete is not None:
+            self._complete(step)
+
+    def _header(self, step: int, capture: Capture, digest: str) -> bytes:
+        layout, writer = capture.layout, self.writer
+        if self._entries[0] is not layout:
+            self._entries = layout, dumps(layout.entries)
+        part = Part(
+            job=writer.job,
+            granted=writer.fence,
+            step=step,
+            rank=writer.rank,
+            world_size=writer.world_size,
+            whole=layout.whole,
+            torch=str(torch.__version__),
+            size=capture.size,
+            digest=digest,
+            values_at=layout.values_at,
+            values_size=len(capture.values),
+            tensors=(),
+        )
+        # The list of tensors is long, and the same from step to step.
+        return dumps(part).replace('"tensors": []', f'"tensors": {self._entries[1]}').encode()

@@ -1,0 +1,530 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from rallypoint.checkpoint.errors import CheckpointError, DamagedCheckpointError, NoRoomError
+from rallypoint.checkpoint.folder_store import FolderStore
+from rallypoint.checkpoint.memory import everything, held, pinned
+from rallypoint.checkpoint.persist import is_snapshot
+from rallypoint.training import Checkpoints, Snapshots, weights_digest
+from rallypoint.training.snapshots.crew import Crew
+from rallypoint.training.snapshots.memory import SnapshotMemory, Writer
+from rallypoint.training.snapshots.parts import opened
+from rallypoint.training.snapshots.room import free_memory, require_memory
+from rallypoint.wire import env
+from rallypoint.wire.fence import Fence
+from tests.waiting import PATIENCE
+
+FENCE = Fence(attempt=1, term=1, round=1)
+
+
+def make(seed=0, wide=4):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(wide, wide), nn.BatchNorm1d(wide))
+    return {"model": model, "optimizer": torch.optim.AdamW(model.parameters())}
+
+
+def step(state):
+    state["optimizer"].zero_grad()
+    width = state["model"][0].in_features
+    state["model"](torch.randn(8, width)).sum().backward()
+    state["optimizer"].step()
+
+
+def writer(round_=1, rank=0):
+    return Writer(job="j", fence=FENCE.with_round(round_), rank=rank, local_rank=rank, world_size=1)
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    """Make this process a worker of an agent; returns what puts it into a round, and the folder for its snapshots."""
+    folder = tmp_path / "memory"
+    folder.mkdir()
+    told = {"JOB": "digits", "JOB_MARK": "ab12/0", "ATTEMPT": 1, "TERM": 1, "ROUND": 1, "SNAPSHOT_DIR": folder}
+    for name, value in told.items():
+        monkeypatch.setenv(f"RALLYPOINT_{name}", str(value))
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    return folder
+
+
+@pytest.fixture
+def snapshots(node):
+    """Make `Snapshots`, which are closed at the end of the test."""
+    made = []
+
+    def make_snapshots(state, **options):
+        made.append(Snapshots(state, **options))
+        return made[-1]
+
+    yield make_snapshots
+    for one in made:
+        one.close()
+
+
+def test_training_goes_on_at_the_last_step(snapshots):
+    """Weights, optimizer, buffers and random numbers are those of the last save; the next step gives the same bits."""
+    state = make()
+    before = snapshots(state)
+    assert before.load() is None
+    for number in range(1, 4):
+        step(state)
+        assert before.save(number)
+    before.wait()
+    step(state)
+    expected = weights_digest(state["model"]), torch.rand(1).item()
+
+    fresh = make(seed=9)
+    assert snapshots(fresh).load() == 3
+    step(fresh)
+
+    assert (weights_digest(fresh["model"]), torch.rand(1).item()) == expected
+
+
+def test_a_lazy_copy_is_of_the_step_it_was_taken_at(node):
+    """The next optimizer step waits until its parameters are copied, however slow the copy is."""
+    state = make()
+    step(state)
+    memory = SnapshotMemory(node, writer())
+    may_copy, copying = threading.Event(), threading.Event()
+    real = memory._crew.copy
+
+    def slow(pieces, into):
+        if pieces and threading.current_thread() is not threading.main_thread():
+            copying.set()
+            may_copy.wait(10 * PATIENCE)
+        real(pieces, into)
+
+    memory._crew.copy = slow
+    expected = weights_digest(state["model"])
+    memory.take(1, state)
+    assert copying.wait(10 * PATIENCE)
+    threading.Timer(0.05, may_copy.set).start()
+    step(state)
+    assert weights_digest(state["model"]) != expected
+
+    fresh = make(seed=9)
+    restored = Snapshots(fresh)
+    assert restored.load() == 1
+    assert weights_digest(fresh["model"]) == expected
+    restored.close()
+    memory.close()
+
+
+def test_buffers_that_a_forward_pass_changes_are_copied_at_once(node):
+    """Running statistics are no optimizer's: they are as they were at the step boundary."""
+    state = make()
+    step(state)
+    memory = SnapshotMemory(node, writer())
+    seen = []
+    real = memory._crew.copy
+    memory._crew.copy = lambda pieces, into: (seen.append({p.source.data_ptr() for p in pieces}), real(pieces, into))
+    memory.take(1, state)
+    memory.wait()
+
+    norm = state["model"][1]
+    assert norm.running_mean.data_ptr() in seen[0]
+    assert norm.weight.data_ptr() in seen[1]
+    memory.close()
+
+
+def test_there_is_always_a_complete_one(node):
+    """While the next is written the last stays, and two buffers take turns."""
+    state = {"x": torch.zeros(10)}
+    memory = SnapshotMemory(node, writer())
+    for number in range(5):
+        state["x"].fill_(number)
+        memory.take(number, state)
+        steps = [one.part.step for one in memory.held()]
+        assert steps == ([number, number - 1] if number else [0])
+    assert len(list((node / "rank-0").glob("*.bin"))) == 2
+    memory.close()
+
+
+def test_a_snapshot_that_is_read_is_not_overwritten(node):
+    """None is skipped while one is persisted: the third buffer takes its place."""
+    state = {"x": torch.zeros(10)}
+    memory = SnapshotMemory(node, writer(), buffers=3)
+    memory.take(1, state)
+    first = memory.held()[0]
+    with pinned(first):
+        for number in range(2, 8):
+            memory.take(number, state)
+            memory.wait()
+        assert [one.part.step for one in memory.held()] == [7, 6, 1]
+    memory.take(8, state)
+    memory.wait()
+    assert 1 not in [one.part.step for one in memory.held()]
+    with pytest.raises(DamagedCheckpointError), pinned(first):
+        pass
+    memory.close()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import torch
+from rallypoint.training.snapshots.memory import SnapshotMemory, Writer
+from rallypoint.wire.fence import Fence
+
+writer = Writer(job="j", fence=Fence(attempt=1, term=1, round=1), rank=0, local_rank=0, world_size=1)
+memory = SnapshotMemory(Path(sys.argv[1]), writer)
+state = {"x": torch.full((1 << 20,), 1.0)}
+memory.take(1, state)
+memory.take(2, state)
+memory.wait()
+real = memory._crew.copy
+
+def die(pieces, into):
+    into[: 1 << 20].fill_(77)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+memory._crew.copy = die
+memory.take(3, state)
+"""
+
+
+def test_a_writer_that_is_killed_mid_copy_leaves_the_one_before(node):
+    """The torn one has no header; the successor goes on with the same buffers."""
+    code = subprocess.run([sys.executable, "-c", KILLED, str(node)], check=False, timeout=60 * PATIENCE).returncode
+    assert code == -signal.SIGKILL
+    assert [one.part.step for one in held(node / "rank-0")] == [2]
+
+    state = {"x": torch.zeros(1 << 20)}
+    successor = Snapshots(state)
+    assert successor.load() == 2
+    assert state["x"].unique().tolist() == [1.0]
+    assert successor.save(3)
+    successor.close()
+
+
+def spoil(path, offset=100):
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte[0] ^ 4]))
+
+
+def test_a_flipped_bit_is_found_and_the_one_before_is_taken(snapshots, node, caplog):
+    """And it is said which file is damaged."""
+    state = {"x": torch.arange(1000.0)}
+    before = snapshots(state)
+    before.save(1)
+    before.save(2)
+    before.wait()
+    newest = everything(node)[0]
+    spoil(newest.path)
+
+    assert snapshots(state).load() == 1
+    assert str(newest.path) in caplog.text
+
+
+def test_a_truncated_buffer_is_passed_over(snapshots, node):
+    """Whatever is in its header."""
+    state = {"x": torch.arange(10000.0)}
+    before = snapshots(state)
+    before.save(1)
+    before.save(2)
+    before.wait()
+    os.truncate(everything(node)[0].path, 100)
+
+    assert snapshots({"x": torch.zeros(10000)}).load() == 1
+
+
+def test_a_header_that_nobody_can_read_is_none(snapshots, node):
+    """It is not taken for anything."""
+    state = {"x": torch.arange(10.0)}
+    before = snapshots(state)
+    before.save(1)
+    before.wait()
+    everything(node)[0].path.with_suffix(".json").write_text('{"step": 3')
+
+    assert snapshots(state).load() is None
+
+
+def test_a_writer_of_an_older_round_is_refused(node):
+    """It is left over, and what the newer one has written stays."""
+    state = {"x": torch.zeros(10)}
+    old, new = SnapshotMemory(node, writer(1)), SnapshotMemory(node, writer(2))
+    old.take(50, state)
+    new.take(7, state)
+    new.wait()
+    with pytest.raises(CheckpointError, match=r"fence 1\.1\.1 is lower than 1\.1\.2"):
+        old.take(51, state)
+    assert [one.part.step for one in held(node / "rank-0")] == [7, 50]
+    old.close()
+    new.close()
+
+
+def test_a_newer_round_wins_over_a_higher_step(snapshots, node, monkeypatch):
+    """As with checkpoints: the order is (fence, step)."""
+    state = {"x": torch.zeros(10)}
+    first = snapshots(state)
+    first.save(50)
+    first.wait()
+    monkeypatch.setenv(env.ROUND, "2")
+    state["x"].fill_(7)
+    first.save(7)
+    first.wait()
+
+    assert snapshots(state).load() == 7
+
+
+def test_no_room_is_told_with_what_is_missing(snapshots, node, monkeypatch, caplog):
+    """Training goes on without snapshots, and the message counts bytes."""
+    state = {"x": torch.zeros(1 << 20)}
+    asked = snapshots(state)
+    asked.wait()
+    monkeypatch.setattr(
+        "rallypoint.training.snapshots.buffers.require_memory",
+        lambda folder, size, what: require_memory(folder, size + (1 << 60), what),
+    )
+    state["x"] = torch.zeros(1 << 22)
+
+    assert not asked.save(1)
+    assert not asked.save(2)
+    assert caplog.text.count("no snapshots are kept in memory") == 1
+    assert "are missing" in caplog.text
+
+
+def test_a_full_file_system_is_no_crash(tmp_path, node):
+    """Room is allocated before it is written to, so that no signal can end the process."""
+    memory = SnapshotMemory(node, writer())
+    buffer = memory._buffers._buffers[0]
+    with pytest.raises(NoRoomError, match="no room for"):
+        buffer.reserve(1 << 62)
+    memory.close()
+
+
+def test_the_control_groups_limit_counts(tmp_path):
+    """What is shared in memory is the group's; its cache of files is not in the way."""
+    groups = tmp_path / "cgroup"
+    groups.mkdir()
+    (groups / "memory.max").write_text("1000\n")
+    (groups / "memory.current").write_text("900\n")
+    (groups / "memory.stat").write_text("anon 500\ninactive_file 300\nactive_file 50\n")
+    (tmp_path / "meminfo").write_text("MemTotal: 100 kB\nMemAvailable:    50 kB\n")
+
+    assert free_memory(tmp_path, cgroups=groups, meminfo=tmp_path / "none") == 450
+    assert free_memory(tmp_path, cgroups=tmp_path / "none", meminfo=tmp_path / "meminfo") == 51200
+
+
+def test_what_is_persisted_is_loaded_when_the_memory_is_gone(snapshots, node, tmp_path):
+    """In the background, each second step, with the newest two kept and every fourth."""
+    state = make()
+    storage = tmp_path / "storage"
+    before = snapshots(state, storage=storage, persist_every=2, keep=2, keep_every=4)
+    before.load()
+    digests = {}
+    for number in range(1, 11):
+        step(state)
+        before.save(number)
+        before.wait()
+        digests[number] = weights_digest(state["model"])
+    for one in everything(node):
+        one.path.with_suffix(".json").unlink()
+
+    assert [path.name[5:17] for path in sorted(storage.iterdir())] == [f"{n:012d}" for n in (4, 8, 10)]
+    fresh = make(seed=9)
+    assert snapshots(fresh, storage=storage).load() == 10
+    assert weights_digest(fresh["model"]) == digests[10]
+
+
+def test_a_damaged_one_in_storage_is_passed_over(snapshots, node, tmp_path):
+    """A bit that flips in a large file is found, too."""
+    state = {"x": torch.rand(1 << 20)}
+    before = snapshots(state, storage=tmp_path / "storage", persist_every=1)
+    for number in (1, 2):
+        before.save(number)
+        before.wait()
+    for one in everything(node):
+        one.path.with_suffix(".json").unlink()
+    newest = max((tmp_path / "storage").iterdir())
+    spoil(newest / "rank-00000.part", 1 << 21)
+
+    assert snapshots(state, storage=tmp_path / "storage").load() == 1
+
+
+def test_the_helpers_checkpoints_and_persisted_snapshots_are_one_series(snapshots, node, tmp_path, monkeypatch):
+    """They lie in one folder in one order, and either reads the other's."""
+    state = make()
+    step(state)
+    checkpoints = Checkpoints(tmp_path / "storage")
+    checkpoints.save(1, state)
+    step(state)
+    before = snapshots(state, storage=tmp_path / "storage", persist_every=2)
+    before.save(2)
+    before.wait()
+    digest = weights_digest(state["model"])
+    monkeypatch.delenv(env.SNAPSHOT_DIR)
+
+    fresh = make(seed=9)
+    assert Checkpoints(tmp_path / "storage").load(fresh) == 2
+    assert weights_digest(fresh["model"]) == digest
+    monkeypatch.setenv(env.SNAPSHOT_DIR, str(node))
+    monkeypatch.setenv(env.ROUND, "2")
+    step(state)
+    checkpoints.save(3, state)
+    assert snapshots(fresh, storage=tmp_path / "storage").load() == 3
+
+
+def test_any_url_of_fsspec_will_do(snapshots, node):
+    """An object store has no renaming: the manifest is what makes a checkpoint complete."""
+    fsspec = pytest.importorskip("fsspec")
+    fs = fsspec.filesystem("memory")
+    state = make()
+    before = snapshots(state, storage="memory://bucket/run", persist_every=1, keep=2)
+    before.load()
+    for number in (1, 2, 3):
+        step(state)
+        before.save(number)
+        before.wait()
+    digest = weights_digest(state["model"])
+    for one in everything(node):
+        one.path.with_suffix(".json").unlink()
+    newest = max(fs.ls("/bucket/run", detail=False))
+    assert len(fs.ls("/bucket/run", detail=False)) == 2
+
+    fresh = make(seed=9)
+    assert snapshots(fresh, storage="memory://bucket/run").load() == 3
+    assert weights_digest(fresh["model"]) == digest
+    fs.rm_file(f"{newest}/manifest.json")
+    assert snapshots(fresh, storage="memory://bucket/run").load() == 2
+    fs.rm("/bucket", recursive=True)
+
+
+def test_without_fsspec_a_url_is_refused(node, monkeypatch):
+    """In one sentence that names what is missing."""
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(CheckpointError, match=r"storage s3://b/k: needs the package fsspec"):
+        Snapshots({}, storage="s3://b/k")
+
+
+def test_steps_that_are_reported_are_kept_without_a_line(node, tmp_path, monkeypatch):
+    """With save_at_breakpoint the checkpoint helper takes a snapshot at each reported step, and takes it up again."""
+    from rallypoint.training import report_progress
+    from rallypoint.training.reporting import follow_steps
+
+    monkeypatch.setenv(env.SAVE_AT_BREAKPOINT, "1")
+    state = make()
+    checkpoints = Checkpoints(tmp_path / "storage")
+    assert checkpoints.load(state) is None
+    for number in range(1, 8):
+        step(state)
+        report_progress(number)
+        if number == 5:
+            checkpoints.save(number, state)
+    assert checkpoints._steps._snapshots is not None
+    checkpoints._steps._snapshots.wait()
+    digest = weights_digest(state["model"])
+    monkeypatch.setenv(env.ROUND, "2")
+    follow_steps(None)
+
+    fresh = make(seed=9)
+    successor = Checkpoints(tmp_path / "storage")
+    assert successor.load(fresh) == 7
+    assert weights_digest(fresh["model"]) == digest
+    for one in (checkpoints, successor):
+        assert one._steps._snapshots is not None
+        one._steps._snapshots.close()
+    follow_steps(None)
+
+
+def test_a_state_of_plain_values_is_not_followed(node, tmp_path, monkeypatch, caplog):
+    """What the script would replace by the next save cannot be read in between."""
+    monkeypatch.setenv(env.SAVE_AT_BREAKPOINT, "1")
+    checkpoints = Checkpoints(tmp_path / "storage")
+    checkpoints.load({**make(), "epoch": 3})
+
+    assert checkpoints._steps._snapshots is None
+    assert "epoch" in caplog.text
+
+
+def test_a_checkpoint_that_is_newer_than_the_memory_wins(snapshots, node, tmp_path):
+    """Memory is believed where it is at least as new."""
+    state = make()
+    memory = snapshots(state, storage=tmp_path)
+    memory.load()
+    memory.save(4)
+    memory.wait()
+    Checkpoints(tmp_path).save(6, state)
+
+    assert snapshots(make(), storage=tmp_path).load() == 6
+    memory.save(6)
+    memory.wait()
+    assert Checkpoints(tmp_path).load(make()) == 6
+    assert all(not is_snapshot(m) for m in FolderStore(tmp_path).complete())
+
+
+BAD = [
+    pytest.param({"persist_every": 1}, "storage: none is named", id="nowhere"),
+    pytest.param({"keep": 0}, "keep: 0 is not allowed", id="keep"),
+    pytest.param({"persist_every": -1}, "persist_every: -1 is not allowed", id="negative"),
+    pytest.param({"keep_every": True}, "keep_every: True is not allowed", id="a bool"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), BAD)
+def test_wrong_arguments_are_refused(options, said):
+    """With the name, the value and what is allowed."""
+    with pytest.raises(CheckpointError, match=said):
+        Snapshots({}, **options)
+
+
+def test_every_dtype_and_layout_comes_back(snapshots):
+    """Strided, empty, of no dimension, of half precision, and what is no tensor at all."""
+    state = {
+        "strided": torch.arange(12.0).view(3, 4).t(),
+        "empty": torch.empty(0, 3),
+        "scalar": torch.tensor(3, dtype=torch.int64),
+        "half": torch.ones(5, dtype=torch.bfloat16),
+        "bits": torch.tensor([True, False, True]),
+        "plain": {"a": [1, (2, "x")]},
+    }
+    snapshots(state).save(1)
+    fresh = {name: torch.zeros_like(value) if isinstance(value, torch.Tensor) else None for name, value in state.items()}
+    made = snapshots(fresh)
+    assert made.load() == 1
+
+    assert repr(fresh) == repr(state)
+
+
+def test_the_digest_sees_each_bit_and_each_row():
+    """A flipped bit anywhere, two rows that changed places, a row of another snapshot."""
+    crew = Crew(2)
+    data = torch.randint(0, 255, (64 * 8192,), dtype=torch.uint8)
+    digest = crew.digest(data)
+    for place, bit in ((0, 1), (8191, 128), (300_000, 4), (64 * 8192 - 1, 1)):
+        data[place] ^= bit
+        assert crew.digest(data) != digest
+        data[place] ^= bit
+    swapped = data.view(-1, 8192)[[1, 0, *range(2, 64)]].reshape(-1)
+
+    assert crew.digest(swapped) != digest
+    assert crew.digest(data) == digest
+    crew.close()
+
+
+def test_a_part_is_proven_before_it_is_read(node):
+    """Its header says what its digest is."""
+    memory, crew = SnapshotMemory(node, writer()), Crew(1)
+    memory.take(1, {"x": torch.arange(5)})
+    one = memory.held()[0]
+    with opened(one, crew) as part:
+        assert part.tensors()["state/x"].tolist() == [0, 1, 2, 3, 4]
+        assert part.values()["kept"]["x"].key == "state/x"
+    spoil(one.path, 8)
+    with pytest.raises(DamagedCheckpointError, match="its digest is"), opened(one, crew):
+        pass
+    memory.close()
+    crew.close()

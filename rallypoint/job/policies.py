@@ -173,7 +173,7 @@ class Health(Model):
 
     other_names: ClassVar[Mapping[str, str]] = {"monitor_interval": "report_interval"}
 
-    node_lease: Annotated[float, _TIMEOUT] = 15.0
+    node_lease: Annotated[float, _TIMEOUT] = 3.0
     """An agent that says nothing for this long is lost."""
     report_interval: Annotated[float, _TIMEOUT] = 1.0
     """Period of an agent's health reports while nothing happens (torchrun: `monitor_interval`); less than half of `node_lease`.

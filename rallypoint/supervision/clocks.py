@@ -237,7 +237,7 @@ CLOCKS: tuple[Clock, ...] = (
         ends="it is heard again",
         then="the node is lost: the others go on without it",
         actor="coordinator",
-        wins="a connection that broke decides earlier, after a second",
+        wins="the end of its last connection decides earlier, at once",
     ),
     Clock(
         name="hang",

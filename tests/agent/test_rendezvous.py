@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from rallypoint.agent.rendezvous import core as rendezvous
-from rallypoint.agent.rendezvous.core import DISCONNECT_GRACE, Settings, State
+from rallypoint.agent.rendezvous.core import ECHO_GRACE, RECONNECT_WITHIN, Settings, State
 from rallypoint.wire import codec
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Cause, Culprit, Rung
@@ -199,9 +199,9 @@ def test_the_echo_of_a_lost_node_is_not_charged() -> None:
     settings = dataclasses.replace(ELASTIC, max_restarts=0)
     state = rendezvous.disconnected(training(settings, nodes=2), "agent-1.1", 50.0)
     plain = dataclasses.replace(killed(0), signal=None, exit_code=1)
-    state = say(state, report(0, AgentState.FAILED, 1, failures=(plain,)), now=50.1)
+    state = say(state, report(0, AgentState.FAILED, 1, failures=(plain,)), now=50.005)
     assert state.verdict is None
-    state = say(state, report(0, AgentState.WAITING, 1, failures=(plain,)), now=50.3)
+    state = say(state, report(0, AgentState.WAITING, 1, failures=(plain,)), now=50.01)
     assert answers(state, "0.1") == [None], "node 1 may come back"
     state = rendezvous.tick(state, 51.0)
     assert [i.cause for i in state.incidents] == [Cause.NODE]
@@ -228,7 +228,7 @@ def test_an_echo_without_a_cause_is_charged_itself(comes_back: bool) -> None:
         state = say(state, report(0, AgentState.WAITING, 1, failures=(echo(0),)), report(1, AgentState.WAITING, 1), now=50.2)
         assert state.fence.round == 2
     else:
-        assert rendezvous.deadline(state) == 50.0 + DISCONNECT_GRACE
+        assert rendezvous.deadline(state) == 50.0 + ECHO_GRACE
         state = rendezvous.tick(state, 51.0)
     [incident] = state.incidents
     assert incident.culprit == echo(0)
@@ -253,9 +253,9 @@ def test_failures_of_one_round_are_charged_once() -> None:
 def test_a_lost_node_shrinks_the_world_at_once() -> None:
     """When an agent's connection breaks and it stays away, the others regroup without a last call."""
     state = rendezvous.disconnected(training(ELASTIC, nodes=3), "agent-2.1", 100.0)
-    state = say(state, *(report(node, AgentState.RUNNING, 1) for node in (0, 1)), now=100.5)
+    state = say(state, *(report(node, AgentState.RUNNING, 1) for node in (0, 1)), now=100.01)
     assert state.state is JobState.RUNNING
-    assert rendezvous.deadline(state) == 100.0 + DISCONNECT_GRACE
+    assert rendezvous.deadline(state) == 100.0 + RECONNECT_WITHIN
     state = rendezvous.tick(state, 101.0)
     assert [type(a) for a in answers(state, "0.1", "1.1")] == [Regroup, Regroup]
 
@@ -263,13 +263,13 @@ def test_a_lost_node_shrinks_the_world_at_once() -> None:
 
     assert [m.node for m in state.world] == [0, 1]
     assert state.fence.round == 2
-    assert state.incidents[0].reason == "node 2 on host-2 closed its connection and did not come back"
+    assert state.incidents[0].reason == "node 2 on host-2 closed its connections and did not come back"
 
 
 def test_a_short_disconnection_costs_nothing() -> None:
     """An agent that asks again within the grace was never gone."""
     state = rendezvous.disconnected(training(), "agent-1.1", 100.0)
-    state = say(state, report(0, AgentState.RUNNING, 1), report(1, AgentState.RUNNING, 1), now=100.9)
+    state = say(state, report(0, AgentState.RUNNING, 1), report(1, AgentState.RUNNING, 1), now=100.01)
     state = rendezvous.tick(state, 102.0)
     assert state.state is JobState.RUNNING
     assert not state.incidents
@@ -296,7 +296,7 @@ def test_the_world_grows_when_a_node_returns() -> None:
 
 def test_node_unit_keeps_the_world_a_multiple() -> None:
     """A node that would break the multiple waits until a partner comes."""
-    settings = Settings(min_nodes=2, max_nodes=4, node_unit=2, last_call=5.0)
+    settings = Settings(min_nodes=2, max_nodes=4, node_unit=2, last_call=5.0, node_lease=PATIENT)
     state = rendezvous.tick(say(start(settings), *(report(node) for node in range(3))), 5.0)
     assert len(state.world) == 2
     state = say(state, report(0, AgentState.RUNNING, 1), report(1, AgentState.RUNNING, 1), now=6.0)

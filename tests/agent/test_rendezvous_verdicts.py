@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rallypoint.agent.rendezvous import core as rendezvous
-from rallypoint.agent.rendezvous.core import DISCONNECT_GRACE, Settings, State
+from rallypoint.agent.rendezvous.core import ECHO_GRACE, RECONNECT_WITHIN, Settings, State
 from rallypoint.wire import codec
 from rallypoint.wire.failover import Failover
 from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind, Incident, Rung
@@ -61,7 +61,7 @@ def test_a_collective_that_timed_out_is_a_hang_and_has_a_budget_of_its_own() -> 
     """Everybody says the same, so it is charged after the grace for echoes: to the hangs, and not to the process faults."""
     state = training(with_settings(TWO, max_restarts=0, max_hangs=1))
     state = say(state, failed(0, hung(0)), failed(1, hung(1)), now=50.0)
-    state = rendezvous.tick(state, 50.0 + DISCONNECT_GRACE)
+    state = rendezvous.tick(state, 50.0 + ECHO_GRACE)
     assert (only(state).cause, only(state).kind, state.verdict) == (Cause.HANG, FaultKind.HANG, None)
 
 
@@ -69,7 +69,7 @@ def test_a_spent_budget_of_hangs_ends_the_attempt() -> None:
     """However many restarts are left for process faults."""
     state = training(with_settings(TWO, max_restarts=9, max_hangs=0))
     state = say(state, failed(0, hung(0)), failed(1, hung(1)), now=50.0)
-    state = rendezvous.tick(state, 50.0 + DISCONNECT_GRACE)
+    state = rendezvous.tick(state, 50.0 + ECHO_GRACE)
     assert state.verdict is not None
     assert "no restart after a hang is allowed" in state.verdict.message
 
@@ -129,8 +129,8 @@ def test_the_code_of_an_echo_is_not_judged_while_somebody_else_may_be_to_blame()
     """A rank that lost its peer ends with 1, a terminal code; the peer's node is lost, and the job goes on."""
     state = training(with_settings(ELASTIC, terminal_exit_codes=(1,)), nodes=3)
     state = rendezvous.disconnected(state, "agent-2.1", 50.0)
-    state = say(state, failed(0, broken(0, 1, "RuntimeError: Connection closed by peer")), now=50.1)
-    state = rendezvous.tick(state, 50.0 + DISCONNECT_GRACE)
+    state = say(state, failed(0, broken(0, 1, "RuntimeError: Connection closed by peer")), now=50.01)
+    state = rendezvous.tick(state, 50.0 + RECONNECT_WITHIN)
     assert state.verdict is None
     assert [i.cause for i in state.incidents] == [Cause.NODE]
 
@@ -147,7 +147,7 @@ def test_a_terminal_code_told_late_still_ends_the_job() -> None:
 def test_what_is_told_late_is_not_judged_when_the_round_lost_a_node() -> None:
     """Whatever fails after a node was lost failed because of that, also with words that nobody knows."""
     state = training(with_settings(ELASTIC, terminal_exit_codes=(1,)), nodes=3)
-    state = rendezvous.tick(rendezvous.disconnected(state, "agent-2.1", 50.0), 50.0 + DISCONNECT_GRACE)
+    state = rendezvous.tick(rendezvous.disconnected(state, "agent-2.1", 50.0), 50.0 + RECONNECT_WITHIN)
     state = say(state, failed(0, broken(0, 1, "RuntimeError: something odd")), now=51.5)
     assert state.verdict is None
 
@@ -169,7 +169,7 @@ def test_a_node_that_must_be_replaced_leaves_and_the_others_go_on() -> None:
 
     state = say(state, report(0, AgentState.WAITING, 1), now=50.5)
     assert state.state is JobState.FORMING, "its workers may still be there"
-    state = rendezvous.tick(rendezvous.disconnected(state, "agent-1.1", 51.0), 51.0 + DISCONNECT_GRACE)
+    state = rendezvous.tick(rendezvous.disconnected(state, "agent-1.1", 51.0), 51.0 + RECONNECT_WITHIN)
     assert [m.node for m in state.world] == [0]
     assert only(state).kind is FaultKind.EXIT_CODE, "its end is the same fault"
 
@@ -225,7 +225,7 @@ def test_a_node_only_leaves_where_that_helps(settings: dict[str, object], leaves
 
 def test_a_lost_node_is_left_to_the_supervisors_verdict() -> None:
     """That it is gone is all that can be seen from inside."""
-    state = rendezvous.tick(rendezvous.disconnected(training(), "agent-1.1", 50.0), 50.0 + DISCONNECT_GRACE)
+    state = rendezvous.tick(rendezvous.disconnected(training(), "agent-1.1", 50.0), 50.0 + RECONNECT_WITHIN)
     assert (only(state).kind, only(state).answer) == (FaultKind.NODE_LOST, None)
 
 

@@ -253,4 +253,4 @@ def test_other_specs_have_other_digests(other):
 
 def test_a_digest_is_stable():
     """Sixteen hexadecimal digits that no process, machine or hash seed changes; a new one breaks adoption of running jobs."""
-    assert plan_of().digest == "992148e7a96a6138"
+    assert plan_of().digest == "c2c51f0ea9e4c0f6"

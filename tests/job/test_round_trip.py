@@ -137,7 +137,7 @@ rendezvous:
   fence_timeout: 10m
   port: 0
 health:
-  node_lease: 15s
+  node_lease: 3s
   report_interval: 1s
   hang_downtime: 30m
   hang_detection: 1

@@ -1,8 +1,12 @@
 """The shell around the rendezvous: it serialises what is said, publishes what follows, and answers in its own time.
 
-Everything runs in one event loop and the core is called without a pause in between, so no lock is needed. Each change of the
-state gets a number; the publisher writes the newest state and then raises the number that is durable. An answer leaves only
-when the state that it was read from is durable, so a coordinator that is killed has told nobody what its successor cannot read.
+Everything runs in one event loop and the core is called without a pause in between, so no lock is needed. What is said in one
+turn of the loop is taken over together, and concluded from once: agents come in thousands, and each conclusion looks at all of
+them. Where that takes long, the next one waits a few times as long, so that listening and answering get most of the time.
+
+Each change of the state gets a number; the publisher writes the newest state and then raises the number that is durable. An
+answer leaves only when the state that it was read from is durable, so a coordinator that is killed has told nobody what its
+successor cannot read.
 """
 
 from __future__ import annotations
@@ -11,12 +15,13 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from rallypoint.agent.clock import Clock
 from rallypoint.agent.coordinator.sink import StatusSink
 from rallypoint.agent.errors import StaleError
-from rallypoint.agent.rendezvous import checks, telling
+from rallypoint.agent.rendezvous import checks, telling, wishes
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import State
 from rallypoint.agent.transport.service import MAX_HOLD
@@ -25,6 +30,7 @@ from rallypoint.supervision.folding import bounded
 from rallypoint.wire.messages import AgentReport, Assignment, Continue, Refusal, Reply, Stop
 from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobStatus, Progress, Verdict
+from rallypoint.wire.wish import Wish
 
 __all__ = ["PROGRESS_PERIOD", "Coordinator"]
 
@@ -43,13 +49,29 @@ _DURABLE_WITHIN = 5.0
 #: A timer that fires a moment too early would find nothing due: never ask again sooner than this.
 _TIMER_FLOOR = 0.001
 
+#: Seconds by which a timer may be late. If it is later than that nobody was listened to meanwhile, and nobody was silent.
+_LATE = 0.05
+
+#: How many times as long as the last one took is waited for the next conclusion, or for a write that nobody waits for; and how
+#: many seconds at the most.
+_PAUSE, _LONGEST_PAUSE = 3.0, 0.25
+
 
 @dataclass(eq=False)
-class _Parked:
-    """A report whose answer is held back."""
+class _Asked:
+    """A report whose answer is held back.
 
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
-    superseded: bool = False
+    `reply` is the answer that is about to be given, read from the state of number `version`; None while there is nothing to
+    say. `over` says that the time is over for which the agent wants to wait for one.
+    """
+
+    report: AgentReport
+    answer: asyncio.Future[Reply]
+    until: float
+    reply: Reply | None = None
+    version: int = 0
+    over: bool = False
+    timer: asyncio.TimerHandle | None = None
 
 
 class Coordinator:
@@ -60,10 +82,16 @@ class Coordinator:
         self._own = state.settings
         self._progress_period, self._trouble = progress_period, ""
         self._version, self._durable = 1, 0
-        self._settling: set[asyncio.Event] = set()
-        self._parked: dict[str, _Parked] = {}
+        #: What was said and not taken over yet, in its order; a text is the name of an agent that hung up.
+        self._inbox: list[_Asked | str] = []
+        self._told: list[tuple[str, Reply]] = []
+        self._parked: dict[str, _Asked] = {}
+        self._ready: dict[str, _Asked] = {}
         self._sequences: dict[str, int] = {}
-        self._dirty = asyncio.Event()
+        self._dirty, self._urgent = asyncio.Event(), asyncio.Event()
+        self._turn: asyncio.Handle | None = None
+        self._not_before = 0.0
+        self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._progress_timer: asyncio.TimerHandle | None = None
         self._over = asyncio.Event()
@@ -74,24 +102,22 @@ class Coordinator:
 
     async def report(self, report: AgentReport) -> Reply:
         """Take a report and answer it; see `CoordinatorService.report`."""
-        refused = rendezvous.refusal(self._state, report)
-        if refused is not None:
-            return self._refuse(report, refused)
-        if report.sequence < self._sequences.get(report.agent, 0):
-            return self._nothing_new()
-        parked = self._supersede(report)
-        self._apply(rendezvous.receive(self._state, report, self._clock()))
+        if self._closing:
+            return self._last_word()
+        loop = asyncio.get_running_loop()
+        asked = _Asked(report=report, answer=loop.create_future(), until=loop.time() + min(report.hold, MAX_HOLD))
+        self._inbox.append(asked)
+        self._take_soon()
         try:
-            return await self._answer(report, parked)
-        except asyncio.CancelledError:
-            if not parked.superseded:
-                self.hung_up(report.agent)
-            raise
+            return await asked.answer
+        finally:
+            self._forget(asked)
 
     def hung_up(self, agent: str) -> None:
-        """Note a broken connection; see `CoordinatorService.hung_up`."""
+        """Note that an agent is gone; see `CoordinatorService.hung_up`."""
         if not self._closing:
-            self._apply(rendezvous.disconnected(self._state, agent, self._clock()))
+            self._inbox.append(agent)
+            self._take_soon()
 
     def status(self) -> JobStatus:
         """Return what is true now, durable or not yet."""
@@ -111,6 +137,12 @@ class Coordinator:
     def resize(self, size: Size | None) -> None:
         """Keep to other bounds of the world than the plan's; None are the plan's own."""
         state = rendezvous.resized(self._state, size, self._own, self._clock())
+        if state is not self._state:
+            self._apply(state)
+
+    def wish(self, wish: Wish | None) -> None:
+        """Pass on what somebody asks of the workers; does nothing for what is known."""
+        state = wishes.wished(self._state, wish, self._clock())
         if state is not self._state:
             self._apply(state)
 
@@ -148,24 +180,74 @@ class Coordinator:
 
     def _close(self) -> None:
         self._closing = True
-        for timer in (self._timer, self._progress_timer):
+        for timer in (self._timer, self._progress_timer, self._turn):
             if timer is not None:
                 timer.cancel()
-        for parked in self._parked.values():
-            parked.wake.set()
-        for settled in self._settling:
-            settled.set()
+        unheard = [asked for asked in self._inbox if isinstance(asked, _Asked)]
+        for asked in (*unheard, *self._parked.values()):
+            self._give(asked, self._last_word())
 
     # --- Changing the state ------------------------------------------------------------------------------------------------
 
-    def _apply(self, state: State) -> None:
+    def _take_soon(self) -> None:
+        """Take over what was said when the loop has read what else there is, but not sooner than the last turn allows."""
+        if self._turn is not None or self._closing:
+            return
+        loop = asyncio.get_running_loop()
+        late = loop.time() >= self._not_before
+        self._turn = loop.call_soon(self._take) if late else loop.call_at(self._not_before, self._take)
+
+    def _take(self) -> None:
+        """Take over what was said, in its order, and draw the conclusions."""
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+        loop = asyncio.get_running_loop()
+        began, now = loop.time(), self._clock()
+        said, self._inbox = self._inbox, []
+        state, fresh = rendezvous.opened(self._with_told(self._state)), []
+        for one in said:
+            if isinstance(one, str):
+                state = rendezvous.disconnected(state, one, now)
+            elif self._admits(state, one):
+                state = rendezvous.hear(state, one.report, now)
+                fresh.append(one)
+        self._apply(rendezvous.tick(rendezvous.sealed(state), now), fresh)
+        self._check_dismissed()
+        self._not_before = loop.time() + min(_PAUSE * (loop.time() - began), _LONGEST_PAUSE)
+
+    def _admits(self, state: State, asked: _Asked) -> bool:
+        """Return whether a report is taken over, and hold its answer back; answer it at once where it is not."""
+        report = asked.report
+        refused = rendezvous.refusal(state, report)
+        if refused is not None:
+            self._give(asked, self._refuse(report, refused))
+            return False
+        if report.sequence < self._sequences.get(report.agent, 0):
+            self._give(asked, self._nothing_new())
+            return False
+        self._sequences[report.agent] = report.sequence
+        older = self._parked.pop(report.agent, None)
+        if older is not None:  # its answer interests nobody any more
+            self._give(older, self._last_word())
+        if not asked.answer.done():
+            self._parked[report.agent] = asked
+        return True
+
+    def _with_told(self, state: State) -> State:
+        told, self._told = self._told, []
+        return rendezvous.told_all(state, told) if told else state
+
+    def _apply(self, state: State, fresh: Iterable[_Asked] = ()) -> None:
         before, self._state = self._state, state
         self._version += 1
         self._dirty.set()
         _log_news(before, state)
-        if _audible(before) != _audible(state):
-            for parked in self._parked.values():
-                parked.wake.set()
+        news = _audible(before) != _audible(state)
+        for asked in tuple(self._parked.values()) if news else fresh:
+            self._consider(asked)
+        if self._ready or state.verdict is not None:
+            self._urgent.set()
         self._arm()
 
     def _arm(self) -> None:
@@ -176,11 +258,16 @@ class Coordinator:
         due = rendezvous.deadline(self._state)
         if due is not None and not self._closing:
             delay = max(due - self._clock(), _TIMER_FLOOR)
+            self._due = self._clock() + delay
             self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
 
     def _tick(self) -> None:
-        self._apply(rendezvous.tick(self._state, self._clock()))
-        self._check_dismissed()
+        late = self._clock() - self._due
+        if late > _LATE:
+            # A leap of ours (a machine that slept, a core that was taken away) must not look like the silence of everybody.
+            log.warning("listened to nobody for %.1f s", late)
+            self._state = rendezvous.delayed(self._state, late)
+        self._take()
 
     def _check_dismissed(self) -> None:
         if rendezvous.dismissed(self._state) and self._durable >= self._version:
@@ -193,31 +280,29 @@ class Coordinator:
 
     # --- Answering ---------------------------------------------------------------------------------------------------------
 
-    def _supersede(self, report: AgentReport) -> _Parked:
-        """Let an older report of the same agent go: its answer interests nobody any more."""
-        self._sequences[report.agent] = report.sequence
-        older = self._parked.get(report.agent)
-        if older is not None:
-            older.superseded = True
-            older.wake.set()
-        parked = self._parked[report.agent] = _Parked()
-        return parked
-
-    async def _answer(self, report: AgentReport, parked: _Parked) -> Reply:
+    def _consider(self, asked: _Asked) -> None:
+        """Look what there is to say to an agent that waits, and say it once that is durable."""
+        agent = asked.report.agent
+        asked.reply, asked.version = rendezvous.answer(self._state, agent), self._version
+        if asked.answer.done():
+            return
+        if asked.reply is not None:
+            self._ready[agent] = asked
+        else:
+            self._ready.pop(agent, None)
         loop = asyncio.get_running_loop()
-        hold = min(report.hold, MAX_HOLD)
-        until, durable_until = loop.time() + hold, loop.time() + max(hold, self._durable_within())
-        while not parked.superseded and not self._closing:
-            parked.wake.clear()
-            reply = rendezvous.answer(self._state, report.agent)
-            if reply is None:
-                if not await set_within(parked.wake, until - loop.time()):
-                    break
-            elif not await self._made_durable(durable_until):
-                break
-            elif rendezvous.answer(self._state, report.agent) == reply and not parked.superseded:
-                return self._tell(report.agent, reply)
-        return self._last_word()
+        if asked.reply is None and (asked.over or asked.until <= loop.time()):
+            self._give(asked, self._last_word())
+        elif asked.timer is None:
+            asked.timer = loop.call_at(asked.until, self._hold_over, asked)
+
+    def _hold_over(self, asked: _Asked) -> None:
+        if asked.over or asked.reply is None:
+            self._give(asked, self._last_word())
+            return
+        asked.over = True  # what there is to say may still become durable
+        hold = min(asked.report.hold, MAX_HOLD)
+        asked.timer = asyncio.get_running_loop().call_later(max(0.0, self._durable_within() - hold), self._hold_over, asked)
 
     def _last_word(self) -> Reply:
         """What an agent is told for want of anything new; once everybody was told the verdict, that."""
@@ -232,35 +317,51 @@ class Coordinator:
     def _durable_within(self) -> float:
         return min(_DURABLE_WITHIN, self._state.settings.node_lease / 3)
 
-    async def _made_durable(self, until: float) -> bool:
-        """Wait until the state as it is now is durable, or the loop's clock says `until`; return whether it is durable."""
-        loop, version = asyncio.get_running_loop(), self._version
-        settled = asyncio.Event()
-        self._settling.add(settled)
-        try:
-            while self._durable < version and not self._closing:
-                settled.clear()
-                if not await set_within(settled, until - loop.time()):
-                    break
-        finally:
-            self._settling.discard(settled)
-        return self._durable >= version
+    def _tell_ready(self) -> None:
+        """Give the answers that were read from a durable state and are still right."""
+        for asked in tuple(self._ready.values()):
+            if asked.version > self._durable:
+                continue
+            known = asked.reply
+            if asked.version != self._version:
+                self._consider(asked)
+            if asked.reply is not None and asked.reply == known:
+                self._give(asked, self._tell(asked.report.agent, asked.reply))
 
     def _tell(self, agent: str, reply: Reply) -> Reply:
         if isinstance(reply, Continue):
             return dataclasses.replace(reply, unsupervised=self._unsupervised)
         if isinstance(reply, (Assignment, Stop)):
-            self._apply(rendezvous.told(self._state, agent, reply))
+            self._told.append((agent, reply))
+            self._take_soon()
         return reply
+
+    def _give(self, asked: _Asked, reply: Reply) -> None:
+        if not asked.answer.done():
+            asked.answer.set_result(reply)
+        self._forget(asked)
+
+    def _forget(self, asked: _Asked) -> None:
+        """Drop a report that was answered, or whose answer nobody waits for any more."""
+        agent = asked.report.agent
+        for held in (self._parked, self._ready):
+            if held.get(agent) is asked:
+                del held[agent]
+        if asked.timer is not None:
+            asked.timer.cancel()
 
     # --- Publishing --------------------------------------------------------------------------------------------------------
 
     async def _publish(self) -> None:
+        loop = asyncio.get_running_loop()
         published: JobStatus | None = None
-        due = self._clock()
+        due, pause_until = self._clock(), 0.0
         while True:
             await self._dirty.wait()
+            await set_within(self._urgent, pause_until - loop.time())
             self._dirty.clear()
+            self._urgent.clear()
+            began = loop.time()
             version, status = self._version, self.status()
             if published is None or _gist(status) != _gist(published) or self._clock() >= due:
                 await self._write(status)
@@ -268,6 +369,7 @@ class Coordinator:
             else:  # the gist is durable already; the rest follows when it is due
                 self._publish_at(due)
             self._settle(version)
+            pause_until = loop.time() + min(_PAUSE * (loop.time() - began), _LONGEST_PAUSE)
 
     def _publish_at(self, due: float) -> None:
         if self._progress_timer is not None:
@@ -295,15 +397,14 @@ class Coordinator:
 
     def _settle(self, version: int) -> None:
         self._durable = version
-        for settled in self._settling:
-            settled.set()
+        self._tell_ready()
         self._check_dismissed()
 
 
 def _audible(state: State) -> tuple[object, ...]:
     """What of the state an answer to a parked report can depend on; its own report cannot change while it is parked."""
     inquiry = None if state.inquiry is None else state.inquiry.number
-    return state.state, state.fence, state.broken, state.verdict, state.away, inquiry, checks.task(state)
+    return state.state, state.fence, state.broken, state.verdict, state.away, inquiry, checks.task(state), state.wish
 
 
 def _gist(status: JobStatus) -> JobStatus:

@@ -21,9 +21,13 @@ Before that the nodes are checked, where the plan asks for it (`checks.py`).
 A world that takes over no member of the last one waits until that is known to be over (`lastworld.py`): an agent that is out of
 reach may still train.
 
-A round is broken when a worker ends badly, when a member is lost (its lease is over, or its connection broke and it did not
-come back within `DISCONNECT_GRACE`), when one leaves, or when somebody waits who would make the world larger. Everyone is then
-told to regroup.
+A round is broken when a worker ends badly, when a member is lost (its lease is over, or all its connections ended and it
+was not back within `RECONNECT_WITHIN`), when one leaves, or when somebody waits who would make the world larger. Everyone is
+then told to regroup.
+
+An agent closes no connection before it was heard over another one, so the end of its last is the kernel's word that its process
+is gone, or a cut in the network. A living agent hears the cut as soon as we do and is back within a few milliseconds; if it
+takes longer, that costs a regroup: it is taken in again like any that was lost.
 
 An end of a worker has a verdict (`rulings.py`). Most are answered by a restart, which the budget of process faults pays for.
 Some ask for another node: that worker's agent is told to leave (`away`), and its end is the fault of a node, which the
@@ -33,7 +37,8 @@ A world that is silent for `hang_downtime` hangs (`hang.py`); what is done about
 
 A rank whose peer vanished fails too, and may be heard first. While a member is out of touch, or all that is told is of lost
 connections, the failure is kept as an echo: a lost node or another rank's own failure takes its place, and only if neither
-shows within the grace, or before the next round is closed, the echo itself is charged.
+shows within `ECHO_GRACE`, or before the next round is closed, the echo itself is charged. Nobody waits for that: the round is
+broken at once.
 
 Deadlines are counted on the coordinator's own clock; clocks of two machines are never compared.
 """
@@ -41,11 +46,12 @@ Deadlines are counted on the coordinator's own clock; clocks of two machines are
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rallypoint.agent.culprit import is_collateral
 from rallypoint.agent.rendezvous import checks, hang_rounds, rulings, telling
 from rallypoint.agent.rendezvous import last_world as lastworld
+from rallypoint.agent.rendezvous.lookup import places, world_size
 from rallypoint.agent.rendezvous.peers import (
     Peer,
     Settings,
@@ -53,7 +59,9 @@ from rallypoint.agent.rendezvous.peers import (
     accept,
     living,
     members,
+    opened,
     outstanding,
+    sealed,
     sent_away,
     waiting,
     with_peer,
@@ -75,25 +83,34 @@ from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobState, JobStatus, Outcome, Verdict
 
 __all__ = [
-    "DISCONNECT_GRACE",
+    "ECHO_GRACE",
+    "RECONNECT_WITHIN",
     "Settings",
     "State",
     "answer",
     "deadline",
+    "delayed",
     "disconnected",
     "dismissed",
+    "hear",
     "new",
+    "opened",
     "receive",
     "refusal",
     "resized",
+    "sealed",
     "status",
     "tick",
     "told",
+    "told_all",
 ]
 
-#: Seconds after which an agent whose connection broke, and that did not ask again, is lost. A living agent asks again within
-#: milliseconds, so this is the reaction time to a killed node; a silent host is noticed by `node_lease` only.
-DISCONNECT_GRACE = 1.0
+#: Seconds after which an agent that has no connection left, and did not come back, is lost. This is the reaction time to a
+#: killed node; a silent host is noticed by `node_lease` only.
+RECONNECT_WITHIN = 0.02
+
+#: Seconds for which a failure that looks like an echo of another fault waits for that to show before it is charged itself.
+ECHO_GRACE = 1.0
 
 
 def new(
@@ -101,8 +118,8 @@ def new(
 ) -> State:
     """Return the state of a coordinator that just started.
 
-    With the `previous` status of the same attempt it takes over: the members of the last world have a full lease to speak up,
-    and until then the round goes on as if nothing had happened.
+    With the `previous` status of the same attempt it takes over: the members of the last world have `TAKEOVER` seconds to speak
+    up, or their lease where that is longer, and until then the round goes on as if nothing had happened.
     """
     state = State.fresh(settings, job=job, uid=uid, attempt=attempt, term=term, now=now)
     if previous is None or previous.uid != uid or previous.fence.attempt != attempt:
@@ -135,7 +152,12 @@ def new(
 
 
 def receive(state: State, report: AgentReport, now: float) -> State:
-    """Take over what an agent says of itself; ask `refusal` first."""
+    """Take over what an agent says of itself, and conclude; ask `refusal` first."""
+    return tick(hear(state, report, now), now)
+
+
+def hear(state: State, report: AgentReport, now: float) -> State:
+    """Take over what an agent says of itself; ask `refusal` first, and `tick` for the conclusions of one or many."""
     before = state.peers.get(report.agent)
     state, replaced = accept(state, report, now)
     if replaced is not None:
@@ -143,12 +165,20 @@ def receive(state: State, report: AgentReport, now: float) -> State:
     state = lastworld.heard(state, report)
     state = telling.progress(state, report, now)
     state = hang_rounds.heard(state, None if before is None else before.report, report, now)
-    state = checks.heard(state, report)
-    return tick(state, now)
+    return checks.heard(state, report)
+
+
+def delayed(state: State, seconds: float) -> State:
+    """Note that we have listened to nobody for so many seconds: whose silence fell into them was not silent."""
+    later = {
+        name: dataclasses.replace(p, heard_at=p.heard_at + seconds, gone_at=None if p.gone_at is None else p.gone_at + seconds)
+        for name, p in state.peers.items()
+    }
+    return dataclasses.replace(state, peers=later)
 
 
 def disconnected(state: State, agent: str, now: float) -> State:
-    """Note that an agent's connection broke."""
+    """Note that the last connection of an agent ended."""
     peer = state.peers.get(agent)
     if peer is None or peer.gone_at is not None:
         return state
@@ -163,6 +193,14 @@ def told(state: State, agent: str, reply: Reply | None = None) -> State:
     if isinstance(reply, Assignment):
         return with_peer(state, dataclasses.replace(peer, assigned=reply.fence.round))
     return with_peer(state, dataclasses.replace(peer, told=True)) if reply is None or isinstance(reply, Stop) else state
+
+
+def told_all(state: State, replies: Iterable[tuple[str, Reply]]) -> State:
+    """Note what many agents were told, each with its reply; see `told`."""
+    state = opened(state)
+    for agent, reply in replies:
+        state = told(state, agent, reply)
+    return sealed(state)
 
 
 def dismissed(state: State) -> bool:
@@ -213,7 +251,7 @@ def deadline(state: State) -> float | None:
     times = [_expires(state, peer) for peer in state.peers.values()]
     times += [at for at in (hang_rounds.due(state), checks.due(state)) if at is not None]
     if state.echoes:
-        times.append(state.echo_since + DISCONNECT_GRACE)
+        times.append(state.echo_since + ECHO_GRACE)
     if state.verdict is None and state.state is JobState.FORMING and not outstanding(state) and not checks.running(state):
         if state.enough_since is None:
             times.append(state.forming_since + state.settings.join_timeout)
@@ -226,12 +264,12 @@ def deadline(state: State) -> float | None:
 
 
 def _expires(state: State, peer: Peer) -> float:
-    lease = peer.heard_at + state.settings.node_lease
-    return lease if peer.gone_at is None else min(lease, peer.gone_at + DISCONNECT_GRACE)
+    lease = peer.heard_at + max(state.settings.node_lease, peer.patience)
+    return lease if peer.gone_at is None else min(lease, peer.gone_at + RECONNECT_WITHIN)
 
 
 def _how_lost(peer: Peer) -> str:
-    return "said nothing for its whole lease" if peer.gone_at is None else "closed its connection and did not come back"
+    return "said nothing for its whole lease" if peer.gone_at is None else "closed its connections and did not come back"
 
 
 def _lose(state: State, peer: Peer, how: str, now: float) -> State:
@@ -284,7 +322,7 @@ def _judge_echoes(state: State, now: float) -> State:
     causes = [p for p in told if not all(map(is_collateral, p.report.failures))]
     if causes and all(p.gone_at is None for p in members(state)):
         return _fail_round(dataclasses.replace(state, echoes=()), causes, now)
-    return _charge_echoes(state, now) if now >= state.echo_since + DISCONNECT_GRACE else state
+    return _charge_echoes(state, now) if now >= state.echo_since + ECHO_GRACE else state
 
 
 def _charge_echoes(state: State, now: float) -> State:
@@ -468,7 +506,7 @@ def answer(state: State, agent: str) -> Reply | None:
         return _assignment(state, peer) or checks.asks(state, peer)
     if state.state is JobState.FORMING:
         return Regroup(fence=state.fence, reason=state.broken or "a new round is forming")
-    if _is_current(state, peer) and any(m.agent == agent for m in state.world):
+    if _is_current(state, peer) and agent in places(state.world):
         return hang_rounds.asks(state, agent) if peer.report.state is AgentState.RUNNING else None
     return Regroup(fence=state.fence, reason=f"the world went on to round {state.fence.round}")
 
@@ -479,7 +517,7 @@ def _is_current(state: State, peer: Peer) -> bool:
 
 
 def _assignment(state: State, peer: Peer) -> Assignment | None:
-    member = next((m for m in state.world if m.agent == peer.report.agent), None)
+    member = places(state.world).get(peer.report.agent)
     if state.state is not JobState.RUNNING or member is None or _is_current(state, peer):
         return None
     budgets = (state.settings.restarts, state.settings.hangs)
@@ -490,7 +528,7 @@ def _assignment(state: State, peer: Peer) -> Assignment | None:
         group_rank=member.group_rank,
         group_world_size=len(state.world),
         first_rank=member.first_rank,
-        world_size=sum(m.local_world_size for m in state.world),
+        world_size=world_size(state.world),
         store=state.store,
         restart_count=restarts,
         max_restarts=state.settings.max_restarts,

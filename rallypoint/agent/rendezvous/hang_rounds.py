@@ -18,6 +18,7 @@ import dataclasses
 from rallypoint.agent.rendezvous import hang, telling
 from rallypoint.agent.rendezvous.hang import Watch
 from rallypoint.agent.rendezvous.hang_blame import Ranks, blame, groups, place
+from rallypoint.agent.rendezvous.lookup import places
 from rallypoint.agent.rendezvous.peers import Inquiry, State, members
 from rallypoint.wire.hang import Hang, HangState
 from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind, Incident, IncidentId, Rung, merge_incidents
@@ -50,7 +51,7 @@ def heard(state: State, before: AgentReport | None, report: AgentReport, now: fl
     round_ = state.fence.round
     if state.state is not JobState.RUNNING or report.round != round_ or report.state is not AgentState.RUNNING:
         return state
-    if all(member.agent != report.agent for member in state.world) or state.settings.hang_downtime <= 0:
+    if report.agent not in places(state.world) or state.settings.hang_downtime <= 0:
         return state
     watch = state.watch if state.watch.round == round_ else Watch.fresh(round_, now)
     sign = hang.sign_of(before, report)

@@ -9,6 +9,7 @@ from typing import Any
 
 from rallypoint.agent.check.course import Course as CheckCourse
 from rallypoint.agent.rendezvous.hang import Limits, Watch
+from rallypoint.agent.rendezvous.lookup import Draft, places
 from rallypoint.supervision.budget import Budget, Course
 from rallypoint.wire.check import NodeCheck
 from rallypoint.wire.fence import Fence
@@ -19,6 +20,7 @@ from rallypoint.wire.plan import EndRule, Plan, Profile, Refill
 from rallypoint.wire.status import Event, JobState, JobStatus, Member, Progress, Sample, Verdict
 
 __all__ = [
+    "TAKEOVER",
     "Absent",
     "Checks",
     "Inquiry",
@@ -26,14 +28,21 @@ __all__ = [
     "Settings",
     "State",
     "accept",
+    "holder",
     "living",
     "members",
+    "opened",
     "outstanding",
+    "sealed",
     "sent_away",
     "waiting",
     "with_peer",
     "world_of",
 ]
+
+#: Seconds that the members of a world have to find a coordinator that took over, however short their lease is: they hear of it
+#: from a file, or where there is none from the coordinator itself, who asks the supervisor where they are.
+TAKEOVER = 15.0
 
 _FOR_LIFE = Refill()
 _UNTOUCHED = Course()
@@ -49,7 +58,7 @@ class Settings:
     node_unit: int = 1
     join_timeout: float = 600.0
     last_call: float = 30.0
-    node_lease: float = 15.0
+    node_lease: float = 3.0
     fence_timeout: float = 600.0
     stop_grace: float = 10.0
     max_restarts: int = 3
@@ -106,8 +115,9 @@ class Settings:
 class Peer:
     """An agent, as it was last heard.
 
-    `gone_at` is when its connection broke, None while it has not; `told` whether it was given the verdict. `assigned` is the
-    round in which it was given a place since it spoke last: it trains there by now, unless the answer was lost.
+    `gone_at` is when its last connection ended, None while it has one; `told` whether it was given the verdict. `assigned` is
+    the round in which it was given a place since it spoke last: it trains there by now, unless the answer was lost. `patience`
+    is how many seconds it has to speak at least, where it cannot know yet that we are here.
     """
 
     report: AgentReport
@@ -117,10 +127,11 @@ class Peer:
     gone_at: float | None = None
     told: bool = False
     assigned: int = 0
+    patience: float = 0.0
 
     @classmethod
     def recalled(cls, member: Member, status: JobStatus, now: float) -> Peer:
-        """Return a member of the last world whom a new coordinator has not heard yet: it has a full lease to speak."""
+        """Return a member of the last world whom a new coordinator has not heard yet: it has `TAKEOVER` seconds to speak."""
         report = AgentReport(
             job=status.job,
             fence=status.fence,
@@ -133,7 +144,7 @@ class Peer:
             state=AgentState.DONE if member.done else AgentState.RUNNING,
             round=status.fence.round,
         )
-        return cls(report=report, node=member.node, incarnation=member.incarnation, heard_at=now)
+        return cls(report=report, node=member.node, incarnation=member.incarnation, heard_at=now, patience=TAKEOVER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,9 +253,29 @@ class State:
         return self.since if incident.id in self.inherited else incident.detected_at
 
 
+def opened(state: State) -> State:
+    """Return the state as a draft, in which peers are replaced in place until it is `sealed`; nobody else may hold it."""
+    return dataclasses.replace(state, peers=Draft(state.peers))
+
+
+def sealed(state: State) -> State:
+    """Return the state of a draft."""
+    return dataclasses.replace(state, peers=dict(state.peers)) if isinstance(state.peers, Draft) else state
+
+
 def with_peer(state: State, peer: Peer) -> State:
     """Return the state with one peer replaced or added."""
+    if isinstance(state.peers, Draft):
+        state.peers.put(peer.report.agent, peer)
+        return state
     return dataclasses.replace(state, peers={**state.peers, peer.report.agent: peer})
+
+
+def holder(state: State, node: int) -> Peer | None:
+    """Return the peer in a slot, or None."""
+    if isinstance(state.peers, Draft):
+        return state.peers.holder(node)
+    return next((p for p in state.peers.values() if p.node == node), None)
 
 
 def accept(state: State, report: AgentReport, now: float) -> tuple[State, Peer | None]:
@@ -254,23 +285,25 @@ def accept(state: State, report: AgentReport, now: float) -> tuple[State, Peer |
     """
     known = state.peers.get(report.agent)
     if known is not None and report.sequence < known.report.sequence:
-        return with_peer(state, dataclasses.replace(known, heard_at=now, gone_at=None)), None
+        return with_peer(state, dataclasses.replace(known, heard_at=now, gone_at=None, patience=0.0)), None
     if known is not None:
         # An agent takes an answer before it speaks again, and after that none that is late: its word is the truth.
-        peer = dataclasses.replace(known, report=report, heard_at=now, gone_at=None, assigned=0)
+        peer = dataclasses.replace(known, report=report, heard_at=now, gone_at=None, assigned=0, patience=0.0)
         return with_peer(state, peer), None
-    member = next((m for m in state.world if m.agent == report.agent), None)
+    member = places(state.world).get(report.agent)
     if member is not None:  # it was given up, and comes back
         node, incarnation = member.node, member.incarnation
     else:
         node = report.node if report.node >= 0 else _free_slot(state)
         incarnation = report.incarnation or 1 + _losses(state, node)
-    replaced = next((p for p in state.peers.values() if p.node == node), None)
+    replaced = holder(state, node)
     peer = Peer(report=report, node=node, incarnation=incarnation, heard_at=now)
     return with_peer(state, peer), replaced
 
 
 def _free_slot(state: State) -> int:
+    if isinstance(state.peers, Draft):
+        return state.peers.free_slot()
     taken = {p.node for p in state.peers.values()}
     return next(slot for slot in range(len(taken) + 1) if slot not in taken)
 

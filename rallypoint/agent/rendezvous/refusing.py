@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rallypoint.agent.rendezvous.peers import State
+from rallypoint.agent.rendezvous.peers import State, holder
 from rallypoint.wire.messages import MESSAGES_VERSION, AgentReport, Refusal
 
 __all__ = ["refusal"]
@@ -26,13 +26,13 @@ def refusal(state: State, report: AgentReport) -> Refusal | None:
 def _slot_refusal(state: State, report: AgentReport) -> Refusal | None:
     if report.node < 0 or report.agent in state.peers:
         return None
-    holder = next((p for p in state.peers.values() if p.node == report.node), None)
-    if holder is None or report.incarnation > holder.incarnation:
+    held = holder(state, report.node)
+    if held is None or report.incarnation > held.incarnation:
         return None
-    if report.incarnation < holder.incarnation:
-        reason = f"incarnation {holder.incarnation} of node {report.node} has replaced incarnation {report.incarnation}"
+    if report.incarnation < held.incarnation:
+        reason = f"incarnation {held.incarnation} of node {report.node} has replaced incarnation {report.incarnation}"
         return Refusal(fence=state.fence, reason=reason, stale=True)
-    if holder.gone_at is not None:
+    if held.gone_at is not None:
         return None
-    reason = f"node {report.node} is taken by agent {holder.report.agent} on {holder.report.host}"
+    reason = f"node {report.node} is taken by agent {held.report.agent} on {held.report.host}"
     return Refusal(fence=state.fence, reason=reason, stale=False)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 
 from rallypoint.agent.culprit import culprit_first
+from rallypoint.agent.rendezvous.lookup import of_world, places
 from rallypoint.agent.rendezvous.peers import Peer, State, living, members
 from rallypoint.agent.rendezvous.series import few, sampled
 from rallypoint.supervision.folding import fold_told
@@ -255,24 +257,25 @@ def _goes_on(state: State, told: Incident) -> bool:
 
 
 def _member(state: State, report: AgentReport) -> Member | None:
-    return next((m for m in state.world if m.agent == report.agent), None)
+    return places(state.world).get(report.agent)
 
 
 def _lower_rank_speaks(state: State, member: Member) -> bool:
-    lower = (p for p in members(state) if p.report.agent != member.agent)
-    ranks = {m.agent: m.first_rank for m in state.world}
-    return any(
-        ranks[p.report.agent] < member.first_rank
-        and p.report.round == state.fence.round
-        and any(w.step is not None for w in p.report.workers)
-        for p in lower
-    )
+    # In order of rank: the first one speaks as a rule, so nobody else is looked at.
+    lower = itertools.takewhile(lambda m: m.first_rank < member.first_rank, state.world)
+    known = (state.peers[m.agent].report for m in lower if m.agent in state.peers)
+    return any(r.round == state.fence.round and any(w.step is not None for w in r.workers) for r in known)
 
 
 def digest(state: State) -> str:
     """Return a name of the set of members and the round, equal for all of them."""
-    text = " ".join(f"{m.node}.{m.incarnation}.{m.agent}" for m in state.world)
-    return hashlib.sha256(f"{state.uid} {state.fence} {text}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{state.uid} {state.fence} {_in_words(state.world)}".encode()).hexdigest()[:16]
+
+
+@of_world
+def _in_words(world: tuple[Member, ...]) -> str:
+    text = " ".join(f"{m.node}.{m.incarnation}.{m.agent}" for m in world)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def status(state: State, now: float) -> JobStatus:

@@ -20,8 +20,9 @@ __all__ = ["CoordinatorClient", "EndpointSource", "FileEndpoint", "FixedEndpoint
 
 log = logging.getLogger("rallypoint.client")
 
-#: Seconds before the first retry; doubled each time up to `_RETRY_LAST`.
-_RETRY_FIRST, _RETRY_LAST = 0.02, 0.5
+#: Seconds before the second retry; doubled each time up to `_RETRY_LAST`. The first retry is at once: where only the network
+#: was cut for a moment the coordinator must not take us for dead.
+_RETRY_SECOND, _RETRY_LAST = 0.02, 0.5
 
 #: Seconds that an answer may be late, beyond the time for which it may be held back.
 _SLACK = 10.0
@@ -117,6 +118,7 @@ class CoordinatorClient:
         self._newest = (attempt, 0)
         self._lease = None if lease is None else Lease(seconds=lease, at=clock())
         self._asked = 0
+        self._late: set[asyncio.Future[Reply]] = set()
 
     async def ask(self, report: AgentReport) -> Reply:
         """Return the answer of the newest coordinator, after as many tries as it takes.
@@ -126,7 +128,7 @@ class CoordinatorClient:
         newer report was asked with meanwhile: there is no use in trying the old one again. Raises `ConfigError` as the exchange
         does.
         """
-        delay = _RETRY_FIRST
+        delay = 0.0
         self._asked = max(self._asked, report.sequence)
         while True:
             try:
@@ -141,9 +143,10 @@ class CoordinatorClient:
                     raise LostContactError(f"no coordinator answered for {self._fence_timeout:g} s: {error}") from error
                 log.debug("%s", error)
                 await self._pause(min(delay, left))
-                delay = min(2 * delay, _RETRY_LAST)
+                delay = min(max(2 * delay, _RETRY_SECOND), _RETRY_LAST)
             else:
                 self._heard_at = self._clock()
+                self._forget_late()
                 self._note_supervision(reply)
                 return reply
 
@@ -161,6 +164,7 @@ class CoordinatorClient:
 
     async def close(self) -> None:
         """Close the connections."""
+        self._forget_late()
         await self._exchange.close()
 
     async def _try(self, report: AgentReport) -> Reply:
@@ -172,18 +176,34 @@ class CoordinatorClient:
         return reply
 
     async def _exchange_unless_news(self, endpoint: Endpoint, report: AgentReport, seconds: float) -> Reply:
-        """Wait for an answer, but no longer for that of a coordinator that is known to have been replaced."""
-        exchange = asyncio.ensure_future(self._exchange.exchange(endpoint, report, timeout=seconds))
+        """Wait for an answer, but no longer for that of a coordinator that is known to have been replaced.
+
+        One that is merely late is left open until we were heard over another connection: to the coordinator the end of our last
+        is the end of this agent. It may have slept, and both are news to it at the same time.
+        """
+        patience = seconds + self._fence_timeout
+        exchange = asyncio.ensure_future(self._exchange.exchange(endpoint, report, timeout=patience))
         news = asyncio.ensure_future(self._source.news())
         try:
-            await asyncio.wait({exchange, news}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({exchange, news}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if exchange.done():
                 return exchange.result()
-            raise UnreachableError(f"{endpoint.address}: another coordinator was named meanwhile")
+            if news.done():
+                raise UnreachableError(f"{endpoint.address}: another coordinator was named meanwhile")
+            self._late.add(exchange)
+            raise UnreachableError(f"{endpoint.address}: no answer within {seconds:.0f} s")
         finally:
             news.cancel()
+            ended = {news} if exchange in self._late else {news, exchange}
+            if exchange not in self._late:
+                exchange.cancel()
+            await asyncio.gather(*ended, return_exceptions=True)
+
+    def _forget_late(self) -> None:
+        for exchange in self._late:
+            exchange.add_done_callback(_look_away)
             exchange.cancel()
-            await asyncio.gather(exchange, news, return_exceptions=True)
+        self._late.clear()
 
     async def _pause(self, seconds: float) -> None:
         news = asyncio.ensure_future(self._source.news())
@@ -205,3 +225,9 @@ class CoordinatorClient:
             known = f"attempt {self._newest[0]}, term {self._newest[1]} was heard"
             raise UnreachableError(f"{endpoint.address} speaks for attempt {theirs[0]}, term {theirs[1]}, but {known}")
         self._newest = theirs
+
+
+def _look_away(exchange: asyncio.Future[Reply]) -> None:
+    """Take note of how an exchange ended that interests nobody any more."""
+    if not exchange.cancelled():
+        exchange.exception()

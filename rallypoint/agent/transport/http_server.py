@@ -36,7 +36,7 @@ class HttpServer:
     def __init__(self, service: CoordinatorService, *, token: str, door: SupervisorDoor | None = None) -> None:
         self._service, self._token, self._door = service, token, door
         self._runner: web.AppRunner | None = None
-        self._heard: dict[str, asyncio.Task[Any]] = {}
+        self._connections: dict[str, set[asyncio.Task[Any]]] = {}
 
     async def start(self, host: str, port: int) -> int:
         """Listen and return the port; see `listen`."""
@@ -62,17 +62,19 @@ class HttpServer:
         return web.json_response(reply_to_json(reply))
 
     def _listen(self, agent: str, connection: asyncio.Task[Any]) -> None:
-        """Tell the service when the connection over which `agent` was heard last ends; it is one task from first to last.
+        """Tell the service when the last connection over which `agent` was heard ends; each is one task from first to last.
 
         An agent that is killed between an answer and its next report has no request whose cancelling would tell of it.
         """
-        if self._heard.get(agent) is connection:
+        mine = self._connections.setdefault(agent, set())
+        if connection in mine:
             return
-        self._heard[agent] = connection
+        mine.add(connection)
 
         def ended(_: asyncio.Task[Any]) -> None:
-            if self._heard.get(agent) is connection:
-                del self._heard[agent]
+            mine.discard(connection)
+            if not mine and self._connections.get(agent) is mine:
+                del self._connections[agent]
                 self._service.hung_up(agent)
 
         connection.add_done_callback(ended)

@@ -31,12 +31,12 @@ class CoordinatorService(Protocol):
     async def report(self, report: AgentReport) -> Reply:
         """Take a report and return the answer, after `report.hold` seconds, a few more where it must be written first.
 
-        Cancelling the call says that the connection of the agent broke while it waited.
+        Cancelling the call says that nobody waits for the answer any more.
         """
         ...
 
     def hung_up(self, agent: str) -> None:
-        """Note that the connection over which an agent was heard last broke, whether it waited for an answer or not."""
+        """Note that the last connection over which an agent was heard ended, whether it waited for an answer or not."""
         ...
 
     def status(self) -> JobStatus:
@@ -60,7 +60,7 @@ class Exchange(Protocol):
     """What a client calls."""
 
     async def exchange(self, endpoint: Endpoint, report: AgentReport, *, timeout: float) -> Reply:
-        """Send a report and return the answer.
+        """Send a report and return the answer. Cancelling the call closes the connection that it was sent over.
 
         Raises `UnreachableError`, also after `timeout` seconds without one, and `ConfigError` when the two versions do not
         understand each other: no other try can work.

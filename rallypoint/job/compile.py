@@ -26,7 +26,11 @@ _LATER: Mapping[str, tuple[str, ...]] = {
         *("pending_timeout", "pending_fail_strategy"),
     ),
     "recovery": ("max_hangs", "refill"),
-    "health": ("hang_downtime", "hang_detection"),
+    "health": (
+        *("hang_downtime", "hang_detection"),
+        *("precheck", "network_check", "comm_perf_test", "exclude_straggler"),
+        *("precheck_timeout", "precheck_all_pairs", "precheck_only", "precheck_program"),
+    ),
     "mindcluster": ("framework", "variables", "hot_reset"),
 }
 _STREAMS = {"none": 0, "stdout": 1, "stderr": 2, "both": 3}
@@ -66,7 +70,7 @@ def _spec(job: ElasticJob) -> dict[str, Any]:
     spec = {key: value for key, value in document.items() if key not in usual}
     for block, keys in _LATER.items():
         if block in spec:
-            spec[block] = {k: value for k, value in spec[block].items() if k not in keys or value != bare[block][k]}
+            spec[block] = {k: value for k, value in spec[block].items() if k not in keys or value != bare[block].get(k)}
     added = labels(job.mindcluster) if job.profile is Profile.MINDCLUSTER else {}
     kept = {key: text for key, text in spec.pop("labels", {}).items() if added.get(key) != text}
     return {**spec, "labels": kept} if kept else spec
@@ -140,11 +144,23 @@ def _agents(job: ElasticJob) -> dict[str, Any]:
         "report_interval": job.health.report_interval,
         "hang_downtime": job.health.hang_downtime,
         "hang_detection": job.health.hang_detection,
+        **_check(job),
         "log_dir": job.logs.dir,
         # What is shown is captured, too: a culprit's last lines are read from its file.
         "redirects": _STREAMS[job.logs.redirects] | tee,
         "tee": tee,
         "log_tail": job.logs.tail_lines,
+    }
+
+
+def _check(job: ElasticJob) -> dict[str, Any]:
+    return {
+        "check_level": job.health.check_level,
+        "check_timeout": job.health.precheck_timeout,
+        "check_all_pairs": job.health.precheck_all_pairs,
+        "check_only": job.health.precheck_only,
+        "check_program": job.health.precheck_program,
+        "exclude_straggler": job.health.exclude_straggler,
     }
 
 

@@ -16,7 +16,7 @@ from typing_extensions import Self
 from rallypoint.job.duration import DurationError, format_duration, parse_duration
 from rallypoint.job.endings import CODES, EndingRule
 from rallypoint.job.part import Model
-from rallypoint.job.rules import FLAG, LIST, PATH, Rule, choice, duration, one_of, refusal, whole
+from rallypoint.job.rules import ARGUMENT, FLAG, LIST, PATH, Rule, choice, duration, one_of, refusal, whole
 from rallypoint.job.values import RefusedError, read_text, read_whole
 from rallypoint.wire.plan import OrphanPolicy
 
@@ -182,6 +182,35 @@ class Health(Model):
     """So long without a sign of life of any rank is a hang (DLRover's argument; a plain number is minutes); 0 is off."""
     hang_detection: Annotated[int, one_of(0, 1, 2)] = 1
     """What a hang leads to: 0 a line in the log, 1 an incident and nothing else, 2 the workers are restarted."""
+    precheck: Annotated[int, one_of(0, 1, 2)] = 0
+    """Nodes are checked before they train: 0 not at all, 1 in pairs, 2 and then all of them together (DLRover's argument)."""
+    network_check: Annotated[bool, FLAG] = False
+    """The same as `precheck: 1`."""
+    comm_perf_test: Annotated[bool, FLAG] = False
+    """The same as `precheck: 2`."""
+    exclude_straggler: Annotated[bool, FLAG] = False
+    """A node that takes more than twice the median in the check is replaced, as one at fault is; needs a check."""
+    precheck_timeout: Annotated[float, _TIMEOUT] = 300.0
+    """How long each round of the check may take."""
+    precheck_all_pairs: Annotated[bool, FLAG] = False
+    """Each node is tried with each other, for a whole matrix of bandwidths; as many rounds as there are nodes."""
+    precheck_only: Annotated[bool, FLAG] = False
+    """The job is nothing but its check, and its result what was found; needs a check."""
+    precheck_program: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
+    """A probe of your own in the place of ours: a program and its arguments (docs/node-check.md)."""
+
+    @property
+    def check_level(self) -> int:
+        """The level of the node check, however it was asked for."""
+        return max(self.precheck, 1 if self.network_check else 0, 2 if self.comm_perf_test else 0)
+
+    @model_validator(mode="after")
+    def _what_is_about_a_check_has_one(self) -> Self:
+        for name in ("exclude_straggler", "precheck_all_pairs", "precheck_only", "precheck_program"):
+            if getattr(self, name) and not self.check_level:
+                value = "true" if getattr(self, name) is True else list(getattr(self, name))
+                raise refusal("nothing without a check: precheck 1 or 2, network_check or comm_perf_test", at=name, value=value)
+        return self
 
     @model_validator(mode="after")
     def _two_reports_fit_into_a_lease(self) -> Self:

@@ -14,6 +14,10 @@ from rallypoint.wire.errors import RallypointError
 
 GOOD: dict[str, Any] = {"name": "digits", "entrypoint": "train.py"}
 
+HEALTH = (
+    "node_lease, report_interval, hang_downtime, hang_detection, precheck, network_check, comm_perf_test, exclude_straggler, "
+    "precheck_timeout, precheck_all_pairs, precheck_only, precheck_program"
+)
 NODES = "a number of nodes N or a range MIN:MAX, with 1 <= MIN <= MAX <= 999999"
 ENTRYPOINT = "a script's path, '-m MODULE', a list (a command), or a mapping with one of script, module, command"
 DURATION = "a duration such as 90s, 1h30m, 7d, 300ms, PT1M30S or a number of seconds"
@@ -72,12 +76,12 @@ def text_of(document: Any) -> str:
         ),
         pytest.param(
             {"health": {"zzz": 1}},
-            "health.zzz: is not a known key; known here are node_lease, report_interval, hang_downtime, hang_detection",
+            f"health.zzz: is not a known key; known here are {HEALTH}",
             id="a key that resembles none",
         ),
         pytest.param(
             {"health": {7: 1}},
-            "health.7: is not a known key; known here are node_lease, report_interval, hang_downtime, hang_detection",
+            f"health.7: is not a known key; known here are {HEALTH}",
             id="no text",
         ),
         pytest.param(

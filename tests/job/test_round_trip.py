@@ -141,6 +141,13 @@ health:
   report_interval: 1s
   hang_downtime: 30m
   hang_detection: 1
+  precheck: 0
+  network_check: false
+  comm_perf_test: false
+  exclude_straggler: false
+  precheck_timeout: 5m
+  precheck_all_pairs: false
+  precheck_only: false
 logs:
   redirects: both
   tee: none

@@ -5,19 +5,24 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rallypoint.agent.check.judging import Played, judge
 from rallypoint.agent.check.pairing import MOST_ROUNDS, next_groups
 from tests.agent.check.simulated import BROKEN, SLOW, Cluster, Ill
 
+#: A thousand nodes take a while: few, and in each run.
+FEW = settings(max_examples=40, deadline=None)
+
 SIZES = st.one_of(st.integers(2, 12), st.integers(2, 1000))
 SEEDS = st.integers(0, 2**32)
 WAYS = st.sampled_from(BROKEN)
 
 
+@FEW
 @given(size=SIZES, seed=SEEDS)
+@example(size=1000, seed=1)
 def test_a_cluster_without_a_flaw_needs_one_round(size: int, seed: int) -> None:
     """All are good. Three nodes are tried in each of their pairs."""
     found = Cluster(size=size, seed=seed).check()
@@ -27,6 +32,7 @@ def test_a_cluster_without_a_flaw_needs_one_round(size: int, seed: int) -> None:
     assert found.rounds == (3 if size == 3 else 1)
 
 
+@FEW
 @given(size=st.integers(4, 1000), seed=SEEDS, way=WAYS, data=st.data(), names_itself=st.booleans())
 def test_one_fault_is_found_in_two_rounds(size: int, seed: int, way: Ill, data: st.DataObject, *, names_itself: bool) -> None:
     """And nobody else is. Of five nodes or fewer some may need a third round to be cleared: there are few witnesses."""
@@ -40,6 +46,7 @@ def test_one_fault_is_found_in_two_rounds(size: int, seed: int, way: Ill, data: 
     assert found.rounds <= (3 if size < 6 else 2)
 
 
+@FEW
 @given(size=st.integers(2, 1000), seed=SEEDS, data=st.data(), names_itself=st.booleans())
 def test_no_good_node_is_ever_at_fault(size: int, seed: int, data: st.DataObject, *, names_itself: bool) -> None:
     """However many are broken; where two good ones are left, and a quarter is not exceeded, all broken ones are found."""
@@ -53,11 +60,11 @@ def test_no_good_node_is_ever_at_fault(size: int, seed: int, data: st.DataObject
         assert found.standing.fault == set(broken)
         assert found.standing.good == set(range(size)) - set(broken)
         assert found.rounds <= (2 if size > 9 else 3)
-    elif found.standing.good and found.rounds < MOST_ROUNDS:
+    elif len(found.standing.good) > 1 and found.rounds < MOST_ROUNDS:
         assert found.standing.fault == set(broken)
 
 
-@pytest.mark.parametrize("size", range(2, 8))
+@pytest.mark.parametrize("size", range(2, 7))
 def test_every_way_to_be_broken_in_a_small_cluster(size: int) -> None:
     """Whoever can be told apart is: two good nodes are enough to find all others; a single good one has no witness."""
     for kinds in itertools.product((None, *BROKEN), repeat=size):
@@ -75,8 +82,8 @@ def test_every_way_to_be_broken_in_a_small_cluster(size: int) -> None:
                 assert found.good <= healthy or len(found.good) == 1
 
 
+@FEW
 @given(size=st.integers(3, 1000), seed=SEEDS, way=st.sampled_from(SLOW), data=st.data())
-@settings(max_examples=150)
 def test_a_straggler_is_found_and_its_partners_are_not_blamed(size: int, seed: int, way: Ill, data: st.DataObject) -> None:
     """Whichever of its parts is slow; times vary by half."""
     slow = data.draw(st.integers(0, size - 1))
@@ -89,8 +96,8 @@ def test_a_straggler_is_found_and_its_partners_are_not_blamed(size: int, seed: i
     assert found.rounds <= 4
 
 
+@FEW
 @given(size=st.integers(4, 1000), seed=SEEDS, data=st.data())
-@settings(max_examples=150)
 def test_a_straggler_and_a_fault_are_told_apart(size: int, seed: int, data: st.DataObject) -> None:
     """Both at once, in any places."""
     one, other = data.draw(st.lists(st.integers(0, size - 1), min_size=2, max_size=2, unique=True))
@@ -102,8 +109,8 @@ def test_a_straggler_and_a_fault_are_told_apart(size: int, seed: int, data: st.D
     assert found.standing.slow == {other}
 
 
+@FEW
 @given(size=st.integers(8, 1000), seed=SEEDS, data=st.data())
-@settings(max_examples=150)
 def test_many_stragglers_are_all_found(size: int, seed: int, data: st.DataObject) -> None:
     """Up to an eighth of the nodes."""
     slow = data.draw(st.dictionaries(st.integers(0, size - 1), st.sampled_from(SLOW), max_size=size // 8))
@@ -169,6 +176,7 @@ def test_all_pairs_are_tried_where_they_are_asked_for(size: int) -> None:
     assert found.rounds == size - 1 + size % 2
 
 
+@FEW
 @given(size=st.integers(2, 40), seed=SEEDS, data=st.data())
 def test_all_pairs_find_the_same_faults(size: int, seed: int, data: st.DataObject) -> None:
     """And nobody else."""

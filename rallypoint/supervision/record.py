@@ -12,6 +12,7 @@ from rallypoint.wire import codec
 from rallypoint.wire.incident import Folded, Incident
 from rallypoint.wire.size import Size
 from rallypoint.wire.status import Event, Progress, Verdict
+from rallypoint.wire.wish import Wish
 
 __all__ = [
     "RECORD_VERSION",
@@ -165,6 +166,7 @@ class JobRecord:
         owner: who may cancel it (`cli`, or an Airflow task instance's id).
         deletion: somebody asked for the job to be deleted.
         size: somebody asked for other bounds of the world than the plan's; None are those.
+        wish: the last that somebody asked of all its workers; None while nobody has.
         suspend: somebody asked for it to be suspended; it is resumed when that is taken back.
         holder: who supervises it, or did so last.
         phase, conditions: AppWrapper's words.
@@ -196,6 +198,7 @@ class JobRecord:
     deletion: bool = False
     suspend: bool = False
     size: Size | None = None
+    wish: Wish | None = None
     holder: Holder | None = None
     phase: Phase = Phase.EMPTY
     conditions: tuple[Condition, ...] = ()

@@ -105,9 +105,10 @@ class Regrouped:
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """It has done what `verb` asks, at the boundary after `step` steps; `error` where it could not."""
+    """It has done what order `number` asks, at the boundary after `step` steps; `error` where it could not."""
 
     verb: Verb
+    number: int = 0
     step: int | None = None
     error: str = ""
 
@@ -139,9 +140,10 @@ class Assign:
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """Do what `verb` says at the next step boundary."""
+    """Do what `verb` says at the next step boundary that all ranks have in common; `number` is the same on all of them."""
 
     verb: Verb
+    number: int = 0
 
 
 FromAgent = Leave | Assign | Order

@@ -18,6 +18,7 @@ from rallypoint.wire.fence import Fence
 from rallypoint.wire.hang import Evidence
 from rallypoint.wire.incident import Culprit
 from rallypoint.wire.status import Verdict
+from rallypoint.wire.wish import NodeAnswer, Wish
 
 __all__ = [
     "MESSAGES_VERSION",
@@ -99,6 +100,7 @@ class AgentReport:
         check: how far its node's probe is; None where the plan asks for no node check.
         keeps: how many of its workers live on where the round breaks, or that do because it broke.
         resizable: they can follow into a world of another size, too.
+        wish: what its workers answered to the last wish that it heard of; None before the first.
         hold: seconds the answer may be kept back while there is nothing to say.
         sequence: counts the reports of this agent process; of two that crossed on the way the higher is true.
     """
@@ -126,6 +128,7 @@ class AgentReport:
     check: CheckReport | None = None
     keeps: int = 0
     resizable: bool = False
+    wish: NodeAnswer | None = None
     hold: float = 0.0
     sequence: int = 0
 
@@ -176,12 +179,14 @@ class Continue:
     `unsupervised`: seconds since the coordinator saw a sign of life of the job's supervisor, None where it looks for none. The
     agent counts on by itself when the coordinator is gone. `evidence`: number of a request for what can be found of the workers
     of the running round, repeated until a report has the answer; 0 asks for nothing. `check`: what an agent that waits is to
-    try with its node's probe, repeated until a report says that it has begun.
+    try with its node's probe, repeated until a report says that it has begun. `wish`: what somebody asks of all workers, repeated
+    until a report tells its number.
     """
 
     fence: Fence
     unsupervised: float | None = None
     evidence: int = 0
+    wish: Wish | None = None
     check: CheckTask | None = None
 
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 from rallypoint.wire.messages import MESSAGES_VERSION
 from rallypoint.wire.ports import AGENT_PORT
 from rallypoint.wire.size import Size
+from rallypoint.wire.wish import Wish
 
 __all__ = ["AgentAddress", "Roster"]
 
@@ -26,7 +27,8 @@ class AgentAddress:
 class Roster:
     """All agents of `attempt` that have an address, for the coordinator of `term`. Each roster replaces the one before.
 
-    `size` is the bounds that are wanted, None where they are those of the plan.
+    `size` is the bounds that are wanted, None where they are those of the plan; `wish` the last that
+    somebody asked of the workers.
     """
 
     neighbours: ClassVar[bool] = True
@@ -36,3 +38,4 @@ class Roster:
     term: int
     agents: tuple[AgentAddress, ...] = ()
     size: Size | None = None
+    wish: Wish | None = None

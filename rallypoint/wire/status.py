@@ -10,6 +10,7 @@ from rallypoint.wire.check import NodeCheck
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.hang import Hang
 from rallypoint.wire.incident import Culprit, Folded, Incident
+from rallypoint.wire.wish import WishStatus
 
 __all__ = [
     "STATUS_VERSION",
@@ -133,6 +134,7 @@ class JobStatus:
     `result` is what rank 0 left as the job's result, once it has succeeded (wire/result.py).
     `samples`: the whole attempt in at most 96 of them, the oldest first (version 2).
     `hang`: a doubt or a verdict that training does not go on, None while it does or nobody looks (version 2).
+    `wish`: the last that somebody asked of all workers, and what they answered; None before the first (version 2).
     `check`: the last check of the nodes, which may still be running; None before the first (version 2).
     """
 
@@ -158,6 +160,7 @@ class JobStatus:
     result: Any = field(default=None, hash=False)
     hang: Hang | None = None
     check: NodeCheck | None = None
+    wish: WishStatus | None = None
 
     @property
     def world_size(self) -> int:

@@ -15,6 +15,7 @@ from rallypoint.agent.coordinator.pod_home import PodHome
 from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.coordinator.sink import refuse_later
 from rallypoint.agent.coordinator.size import keep_size
+from rallypoint.agent.coordinator.wishes import keep_wish
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.files import read_plan, read_secret
 from rallypoint.agent.rendezvous import core as rendezvous
@@ -119,12 +120,14 @@ async def _publish_first(shell: Coordinator, home: Home) -> None:
 
 
 async def _serve(shell: Coordinator, home: Home, plan: Plan, clock: Clock) -> None:
-    """Serve to the end, with an eye on the supervisor and on the wanted size, where it is known where they are read."""
+    """Serve to the end, with an eye on the supervisor and on what is wanted, where it is known where that is read."""
     watching: list[asyncio.Task[None]] = []
     if home.heartbeat is not None:
         watching.append(asyncio.create_task(keep_watch(shell, home.heartbeat, plan, clock, look=home.look)))
     if home.size is not None:
         watching.append(asyncio.create_task(keep_size(shell, home.size)))
+    if home.wish is not None:
+        watching.append(asyncio.create_task(keep_wish(shell, home.wish)))
     try:
         await shell.serve()
     finally:

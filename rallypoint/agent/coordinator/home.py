@@ -13,6 +13,7 @@ from rallypoint.agent.coordinator.orphan import LOOK, FileHeartbeat, HeartbeatSo
 from rallypoint.agent.coordinator.shell import PROGRESS_PERIOD
 from rallypoint.agent.coordinator.sink import FileSink, StatusSink, read_status
 from rallypoint.agent.coordinator.size import FileSize, SizeSource
+from rallypoint.agent.coordinator.wishes import FileWish, WishSource
 from rallypoint.agent.errors import ConfigError, StaleError
 from rallypoint.agent.files import read_json, replace_durably
 from rallypoint.agent.transport.service import SupervisorDoor
@@ -31,6 +32,7 @@ class Home(Protocol):
         sink: where its status goes; `progress_period` is how many seconds are between two writes that tell progress only.
         heartbeat: its supervisor's, None where nobody says where that is; `look` is how many seconds are between two looks.
         size: where the bounds of the world stand that are wanted, None where nobody says.
+        wish: where what somebody asks of the workers stands, None where nobody says.
         door: where supervisors come by, None where they do not.
         where: of the status, for errors.
     """
@@ -50,6 +52,9 @@ class Home(Protocol):
 
     @property
     def size(self) -> SizeSource | None: ...  # noqa: D102
+
+    @property
+    def wish(self) -> WishSource | None: ...  # noqa: D102
 
     async def previous(self) -> JobStatus | None:
         """Return the last status that was published there, by whomever; raises `StaleError` where a later one is known."""
@@ -81,6 +86,7 @@ class FileHome:
         self.sink: StatusSink = FileSink(args.status_file)
         self.heartbeat: HeartbeatSource | None = None if args.record_file is None else FileHeartbeat(args.record_file)
         self.size: SizeSource | None = None if args.record_file is None else FileSize(args.record_file)
+        self.wish: WishSource | None = None if args.record_file is None else FileWish(args.record_file)
 
     async def previous(self) -> JobStatus | None:
         """Read the status file."""

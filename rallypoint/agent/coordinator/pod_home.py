@@ -15,6 +15,7 @@ from rallypoint.agent.coordinator.kube_heartbeat import LeaseHeartbeat, SignsOfL
 from rallypoint.agent.coordinator.orphan import HeartbeatSource
 from rallypoint.agent.coordinator.sink import FileSink, StatusSink, read_status
 from rallypoint.agent.coordinator.size import SizeSource
+from rallypoint.agent.coordinator.wishes import WishSource
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.files import read_json
 from rallypoint.agent.transport.service import SupervisorDoor
@@ -24,6 +25,7 @@ from rallypoint.wire.ports import COORDINATOR_PORT
 from rallypoint.wire.roster import Roster
 from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobStatus
+from rallypoint.wire.wish import Wish
 
 __all__ = ["PodHome", "newest"]
 
@@ -61,6 +63,7 @@ class PodHome:
         self.heartbeat: HeartbeatSource | None = self._signs
         self.door: SupervisorDoor | None = self
         self.size: SizeSource | None = RosterSize(self)
+        self.wish: WishSource | None = RosterWish(self)
 
     async def previous(self) -> JobStatus | None:
         """Read the ConfigMap, however long that takes; where we may not, what the pod was given and what it wrote itself.
@@ -128,6 +131,18 @@ class RosterSize:
         """Return what is known."""
         roster = self._home.roster
         return None if roster is None else roster.size
+
+
+class RosterWish:
+    """What the last roster said."""
+
+    def __init__(self, home: PodHome) -> None:
+        self._home = home
+
+    async def wish(self) -> Wish | None:
+        """Return what is known."""
+        roster = self._home.roster
+        return None if roster is None else roster.wish
 
 
 def newest(*known: JobStatus | None) -> JobStatus | None:

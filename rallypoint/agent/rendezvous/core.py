@@ -507,7 +507,8 @@ def answer(state: State, agent: str) -> Reply | None:
     if state.state is JobState.FORMING:
         return Regroup(fence=state.fence, reason=state.broken or "a new round is forming")
     if _is_current(state, peer) and agent in places(state.world):
-        return hang_rounds.asks(state, agent) if peer.report.state is AgentState.RUNNING else None
+        running = peer.report.state is AgentState.RUNNING
+        return (hang_rounds.asks(state, agent) or wishes.asks(state, agent)) if running else None
     return Regroup(fence=state.fence, reason=f"the world went on to round {state.fence.round}")
 
 
@@ -538,4 +539,4 @@ def _assignment(state: State, peer: Peer) -> Assignment | None:
 
 def status(state: State, now: float) -> JobStatus:
     """Return what is true of the job, to be published."""
-    return telling.status(state, now)
+    return dataclasses.replace(telling.status(state, now), wish=wishes.told(state))

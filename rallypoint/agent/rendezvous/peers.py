@@ -18,6 +18,7 @@ from rallypoint.wire.incident import Answer, Cause, Folded, Incident, IncidentId
 from rallypoint.wire.messages import AgentReport, AgentState
 from rallypoint.wire.plan import EndRule, Plan, Profile, Refill
 from rallypoint.wire.status import Event, JobState, JobStatus, Member, Progress, Sample, Verdict
+from rallypoint.wire.wish import Wish
 
 __all__ = [
     "TAKEOVER",
@@ -209,6 +210,7 @@ class State:
         result: what rank 0 left, once every worker of the world has ended well.
         checks: of the nodes, before they train.
         watch: how silent the running round is; `hang` what is told of that, `inquiry` what the agents are asked for it.
+        wish: the last that somebody asked of the workers.
         incidents, folded, events, progress, samples, verdict: as in `JobStatus`.
     """
 
@@ -235,6 +237,7 @@ class State:
     inquiry: Inquiry | None = None
     hang: Hang | None = None
     checks: Checks = _UNCHECKED
+    wish: Wish | None = None
     incidents: tuple[Incident, ...] = ()
     folded: tuple[Folded, ...] = ()
     events: tuple[Event, ...] = ()

@@ -97,7 +97,7 @@ class _Tender:
         pod = next((p for p in pods if p.labels.part is Part.COORDINATOR and p.labels.incarnation == record.term), None)
         if pod is None or pod.deleting or not pod.ip or not _runs(pod):
             return _IDLE
-        roster = dataclasses.replace(roster_of(pods, record.attempt, record.term), size=record.size)
+        roster = dataclasses.replace(roster_of(pods, record.attempt, record.term), size=record.size, wish=record.wish)
         which = (pod.uid, pod.trainer.restarts if pod.trainer is not None else 0)
         if self._told != (which, roster):
             if self._told[:1] != (which,):

@@ -49,7 +49,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from rallypoint.agent.culprit import is_collateral
-from rallypoint.agent.rendezvous import checks, hang_rounds, rulings, telling
+from rallypoint.agent.rendezvous import checks, hang_rounds, rulings, telling, wishes
 from rallypoint.agent.rendezvous import last_world as lastworld
 from rallypoint.agent.rendezvous.lookup import places, world_size
 from rallypoint.agent.rendezvous.peers import (

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from rallypoint.training.sampler import ResumableSampler
     from rallypoint.training.snapshots.snapshots import Snapshots
     from rallypoint.training.state import State
-    from rallypoint.training.snapshots.snapshots import Snapshots
     from rallypoint.training.stopping import stop_requested
 
 __all__ = [
@@ -34,7 +33,6 @@ __all__ = [
     "Snapshots",
     "State",
     "StateLostError",
-    "Snapshots",
     "World",
     "average_in_rank_order",
     "current_job",
@@ -57,7 +55,6 @@ _ROOMS = {
     "Snapshots": "snapshots.snapshots",
     "State": "state",
     "StateLostError": "errors",
-    "Snapshots": "snapshots.snapshots",
     "World": "groups",
     "average_in_rank_order": "reproducibility",
     "current_job": "context",

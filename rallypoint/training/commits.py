@@ -7,8 +7,8 @@ Ranks commit at the same boundaries, but not at the same moment: when a step fai
 not. They differ by one at the most, so with the last two of each there is always one that all have.
 
 A commit is one flat piece of memory (every tensor of the state, or this rank's shard of it) and a description of it. Where the
-agent offers a folder of shared memory the pieces are files there, and outlive this process: whoever takes its place on this node
-finds them, its shards and its random states with them. A number that is written last says that a piece is complete.
+agent offers a folder of shared memory the pieces are files there, and outlive this process: whoever takes its place on this
+node finds them, its shards and its random states with them. A number that is written last says that a piece is complete.
 """
 
 from __future__ import annotations
@@ -208,11 +208,7 @@ class _Slot:
 
     def data(self, size: int) -> torch.Tensor:
         assert self._map is not None
-        return (
-            torch.frombuffer(self._map, dtype=torch.uint8, count=size, offset=_DATA_AT)
-            if size
-            else torch.empty(0, dtype=torch.uint8)
-        )
+        return _tensor(self._map, torch.uint8, size, _DATA_AT)
 
     def views(self, form: tuple[tuple[str, torch.dtype, tuple[int, ...], int], ...]) -> dict[str, torch.Tensor]:
         """Return each tensor as it lies in the memory."""
@@ -220,13 +216,7 @@ class _Slot:
             assert self._map is not None
             views = {}
             for key, dtype, shape, at in form:
-                count = torch.Size(shape).numel()
-                flat = (
-                    torch.frombuffer(self._map, dtype=dtype, count=count, offset=_DATA_AT + at)
-                    if count
-                    else torch.empty(0, dtype=dtype)
-                )
-                views[key] = flat.view(shape)
+                views[key] = _tensor(self._map, dtype, torch.Size(shape).numel(), _DATA_AT + at).view(shape)
             self._views = (form, views)
         return self._views[1]
 
@@ -242,6 +232,12 @@ class _Slot:
             self._map = mmap.mmap(fd, size)
         finally:
             os.close(fd)
+
+
+def _tensor(mapped: mmap.mmap, dtype: torch.dtype, count: int, at: int) -> torch.Tensor:
+    if count == 0:
+        return torch.empty(0, dtype=dtype)
+    return torch.frombuffer(mapped, dtype=dtype, count=count, offset=at)
 
 
 def _key(name: str) -> str:

@@ -7,7 +7,7 @@ The function runs from the state's last commit to its end. It is left in one of 
 same process:
 
 - A step raises. The state goes back to the last commit, the agent is told, and the other ranks leave the world as well.
-- A collective raises because a peer is gone: the same, as nobody can tell the two apart for sure; the agent looks who is to blame.
+- A collective raises because a peer is gone: the same, since nobody here can tell the two apart; the agent can.
 - The agent says that the world is broken (or is to be another one). The thread of the line ends the connections under the
   collective that the script waits in. A script that waits in none is asked at its next commit.
 
@@ -221,10 +221,7 @@ class Session:
             first = False
             self._rounds.prepare()
             try:
-                if self._is_broken:
-                    raise ConnectionAbortedError(self._ear.reason)
-                self._rounds.rejoin()
-                self._number = self._healed()
+                self._join_world()
             except StateLostError:
                 raise
             except Exception as error:  # noqa: BLE001  whatever a lost peer looks like
@@ -234,17 +231,20 @@ class Session:
                 self._say_left(f"{type(error).__name__}: {error}"[:_TOLD])
                 continue
             break
-        self._state._regrouped(dist.get_rank(), dist.get_world_size())
+        self._state.regrouped(dist.get_rank(), dist.get_world_size())
         self._hello()
         self._line.say(wire.Regrouped(round=self._round, step=self._step or 0))
 
-    def _healed(self) -> int:
+    def _join_world(self) -> None:
+        if self._is_broken:
+            raise ConnectionAbortedError(self._ear.reason)
+        self._rounds.rejoin()
         refit(self._state.modules())
         number = self._heal()
         if number is None:
             raise StateLostError("nobody of the world before has the state any more")
+        self._number = number
         reporting.report_resumed(self._step or 0)
-        return number
 
     def _heal(self) -> int | None:
         parts = self._state.parts

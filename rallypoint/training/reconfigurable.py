@@ -81,7 +81,7 @@ class ReconfigurableGroup(ProcessGroup):
     """The outer group. `inner` is None between two rounds."""
 
     def __init__(self, rank: int, size: int, inner: Any) -> None:
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # type: ignore[call-arg]  # torch's stubs know the other form alone
         self._rank, self._size, self.inner = rank, size, inner
         self._name = self._description = ""
 
@@ -108,7 +108,7 @@ class ReconfigurableGroup(ProcessGroup):
         return BACKEND
 
     @property
-    def group_name(self) -> str:
+    def group_name(self) -> Any:
         return self._name
 
     def getGroupName(self) -> str:  # noqa: N802
@@ -201,6 +201,7 @@ def form(backend: str, store: Store, rank: int, size: int, timeout: timedelta, o
 
 
 def _backend(name: str, store: Store, rank: int, size: int, timeout: timedelta) -> Any:
+    made: Any
     if name == "gloo":
         made = dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
     else:

@@ -44,7 +44,7 @@ class Rounds:
 
     @property
     def rehearses(self) -> bool:
-        """This process is not in its world yet."""
+        """Whether this process is not in its world yet."""
         return self.group is not None and isinstance(self.group.inner, Rehearsal)
 
     @property
@@ -147,6 +147,6 @@ def _devices(backend: str) -> list[torch.device]:
 
 def _tell_torch(group: ReconfigurableGroup, store: Store, size: int) -> None:
     """Let torch's own tables tell the truth of the new world."""
-    world = dist.distributed_c10d._world
-    world.pg_map[group] = (BACKEND, store)  # type: ignore[index]
-    world.pg_group_ranks[group] = {rank: rank for rank in range(size)}  # type: ignore[index]
+    world = dist.distributed_c10d._world  # noqa: SLF001  torch offers no other way
+    world.pg_map[group] = (BACKEND, store)
+    world.pg_group_ranks[group] = {rank: rank for rank in range(size)}

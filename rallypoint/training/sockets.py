@@ -1,8 +1,8 @@
 """Which connections a process group has opened, and how to end them under whoever waits for them.
 
-gloo has no abort that works: a rank that waits for a lost peer waits until its time-out. But its connections are sockets of this
-process, and a socket that is shut down fails whoever waits for it, at once. Sockets that listen are left alone: gloo ends the
-process when one of its own is shut down. Linux only, as /proc is.
+gloo has no abort that works: a rank that waits for a lost peer waits until its time-out. But its connections are sockets of
+this process, and a socket that is shut down fails whoever waits for it, at once. Sockets that listen are left alone: gloo ends
+the process when one of its own is shut down. Linux only, as /proc is.
 """
 
 from __future__ import annotations

@@ -79,7 +79,8 @@ class State:
             if isinstance(part, nn.Module):
                 yield from part.modules()
 
-    def _regrouped(self, rank: int, size: int) -> None:
+    def regrouped(self, rank: int, size: int) -> None:
+        """Tell the parts their place in the world that has formed, then whoever asked to be told."""
         for part in self.parts.values():
             reshare = getattr(part, "reshare", None)
             if reshare is not None:

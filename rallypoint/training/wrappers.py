@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import distributed as dist
 from torch import nn
@@ -53,11 +53,12 @@ def _build_reducer(module: DistributedDataParallel) -> None:
     names = module._build_debug_param_to_name_mapping(parameters)
     module._has_rebuilt_buckets = False
     module._ddp_init_helper(parameters, sparse, names, module.static_graph)
+    logger: Any = module.logger
     if module.static_graph:
         module.reducer._set_static_graph()
-        module.logger._set_static_graph()
+        logger._set_static_graph()
     for hook, told in module._comm_hooks:
-        dist._register_comm_hook(module.reducer, told, hook)
+        dist._register_comm_hook(module.reducer, told, hook)  # type: ignore[attr-defined]
 
 
 def _forget_step(module: FSDPModule) -> None:

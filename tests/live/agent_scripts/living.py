@@ -2,8 +2,8 @@
 
 It tells its process number (`FOLDER/started/ROUND.RANK`) and each finished step (`FOLDER/steps.RANK`: round, pid, step, loss in
 hex). At the end rank 0 writes the digest of the weights to `FOLDER/digest`. Modes, any of them:
-`kill=RANK@STEP` kills itself in the middle of that step, in the first process of that rank; `raise=RANK@STEP` raises there, once;
-`fsdp` shards the model with FSDP2; `plain` trains without `elastic`.
+`kill=RANK@STEP` kills itself in the middle of that step, once; `raise=RANK@STEP` raises there, once; `fsdp` shards the model
+with FSDP2; `plain` trains without `elastic`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def note(step: int, loss: float) -> None:
         file.write(f"{os.environ['RALLYPOINT_ROUND']} {os.getpid()} {step} {float(loss).hex()}\n")
 
 
-def wrapped(model: nn.Module) -> nn.Module:
+def wrapped(model: nn.Sequential) -> nn.Module:
     if "fsdp" in modes:
         from torch.distributed.fsdp import fully_shard
 

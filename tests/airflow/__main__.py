@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tests.airflow.deployment import Deployment, deployment
 from tests.airflow.driver import Result, looked_at_again, perform
+from tests.airflow.further import Look, look_further
 from tests.airflow.matrix import MATRIX, SUBSET
 from tests.airflow.report import page, row
 from tests.airflow.scenario import KILLS, Fate, Mode, Moment, Scenario
@@ -32,6 +33,8 @@ def main() -> int:
     """Run what was asked for; return 1 when something was not as expected."""
     args = _arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended on this way out, too
+    if args.further:
+        return int(any(look.wrong for look in _look_further()))
     seed = random.SystemRandom().randrange(1 << 32) if args.seed is None else args.seed
     scenarios = list(_chosen(args, seed))
     if not scenarios:
@@ -43,11 +46,11 @@ def main() -> int:
             made.await_dags(*(mode.value for mode in Mode))
             print(f"Airflow on {made.database.version} is up after {time.monotonic() - began:.0f} s", flush=True)
             results, bystander = _perform_all(made, scenarios)
-        text = page(
-            results, database=made.database.version, bystander=bystander, now=datetime.datetime.now(datetime.timezone.utc)
-        )
+    whole = not args.random and tuple(scenarios) == MATRIX
+    looks = _look_further() if whole else []
     if args.report is not None:
-        args.report.write_text(text)
+        now = datetime.datetime.now(datetime.timezone.utc)
+        args.report.write_text(page(results, looks, database=made.database.version, bystander=bystander, now=now))
     wrong = [result for result in results if result.wrong]
     good = bystander == "succeeded, trained once"
     for result in wrong:
@@ -55,7 +58,16 @@ def main() -> int:
     print(
         f"{len(results) - len(wrong)} of {len(results)} as expected in {time.monotonic() - began:.0f} s; bystander {bystander}"
     )
-    return int(bool(wrong) or not good)
+    return int(bool(wrong) or not good or any(look.wrong for look in looks))
+
+
+def _look_further() -> list[Look]:
+    """Look at what no scenario shows, in an Airflow of its own, and tell what was seen as soon as it was."""
+    looks = []
+    for look in look_further():
+        looks.append(look)
+        print(f"{look.name}: {look.wrong or look.seen} ({look.seconds:.0f} s)", flush=True)
+    return looks
 
 
 def _arguments() -> argparse.Namespace:
@@ -66,6 +78,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--last", type=int, default=None, metavar="N", help="end with the one of this number")
     parser.add_argument("--random", type=int, default=0, metavar="N", help="N drawn at random, each with a further kill")
     parser.add_argument("--seed", type=int, default=None, metavar="S", help="repeats the choices of an earlier run")
+    parser.add_argument("--further", action="store_true", help="only what no scenario shows: secrets, sensors, a hang")
     parser.add_argument("--report", type=Path, default=None, metavar="FILE", help="write the result table there")
     return parser.parse_args()
 

@@ -168,8 +168,11 @@ class Deployment:
 
 
 @contextlib.contextmanager
-def deployment(folder: Path) -> Iterator[Deployment]:
-    """Have an Airflow while the context lasts; nothing of it, and of what its tasks started, lives on."""
+def deployment(folder: Path, **more: str) -> Iterator[Deployment]:
+    """Have an Airflow while the context lasts; nothing of it, and of what its tasks started, lives on.
+
+    `more` are variables of its processes.
+    """
     home = folder / "rallypoint-home"
     logs = folder / "logs"
     for path in (folder / "airflow", home, logs):
@@ -177,7 +180,7 @@ def deployment(folder: Path) -> Iterator[Deployment]:
     mark = secrets.token_hex(8)
     with database(folder) as found:
         [port] = free_ports(1)
-        environment = {**_environment(folder, home, found, port), MARK: mark}
+        environment = {**_environment(folder, home, found, port), **more, MARK: mark}
         _migrate(environment)
         parts = {name: Component(name, environment, logs / f"{name}.log") for name in _COMMANDS}
         rest = Rest(f"http://127.0.0.1:{port}")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 
 from tests.airflow.driver import Result
+from tests.airflow.further import Look
 
 __all__ = ["page", "row"]
 
@@ -29,7 +30,17 @@ so "worker" is the whole executor where no task's process is there.
 """
 
 
-def page(results: Sequence[Result], *, database: str, bystander: str, now: datetime.datetime) -> str:
+_FURTHER = """\
+In an Airflow of its own, whose connections hold secrets: a job on a cluster that only they open is deferred, with a sensor
+beside it, and every table of the metadata database, every file and log, the arguments of every process and the objects of the
+cluster are searched for them, while it is deferred and afterwards. And three sensors with `start_from_trigger` wait for a job,
+one rank of which is stopped (SIGSTOP) until `HangSensor` has said so.
+"""
+
+
+def page(
+    results: Sequence[Result], looks: Sequence[Look] = (), *, database: str, bystander: str, now: datetime.datetime
+) -> str:
     """Return the whole page."""
     good = sum(not result.wrong for result in results)
     seconds = sum(result.seconds for result in results)
@@ -39,7 +50,7 @@ def page(results: Sequence[Result], *, database: str, bystander: str, now: datet
         f"- {good} of {len(results)} scenarios went as expected",
         f"- the task that lived through all of it: {bystander}",
     ]
-    return "\n".join([_HEAD, *facts, "", *_table(results), *_complaints(results)]) + "\n"
+    return "\n".join([_HEAD, *facts, "", *_table(results), *_complaints(results), *_looks(looks)]) + "\n"
 
 
 def row(result: Result) -> str:
@@ -50,6 +61,16 @@ def row(result: Result) -> str:
 
 def _table(results: Iterable[Result]) -> list[str]:
     return ["| scenario | expected | seen | as expected | seconds |", "|---|---|---|---|---|", *map(row, results)]
+
+
+def _looks(looks: Iterable[Look]) -> list[str]:
+    rows = [
+        f"| {look.name} | {look.seen or 'not as it must be'} | {'**no**' if look.wrong else 'yes'} | {look.seconds:.0f} |"
+        for look in looks
+    ]
+    if not rows:
+        return []
+    return ["", "## What no kill shows", "", _FURTHER, "| look | seen | as it must be | seconds |", "|---|---|---|---|", *rows]
 
 
 def _complaints(results: Iterable[Result]) -> list[str]:

@@ -62,15 +62,9 @@ def test_a_refusal_says_why() -> None:
 
 def test_variables_of_birth_are_those_that_imports_read() -> None:
     """A place in the world may change from round to round; what libraries read when they are loaded may not."""
-    env = {
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "0",
-        "TORCH_LOGS": "x",
-        "RANK": "1",
-        "TORCHELASTIC_RUN_ID": "j",
-        "A": "b",
-    }
-    assert set(choosing.birth_variables(env)) == {"OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "TORCH_LOGS"}
+    read = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "0", "TORCH_LOGS": "x"}
+    env = {**read, "RANK": "1", "TORCHELASTIC_RUN_ID": "j", "A": "b"}
+    assert choosing.birth_variables(env) == read
     assert set(choosing.zygote_env(env)) == set(env) - {"RANK"}
 
 
@@ -78,6 +72,7 @@ def test_variables_of_birth_are_those_that_imports_read() -> None:
     ("argv", "place"),
     [
         pytest.param(["py", "-u", "sub/t.py"], "/w/sub", id="script: its folder"),
+        pytest.param(["py", "-u", "/d/t.py"], "/d", id="script elsewhere: its folder"),
         pytest.param(["py", "-u", "-m", "t"], "/w", id="module: where it starts"),
     ],
 )
@@ -192,7 +187,8 @@ class Fork(Standby):
     """A standby that takes what it is told, or is lost."""
 
     def __init__(self, pid: int, *, lost: bool = False) -> None:
-        self.pid, self.lost, self.became = pid, lost, None
+        self.pid, self.lost = pid, lost
+        self.became: tuple[Command, str] | None = None
 
     async def start(self, command: Command, startup: str, ended: Ended) -> int:
         if self.lost:
@@ -205,7 +201,8 @@ class Stocked(Nursery):
     """A nursery with forks that are ready."""
 
     def __init__(self, *forks: Fork) -> None:
-        self.forks, self.begun, self.refills = list(forks), [], 0
+        self.forks, self.refills = list(forks), 0
+        self.begun: list[str] = []
         self._env: dict[str, str] = {}
         self.given_up = ""
 

@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int | Order:
 
 def _load_declared(place: str, names: Sequence[str]) -> Loaded:
     """Import what was asked for; modules beside the script are found as the script would find them."""
-    place = os.path.realpath(place or ".")  # noqa: PTH  as Python itself does it for a script
+    place = os.path.realpath(place or ".")  # as Python itself does it for a script
     sys.path.insert(0, place)
     try:
         return load(names)

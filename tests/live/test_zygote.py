@@ -1,0 +1,107 @@
+"""Workers that are killed come back as forks of a zygote with the real torch, under a real agent."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rallypoint.wire.exits import Exit
+from tests.live.agent_processes import OBEY, Agents, agents, alive, said
+from tests.waiting import eventually
+
+TWO = ("--standalone", "--nproc-per-node", 2, "--max-restarts", 3)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Agents]:
+    with agents(tmp_path, torch=True) as job:
+        yield job
+
+
+def children(pid: int) -> dict[int, str]:
+    """Return the living children of a process, and what each was started as."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            if alive(int(child)):
+                found[int(child)] = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
+    return found
+
+
+def forks(agent: int) -> set[int]:
+    """Return the zygote and its forks: they all are called like the zygote."""
+    return {pid for pid, command in children(agent).items() if "workers.zygote" in command}
+
+
+def standing_by(agent: int, workers: set[int], count: int) -> set[int]:
+    """Wait until so many forks beside the zygote are sessions of their own and no workers yet; return all of them."""
+
+    def found() -> set[int] | None:
+        known = forks(agent)
+        return known if len(known - workers) == count else None
+
+    return eventually(found, timeout=60.0, why=f"{count} forks of the zygote")
+
+
+def test_the_dead_come_back_as_forks(job: Agents) -> None:
+    """Both workers of the next round are forks, and children of the agent; a zygote that dies is replaced, unnoticed."""
+    run = job.run(*TWO, OBEY, job.work)
+    first = job.running(1, 2)
+    standing_by(run.pid, set(), 4)  # the zygote, two standbys, and the process of the stores ahead of its time
+
+    os.kill(first[1], signal.SIGKILL)
+    second = job.running(2, 2)
+    assert set(second.values()) <= forks(run.pid)
+    assert not any(map(alive, first.values()))
+
+    zygote = next(pid for pid in sorted(forks(run.pid)))
+    os.kill(zygote, signal.SIGKILL)
+    eventually(lambda: zygote not in children(run.pid))
+    assert all(map(alive, second.values()))
+
+    os.kill(second[0], signal.SIGKILL)
+    third = job.running(3, 2)
+    job.finish()
+    code, output = said(run)
+
+    assert code == Exit.OK, output
+    assert "the zygote ended with signal 9: another one is started" in output
+    assert not any(map(alive, {*first.values(), *second.values(), *third.values()}))
+    assert re.search(r"standby \(pid \d+\) is ready: \d+ MB of its own, \d+ MB as its part of all \(PSS\)", output), output
+    assert "rank 1 is done" in output
+
+
+def test_nobody_is_left_when_the_agent_is_killed(job: Agents) -> None:
+    """The kernel ends forks with their agent, as it ends programs."""
+    run = job.run(*TWO, OBEY, job.work)
+    first = job.running(1, 2)
+    waiting = standing_by(run.pid, set(), 4)
+    os.kill(first[0], signal.SIGKILL)
+    second = job.running(2, 2)
+
+    os.kill(run.pid, signal.SIGKILL)
+
+    eventually(lambda: not any(map(alive, {*waiting, *second.values()})), why="an end of all forks")
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        pytest.param(("--no-python", "sh", "-c", "exit 0"), "sh is not this Python", id="no Python"),
+        pytest.param(("--start-method", "spawn", "NOOP"), "start method spawn was asked for", id="asked for"),
+    ],
+)
+def test_what_cannot_be_forked_is_a_program(job: Agents, args: tuple[str, ...], why: str) -> None:
+    """And why is said once."""
+    noop = job.folder / "noop.py"
+    noop.touch()
+
+    code, output = said(job.run(*TWO, *(str(noop) if arg == "NOOP" else arg for arg in args)))
+
+    assert (code, output.count("workers are started as programs, not by fork: ")) == (Exit.OK, 1), output
+    assert why in output

@@ -37,6 +37,7 @@ from rallypoint.training.context import current_job, environment_int
 from rallypoint.training.errors import StateLostError
 from rallypoint.training.healing import heal
 from rallypoint.training.line import Line, current_line
+from rallypoint.training.orders import Orders
 from rallypoint.training.rounds import Rounds, current_rounds
 from rallypoint.training.state import State
 from rallypoint.training.wrappers import is_sharded, refit, why_not
@@ -124,6 +125,7 @@ class Session:
         self._number = 0
         self._round = environment_int(os.environ, env.ROUND)
         self._ear = _Ear(rounds, self._round)
+        self._orders = Orders(self._ear.orders, self)
 
     @classmethod
     def begin(cls, state: State) -> Session | None:
@@ -150,28 +152,31 @@ class Session:
 
     def boundary(self) -> None:
         """Do what was asked for at a step boundary."""
-        if not self._ear.ordered.is_set():
+        if not self._ear.ordered.is_set() and not self._orders.open:
             return
+        self.broken()
+        self._ear.ordered.clear()
+        self._orders.boundary(self._number, self._rounds.store, dist.get_world_size())
+
+    # --- What an agent asks for (orders.Words) -----------------------------------------------------------------------------
+
+    @property
+    def step(self) -> int | None:
+        """Steps done, where the state counts them."""
+        return self._step
+
+    def done(self, order: wire.Order, error: str = "") -> None:
+        """Tell the agent what became of an order."""
+        self._line.say(wire.Done(verb=order.verb, number=order.number, step=self._step, error=error[:_TOLD]))
+
+    def save(self) -> None:
+        """Have the script save."""
+        self._state.save()
+
+    def broken(self) -> None:
+        """Leave a world that is over."""
         if self._is_broken:
             raise WorldLeft(self._ear.reason)
-        self._ear.ordered.clear()
-        self._obey()
-
-    def _obey(self) -> None:
-        """Answer what the agent asks for; to pause is to wait here until it says otherwise, or the world breaks."""
-        paused = False
-        while paused or not self._ear.orders.empty():
-            try:
-                word = self._ear.orders.get(timeout=None if not paused else 0.5)
-            except queue.Empty:
-                if self._is_broken:
-                    raise WorldLeft(self._ear.reason) from None
-                continue
-            if word.verb is wire.Verb.PAUSE:
-                paused = True
-            elif word.verb is wire.Verb.RESUME:
-                paused = False
-            self._line.say(wire.Done(verb=word.verb, step=self._step))
 
     # --- Rounds ------------------------------------------------------------------------------------------------------------
 
@@ -265,6 +270,7 @@ class Session:
             if path:
                 _redirect(path, fd)
         reporting.forget()
+        self._orders.forget()
         self._round = self._ear.round = word.round
 
     # --- Words -------------------------------------------------------------------------------------------------------------
@@ -290,7 +296,7 @@ class Session:
     def _hello(self) -> None:
         modules = list(self._state.modules())
         why = why_not(modules, self._rounds)
-        abilities = [wire.Ability.PAUSE]
+        abilities = [wire.Ability.PAUSE, *([wire.Ability.SAVE] if self._state.saves else [])]
         if not why:
             abilities += [wire.Ability.RETRY, wire.Ability.IN_PLACE]
             abilities += [] if is_sharded(modules) else [wire.Ability.RESIZE]

@@ -48,6 +48,12 @@ class Rounds:
         return self.group is not None and isinstance(self.group.inner, Rehearsal)
 
     @property
+    def store(self) -> Store:
+        """The store of the world that this process is in; it has what its ranks have in common."""
+        assert self._store is not None
+        return self._store
+
+    @property
     def subgroups(self) -> int:
         """How many groups the script has made beside the default one; they cannot be replaced."""
         return self._groups - 1

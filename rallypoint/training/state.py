@@ -43,6 +43,7 @@ class State:
         self.__dict__["parts"] = parts
         self.__dict__["_session"] = None
         self.__dict__["_told"] = []
+        self.__dict__["_saves"] = []
 
     def __getattr__(self, name: str) -> Any:
         parts = self.__dict__.get("parts", {})
@@ -73,6 +74,13 @@ class State:
         """Call `told` whenever the world has formed anew and the state is restored, before training goes on."""
         self._told.append(told)
 
+    def on_save(self, save: Callable[[], object]) -> None:
+        """Call `save` on every rank, after the same step, when somebody asks the job to save or to stop.
+
+        Without one the job can be paused and stopped, and not be asked to save.
+        """
+        self._saves.append(save)
+
     def modules(self) -> Iterator[nn.Module]:
         """Yield the parts that are modules, and the modules in them."""
         for part in self.parts.values():
@@ -88,7 +96,18 @@ class State:
         for told in self._told:
             told()
 
+    def save(self) -> None:
+        """Have the script save now; called by :func:`elastic` on every rank at one boundary."""
+        for save in self._saves:
+            save()
+
+    @property
+    def saves(self) -> bool:
+        """Whether the script has named anything that saves."""
+        return bool(self._saves)
+
     if TYPE_CHECKING:
         parts: MutableMapping[str, Any]
         _session: Session | None
         _told: list[Callable[[], None]]
+        _saves: list[Callable[[], object]]

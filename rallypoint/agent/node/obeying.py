@@ -78,7 +78,7 @@ class Obeying:
         """Take a wish; one that is known is passed by."""
         if self.wish is not None and wish.number <= self.wish.number:
             return self, ()
-        return dataclasses.replace(self, wish=wish, answers={})._ask(range(self.workers))
+        return _ask(dataclasses.replace(self, wish=wish, answers={}), range(self.workers))
 
     def started(self, first_rank: int) -> tuple[Obeying, tuple[Action, ...]]:
         """Note a new round, whose workers have not said anything yet; what follows is done when they are there.
@@ -97,7 +97,7 @@ class Obeying:
         late = answer is None or answer.error == _PLAIN
         if self.wish is None or self.wish.verb not in _LASTING or not late:
             return known, ()
-        return known._ask((local_rank,))
+        return _ask(known, (local_rank,))
 
     def done(self, local_rank: int, word: Done) -> Obeying:
         """Note what a worker did."""
@@ -106,23 +106,26 @@ class Obeying:
         answer = RankAnswer(rank=self.first_rank + local_rank, done=not word.error, step=word.step, error=word.error)
         return dataclasses.replace(self, answers={**self.answers, local_rank: answer})
 
-    def _ask(self, ranks: range | tuple[int, ...]) -> tuple[Obeying, tuple[Action, ...]]:
-        wish = self.wish
-        assert wish is not None
-        if self.first_rank < 0:
-            return self, ()  # there is no worker yet; who comes is told if it still matters then
-        able = tuple(rank for rank in ranks if self._can(rank, wish.verb))
-        refused = {rank: self._refused(rank, wish.verb) for rank in ranks if rank not in able}
-        tell: tuple[Action, ...] = (Tell(ranks=able, verb=wish.verb, number=wish.number),) if able else ()
-        if wish.verb is Verb.STOP:
-            # Those with a line save and end by themselves; the others hear SIGTERM, for which `stop_requested` looks out.
-            return self, tell if not refused else (Terminate(),)
-        return dataclasses.replace(self, answers={**self.answers, **refused}), tell
 
-    def _can(self, local_rank: int, verb: Verb) -> bool:
-        abilities = self.abilities.get(local_rank)
-        return abilities is not None and (verb not in _NEEDS or _NEEDS[verb] in abilities)
+def _ask(obeying: Obeying, ranks: range | tuple[int, ...]) -> tuple[Obeying, tuple[Action, ...]]:
+    wish = obeying.wish
+    assert wish is not None
+    if obeying.first_rank < 0:
+        return obeying, ()  # there is no worker yet; who comes is told if it still matters then
+    able = tuple(rank for rank in ranks if _can(obeying, rank, wish.verb))
+    refused = {rank: _refused(obeying, rank, wish.verb) for rank in ranks if rank not in able}
+    tell: tuple[Action, ...] = (Tell(ranks=able, verb=wish.verb, number=wish.number),) if able else ()
+    if wish.verb is Verb.STOP:
+        # Those with a line save and end by themselves; the others hear SIGTERM, for which `stop_requested` looks out.
+        return obeying, tell if not refused else (Terminate(),)
+    return dataclasses.replace(obeying, answers={**obeying.answers, **refused}), tell
 
-    def _refused(self, local_rank: int, verb: Verb) -> RankAnswer:
-        why = _PLAIN if local_rank not in self.abilities else _UNABLE.get(verb, _PLAIN)
-        return RankAnswer(rank=self.first_rank + local_rank, error=why)
+
+def _can(obeying: Obeying, local_rank: int, verb: Verb) -> bool:
+    abilities = obeying.abilities.get(local_rank)
+    return abilities is not None and (verb not in _NEEDS or _NEEDS[verb] in abilities)
+
+
+def _refused(obeying: Obeying, local_rank: int, verb: Verb) -> RankAnswer:
+    why = _PLAIN if local_rank not in obeying.abilities else _UNABLE.get(verb, _PLAIN)
+    return RankAnswer(rank=obeying.first_rank + local_rank, error=why)

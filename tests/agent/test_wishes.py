@@ -1,0 +1,185 @@
+"""What somebody asks of all workers: through the coordinator to the agents, and from the workers back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from rallypoint.agent.coordinator.wishes import FileWish
+from rallypoint.agent.node.obeying import Obeying, Tell, Terminate
+from rallypoint.agent.rendezvous import core as rendezvous
+from rallypoint.agent.rendezvous import wishes
+from rallypoint.agent.rendezvous.core import State
+from rallypoint.wire import codec
+from rallypoint.wire.line import Ability, Done, Verb
+from rallypoint.wire.messages import AgentState, Continue
+from rallypoint.wire.wish import NodeAnswer, RankAnswer, Wish, WishStatus
+from tests.agent.fakes import new_state, report
+
+PAUSE = Wish(number=1, verb=Verb.PAUSE, attempt=1)
+ABLE = (Ability.PAUSE, Ability.SAVE)
+
+
+# --- The coordinator -------------------------------------------------------------------------------------------------------
+
+
+def running(*, wish: NodeAnswer | None = None) -> State:
+    """Two nodes of one worker each, in round 1."""
+    state = new_state(now=0.0)
+    for node in (0, 1):
+        state = rendezvous.receive(state, report(node), 1.0)
+    assert state.fence.round == 1
+    for node in (0, 1):
+        told = report(node, AgentState.RUNNING, round=1, fence=state.fence, sequence=1, wish=wish)
+        state = rendezvous.receive(state, told, 2.0)
+    return state
+
+
+def test_an_agent_is_told_until_it_has_heard() -> None:
+    """With every answer; nothing more is said to one that tells the number."""
+    state = wishes.wished(running(), PAUSE, 3.0)
+    assert rendezvous.answer(state, "agent-0") == Continue(fence=state.fence, wish=PAUSE)
+
+    heard = report(0, AgentState.RUNNING, round=1, fence=state.fence, sequence=2, wish=NodeAnswer(number=1))
+    state = rendezvous.receive(state, heard, 4.0)
+
+    assert rendezvous.answer(state, "agent-0") is None
+    assert rendezvous.answer(state, "agent-1") == Continue(fence=state.fence, wish=PAUSE)
+
+
+def test_the_status_has_an_answer_for_every_rank() -> None:
+    """Empty for those of whom nothing was heard."""
+    state = wishes.wished(running(), PAUSE, 3.0)
+    done = NodeAnswer(number=1, ranks=(RankAnswer(rank=1, done=True, step=7),))
+    state = rendezvous.receive(state, report(1, AgentState.RUNNING, round=1, fence=state.fence, sequence=2, wish=done), 4.0)
+
+    told = rendezvous.status(state, 5.0).wish
+
+    assert told == WishStatus(number=1, verb=Verb.PAUSE, ranks=(RankAnswer(rank=0), RankAnswer(rank=1, done=True, step=7)))
+    assert not told.settled
+
+
+def test_an_answer_to_another_wish_is_none() -> None:
+    """What was said to the last one says nothing about this one."""
+    old = NodeAnswer(number=1, ranks=(RankAnswer(rank=0, done=True),))
+    state = wishes.wished(running(wish=old), dataclasses.replace(PAUSE, number=2, verb=Verb.SAVE), 3.0)
+
+    told = rendezvous.status(state, 5.0).wish
+
+    assert told is not None
+    assert told.ranks == (RankAnswer(rank=0), RankAnswer(rank=1))
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        pytest.param(None, id="none"),
+        pytest.param(PAUSE, id="known"),
+        pytest.param(dataclasses.replace(PAUSE, number=2, attempt=2), id="of-another-attempt"),
+        pytest.param(dataclasses.replace(PAUSE, number=0), id="an-older-one"),
+    ],
+)
+def test_what_is_no_news_changes_nothing(wish: Wish | None) -> None:
+    """The very same state: nobody is woken."""
+    state = wishes.wished(running(), PAUSE, 3.0)
+
+    assert wishes.wished(state, wish, 4.0) is state
+
+
+async def test_a_record_is_read_when_it_has_changed(tmp_path: Path) -> None:
+    """And what cannot be read leaves what was read last."""
+    record = tmp_path / "record.json"
+    source = FileWish(record)
+    assert await source.wish() is None
+
+    record.write_text(json.dumps({"wish": codec.to_json(PAUSE), "name": "digits"}))
+    assert await source.wish() == PAUSE
+    record.write_text("{")
+    assert await source.wish() == PAUSE
+
+
+# --- The agent -------------------------------------------------------------------------------------------------------------
+
+
+def known(*abilities: tuple[Ability, ...]) -> Obeying:
+    """An agent with two workers, ranks 4 and 5, of which the first have said hello."""
+    obeying = Obeying(workers=2).started(4)[0]
+    for local_rank, able in enumerate(abilities):
+        obeying = obeying.announced(local_rank, able)[0]
+    return obeying
+
+
+def test_workers_are_told_once_and_their_answers_kept() -> None:
+    """A wish that is heard again is passed by."""
+    obeying, actions = known(ABLE, ABLE).heard(PAUSE)
+    assert actions == (Tell(ranks=(0, 1), verb=Verb.PAUSE, number=1),)
+    assert obeying.heard(PAUSE) == (obeying, ())
+
+    obeying = obeying.done(1, Done(verb=Verb.PAUSE, number=1, step=9))
+
+    assert obeying.told == NodeAnswer(number=1, ranks=(RankAnswer(rank=4), RankAnswer(rank=5, done=True, step=9)))
+
+
+def test_an_answer_to_another_order_is_passed_by() -> None:
+    """It crossed with the new one."""
+    obeying = known(ABLE, ABLE).heard(dataclasses.replace(PAUSE, number=2))[0]
+
+    assert obeying.done(0, Done(verb=Verb.PAUSE, number=1)) == obeying
+
+
+@pytest.mark.parametrize(
+    ("abilities", "verb", "words"),
+    [
+        pytest.param((), Verb.PAUSE, "no step boundaries that Rallypoint knows", id="plain-script"),
+        pytest.param(((Ability.PAUSE,),) * 2, Verb.SAVE, "has named nothing that saves", id="nothing-saves"),
+    ],
+)
+def test_who_cannot_says_so(abilities: tuple[tuple[Ability, ...], ...], verb: Verb, words: str) -> None:
+    """At once, and nobody is told: half a world that is paused is none."""
+    obeying, actions = known(*abilities).heard(dataclasses.replace(PAUSE, verb=verb))
+
+    assert actions == ()
+    told = obeying.told
+    assert told is not None
+    assert all(words in answer.error and answer.settled for answer in told.ranks)
+
+
+@pytest.mark.parametrize(
+    ("abilities", "action"),
+    [
+        pytest.param((ABLE, ABLE), Tell(ranks=(0, 1), verb=Verb.STOP, number=1), id="all-have-a-line"),
+        pytest.param((ABLE,), Terminate(), id="one-has-none"),
+        pytest.param((), Terminate(), id="plain-script"),
+    ],
+)
+def test_everybody_can_stop(abilities: tuple[tuple[Ability, ...], ...], action: object) -> None:
+    """Over the line, or by SIGTERM, for which `stop_requested` looks out."""
+    assert known(*abilities).heard(dataclasses.replace(PAUSE, verb=Verb.STOP))[1] == (action,)
+
+
+def test_a_pause_holds_for_the_next_round() -> None:
+    """Its workers are told as soon as they say hello, once."""
+    obeying = known(ABLE, ABLE).heard(PAUSE)[0].done(0, Done(verb=Verb.PAUSE, number=1, step=1))
+
+    obeying, actions = obeying.started(0)
+    assert (actions, obeying.told) == ((), NodeAnswer(number=1, ranks=(RankAnswer(rank=0), RankAnswer(rank=1))))
+    obeying, actions = obeying.announced(1, ABLE)
+
+    assert actions == (Tell(ranks=(1,), verb=Verb.PAUSE, number=1),)
+
+
+def test_a_checkpoint_is_not_written_again() -> None:
+    """Who asked for one asked for one."""
+    obeying = known(ABLE, ABLE).heard(dataclasses.replace(PAUSE, verb=Verb.SAVE))[0].started(0)[0]
+
+    assert obeying.announced(0, ABLE)[1] == ()
+
+
+def test_workers_that_start_while_the_job_stops_end() -> None:
+    """They have nothing to save yet."""
+    obeying = known().heard(dataclasses.replace(PAUSE, verb=Verb.STOP))[0]
+
+    assert obeying.started(0)[1] == (Terminate(),)

@@ -21,6 +21,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "--numa-binding": ("node", "socket", "exclusive", "core-complex"),
     "--accelerator": ("nvidia.com/gpu", "cpu"),
     "--precheck": ("0",),
+    "--training-elastic-mode": ("base", "ucp"),
 }
 
 #: Values that another launcher takes, and why they are refused; what stands in CHOICES is told beside it.
@@ -58,6 +59,7 @@ _SWITCHES = ("--network-check", "--comm-perf-test", "--exclude-straggler", "--au
 OURS = frozenset(
     {
         *("accelerator", "auto_config", "node_unit", "numa_affinity", "precheck", "preload", "standby"),
+        *("save_at_breakpoint", "training_elastic_mode"),
         *(name[2:].replace("-", "_") for name in REFUSED if name != "--logs-specs"),
     }
 )
@@ -193,6 +195,13 @@ def _add_launch(flags: _Flags) -> None:
     )
     flags.value(
         "--standby", default=None, read=int, metavar="N", text="warm workers that wait for a fault (default one per worker)"
+    )
+    flags.switch("--save-at-breakpoint", text="persist the last snapshot in memory when a worker died (docs/snapshots.md)")
+    flags.value(
+        "--training-elastic-mode",
+        default="base",
+        metavar="base|ucp",
+        text="ucp: the next round waits until the last snapshot is in storage and proven, but not for ever",
     )
     flags.value("--preload", default="", metavar="MODULE,...", text="what they import beside torch and what the script does")
     flags.value(

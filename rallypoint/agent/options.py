@@ -17,7 +17,7 @@ from rallypoint.agent.stream_flags import read_streams
 from rallypoint.agent.workers.logs import STDERR, STDOUT, Streams
 from rallypoint.agent.workers.tee import DEFAULT_PREFIX
 from rallypoint.agent.workers.worker_env import split_address
-from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.plan import ElasticMode, Entry, Plan
 
 __all__ = ["Meeting", "RunOptions", "parse_nnodes", "read_options"]
 
@@ -161,6 +161,8 @@ def _plan(args: argparse.Namespace, env: Mapping[str, str], low: int, high: int,
         report_interval=_interval(args.monitor_interval),
         start_method=args.start_method or "",
         standbys=_standbys(args.standby),
+        save_at_breakpoint=args.save_at_breakpoint,
+        elastic_mode=ElasticMode(args.training_elastic_mode),
         preload=tuple(filter(None, (name.strip() for name in args.preload.split(",")))),
         virtual_local_rank=args.virtual_local_rank,
         numa_binding=args.numa_binding or ("node" if args.numa_affinity else ""),

@@ -14,7 +14,7 @@ from rallypoint.job.model import ElasticJob
 from rallypoint.job.policies import BudgetRefill
 from rallypoint.job.role import Role
 from rallypoint.wire.incident import Answer
-from rallypoint.wire.plan import EndRule, Entry, OrphanPolicy, Plan, Profile, Refill
+from rallypoint.wire.plan import ElasticMode, EndRule, Entry, OrphanPolicy, Plan, Profile, Refill
 
 __all__ = ["compile_plan", "digest"]
 
@@ -25,7 +25,7 @@ _LATER: Mapping[str, tuple[str, ...]] = {
         *("deletion_on_failure_grace_period", "success_ttl", "no_progress_limit", "lease"),
         *("pending_timeout", "pending_fail_strategy"),
     ),
-    "recovery": ("max_hangs", "refill"),
+    "recovery": ("max_hangs", "refill", "save_at_breakpoint", "training_elastic_mode"),
     "health": (
         *("hang_downtime", "hang_detection"),
         *("precheck", "network_check", "comm_perf_test", "exclude_straggler"),
@@ -136,6 +136,8 @@ def _agents(job: ElasticJob) -> dict[str, Any]:
     return {
         "replace_delay": job.recovery.replace_delay,
         "stop_grace": job.recovery.stop_grace_period,
+        "save_at_breakpoint": job.recovery.save_at_breakpoint,
+        "elastic_mode": ElasticMode(job.recovery.training_elastic_mode),
         "join_timeout": job.rendezvous.join_timeout,
         "last_call": job.rendezvous.last_call_timeout,
         "fence_timeout": job.rendezvous.fence_timeout,

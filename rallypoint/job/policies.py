@@ -18,7 +18,7 @@ from rallypoint.job.endings import CODES, EndingRule
 from rallypoint.job.part import Model
 from rallypoint.job.rules import ARGUMENT, FLAG, LIST, PATH, Rule, choice, duration, one_of, refusal, whole
 from rallypoint.job.values import RefusedError, read_text, read_whole
-from rallypoint.wire.plan import OrphanPolicy
+from rallypoint.wire.plan import ElasticMode, OrphanPolicy
 
 __all__ = ["BudgetRefill", "FaultTolerance", "Health", "Logs", "Recovery", "Refills", "Rendezvous"]
 
@@ -151,6 +151,10 @@ class Recovery(Model):
     """Pause before a lost node is replaced."""
     stop_grace_period: Annotated[float, _PERIOD] = 10.0
     """From TERM to KILL when workers are stopped."""
+    save_at_breakpoint: Annotated[bool, FLAG] = False
+    """The last snapshot in memory is persisted when a worker died; with `Checkpoints` one is taken at each step."""
+    training_elastic_mode: Annotated[str, choice(*(mode.value for mode in ElasticMode))] = "base"
+    """`ucp`: the next round waits until the last snapshot is in storage and proven, but not for ever (DLRover's argument)."""
     refill: Refills = Refills()
     """When the faults of each budget stop to count; by default never."""
 

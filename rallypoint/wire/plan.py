@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from rallypoint.wire.incident import Answer
 
-__all__ = ["PLAN_VERSION", "EndRule", "Entry", "Kind", "OrphanPolicy", "Plan", "Profile", "Refill", "Scheduling"]
+__all__ = ["PLAN_VERSION", "ElasticMode", "EndRule", "Entry", "Kind", "OrphanPolicy", "Plan", "Profile", "Refill", "Scheduling"]
 
 PLAN_VERSION = 2
 
@@ -45,6 +45,13 @@ class OrphanPolicy(str, enum.Enum):
 
     CONTINUE = "continue"  #: it goes on; the default of the CLI
     STOP = "stop"  #: it saves what it can and ends; the default of Airflow tasks
+
+
+class ElasticMode(str, enum.Enum):
+    """What happens between two rounds of different members."""
+
+    BASE = "base"  #: the next round starts as soon as it can
+    UCP = "ucp"  #: not before the last snapshot is in storage and proven, for as long as a deadline allows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +176,8 @@ class Plan:
         scheduling: MindCluster's settings; None in the other profiles.
         standbys: forks of a node's zygote that wait, warm, to become workers; 0 is none, None as many as `nproc_per_node`.
         preload: modules that the zygote imports beside torch and what it learns from the script.
+        save_at_breakpoint: a node's agent persists the last snapshot in memory when one of its workers died.
+        elastic_mode: what happens between two rounds.
         start_method: `fork` is by the zygote, `spawn` and `forkserver` start every worker as a program; "" leaves the choice to
             the agent.
         log_dir: where per-rank logs go; "" is inside the job's own folder.
@@ -240,6 +249,8 @@ class Plan:
     scheduling: Scheduling | None = None
     standbys: int | None = None
     preload: tuple[str, ...] = ()
+    save_at_breakpoint: bool = False
+    elastic_mode: ElasticMode = ElasticMode.BASE
     start_method: str = ""
     log_dir: str = ""
     redirects: int = 3

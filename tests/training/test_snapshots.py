@@ -90,7 +90,7 @@ def test_training_goes_on_at_the_last_step(snapshots):
     assert (weights_digest(fresh["model"]), torch.rand(1).item()) == expected
 
 
-def test_a_lazy_copy_is_of_the_step_it_was_taken_at(node):
+def test_a_lazy_copy_is_of_the_step_it_was_taken_at(node, monkeypatch):
     """The next optimizer step waits until its parameters are copied, however slow the copy is."""
     state = make()
     step(state)
@@ -104,7 +104,7 @@ def test_a_lazy_copy_is_of_the_step_it_was_taken_at(node):
             may_copy.wait(10 * PATIENCE)
         real(pieces, into)
 
-    memory._crew.copy = slow
+    monkeypatch.setattr(memory._crew, "copy", slow)
     expected = weights_digest(state["model"])
     memory.take(1, state)
     assert copying.wait(10 * PATIENCE)
@@ -120,14 +120,19 @@ def test_a_lazy_copy_is_of_the_step_it_was_taken_at(node):
     memory.close()
 
 
-def test_buffers_that_a_forward_pass_changes_are_copied_at_once(node):
+def test_buffers_that_a_forward_pass_changes_are_copied_at_once(node, monkeypatch):
     """Running statistics are no optimizer's: they are as they were at the step boundary."""
     state = make()
     step(state)
     memory = SnapshotMemory(node, writer())
     seen = []
     real = memory._crew.copy
-    memory._crew.copy = lambda pieces, into: (seen.append({p.source.data_ptr() for p in pieces}), real(pieces, into))
+
+    def watched(pieces, into):
+        seen.append({piece.source.data_ptr() for piece in pieces})
+        real(pieces, into)
+
+    monkeypatch.setattr(memory._crew, "copy", watched)
     memory.take(1, state)
     memory.wait()
 

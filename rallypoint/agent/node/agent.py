@@ -35,6 +35,7 @@ from rallypoint.agent.node.node_config import NodeConfig
 from rallypoint.agent.node.round import Round, StartError
 from rallypoint.agent.node.starting import launcher
 from rallypoint.agent.signals import SIGNALS
+from rallypoint.agent.snapshots.keeper import SnapshotKeeper
 from rallypoint.agent.transport.client import CoordinatorClient
 from rallypoint.agent.transport.service import MAX_HOLD
 from rallypoint.agent.waiting import set_within
@@ -77,6 +78,9 @@ class NodeAgent:
     """One agent of one node. `run` once, in the main thread."""
 
     def __init__(self, config: NodeConfig, *, client: CoordinatorClient, clock: Clock) -> None:
+        self._snapshots = SnapshotKeeper(config.plan, config.folder)
+        told = dataclasses.replace(config.plan, env={**config.plan.env, **self._snapshots.environment()})
+        config = dataclasses.replace(config, plan=told)
         self._config, self._client, self._clock = config, client, clock
         self._name = f"{config.host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._node = Node(
@@ -136,6 +140,7 @@ class NodeAgent:
             self._launcher.close()
             self._adviser.close()
             await self._round.finish()
+            await self._snapshots.close()
             self._reaper.close()
             self._spawner.close()
             await self._client.close()
@@ -192,6 +197,8 @@ class NodeAgent:
         for worker in ended:
             log.info("rank %d (pid %d) %s", worker.place.rank, worker.pid, _how(worker))
         bad = [worker for worker in ended if worker.code != 0 and not worker.stopped]
+        if bad:
+            self._snapshots.breakpoint()
         failures = [await asyncio.to_thread(self._end_of, worker) for worker in bad]
         return WorkersEnded(ranks=frozenset(w.place.local_rank for w in ended), failures=tuple(failures))
 

@@ -14,7 +14,6 @@ import atexit
 import contextlib
 import logging
 import os
-import shutil
 import tempfile
 from collections.abc import MutableMapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,6 +25,7 @@ from rallypoint.checkpoint.folder_store import FolderStore
 from rallypoint.checkpoint.lineage import lineage_of, take_lineage
 from rallypoint.checkpoint.manifest import Checkpoint, Manifest
 from rallypoint.checkpoint.memory import Held, pinned
+from rallypoint.checkpoint.owned import OwnedFolder, own_folder, shared_memory
 from rallypoint.checkpoint.persist import Destination, is_snapshot, persist, write_destination
 from rallypoint.checkpoint.store import Store
 from rallypoint.checkpoint.url_store import open_store
@@ -249,13 +249,12 @@ def snapshot_folder() -> Path:
         return Path(named)
     global _private  # noqa: PLW0603  one for all states of this process
     if _private is None:
-        shared = Path("/dev/shm")  # noqa: S108  shared memory is what is wanted
-        _private = Path(tempfile.mkdtemp(prefix="rallypoint-snapshots-", dir=shared if os.access(shared, os.W_OK) else None))
-        atexit.register(shutil.rmtree, _private, ignore_errors=True)
-    return _private
+        _private = own_folder(shared_memory(Path(tempfile.gettempdir())))
+        atexit.register(_private.remove)
+    return _private.path
 
 
-_private: Path | None = None
+_private: OwnedFolder | None = None
 
 
 def _whereabouts() -> tuple[str | None, ...]:

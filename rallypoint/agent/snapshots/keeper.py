@@ -1,0 +1,158 @@
+"""Keeps the workers' snapshots: makes their folder, persists the last one at a breakpoint, and removes it all at the end.
+
+A breakpoint is when a worker ended badly, or the round is over for another reason than success. Persisting runs in a thread of
+its own: the next workers start meanwhile, take up the same snapshot from memory, and write into other buffers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from rallypoint.checkpoint.errors import CheckpointError
+from rallypoint.checkpoint.memory import Held, everything
+from rallypoint.checkpoint.owned import OwnedFolder, own_folder, shared_memory
+from rallypoint.checkpoint.persist import Destination, persist, read_destination
+from rallypoint.checkpoint.store import Store
+from rallypoint.checkpoint.url_store import open_store
+from rallypoint.wire import env
+from rallypoint.wire.fence import Fence
+from rallypoint.wire.plan import ElasticMode, Plan
+
+__all__ = ["SnapshotKeeper"]
+
+log = logging.getLogger("rallypoint.snapshots")
+
+#: Seconds that the end of an agent, or with `ucp` the next round, waits for what is being persisted.
+PATIENCE = 60.0
+
+#: Seconds between two looks whether the parts of other nodes have arrived.
+_LOOK = 0.5
+
+_Age = tuple[Fence, int]
+
+
+class SnapshotKeeper:
+    """One node's snapshots.
+
+    Args:
+        plan: of the job.
+        folder: of the agent, for where there is no shared memory.
+        patience: see `PATIENCE`.
+
+    """
+
+    def __init__(self, plan: Plan, folder: Path, *, patience: float = PATIENCE) -> None:
+        self._plan, self._patience = plan, patience
+        self._wanted = plan.save_at_breakpoint or plan.elastic_mode is ElasticMode.UCP
+        self._owned = _own(shared_memory(folder))
+        self._thread: threading.Thread | None = None
+        self._again = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._persisted: _Age | None = None
+
+    @property
+    def flushes(self) -> bool:
+        """Whether the next round waits for what is being persisted."""
+        return self._plan.elastic_mode is ElasticMode.UCP
+
+    def environment(self) -> Mapping[str, str]:
+        """Return what workers are told."""
+        if self._owned is None:
+            return {}
+        told = {env.SNAPSHOT_DIR: str(self._owned.path)}
+        return {**told, env.SAVE_AT_BREAKPOINT: "1"} if self._wanted else told
+
+    def breakpoint(self) -> None:
+        """Begin to persist the last snapshot, where the job wants that; returns at once. Call it in the agent's loop."""
+        if not self._wanted or self._owned is None:
+            return
+        if self._thread is not None:
+            self._again = True
+            return
+        self._idle.clear()
+        loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(
+            target=self._persist, args=(self._owned.path, loop), name="rallypoint-persist", daemon=True
+        )
+        self._thread.start()
+
+    async def settled(self) -> None:
+        """Return when nothing is being persisted and all of the last snapshot is in storage, or when patience is over."""
+        try:
+            await asyncio.wait_for(self._arrival(), self._patience)
+        except asyncio.TimeoutError:
+            log.warning("the last snapshot is not in storage after %g s; going on without it", self._patience)
+
+    async def close(self) -> None:
+        """Finish, for as long as patience lasts, and remove the folder."""
+        try:
+            await asyncio.wait_for(self._idle.wait(), self._patience)
+        except asyncio.TimeoutError:
+            log.warning("the last snapshot was not persisted within %g s and is lost with its node", self._patience)
+        if self._owned is not None:
+            await asyncio.to_thread(self._owned.remove)
+            self._owned = None
+
+    async def _arrival(self) -> None:
+        await self._idle.wait()
+        # No event comes from what other machines do to a storage.
+        while self._persisted is not None and not await asyncio.to_thread(self._is_stored, self._persisted):  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK)
+
+    def _is_stored(self, age: _Age) -> bool:
+        destination = self._destination()
+        if destination is None:
+            return True
+        return any((m.granted, m.step) >= age for m in open_store(destination.where).complete())
+
+    def _destination(self) -> Destination | None:
+        told = None if self._owned is None else read_destination(self._owned.path)
+        if told is not None:
+            return told
+        return Destination(where=self._plan.checkpoint_dir) if self._plan.checkpoint_dir else None
+
+    # --- In the thread -----------------------------------------------------------------------------------------------------
+
+    def _persist(self, folder: Path, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            found = everything(folder)
+            destination = self._destination()
+            if found and destination is None:
+                log.warning("the last snapshot is not persisted: neither the script nor the job says where")
+            elif found and destination is not None and found[0].part.age != self._persisted:
+                self._persist_to(open_store(destination.where), found, destination)
+        except (CheckpointError, OSError) as error:
+            log.error("the last snapshot could not be persisted: %s", error)  # noqa: TRY400  it says all
+        finally:
+            loop.call_soon_threadsafe(self._done)
+
+    def _persist_to(self, store: Store, found: list[Held], destination: Destination) -> None:
+        done = persist(found, store, destination.retention)
+        self._persisted = found[0].part.age
+        if done is None:
+            log.info("step %d is in storage already", found[0].part.step)
+        elif done.complete:
+            log.info("the last snapshot, of step %d, is persisted as %s", done.step, done.checkpoint)
+        else:
+            log.info("this node's parts of step %d are persisted; those of other nodes are missing yet", done.step)
+
+    def _done(self) -> None:
+        self._thread = None
+        self._idle.set()
+        if self._again:
+            self._again = False
+            self.breakpoint()
+
+
+def _own(base: Path) -> OwnedFolder | None:
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        return own_folder(base)
+    except OSError as error:
+        log.warning("no snapshots are kept in memory: %s: %s", base, error.strerror)
+        return None

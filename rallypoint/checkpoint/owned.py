@@ -1,0 +1,66 @@
+"""A folder in shared memory that does not outlive its owner for long: its lock tells whether the owner lives.
+
+The owner removes its folder at its end. One that was killed cannot; the next that makes one removes what such owners left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["OwnedFolder", "own_folder", "shared_memory"]
+
+_PREFIX, _LOCK = "rallypoint-snapshots-", "owner"
+
+_SHARED = Path("/dev/shm")  # noqa: S108  shared memory is what is wanted
+
+
+@dataclass(frozen=True)
+class OwnedFolder:
+    """A folder and the lock that says that its owner lives."""
+
+    path: Path
+    lock: int
+
+    def remove(self) -> None:
+        """Remove it with all that is in it. Does nothing when it is gone."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.close(self.lock)
+
+
+def shared_memory(otherwise: Path) -> Path:
+    """Return where folders are made: /dev/shm, or `otherwise` where that cannot be written."""
+    return _SHARED if os.access(_SHARED, os.W_OK | os.X_OK) else otherwise
+
+
+def own_folder(base: Path) -> OwnedFolder:
+    """Make a folder in `base`, and remove those whose owners are gone. Raises `OSError`."""
+    _sweep(base)
+    # Locked before it has the name that is looked for, or it could be taken for one that was left.
+    path = base / f".{_PREFIX}{secrets.token_hex(8)}"
+    path.mkdir(mode=0o700)
+    lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return OwnedFolder(path.rename(base / path.name.removeprefix(".")), lock)
+
+
+def _sweep(base: Path) -> None:
+    for path in base.glob(f"{_PREFIX}*"):
+        try:
+            lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            continue  # another user's, or removed at this moment
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+        finally:
+            os.close(lock)

@@ -50,6 +50,7 @@ docs: environment  ## write the reference, the JSON schemas, and what else the d
 	@$(VENV_PYTHON) -m rallypoint.job.schema docs/reference
 	@$(VENV_PYTHON) tools/states.py
 	@$(VENV_PYTHON) tools/supervision_page.py
+	@$(VENV_PYTHON) tools/example_snippets.py
 	@$(VENV_PYTHON) tools/run_flags.py
 
 peers:  ## create or refresh .make/peers, the other launchers (bench does it by itself)

@@ -17,6 +17,7 @@ from rallypoint.operators import AppWrapperOperator
 
 @dag(schedule=None, tags=["rallypoint", "kubernetes"], params={"image": "registry.example/train:1", "namespace": "training"})
 def appwrapper_settings() -> None:
+    # [START howto_operator_appwrapper]
     AppWrapperOperator(
         task_id="train",
         settings="appwrapper_settings.yaml",
@@ -24,6 +25,7 @@ def appwrapper_settings() -> None:
         deferrable=True,
         retries=2,
     )
+    # [END howto_operator_appwrapper]
 
 
 appwrapper_settings()

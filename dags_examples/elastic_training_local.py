@@ -18,6 +18,7 @@ from rallypoint.operators import ElasticTrainingOperator
 
 @dag(schedule=None, tags=["rallypoint"], params={"folder": "~/.rallypoint/digits", "step_seconds": 0.02})
 def elastic_training_local() -> None:
+    # [START howto_operator_elastic_training]
     train = ElasticTrainingOperator(
         task_id="train",
         entrypoint="train_digits.py",
@@ -28,6 +29,7 @@ def elastic_training_local() -> None:
         health={"report_interval": "200ms"},
         retries=2,
     )
+    # [END howto_operator_elastic_training]
 
     @task
     def report(training: Any, folder: str) -> float:

@@ -15,6 +15,7 @@ from rallypoint.operators import ElasticTrainingOperator
 
 @dag(schedule=None, tags=["rallypoint", "kubernetes"], params={"image": "registry.example/train:1", "namespace": "training"})
 def kubernetes_elastic() -> None:
+    # [START howto_operator_elastic_training_kubernetes]
     ElasticTrainingOperator(
         task_id="train",
         backend="kubernetes",
@@ -25,6 +26,7 @@ def kubernetes_elastic() -> None:
         deferrable=True,
         retries=2,
     )
+    # [END howto_operator_elastic_training_kubernetes]
 
 
 kubernetes_elastic()

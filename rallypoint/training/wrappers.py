@@ -29,6 +29,8 @@ def why_not(modules: Iterable[nn.Module], rounds: Rounds) -> str:
         return f"the script has made {rounds.subgroups} process groups of its own, and only the default one is replaced"
     if any(isinstance(module, DistributedDataParallel) and not hasattr(module, "_ddp_init_helper") for module in modules):
         return "this version of torch cannot build the reducer of a DistributedDataParallel anew"
+    if any(isinstance(module, FSDPModule) and not hasattr(module, "reset_iter_state") for module in modules):
+        return "this version of torch cannot reset an FSDP2 module after a broken step; that takes torch 2.13"
     return ""
 
 
@@ -62,4 +64,20 @@ def _build_reducer(module: DistributedDataParallel) -> None:
 
 
 def _forget_step(module: FSDPModule) -> None:
-    """Bring an FSDP2 module to where it is between two steps."""
+    """Bring an FSDP2 module, and all below it, to where it is between two steps."""
+    state = module._get_fsdp_state()
+    if not state._is_root:  # the root does it for all; who has not run yet has none
+        return
+    for group in (group for each in state._state_ctx.all_states for group in each._fsdp_param_groups):
+        result = group._all_gather_result
+        if result is not None and isinstance(result.all_gather_work, dist.Work) and _has_failed(result.all_gather_work):
+            group._all_gather_result = None  # nothing came of it, and to wait for it raises
+    module.reset_iter_state()
+
+
+def _has_failed(work: dist.Work) -> bool:
+    try:
+        work.wait()
+    except RuntimeError:
+        return True
+    return False

@@ -8,7 +8,22 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from rallypoint.cli import delete, explain, logs, manifests, plan, render, resize, simulate, status, submit, supervise, suspend
+from rallypoint.cli import (
+    check,
+    delete,
+    explain,
+    logs,
+    manifests,
+    orders,
+    plan,
+    render,
+    resize,
+    simulate,
+    status,
+    submit,
+    supervise,
+    suspend,
+)
 from rallypoint.cli.doors import Doors
 from rallypoint.cli.options import HelpFormat, read_where, site_options
 from rallypoint.version import __version__
@@ -43,7 +58,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"rallypoint {__version__}")
     site_options(parser, default=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (submit, status, explain, logs, delete, plan, render, simulate, suspend, resize, supervise, manifests):
+    jobs = (submit, status, explain, logs, delete, plan, render, simulate, suspend, resize, check, supervise)
+    for command in (*jobs, manifests):
         command.add(commands)
     return parser
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from rallypoint.backends.story import describe_end, span
 from rallypoint.cli.values import Column, Mood, Row, Table
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase, Slot
+from rallypoint.wire.check import NodeCheck, NodeVerdict
 from rallypoint.wire.incident import Cause, Culprit, Incident
 from rallypoint.wire.status import JobState, JobStatus, Member, RankStatus
 
-__all__ = ["clock_time", "incident_table", "node_table"]
+__all__ = ["check_table", "clock_time", "incident_table", "node_table"]
 
 _NODE = (
     Column(title="NODE", right=True, repeats=True),
@@ -38,6 +39,22 @@ _INCIDENTS = (
     Column(title="HEALED", right=True),
     Column(title="LOST", right=True),
 )
+
+_CHECK = (
+    Column(title="NODE", right=True),
+    Column(title="HOST", shrinks=True),
+    Column(title="VERDICT", colored=True),
+    Column(title="COMPUTE", right=True),
+    Column(title="TRANSFER", right=True),
+    Column(title="WHY", shrinks=True),
+)
+
+_VERDICTS = {
+    NodeVerdict.GOOD: Mood.GOOD,
+    NodeVerdict.STRAGGLER: Mood.BUSY,
+    NodeVerdict.UNKNOWN: Mood.BAD,
+    NodeVerdict.FAULT: Mood.BAD,
+}
 
 _MOODS = {
     "training": Mood.GOOD,
@@ -87,6 +104,24 @@ def incident_table(incidents: Iterable[Incident], now: float, *, zone: datetime.
     """Return a row for each incident, oldest first."""
     told = sorted(incidents, key=lambda i: (i.detected_at, i.id))
     return Table(columns=_INCIDENTS, rows=tuple(_incident_row(i, now, zone) for i in told), empty="no incidents")
+
+
+def check_table(check: NodeCheck) -> Table:
+    """Return a row for each node of a check, those that did not pass first."""
+    rows = (
+        Row(
+            cells=(
+                str(found.node),
+                found.host,
+                found.verdict.value,
+                *(f"{1000 * seconds:.3g} ms" if seconds else "-" for seconds in (found.compute, found.transfer)),
+                found.reason,
+            ),
+            mood=_VERDICTS[found.verdict],
+        )
+        for found in check.nodes
+    )
+    return Table(columns=_CHECK, rows=tuple(rows), empty="no node was checked")
 
 
 def clock_time(at: float, now: float, zone: datetime.tzinfo | None = None) -> str:

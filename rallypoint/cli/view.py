@@ -11,6 +11,7 @@ from rallypoint.cli.document import JobDocument, SupervisorSeen
 from rallypoint.cli.tables import clock_time, incident_table, node_table
 from rallypoint.cli.values import Column, Fact, JobView, Mood, Row, Table
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase
+from rallypoint.wire.check import CheckState, NodeCheck, NodeFound, NodeVerdict
 from rallypoint.wire.incident import Cause, Incident, merge_incidents
 from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.status import JobState, JobStatus, Progress
@@ -138,6 +139,8 @@ def _summary(record: JobRecord, status: JobStatus | None, plan: Plan, now: float
 def _running(status: JobStatus | None, plan: Plan) -> str:
     if status is None:
         return "waiting for the coordinator"
+    if status.state is JobState.FORMING and status.check is not None and status.check.state is CheckState.RUNNING:
+        return f"{status.check.count} nodes are being checked"
     if status.state is JobState.FORMING:
         return f"{len(status.waiting)} of {_bounds(plan)} nodes have joined"
     if status.state is JobState.RUNNING:
@@ -187,8 +190,23 @@ def _details(record: JobRecord, status: JobStatus | None, now: float) -> Iterabl
         yield Fact(label="metrics", text=metrics_text(progress))
     if progress.checkpoint:
         yield Fact(label="checkpoint", text=progress.checkpoint)
+    if status is not None and status.check is not None:
+        yield Fact(label="node check", text=_check(status.check))
     yield Fact(label="time", text=_time(record, now))
     yield Fact(label="owner", text=record.owner)
+
+
+def _check(check: NodeCheck) -> str:
+    if check.state is CheckState.RUNNING:
+        return f"{check.count} nodes are being checked ({check.reason}), {check.rounds} rounds are over"
+    words = {NodeVerdict.FAULT: "at fault", NodeVerdict.UNKNOWN: "unclear", NodeVerdict.STRAGGLER: "slow"}
+    bad = [f"{_few(named)} {word}" for verdict, word in words.items() if (named := check.named(verdict))]
+    return f"{check.count} nodes {check.state.value}{'' if bad else ', all good'}{': ' if bad else ''}{'; '.join(bad)}"
+
+
+def _few(found: tuple[NodeFound, ...]) -> str:
+    named = ", ".join(f"{one.node} on {one.host}" for one in found[:3])
+    return f"node {named}{f' and {len(found) - 3} more' if len(found) > 3 else ''}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,22 +13,26 @@ Everybody else is *suspect*, and is tried with somebody good in the next round (
 never at fault, so no good node is, as long as failures come from broken nodes.
 
 Slowness goes the same way. How fast a node computes is its own; a collective is as slow as its slowest member, so a group
-that is slow makes its members *unsure*. A node is fast when one group of it was, and *slow* when a group was in which all
+that is slow makes its members *unsure*. A node is fast when one group of it was, and *slow* when groups were in which all
 others are fast. Slow is more than `FACTOR` times the median, and the median is the lower one: of two nodes the slower one
 must not hide behind an average that it makes itself. Noise only ever adds time, so the best of a node's times counts, and
-nobody is slow at arithmetic for one measurement.
+nobody is slow before that was so `SURE` times, in as many rounds: a machine may be busy for a moment with something else.
 """
 
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["FACTOR", "Group", "Played", "Standing", "judge"]
+__all__ = ["FACTOR", "SURE", "Group", "Played", "Standing", "judge"]
 
 #: More than so many times the median is slow.
 FACTOR = 2.0
+
+#: Slow times that make a straggler.
+SURE = 3
 
 #: Numbers of nodes.
 Group = tuple[int, ...]
@@ -87,7 +91,7 @@ def judge(nodes: Iterable[int], history: Sequence[Played]) -> Standing:
     transfer = _best_transfers(history)
     usual_compute, usual_transfer = _median(compute.values()), _usual(history, transfer)
     lame = {node for node, best in compute.items() if best > FACTOR * usual_compute}
-    certain = {node for node in lame if len(computes[node]) > 1}
+    certain = {node for node in lame if len(computes[node]) >= SURE}
     slow, unsure = _slow(history, transfer, usual_transfer)
     return Standing(
         good=good,
@@ -160,11 +164,12 @@ def _slow(history: Sequence[Played], best: Mapping[int, float], usual: float) ->
     """Return whose links are slow, and whose may be."""
     fast = {node for node, seconds in best.items() if seconds <= FACTOR * usual}
     doubtful = set(best) - fast
-    slow = {
+    times = Counter(
         node
         for played in history
         if played.transfer is not None
         for node in played.group
         if node in doubtful and fast.issuperset(other for other in played.group if other != node)
-    }
+    )
+    slow = {node for node, count in times.items() if count >= SURE}
     return slow, doubtful - slow

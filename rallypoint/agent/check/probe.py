@@ -23,9 +23,12 @@ from typing import Any
 
 __all__ = ["main"]
 
-#: Sides of the matrices that are multiplied, products per measurement, and measurements.
+#: Sides of the matrices that are multiplied, and products per measurement.
 _SIDE_CPU, _SIDE_GPU = 256, 8192
-_PRODUCTS, _MEASUREMENTS = 4, 8
+_PRODUCTS = 4
+
+#: Measurements at the least, and at the most. On the way from the one to the other it is enough when so many seconds are over.
+_LEAST, _MOST, _ENOUGH = 8, 64, 0.5
 
 #: Bytes that each rank contributes to the all-gather: in a pair, and in the run of all nodes.
 _PAIR_CPU, _PAIR_GPU, _WHOLE_CPU, _WHOLE_GPU = 4 << 20, 64 << 20, 1 << 20, 32 << 20
@@ -58,10 +61,8 @@ def _say(**words: Any) -> None:
     os.write(1, (json.dumps(words) + "\n").encode())
 
 
-def _best(work: Callable[[], object], wait: Callable[[], object], times: int = _MEASUREMENTS) -> float:
-    """Return the shortest of several times, after one that does not count."""
-    work()
-    wait()
+def _best(work: Callable[[], object], wait: Callable[[], object], times: int) -> float:
+    """Return the shortest of so many times."""
     best = float("inf")
     for _ in range(times):
         began = time.perf_counter()
@@ -69,6 +70,13 @@ def _best(work: Callable[[], object], wait: Callable[[], object], times: int = _
         wait()
         best = min(best, time.perf_counter() - began)
     return best
+
+
+def _times(work: Callable[[], object], wait: Callable[[], object]) -> int:
+    """Return how often `work` should be measured, by how long it takes; what is done for the first time counts for nothing."""
+    work()
+    wait()
+    return max(_LEAST, min(_MOST, int(_ENOUGH / max(_best(work, wait, 2), 1e-6))))
 
 
 def _waiter(torch: Any, device: Any) -> Callable[[], object]:
@@ -88,7 +96,8 @@ def _compute(torch: Any, device: Any) -> float:
         for _ in range(_PRODUCTS):
             torch.mm(left, right, out=out)
 
-    seconds = _best(work, _waiter(torch, device))
+    wait = _waiter(torch, device)
+    seconds = _best(work, wait, _times(work, wait))
     # Ones times ones is the side, exactly: a device that computes wrongly is broken, too.
     if not bool((out.float() == side).all()):
         raise ArithmeticError(f"{device} multiplied matrices of ones and found something else than {side}")
@@ -123,6 +132,12 @@ class _Group:
             return store_class(host, port, None, False, timeout=timeout)
         return store_class(host, port, None, True, timeout=timeout, wait_for_workers=False, master_listen_fd=fd)
 
+    def _agreed(self, work: Callable[[], object], wait: Callable[[], object]) -> int:
+        """Return how often something that all ranks do is measured: the same number on all of them."""
+        times = self._torch.tensor([_times(work, wait)], device=self._device)
+        self._torch.distributed.all_reduce(times, op=self._torch.distributed.ReduceOp.MAX)
+        return int(times.item())
+
     def _figures(self) -> dict[str, float]:
         dist, torch, wait = self._torch.distributed, self._torch, _waiter(self._torch, self._device)
         gpu, whole = self._device.type == "cuda", self._task["whole"]
@@ -134,12 +149,16 @@ class _Group:
 
         # Whoever has computed for longer is waited for here, and not in what is timed.
         dist.barrier()
-        latency = _best(turns, wait) / _TURNS
+        latency = _best(turns, wait, self._agreed(turns, wait)) / _TURNS
         size = (_WHOLE_GPU if gpu else _WHOLE_CPU) if whole else (_PAIR_GPU if gpu else _PAIR_CPU)
         mine = torch.full((size,), self._rank % 251, dtype=torch.uint8, device=self._device)
         all_of_them = [torch.empty_like(mine) for _ in range(self._size)]
         dist.barrier()
-        transfer = _best(lambda: dist.all_gather(all_of_them, mine), wait)
+
+        def gather() -> None:
+            dist.all_gather(all_of_them, mine)
+
+        transfer = _best(gather, wait, self._agreed(gather, wait))
         for rank, theirs in enumerate(all_of_them):
             if int(theirs[0]) != rank % 251 or int(theirs[-1]) != rank % 251:
                 raise ArithmeticError(f"what rank {rank} sent did not arrive as it was sent")

@@ -1,0 +1,161 @@
+"""`rallypoint check`: try the nodes of a job, or any number of nodes, without training on them."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import secrets
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rallypoint.cli.document import json_text
+from rallypoint.cli.doors import Doors
+from rallypoint.cli.options import Commands, add_job_command, set_option
+from rallypoint.cli.plain import table_lines
+from rallypoint.cli.tables import check_table
+from rallypoint.supervision.record import JobRecord, Phase
+from rallypoint.wire.check import NodeCheck, NodeVerdict
+from rallypoint.wire.errors import RallypointError
+
+if TYPE_CHECKING:
+    from rallypoint.backends.contract import Backend, Blueprint
+
+__all__ = ["CheckFailedError", "add", "run"]
+
+_OWNER = "cli"
+
+_DESCRIPTION = """\
+Try nodes before anything trains on them: each computes, pairs of them exchange
+data, then the fastest with the slowest where something failed or was slow. FILE is
+a job file: its nodes, their resources, image and environment are what is tried.
+--nodes N tries N nodes of this machine, or of a cluster with --image.
+
+It waits until every node is there, and leaves nothing behind. The exit code is 0
+when no node is at fault, 1 when one is (with --exclude-straggler also when one is
+slow), and nothing else is started.
+"""
+
+
+class CheckFailedError(RallypointError):
+    """The nodes could not be checked."""
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_job_command(commands, "check", "try nodes before training on them", _DESCRIPTION)
+    parser.add_argument("file", metavar="FILE", type=Path, nargs="?", help="job file, YAML or JSON")
+    set_option(parser, "(as YAML) in the place of a field of FILE")
+    parser.add_argument("--nodes", metavar="N[:MAX]", help="so many nodes, in the place of a FILE's")
+    parser.add_argument("--nproc-per-node", metavar="K", type=int, default=1, help="without FILE: probes on each node (1)")
+    parser.add_argument("--image", help="without FILE, on a cluster: container image with rallypoint[agent]")
+    parser.add_argument("--level", type=int, choices=(1, 2), default=1, help="2: all good nodes together, too, at the end")
+    parser.add_argument("--all-pairs", action="store_true", help="each node with each other, for a whole matrix")
+    parser.add_argument("--timeout", metavar="DURATION", help="how long a round may take (5m)")
+    parser.add_argument("--exclude-straggler", action="store_true", help="a slow node counts as one at fault")
+    parser.add_argument("--svg", metavar="OUT", type=Path, help="write the matrix of bandwidths as a picture")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=run, usage_error=parser.error)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check, tell, and say by the exit code whether all is well."""
+    if (args.file is None) is (args.nodes is None) and args.file is None:
+        args.usage_error("give a FILE, or --nodes N")
+    if args.file is not None and (args.image is not None or args.nproc_per_node != 1):
+        args.usage_error("--image and --nproc-per-node are for a check without FILE; use --set")
+    found = asyncio.run(_check(args.doors, args))
+    if args.svg is not None:
+        _draw(args.svg, found)
+    print(json_text(found) if args.json else "\n".join(lines(found)))
+    bad = [NodeVerdict.FAULT, NodeVerdict.UNKNOWN, *([NodeVerdict.STRAGGLER] if args.exclude_straggler else [])]
+    return int(any(found.named(verdict) for verdict in bad))
+
+
+def lines(found: NodeCheck) -> Iterator[str]:
+    """Yield what was found, for people."""
+    from rallypoint.backends.check_picture import bandwidth_text  # noqa: PLC0415  --help does without
+
+    yield from table_lines(check_table(found))
+    failed = [link for link in found.links if link.bandwidth == 0]
+    fastest = max(found.links, key=lambda link: link.bandwidth, default=None)
+    slowest = min((link for link in found.links if link.bandwidth), key=lambda link: link.bandwidth, default=None)
+    yield ""
+    yield f"{found.count} nodes, {found.rounds} rounds, {len(found.links)} groups, {len(failed)} of them failed"
+    if fastest is not None and slowest is not None:
+        names = " and ".join(map(str, slowest.nodes))
+        yield f"bandwidth {bandwidth_text(slowest.bandwidth)} (nodes {names}) to {bandwidth_text(fastest.bandwidth)}"
+    whole = found.whole
+    if whole is not None and whole.error:
+        yield f"all {whole.nodes} nodes at once failed: {whole.error}"
+    elif whole is not None:
+        rates = f"algbw {bandwidth_text(whole.algbw)}, busbw {bandwidth_text(whole.busbw)}"
+        yield f"all {whole.nodes} nodes at once, {whole.ranks} ranks: {rates}, latency {1e6 * whole.latency:.0f} us"
+
+
+def _draw(path: Path, found: NodeCheck) -> None:
+    from rallypoint.backends.check_picture import picture  # noqa: PLC0415  as above
+
+    try:
+        path.write_text(picture(found), encoding="utf-8")
+    except OSError as error:
+        raise RallypointError(f"--svg {path}: cannot be written: {error.strerror}") from error
+
+
+async def _check(doors: Doors, args: argparse.Namespace) -> NodeCheck:
+    from rallypoint.backends.check_picture import read_check  # noqa: PLC0415  as above
+    from rallypoint.backends.requests import delete, submit_or_adopt  # noqa: PLC0415
+    from rallypoint.backends.supervise import supervise  # noqa: PLC0415
+
+    task = asyncio.current_task()
+    if task is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    async with doors.backend(args.where) as backend:
+        blueprint = _drawn(backend, args)
+        name = blueprint.plan.name
+        await submit_or_adopt(backend, blueprint, owner=_OWNER, fresh=True)
+        print(f"Checking {blueprint.plan.max_nodes} nodes as job {name} ...", file=sys.stderr)
+        try:
+            record = await supervise(backend, name, holder="rallypoint check")
+        finally:
+            # Whatever became of it, nothing of a check stays; a deletion that cannot be made now is no reason to hide its end.
+            with contextlib.suppress(RallypointError):
+                await asyncio.shield(delete(backend, name, holder="rallypoint check"))
+    if record is None:
+        raise CheckFailedError(f"job {name} was deleted before its nodes were checked")
+    if record.phase is not Phase.SUCCEEDED:
+        raise CheckFailedError(_story(record))
+    return read_check(record.result)
+
+
+def _drawn(backend: Backend, args: argparse.Namespace) -> Blueprint:
+    from rallypoint.cli.jobfile import with_settings  # noqa: PLC0415  brings pydantic
+    from rallypoint.job import JobError, load_job  # noqa: PLC0415
+    from rallypoint.job.check import as_check, bare_check  # noqa: PLC0415
+    from rallypoint.job.document import read_document  # noqa: PLC0415
+
+    here = args.where.site.on_this_machine
+    document: Any
+    if args.file is None:
+        name = f"check-{secrets.token_hex(3)}"
+        document = {**bare_check(args.nodes, args.nproc_per_node, name=name), **({"image": args.image} if args.image else {})}
+    else:
+        name, document = None, with_settings(read_document(args.file), args.settings)
+        if not isinstance(document, dict):
+            raise CheckFailedError(f"{args.file}: is not a job file; a mapping with name and entrypoint")
+        document = document if args.nodes is None else {**document, "nodes": args.nodes}
+    made = as_check(document, level=args.level, all_pairs=args.all_pairs, timeout=args.timeout, name=name)
+    try:
+        base = Path.cwd() if args.file is None else args.file.parent
+        return backend.plan(load_job(made, base=base, based=here))
+    except JobError as error:
+        raise error.with_source(str(args.file or "--nodes")) from None
+
+
+def _story(record: JobRecord) -> str:
+    from rallypoint.backends.story import failure_story  # noqa: PLC0415  as above
+
+    return failure_story(record)

@@ -1,0 +1,48 @@
+"""A job that is nothing but the check of its nodes: made of a job that trains, or of a number of nodes. Pure."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["as_check", "bare_check"]
+
+#: A name may have so many characters (job/rules.py).
+_LONGEST = 52
+_SUFFIX = "-check"
+
+
+def as_check(
+    document: Mapping[str, Any], *, level: int, all_pairs: bool = False, timeout: str | None = None, name: str | None = None
+) -> dict[str, Any]:
+    """Return the document of a job that checks the nodes of the job that `document` describes, and ends.
+
+    What the nodes are stays: their number, resources, image, environment, a probe of the user's own. Whatever a check finds is
+    its result, so nothing is replaced or tried again.
+
+    Args:
+        document: of a job file.
+        level: 1 in pairs, 2 and then all of them together.
+        all_pairs: each node with each other.
+        timeout: how long a round may take, as a duration; None leaves what the document says.
+        name: of the new job; by default that of the old one with `-check` behind it.
+    """
+    made = copy.deepcopy(dict(document))
+    made["name"] = name or f"{str(made.get('name', 'job'))[: _LONGEST - len(_SUFFIX)].rstrip('-')}{_SUFFIX}"
+    health = {**_block(made, "health"), "precheck": level, "precheck_only": True, "precheck_all_pairs": all_pairs}
+    made["health"] = health if timeout is None else {**health, "precheck_timeout": timeout}
+    made["fault_tolerance"] = {**_block(made, "fault_tolerance"), "retry_limit": 0}
+    made["recovery"] = {**_block(made, "recovery"), "node_replacements": 0}
+    return made
+
+
+def bare_check(nodes: str, nproc_per_node: int, *, name: str) -> dict[str, Any]:
+    """Return the document of a job of so many nodes that runs nothing, for `as_check`."""
+    # Never started: the job is over when its nodes are checked.
+    return {"name": name, "entrypoint": ["true"], "nodes": nodes, "nproc_per_node": nproc_per_node}
+
+
+def _block(document: Mapping[str, Any], key: str) -> dict[str, Any]:
+    found = document.get(key)
+    return dict(found) if isinstance(found, Mapping) else {}

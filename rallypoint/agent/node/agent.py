@@ -19,21 +19,30 @@ from rallypoint.agent.node import decide
 from rallypoint.agent.node.adviser import Adviser
 from rallypoint.agent.node.decide import (
     Advised,
+    Announced,
     Answered,
     AskExtension,
     End,
+    Freed,
+    LeaveOverdue,
+    LeaveWorld,
     Node,
     Phase,
     StartWorkers,
+    StepFailed,
     StopWorkers,
     StoreLost,
     Told,
     WorkersEnded,
     WorkersGone,
 )
+from rallypoint.agent.node.lines import Lines
 from rallypoint.agent.node.node_config import NodeConfig
+from rallypoint.agent.node.obeying import Action as Obedience
+from rallypoint.agent.node.obeying import Obeying, Tell
 from rallypoint.agent.node.round import Round, StartError
 from rallypoint.agent.node.starting import launcher
+from rallypoint.agent.rendezvous import rungs
 from rallypoint.agent.signals import SIGNALS
 from rallypoint.agent.snapshots.keeper import SnapshotKeeper
 from rallypoint.agent.transport.client import CoordinatorClient
@@ -45,6 +54,8 @@ from rallypoint.agent.workers.memory import OomWatch
 from rallypoint.agent.workers.reaper import Reaper
 from rallypoint.agent.workers.spawner import Spawner
 from rallypoint.agent.workers.store import StoreKeeper
+from rallypoint.supervision.strategy import Strategy
+from rallypoint.wire import line as wire
 from rallypoint.wire.check import CheckReport, CheckTask
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.failover import Failure
@@ -52,6 +63,7 @@ from rallypoint.wire.fence import Fence
 from rallypoint.wire.hang import Evidence
 from rallypoint.wire.incident import Culprit, FaultKind
 from rallypoint.wire.messages import AgentReport, AgentState, Assignment, Continue, Refusal, Reply, Stop
+from rallypoint.wire.status import Outcome
 
 __all__ = ["Ending", "NodeAgent"]
 
@@ -59,6 +71,9 @@ log = logging.getLogger("rallypoint.node")
 
 #: Seconds that the coordinator has to take note of an agent that leaves.
 _FAREWELL = 1.0
+
+#: The strategies for which workers may live on.
+_LIVING = frozenset({Strategy.RETRY, Strategy.RECOVER_IN_PLACE, Strategy.RECOVER, Strategy.ELASTIC_TRAINING})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +89,14 @@ class _WorkerSeen:
     """Some worker has ended; which ones stands in a list, so that those who end together are judged together."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _StepSeen:
+    """A step of a worker raised; what is known of it is read from its files."""
+
+    local_rank: int
+    word: wire.Failed
+
+
 class NodeAgent:
     """One agent of one node. `run` once, in the main thread."""
 
@@ -87,8 +110,9 @@ class NodeAgent:
             local_world_size=config.plan.nproc_per_node,
             fence=Fence(attempt=config.attempt),
             extension=bool(config.plan.failover_extension),
+            keeps=bool(rungs.allowed(config.plan.profile, config.plan.scheduling) & _LIVING),
         )
-        self._events: asyncio.Queue[decide.Event | _WorkerSeen] = asyncio.Queue()
+        self._events: asyncio.Queue[decide.Event | _WorkerSeen | _StepSeen] = asyncio.Queue()
         self._ended: list[Worker] = []
         self._news = asyncio.Event()
         self._farewell = asyncio.Event()
@@ -105,6 +129,8 @@ class NodeAgent:
         self._launcher = launcher(config, self._spawner, self._reaper)
         self._group = WorkerGroup(self._launcher, self._reaper, grace=config.plan.stop_grace, now=clock)
         self._round = Round(config, self._group, now=clock)
+        self._lines = Lines(config.folder / f"line-{os.getpid()}.sock", self._worker_said)
+        self._obeying = Obeying(workers=config.plan.nproc_per_node)
         self._evidence: Evidence | None = None
         self._looking: asyncio.Task[None] | None = None
         self._stores = StoreKeeper(config.host, self._launcher.own, self._store_lost)
@@ -126,6 +152,7 @@ class NodeAgent:
         for number in self._config.signals:
             loop.add_signal_handler(number, self._signal, number)
         try:
+            await self._lines.begin()
             await self._stores.prepare()
             if self._checker is not None:
                 await self._checker.prepare()
@@ -134,6 +161,7 @@ class NodeAgent:
         finally:
             self._group.kill()
             self._group.close()
+            self._lines.close()
             self._stores.close()
             if self._checker is not None:
                 await self._checker.close()
@@ -186,8 +214,39 @@ class NodeAgent:
         log.warning("%s", reason)
         self._events.put_nowait(Told(code=Exit.CONFIG, reason=reason, leaving=True))
 
-    def _workers_gone(self) -> None:
-        self._events.put_nowait(WorkersGone())
+    def _worker_said(self, local_rank: int, word: wire.FromWorker | None) -> None:
+        """Pass on what came over a worker's line."""
+        if not 0 <= local_rank < self._config.plan.nproc_per_node:
+            log.warning("local rank %d: said something, and there is no such worker here", local_rank)
+        elif word is None:  # its line is closed
+            self._events.put_nowait(Announced(round=self._node.round, local_rank=local_rank, able=False))
+        elif isinstance(word, wire.Hello):
+            if word.why:
+                log.info("rank %d cannot recover in place: %s", word.rank, word.why)
+            able, resizable = wire.Ability.IN_PLACE in word.abilities, wire.Ability.RESIZE in word.abilities
+            self._events.put_nowait(Announced(round=word.round, local_rank=local_rank, able=able, resizable=resizable))
+            self._obey(self._obeying.announced(local_rank, word.abilities))
+        elif isinstance(word, wire.Freed):
+            self._events.put_nowait(Freed(round=word.round, local_rank=local_rank))
+        elif isinstance(word, wire.Failed):
+            self._events.put_nowait(_StepSeen(local_rank=local_rank, word=word))
+        elif isinstance(word, wire.Done):
+            self._obey((self._obeying.done(local_rank, word), ()))
+        elif isinstance(word, wire.Regrouped):
+            log.info("local rank %d goes on in round %d from step %d", local_rank, word.round, word.step)
+
+    def _obey(self, step: tuple[Obeying, tuple[Obedience, ...]]) -> None:
+        """Pass on what somebody asks of the workers, and tell what they answer."""
+        self._obeying, actions = step
+        for action in actions:
+            if isinstance(action, Tell):
+                for local_rank in action.ranks:
+                    self._lines.say(local_rank, wire.Order(verb=action.verb, number=action.number))
+            else:
+                log.warning("the workers are asked to end: SIGTERM")
+                # They end well, as far as the job is concerned: their agent is done when the last one has ended.
+                self._group.stop(lambda: None)
+        self._tell_news()
 
     async def _judge_ended(self) -> WorkersEnded:
         """Say which workers ended by themselves since the last time, and how."""
@@ -202,6 +261,19 @@ class NodeAgent:
         failures = [await asyncio.to_thread(self._end_of, worker) for worker in bad]
         return WorkersEnded(ranks=frozenset(w.place.local_rank for w in ended), failures=tuple(failures))
 
+    async def _judge_step(self, seen: _StepSeen) -> decide.Event | None:
+        """Say whose step raised, None where that worker has ended meanwhile."""
+        found = (w for w in self._group.workers if w.place.local_rank == seen.local_rank and w.code is None)
+        worker = next(found, None)
+        if worker is None:
+            return None
+        log.info("rank %d (pid %d): a step raised %s", worker.place.rank, worker.pid, seen.word.error)
+        end = await asyncio.to_thread(self._end_of, worker)
+        failure = dataclasses.replace(
+            end, error=seen.word.error, at=self._clock(), kind=FaultKind.APPLICATION_ERROR, lives=True
+        )
+        return StepFailed(round=seen.word.round, failure=failure)
+
     def _end_of(self, worker: Worker) -> Culprit:
         plan = self._config.plan
         end = end_of(worker, host=self._config.told, incarnation=self._config.incarnation, log_tail=plan.log_tail)
@@ -214,6 +286,11 @@ class NodeAgent:
     async def _live(self) -> Ending:
         while True:
             event = await self._events.get()
+            if isinstance(event, _StepSeen):
+                judged = await self._judge_step(event)
+                if judged is None:
+                    continue
+                event = judged
             if isinstance(event, _WorkerSeen):
                 event = await self._judge_ended()
             before = self._node
@@ -222,7 +299,7 @@ class NodeAgent:
                 self._taken.set()
             if self._node.phase is not before.phase:
                 log.debug("%s -> %s", before.phase.value, self._node.phase.value)
-            if isinstance(event, WorkersGone):
+            if isinstance(event, WorkersGone) and not self._node.alive:
                 await self._round.finish()
             for action in actions:
                 if isinstance(action, End):
@@ -230,9 +307,12 @@ class NodeAgent:
                 await self._do(action)
             self._tell_news()
 
-    async def _do(self, action: StartWorkers | StopWorkers | AskExtension) -> None:
+    async def _do(self, action: StartWorkers | StopWorkers | LeaveWorld | AskExtension) -> None:
         if isinstance(action, StartWorkers):
             await self._start(action)
+            return
+        if isinstance(action, LeaveWorld):
+            self._leave(action)
             return
         if isinstance(action, AskExtension):
             advice = asyncio.create_task(self._ask_extension(action))
@@ -241,7 +321,30 @@ class NodeAgent:
             return
         self._tell_news()  # what happened is told before anything is done about it
         await asyncio.sleep(0)
-        self._group.stop(self._workers_gone)
+        spared = action.spare
+        self._group.stop(lambda: self._workers_gone(spared), spare=spared)
+        if action.at_once:
+            self._group.kill(spare=spared)
+
+    def _workers_gone(self, spared: frozenset[int]) -> None:
+        verdict = self._node.verdict
+        if verdict is None or verdict.outcome is not Outcome.SUCCEEDED:
+            self._snapshots.breakpoint()
+        if self._snapshots.flushes and verdict is None:
+            # The world stays without this node, and so closed, until its last snapshot is in storage.
+            flushing = asyncio.create_task(self._snapshots.settled())
+            self._advice.add(flushing)
+            flushing.add_done_callback(self._advice.discard)
+            flushing.add_done_callback(lambda _: self._events.put_nowait(WorkersGone(spared=spared)))
+            return
+        self._events.put_nowait(WorkersGone(spared=spared))
+
+    def _leave(self, action: LeaveWorld) -> None:
+        """Tell workers to leave their world; one that does not has as long as one that is to end."""
+        for local_rank in action.ranks:
+            self._lines.say(local_rank, wire.Leave(round=action.round, reason=action.reason))
+        overdue = LeaveOverdue(round=action.round)
+        asyncio.get_running_loop().call_later(self._config.plan.stop_grace, self._events.put_nowait, overdue)
 
     async def _ask_extension(self, action: AskExtension) -> None:
         config, assignment = self._config, self._node.assignment
@@ -260,11 +363,14 @@ class NodeAgent:
 
     async def _start(self, action: StartWorkers) -> None:
         assignment = action.assignment
+        self._obeying, wanted = self._obeying.started(assignment.first_rank)
         try:
             if self._checker is not None:
                 await self._checker.stop()
             await self._stores.assigned(assignment.store)
-            await self._round.start(assignment, self._worker_ended)
+            living = await self._round.start(assignment, self._worker_ended, kept=action.kept, line=self._lines.path)
+            for worker, word in living:
+                self._lines.say(worker.place.local_rank, word)
         except ConfigError as error:
             log.warning("%s", error)
             self._events.put_nowait(Told(code=Exit.CONFIG, reason=str(error), leaving=True))
@@ -277,7 +383,9 @@ class NodeAgent:
         else:
             last = assignment.first_rank + self._config.plan.nproc_per_node - 1
             ranks = f"ranks {assignment.first_rank} to {last} of {assignment.world_size}"
-            log.info("round %d: started %s, store at %s", assignment.fence.round, ranks, assignment.store)
+            on = f", {len(living)} of them live on" if living else ""
+            log.info("round %d: started %s%s, store at %s", assignment.fence.round, ranks, on, assignment.store)
+            self._obey((self._obeying, wanted))
 
     async def _end(self, action: End) -> Ending:
         if self._node.leaving:
@@ -296,7 +404,8 @@ class NodeAgent:
         node = self._node
         pids = tuple(worker.pid for worker in self._group.workers)
         found = None if self._evidence is None else (self._evidence.round, self._evidence.number)
-        return node.state, node.round, node.told_failures, node.failover, node.reason, self._stores.offer, pids, found, self._check
+        told = (node.state, node.round, node.told_failures, node.failover, node.reason)
+        return *told, self._stores.offer, pids, found, node.keepable, self._check, self._obeying.told
 
     @property
     def _check(self) -> CheckReport | None:
@@ -355,6 +464,8 @@ class NodeAgent:
         if report.state is AgentState.LEAVING:
             self._farewell.set()
         self._look_into(reply.evidence if isinstance(reply, Continue) else 0)
+        if isinstance(reply, Continue) and reply.wish is not None:
+            self._obey(self._obeying.heard(reply.wish))
         if isinstance(reply, Continue) and self._node.phase is Phase.JOINING:
             self._try(reply.check)
         if isinstance(reply, Assignment):
@@ -418,7 +529,10 @@ class NodeAgent:
             reason=node.reason,
             result=self._round.result() if state is AgentState.DONE else None,
             evidence=self._evidence if self._evidence is not None and self._evidence.round == node.round else None,
+            keeps=len(node.keepable),
+            resizable=node.keepable <= node.resizable,
             check=self._check,
+            wish=self._obeying.told,
             hold=self._hold(state),
             sequence=self._sequence,
         )

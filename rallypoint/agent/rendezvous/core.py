@@ -49,7 +49,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from rallypoint.agent.culprit import is_collateral
-from rallypoint.agent.rendezvous import checks, hang_rounds, rulings, telling, wishes
+from rallypoint.agent.rendezvous import checks, hang_rounds, rulings, rungs, telling, wishes
 from rallypoint.agent.rendezvous import last_world as lastworld
 from rallypoint.agent.rendezvous.lookup import places, world_size
 from rallypoint.agent.rendezvous.peers import (
@@ -281,7 +281,7 @@ def _lose(state: State, peer: Peer, how: str, now: float) -> State:
         return state
     incident = telling.node_incident(state, peer, how, now)
     # Whatever failed in the same round failed because of this.
-    state = dataclasses.replace(telling.incident(state, incident), echoes=())
+    state = dataclasses.replace(telling.incident(state, incident), echoes=(), living=rungs.spares(state, incident.rung))
     return _break(state, incident.reason, now)
 
 
@@ -290,7 +290,8 @@ def _judge_round(state: State, now: float) -> State:
     here = members(state)
     failed = [p for p in here if p.report.round == state.fence.round and _ended_badly(p.report)]
     if failed and _may_be_echoes(state, failed) and not any(rulings.advised(state.settings, p) for p in failed):
-        state = dataclasses.replace(state, echoes=tuple(failed), echo_since=now)
+        living = rungs.spares(state, rungs.of_failure(state, failed))
+        state = dataclasses.replace(state, echoes=tuple(failed), echo_since=now, living=living)
         return _break(state, telling.process_incident(state, failed, now).reason, now)
     if failed:
         return _fail_round(state, failed, now)
@@ -334,7 +335,7 @@ def _fail_round(state: State, failed: list[Peer], now: float) -> State:
     state, ruled = _rule(state, failed, now)
     if ruled:
         return state
-    told = telling.process_incident(state, failed, now)
+    told = dataclasses.replace(telling.process_incident(state, failed, now), rung=rungs.of_failure(state, failed))
     found = rulings.on_culprit(state.settings, failed)
     if found is not None:
         peer, culprit, judged = found
@@ -383,14 +384,16 @@ def _end(state: State, peer: Peer, culprit: Culprit | None, judged: Judgement, n
 def _send_away(state: State, peer: Peer, culprit: Culprit | None, judged: Judgement, now: float) -> State:
     """Let an agent leave, so that another node takes its place; the others regroup without it."""
     told = telling.away_incident(state, peer, culprit, judged, now)
-    state = dataclasses.replace(telling.incident(state, told), away=state.away | {peer.report.agent}, echoes=())
+    living = rungs.spares(state, told.rung)
+    state = dataclasses.replace(telling.incident(state, told), away=state.away | {peer.report.agent}, echoes=(), living=living)
     return _break(telling.event(state, "sent-away", told.reason, now), told.reason, now)
 
 
 def _restart(state: State, told: Incident, now: float) -> State:
     hang = told.cause is Cause.HANG
     budget = state.settings.hangs if hang else state.settings.restarts
-    charged = telling.incident(state, told)
+    living = not hang and rungs.spares(state, told.rung)
+    charged = dataclasses.replace(telling.incident(state, told), living=living)
     if not budget.exceeded(charged.incidents, state.fence.attempt, folded=charged.folded, clock=now, when=charged.when):
         return _break(charged, told.reason, now)
     state = telling.incident(state, dataclasses.replace(told, rung=Rung.EXIT))
@@ -411,7 +414,8 @@ def _scale(state: State, peer: Peer, reason: str, now: float) -> State:
         detected_at=now,
         last_step=telling.last_step(state),
     )
-    return _break(telling.incident(state, incident), reason, now)
+    state = dataclasses.replace(telling.incident(state, incident), living=rungs.spares(state, incident.rung))
+    return _break(state, reason, now)
 
 
 def _grow(state: State, now: float) -> State:
@@ -474,11 +478,17 @@ def _close(state: State, ready: Sequence[Peer], usable: int, now: float) -> Stat
     chosen = sorted(ready, key=lambda p: (p.report.agent not in known, p.node))[:usable]
     chosen.sort(key=lambda p: p.node)
     fence = state.fence.with_round(state.fence.round + 1)
+    world = world_of(chosen)
+    kept = rungs.kept_in(state, chosen, world)
+    if not kept:
+        state = telling.climbed(state)
     state = dataclasses.replace(
         state,
         fence=fence,
         state=JobState.RUNNING,
-        world=world_of(chosen),
+        world=world,
+        kept=kept,
+        living=True,
         store=chosen[0].report.store,
         broken="",
         absent=(),
@@ -487,7 +497,8 @@ def _close(state: State, ready: Sequence[Peer], usable: int, now: float) -> Stat
     )
     size = sum(m.local_world_size for m in state.world)
     state = telling.began(state, now)
-    return telling.event(state, "round", f"round {fence.round}: {len(chosen)} nodes, {size} ranks", now)
+    on = f", {kept} of them live on" if kept else ""
+    return telling.event(state, "round", f"round {fence.round}: {len(chosen)} nodes, {size} ranks{on}", now)
 
 
 # --- What we say -----------------------------------------------------------------------------------------------------------
@@ -505,7 +516,7 @@ def answer(state: State, agent: str) -> Reply | None:
     if peer.report.state is AgentState.WAITING:
         return _assignment(state, peer) or checks.asks(state, peer)
     if state.state is JobState.FORMING:
-        return Regroup(fence=state.fence, reason=state.broken or "a new round is forming")
+        return Regroup(fence=state.fence, reason=state.broken or "a new round is forming", keep=state.living)
     if _is_current(state, peer) and agent in places(state.world):
         running = peer.report.state is AgentState.RUNNING
         return (hang_rounds.asks(state, agent) or wishes.asks(state, agent)) if running else None
@@ -534,6 +545,7 @@ def _assignment(state: State, peer: Peer) -> Assignment | None:
         restart_count=restarts,
         max_restarts=state.settings.max_restarts,
         digest=telling.digest(state),
+        kept=state.kept,
     )
 
 

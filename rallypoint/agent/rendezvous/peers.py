@@ -16,7 +16,7 @@ from rallypoint.wire.fence import Fence
 from rallypoint.wire.hang import Evidence, Hang
 from rallypoint.wire.incident import Answer, Cause, Folded, Incident, IncidentId
 from rallypoint.wire.messages import AgentReport, AgentState
-from rallypoint.wire.plan import EndRule, Plan, Profile, Refill
+from rallypoint.wire.plan import EndRule, Plan, Profile, Refill, Scheduling
 from rallypoint.wire.status import Event, JobState, JobStatus, Member, Progress, Sample, Verdict
 from rallypoint.wire.wish import Wish
 
@@ -68,6 +68,7 @@ class Settings:
     hang_refill: Refill = _FOR_LIFE
     node_replacements: int = 3
     profile: Profile = Profile.LADDER
+    scheduling: Scheduling | None = None
     terminal_exit_codes: tuple[int, ...] = ()
     retryable_exit_codes: tuple[int, ...] = ()
     end_rules: tuple[EndRule, ...] = ()
@@ -198,7 +199,8 @@ class State:
         state: forming, running, or over.
         peers: by name of agent.
         world: members of the last closed round; `store` the address of that round's store.
-        broken: why the last round ended.
+        broken: why the last round ended; `living`: its workers may live on into the next.
+        kept: how many of them do, in the round that runs.
         forming_since: when the round that is forming was first asked for; `enough_since` when enough nodes waited for it.
         echoes: agents whose workers failed in a way that looks like the echo of another fault, not charged yet, and since when
             (`echo_since`).
@@ -223,6 +225,8 @@ class State:
     world: tuple[Member, ...] = ()
     store: str = ""
     broken: str = ""
+    living: bool = True
+    kept: int = 0
     forming_since: float = 0.0
     enough_since: float | None = None
     echoes: tuple[Peer, ...] = ()

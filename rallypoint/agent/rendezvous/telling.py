@@ -183,6 +183,8 @@ def last_step(state: State) -> int | None:
 def describe(culprit: Culprit) -> str:
     """Return one sentence: which rank on which node ended how."""
     how = f"was ended by signal {culprit.signal}" if culprit.signal is not None else f"ended with exit code {culprit.exit_code}"
+    if culprit.lives:
+        how = "raised in a step, and lives"
     said = f": {culprit.error}" if culprit.error else ""
     return f"rank {culprit.rank} (local rank {culprit.local_rank}) on node {culprit.node} ({culprit.host}) {how}{said}"
 

@@ -31,6 +31,7 @@ def main(work: Path, steps: int, how: str) -> None:
         first = (checkpoints.load(state) if snapshots is None else snapshots.load()) or 0
         if world.rank == 0:
             told = f"{first} {weights_digest(model)}"
+            (work / "memory").write_text(os.environ["RALLYPOINT_SNAPSHOT_DIR"])
             (work / f"resumed.{os.environ['RALLYPOINT_ROUND']}").write_text(told)
         for step in range(first + 1, steps + 1):
             optimizer.zero_grad()

@@ -58,7 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"rallypoint {__version__}")
     site_options(parser, default=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    jobs = (submit, status, explain, logs, delete, plan, render, simulate, suspend, resize, check, supervise)
+    jobs = (submit, status, explain, logs, delete, plan, render, simulate, suspend, orders, resize, check, supervise)
     for command in (*jobs, manifests):
         command.add(commands)
     return parser

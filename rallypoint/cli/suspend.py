@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rallypoint.cli.doors import Doors
 from rallypoint.cli.looking import find, supervisor_of
 from rallypoint.cli.options import Commands, Where, add_job_command, spell_command
+from rallypoint.cli.orders import add_timeout, ask
 
 if TYPE_CHECKING:
     from rallypoint.backends.contract import Backend
@@ -26,8 +27,10 @@ twice is to suspend it once; one that is over is an error.
 
 _RESUME = """\
 Begin a suspended job again, with its checkpoints and all that is remembered of it.
-
 It returns at once; the job's supervisor does it.
+
+Where a job is not suspended but its workers were asked to pause, let those go on.
+It waits for their answers.
 """
 
 
@@ -35,27 +38,33 @@ def add(commands: Commands) -> None:
     """Add the two commands."""
     for name, summary, description in (
         ("suspend", "end what runs of a job until it is resumed", _SUSPEND),
-        ("resume", "begin a suspended job again", _RESUME),
+        ("resume", "begin a suspended job again, or let a paused one go on", _RESUME),
     ):
         parser = add_job_command(commands, name, summary, description)
         parser.add_argument("name", metavar="NAME", help="the job")
+        if name == "resume":
+            add_timeout(parser)
         parser.set_defaults(run=run, suspend=name == "suspend")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the wish down, and say who will fulfil it."""
-    print("\n".join(asyncio.run(_wish(args.doors, args))))
-    return 0
+    """Write the wish down, and say who will fulfil it; of a paused job, what its ranks answered."""
+    lines, done = asyncio.run(_wish(args.doors, args))
+    print("\n".join(lines))
+    return 0 if done else 1
 
 
-async def _wish(doors: Doors, args: argparse.Namespace) -> list[str]:
-    from rallypoint.backends.requests import request_resumption, request_suspension  # noqa: PLC0415  --help does without
+async def _wish(doors: Doors, args: argparse.Namespace) -> tuple[list[str], bool]:
+    from rallypoint.backends.asking import may_be_paused  # noqa: PLC0415  --help does without
+    from rallypoint.backends.requests import request_resumption, request_suspension  # noqa: PLC0415
 
     async with doors.backend(args.where) as backend:
         before = (await find(backend, args.name)).record
+        if not args.suspend and not before.suspend and not before.finished and may_be_paused(before):
+            return await ask(backend, args.name, "resume", timeout=args.timeout)
         await (request_suspension if args.suspend else request_resumption)(backend, args.name)
         told = _told(args.name, args.where, asked=args.suspend, fresh=before.suspend is not args.suspend)
-        return [told, *await nobody(backend, args.name, args.where)]
+        return [told, *await nobody(backend, args.name, args.where)], True
 
 
 def _told(name: str, where: Where, *, asked: bool, fresh: bool) -> str:

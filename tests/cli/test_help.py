@@ -29,7 +29,10 @@ def help_of(capsys, *command: str) -> str:
         pytest.param("plan", ["FILE", "--set KEY=VALUE", "--name NAME", "--json"], id="plan"),
         pytest.param("supervise", ["NAME"], id="supervise"),
         pytest.param("suspend", ["NAME"], id="suspend"),
-        pytest.param("resume", ["NAME"], id="resume"),
+        pytest.param("resume", ["NAME", "--timeout SECONDS"], id="resume"),
+        pytest.param("pause", ["NAME", "--timeout SECONDS"], id="pause"),
+        pytest.param("save", ["NAME", "--timeout SECONDS"], id="save"),
+        pytest.param("stop", ["NAME", "--timeout SECONDS"], id="stop"),
         pytest.param("resize", ["NAME", "N[:MAX]"], id="resize"),
     ],
 )
@@ -53,6 +56,9 @@ def test_the_first_help_names_every_command_and_the_version(capsys):
         "supervise",
         "suspend",
         "resume",
+        "pause",
+        "save",
+        "stop",
         "resize",
         "--version",
         "--home DIR",
@@ -62,7 +68,21 @@ def test_the_first_help_names_every_command_and_the_version(capsys):
 
 @pytest.mark.parametrize(
     "command",
-    [(), ("submit",), ("status",), ("logs",), ("delete",), ("plan",), ("supervise",), ("suspend",), ("resume",), ("resize",)],
+    [
+        (),
+        ("submit",),
+        ("status",),
+        ("logs",),
+        ("delete",),
+        ("plan",),
+        ("supervise",),
+        ("suspend",),
+        ("resume",),
+        ("pause",),
+        ("save",),
+        ("stop",),
+        ("resize",),
+    ],
     ids=str,
 )
 def test_help_fits_eighty_columns(capsys, monkeypatch, command):

@@ -1,0 +1,140 @@
+"""`rallypoint pause`, `save` and `stop`, and what `resume` does for a paused job: words to all workers at a step boundary."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from typing import TYPE_CHECKING
+
+from rallypoint.cli.options import Commands, add_job_command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rallypoint.backends.contract import Backend
+    from rallypoint.wire.status import JobStatus
+    from rallypoint.wire.wish import RankAnswer, Wish
+
+__all__ = ["add", "add_timeout", "ask", "run", "tell"]
+
+_TIMEOUT = 60.0
+
+_PAUSE = """\
+Let all workers of a running job stand still, after the same step, until it is
+resumed. Its processes stay, with all that they hold; its clocks and leases run on,
+and the watch for hangs sees no progress (health.hang_downtime).
+
+The script must train with rallypoint.training.State: elsewhere there is no step
+boundary that all ranks have in common. Another script answers that it cannot.
+"""
+
+_SAVE = """\
+Let all workers of a running job save, after the same step, and go on (or stay
+paused). The script says what that is: rallypoint.training.State.on_save.
+"""
+
+_STOP = """\
+Let all workers of a running job save and end, after the same step: the job has
+succeeded then. A script that does without rallypoint.training.State is sent
+SIGTERM, for which stop_requested looks out, and has its stop grace to end.
+"""
+
+#: What ranks have done, as people read it.
+_DONE = {"pause": "paused", "resume": "go on", "save": "saved", "stop": "stopped"}
+
+
+def add(commands: Commands) -> None:
+    """Add the three commands."""
+    for name, summary, description in (
+        ("pause", "let the workers of a job stand still until it is resumed", _PAUSE),
+        ("save", "let the workers of a job save now", _SAVE),
+        ("stop", "let the workers of a job save and end well", _STOP),
+    ):
+        parser = add_job_command(commands, name, summary, description)
+        parser.add_argument("name", metavar="NAME", help="the job")
+        add_timeout(parser)
+        parser.set_defaults(run=run, verb=name)
+
+
+def add_timeout(parser: argparse.ArgumentParser) -> None:
+    """Add how long answers are waited for."""
+    parser.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=_seconds,
+        default=_TIMEOUT,
+        help=f"how long the answers of the workers are waited for (default {_TIMEOUT:g})",
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; expected seconds, 0 or more")
+    return seconds
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask, wait, and tell what each rank answered; 0 when all have done it."""
+    lines, done = asyncio.run(_run(args))
+    print("\n".join(lines))
+    return 0 if done else 1
+
+
+async def _run(args: argparse.Namespace) -> tuple[list[str], bool]:
+    async with args.doors.backend(args.where) as backend:
+        return await ask(backend, args.name, args.verb, timeout=args.timeout)
+
+
+async def ask(backend: Backend, name: str, verb: str, *, timeout: float) -> tuple[list[str], bool]:
+    """Ask all workers, wait for their answers, and return what to say and whether all have done it."""
+    from rallypoint.backends.asking import await_answers, request_wish  # noqa: PLC0415  --help does without
+    from rallypoint.wire.line import Verb  # noqa: PLC0415
+
+    wish = await request_wish(backend, name, Verb(verb))
+    assert wish is not None
+    heard = await await_answers(backend, name, wish, timeout=timeout)
+    lines, done = tell(name, wish, heard.status)
+    if not heard.settled:
+        lines.append(f"After {timeout:g} s not all have answered; they are asked as long as attempt {wish.attempt} lasts")
+    return lines, done
+
+
+def tell(name: str, wish: Wish, status: JobStatus | None) -> tuple[list[str], bool]:
+    """Return the answers as people read them, and whether all ranks have done what was asked."""
+    word = _DONE[wish.verb.value]
+    if status is not None and status.verdict is not None:
+        verdict = status.verdict
+        return [f"Job {name} has ended: {verdict.message}"], wish.verb.value == "stop" and verdict.outcome.value == "succeeded"
+    told = None if status is None else status.wish
+    if status is None or told is None or told.number != wish.number:
+        return [f"Job {name}: no coordinator has heard of it yet"], False
+    done = [answer for answer in told.ranks if answer.done]
+    lines = [f"Job {name}: {len(done)} of {len(told.ranks)} ranks {word}{_at(done)}"]
+    for member in sorted(status.world, key=lambda member: member.node):
+        ranks = range(member.first_rank, member.first_rank + member.local_world_size)
+        lines += _others(member.node, [answer for answer in told.ranks if answer.rank in ranks and not answer.done])
+    return lines, len(done) == len(told.ranks)
+
+
+def _at(done: Sequence[RankAnswer]) -> str:
+    steps = sorted({answer.step for answer in done if answer.step is not None})
+    if not steps:
+        return ""
+    return f" at step {steps[0]}" if len(steps) == 1 else f" at steps {steps[0]} to {steps[-1]}"
+
+
+def _others(node: int, answers: Sequence[RankAnswer]) -> list[str]:
+    """Return a line for each reason on one node."""
+    reasons: dict[str, list[int]] = {}
+    for answer in answers:
+        reasons.setdefault(answer.error or "no answer yet", []).append(answer.rank)
+    return [f"  node {node}, {_ranks(ranks)}: {reason}" for reason, ranks in reasons.items()]
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    words = ", ".join(map(str, ranks))
+    return f"rank {words}" if len(ranks) == 1 else f"ranks {words}"

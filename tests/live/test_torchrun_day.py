@@ -70,7 +70,8 @@ def _listens(port: int) -> bool:
 def test_a_standalone_script_comes_back_by_default(torch_job: Agents) -> None:
     """Without a word of restarts, a killed rank is no end: three are allowed."""
     run = torch_job.run("--standalone", "--nproc_per_node=2", DDP, 4, torch_job.work)
-    pid = eventually(lambda: (torch_job.work / "step.2.2").exists() and (torch_job.work / "started.0.2.1").read_text())
+    eventually((torch_job.work / "step.2.2").exists, why="two steps")
+    pid = (torch_job.work / "started.0.2.1").read_text()
     os.kill(int(pid), signal.SIGKILL)
     (torch_job.work / "go").touch()
 

@@ -25,7 +25,7 @@ _LATER: Mapping[str, tuple[str, ...]] = {
         *("deletion_on_failure_grace_period", "success_ttl", "no_progress_limit", "lease"),
         *("pending_timeout", "pending_fail_strategy"),
     ),
-    "recovery": ("max_hangs", "refill", "save_at_breakpoint", "training_elastic_mode"),
+    "recovery": ("max_hangs", "refill", "save_at_breakpoint", "training_elastic_mode", "standby", "preload", "start_method"),
     "health": (
         *("hang_downtime", "hang_detection"),
         *("precheck", "network_check", "comm_perf_test", "exclude_straggler"),
@@ -138,6 +138,9 @@ def _agents(job: ElasticJob) -> dict[str, Any]:
         "stop_grace": job.recovery.stop_grace_period,
         "save_at_breakpoint": job.recovery.save_at_breakpoint,
         "elastic_mode": ElasticMode(job.recovery.training_elastic_mode),
+        "standbys": job.recovery.standby,
+        "preload": job.recovery.preload,
+        "start_method": job.recovery.start_method or "",
         "join_timeout": job.rendezvous.join_timeout,
         "last_call": job.rendezvous.last_call_timeout,
         "fence_timeout": job.rendezvous.fence_timeout,

@@ -155,6 +155,12 @@ class Recovery(Model):
     """The last snapshot in memory is persisted when a worker died; with `Checkpoints` one is taken at each step."""
     training_elastic_mode: Annotated[str, choice(*(mode.value for mode in ElasticMode))] = "base"
     """`ucp`: the next round waits until the last snapshot is in storage and proven, but not for ever (DLRover's argument)."""
+    standby: Annotated[int | None, whole(0, unit="standbys")] = None
+    """Warm processes per node that wait to become workers (docs/warm-starts.md); 0 is none. Without it one per worker."""
+    preload: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
+    """Modules that they have imported beside torch and beside what is learned from the script."""
+    start_method: Annotated[str | None, choice("fork", "spawn", "forkserver")] = None
+    """`fork` takes workers from a warm process, the others start each as a program. Without it `fork` where it can be."""
     refill: Refills = Refills()
     """When the faults of each budget stop to count; by default never."""
 

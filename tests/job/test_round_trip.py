@@ -114,6 +114,8 @@ recovery:
   max_hangs: 3
   replace_delay: 0s
   stop_grace_period: 10s
+  save_at_breakpoint: false
+  training_elastic_mode: base
   refill:
     process:
       window: 0s

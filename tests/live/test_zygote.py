@@ -52,7 +52,7 @@ def test_the_dead_come_back_as_forks(job: Agents) -> None:
     """Both workers of the next round are forks, and children of the agent; a zygote that dies is replaced, unnoticed."""
     run = job.run(*TWO, OBEY, job.work)
     first = job.running(1, 2)
-    standing_by(run.pid, set(), 4)  # the zygote, two standbys, and the process of the stores ahead of its time
+    standing_by(run.pid, set(), 3)  # the zygote and two standbys
 
     os.kill(first[1], signal.SIGKILL)
     second = job.running(2, 2)
@@ -80,7 +80,7 @@ def test_nobody_is_left_when_the_agent_is_killed(job: Agents) -> None:
     """The kernel ends forks with their agent, as it ends programs."""
     run = job.run(*TWO, OBEY, job.work)
     first = job.running(1, 2)
-    waiting = standing_by(run.pid, set(), 4)
+    waiting = standing_by(run.pid, set(), 3)
     os.kill(first[0], signal.SIGKILL)
     second = job.running(2, 2)
 

@@ -16,6 +16,9 @@ _CELL, _SMALL, _MARGIN, _TEXT = 54, 14, 96, 11
 #: Nodes up to which each cell has room for its number.
 _WITH_NUMBERS = 24
 
+#: From here on three figures would round to a thousand.
+_NEXT_UNIT = 999.5
+
 _INK, _EMPTY, _BAD, _PAPER = "#22303c", "#eef1f4", "#d64545", "#ffffff"
 _LABELS = {NodeVerdict.FAULT: _BAD, NodeVerdict.UNKNOWN: "#8d6bb8", NodeVerdict.STRAGGLER: "#c77700", NodeVerdict.GOOD: _INK}
 
@@ -112,11 +115,11 @@ def _color(value: float | None, low: float, high: float) -> str:
 
 def bandwidth_text(value: float) -> str:
     """Return bytes per second as a person reads them."""
-    for unit in ("B/s", "kB/s", "MB/s", "GB/s"):
-        if value < 1000 or unit == "GB/s":
-            return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
+    for unit in ("B/s", "kB/s", "MB/s"):
+        if value < _NEXT_UNIT:
+            return f"{value:.3g} {unit}"
         value /= 1000
-    return f"{value:.3g} GB/s"
+    return f"{value:.3g} GB/s" if value < _NEXT_UNIT else f"{value:.0f} GB/s"
 
 
 def _caption(check: NodeCheck) -> str:

@@ -33,7 +33,7 @@ from torch import distributed as dist
 
 from rallypoint.training import reporting
 from rallypoint.training.commits import Commits
-from rallypoint.training.context import current_job, environment_int
+from rallypoint.training.context import current_job, environment_int, own_slot
 from rallypoint.training.errors import StateLostError
 from rallypoint.training.healing import heal
 from rallypoint.training.line import Line, current_line
@@ -305,7 +305,7 @@ class Session:
     def _who(self, abilities: tuple[wire.Ability, ...], why: str = "") -> wire.Hello:
         return wire.Hello(
             rank=environment_int(os.environ, "RANK"),
-            local_rank=environment_int(os.environ, "LOCAL_RANK"),
+            local_rank=own_slot(os.environ),
             round=self._round,
             pid=os.getpid(),
             abilities=abilities,

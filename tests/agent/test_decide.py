@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from rallypoint.agent.node.decide import (
     STATES,
     Action,
     Advised,
+    Announced,
     Answered,
     AskExtension,
     End,
     Event,
+    Freed,
+    LeaveOverdue,
+    LeaveWorld,
     Node,
     Phase,
     StartWorkers,
+    StepFailed,
     StopWorkers,
     StoreLost,
     Told,
@@ -233,3 +240,148 @@ def test_an_extension_that_thinks_keeps_nobody_from_ending() -> None:
     assert node.state is AgentState.LEAVING
     _, actions = advised(ASSIGNED, DIED, answered(Stop(fence=FENCE, verdict=FAILED)), GONE)
     assert actions == [End(code=Exit.JOB_FAILED)]
+
+
+# --- Workers that live on --------------------------------------------------------------------------------------------------
+
+ABLE = [Announced(round=1, local_rank=rank, able=True) for rank in (0, 1)]
+RAISED = StepFailed(round=1, failure=Culprit(local_rank=1, error="ValueError: loss is nan", lives=True))
+KEEPING = [answered(assignment(1)), *ABLE, DIED]
+
+
+def kept_in(round_: int) -> Answered:
+    return answered(dataclasses.replace(assignment(round_), kept=1))
+
+
+def keep(*events: Event) -> tuple[Node, list[Action]]:
+    """As `play`, for a job whose workers may live on."""
+    node = Node(local_world_size=2, fence=Fence(attempt=1), keeps=True)
+    actions: tuple[Action, ...] = ()
+    for event in events:
+        node, actions = step(node, event)
+    return node, list(actions)
+
+
+def leave(*ranks: int, reason: str = "a worker of this node broke") -> LeaveWorld:
+    return LeaveWorld(round=1, ranks=frozenset(ranks), reason=reason)
+
+
+def spare(*ranks: int, at_once: bool = False) -> StopWorkers:
+    return StopWorkers(spare=frozenset(ranks), at_once=at_once)
+
+
+def gone(*spared: int) -> WorkersGone:
+    return WorkersGone(spared=frozenset(spared))
+
+
+FREED_0 = Freed(round=1, local_rank=0)
+
+
+@pytest.mark.parametrize(
+    ("events", "phase", "actions"),
+    [
+        pytest.param(KEEPING, Phase.FAILING, [leave(0), spare(0)], id="one died: the other is told to leave"),
+        pytest.param([*KEEPING, gone(0)], Phase.FAILING, [], id="it has not left: no place is asked for"),
+        pytest.param([*KEEPING, FREED_0], Phase.FAILING, [], id="it has left, the dead one's group is still there"),
+        pytest.param([*KEEPING, gone(0), FREED_0], Phase.JOINING, [], id="all is clear: a place is asked for"),
+        pytest.param([*KEEPING, FREED_0, gone(0)], Phase.JOINING, [], id="all is clear, the other way round"),
+        pytest.param(
+            [*KEEPING, gone(0), FREED_0, kept_in(2)],
+            Phase.RUNNING,
+            [StartWorkers(assignment=dataclasses.replace(assignment(2), kept=1), kept=frozenset({0}))],
+            id="a place: the other is started beside it",
+        ),
+        pytest.param(
+            [*KEEPING, gone(0), FREED_0, answered(assignment(2))],
+            Phase.REGROUPING,
+            [spare(at_once=True)],
+            id="a world in which nobody lives on: it is stopped first",
+        ),
+        pytest.param([*KEEPING, LeaveOverdue(round=1)], Phase.FAILING, [spare(at_once=True)], id="it did not leave in time"),
+        pytest.param(
+            [*KEEPING, gone(0), FREED_0, LeaveOverdue(round=1)],
+            Phase.JOINING,
+            [],
+            id="the deadline is of no matter to who has left",
+        ),
+        pytest.param([*KEEPING, LeaveOverdue(round=0)], Phase.FAILING, [], id="the deadline of another round says nothing"),
+        pytest.param(
+            [*KEEPING, gone(0), FREED_0, WorkersEnded(ranks=frozenset({0}))],
+            Phase.REGROUPING,
+            [spare()],
+            id="it dies while it waits: what it left is stopped",
+        ),
+        pytest.param(
+            [*KEEPING, gone(0), FREED_0, WorkersEnded(ranks=frozenset({0})), gone(0)],
+            Phase.REGROUPING,
+            [],
+            id="what was said before that is not believed",
+        ),
+        pytest.param(
+            [*KEEPING, gone(0), FREED_0, Announced(round=1, local_rank=0, able=False)],
+            Phase.REGROUPING,
+            [spare(at_once=True)],
+            id="its line is closed: nobody can tell it its place",
+        ),
+        pytest.param(
+            [ASSIGNED, *ABLE, RAISED],
+            Phase.FAILING,
+            [leave(0, reason="ValueError: loss is nan"), spare(0, 1)],
+            id="a step raised: nobody is stopped",
+        ),
+        pytest.param([ASSIGNED, *ABLE, RAISED, gone(0, 1), FREED_0], Phase.JOINING, [], id="a step raised, and all have left"),
+        pytest.param(
+            [ASSIGNED, *ABLE, REGROUP], Phase.REGROUPING, [leave(0, 1, reason="node 1 was lost"), spare(0, 1)], id="regroup"
+        ),
+        pytest.param(
+            [ASSIGNED, *ABLE, answered(Regroup(fence=FENCE, reason="a hang", keep=False))],
+            Phase.REGROUPING,
+            [STOP],
+            id="regroup, and nobody may live on",
+        ),
+        pytest.param(
+            [*KEEPING, gone(0), FREED_0, answered(Regroup(fence=FENCE, reason="x", keep=False))],
+            Phase.REGROUPING,
+            [STOP],
+            id="nobody may live on, told late",
+        ),
+        pytest.param([ASSIGNED, *ABLE, SIGTERM], Phase.ENDING, [STOP], id="a signal spares nobody"),
+        pytest.param([*KEEPING, SIGTERM], Phase.ENDING, [STOP], id="nor while they leave"),
+        pytest.param([ASSIGNED, ABLE[0], DIED], Phase.FAILING, [leave(0), spare(0)], id="who cannot is stopped"),
+        pytest.param(
+            [ASSIGNED, Announced(round=2, local_rank=0, able=True), DIED], Phase.FAILING, [STOP], id="said of another round"
+        ),
+        pytest.param(
+            [ASSIGNED, *ABLE, StoreLost(reason="killed")],
+            Phase.FAILING,
+            [leave(0, 1, reason="killed"), spare(0, 1)],
+            id="the store is lost",
+        ),
+    ],
+)
+def test_workers_that_live_on(events: list[Event], phase: Phase, actions: list[Action]) -> None:
+    """They leave the broken world, wait for the next, and are stopped where that cannot be."""
+    node, done = keep(*events)
+    assert (node.phase, done) == (phase, actions)
+
+
+def test_a_job_that_forbids_it_stops_all_workers() -> None:
+    """Whatever they say they can do."""
+    node, done = play(*KEEPING)
+    assert (node.phase, done, node.keepable) == (Phase.FAILING, [STOP], frozenset())
+
+
+def test_a_step_that_raised_is_a_failure_of_a_worker_that_lives() -> None:
+    """It is told like an end; with the end of another worker beside it, that comes first."""
+    node, _ = keep(ASSIGNED, *ABLE, RAISED)
+    assert (node.state, node.told_failures, node.keepable) == (AgentState.FAILED, (RAISED.failure,), frozenset({0, 1}))
+    node, _ = keep(ASSIGNED, *ABLE, RAISED, WorkersEnded(ranks=frozenset({0}), failures=(Culprit(local_rank=0, signal=9),)))
+    assert [failure.local_rank for failure in node.told_failures] == [0, 1]
+    assert node.keepable == frozenset({1})
+
+
+def test_who_lived_on_can_do_so_again() -> None:
+    """Without another word; the one beside it must say so first."""
+    again = WorkersEnded(ranks=frozenset({1}), failures=(Culprit(local_rank=1, signal=9),))
+    node, _ = keep(*KEEPING, gone(0), FREED_0, kept_in(2), again)
+    assert (node.phase, node.kept, node.owing) == (Phase.FAILING, frozenset({0}), frozenset({0}))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rallypoint.agent.errors import ConfigError
-from rallypoint.agent.workers.worker_env import Place, split_address, worker_argv, worker_env
+from rallypoint.agent.workers.worker_env import Place, round_env, split_address, worker_argv, worker_env
 from rallypoint.training import startup
 from rallypoint.training.context import own_slot, read_job
 from rallypoint.wire import env
@@ -80,6 +80,7 @@ def test_a_worker_gets_torchruns_environment_and_ours() -> None:
         env.TERM: "3",
         env.ROUND: "4",
         env.LOCAL_RANK: "1",
+        env.KEPT: "0",
         env.PROGRESS_FILE: "/run/p.bin",
         env.LIFE_OFFSET: str(life_offset(2, 1)),
         env.STACK_FILE: "/run/s.txt",
@@ -87,6 +88,16 @@ def test_a_worker_gets_torchruns_environment_and_ours() -> None:
     }
 
     assert worker_env({}, plan(), PLACE) == expected
+
+
+def test_a_worker_that_lives_on_is_told_what_the_round_says_and_no_more() -> None:
+    """What a fresh worker beside it has of the round, without what it was started with; and how many live on."""
+    place = dataclasses.replace(PLACE, line=Path("/run/l.sock"), assignment=dataclasses.replace(PLACE.assignment, kept=3))
+    fresh = worker_env({"HOME": "/h"}, plan(env={"A": "b"}), place)
+    told = round_env(plan(env={"A": "b"}), place)
+    assert (told[env.KEPT], told[env.LINE]) == ("3", "/run/l.sock")
+    assert told.items() <= fresh.items()
+    assert not {"HOME", "A", "PYTHONPATH", "OMP_NUM_THREADS"} & set(told)
 
 
 def test_the_start_up_module_comes_before_what_is_there_already() -> None:

@@ -140,7 +140,7 @@ def _running(status: JobStatus | None, plan: Plan) -> str:
     if status is None:
         return "waiting for the coordinator"
     if status.state is JobState.FORMING and status.check is not None and status.check.state is CheckState.RUNNING:
-        return f"{status.check.count} nodes are being checked"
+        return f"{_nodes(status.check)} being checked"
     if status.state is JobState.FORMING:
         return f"{len(status.waiting)} of {_bounds(plan)} nodes have joined"
     if status.state is JobState.RUNNING:
@@ -198,10 +198,14 @@ def _details(record: JobRecord, status: JobStatus | None, now: float) -> Iterabl
 
 def _check(check: NodeCheck) -> str:
     if check.state is CheckState.RUNNING:
-        return f"{check.count} nodes are being checked ({check.reason}), {check.rounds} rounds are over"
+        return f"{_nodes(check)} being checked ({check.reason}); {check.rounds} rounds are over"
     words = {NodeVerdict.FAULT: "at fault", NodeVerdict.UNKNOWN: "unclear", NodeVerdict.STRAGGLER: "slow"}
     bad = [f"{_few(named)} {word}" for verdict, word in words.items() if (named := check.named(verdict))]
-    return f"{check.count} nodes {check.state.value}{'' if bad else ', all good'}{': ' if bad else ''}{'; '.join(bad)}"
+    return f"{_nodes(check)} checked: {'; '.join(bad) or 'all good'}"
+
+
+def _nodes(check: NodeCheck) -> str:
+    return "1 node is" if check.count == 1 else f"{check.count} nodes are"
 
 
 def _few(found: tuple[NodeFound, ...]) -> str:

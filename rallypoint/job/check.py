@@ -6,6 +6,8 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from rallypoint.job.errors import JobError, Problem, show
+
 __all__ = ["as_check", "bare_check"]
 
 #: A name may have so many characters (job/rules.py).
@@ -27,6 +29,9 @@ def as_check(
         all_pairs: each node with each other.
         timeout: how long a round may take, as a duration; None leaves what the document says.
         name: of the new job; by default that of the old one with `-check` behind it.
+
+    Raises:
+        JobError: a block of policies is none.
     """
     made = copy.deepcopy(dict(document))
     made["name"] = name or f"{str(made.get('name', 'job'))[: _LONGEST - len(_SUFFIX)].rstrip('-')}{_SUFFIX}"
@@ -44,5 +49,7 @@ def bare_check(nodes: str, nproc_per_node: int, *, name: str) -> dict[str, Any]:
 
 
 def _block(document: Mapping[str, Any], key: str) -> dict[str, Any]:
-    found = document.get(key)
-    return dict(found) if isinstance(found, Mapping) else {}
+    found = document.get(key, {})
+    if isinstance(found, Mapping):
+        return dict(found)
+    raise JobError([Problem(path=key, text=f"{show(found)} is not allowed; a mapping")])

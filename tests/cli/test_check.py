@@ -46,11 +46,11 @@ def test_what_was_found_is_told_bad_nodes_first() -> None:
 @pytest.mark.parametrize(
     ("check", "text"),
     [
-        pytest.param(CHECK, "3 nodes passed: node 1 on eve at fault", id="one at fault"),
-        pytest.param(dataclasses.replace(CHECK, nodes=(GOOD,), count=1), "1 nodes passed, all good", id="all good"),
+        pytest.param(CHECK, "3 nodes are checked: node 1 on eve at fault", id="one at fault"),
+        pytest.param(dataclasses.replace(CHECK, nodes=(GOOD,), count=1), "1 node is checked: all good", id="all good"),
         pytest.param(
             dataclasses.replace(CHECK, state=CheckState.RUNNING, rounds=1, finished_at=None),
-            "3 nodes are being checked (before the first round), 1 rounds are over",
+            "3 nodes are being checked (before the first round); 1 rounds are over",
             id="on its way",
         ),
     ],

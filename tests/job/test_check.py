@@ -43,6 +43,8 @@ def test_any_number_of_nodes_can_be_checked_without_a_job() -> None:
 
 
 def test_what_is_wrong_with_the_job_is_told() -> None:
-    """A block that is none is not taken for an empty one silently where it says something."""
+    """Also where a check would take its place."""
     with pytest.raises(JobError, match="entrypoint"):
         load_job(as_check({"name": "digits"}, level=1))
+    with pytest.raises(JobError, match="health: 'often' is not allowed; a mapping"):
+        as_check({**JOB, "health": "often"}, level=1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
-import errno
 import logging
 import os
 import sys
@@ -13,10 +12,10 @@ from pathlib import Path
 
 from rallypoint.agent.caches import cache_variables, home_is_writable
 from rallypoint.agent.clock import monotone_clock
-from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.files import read_plan, read_secret
 from rallypoint.agent.node.agent import NodeAgent
 from rallypoint.agent.node.node_config import NodeConfig
+from rallypoint.agent.room import require_room
 from rallypoint.agent.setup import SetupError, run_setup
 from rallypoint.agent.transport.announced import AnnouncedEndpoint, Listener
 from rallypoint.agent.transport.client import CoordinatorClient, EndpointSource, FileEndpoint
@@ -26,12 +25,9 @@ from rallypoint.agent.workers.logs import STDERR, STDOUT, Streams
 from rallypoint.wire.env import MACHINE
 from rallypoint.wire.plan import OrphanPolicy, Plan
 
-__all__ = ["node", "require_room"]
+__all__ = ["node"]
 
 log = logging.getLogger("rallypoint.node")
-
-#: Bytes that must fit into a folder of logs for a start to make sense.
-_ROOM = 4096
 
 
 def node(args: argparse.Namespace) -> int:
@@ -101,18 +97,3 @@ async def _work(config: NodeConfig, args: argparse.Namespace, source: EndpointSo
     )
     ending = await NodeAgent(config, client=client, clock=monotone_clock()).run()
     return ending.code
-
-
-def require_room(folder: Path) -> None:
-    """Raise `ConfigError` when nothing can be written in `folder`, which is made if need be."""
-    probe = folder / f".room-{os.getpid()}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with probe.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, _ROOM)
-    except OSError as error:
-        full = "the disk is full" if error.errno == errno.ENOSPC else error.strerror
-        raise ConfigError(f"folder {folder}: cannot be written: {full}") from error
-    finally:
-        if probe.exists():
-            probe.unlink()

@@ -1,16 +1,14 @@
 """How the agents of a run by hand find their coordinator, which lives in the process of one of them.
 
-A node by itself hosts it. Of several that are given one address, whoever can open the port hosts it and the others join it
-there. Where the address is not known before, an `Agreement` settles whose it is.
+A node by itself has it in its own process, and asks it there. Of several that are given one address, whoever can open the port
+hosts it and the others join it there. Where the address is not known before, an `Agreement` settles whose it is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import hashlib
-import logging
 import os
 import secrets
 import socket
@@ -21,25 +19,19 @@ from typing import Protocol
 from rallypoint.agent.clock import Clock
 from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.coordinator.sink import MemorySink
-from rallypoint.agent.errors import ConfigError
-from rallypoint.agent.options import Meeting, RunOptions
+from rallypoint.agent.options import RunOptions
 from rallypoint.agent.rendezvous import core as rendezvous
-from rallypoint.agent.transport.http_client import speaks_rallypoint
-from rallypoint.agent.transport.http_server import HttpServer
-from rallypoint.agent.waiting import set_within
-from rallypoint.agent.workers.worker_env import split_address
+from rallypoint.agent.transport.near import NearExchange
+from rallypoint.agent.transport.service import Exchange
 from rallypoint.wire import env
 from rallypoint.wire.endpoint import Endpoint
 
-__all__ = ["ATTEMPT", "Agreement", "Met", "address_towards", "meet"]
-
-log = logging.getLogger("rallypoint.run")
+__all__ = ["ATTEMPT", "Agreement", "Met", "address_towards", "endpoint_at", "meet"]
 
 #: A job by hand has one attempt and one coordinator.
 ATTEMPT = _TERM = 1
 
-#: Seconds for the owner of a port in use to say who it is.
-_WHO_IS_THERE = 5.0
+_LOOPBACK = "127.0.0.1"
 
 
 class Agreement(Protocol):
@@ -59,69 +51,41 @@ class Agreement(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Met:
-    """Where the coordinator is, the secret of the run, and the coordinator's task where it lives in this process."""
+    """Where the coordinator is, how it is asked, and its task where it lives in this process."""
 
     endpoint: Endpoint
-    token: str
+    exchange: Exchange
     hosted: asyncio.Task[None] | None = None
 
 
 @contextlib.asynccontextmanager
 async def meet(options: RunOptions, clock: Clock, agreement: Agreement | None = None) -> AsyncIterator[Met]:
     """Have a coordinator, here or elsewhere, while the context lasts; raises `ConfigError`."""
-    token = _token(options, alone=options.meeting is None and agreement is None)
     shell = Coordinator(_new_state(options, clock), sink=MemorySink(), clock=clock)
-    server = HttpServer(shell, token=token)
-    endpoint, hosting = await (_at(server, options.meeting) if agreement is None else _agree(server, agreement, options))
-    if not hosting:
-        yield Met(endpoint=endpoint, token=token)
+    if options.meeting is not None or agreement is not None:
+        # A node by itself needs no HTTP, which takes longer to import than all the rest.
+        from rallypoint.agent.hosting import host_or_join  # noqa: PLC0415
+
+        async with host_or_join(shell, options, token=_token(options), agreement=agreement) as met:
+            yield met
         return
     serving = asyncio.create_task(shell.serve())
     try:
-        yield Met(endpoint=endpoint, token=token, hosted=serving)
+        yield Met(endpoint=endpoint_at(_LOOPBACK, 0), exchange=NearExchange(shell), hosted=serving)
     finally:
         shell.stop()
         await serving
-        await server.close()
-        if agreement is not None:
-            await agreement.close()
 
 
-async def _at(server: HttpServer, meeting: Meeting | None) -> tuple[Endpoint, bool]:
-    """Return the coordinator's address, and whether we host it."""
-    place = meeting or Meeting(host="127.0.0.1", port=0)
-    port = await _host(server, place)
-    return _endpoint(place.host, place.port if port is None else port), port is not None
-
-
-async def _agree(server: HttpServer, agreement: Agreement, options: RunOptions) -> tuple[Endpoint, bool]:
-    """As `_at`, where the address is settled among the agents; ours is open before it is offered."""
-    host = options.local_addr or address_towards(_endpoint(agreement.host, agreement.port))
-    ours = _endpoint(host, await server.start(host, 0))
-    try:
-        settled = await agreement.settle(ours.address)
-    except BaseException:
-        await server.close()
-        raise
-    if settled == ours.address:
-        log.info("coordinator at %s", settled)
-        return ours, True
-    await server.close()
-    return _endpoint(*split_address(settled)), False
-
-
-def _endpoint(host: str, port: int) -> Endpoint:
+def endpoint_at(host: str, port: int) -> Endpoint:
+    """Return the address of a run's coordinator."""
     return Endpoint(attempt=ATTEMPT, term=_TERM, host=host, port=port)
 
 
-def _token(options: RunOptions, *, alone: bool) -> str:
+def _token(options: RunOptions) -> str:
     """Return the secret of the run. Without RALLYPOINT_SECRET whoever knows the run's id may join it, as with torchrun."""
     given = os.environ.get(env.SECRET)
-    if given:
-        return given
-    if alone:
-        return secrets.token_hex(32)
-    return hashlib.sha256(f"rallypoint run {options.plan.name}".encode()).hexdigest()
+    return given or hashlib.sha256(f"rallypoint run {options.plan.name}".encode()).hexdigest()
 
 
 def _new_state(options: RunOptions, clock: Clock) -> rendezvous.State:
@@ -133,39 +97,6 @@ def _new_state(options: RunOptions, clock: Clock) -> rendezvous.State:
         term=_TERM,
         now=clock(),
     )
-
-
-async def _host(server: HttpServer, meeting: Meeting) -> int | None:
-    """Open the coordinator's port and return it, or None when a coordinator is (or will be) elsewhere."""
-    if not meeting.may_host:
-        return None
-    try:
-        port = await server.start(meeting.host, meeting.port)
-    except ConfigError as error:
-        if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE:
-            await _require_coordinator(meeting)
-        elif not _is_elsewhere(error.__cause__):
-            raise
-        return None
-    log.info("coordinator at %s:%d", meeting.host, port)
-    return port
-
-
-def _is_elsewhere(cause: BaseException | None) -> bool:
-    return isinstance(cause, socket.gaierror) or (isinstance(cause, OSError) and cause.errno == errno.EADDRNOTAVAIL)
-
-
-async def _require_coordinator(meeting: Meeting) -> None:
-    """Raise `ConfigError` unless the port that is in use belongs to a coordinator."""
-    endpoint = _endpoint(meeting.host, meeting.port)
-    deadline = asyncio.get_running_loop().time() + _WHO_IS_THERE
-    known = await speaks_rallypoint(endpoint)
-    while known is None and asyncio.get_running_loop().time() < deadline:
-        await set_within(asyncio.Event(), 0.1)
-        known = await speaks_rallypoint(endpoint)
-    if not known:
-        where = f"{endpoint.address}: port {meeting.port} is in use by something that is not a Rallypoint coordinator"
-        raise ConfigError(f"{where}; give another --rdzv-endpoint")
 
 
 def address_towards(endpoint: Endpoint) -> str:

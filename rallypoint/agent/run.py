@@ -17,14 +17,13 @@ import time
 from pathlib import Path
 
 from rallypoint.agent.clock import monotone_clock
-from rallypoint.agent.commands import require_room
 from rallypoint.agent.meeting import ATTEMPT, Agreement, address_towards, meet
 from rallypoint.agent.node.agent import Ending, NodeAgent
 from rallypoint.agent.node.node_config import NodeConfig
 from rallypoint.agent.options import RunOptions, read_options
 from rallypoint.agent.report import describe_verdict
+from rallypoint.agent.room import require_room
 from rallypoint.agent.transport.client import CoordinatorClient, FixedEndpoint
-from rallypoint.agent.transport.http_client import HttpExchange
 from rallypoint.agent.workers.affinity import worker_cpus
 from rallypoint.wire import env
 from rallypoint.wire.exits import Exit
@@ -97,7 +96,7 @@ async def take_part(options: RunOptions, logs: Path, shared: Path, *, agreement:
         )
         client = CoordinatorClient(
             source=FixedEndpoint(met.endpoint.host, met.endpoint.port),
-            exchange=HttpExchange(met.token),
+            exchange=met.exchange,
             fence_timeout=options.plan.fence_timeout,
             attempt=ATTEMPT,
         )

@@ -1,0 +1,105 @@
+"""Several agents and one coordinator: whoever can open its port hosts it, the others join it there, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+from collections.abc import AsyncIterator
+
+from rallypoint.agent.coordinator.shell import Coordinator
+from rallypoint.agent.errors import ConfigError
+from rallypoint.agent.meeting import Agreement, Met, address_towards, endpoint_at
+from rallypoint.agent.options import Meeting, RunOptions
+from rallypoint.agent.transport.http_client import HttpExchange, speaks_rallypoint
+from rallypoint.agent.transport.http_server import HttpServer
+from rallypoint.agent.waiting import set_within
+from rallypoint.agent.workers.worker_env import split_address
+from rallypoint.wire.endpoint import Endpoint
+
+__all__ = ["host_or_join"]
+
+log = logging.getLogger("rallypoint.run")
+
+#: Seconds for the owner of a port in use to say who it is.
+_WHO_IS_THERE = 5.0
+
+
+@contextlib.asynccontextmanager
+async def host_or_join(
+    shell: Coordinator, options: RunOptions, *, token: str, agreement: Agreement | None
+) -> AsyncIterator[Met]:
+    """Serve `shell` to the other agents, or find who does; raises `ConfigError`."""
+    server = HttpServer(shell, token=token)
+    endpoint, hosting = await (_at(server, options.meeting) if agreement is None else _agree(server, agreement, options))
+    exchange = HttpExchange(token)
+    if not hosting:
+        yield Met(endpoint=endpoint, exchange=exchange)
+        return
+    serving = asyncio.create_task(shell.serve())
+    try:
+        yield Met(endpoint=endpoint, exchange=exchange, hosted=serving)
+    finally:
+        shell.stop()
+        await serving
+        await server.close()
+        if agreement is not None:
+            await agreement.close()
+
+
+async def _at(server: HttpServer, meeting: Meeting | None) -> tuple[Endpoint, bool]:
+    """Return the coordinator's address, and whether we host it."""
+    place = meeting or Meeting(host="127.0.0.1", port=0)
+    port = await _host(server, place)
+    return endpoint_at(place.host, place.port if port is None else port), port is not None
+
+
+async def _agree(server: HttpServer, agreement: Agreement, options: RunOptions) -> tuple[Endpoint, bool]:
+    """As `_at`, where the address is settled among the agents; ours is open before it is offered."""
+    host = options.local_addr or address_towards(endpoint_at(agreement.host, agreement.port))
+    ours = endpoint_at(host, await server.start(host, 0))
+    try:
+        settled = await agreement.settle(ours.address)
+    except BaseException:
+        await server.close()
+        raise
+    if settled == ours.address:
+        log.info("coordinator at %s", settled)
+        return ours, True
+    await server.close()
+    return endpoint_at(*split_address(settled)), False
+
+
+async def _host(server: HttpServer, meeting: Meeting) -> int | None:
+    """Open the coordinator's port and return it, or None when a coordinator is (or will be) elsewhere."""
+    if not meeting.may_host:
+        return None
+    try:
+        port = await server.start(meeting.host, meeting.port)
+    except ConfigError as error:
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE:
+            await _require_coordinator(meeting)
+        elif not _is_elsewhere(error.__cause__):
+            raise
+        return None
+    log.info("coordinator at %s:%d", meeting.host, port)
+    return port
+
+
+def _is_elsewhere(cause: BaseException | None) -> bool:
+    return isinstance(cause, socket.gaierror) or (isinstance(cause, OSError) and cause.errno == errno.EADDRNOTAVAIL)
+
+
+async def _require_coordinator(meeting: Meeting) -> None:
+    """Raise `ConfigError` unless the port that is in use belongs to a coordinator."""
+    endpoint = endpoint_at(meeting.host, meeting.port)
+    deadline = asyncio.get_running_loop().time() + _WHO_IS_THERE
+    known = await speaks_rallypoint(endpoint)
+    while known is None and asyncio.get_running_loop().time() < deadline:
+        await set_within(asyncio.Event(), 0.1)
+        known = await speaks_rallypoint(endpoint)
+    if not known:
+        where = f"{endpoint.address}: port {meeting.port} is in use by something that is not a Rallypoint coordinator"
+        raise ConfigError(f"{where}; give another --rdzv-endpoint")

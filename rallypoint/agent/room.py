@@ -1,0 +1,29 @@
+"""Whether a folder can be written at all, found out before anything is started."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from rallypoint.agent.errors import ConfigError
+
+__all__ = ["require_room"]
+
+#: Bytes that must fit into a folder for a start to make sense.
+_ROOM = 4096
+
+
+def require_room(folder: Path) -> None:
+    """Raise `ConfigError` when nothing can be written in `folder`, which is made if need be."""
+    probe = folder / f".room-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with probe.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, _ROOM)
+    except OSError as error:
+        full = "the disk is full" if error.errno == errno.ENOSPC else error.strerror
+        raise ConfigError(f"folder {folder}: cannot be written: {full}") from error
+    finally:
+        if probe.exists():
+            probe.unlink()

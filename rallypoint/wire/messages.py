@@ -157,11 +157,15 @@ class Assignment:
 
 @dataclass(frozen=True, kw_only=True)
 class Regroup:
-    """End the current round, then ask for a place in the next: workers that can may live on, unless `keep` forbids it."""
+    """End the current round, then ask for a place in the next: workers that can may live on, unless `keep` forbids it.
+
+    `dead`: somebody of the round is gone, so workers may wait for it for ever, and are not given time to end by themselves.
+    """
 
     fence: Fence
     reason: str
     keep: bool = True
+    dead: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ LOST = Told(code=Exit.LOST_CONTACT, reason="no coordinator answered", leaving=Fa
 GONE = WorkersGone()
 DIED = WorkersEnded(ranks=frozenset({1}), failures=(Culprit(local_rank=1, signal=9),))
 WELL = WorkersEnded(ranks=frozenset({0, 1}))
-STOP = StopWorkers()
+STOP, KILL = StopWorkers(), StopWorkers(at_once=True)
 
 
 def assignment(round_: int = 1, term: int = 1) -> Assignment:
@@ -68,7 +68,8 @@ def answered(reply: Reply) -> Answered:
 
 
 ASSIGNED = answered(assignment())
-REGROUP = answered(Regroup(fence=FENCE, reason="node 1 was lost"))
+REGROUP = answered(Regroup(fence=FENCE, reason="node 1 joins"))
+DEAD = answered(Regroup(fence=FENCE, reason="node 1 was lost", dead=True))
 
 
 def play(*events: Event) -> tuple[Node, list[Action]]:
@@ -87,10 +88,10 @@ def play(*events: Event) -> tuple[Node, list[Action]]:
         pytest.param([ASSIGNED], Phase.RUNNING, [StartWorkers(assignment=assignment())], id="assigned: start"),
         pytest.param([ASSIGNED, ASSIGNED], Phase.RUNNING, [], id="assigned again: nothing"),
         pytest.param([ASSIGNED, answered(assignment(term=2))], Phase.RUNNING, [], id="another coordinator repeats the round"),
-        pytest.param([ASSIGNED, answered(assignment(2))], Phase.REGROUPING, [STOP], id="the world went on: stop first"),
+        pytest.param([ASSIGNED, answered(assignment(2))], Phase.REGROUPING, [KILL], id="the world went on: stop first"),
         pytest.param([ASSIGNED, WELL], Phase.DONE, [], id="all ended well"),
         pytest.param([ASSIGNED, WorkersEnded(ranks=frozenset({0}))], Phase.RUNNING, [], id="one of two ended well"),
-        pytest.param([ASSIGNED, DIED], Phase.FAILING, [STOP], id="a worker died: stop the others"),
+        pytest.param([ASSIGNED, DIED], Phase.FAILING, [KILL], id="a worker died: stop the others"),
         pytest.param([ASSIGNED, DIED, REGROUP], Phase.FAILING, [], id="told to regroup while it does"),
         pytest.param([ASSIGNED, DIED, GONE], Phase.JOINING, [], id="nobody left: join again"),
         pytest.param(
@@ -100,13 +101,14 @@ def play(*events: Event) -> tuple[Node, list[Action]]:
             id="the next round",
         ),
         pytest.param([ASSIGNED, DIED, GONE, ASSIGNED], Phase.JOINING, [], id="an old assignment starts nothing"),
-        pytest.param([ASSIGNED, REGROUP], Phase.REGROUPING, [STOP], id="another node failed"),
+        pytest.param([ASSIGNED, REGROUP], Phase.REGROUPING, [STOP], id="another node joins: there is time"),
+        pytest.param([ASSIGNED, DEAD], Phase.REGROUPING, [KILL], id="another node failed: nobody comes any more"),
         pytest.param([ASSIGNED, REGROUP, REGROUP], Phase.REGROUPING, [], id="told again"),
         pytest.param([ASSIGNED, REGROUP, DIED], Phase.REGROUPING, [], id="what we stop does not fail"),
         pytest.param([ASSIGNED, REGROUP, GONE], Phase.JOINING, [], id="regrouped"),
         pytest.param([REGROUP], Phase.JOINING, [], id="nothing to regroup from"),
         pytest.param([ASSIGNED, WELL, REGROUP], Phase.REGROUPING, [STOP], id="done, but another node failed"),
-        pytest.param([ASSIGNED, StoreLost(reason="killed")], Phase.FAILING, [STOP], id="the store is lost"),
+        pytest.param([ASSIGNED, StoreLost(reason="killed")], Phase.FAILING, [KILL], id="the store is lost"),
         pytest.param([StoreLost(reason="killed")], Phase.JOINING, [], id="a store of no round"),
         pytest.param([ASSIGNED, answered(Stop(fence=FENCE, verdict=SUCCEEDED))], Phase.ENDING, [STOP], id="verdict: stop"),
         pytest.param([SIGTERM], Phase.ENDING, [STOP], id="signal before the first round"),
@@ -211,7 +213,7 @@ def advised(*events: Event) -> tuple[Node, list[Action]]:
 def test_an_extension_is_asked_while_the_workers_are_stopped() -> None:
     """Nobody waits for its answer but the report: to the others the node still runs, and tells of no failure."""
     node, actions = advised(ASSIGNED, DIED)
-    assert actions == [ASKED, STOP]
+    assert actions == [ASKED, KILL]
     assert (node.state, node.told_failures) == (AgentState.RUNNING, ())
     node, _ = advised(ASSIGNED, DIED, GONE)
     assert (node.state, node.told_failures) == (AgentState.RUNNING, ()), "and when nothing of it runs any more"
@@ -244,9 +246,9 @@ def test_an_extension_that_thinks_keeps_nobody_from_ending() -> None:
 
 # --- Workers that live on --------------------------------------------------------------------------------------------------
 
-ABLE = [Announced(round=1, local_rank=rank, able=True) for rank in (0, 1)]
+ABLE: list[Event] = [Announced(round=1, local_rank=rank, able=True) for rank in (0, 1)]
 RAISED = StepFailed(round=1, failure=Culprit(local_rank=1, error="ValueError: loss is nan", lives=True))
-KEEPING = [answered(assignment(1)), *ABLE, DIED]
+KEEPING: list[Event] = [answered(assignment(1)), *ABLE, DIED]
 
 
 def kept_in(round_: int) -> Answered:
@@ -266,7 +268,7 @@ def leave(*ranks: int, reason: str = "a worker of this node broke") -> LeaveWorl
     return LeaveWorld(round=1, ranks=frozenset(ranks), reason=reason)
 
 
-def spare(*ranks: int, at_once: bool = False) -> StopWorkers:
+def spare(*ranks: int, at_once: bool = True) -> StopWorkers:
     return StopWorkers(spare=frozenset(ranks), at_once=at_once)
 
 
@@ -331,7 +333,10 @@ FREED_0 = Freed(round=1, local_rank=0)
         ),
         pytest.param([ASSIGNED, *ABLE, RAISED, gone(0, 1), FREED_0], Phase.JOINING, [], id="a step raised, and all have left"),
         pytest.param(
-            [ASSIGNED, *ABLE, REGROUP], Phase.REGROUPING, [leave(0, 1, reason="node 1 was lost"), spare(0, 1)], id="regroup"
+            [ASSIGNED, *ABLE, REGROUP],
+            Phase.REGROUPING,
+            [leave(0, 1, reason="node 1 joins"), spare(0, 1, at_once=False)],
+            id="regroup",
         ),
         pytest.param(
             [ASSIGNED, *ABLE, answered(Regroup(fence=FENCE, reason="a hang", keep=False))],
@@ -349,7 +354,7 @@ FREED_0 = Freed(round=1, local_rank=0)
         pytest.param([*KEEPING, SIGTERM], Phase.ENDING, [STOP], id="nor while they leave"),
         pytest.param([ASSIGNED, ABLE[0], DIED], Phase.FAILING, [leave(0), spare(0)], id="who cannot is stopped"),
         pytest.param(
-            [ASSIGNED, Announced(round=2, local_rank=0, able=True), DIED], Phase.FAILING, [STOP], id="said of another round"
+            [ASSIGNED, Announced(round=2, local_rank=0, able=True), DIED], Phase.FAILING, [KILL], id="said of another round"
         ),
         pytest.param(
             [ASSIGNED, *ABLE, StoreLost(reason="killed")],
@@ -368,7 +373,7 @@ def test_workers_that_live_on(events: list[Event], phase: Phase, actions: list[A
 def test_a_job_that_forbids_it_stops_all_workers() -> None:
     """Whatever they say they can do."""
     node, done = play(*KEEPING)
-    assert (node.phase, done, node.keepable) == (Phase.FAILING, [STOP], frozenset())
+    assert (node.phase, done, node.keepable) == (Phase.FAILING, [KILL], frozenset())
 
 
 def test_a_step_that_raised_is_a_failure_of_a_worker_that_lives() -> None:

@@ -435,3 +435,22 @@ def test_the_status_of_another_attempt_is_not_taken_over() -> None:
     state = rendezvous.new(TWO, job="digits", uid="u1", attempt=2, term=2, now=61.0, previous=published)
     assert state.world == ()
     assert state.fence == Fence(attempt=2, term=2, round=0)
+
+
+def test_who_is_told_to_regroup_learns_whether_somebody_is_gone() -> None:
+    """After a fault the others wait for the dead in a collective; when a node joins they do not."""
+    broken = say(training(), report(0, AgentState.FAILED, 1, failures=(killed(0),)), now=50.0)
+    roomy = dataclasses.replace(TWO, max_nodes=3)
+    grown = say(training(roomy), report(2), now=50.0)
+
+    told = [answers(state, "1.1")[0] for state in (broken, grown)]
+
+    assert [(type(reply), getattr(reply, "dead", None)) for reply in told] == [(Regroup, True), (Regroup, False)]
+
+
+def test_the_only_agent_of_a_world_tells_of_no_echo() -> None:
+    """It has seen all there is to see: nothing is waited for before it is charged."""
+    alone = dataclasses.replace(TWO, min_nodes=1, max_nodes=1)
+    state = say(training(alone, nodes=1), report(0, AgentState.FAILED, 1, failures=(echo(0),)), now=50.0)
+
+    assert (state.echoes, [i.culprit for i in state.incidents]) == ((), [echo(0)])

@@ -331,7 +331,7 @@ def _answered(node: Node, reply: Reply) -> _Step:
     if isinstance(reply, Refusal):
         return _end(node, code=Exit.STALE, reason=reply.reason) if reply.stale else (node, ())
     if isinstance(reply, Regroup):
-        return _regroup(node, reply.reason, keep=reply.keep)
+        return _regroup(node, reply.reason, keep=reply.keep, dead=reply.dead)
     if isinstance(reply, Assignment):
         return _assigned(node, reply)
     return node, ()
@@ -350,7 +350,7 @@ def _assigned(node: Node, assignment: Assignment) -> _Step:
     if assignment.fence.round <= node.round:
         return node, ()  # said again: the answer to a report that crossed with it
     if node.phase is not Phase.JOINING:
-        return _regroup(node, f"the world went on to round {assignment.fence.round}")
+        return _regroup(node, f"the world went on to round {assignment.fence.round}", dead=True)
     if node.kept and not assignment.kept:
         # Nobody lives on in this world. It is asked for again when they are gone, and given again.
         return _stop(dataclasses.replace(node, phase=Phase.REGROUPING, kept=frozenset()), at_once=True)
@@ -372,7 +372,7 @@ def _assigned(node: Node, assignment: Assignment) -> _Step:
     return node, (StartWorkers(assignment=assignment, kept=node.able),)
 
 
-def _regroup(node: Node, reason: str, *, keep: bool = True) -> _Step:
+def _regroup(node: Node, reason: str, *, keep: bool = True, dead: bool = False) -> _Step:
     if node.kept and not keep and node.phase in (Phase.FAILING, Phase.REGROUPING, Phase.JOINING):
         phase = Phase.REGROUPING if node.phase is Phase.JOINING else node.phase
         return _stop(dataclasses.replace(node, phase=phase, kept=frozenset(), owing=frozenset()))
@@ -380,16 +380,19 @@ def _regroup(node: Node, reason: str, *, keep: bool = True) -> _Step:
         return node, ()
     if not keep:
         node = dataclasses.replace(node, able=frozenset())
-    return _break(node, Phase.REGROUPING, reason)
+    return _break(node, Phase.REGROUPING, reason, dead=dead)
 
 
-def _break(node: Node, phase: Phase, reason: str, *, left: frozenset[int] = frozenset(), told: str = "") -> _Step:
-    """End the round here: whoever can live on is told to leave it (but for those that `left`), the others are stopped."""
+def _break(node: Node, phase: Phase, reason: str, *, dead: bool, left: frozenset[int] = frozenset(), told: str = "") -> _Step:
+    """End the round here: whoever can live on is told to leave it (but for those that `left`), the others are stopped.
+
+    In a `dead` round they are blocked in a collective that never ends: they get no time to end by themselves.
+    """
     kept = node.keepable
     owing = kept - left
     node = dataclasses.replace(node, phase=phase, reason=reason, kept=kept, owing=owing)
     leave = (LeaveWorld(round=node.round, ranks=owing, reason=told or reason),) if owing else ()
-    node, stop = _stop(node)
+    node, stop = _stop(node, at_once=dead)
     return node, (*leave, *stop)
 
 
@@ -412,7 +415,7 @@ def _workers_ended(node: Node, event: WorkersEnded) -> _Step:
         return node, ()
     # What it leaves behind is stopped like the rest, and nobody waits for a place before that is done.
     phase = Phase.REGROUPING if node.phase is Phase.JOINING else node.phase
-    return _stop(dataclasses.replace(node, phase=phase))
+    return _stop(dataclasses.replace(node, phase=phase), at_once=True)
 
 
 def _fail(node: Node, failures: tuple[Culprit, ...], *, left: frozenset[int] = frozenset()) -> _Step:
@@ -420,7 +423,7 @@ def _fail(node: Node, failures: tuple[Culprit, ...], *, left: frozenset[int] = f
     asked = (AskExtension(round=node.round, failures=failures),) if node.extension else ()
     told = failures[0].error or "a worker of this node broke"
     node = dataclasses.replace(node, failures=failures, asking=node.extension)
-    node, actions = _break(node, Phase.FAILING, node.reason, left=left, told=told)
+    node, actions = _break(node, Phase.FAILING, node.reason, dead=True, left=left, told=told)
     return node, (*asked, *actions)
 
 
@@ -470,7 +473,7 @@ def _advised(node: Node, event: Advised) -> Node:
 def _store_lost(node: Node, event: StoreLost) -> _Step:
     if node.phase is not Phase.RUNNING:
         return node, ()
-    return _break(node, Phase.FAILING, event.reason)
+    return _break(node, Phase.FAILING, event.reason, dead=True)
 
 
 def _workers_gone(node: Node, event: WorkersGone) -> _Step:

@@ -314,6 +314,8 @@ def _ended_badly(report: AgentReport) -> bool:
 def _may_be_echoes(state: State, failed: list[Peer]) -> bool:
     """Return whether somebody else may be to blame: a member is out of touch, or all that is told is of lost connections."""
     failures = [failure for peer in failed for failure in peer.report.failures]
+    if len(state.world) == 1:  # its one agent has seen all there is to see
+        return False
     return any(p.gone_at is not None for p in members(state)) or (bool(failures) and all(map(is_collateral, failures)))
 
 
@@ -415,7 +417,7 @@ def _scale(state: State, peer: Peer, reason: str, now: float) -> State:
         last_step=telling.last_step(state),
     )
     state = dataclasses.replace(telling.incident(state, incident), living=rungs.spares(state, incident.rung))
-    return _break(state, reason, now)
+    return _break(state, reason, now, dead=False)
 
 
 def _grow(state: State, now: float) -> State:
@@ -429,11 +431,11 @@ def _grow(state: State, now: float) -> State:
     return _scale(state, more[0], f"node {nodes} joins", now)
 
 
-def _break(state: State, reason: str, now: float) -> State:
-    """End the running round: everyone is told to regroup."""
+def _break(state: State, reason: str, now: float, *, dead: bool = True) -> State:
+    """End the running round: everyone is told to regroup. `dead`: somebody is gone whom the others may wait for."""
     if state.state is not JobState.RUNNING:
-        return state
-    state = dataclasses.replace(state, state=JobState.FORMING, broken=reason, forming_since=now, enough_since=None)
+        return dataclasses.replace(state, dead=state.dead or dead)
+    state = dataclasses.replace(state, state=JobState.FORMING, broken=reason, dead=dead, forming_since=now, enough_since=None)
     return telling.event(state, "regroup", reason, now)
 
 
@@ -516,7 +518,8 @@ def answer(state: State, agent: str) -> Reply | None:
     if peer.report.state is AgentState.WAITING:
         return _assignment(state, peer) or checks.asks(state, peer)
     if state.state is JobState.FORMING:
-        return Regroup(fence=state.fence, reason=state.broken or "a new round is forming", keep=state.living)
+        reason = state.broken or "a new round is forming"
+        return Regroup(fence=state.fence, reason=reason, keep=state.living, dead=state.dead)
     if _is_current(state, peer) and agent in places(state.world):
         running = peer.report.state is AgentState.RUNNING
         return (hang_rounds.asks(state, agent) or wishes.asks(state, agent)) if running else None

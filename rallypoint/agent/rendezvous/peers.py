@@ -199,7 +199,8 @@ class State:
         state: forming, running, or over.
         peers: by name of agent.
         world: members of the last closed round; `store` the address of that round's store.
-        broken: why the last round ended; `living`: its workers may live on into the next.
+        broken: why the last round ended; `living`: its workers may live on into the next; `dead`: somebody is gone whom
+            they may wait for.
         kept: how many of them do, in the round that runs.
         forming_since: when the round that is forming was first asked for; `enough_since` when enough nodes waited for it.
         echoes: agents whose workers failed in a way that looks like the echo of another fault, not charged yet, and since when
@@ -226,6 +227,7 @@ class State:
     store: str = ""
     broken: str = ""
     living: bool = True
+    dead: bool = False
     kept: int = 0
     forming_since: float = 0.0
     enough_since: float | None = None

@@ -2,8 +2,8 @@
 
 It tells its process number (`FOLDER/started/ROUND.RANK`) and each finished step (`FOLDER/steps.RANK`: round, pid, step, loss in
 hex). At the end rank 0 writes the digest of the weights to `FOLDER/digest`. Modes, any of them:
-`kill=RANK@STEP` kills itself in the middle of that step, once; `raise=RANK@STEP` raises there, once; `fsdp` shards the model
-with FSDP2; `plain` trains without `elastic`.
+`kill=RANK@STEP` kills itself in the middle of that step, once; `raise=RANK@STEP` raises there, once, and `always=` each
+time; `fsdp` shards the model with FSDP2; `plain` trains without `elastic`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def train(state: training.State) -> None:
         loss = model(data[rows]).square().mean()
         if once("kill", state.step):
             os.kill(os.getpid(), signal.SIGKILL)
-        if once("raise", state.step):
+        if once("raise", state.step) or f"always={os.environ['RANK']}@{state.step}" in modes:
             raise ValueError("loss is nan")
         loss.backward()
         optimizer.step()

@@ -1,0 +1,92 @@
+"""Workers that live through faults, on real processes: who dies is replaced, who lives keeps its process, no bit is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.live.agent_processes import SCRIPTS, Agents, agents, said
+
+LIVING = SCRIPTS / "living.py"
+STEPS = 12
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run left: by rank, each finished step as (round, process, step, loss); and the digest of the weights."""
+
+    steps: dict[int, list[tuple[int, int, int, str]]]
+    digest: str
+    output: str
+
+    @classmethod
+    def of(cls, folder: Path, output: str) -> Run:
+        steps = {}
+        for path in folder.glob("steps.*"):
+            rows = [line.split() for line in path.read_text().splitlines()]
+            steps[int(path.suffix[1:])] = [(int(a), int(b), int(c), d) for a, b, c, d in rows]
+        return cls(steps=steps, digest=(folder / "digest").read_text(), output=output)
+
+    def losses(self) -> dict[int, dict[int, str]]:
+        """By rank, the loss of each step, as it was last."""
+        return {rank: {step: loss for _, _, step, loss in rows} for rank, rows in self.steps.items()}
+
+    def pids(self, rank: int) -> list[int]:
+        """The processes of a rank, in order."""
+        return list(dict.fromkeys(pid for _, pid, _, _ in self.steps[rank]))
+
+    def worlds(self, rank: int) -> list[int]:
+        """The process of a rank in each round in which it trained."""
+        return [pid for _, pid in dict.fromkeys((round_, pid) for round_, pid, _, _ in self.steps[rank])]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Agents]:
+    with agents(tmp_path, torch=True) as job:
+        yield job
+
+
+def trained(job: Agents, name: str, *modes: str, restarts: int = 3) -> Run:
+    """Train two ranks on one node to the end."""
+    folder = job.work / name
+    folder.mkdir()
+    arguments = ("--standalone", "--nproc-per-node", 2, "--max-restarts", restarts, LIVING, folder, STEPS, *modes)
+    code, output = said(job.run(*arguments))
+    assert code == 0, output
+    return Run.of(folder, output)
+
+
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
+def test_no_bit_is_lost_and_who_lives_keeps_its_process(job: Agents, wrapper: str) -> None:
+    """A step that raises is run again by the same processes, a rank that is killed is replaced beside the other's process.
+
+    The weights and all losses are those of the undisturbed run, dropout included; at most the failed step is trained twice.
+    """
+    calm = trained(job, "calm", wrapper)
+
+    run = trained(job, "faults", wrapper, "raise=1@3", "kill=1@6", "kill=0@9", restarts=3)
+
+    assert (run.digest, run.losses()) == (calm.digest, calm.losses()), run.output
+    assert run.worlds(0) == [run.pids(0)[0]] * 3 + [run.pids(0)[1]], "killed in the third world"
+    assert run.worlds(1) == [run.pids(1)[0]] * 2 + [run.pids(1)[1]] * 2, "its step raised in the first, killed in the second"
+    for rank in (0, 1):
+        numbers = [step for _, _, step, _ in run.steps[rank]]
+        assert len(numbers) <= STEPS + 3, f"rank {rank} went back further than a step: {numbers}"
+
+
+def test_a_step_that_always_fails_spends_the_budget(job: Agents) -> None:
+    """Each try is a fault of a process, whoever lives; the verdict says what was raised."""
+    folder = job.work / "bug"
+    folder.mkdir()
+    code, output = said(
+        job.run("--standalone", "--nproc-per-node", 2, "--max-restarts", 2, LIVING, folder, STEPS, "always=1@3")
+    )
+
+    assert code == 1, output
+    assert "all 2 restarts are spent" in output
+    assert "ValueError: loss is nan" in output
+    pids = {line.split()[1] for line in (folder / "steps.0").read_text().splitlines()}
+    assert len(pids) == 1

@@ -1,0 +1,63 @@
+"""A real job that is paused, saved, resumed and stopped from the command line, on two nodes of two workers each."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from rallypoint.supervision.record import Phase
+from tests.live.jobs import Job, cli
+from tests.waiting import PATIENCE, eventually
+
+ORDERED = Path(__file__).parent / "scripts" / "ordered.py"
+WAIT = ("--timeout", 60 * PATIENCE)
+
+
+def steps(job: Job) -> set[int | None]:
+    status = job.status
+    assert status is not None
+    return {rank.step for rank in status.ranks}
+
+
+def told(answer: str, words: str) -> int:
+    """The step in an answer of all four ranks."""
+    found = re.fullmatch(rf"Job counter: 4 of 4 ranks {words} at step (\d+)\n", answer)
+    assert found is not None, answer
+    return int(found[1])
+
+
+def test_all_ranks_do_as_they_are_told_at_one_step(tmp_path: Path, home: Path) -> None:
+    """Paused at one step, saved there, going on in the same processes, and ended well."""
+    where = {"entrypoint": str(ORDERED), "args": [str(tmp_path)], "nodes": 2, "nproc_per_node": 2}
+    job = Job.write(tmp_path, home, **where).submit()
+    job.trains(ranks=4, beyond=5)
+    pids = {path.name: path.read_text() for path in tmp_path.glob("pid.*")}
+
+    paused = told(cli("pause", "counter", *WAIT).stdout, "paused")
+    saved = told(cli("save", "counter", *WAIT).stdout, "saved")
+    assert saved == paused
+    assert {path.read_text() for path in tmp_path.glob("saved.*")} == {str(paused)}
+    # The agents' reports come by themselves, also while nothing goes on: the last of them tells where all stand.
+    eventually(lambda: steps(job) == {paused}, why=job.tell)
+    cli("resume", "counter", *WAIT)
+    job.trains(ranks=4, beyond=paused + 5)
+
+    assert "ranks ended well" in cli("stop", "counter", *WAIT).stdout
+    assert job.ends().phase is Phase.SUCCEEDED
+    assert {path.name: path.read_text() for path in tmp_path.glob("pid.*")} == pids
+    assert len({path.read_text() for path in tmp_path.glob("saved.*")}) == 1
+
+
+def test_a_plain_script_is_stopped_and_cannot_be_paused(tmp_path: Path, home: Path) -> None:
+    """It says why; SIGTERM lets it save with `stop_requested`, and the job has succeeded."""
+    job = Job.write(tmp_path, home, 1, 0.05, "saving", endless=True, nodes=1, nproc_per_node=2).submit()
+    job.trains(ranks=2, beyond=2)
+
+    refused = cli("pause", "counter", *WAIT, check=False)
+    assert refused.returncode == 1
+    assert "Job counter: 0 of 2 ranks paused" in refused.stdout
+    assert "node 0, ranks 0, 1: the script has no step boundaries that Rallypoint knows" in refused.stdout
+
+    assert "ranks ended well" in cli("stop", "counter", *WAIT).stdout
+    assert job.ends().phase is Phase.SUCCEEDED
+    assert {path.name for path in (tmp_path / "checkpoints").glob("rank-*")} == {"rank-0", "rank-1"}

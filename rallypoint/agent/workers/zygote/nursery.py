@@ -44,7 +44,7 @@ class Wanted:
         standbys: so many forks.
         preload: modules that are imported beside torch.
         learned: file in which a worker leaves the names of what it has imported; None learns nothing.
-        device: standbys make the context of a CUDA device, too: the n-th that of device n.
+        device: standbys make the context of a CUDA device, too, where there is one: the n-th that of device n.
     """
 
     standbys: int
@@ -62,12 +62,12 @@ class Nursery:
         self._place = ""
         self._line: socket.socket | None = None
         self._pid = 0
-        self._ready = self._closing = self._starting = False
+        self._ready = self._busy = self._closing = self._starting = False
         self._pending: deque[tuple[Standby, dict[str, Any]]] = deque()
         self._standbys: list[Standby] = []
         self._generation = self._stillbirths = 0
         self._refused: set[str] = set()
-        self._learning, self._learned = wanted.learned is not None, False
+        self._learning = wanted.learned is not None
         self._timer: asyncio.TimerHandle | None = None
         self._look: asyncio.Task[None] | None = None
         self._birth: asyncio.Task[None] | None = None
@@ -80,11 +80,6 @@ class Nursery:
     def environment(self) -> Mapping[str, str]:
         """The environment of the zygote; empty before there was one."""
         return self._env
-
-    @property
-    def ready(self) -> bool:
-        """Whether forks can be had."""
-        return self._ready
 
     @property
     def waiting(self) -> tuple[Standby, ...]:
@@ -109,12 +104,12 @@ class Nursery:
         """Return a fork that is ready, or None where none can be had. `slot` is the local rank that it is for."""
         ready = self.waiting
         if ready:
-            standby = ready[min(slot, len(ready) - 1)] if self._wanted.device else ready[0]
+            standby = next((one for one in ready if one.slot == slot), ready[0])
             self._standbys.remove(standby)
             return standby
-        if not self._ready:
+        if not self._ready or self._busy:
             return None
-        standby = self._order({"warm": False})
+        standby = self._order(slot, {"warm": False})
         if not await standby.settled:
             return None
         self._standbys.remove(standby)
@@ -197,7 +192,7 @@ class Nursery:
         for name, asked in told["asked"].items():
             log.warning("preload of %s: it asks for %s when it is imported, and every worker has one answer", name, asked)
         log.info("zygote (pid %d) is ready: %d modules in %.1f s", self._pid, told["modules"], told["seconds"])
-        self._ready, self._stillbirths, self._learned = True, 0, False
+        self._ready, self._stillbirths = True, 0
         for call in self._was_ready:
             call()
         self._refill()
@@ -230,7 +225,7 @@ class Nursery:
                 log.debug("zygote %d has ended already", pid)
 
     def _drop_line(self) -> None:
-        self._ready = False
+        self._ready = self._busy = False
         if self._pid:
             self._reaper.unshelter(self._pid)
         self._pid = 0
@@ -254,15 +249,16 @@ class Nursery:
         self._timer = None
         if not self._ready or self._closing:
             return
-        fresh = [s for s in self._standbys if s.generation == self._generation and not s.taken]
-        for index in range(len(fresh), self._wanted.standbys):
-            self._order({"warm": True, **({"device": index} if self._wanted.device else {})})
+        there = {s.slot for s in self._standbys if s.generation == self._generation}
+        for slot in range(self._wanted.standbys):
+            if slot not in there:
+                self._order(slot, {"warm": True, **({"device": slot} if self._wanted.device else {})})
 
-    def _order(self, start: dict[str, Any]) -> Standby:
+    def _order(self, slot: int, start: dict[str, Any]) -> Standby:
         """Ask the zygote for one more fork."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)
-        standby = Standby(self._reaper, ours, self._changed, generation=self._generation)
+        standby = Standby(self._reaper, ours, self._changed, generation=self._generation, slot=slot)
         self._standbys.append(standby)
         self._pending.append((standby, start))
         with theirs:
@@ -306,9 +302,11 @@ class Nursery:
         while file is not None and not await asyncio.to_thread(file.exists):  # noqa: ASYNC110  a worker makes it
             await asyncio.sleep(_LOOK)
         if self._line is not None and self._ready:
+            self._busy = True  # it forks nobody meanwhile
             self._line.send(packet({"learn": str(file), "without": sorted(self._refused)}))
 
     def _has_learned(self, told: Mapping[str, Any]) -> None:
+        self._busy = False
         asked, reason = told["asked"], told["unfit"]
         if asked or reason:
             # What is imported cannot be undone: another zygote does without.
@@ -321,7 +319,6 @@ class Nursery:
             self._end_zygote()
             self._start()
             return
-        self._learned = True
         if told["count"]:
             log.info("zygote: %d more modules that the script imports", told["count"])
             self._replace_standbys()

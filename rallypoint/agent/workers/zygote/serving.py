@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ from rallypoint.agent.workers.zygote.waiting import wait
 from rallypoint.agent.workers.zygote.words import PACKET, Order, packet, unpacked
 
 __all__ = ["main"]
+
+#: Modules that could not be imported and are told by name, of those that a script had imported.
+_TOLD = 20
 
 
 def main(argv: Sequence[str]) -> int | Order:
@@ -95,7 +98,12 @@ def _learn(file: Path, refused: Sequence[str]) -> dict[str, Any]:
         return {"count": 0, "failed": {str(file): str(error.strerror)}, "asked": {}, "unfit": ""}
     loaded = load(without((name for name in names if name not in sys.modules), refused))
     _settle()
-    return {"count": loaded.count, "failed": dict(loaded.failed), "asked": dict(loaded.asked), "unfit": unfit()}
+    return {"count": loaded.count, "failed": _few(loaded.failed), "asked": dict(loaded.asked), "unfit": unfit()}
+
+
+def _few(failed: Mapping[str, str]) -> dict[str, str]:
+    """Return what fits into a packet."""
+    return dict(list(failed.items())[:_TOLD])
 
 
 def _fork_twice() -> int:

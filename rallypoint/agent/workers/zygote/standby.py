@@ -27,13 +27,15 @@ class StandbyLostError(Exception):
 class Standby:
     """One fork; `changed` is called when it is ready, and when it ended before it became a worker."""
 
-    def __init__(self, reaper: Reaper, line: socket.socket, changed: Callable[[Standby], None], *, generation: int) -> None:
+    def __init__(
+        self, reaper: Reaper, line: socket.socket, changed: Callable[[Standby], None], *, generation: int, slot: int
+    ) -> None:
         self._reaper, self._line, self._changed = reaper, line, changed
         self._loop = asyncio.get_running_loop()
         self._told: asyncio.Future[dict[str, Any]] | None = None
         self._ended: Ended | None = None
         self._code: int | None = None
-        self.generation = generation
+        self.generation, self.slot = generation, slot
         self.settled: asyncio.Future[bool] = self._loop.create_future()
         self.pid = 0
         self.ready = self.lost = self.taken = False

@@ -28,17 +28,16 @@ def warm_device(index: int) -> bool:
 
     if not torch.cuda.is_available() or torch.cuda.device_count() == 0:
         return False
-    device = torch.device("cuda", index % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    state = torch.cuda.get_rng_state(device)
-    try:
-        _step(f"cuda:{device.index}")
-        torch.cuda.synchronize(device)
+    number = index % torch.cuda.device_count()
+    # Left as it was found: a script that chooses no device has the first one.
+    with torch.cuda.device(number):
+        state = torch.cuda.get_rng_state()
+        _step(f"cuda:{number}")
+        torch.cuda.synchronize()
         torch.cuda.nccl.version()
-    finally:
-        torch.cuda.set_rng_state(state, device)
+        torch.cuda.set_rng_state(state)
         torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
+        torch.cuda.reset_peak_memory_stats()
     return True
 
 

@@ -21,8 +21,14 @@ RAISED = Culprit(
 )
 
 
-def mindcluster(*words: str, process_recover: str = "on", graceful: bool = False) -> Settings:
-    scheduling = Scheduling(recover_strategy=words, process_recover=process_recover, graceful_tolerance=graceful)
+def mindcluster(*words: str, process_recover: str = "on", graceful: bool = False, off: tuple[str, ...] = ()) -> Settings:
+    scheduling = Scheduling(
+        fault_scheduling="grace",
+        recover_strategy=words,
+        process_recover=process_recover,
+        graceful_tolerance=graceful,
+        switched_off=off,
+    )
     return dataclasses.replace(TWO, profile=Profile.MINDCLUSTER, scheduling=scheduling)
 
 
@@ -95,6 +101,9 @@ def test_plain_scripts_are_restarted() -> None:
         ),
         pytest.param(mindcluster("recover-in-place", process_recover="off"), killed(0), Rung.RESTART_WORKERS, id="off"),
         pytest.param(mindcluster("recover-in-place", graceful=True), killed(0), Rung.RESTART_WORKERS, id="graceful tolerance"),
+        pytest.param(
+            mindcluster("retry", "recover-in-place", off=("recover-in-place",)), killed(0), Rung.RESTART_WORKERS, id="switched off"
+        ),
     ],
 )
 def test_a_job_of_mindcluster_allows_what_its_words_say(settings: Settings, failure: Culprit, expected: Rung) -> None:
@@ -107,8 +116,10 @@ def test_a_job_of_mindcluster_allows_what_its_words_say(settings: Settings, fail
 def test_the_words_that_a_job_allows() -> None:
     """All of them outside of the profile; else those of the annotation, and exit."""
     assert rungs.allowed(Profile.LADDER, None) == frozenset(Strategy)
-    told = rungs.allowed(Profile.MINDCLUSTER, Scheduling(recover_strategy=("retry", "dump"), process_recover="on"))
-    assert told == {Strategy.RETRY, Strategy.DUMP, Strategy.EXIT}
+    words = Scheduling(fault_scheduling="grace", recover_strategy=("retry", "dump"), process_recover="on")
+    assert rungs.allowed(Profile.MINDCLUSTER, words) == {Strategy.RETRY, Strategy.DUMP, Strategy.EXIT}
+    forced = dataclasses.replace(words, fault_scheduling="force")
+    assert rungs.allowed(Profile.MINDCLUSTER, forced) == {Strategy.DUMP, Strategy.EXIT}
 
 
 def test_a_lost_node_leaves_the_others_their_workers() -> None:

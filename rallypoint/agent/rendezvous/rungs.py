@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rallypoint.agent.rendezvous.peers import Peer, State, members
 from rallypoint.supervision import inplace
+from rallypoint.supervision.scheduling import strategies
 from rallypoint.supervision.strategy import Ability, Fault, FaultType, Situation, Strategy, resolve
 from rallypoint.wire.incident import Rung
 from rallypoint.wire.plan import Profile, Scheduling
@@ -32,11 +33,7 @@ _WORDS: Mapping[Rung, Strategy] = {
 
 def allowed(profile: Profile, scheduling: Scheduling | None) -> frozenset[Strategy]:
     """Return the strategies that a job allows its processes."""
-    if profile is not Profile.MINDCLUSTER or scheduling is None:
-        return frozenset(Strategy)
-    if scheduling.process_recover != "on" or scheduling.graceful_tolerance:
-        return frozenset({Strategy.EXIT})
-    return frozenset(Strategy(word) for word in scheduling.recover_strategy) | {Strategy.EXIT}
+    return frozenset(strategies(scheduling if profile is Profile.MINDCLUSTER else None))
 
 
 def spares(state: State, rung: Rung) -> bool:

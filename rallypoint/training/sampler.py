@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,15 @@ from torch.utils.data import Sampler
 
 from rallypoint.training.errors import CheckpointError
 
-__all__ = ["ResumableSampler"]
+__all__ = ["MicroBatch", "ResumableSampler"]
+
+
+class MicroBatch(list[int]):
+    """Samples of a share; `last` says whether they are its last."""
+
+    def __init__(self, rows: Sequence[int], *, last: bool) -> None:
+        super().__init__(rows)
+        self.last = last
 
 
 class ResumableSampler(Sampler[list[int]]):
@@ -20,10 +28,20 @@ class ResumableSampler(Sampler[list[int]]):
 
     The order of an epoch depends on (`seed`, epoch) alone. Global batch number `step` is therefore the same set of samples
     in every run, whoever was killed and however many ranks share it. The shares of one batch differ in size by one where
-    `batch_size` is no multiple of the world's size: scale a summed loss by `world_size / batch_size` to get the same mean
-    for every world. The last, smaller batch of an epoch is left out (other samples each epoch, when shuffled).
+    `batch_size` is no multiple of the world's size: multiply a mean loss by `weight`, or scale a summed one by
+    `world_size / batch_size`, to get the same mean for every world.
 
-    Use it in one of two ways::
+    The last, smaller batch of an epoch is left out (other samples each epoch, when shuffled). With `drop_last=False` every
+    sample comes exactly once per epoch: the epoch is cut into batches of at most `batch_size`, which differ in size by one.
+
+    As a part of a `State` it learns its place in each new world. The global batch stays; where fewer ranks share it, and a
+    share does not fit in memory, take it in pieces::
+
+        for rows in sampler.micro_batches(state.step, 16):
+            with contextlib.nullcontext() if rows.last else model.no_sync():
+                (loss(rows) * sampler.weight(state.step, rows)).backward()
+
+    Otherwise use it in one of two ways::
 
         for step in range(start, steps):            # by number: no state to keep but the step
             rows = sampler.batch(step)
@@ -40,6 +58,7 @@ class ResumableSampler(Sampler[list[int]]):
         length: number of samples of the data set.
         batch_size: samples per *global* batch, at least the world's size.
         seed: of the order; `shuffle=False` keeps the data set's own.
+        drop_last: leave out what does not fill a whole batch at the end of an epoch.
         rank, world_size: of this process; by default those of the process group, or 0 and 1 without one.
 
     """
@@ -51,24 +70,34 @@ class ResumableSampler(Sampler[list[int]]):
         batch_size: int,
         seed: int = 0,
         shuffle: bool = True,
+        drop_last: bool = True,
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
         grouped = dist.is_available() and dist.is_initialized()
-        self.rank = rank if rank is not None else dist.get_rank() if grouped else 0
-        self.world_size = world_size if world_size is not None else dist.get_world_size() if grouped else 1
-        if not 0 <= self.rank < self.world_size:
-            raise ValueError(f"rank: {self.rank} is not allowed; expected 0 to {self.world_size - 1}")
-        if not self.world_size <= batch_size <= length:
-            bounds = f"{self.world_size} (the world's size) to {length} (the number of samples)"
-            raise ValueError(f"batch_size: {batch_size} is not allowed; expected {bounds}")
-        self.length, self.batch_size, self.seed, self.shuffle = length, batch_size, seed, shuffle
+        self.length, self.batch_size, self.seed, self.shuffle, self.drop_last = length, batch_size, seed, shuffle, drop_last
+        self.reshare(
+            rank if rank is not None else dist.get_rank() if grouped else 0,
+            world_size if world_size is not None else dist.get_world_size() if grouped else 1,
+        )
         self.step = 0
         self._order: tuple[int, torch.Tensor] | None = None
 
+    def reshare(self, rank: int, world_size: int) -> None:
+        """Take another place in another world, from the next batch on; raises `ValueError` where a batch is too small."""
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank: {rank} is not allowed; expected 0 to {world_size - 1}")
+        if not world_size <= self.batch_size <= self.length:
+            bounds = f"{world_size} (the world's size) to {self.length} (the number of samples)"
+            raise ValueError(f"batch_size: {self.batch_size} is not allowed; expected {bounds}")
+        if self.length // len(self) < world_size:
+            least = f"batches of at least {world_size} (the world's size)"
+            raise ValueError(f"batch_size: {self.batch_size} cuts {self.length} samples into {len(self)}; expected {least}")
+        self.rank, self.world_size = rank, world_size
+
     def __len__(self) -> int:
         """Return the number of global batches in an epoch."""
-        return self.length // self.batch_size
+        return self.length // self.batch_size if self.drop_last else -(-self.length // self.batch_size)
 
     @property
     def epoch(self) -> int:
@@ -78,13 +107,31 @@ class ResumableSampler(Sampler[list[int]]):
     def global_batch(self, step: int) -> list[int]:
         """Return the samples of global batch `step`, from 0, of all ranks together."""
         epoch, position = divmod(step, len(self))
-        start = position * self.batch_size
-        samples: list[int] = self._epoch_order(epoch)[start : start + self.batch_size].tolist()
+        samples: list[int] = self._epoch_order(epoch)[self._cut(position) : self._cut(position + 1)].tolist()
         return samples
+
+    def _cut(self, position: int) -> int:
+        return position * self.batch_size if self.drop_last else position * self.length // len(self)
 
     def batch(self, step: int) -> list[int]:
         """Return this rank's share of global batch `step`, from 0."""
         return self.global_batch(step)[self.rank :: self.world_size]
+
+    def micro_batches(self, step: int, size: int) -> Iterator[MicroBatch]:
+        """Yield this rank's share of global batch `step` in pieces of at most `size` samples."""
+        if size < 1:
+            raise ValueError(f"size: {size} is not allowed; expected a whole number of at least 1")
+        share = self.batch(step)
+        for start in range(0, len(share), size):
+            yield MicroBatch(share[start : start + size], last=start + size >= len(share))
+
+    def weight(self, step: int, rows: Sequence[int]) -> float:
+        """Return what the mean loss of `rows`, a part of this rank's share of batch `step`, is to be multiplied by.
+
+        Then the sum over the pieces, averaged over the ranks as DDP and FSDP2 do, is the mean of the whole global batch.
+        """
+        position = step % len(self)
+        return len(rows) * self.world_size / (self._cut(position + 1) - self._cut(position))
 
     def seek(self, step: int) -> None:
         """Make global batch `step` the next one that iteration yields."""
@@ -106,12 +153,13 @@ class ResumableSampler(Sampler[list[int]]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up the position; raises `CheckpointError` when the order would not be the one that was interrupted."""
         for name, value in self._identity().items():
-            if state[name] != value:
-                raise CheckpointError(f"sampler: {name} was {state[name]!r} and is now {value!r}; the data order would change")
+            was = state.get(name, True) if name == "drop_last" else state[name]  # older ones had no choice
+            if was != value:
+                raise CheckpointError(f"sampler: {name} was {was!r} and is now {value!r}; the data order would change")
         self.seek(state["step"])
 
     def _identity(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("length", "batch_size", "seed", "shuffle")}
+        return {name: getattr(self, name) for name in ("length", "batch_size", "seed", "shuffle", "drop_last")}
 
     def _epoch_order(self, epoch: int) -> torch.Tensor:
         if not self.shuffle:

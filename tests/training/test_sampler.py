@@ -114,3 +114,64 @@ def test_another_order_is_refused_at_loading():
         sampler(batch_size=4).load_state_dict(sampler().state_dict())
     with pytest.raises(ValueError, match="step: -1"):
         sampler().seek(-1)
+
+
+@given(
+    length=st.integers(9, 200),
+    batch_size=st.integers(4, 40),
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=60),
+    shuffle=st.booleans(),
+)
+def test_each_sample_comes_exactly_once_per_epoch_whatever_the_world_is(length, batch_size, sizes, shuffle):
+    """The world changes its size at each step of the list; the epoch is the same set of samples, none twice, none missing."""
+    batch_size = min(batch_size, length)
+    try:
+        ranks = [sampler(length=length, batch_size=batch_size, drop_last=False, shuffle=shuffle) for _ in range(4)]
+        ranks[0].reshare(0, 4)
+    except ValueError:
+        assert length // -(-length // batch_size) < 4
+        return
+    seen = []
+    for step in range(len(ranks[0])):
+        size = sizes[step % len(sizes)]
+        for rank in range(size):
+            ranks[rank].reshare(rank, size)
+            seen += ranks[rank].batch(step)
+    assert sorted(seen) == list(range(length))
+
+
+@given(world_size=st.integers(1, 5), pieces=st.integers(1, 9), step=st.integers(0, 12), drop_last=st.booleans())
+def test_weighted_micro_batches_give_the_mean_of_the_global_batch(world_size, pieces, step, drop_last):
+    """Whoever shares it, and in however many pieces: summed over the pieces and averaged over the ranks."""
+    ranks = [sampler(rank, world_size, length=53, drop_last=drop_last) for rank in range(world_size)]
+    whole = ranks[0].global_batch(step)
+    sums = []
+    for one in ranks:
+        parts = list(one.micro_batches(step, pieces))
+        assert [part.last for part in parts] == [False] * (len(parts) - 1) + [True]
+        assert list(chain(*parts)) == one.batch(step)
+        sums.append(sum(one.weight(step, rows) * sum(rows) / len(rows) for rows in parts))
+    assert sum(sums) / world_size == pytest.approx(sum(whole) / len(whole))
+
+
+def test_a_world_that_is_too_large_for_the_batch_is_refused():
+    """By name; the sampler keeps its place."""
+    one = sampler(1, 2, batch_size=4)
+    with pytest.raises(ValueError, match="batch_size: 4"):
+        one.reshare(0, 5)
+    with pytest.raises(ValueError, match="rank: 3"):
+        one.reshare(3, 3)
+    with pytest.raises(ValueError, match="cuts 9 samples into 3"):
+        sampler(0, 4, length=9, batch_size=4, drop_last=False)
+    assert (one.rank, one.world_size) == (1, 2)
+
+
+def test_a_state_from_before_there_was_a_choice_is_taken_up():
+    """It left the last batch out."""
+    state = sampler().state_dict()
+    del state["drop_last"]
+    one = sampler()
+    one.load_state_dict({**state, "step": 4})
+    assert one.step == 4
+    with pytest.raises(CheckpointError, match="drop_last was True and is now False"):
+        sampler(drop_last=False).load_state_dict(state)

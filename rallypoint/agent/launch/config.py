@@ -53,7 +53,7 @@ class LaunchConfig:
         event_log_handler: only `null`.
         numa_options: torch's `NumaOptions`, or the word of its affinity mode; None binds workers to no CPUs.
         signals_to_handle: signals on which the caller's process ends the run, separated by commas.
-        duplicate_stdout_filters, duplicate_stderr_filters: only None.
+        duplicate_stdout_filters, duplicate_stderr_filters: teed lines with one of the texts go to a file of their own, too.
         virtual_local_rank: LOCAL_RANK is 0 in every worker, and each sees its own GPU alone.
         shutdown_timeout: seconds from SIGTERM to SIGKILL; None is TORCH_ELASTIC_SHUTDOWN_TIMEOUT, and without that 30.
 

@@ -6,6 +6,7 @@ on the result (timings of torch's own rendezvous): that is told in a note.
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,8 +54,6 @@ _THEIRS = (
 _WITHOUT: Mapping[str, tuple[object, str]] = {
     "logs_specs": (None, "the files of each rank are laid out by Rallypoint; see log_dir, redirects and tee"),
     "event_log_handler": ("null", "only 'null' is known"),
-    "duplicate_stdout_filters": (None, "filter the files of each rank in log_dir instead"),
-    "duplicate_stderr_filters": (None, "filter the files of each rank in log_dir instead"),
 }
 
 _NUMA = ("node", "socket", "exclusive", "core-complex")
@@ -93,7 +92,11 @@ def settle(config: LaunchConfig, entrypoint: Entrypoint, env: Mapping[str, str],
         node=_rank(config) if static else -1,
         local_addr=config.local_addr or "",
         log_dir=config.log_dir or "",
-        streams=read_streams(config.redirects, config.tee),
+        streams=dataclasses.replace(
+            read_streams(config.redirects, config.tee),
+            duplicate_out=_filters(config.duplicate_stdout_filters, "duplicate_stdout_filters"),
+            duplicate_err=_filters(config.duplicate_stderr_filters, "duplicate_stderr_filters"),
+        ),
         prefix=config.log_line_prefix_template or env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or DEFAULT_PREFIX,
     )
     return Settled(options=options, etcd=etcd, notes=(*notes, *trouble))
@@ -171,6 +174,7 @@ def _plan(config: LaunchConfig, entrypoint: Entrypoint, env: Mapping[str, str]) 
         max_restarts=config.max_restarts,
         node_replacements=0,  # by hand there is no supervisor that could
         stop_grace=_grace(config, env),
+        start_method=str(config.start_method) if config.chose_start_method else "",
         virtual_local_rank=config.virtual_local_rank,
         numa_binding=_numa(config.numa_options),
         report_interval=float(config.monitor_interval),
@@ -179,6 +183,14 @@ def _plan(config: LaunchConfig, entrypoint: Entrypoint, env: Mapping[str, str]) 
         node_lease=limits.get("node_lease", Plan.node_lease),
         fence_timeout=limits.get("fence_timeout", _FENCE_TIMEOUT),
     )
+
+
+def _filters(texts: object, field: str) -> tuple[str, ...]:
+    if texts is None:
+        return ()
+    if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) and text for text in texts):
+        raise ValueError(f"{field}: {texts!r} is not allowed; expected None or a list of texts")
+    return tuple(texts)
 
 
 def _numa(options: Any) -> str:

@@ -35,7 +35,21 @@ def test_defaults_are_those_of_the_contract(name: str, default: object) -> None:
 
 def test_positions_are_those_of_the_contract() -> None:
     """All sixteen can be given by position, and no more."""
-    given: list[Any] = ["id", "r", "h:1", "c10d", {"timeout": 7}, -1, 1, 2.0, "fork", "/l", Std.OUT, Std.ERR, {"destination": "console"}]
+    given: list[Any] = [
+        "id",
+        "r",
+        "h:1",
+        "c10d",
+        {"timeout": 7},
+        -1,
+        1,
+        2.0,
+        "fork",
+        "/l",
+        Std.OUT,
+        Std.ERR,
+        {"destination": "console"},
+    ]
 
     config = LaunchConfig(1, 2, 3, *given)  # type: ignore[arg-type]
 

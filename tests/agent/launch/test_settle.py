@@ -119,6 +119,9 @@ def test_where_nodes_meet(nodes: tuple[int, int], fields: dict[str, Any], meetin
         pytest.param((1, 1), {"tee": {-1: 1}}, "tee: key -1 is not allowed", id="std-rank"),
         pytest.param((1, 1), {"event_log_handler": "scuba"}, "event_log_handler: 'scuba' is not supported", id="handler"),
         pytest.param((1, 1), {"logs_specs": object()}, "see log_dir, redirects and tee", id="logs-specs"),
+        pytest.param(
+            (1, 1), {"duplicate_stdout_filters": "loss"}, "duplicate_stdout_filters: 'loss' is not allowed", id="filters"
+        ),
         pytest.param((1, 1), {"numa_options": "everywhere"}, "numa_options: 'everywhere' is not allowed", id="numa"),
         pytest.param((1, 1), {"signals_to_handle": "SIGTERM,SIGKILL"}, "'SIGKILL' is not allowed", id="signal"),
     ],
@@ -162,6 +165,16 @@ def test_newer_fields_reach_the_plan() -> None:
 
     assert (plan.virtual_local_rank, plan.numa_binding) == (True, "core-complex")
     assert settled(numa_options="node").options.plan.numa_binding == "node"
+    assert settled(duplicate_stderr_filters=["loss"]).options.streams.duplicate_err == ("loss",)
+
+
+@pytest.mark.parametrize(
+    ("fields", "method"),
+    [pytest.param({}, "", id="unset"), *(pytest.param({"start_method": m}, m, id=m) for m in ("spawn", "fork", "forkserver"))],
+)
+def test_a_start_method_is_kept_to_where_somebody_chose_it(fields: dict[str, str], method: str) -> None:
+    """Unset, the agent takes the quickest that works."""
+    assert settled(**fields).options.plan.start_method == method
 
 
 def test_a_timeout_that_is_set_later_counts() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 
 import pytest
 
 from rallypoint.agent.errors import StoreError
+from rallypoint.agent.workers.reaper import Ended
+from rallypoint.agent.workers.spawner import Command, Spawner
 from rallypoint.agent.workers.store import StoreKeeper
 from tests.agent.fakes import StuckSpawner
 
@@ -23,4 +26,45 @@ async def test_a_store_that_cannot_be_started_costs_a_round() -> None:
         await stores.assigned(offer)
 
     assert (stores.offer, lost) == (offer, [])
+    stores.close()
+
+
+class Host(Spawner):
+    """Starts a process of the stores that only counts how often it was asked for."""
+
+    def __init__(self) -> None:
+        self.started = 0
+
+    async def spawn(self, command: Command, ended: Ended) -> int:
+        self.started += 1
+        await asyncio.sleep(0)
+        return 1
+
+
+async def test_the_host_is_there_before_a_round_needs_it() -> None:
+    """It is asked for ahead and by a round at the same time, and started once."""
+    host = Host()
+    stores = StoreKeeper("127.0.0.1", host, lambda _: None)
+    await stores.prepare()
+
+    stores.host_ahead()
+    stores.host_ahead()
+    await stores.assigned(stores.offer)
+    stores.host_ahead()
+
+    assert host.started == 1
+    stores.close()
+
+
+async def test_a_host_that_cannot_be_started_ahead_is_started_by_the_round() -> None:
+    """Nothing needs it yet, so nothing fails."""
+    stores = StoreKeeper("127.0.0.1", StuckSpawner(OSError(errno.EAGAIN, "Resource temporarily unavailable")), lambda _: None)
+    await stores.prepare()
+
+    stores.host_ahead()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    with pytest.raises(StoreError):
+        await stores.assigned(stores.offer)
     stores.close()

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from rallypoint.wire.incident import Rung
+from rallypoint.wire.status import JobState
 from tests.live.agent_processes import SCRIPTS, Agents, agents, said
+from tests.waiting import eventually
 
 LIVING = SCRIPTS / "living.py"
 STEPS = 12
@@ -27,7 +30,7 @@ class Run:
         steps = {}
         for path in folder.glob("steps.*"):
             rows = [line.split() for line in path.read_text().splitlines()]
-            steps[int(path.suffix[1:])] = [(int(a), int(b), int(c), d) for a, b, c, d in rows]
+            steps[int(path.suffix[1:])] = [(int(a), int(b), int(c), d) for a, b, c, d, _ in rows]
         return cls(steps=steps, digest=(folder / "digest").read_text(), output=output)
 
     def losses(self) -> dict[int, dict[int, str]]:
@@ -90,3 +93,38 @@ def test_a_step_that_always_fails_spends_the_budget(job: Agents) -> None:
     assert "ValueError: loss is nan" in output
     pids = {line.split()[1] for line in (folder / "steps.0").read_text().splitlines()}
     assert len(pids) == 1
+
+
+def test_a_world_shrinks_and_grows_around_workers_that_live(tmp_path: Path) -> None:
+    """Of two nodes one is lost, and later there is another: the workers of the first train on in the same processes.
+
+    The global batch stays what it is, and nobody trains more than a step twice.
+    """
+    with agents(tmp_path, torch=True) as job:
+        (job.work / "slowly").touch()
+        job.write_plan(
+            entrypoint=str(LIVING), args=(str(job.work), "400"), min_nodes=1, max_nodes=2, nproc_per_node=1, last_call=60.0
+        )
+        job.coordinator()
+        job.node(0)
+        second = job.node(1)
+
+        def at(rank: int, size: int) -> list[str]:
+            path = job.work / f"steps.{rank}"
+            return [line for line in path.read_text().splitlines() if line.endswith(f" {size}")] if path.exists() else []
+
+        eventually(lambda: len(at(0, 2)) > 3, why="two ranks train")
+        second.kill()
+        eventually(lambda: len(at(0, 1)) > 3, why="one trains on")
+        before = len(at(0, 2))
+        job.node(1, incarnation=2)
+        eventually(lambda: len(at(0, 2)) > before + 3, why="two train again")
+        (job.work / "slowly").unlink()
+        status = job.published(JobState.SUCCEEDED, 3)
+
+    run = Run.of(job.work, "")
+    assert len(run.pids(0)) == 1
+    assert {i.rung for i in status.incidents} == {Rung.ELASTIC_TRAINING}
+    numbers = [step for _, _, step, _ in run.steps[0]]
+    assert sorted(set(numbers)) == list(range(400))
+    assert len(numbers) <= 402

@@ -1,9 +1,10 @@
 """A worker that lives through rounds: `living.py FOLDER STEPS [MODE ...]`. DDP on a model with dropout, Adam, a sampler.
 
 It tells its process number (`FOLDER/started/ROUND.RANK`) and each finished step (`FOLDER/steps.RANK`: round, pid, step, loss in
-hex). At the end rank 0 writes the digest of the weights to `FOLDER/digest`. Modes, any of them:
+hex, size of the world). At the end rank 0 writes the digest of the weights to `FOLDER/digest`. Modes, any of them:
 `kill=RANK@STEP` kills itself in the middle of that step, once; `raise=RANK@STEP` raises there, once, and `always=` each
-time; `fsdp` shards the model with FSDP2; `plain` trains without `elastic`.
+time; `fsdp` shards the model with FSDP2; `plain` trains without `elastic`. While `FOLDER/slowly` is there a step takes 50 ms
+more.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -34,7 +36,7 @@ def once(mode: str, step: int) -> bool:
 
 def note(step: int, loss: float) -> None:
     with (folder / f"steps.{os.environ['RANK']}").open("a") as file:
-        file.write(f"{os.environ['RALLYPOINT_ROUND']} {os.getpid()} {step} {float(loss).hex()}\n")
+        file.write(f"{os.environ['RALLYPOINT_ROUND']} {os.getpid()} {step} {float(loss).hex()} {dist.get_world_size()}\n")
 
 
 def wrapped(model: nn.Sequential) -> nn.Module:
@@ -71,9 +73,11 @@ def train(state: training.State) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         if once("raise", state.step) or f"always={os.environ['RANK']}@{state.step}" in modes:
             raise ValueError("loss is nan")
-        loss.backward()
+        (loss * sampler.weight(state.step, rows)).backward()
         optimizer.step()
         note(state.step, loss.item())
+        if (folder / "slowly").exists():
+            time.sleep(0.05)
         state.step += 1
         state.commit()
 

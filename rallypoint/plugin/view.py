@@ -123,10 +123,13 @@ def _facts(record: JobRecord, status: JobStatus | None, incidents: Sequence[Inci
         note="the script reports none" if progress.step is None else metrics_text(progress),
     )
     if status is not None and status.world:
-        yield Fact(label="World", text=str(status.world_size), note=f"ranks on {len(status.world)} nodes")
+        size, noun = words.counted(status.world_size, "rank").split()
+        yield Fact(label="World", text=size, note=f"{noun} on {words.counted(len(status.world), 'node')}")
         yield Fact(label="Round", text=str(status.fence.round), note=f"of attempt {record.attempt}")
     else:
-        yield Fact(label="Attempt", text=str(record.attempt) if record.attempt else "-", note=f"{record.retries} resets")
+        yield Fact(
+            label="Attempt", text=str(record.attempt) if record.attempt else "-", note=words.counted(record.retries, "reset")
+        )
     yield Fact(label="Faults", text=str(len(faults) + folded), note=f"{healed} healed" if faults else "none so far")
     yield Fact(label="Steps lost", text=f"{lost:,}", note="trained again")
 

@@ -12,7 +12,7 @@ from rallypoint.wire.hang import Hang, HangState
 from rallypoint.wire.incident import FREE, Cause, FaultKind, Incident
 from rallypoint.wire.status import JobState, JobStatus
 
-__all__ = ["Headline", "headline", "no_data", "no_job", "unreachable"]
+__all__ = ["Headline", "counted", "headline", "no_data", "no_job", "unreachable"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ def headline(record: JobRecord, status: JobStatus | None, incidents: Sequence[In
 
 def _training(record: JobRecord, status: JobStatus, incidents: Sequence[Incident], faults: Sequence[Incident]) -> Headline:
     nodes, ranks = len(status.world), status.world_size
-    where = f"on {_count(nodes, 'node')}, {_count(ranks, 'rank')}"
+    where = f"on {counted(nodes, 'node')}, {counted(ranks, 'rank')}"
     if status.hang is not None:
         return _hanging(status.hang)
     broken = [i for i in incidents if i.healed_at is None and _present(i, record)]
@@ -87,7 +87,7 @@ def _training(record: JobRecord, status: JobStatus, incidents: Sequence[Incident
     return Headline(
         state=State.RECOVERED,
         mood=Mood.GOOD,
-        title=f"Training {where}, recovered from {_count(len(faults), 'fault')}",
+        title=f"Training {where}, recovered from {counted(len(faults), 'fault')}",
         advice=f"Nothing to do: it has gone on by itself.{_repeats(faults)}",
         live=True,
     )
@@ -116,7 +116,7 @@ def _succeeded(record: JobRecord, faults: Sequence[Incident]) -> Headline:
     took = _took(record)
     if not faults:
         return Headline(state=State.SUCCEEDED, mood=Mood.GOOD, title=f"Succeeded{took}", advice="Nothing to do.")
-    title = f"Succeeded{took}, recovered from {_count(len(faults), 'fault')}"
+    title = f"Succeeded{took}, recovered from {counted(len(faults), 'fault')}"
     return Headline(
         state=State.RECOVERED, mood=Mood.GOOD, title=title, advice=f"Nothing to do: it went on by itself.{_repeats(faults)}"
     )
@@ -210,5 +210,6 @@ def _took(record: JobRecord) -> str:
     return "" if ended is None else f" after {span(ended - record.attempts[0].started_at)}"
 
 
-def _count(number: int, what: str) -> str:
+def counted(number: int, what: str) -> str:
+    """Return a number with its noun, as `1 node` and `2 nodes`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -52,6 +52,9 @@ _TIMER_FLOOR = 0.001
 #: Seconds by which a timer may be late. If it is later than that nobody was listened to meanwhile, and nobody was silent.
 _LATE = 0.05
 
+#: Turns of the loop in which what has arrived is read, understood and taken over.
+_TURNS = 4
+
 #: How many times as long as the last one took is waited for the next conclusion, or for a write that nobody waits for; and how
 #: many seconds at the most.
 _PAUSE, _LONGEST_PAUSE = 3.0, 0.25
@@ -91,7 +94,7 @@ class Coordinator:
         self._dirty, self._urgent = asyncio.Event(), asyncio.Event()
         self._turn: asyncio.Handle | None = None
         self._not_before = 0.0
-        self._due = 0.0
+        self._due, self._listened, self._calling = 0.0, clock(), False
         self._timer: asyncio.TimerHandle | None = None
         self._progress_timer: asyncio.TimerHandle | None = None
         self._over = asyncio.Event()
@@ -105,7 +108,8 @@ class Coordinator:
         if self._closing:
             return self._last_word()
         loop = asyncio.get_running_loop()
-        asked = _Asked(report=report, answer=loop.create_future(), until=loop.time() + min(report.hold, MAX_HOLD))
+        hold = min(report.hold, MAX_HOLD) + (rendezvous.stretch(self._state) if report.hold else 0.0)
+        asked = _Asked(report=report, answer=loop.create_future(), until=loop.time() + hold)
         self._inbox.append(asked)
         self._take_soon()
         try:
@@ -212,7 +216,7 @@ class Coordinator:
             elif self._admits(state, one):
                 state = rendezvous.hear(state, one.report, now)
                 fresh.append(one)
-        self._apply(rendezvous.tick(rendezvous.sealed(state), now), fresh)
+        self._apply(rendezvous.tick(rendezvous.sealed(state), now, listened=self._listened), fresh)
         self._check_dismissed()
         self._not_before = loop.time() + min(_PAUSE * (loop.time() - began), _LONGEST_PAUSE)
 
@@ -256,7 +260,7 @@ class Coordinator:
             self._timer.cancel()
             self._timer = None
         due = rendezvous.deadline(self._state)
-        if due is not None and not self._closing:
+        if due is not None and not self._closing and not self._calling:
             delay = max(due - self._clock(), _TIMER_FLOOR)
             self._due = self._clock() + delay
             self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
@@ -267,6 +271,15 @@ class Coordinator:
             # A leap of ours (a machine that slept, a core that was taken away) must not look like the silence of everybody.
             log.warning("listened to nobody for %.1f s", late)
             self._state = rendezvous.delayed(self._state, late)
+        self._calling = True
+        self._call_the_roll(self._clock(), _TURNS)
+
+    def _call_the_roll(self, at: float, turns: int) -> None:
+        """Let the loop read what was said until `at`, and conclude: whoever has spoken by then was not silent."""
+        if turns and not self._closing:
+            asyncio.get_running_loop().call_soon(self._call_the_roll, at, turns - 1)
+            return
+        self._listened, self._calling = at, False
         self._take()
 
     def _check_dismissed(self) -> None:

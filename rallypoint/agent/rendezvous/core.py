@@ -63,6 +63,7 @@ from rallypoint.agent.rendezvous.peers import (
     outstanding,
     sealed,
     sent_away,
+    stretch,
     waiting,
     with_peer,
     world_of,
@@ -100,6 +101,7 @@ __all__ = [
     "resized",
     "sealed",
     "status",
+    "stretch",
     "tick",
     "told",
     "told_all",
@@ -225,10 +227,15 @@ def resized(state: State, size: Size | None, own: Settings, now: float) -> State
 # --- What follows from it --------------------------------------------------------------------------------------------------
 
 
-def tick(state: State, now: float) -> State:
-    """Draw every conclusion that is due at `now`."""
+def tick(state: State, now: float, *, listened: float | None = None) -> State:
+    """Draw every conclusion that is due at `now`.
+
+    `listened` is until when everything that was said has been heard, None where that is now: nobody is lost for what still
+    waits to be read.
+    """
+    heard_to = now if listened is None else listened
     for peer in tuple(state.peers.values()):
-        if now >= _expires(state, peer):
+        if heard_to >= _expires(state, peer):
             state = _lose(state, peer, _how_lost(peer), now)
     state = telling.refilled(state, now)
     if state.verdict is None and state.state is JobState.RUNNING:
@@ -264,7 +271,7 @@ def deadline(state: State) -> float | None:
 
 
 def _expires(state: State, peer: Peer) -> float:
-    lease = peer.heard_at + max(state.settings.node_lease, peer.patience)
+    lease = peer.heard_at + max(state.settings.node_lease, peer.patience) + stretch(state)
     return lease if peer.gone_at is None else min(lease, peer.gone_at + RECONNECT_WITHIN)
 
 
@@ -422,7 +429,7 @@ def _scale(state: State, peer: Peer, reason: str, now: float) -> State:
 
 def _grow(state: State, now: float) -> State:
     here = members(state)
-    more = [p for p in waiting(state) if p not in here]
+    more = [p for p in waiting(state) if p.report.agent not in places(state.world)]
     if not more or any(p.report.state is AgentState.DONE for p in here):
         return state
     if state.settings.usable(len(state.world) + len(more)) <= len(state.world):

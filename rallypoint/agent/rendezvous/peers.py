@@ -36,6 +36,7 @@ __all__ = [
     "outstanding",
     "sealed",
     "sent_away",
+    "stretch",
     "waiting",
     "with_peer",
     "world_of",
@@ -44,6 +45,10 @@ __all__ = [
 #: Seconds that the members of a world have to find a coordinator that took over, however short their lease is: they hear of it
 #: from a file, or where there is none from the coordinator itself, who asks the supervisor where they are.
 TAKEOVER = 15.0
+
+#: Agents whose questions one coordinator answers as often as they like; how many seconds each one more makes them all wait
+#: longer, and how long that is at the most.
+_CALM, _EACH, _LONGEST_STRETCH = 500, 0.0005, 5.0
 
 _FOR_LIFE = Refill()
 _UNTOUCHED = Course()
@@ -344,6 +349,11 @@ def sent_away(status: JobStatus) -> frozenset[str]:
         if incident.cause is Cause.NODE and incident.answer is Answer.RETRY_ELSEWHERE
     }
     return frozenset(m.agent for m in status.world if (m.node, m.incarnation) in gone)
+
+
+def stretch(state: State) -> float:
+    """Return how many seconds longer than they asked for agents are held back, and may be silent: thousands take turns."""
+    return min(max(0, len(state.peers) - _CALM) * _EACH, _LONGEST_STRETCH)
 
 
 def outstanding(state: State) -> tuple[Peer, ...]:

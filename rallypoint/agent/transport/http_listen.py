@@ -21,6 +21,10 @@ __all__ = ["authenticated", "listen"]
 #: Seconds that answers under way get when a server closes.
 _SHUTDOWN = 2.0
 
+#: Connections that wait to be taken: all agents of a job may come at once, and one that finds no room comes again after a
+#: second. The kernel may allow fewer (net.core.somaxconn).
+_BACKLOG = 8192
+
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -48,7 +52,7 @@ async def listen(app: web.Application, host: str, port: int, *, whose: str) -> t
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN, keepalive_timeout=KEPT)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port).start()
+        await web.TCPSite(runner, host, port, backlog=_BACKLOG).start()
     except OSError as error:
         await runner.cleanup()
         raise ConfigError(f"port {port} on {host} cannot be opened for the {whose}: {error.strerror}") from error

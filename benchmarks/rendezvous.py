@@ -1,0 +1,187 @@
+"""N agents ask for a place in the first round: from the first one's connection to the last one's answer, beside torch's c10d.
+
+Ours is the real coordinator in a process of its own, with the HTTP and the durable status file of a supervised job; the agents
+are simulated, in two processes, and each has a connection of its own and says what a real one says. c10d's agents are threads
+around torch's own `DynamicRendezvousHandler`, in four processes. Either way all of them share the cores of this machine, so the
+figure is that of server and clients together: with c10d most of it is clients that poll and compute in Python, which the
+machines of a cluster would spread. Quote neither for what N real nodes would see; what tells most is how it grows.
+
+256 agents of c10d take over a minute of two cores, 512 do not finish in seven: `--c10d 32,64,128,256` asks for them.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.processes import PEERS, cpu_seconds
+from benchmarks.report import Case, arguments, deliver, versions
+from rallypoint.wire import codec
+from rallypoint.wire.endpoint import Endpoint
+from rallypoint.wire.plan import Entry, Plan
+
+__all__ = ["main"]
+
+TOKEN = "a secret of the benchmark"
+SIMULATORS = 2
+C10D_PROCESSES = 4
+
+#: Seconds for anything to happen at all.
+_LIMIT = 900.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Met:
+    """One rendezvous: seconds, CPU seconds of the server, and how many requests were made."""
+
+    seconds: float
+    server_cpu: float
+    asked: int = 0
+
+
+@contextmanager
+def coordinator(folder: Path, nodes: int) -> Iterator[tuple[Endpoint, int]]:
+    """Run the real coordinator for a world of `nodes`, and yield where it listens and its pid."""
+    plan = Plan(
+        name="bench",
+        role="worker",
+        min_nodes=nodes,
+        max_nodes=nodes,
+        nproc_per_node=8,
+        entry=Entry.SCRIPT,
+        entrypoint="train.py",
+        args=(),
+        last_call=0.0,
+    )
+    (folder / "plan.json").write_text(codec.dumps(plan))
+    (folder / "secret").write_text(TOKEN)
+    endpoint = folder / "endpoint.json"
+    command: list[str | Path] = [sys.executable, "-m", "rallypoint.agent", "coordinator", "--attempt", "1"]
+    command += ["--plan", folder / "plan.json", "--secret-file", folder / "secret", "--uid", "u1", "--term", "1"]
+    command += ["--endpoint-file", endpoint, "--status-file", folder / "status.json"]
+    with (folder / "coordinator.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        try:
+            while not endpoint.exists():
+                if process.poll() is not None:
+                    raise SystemExit((folder / "coordinator.log").read_text())
+                _pause()
+            yield codec.loads(Endpoint, endpoint.read_text()), process.pid
+        finally:
+            process.kill()
+
+
+def _pause() -> None:
+    subprocess.run(["sleep", "0.02"], check=True)
+
+
+def ours(nodes: int) -> Met:
+    """Let simulated agents meet at our coordinator once."""
+    with tempfile.TemporaryDirectory(prefix="rendezvous-bench-") as name, coordinator(Path(name), nodes) as (where, pid):
+        players: list[subprocess.Popen[str]] = []
+        try:
+            players += (_player(where, range(number, nodes, SIMULATORS)) for number in range(min(SIMULATORS, nodes)))
+            before = cpu_seconds([pid])
+            for player in players:
+                _say(player, "go")
+            seen = [json.loads(_heard(player)) for player in players]
+            used = cpu_seconds([pid]) - before
+        finally:
+            for player in players:
+                player.kill()
+                player.wait()
+    seconds = max(s["ended"] for s in seen) - min(s["began"] for s in seen)
+    return Met(seconds=seconds, server_cpu=used, asked=sum(s["asked"] for s in seen))
+
+
+def _player(where: Endpoint, numbers: range) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "benchmarks.rendezvous_agents"]
+    player = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    _say(player, json.dumps({"host": where.host, "port": where.port, "token": TOKEN, "numbers": list(numbers)}))
+    if _heard(player) != "ready\n":
+        raise SystemExit("a simulator of agents did not start")
+    return player
+
+
+def _say(player: subprocess.Popen[str], line: str) -> None:
+    assert player.stdin is not None
+    player.stdin.write(f"{line}\n")
+    player.stdin.flush()
+
+
+def _heard(player: subprocess.Popen[str]) -> str:
+    assert player.stdout is not None
+    line = player.stdout.readline()
+    if not line:
+        raise SystemExit(f"a simulator of agents ended with {player.wait()}")
+    return line
+
+
+def c10d(nodes: int) -> Met:
+    """Let simulated agents meet by torch's c10d rendezvous once."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    script = Path(__file__).with_name("rendezvous_c10d.py")
+    command = [str(PEERS / "python"), str(script), str(nodes), str(min(nodes, C10D_PROCESSES)), str(port)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT, check=False)
+    if done.returncode:
+        raise SystemExit(f"c10d with {nodes} agents failed:\n{done.stderr[-2000:]}")
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return Met(seconds=told["seconds"], server_cpu=told["cpu"])
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",") if part]
+
+
+def measure(nodes: Sequence[int], peers: Sequence[int], n: int) -> list[Case]:
+    """Take turns, `n` of them."""
+    met: dict[tuple[str, int], list[Met]] = {}
+    for turn in range(n):
+        for count in sorted({*nodes, *peers}):
+            if count in nodes:
+                met.setdefault(("ours", count), []).append(ours(count))
+            if count in peers:
+                met.setdefault(("c10d", count), []).append(c10d(count))
+            last = ", ".join(f"{who} {known[-1].seconds:.3f} s" for (who, of), known in met.items() if of == count)
+            print(f"  turn {turn + 1}, {count}: {last}", file=sys.stderr)
+    return [_case(who, count, known) for (who, count), known in sorted(met.items(), key=lambda item: (item[0][1], item[0][0]))]
+
+
+def _case(who: str, count: int, known: Sequence[Met]) -> Case:
+    cpu = sorted(one.server_cpu for one in known)[len(known) // 2]
+    counts = {"asked": max(one.asked for one in known)} if who == "ours" else {}
+    return Case(
+        name=f"{who} {count}",
+        command="rallypoint-agent coordinator" if who == "ours" else "DynamicRendezvousHandler.next_rendezvous",
+        samples=tuple(one.seconds for one in known),
+        parts={"cpu of the server" if who == "ours" else "cpu of all agents": cpu},
+        counts=counts,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print, and write the figures."""
+    parser = arguments(__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("-n", type=int, default=5, help="how often each is measured (default 5)")
+    parser.add_argument("--nodes", default="32,128,512,2000,4000", help="how many agents of ours (default %(default)s)")
+    parser.add_argument("--c10d", default="32,64,128", help="how many agents of c10d; empty for none (default %(default)s)")
+    options = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # whatever was started is ended, too
+    peers = _numbers(options.c10d) if (PEERS / "python").exists() else []
+    cases = measure(_numbers(options.nodes), peers, options.n)
+    deliver("rendezvous", cases, versions("torch", "aiohttp", "airflow-provider-rallypoint"), options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

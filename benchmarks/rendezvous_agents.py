@@ -1,0 +1,129 @@
+"""Simulated agents, thousands in a process: what an agent says to its coordinator, over a connection of its own each.
+
+Reads one line of JSON on standard input (what to do), prepares, says `ready`, and begins when a second line comes. Each agent
+opens its connection, asks for a place as a real one does, asks again where it is told nothing new, and is done when it has one.
+Then a line of JSON tells when the first began and when the last was done (seconds of the machine's monotonic clock), and how
+often they asked. The connections stay open until standard input ends, as those of real agents do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable
+
+from rallypoint.wire import codec
+from rallypoint.wire.fence import Fence
+from rallypoint.wire.messages import TOKEN_HEADER, AgentReport, AgentState
+from rallypoint.wire.paths import REPORT_PATH
+
+__all__ = ["main"]
+
+#: Seconds for which an agent lets the coordinator hold an answer back while it waits: a third of its lease (`NodeAgent._hold`).
+_HOLD = 1.0
+
+
+class Agent(asyncio.Protocol):
+    """One agent's connection."""
+
+    def __init__(self, asks: Callable[[int], bytes], done: Callable[[], None]) -> None:
+        self._asks, self._done = asks, done
+        self._transport: asyncio.Transport | None = None
+        self._read = b""
+        self.asked = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Ask."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._ask()
+
+    def _ask(self) -> None:
+        assert self._transport is not None
+        self.asked += 1
+        self._transport.write(self._asks(self.asked))
+
+    def data_received(self, data: bytes) -> None:
+        """Read an answer: a place, or nothing new."""
+        self._read += data
+        head, found, body = self._read.partition(b"\r\n\r\n")
+        if not found or len(body) < _length(head):
+            return
+        self._read = b""
+        if b'"kind": "assignment"' in body:
+            self._done()
+        elif b'"kind": "continue"' in body:
+            self._ask()
+        else:
+            sys.exit(f"not what an agent is told that waits: {(head + body)[:500]!r}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the process: no agent may be lost while it is measured."""
+        if exc is not None:
+            sys.exit(f"an agent lost its connection: {exc}")
+
+
+def _length(head: bytes) -> int:
+    for line in head.lower().split(b"\r\n"):
+        if line.startswith(b"content-length:"):
+            return int(line.split(b":")[1])
+    raise SystemExit(f"an answer without a length: {head!r}")
+
+
+def _request(host: str, port: int, token: str, number: int, sequence: int) -> bytes:
+    report = AgentReport(
+        job="bench",
+        fence=Fence(attempt=1),
+        node=-1,
+        incarnation=0,
+        agent=f"host-{number}-4711-{number:08x}",
+        host="127.0.0.1",
+        local_world_size=8,
+        store=f"127.0.0.1:{20000 + number}",
+        state=AgentState.WAITING,
+        hold=_HOLD,
+        sequence=sequence,
+    )
+    body = codec.dumps(report).encode()
+    head = f"POST {REPORT_PATH} HTTP/1.1\r\nHost: {host}:{port}\r\n{TOKEN_HEADER}: {token}\r\n"
+    return f"{head}Content-Type: application/octet-stream\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+async def _play(task: dict[str, object]) -> None:
+    loop = asyncio.get_running_loop()
+    host, port, token = str(task["host"]), int(str(task["port"])), str(task["token"])
+    numbers = [int(number) for number in task["numbers"]]  # type: ignore[attr-defined]
+    first = {number: _request(host, port, token, number, 1) for number in numbers}
+    left, everybody = len(numbers), asyncio.Event()
+
+    def done() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            everybody.set()
+
+    def asks(number: int) -> Callable[[int], bytes]:
+        return lambda times: first[number] if times == 1 else _request(host, port, token, number, times)
+
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    began = time.monotonic()
+    opened = await asyncio.gather(
+        *(loop.create_connection(lambda n=n: Agent(asks(n), done), host, port) for n in numbers)  # type: ignore[misc]
+    )
+    await everybody.wait()
+    ended = time.monotonic()
+    asked = sum(agent.asked for _, agent in opened)
+    print(json.dumps({"began": began, "ended": ended, "asked": asked}), flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+
+
+def main() -> None:
+    """Play the agents that are asked for."""
+    asyncio.run(_play(json.loads(sys.stdin.readline())))
+
+
+if __name__ == "__main__":
+    main()

@@ -13,6 +13,7 @@ import dataclasses
 import json
 import logging
 import os
+import select
 import signal
 import socket
 import sys
@@ -151,7 +152,15 @@ class Checker:
         finally:
             attempt.kill()
             codes = await asyncio.gather(*ends)
+            self._send_off()
         return await asyncio.to_thread(_judged, folder, codes, late, attempt.task.limit)
+
+    def _send_off(self) -> None:
+        """Close the connections of those who wait for a store that is gone: they need not wait any longer."""
+        sock = self._socket
+        while sock is not None and select.select([sock], [], [], 0)[0]:
+            with contextlib.suppress(OSError):
+                sock.accept()[0].close()
 
     async def _start(self, attempt: _Attempt, local_rank: int, folder: Path, end: asyncio.Future[int]) -> None:
         task = attempt.task

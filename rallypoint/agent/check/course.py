@@ -1,8 +1,9 @@
 """One check of all nodes from its first round to its end: who is asked what, what was heard, and what is told. Pure.
 
 A round is over when each of its groups is. A group is over when all of its members have said how it went; sooner when one
-failed by itself or is gone, since nothing that the others say can change that; and at the latest when the time is over that
-the members have, and a little more for the word of it to arrive. Who has said nothing by then has failed.
+failed by itself or is gone, since nothing that the others say can change that, or `ECHO` after one failed: another may say in
+that time that it was to blame, and many only wait for who is not there any more. At the latest it is over when the time is
+that the members have, and a little more for the word of it to arrive. Who has said nothing by then has failed.
 
 Who is still busy with an old task drops it when it is given the next.
 """
@@ -18,10 +19,13 @@ from rallypoint.agent.check.judging import Group, Played, Standing, judge
 from rallypoint.agent.check.pairing import next_groups
 from rallypoint.wire.check import AllNodes, CheckReport, CheckTask, ProbeState
 
-__all__ = ["SLACK", "Course", "Seat", "Stage", "advanced", "asked", "begun", "due", "heard", "left", "standing"]
+__all__ = ["ECHO", "SLACK", "Course", "Seat", "Stage", "advanced", "asked", "begun", "due", "heard", "left", "standing"]
 
 #: Seconds that a node's word may take beyond the time that its probe has.
 SLACK = 10.0
+
+#: Seconds for which the members of a group are listened to after one of them failed.
+ECHO = 2.0
 
 
 class Stage(enum.Enum):
@@ -54,7 +58,7 @@ class Course:
         exclude_straggler: stragglers will not train, so that they are left out of the run of all nodes.
         gone: seats whose agent is lost.
         task: number of the round's task; `since` when it was given out.
-        groups: of the round that is played; `heard` what its members have said.
+        groups: of the round that is played; `heard` what its members have said, and `heard_at` when.
         stores: where each agent can serve a store.
         history: all groups before; `rounds` how many rounds they were.
         errors: the last error of each seat; `whole` the run of all nodes.
@@ -75,6 +79,7 @@ class Course:
     since: float = 0.0
     groups: tuple[Group, ...] = ()
     heard: Mapping[int, CheckReport] = field(default_factory=dict, hash=False)
+    heard_at: Mapping[int, float] = field(default_factory=dict, hash=False)
     stores: Mapping[str, str] = field(default_factory=dict, hash=False)
     history: tuple[Played, ...] = ()
     rounds: int = 0
@@ -121,7 +126,7 @@ def asked(course: Course, agent: str, said: CheckReport | None) -> CheckTask | N
     return None
 
 
-def heard(course: Course, agent: str, said: CheckReport) -> Course:
+def heard(course: Course, agent: str, said: CheckReport, now: float) -> Course:
     """Return the check after an agent's word."""
     index = next((i for i, seat in enumerate(course.seats) if seat.agent == agent), None)
     if index is None:
@@ -132,7 +137,8 @@ def heard(course: Course, agent: str, said: CheckReport) -> Course:
     if not over or (said.term, said.number) != (course.term, course.task) or index in course.heard:
         return course
     errors = {**course.errors, index: said.error} if said.error else course.errors
-    return dataclasses.replace(course, heard={**course.heard, index: said}, errors=errors)
+    told, times = {**course.heard, index: said}, {**course.heard_at, index: now}
+    return dataclasses.replace(course, heard=told, heard_at=times, errors=errors)
 
 
 def left(course: Course, present: Collection[str]) -> Course:
@@ -145,8 +151,10 @@ def left(course: Course, present: Collection[str]) -> Course:
 
 
 def due(course: Course) -> float | None:
-    """Return when the round is over whatever is heard; None when the check is over."""
-    return None if course.stage is Stage.OVER else course.since + course.limit + SLACK
+    """Return when something follows if nothing is heard; None when the check is over."""
+    if course.stage is Stage.OVER:
+        return None
+    return min((_closes(course, group) for group in course.groups if not _is_settled(course, group)), default=course.since)
 
 
 def advanced(course: Course, now: float) -> Course:
@@ -157,10 +165,18 @@ def advanced(course: Course, now: float) -> Course:
 
 
 def _is_over(course: Course, group: Group, now: float) -> bool:
-    if now >= course.since + course.limit + SLACK or course.gone.intersection(group):
-        return True
-    said = [course.heard.get(i) for i in group]
-    return all(one is not None for one in said) or any(one is not None and one.own for one in said)
+    return now >= _closes(course, group) or _is_settled(course, group)
+
+
+def _is_settled(course: Course, group: Group) -> bool:
+    said = [course.heard[i] for i in group if i in course.heard]
+    return len(said) == len(group) or any(one.own for one in said) or bool(course.gone.intersection(group))
+
+
+def _closes(course: Course, group: Group) -> float:
+    """Return when a group is over though some of it have said nothing."""
+    failed = [course.heard_at[i] for i in group if i in course.heard and course.heard[i].state is ProbeState.FAILED]
+    return min((course.since + course.limit + SLACK, *(at + ECHO for at in failed)))
 
 
 def _close_round(course: Course, now: float) -> Course:
@@ -199,7 +215,7 @@ def _played(course: Course, group: Group) -> Played:
 def _next_round(course: Course, now: float) -> Course:
     groups = next_groups(course.here, course.history, rounds=course.rounds, all_pairs=course.all_pairs)
     if groups:
-        return dataclasses.replace(course, groups=groups, heard={}, task=course.task + 1, since=now)
+        return dataclasses.replace(course, groups=groups, heard={}, heard_at={}, task=course.task + 1, since=now)
     return _whole(dataclasses.replace(course, groups=(), heard={}), now)
 
 

@@ -64,12 +64,12 @@ def asks(state: State, peer: Peer) -> Continue | None:
     return None if asked is None else Continue(fence=state.fence, check=asked)
 
 
-def heard(state: State, report: AgentReport) -> State:
+def heard(state: State, report: AgentReport, now: float) -> State:
     """Return the state with what a report tells of its node's probe."""
     course = state.checks.course
     if course is None or report.check is None:
         return state
-    return _with(state, checking.heard(course, report.agent, report.check))
+    return _with(state, checking.heard(course, report.agent, report.check, now))
 
 
 def passed(state: State, ready: Sequence[Peer], now: float) -> tuple[State, bool]:

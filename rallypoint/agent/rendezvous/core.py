@@ -167,7 +167,7 @@ def hear(state: State, report: AgentReport, now: float) -> State:
     state = lastworld.heard(state, report)
     state = telling.progress(state, report, now)
     state = hang_rounds.heard(state, None if before is None else before.report, report, now)
-    return checks.heard(state, report)
+    return checks.heard(state, report, now)
 
 
 def delayed(state: State, seconds: float) -> State:

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from rallypoint.agent.check.course import SLACK
+from rallypoint.agent.check.course import ECHO, SLACK
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import Settings, State
 from rallypoint.wire import codec
@@ -233,6 +233,19 @@ def test_a_silent_probe_has_failed_when_its_time_is_over() -> None:
     check = told(state).check
     assert check is not None
     assert [(one.node, one.reason) for one in check.named(NodeVerdict.FAULT)] == [(1, "Connection closed by peer")]
+
+
+def test_after_one_failed_its_partner_is_not_waited_for() -> None:
+    """It may wait for somebody who is not there any more; what it says a moment later still counts."""
+    state = start()
+    task = asked(state, 0)
+    assert task is not None
+    done, lost = (dataclasses.replace(said, term=task.term, number=task.number) for said in (FINE, LOST))
+
+    state = say(state, report(2, done), report(3, done), report(1, lost), now=10.0)
+
+    assert rendezvous.deadline(state) == 10.0 + ECHO
+    assert asked(rendezvous.tick(state, 10.0 + ECHO), 0) != task
 
 
 def test_an_agent_that_goes_during_the_check_is_nobodys_fault() -> None:

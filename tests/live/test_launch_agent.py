@@ -18,6 +18,7 @@ import pytest
 
 from rallypoint.agent import Events, LaunchConfig, Std, launch_agent
 from rallypoint.agent.launch.events import StopAllTasks
+from tests.agent.launch.etcd_server import serving
 from tests.live.agent_processes import alive, free_port
 from tests.waiting import PATIENCE, eventually
 
@@ -25,7 +26,9 @@ errors = pytest.importorskip("torch.distributed.elastic.multiprocessing.errors")
 
 
 def config(workers: int = 2, **fields: Any) -> LaunchConfig:
-    return LaunchConfig(1, 1, workers, **{"run_id": "job", "rdzv_backend": "c10d", **fields})
+    """A node by itself, unless it is said. Its workers need no torch, so nothing is warmed up for them."""
+    mine = {"min_nodes": 1, "max_nodes": 1, "run_id": "job", "rdzv_backend": "c10d", "start_method": "spawn"}
+    return LaunchConfig(nproc_per_node=workers, **{**mine, **fields})
 
 
 def double(x: int) -> tuple[int, int]:
@@ -55,7 +58,7 @@ def test_a_command_has_no_values(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_a_run_without_a_name_is_given_one(caplog: pytest.LogCaptureFixture) -> None:
     """Random, with a warning, and stored back; the default backend falls back with a word."""
-    given = LaunchConfig(1, 1, 1)
+    given = LaunchConfig(1, 1, 1, start_method="spawn")
 
     assert launch_agent(given, os.getenv, ["TORCHELASTIC_RUN_ID"]) == {0: given.run_id}
 
@@ -111,30 +114,47 @@ def test_nodes_that_do_not_come_are_a_timeout() -> None:
     """Two are wanted, and one is here."""
     from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 
-    lonely = LaunchConfig(2, 2, 1, "job", rdzv_backend="c10d", rdzv_endpoint=f"127.0.0.1:{free_port()}", rdzv_timeout=1)
+    lonely = config(1, min_nodes=2, max_nodes=2, rdzv_endpoint=f"127.0.0.1:{free_port()}", rdzv_timeout=1)
 
     with pytest.raises(RendezvousTimeoutError):
         launch_agent(lonely, double, [1])
 
 
-def test_two_nodes_meet_and_threads_may_call() -> None:
-    """Two threads of this program are two nodes; each gets its own workers' values, and no signal handler is touched."""
-    endpoint, values, before = f"127.0.0.1:{free_port()}", {}, signal.getsignal(signal.SIGTERM)
+def two_nodes(**fields: Any) -> dict[int, dict[int, Any]]:
+    """Let two threads of this program be two nodes, and return what each was returned."""
+    values = {}
 
     def node(number: int) -> None:
-        values[number] = launch_agent(
-            LaunchConfig(2, 2, 2, "job", rdzv_backend="c10d", rdzv_endpoint=endpoint), double, [number]
-        )
+        values[number] = launch_agent(config(min_nodes=2, max_nodes=2, **fields), double, [number])
 
     threads = [threading.Thread(target=node, args=(number,)) for number in (1, 2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    return values
+
+
+def test_two_nodes_meet_and_threads_may_call() -> None:
+    """Each gets its own workers' values; where it is called in a thread no signal handler is touched."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    values = two_nodes(rdzv_endpoint=f"127.0.0.1:{free_port()}")
 
     assert sorted(rank for found in values.values() for rank in found) == [0, 1, 2, 3]
     assert all(value == (rank, 2 * number) for number, found in values.items() for rank, value in found.items())
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_two_nodes_meet_through_etcd() -> None:
+    """Nobody was told where the coordinator is, and the key is gone when all is over."""
+    pytest.importorskip("etcd", reason="the Python client of etcd is not installed")
+    with serving() as server:
+        values = two_nodes(rdzv_backend="etcd", rdzv_endpoint=f"127.0.0.1:{server.server_port}")
+
+        assert sorted(rank for found in values.values() for rank in found) == [0, 1, 2, 3]
+        assert server.index > 0
+        assert server.value("/rallypoint/job/coordinator") is None
 
 
 # --- Signals ---------------------------------------------------------------------------------------------------------------
@@ -197,7 +217,7 @@ def test_a_caller_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     """SIGKILL: the agent sees its stdin close, and ends the workers."""
     program = (
         "import sys; from rallypoint.agent import LaunchConfig, launch_agent; from tests.live.test_launch_agent import stay; "
-        "launch_agent(LaunchConfig(1, 1, 2, 'job', rdzv_backend='c10d'), stay, [sys.argv[1]])"
+        "launch_agent(LaunchConfig(1, 1, 2, 'job', rdzv_backend='c10d', start_method='spawn'), stay, [sys.argv[1]])"
     )
     caller = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])
     pids = [int(path.read_text()) for path in there(tmp_path, "pid")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from rallypoint.supervision.record import Phase
 from tests.live.jobs import Job, cli
@@ -28,7 +29,7 @@ def told(answer: str, words: str) -> int:
 
 def test_all_ranks_do_as_they_are_told_at_one_step(tmp_path: Path, home: Path) -> None:
     """Paused at one step, saved there, going on in the same processes, and ended well."""
-    where = {"entrypoint": str(ORDERED), "args": [str(tmp_path)], "nodes": 2, "nproc_per_node": 2}
+    where: dict[str, Any] = {"entrypoint": str(ORDERED), "args": [str(tmp_path)], "nodes": 2, "nproc_per_node": 2}
     job = Job.write(tmp_path, home, **where).submit()
     job.trains(ranks=4, beyond=5)
     pids = {path.name: path.read_text() for path in tmp_path.glob("pid.*")}

@@ -38,12 +38,14 @@ _FENCE_TIMEOUT = 30.0
 
 #: Keys of `rdzv_configs` by what they are for; the values of the first are fields of the plan.
 _LIMITS = {"last_call_timeout": "last_call", "node_lease": "node_lease", "fence_timeout": "fence_timeout"}
+
+#: torch's two keys that say together when a silent node is lost, with its defaults.
+_ALIVE = {"keep_alive_interval": 5.0, "keep_alive_max_attempt": 3.0}
+
 _PLACES = ("rank", "is_host", "protocol", "cacert", "ssl_cert", "ssl_cert_key", "etcd_prefix")
 _THEIRS = (
     "close_timeout",
     "heartbeat_timeout",
-    "keep_alive_interval",
-    "keep_alive_max_attempt",
     "local_addr",
     "read_timeout",
     "store_type",
@@ -145,7 +147,7 @@ def _seconds(value: object, field: str) -> float:
 
 
 def _notes(configs: Mapping[str, Any]) -> tuple[str, ...]:
-    known = {"timeout", "join_timeout", *_LIMITS, *_PLACES}
+    known = {"timeout", "join_timeout", *_LIMITS, *_ALIVE, *_PLACES}
     unknown = sorted(set(configs) - known - set(_THEIRS))
     if unknown:
         raise ValueError(f"rdzv_configs: {unknown[0]!r} is not allowed; expected one of {', '.join(sorted(known))}")
@@ -180,9 +182,16 @@ def _plan(config: LaunchConfig, entrypoint: Entrypoint, env: Mapping[str, str]) 
         report_interval=float(config.monitor_interval),
         join_timeout=_seconds(configs.get("join_timeout", timeout), "rdzv_configs['timeout']"),
         last_call=limits.get("last_call", Plan.last_call),
-        node_lease=limits.get("node_lease", Plan.node_lease),
+        node_lease=limits.get("node_lease", _lease(configs)),
         fence_timeout=limits.get("fence_timeout", _FENCE_TIMEOUT),
     )
+
+
+def _lease(configs: Mapping[str, Any]) -> float:
+    if not any(key in configs for key in _ALIVE):
+        return Plan.node_lease
+    interval, attempts = (_seconds(configs.get(key, default), f"rdzv_configs[{key!r}]") for key, default in _ALIVE.items())
+    return interval * attempts
 
 
 def _filters(texts: object, field: str) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ def test_positions_are_those_of_the_contract() -> None:
         {"destination": "console"},
     ]
 
-    config = LaunchConfig(1, 2, 3, *given)  # type: ignore[arg-type]
+    config = LaunchConfig(1, 2, 3, *given)
 
     names = ["min_nodes", "max_nodes", "nproc_per_node", *(name for name, _ in SEED)]
     assert [getattr(config, name) for name in names] == [1, 2, 3, *given]

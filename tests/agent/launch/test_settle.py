@@ -156,6 +156,13 @@ def test_limits_reach_the_plan() -> None:
     assert found.notes == ("rdzv_configs: read_timeout: of torch's own rendezvous, without effect here",)
 
 
+def test_torchs_keep_alive_is_a_lease() -> None:
+    """So many silent intervals are one lease; ours wins where both are said."""
+    found = [settled(rdzv_configs=c).options.plan.node_lease for c in ({"keep_alive_interval": 2}, {"node_lease": 4})]
+
+    assert found == [6.0, 4.0]
+
+
 def test_newer_fields_reach_the_plan() -> None:
     """NUMA options in torch's own form or as its word."""
     numa = pytest.importorskip("torch.numa.binding")
@@ -169,12 +176,14 @@ def test_newer_fields_reach_the_plan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "method"),
-    [pytest.param({}, "", id="unset"), *(pytest.param({"start_method": m}, m, id=m) for m in ("spawn", "fork", "forkserver"))],
+    ("chosen", "method"),
+    [pytest.param(None, "", id="unset"), *(pytest.param(m, m, id=m) for m in ("spawn", "fork", "forkserver"))],
 )
-def test_a_start_method_is_kept_to_where_somebody_chose_it(fields: dict[str, str], method: str) -> None:
+def test_a_start_method_is_kept_to_where_somebody_chose_it(chosen: str | None, method: str) -> None:
     """Unset, the agent takes the quickest that works."""
-    assert settled(**fields).options.plan.start_method == method
+    found = settled() if chosen is None else settled(start_method=chosen)
+
+    assert found.options.plan.start_method == method
 
 
 def test_a_timeout_that_is_set_later_counts() -> None:

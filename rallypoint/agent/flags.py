@@ -20,7 +20,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "--event-log-handler": ("null",),
     "--numa-binding": ("node", "socket", "exclusive", "core-complex"),
     "--accelerator": ("nvidia.com/gpu", "cpu"),
-    "--precheck": ("0",),
+    "--precheck": ("0", "1", "2"),
     "--training-elastic-mode": ("base", "ucp"),
 }
 
@@ -35,31 +35,25 @@ WHY: Mapping[str, Mapping[str, str]] = {
         "ascend-npu": "devices of Ascend are not counted or told apart here; set --nproc-per-node",
         "mthreads.com/gpu": "devices of Moore Threads are not counted or told apart here; set --nproc-per-node",
     },
-    "--precheck": {
-        "1": "nodes are not checked before a run by hand",
-        "2": "nodes are not checked before a run by hand",
-    },
 }
 
 #: Flags that are refused, and why.
 REFUSED: Mapping[str, str] = {
     "--logs-specs": "per-rank files are laid out by Rallypoint; see --log-dir, --redirects and --tee",
-    "--network-check": "nodes are not checked before a run by hand",
-    "--comm-perf-test": "nodes are not checked before a run by hand",
-    "--exclude-straggler": "nodes are not checked before a run by hand, so no straggler is known",
     "--auto-tunning": "nothing of a script is changed while it runs",
     "--relaunch-on-worker-failure": "nobody could replace this node; in a job file it is recovery.node_replacements",
     "--training-port": "it is for --accelerator ascend-npu alone",
 }
 
 #: Those of the refused ones that have no value.
-_SWITCHES = ("--network-check", "--comm-perf-test", "--exclude-straggler", "--auto-tunning")
+_SWITCHES = ("--auto-tunning",)
 
 #: Flags that torchrun has not. A beginning that means a flag of torchrun means that here, too.
 OURS = frozenset(
     {
         *("accelerator", "auto_config", "node_unit", "numa_affinity", "precheck", "preload", "standby"),
         *("save_at_breakpoint", "training_elastic_mode"),
+        *("network_check", "comm_perf_test", "exclude_straggler"),
         *(name[2:].replace("-", "_") for name in REFUSED if name != "--logs-specs"),
     }
 )
@@ -237,7 +231,15 @@ def _add_devices(flags: _Flags) -> None:
     flags.switch("--numa-affinity", text="dlrover-run's name for --numa-binding node")
     flags.switch("--virtual-local-rank", text="LOCAL_RANK is 0 in each worker, which sees its own GPU alone")
     flags.value("--accelerator", default="nvidia.com/gpu", metavar="NAME", text="what is counted: nvidia.com/gpu or cpu")
-    flags.value("--precheck", default="0", metavar="0", text="checks of the node before the start: none")
+    flags.value(
+        "--precheck",
+        default="0",
+        metavar="0|1|2",
+        text="nodes are checked before they train: 0 not at all, 1 in pairs, 2 and then all together",
+    )
+    flags.switch("--network-check", text="the same as --precheck 1")
+    flags.switch("--comm-perf-test", text="the same as --precheck 2")
+    flags.switch("--exclude-straggler", text="a node that is slow in the check leaves, as one at fault does")
 
 
 def _add_logs(flags: _Flags) -> None:

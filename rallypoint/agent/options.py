@@ -159,6 +159,8 @@ def _plan(args: argparse.Namespace, env: Mapping[str, str], low: int, high: int,
         node_lease=limits.get("node_lease", Plan.node_lease),
         fence_timeout=limits.get("fence_timeout", _FENCE_TIMEOUT),
         report_interval=_interval(args.monitor_interval),
+        check_level=_check_level(args),
+        exclude_straggler=args.exclude_straggler,
         start_method=args.start_method or "",
         standbys=_standbys(args.standby),
         save_at_breakpoint=args.save_at_breakpoint,
@@ -184,6 +186,13 @@ def _unit(unit: int, low: int, high: int) -> int:
     if low % unit or high % unit:
         raise UsageError(f"--node-unit {unit}: not allowed; expected what divides the nodes of --nnodes {low}:{high}")
     return unit
+
+
+def _check_level(args: argparse.Namespace) -> int:
+    level = max(int(args.precheck), 1 if args.network_check else 0, 2 if args.comm_perf_test else 0)
+    if args.exclude_straggler and not level:
+        raise UsageError("--exclude-straggler: not allowed without a check; expected --precheck 1 or 2 beside it")
+    return level
 
 
 def _interval(seconds: float) -> float:

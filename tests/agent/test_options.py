@@ -63,7 +63,11 @@ def read(line: str, **env: str) -> RunOptions:
         ),
         pytest.param("--standalone --nnodes 1:4 t.py", "max_nodes", 1, id="standalone of an elastic run"),
         pytest.param("--accelerator cpu --nproc-per-node auto t.py", "nproc_per_node", count_cpus(), id="no GPUs wanted"),
-        pytest.param("--precheck 0 t.py", "name", "none", id="no check"),
+        pytest.param("--precheck 0 t.py", "check_level", 0, id="no check"),
+        pytest.param("--precheck 1 t.py", "check_level", 1, id="check in pairs"),
+        pytest.param("--network-check t.py", "check_level", 1, id="check in pairs, by its older name"),
+        pytest.param("--comm_perf_test --precheck 1 t.py", "check_level", 2, id="check of all"),
+        pytest.param("--precheck 1 --exclude-straggler t.py", "exclude_straggler", True, id="stragglers leave"),
     ],
 )
 def test_a_flag_reaches_the_plan(line: str, field: str, expected: object) -> None:
@@ -105,7 +109,8 @@ def test_where_the_agents_meet(line: str, expected: Meeting | None) -> None:
         pytest.param("--event-log-handler console t.py", r"console: not allowed; expected null; .* on stderr", id="events"),
         pytest.param("--accelerator ascend-npu t.py", r"ascend-npu: not allowed; expected nvidia.com/gpu, cpu; ", id="Ascend"),
         pytest.param("--accelerator cpu --nproc-per-node gpu t.py", r"gpu: not allowed with --accelerator cpu", id="no GPUs"),
-        pytest.param("--precheck 1 t.py", r"--precheck 1: not allowed; expected 0; nodes are not checked", id="check"),
+        pytest.param("--precheck 3 t.py", r"--precheck 3: not allowed; expected 0, 1, 2", id="check"),
+        pytest.param("--exclude-straggler t.py", r"--exclude-straggler: not allowed without a check", id="straggler"),
         pytest.param("--start-method thread t.py", r"--start-method thread: not allowed; expected spawn, fork", id="start"),
         pytest.param("--numa-binding far t.py", r"--numa-binding far: not allowed; expected node, socket", id="NUMA"),
         pytest.param("--monitor-interval 0 t.py", r"--monitor-interval 0: not allowed; expected seconds, more", id="period"),

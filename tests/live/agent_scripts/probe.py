@@ -26,6 +26,8 @@ def main() -> None:
         raise SystemExit("CUDA error: uncorrectable ECC error encountered")
     if ill == "stuck":
         signal.pause()
+    if ill == "lost":
+        os.kill(os.getpid(), signal.SIGKILL)
     say(stage="connect")
     slowest = gathered(ill, 30.0 if ill == "slow-network" else 10.0)
     say(compute=50.0 if ill == "slow-device" else 10.0, transfer=slowest, moved=1000 * SIZE, latency=0.001)
@@ -59,7 +61,8 @@ def gathered(ill: str, mine: float) -> float:
 def told_all(ill: str, mine: float) -> float:
     if ill == "network":
         raise SystemExit("NCCL error: unhandled system error")
-    numbers, lines = [mine], []
+    numbers = [mine]
+    lines: list[socket.socket] = []
     if SIZE > 1:
         server = socket.socket(fileno=TASK["fd"])
         while len(lines) < SIZE - 1:

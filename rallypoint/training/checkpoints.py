@@ -40,6 +40,7 @@ from rallypoint.training.context import current_job
 from rallypoint.training.errors import CheckpointError, DamagedCheckpointError
 from rallypoint.training.randomness import random_state, restore_random_state
 from rallypoint.training.reporting import report_progress, report_resumed
+from rallypoint.training.rounds import current_rounds
 from rallypoint.training.snapshots.steps import StepSnapshots, read_snapshot, run_name
 from rallypoint.wire import env
 from rallypoint.wire.fence import Fence
@@ -125,12 +126,16 @@ class Checkpoints:
 
         Objects load it, tensors are filled, and any other value is replaced in `state`. Entries of the checkpoint that
         `state` does not name are left alone. A damaged checkpoint is logged and passed over for the one before. Where the
-        world's size is that of the save, each rank takes up its random states too.
+        world's size is that of the save, each rank takes up its random states too. A process that joins a world in which others
+        live on loads nothing, and is sent their state by :func:`elastic`.
 
         Raises:
             CheckpointError: on every rank, when there are checkpoints but all are damaged, or one lacks an entry of `state`.
 
         """
+        rounds = current_rounds()
+        if rounds is not None and rounds.rehearses:
+            return None  # the others are past this point, and what they have is newer
         step = self._steps.load(state, lambda: next(iter(folder.complete(self.directory)), None))
         if step is None:
             step = self.load_stored(state)

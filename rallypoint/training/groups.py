@@ -15,7 +15,7 @@ from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined] 
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from rallypoint.training.context import environment_int
-from rallypoint.training.rounds import lives_through_rounds
+from rallypoint.training.rounds import current_rounds, lives_through_rounds
 from rallypoint.wire import env
 from rallypoint.wire.codec import WireError
 
@@ -127,6 +127,9 @@ def _leave_broken() -> None:
     """Tear down a group whose peers may be gone or stuck in a collective."""
     if not dist.is_initialized():
         return
+    rounds = current_rounds()
+    if rounds is not None:
+        rounds.leave()
     try:
         # Destroying waits for NCCL kernels that will never end once a peer is gone; aborting them first does not.
         abort = getattr(dist.group.WORLD, "abort", None)

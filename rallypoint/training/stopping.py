@@ -64,7 +64,8 @@ def _any_rank(here: bool) -> bool:  # noqa: FBT001  one flag, and nothing to con
         return here
     import torch  # noqa: PLC0415  as above
 
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    devices = {device.type for device in dist.group.WORLD._device_types}  # noqa: SLF001  the backend's name may be of another
+    device = "cpu" if "cpu" in devices else "cuda"
     flag = torch.tensor([int(here)], dtype=torch.int32, device=device)
     dist.all_reduce(flag, op=dist.ReduceOp.MAX)
     return bool(flag.item())

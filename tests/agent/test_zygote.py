@@ -169,6 +169,18 @@ async def test_a_start_method_that_is_asked_for_is_kept_to(
     assert (f"start method {method} was asked for" in caplog.text) == (nursery is None)
 
 
+def test_workers_with_a_gpu_each_are_started_as_programs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One zygote cannot have the CUDA_VISIBLE_DEVICES of all of them."""
+    caplog.set_level("INFO")
+    plan = replace(PLAN, virtual_local_rank=True)
+    config = NodeConfig(
+        plan=plan, attempt=1, node=0, incarnation=0, host="h", folder=tmp_path, log_folder=tmp_path, streams=Streams()
+    )
+
+    assert launcher_of(config, Counting(), DeafReaper())._nursery is None
+    assert "each sees a GPU of its own" in caplog.text
+
+
 # --- Who starts a worker ---------------------------------------------------------------------------------------------------
 
 

@@ -35,6 +35,9 @@ def launcher(config: NodeConfig, spawner: Spawner, reaper: Reaper, base: Mapping
     if plan.start_method in ("spawn", "forkserver"):
         log.info("workers are started as programs, not by fork: start method %s was asked for", plan.start_method)
         return Launcher(spawner, None)
+    if plan.virtual_local_rank:
+        log.info("workers are started as programs, not by fork: each sees a GPU of its own, which a zygote could not know before")
+        return Launcher(spawner, None)
     wanted = Wanted(
         standbys=plan.nproc_per_node if plan.standbys is None else plan.standbys,
         preload=declared((*plan.preload, base.get(env.PRELOAD, ""))),

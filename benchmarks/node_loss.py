@@ -1,0 +1,224 @@
+"""A whole node is lost, and another one comes: how long the rest does not train; ours beside torchrun with defaults and tuned.
+
+N agents of this machine, `--nproc-per-node=1`, `--nnodes=1:N`; the first one hosts the rendezvous and stays. In each turn
+
+    shrink   the agent that came last is killed with all its processes: until the last survivor's first step without it; `known`:
+             until everyone was told to regroup
+    grow     a new agent is started: until the last rank's first step in the larger world, its start and its import of torch
+             included; `in the world`: from when the coordinator heard it first until the round with it was closed
+    silent   the agent that came last is stopped (SIGSTOP) with all its processes: until the others' first step; `known`: until
+             the coordinator gave it up
+
+`in the world` and `known` are read from our coordinator's own story; torchrun tells neither. torchrun runs with
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which its restarts hang (benchmarks/README.md).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.processes import PEERS, kill, tree
+from benchmarks.report import Case, arguments, deliver, versions
+
+__all__ = ["main"]
+
+SCRIPT = Path(__file__).with_name("node_loss_worker.py")
+OURS = Path(sys.executable).with_name("rallypoint-agent")
+SECRET = "a secret of the benchmark"
+_TUNED = "--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=1"
+
+#: Seconds that anything may take.
+_LIMIT = 240.0
+
+#: Seconds of undisturbed training before the next disturbance: zygotes and standbys get ready meanwhile.
+_CALM = 8.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launcher:
+    """A case: which command with which flags, how often it is measured, and whether it tells its own story."""
+
+    name: str
+    path: Path
+    flags: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    tells: bool = False
+
+
+def launchers() -> list[Launcher]:
+    """Return the cases."""
+    shared = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    return [
+        Launcher(name="ours", path=OURS, flags=("run",), env={"RALLYPOINT_SECRET": SECRET}, tells=True),
+        Launcher(name="torchrun-tuned", path=PEERS / "torchrun", flags=(_TUNED,), env=shared),
+        Launcher(name="torchrun", path=PEERS / "torchrun", env=shared),
+    ]
+
+
+class Job:
+    """N agents of one launcher, and what their workers wrote down."""
+
+    def __init__(self, launcher: Launcher, nodes: int, folder: Path) -> None:
+        self._launcher, self._nodes, self._folder = launcher, nodes, folder
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        self._agents: list[subprocess.Popen[bytes]] = []
+
+    def start_agent(self) -> float:
+        """Start one more agent; return when."""
+        one = self._launcher
+        flags = [f"--nnodes=1:{self._nodes}", "--nproc-per-node=1", "--max-restarts=100", "--rdzv-backend=c10d"]
+        flags += [f"--rdzv-endpoint=127.0.0.1:{self._port}", "--rdzv-id=bench", "--local-addr=127.0.0.1"]
+        env = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+        env |= {**one.env, "BENCH_RUN": str(self._folder), "OMP_NUM_THREADS": "1"}
+        at = time.time()
+        with (self._folder / f"agent-{at}.log").open("wb") as log:
+            command = [str(one.path), *one.flags, *flags, str(SCRIPT)]
+            self._agents.append(
+                subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True, cwd=self._folder)
+            )
+        return at
+
+    def start(self) -> None:
+        """Start all agents, the one that hosts the rendezvous first, and wait until they train."""
+        at = self.start_agent()
+        _until(self._hosted, "the rendezvous is open")
+        while len(self._agents) < self._nodes:
+            self.start_agent()
+        self.trains(self._nodes, at)
+
+    def _hosted(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self._port)) == 0
+
+    def trains(self, world: int, since: float) -> float:
+        """Wait until every rank of a world of this size has done its first step, after `since`; return when the last had."""
+        return _until(lambda: self._trained(world, since), f"{world} nodes train")
+
+    def _trained(self, world: int, since: float) -> float | None:
+        first: dict[int, float] = {}
+        for path in self._folder.glob("*.json"):
+            try:
+                mark = json.loads(path.read_text())
+            except (OSError, ValueError):  # it is being written
+                continue
+            if mark["world"] == world and mark["at"] > since:
+                first[mark["rank"]] = max(mark["at"], first.get(mark["rank"], 0.0))
+        return max(first.values()) if len(first) == world else None
+
+    def disturb_last(self, number: int) -> float:
+        """Send a signal to all processes of the agent that came last; return when."""
+        pids = tree(self._agents[-1].pid)
+        at = time.time()
+        kill(pids, number)
+        return at
+
+    def forget_last(self) -> None:
+        """End what is left of the agent that came last."""
+        agent = self._agents.pop()
+        kill(tree(agent.pid))
+        agent.wait()
+
+    def told(self, kind: str, since: float) -> float | None:
+        """Return when our coordinator noted something of this kind after `since`, None where it did not or cannot tell."""
+        if not self._launcher.tells:
+            return None
+        request = urllib.request.Request(f"http://127.0.0.1:{self._port}/v1/status", headers={"X-Rallypoint-Token": SECRET})
+        with urllib.request.urlopen(request, timeout=_LIMIT) as answer:  # noqa: S310
+            events: list[dict[str, Any]] = json.load(answer)["events"]
+        return next((event["at"] for event in events if event["kind"] == kind and event["at"] > since), None)
+
+    def end(self) -> None:
+        """End everything."""
+        while self._agents:
+            self.forget_last()
+
+
+def _until(condition: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + _LIMIT
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"not so after {_LIMIT:g} s: {what}")
+        time.sleep(0.01)
+    return found
+
+
+def turn(job: Job, nodes: int, found: dict[str, list[float]]) -> None:
+    """Disturb a job that trains in every way, once each, and add what that took."""
+    time.sleep(_CALM)
+    at = job.disturb_last(signal.SIGKILL)
+    _note(found, "shrink", job.trains(nodes - 1, at) - at)
+    _note(found, "shrink: known", job.told("regroup", at), at)
+    job.forget_last()
+    time.sleep(_CALM)
+    at = job.start_agent()
+    _note(found, "grow", job.trains(nodes, at) - at)
+    joined = job.told("regroup", at)
+    if joined is not None:
+        _note(found, "grow: in the world", job.told("round", joined), joined)
+    time.sleep(_CALM)
+    at = job.disturb_last(signal.SIGSTOP)
+    _note(found, "silent", job.trains(nodes - 1, at) - at)
+    _note(found, "silent: known", job.told("regroup", at), at)
+    job.forget_last()
+    at = job.start_agent()
+    job.trains(nodes, at)
+
+
+def _note(found: dict[str, list[float]], what: str, value: float | None, since: float = 0.0) -> None:
+    if value is not None:
+        found.setdefault(what, []).append(value - since)
+
+
+def measure(launcher: Launcher, nodes: int, n: int) -> list[Case]:
+    """Let one job be disturbed `n` times."""
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory(prefix="node-loss-") as folder:
+        job = Job(launcher, nodes, Path(folder))
+        try:
+            job.start()
+            for number in range(n):
+                turn(job, nodes, found)
+                latest = ", ".join(f"{what} {values[-1]:.3f} s" for what, values in found.items())
+                print(f"  {launcher.name}, {nodes} nodes, turn {number + 1}: {latest}", file=sys.stderr)
+        finally:
+            job.end()
+    return [
+        Case(name=f"{launcher.name} {nodes} {what}", command=f"{launcher.path.name} --nnodes=1:{nodes}", samples=tuple(values))
+        for what, values in found.items()
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print, and write the figures."""
+    parser = arguments(__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("-n", type=int, default=5, help="turns of ours (default 5)")
+    parser.add_argument("--peers", type=int, default=1, help="turns of each case of torchrun (default 1); 0 for none")
+    parser.add_argument("--nodes", default="2,4,8", help="how many nodes (default %(default)s)")
+    options = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # whatever was started is ended, too
+    cases = []
+    for nodes in map(int, options.nodes.split(",")):
+        for launcher in launchers():
+            turns = options.n if launcher.tells else options.peers
+            if turns and launcher.path.exists():
+                cases += measure(launcher, nodes, turns)
+    deliver("node_loss", cases, versions("torch", "airflow-provider-rallypoint"), options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -19,7 +19,7 @@ from rallypoint.agent.linux import become_subreaper
 from rallypoint.agent.workers.zygote.words import PACKET, Order, frame, packet, receive, unpacked
 from tests.waiting import PATIENCE
 
-__all__ = ["ENV", "ROOT", "STARTUP", "Ran", "Zygote", "spawned", "zygote"]
+__all__ = ["ENV", "ROOT", "STARTUP", "Ran", "Zygote", "light_torch", "spawned", "zygote"]
 
 ROOT = Path(__file__).parents[2]
 #: What a zygote and the programs beside it are started with.
@@ -95,6 +95,16 @@ def spawned(*args: str, env: Mapping[str, str] | None = None, cwd: Path | None =
         start_new_session=True,
     )
     return Ran(code=done.returncode, out=done.stdout, err=done.stderr)
+
+
+def light_torch(folder: Path) -> dict[str, str]:
+    """Make a torch without anything in it, and return an environment in which it is found."""
+    for name in ("_dynamo", "distributed", "optim", "profiler", "nn/parallel", "utils/data"):
+        path = folder / "torch" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        (path.parent / "__init__.py").touch()
+    return {"PYTHONPATH": os.pathsep.join((str(folder), str(ROOT)))}
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rallypoint.wire.progress import ProgressFile, life_offset
-from tests.live.forked import ROOT, STARTUP, Zygote, spawned, zygote
+from tests.live.forked import STARTUP, Zygote, light_torch, spawned, zygote
 
 #: Programs whose ends and outputs must be the same both ways; what differs from process to process is not printed.
 PROGRAMS = {
@@ -229,16 +229,6 @@ def test_what_scripts_import_is_learned(born: Zygote, tmp_path: Path) -> None:
     told = born.ask({"learn": str(names), "without": []})["learned"]
 
     assert (told["count"] >= 1, list(told["failed"]), told["asked"], told["unfit"]) == (True, ["no_such_module"], {}, "")
-
-
-def light_torch(folder: Path) -> dict[str, str]:
-    """Make a torch without anything in it, and return an environment in which it is found."""
-    for name in ("_dynamo", "distributed", "optim", "profiler", "nn/parallel", "utils/data"):
-        path = folder / "torch" / f"{name}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-        (path.parent / "__init__.py").touch()
-    return {"PYTHONPATH": os.pathsep.join((str(folder), str(ROOT)))}
 
 
 def test_a_zygote_with_threads_says_so(tmp_path: Path) -> None:

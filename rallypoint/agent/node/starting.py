@@ -36,7 +36,9 @@ def launcher(config: NodeConfig, spawner: Spawner, reaper: Reaper, base: Mapping
         log.info("workers are started as programs, not by fork: start method %s was asked for", plan.start_method)
         return Launcher(spawner, None)
     if plan.virtual_local_rank:
-        log.info("workers are started as programs, not by fork: each sees a GPU of its own, which a zygote could not know before")
+        log.info(
+            "workers are started as programs, not by fork: each sees a GPU of its own, which a zygote could not know before"
+        )
         return Launcher(spawner, None)
     wanted = Wanted(
         standbys=plan.nproc_per_node if plan.standbys is None else plan.standbys,

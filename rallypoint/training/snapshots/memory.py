@@ -113,6 +113,15 @@ class SnapshotMemory:
             buffer.unlock()
             raise
 
+    def prepared(self) -> None:
+        """Return when what `reserve` began is done; too little room is told by `take`."""
+        reserving, self._reserving = self._reserving, None
+        if reserving is not None:
+            try:
+                reserving.result()
+            except NoRoomError as error:
+                _log.debug("what was thought to be needed did not fit: %s", error)
+
     def wait(self) -> None:
         """Return when the last snapshot is complete; raises what went wrong with it."""
         last, self._last = self._last, None
@@ -146,12 +155,7 @@ class SnapshotMemory:
             self._buffers.close()
 
     def _reserve(self, size: int) -> None:
-        reserving, self._reserving = self._reserving, None
-        if reserving is not None:
-            try:
-                reserving.result()
-            except NoRoomError as error:
-                _log.debug("what was thought to be needed did not fit: %s", error)
+        self.prepared()
         self._buffers.reserve(size)
 
     def _guard(self, optimizer: torch.optim.Optimizer) -> None:

@@ -157,6 +157,10 @@ class Snapshots:
         self._memory.reserve(self._state)
         return step
 
+    def prepared(self) -> None:
+        """Return when the memory for the next snapshots is allocated and faulted in, as far as there is room."""
+        self._memory.prepared()
+
     def wait(self) -> None:
         """Return when the last snapshot is complete, and what was to be persisted is persisted; raises what went wrong."""
         self._memory.wait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rallypoint.operators.appwrapper import AppWrapperOperator
+from rallypoint.operators.check import NodeCheckOperator
 from rallypoint.operators.delete import DeleteJobOperator
 from rallypoint.operators.resize import ResizeJobOperator
 from rallypoint.operators.training import ElasticTrainingOperator
@@ -16,6 +17,7 @@ __all__ = [
     "AppWrapperOperator",
     "DeleteJobOperator",
     "ElasticTrainingOperator",
+    "NodeCheckOperator",
     "ResizeJobOperator",
     "TrainingRetryPolicy",
 ]

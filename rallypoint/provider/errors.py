@@ -10,7 +10,8 @@ AirflowException                 Airflow tries the task again while it has retri
 └── JobHangs                     a sensor that fails at a hang has seen one
 AirflowFailException             Airflow does not try again
 ├── InvalidJob                   the job cannot run as it is written
-└── JobRefused                   what is asked of a job cannot be: there is none, it is over, it cannot have that size
+├── JobRefused                   what is asked of a job cannot be: there is none, it is over, it cannot have that size
+└── NodesRefused                 nodes were checked, and some must not train
 ValueError
 └── OptionError                  an argument is wrong, found when the DAG is parsed
 ```
@@ -30,6 +31,7 @@ __all__ = [
     "InvalidJob",
     "JobHangs",
     "JobRefused",
+    "NodesRefused",
     "OptionError",
     "SupervisionFailed",
     "TrainingDeleted",
@@ -78,6 +80,10 @@ class InvalidJob(AirflowFailException):
 
 class JobRefused(AirflowFailException):
     """What is asked of a job cannot be, and trying again cannot help."""
+
+
+class NodesRefused(AirflowFailException):
+    """A node check found nodes that must not train; trying again on the same machines would find them again."""
 
 
 class OptionError(RallypointError, ValueError):

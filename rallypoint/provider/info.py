@@ -27,6 +27,7 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": _NAME,
                 "python-modules": [
                     "rallypoint.operators.appwrapper",
+                    "rallypoint.operators.check",
                     "rallypoint.operators.delete",
                     "rallypoint.operators.resize",
                     "rallypoint.operators.training",

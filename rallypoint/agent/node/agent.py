@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rallypoint.agent.check.checker import Checker
 from rallypoint.agent.clock import Clock
-from rallypoint.agent.culprit import with_few_tails
+from rallypoint.agent.culprit import is_collateral, with_few_tails
 from rallypoint.agent.errors import ConfigError, LostContactError, OrphanedError, StoreError
 from rallypoint.agent.linux import become_subreaper
 from rallypoint.agent.node import decide
@@ -268,11 +268,27 @@ class NodeAgent:
         if worker is None:
             return None
         log.info("rank %d (pid %d): a step raised %s", worker.place.rank, worker.pid, seen.word.error)
-        end = await asyncio.to_thread(self._end_of, worker)
-        failure = dataclasses.replace(
-            end, error=seen.word.error, at=self._clock(), kind=FaultKind.APPLICATION_ERROR, lives=True
-        )
+        failure = self._raised(worker, seen.word.error)
+        if self._node.phase is Phase.RUNNING and not is_collateral(failure):
+            # Of the others nobody will want to read the log, and who broke the round may have to wait for this.
+            end = await asyncio.to_thread(self._end_of, worker)
+            failure = dataclasses.replace(failure, log_tail=end.log_tail, log_path=end.log_path)
         return StepFailed(round=seen.word.round, failure=failure)
+
+    def _raised(self, worker: Worker, error: str) -> Culprit:
+        place = worker.place
+        return Culprit(
+            node=place.assignment.node,
+            incarnation=self._config.incarnation,
+            host=self._config.told,
+            rank=place.rank,
+            local_rank=place.local_rank,
+            pid=worker.pid,
+            error=error,
+            at=self._clock(),
+            kind=FaultKind.APPLICATION_ERROR,
+            lives=True,
+        )
 
     def _end_of(self, worker: Worker) -> Culprit:
         plan = self._config.plan

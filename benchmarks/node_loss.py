@@ -2,8 +2,8 @@
 
 N agents of this machine, `--nproc-per-node=1`, `--nnodes=1:N`; the first one hosts the rendezvous and stays. In each turn
 
-    shrink   the agent that came last is killed with all its processes: until the last survivor's first step without it; `known`:
-             until everyone was told to regroup
+    shrink   the agent that came last is killed with all its processes: until the last survivor's first step without it;
+             `known`: until everyone was told to regroup
     grow     a new agent is started: until the last rank's first step in the larger world, its start and its import of torch
              included; `in the world`: from when the coordinator heard it first until the round with it was closed
     silent   the agent that came last is stopped (SIGSTOP) with all its processes: until the others' first step; `known`: until

@@ -93,10 +93,10 @@ class Agents:
         files = ["--endpoint-file", self.folder / "endpoint.json", "--status-file", self.folder / "status.json"]
         return self.spawn("coordinator", *self._common(), "--uid", "u1", "--term", term, *files)
 
-    def node(self, node: int = 0, incarnation: int = 0) -> subprocess.Popen[str]:
-        """Start a node agent of attempt 1."""
+    def node(self, node: int = 0, incarnation: int = 0, endpoint: str = "endpoint.json") -> subprocess.Popen[str]:
+        """Start a node agent of attempt 1, which finds its coordinator in the file `endpoint`."""
         place = ["--node", node, "--incarnation", incarnation, "--dir", self.folder / f"node-{node}.{incarnation}"]
-        return self.spawn("node", *self._common(), *place, "--endpoint-file", self.folder / "endpoint.json")
+        return self.spawn("node", *self._common(), *place, "--endpoint-file", self.folder / endpoint)
 
     def _common(self) -> list[object]:
         return ["--plan", self.folder / "plan.json", "--attempt", 1, "--secret-file", self.folder / "secret"]

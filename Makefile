@@ -14,7 +14,7 @@ VENV_PYTHON := .venv/bin/python
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-airflow lint bench soak docs environment peers clean
+.PHONY: help demo test test-airflow lint bench soak node-check docs environment peers clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ lint: environment  ## ruff, mypy and import-linter alone
 
 bench: environment peers  ## run the benchmarks named by BENCH, the other launchers beside ours
 	@for name in $(BENCH); do echo "== $$name"; $(VENV_PYTHON) -m benchmarks.$$name || exit 1; done
+
+node-check: environment  ## check 2 to 9 nodes of this machine, of which some are ill, in every way that is known
+	@$(VENV_PYTHON) -m tests.live.node_check
 
 soak: environment  ## kill processes of real jobs, and of a real Airflow, at random and see that nothing is lost (hours)
 	@$(VENV_PYTHON) -m tests.soak --kills $(KILLS) $(if $(SEED),--seed $(SEED))

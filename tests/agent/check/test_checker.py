@@ -1,0 +1,55 @@
+"""What an agent makes of what its probes say, and what it gives them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rallypoint.agent.check.checker import Seen, probe_env, read_probe
+from rallypoint.wire.check import CheckTask
+from rallypoint.wire.plan import Entry, Plan
+
+TASK = CheckTask(term=2, number=7, store="[fd00::1]:4711", group_rank=1, first_rank=2, world_size=4, limit=60.0)
+PLAN = Plan(
+    name="digits",
+    role="trainer",
+    min_nodes=2,
+    max_nodes=2,
+    nproc_per_node=2,
+    entry=Entry.SCRIPT,
+    entrypoint="t.py",
+    env={"A": "1"},
+)
+
+
+@pytest.mark.parametrize(
+    ("output", "stage", "figures"),
+    [
+        pytest.param(b"", "start", False, id="nothing"),
+        pytest.param(b'{"stage": "compute"}\n{"stage": "connect"}\n', "connect", False, id="the last stage counts"),
+        pytest.param(b'warning: slow\n{"stage": "compute"}\n{"sta', "compute", False, id="other lines, and half a one"),
+        pytest.param(b'[1]\n"stage"\n{"stage": 3}\n', "start", False, id="JSON that is none of its words"),
+        pytest.param(b'{"compute": 1, "transfer": 2.5, "moved": 10, "latency": 0}\n', "start", True, id="figures"),
+        pytest.param(b'{"compute": 1}\n', "start", True, id="a probe that only computes"),
+        pytest.param(b'{"compute": -1}\n{"compute": "fast"}\n{"compute": true}\n', "start", False, id="figures that are none"),
+    ],
+)
+def test_the_words_of_a_probe(output: bytes, stage: str, *, figures: bool) -> None:
+    """A user's program may print whatever it likes beside them."""
+    seen = read_probe(output)
+    assert (seen.stage, seen.figures is not None) == (stage, figures)
+
+
+def test_a_probe_that_measures_only_some_things_is_read_with_zeros() -> None:
+    assert read_probe(b'{"compute": 1.5}\n') == Seen(figures={"compute": 1.5, "transfer": 0, "moved": 0, "latency": 0})
+
+
+def test_the_environment_of_a_probe_is_that_of_a_small_world() -> None:
+    """With the plan's own variables, and without the job's secret."""
+    told = probe_env({"PATH": "/bin", "RALLYPOINT_SECRET": "x"}, PLAN, TASK, 1, fd=None)
+
+    assert (told["RANK"], told["WORLD_SIZE"], told["LOCAL_RANK"], told["GROUP_RANK"]) == ("3", "4", "1", "1")
+    assert (told["MASTER_ADDR"], told["MASTER_PORT"], told["A"], told["PATH"]) == ("fd00::1", "4711", "1", "/bin")
+    assert "RALLYPOINT_SECRET" not in told
+    assert json.loads(told["RALLYPOINT_CHECK"]) == {"whole": False, "limit": 60.0, "key": "check-2-7", "fd": None}

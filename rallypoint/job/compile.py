@@ -178,6 +178,7 @@ def _role(role: Role) -> dict[str, Any]:
         "max_nodes": role.nodes.max,
         "node_unit": role.node_unit,
         "nproc_per_node": role.nproc_per_node,
+        "numa_binding": role.numa_affinity,
         "entry": entry,
         "entrypoint": _script(role, first) if entry is Entry.SCRIPT else first,
         "args": (*rest, *role.args),

@@ -20,6 +20,7 @@ from rallypoint.job.rules import (
     MAPPING,
     NAME,
     NODES,
+    NUMA,
     PATH,
     QUANTITY,
     RESOURCE,
@@ -81,6 +82,8 @@ class Role(Model):
     """The number of nodes of a world is a multiple of this; MIN and MAX must be, too."""
     nproc_per_node: Annotated[int, whole(1, unit="workers")] = 1
     """Workers on each node."""
+    numa_affinity: Annotated[str, NUMA] = ""
+    """Workers are bound to the CPUs near their GPU: `true` is `node`; or `socket`, `exclusive`, `core-complex`."""
     env: _Environment = Field(default_factory=dict)
     """Added to each worker's environment. Numbers and true/false become strings; null is an error."""
     workdir: Annotated[str, PATH] = ""

@@ -41,6 +41,7 @@ __all__ = [
     "MAPPING",
     "NAME",
     "NODES",
+    "NUMA",
     "PATH",
     "QUANTITY",
     "REFUSED",
@@ -247,7 +248,23 @@ _SCALAR_TYPES = ["string", "number", "boolean"]
 NAME = _matching(
     _NAME, kind="name", allowed="1 to 52 lower-case letters, digits and '-', with a letter or a digit at both ends"
 )
+#: How near to its GPU a worker's CPUs are, as torchrun's --numa-binding says it.
+_BINDINGS = ("node", "socket", "exclusive", "core-complex")
+
+
+def _read_binding(value: object) -> str:
+    if value in ("", *_BINDINGS):
+        return str(value)
+    return _BINDINGS[0] if read_flag(value) else ""
+
+
 FLAG = Rule(kind="true/false", allowed="true or false", read=read_flag, schema={"type": "boolean"})
+NUMA = Rule(
+    kind="true/false or how",
+    allowed=f"true (the same as {_BINDINGS[0]}), false, or one of {', '.join(_BINDINGS)}",
+    read=_read_binding,
+    schema={"enum": [True, False, *_BINDINGS]},
+)
 WORD = Rule(kind="text", allowed="a string without white space", read=read_word, schema={"type": "string", "pattern": "^\\S+$"})
 PATH = Rule(kind="path", allowed="a path as a string", read=read_path, schema={"type": "string"})
 ARGUMENT = Rule(

@@ -34,6 +34,7 @@ WHOLE = {
     "nodes": "2:4",
     "node_unit": 2,
     "nproc_per_node": 8,
+    "numa_affinity": "socket",
     "env": {"A": True},
     "workdir": "/src",
     "setup_commands": ["git clone a", "cd a"],
@@ -81,6 +82,7 @@ WHOLE = {
 
 #: What it is compiled to, but for the digest.
 WHOLE_PLAN = Plan(
+    numa_binding="socket",
     name="digits",
     role="trainer",
     min_nodes=2,

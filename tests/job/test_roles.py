@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rallypoint.job import ElasticJob, JobError, Role, load_job
+from rallypoint.job import ElasticJob, JobError, Role, compile_plan, load_job
 from rallypoint.job.values import Entrypoint, NodeRange, read_entrypoint, read_nodes, write_entrypoint, write_nodes
 from rallypoint.wire.plan import Entry
 
@@ -197,3 +197,28 @@ def test_pod_fields_are_kept_as_they_are():
     document = load_job(GOOD, **fields).to_document()
 
     assert {key: document[key] for key in fields} == fields
+
+
+@pytest.mark.parametrize(
+    ("value", "binding"),
+    [
+        pytest.param(True, "node", id="yes: the node"),
+        pytest.param("true", "node", id="yes, in a template's words"),
+        pytest.param(False, "", id="no"),
+        pytest.param("core-complex", "core-complex", id="a nearer place"),
+    ],
+)
+def test_workers_may_be_bound_to_cpus(value, binding):
+    """By DLRover's switch, or in torchrun's words."""
+    job = ElasticJob.model_validate({**GOOD, "numa_affinity": value})
+
+    assert compile_plan(job)[0].numa_binding == binding
+    assert ElasticJob.model_validate(job.to_document()) == job
+
+
+def test_another_binding_is_an_error():
+    """With what is allowed."""
+    with pytest.raises(
+        JobError, match=r"numa_affinity: 'far' is not allowed; true \(the same as node\), false, or one of node"
+    ):
+        ElasticJob.model_validate({**GOOD, "numa_affinity": "far"})

@@ -63,8 +63,8 @@ and `roles` at once is an error. `labels` and `annotations` at the top level are
 _PROFILES = """\
 ## Profiles
 
-A profile says whose rules hold. It is named by `profile`; a label or annotation of MindCluster, or a block `mindcluster`,
-chooses `mindcluster` where no profile is named, and is an error beside another one.
+A profile says whose rules hold. It is named by `profile`; a label or annotation of MindCluster (but for the label `framework`),
+or a block `mindcluster`, chooses `mindcluster` where no profile is named, and is an error beside another one.
 
 - `ladder` is the default: lost nodes are replaced, the world shrinks and grows between MIN and MAX, rank 0 is no special case.
 - `appwrapper` is AppWrapper's machine: a fixed world (MIN = MAX), no node is replaced, a loss past its grace resets the job.

@@ -13,7 +13,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["OwnedFolder", "own_folder", "shared_memory"]
+__all__ = ["OwnedFolder", "new_name", "own_folder", "shared_memory"]
 
 _PREFIX, _LOCK = "rallypoint-snapshots-", "owner"
 
@@ -39,15 +39,21 @@ def shared_memory(otherwise: Path) -> Path:
     return _SHARED if os.access(_SHARED, os.W_OK | os.X_OK) else otherwise
 
 
-def own_folder(base: Path) -> OwnedFolder:
-    """Make a folder in `base`, and remove those whose owners are gone. Raises `OSError`."""
-    _sweep(base)
+def new_name() -> str:
+    """Return a name that no other folder has."""
+    return f"{_PREFIX}{secrets.token_hex(8)}"
+
+
+def own_folder(path: Path) -> OwnedFolder:
+    """Make a folder, whose name is of `new_name`, and remove those beside it whose owners are gone. Raises `OSError`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(path.parent)
     # Locked before it has the name that is looked for, or it could be taken for one that was left.
-    path = base / f".{_PREFIX}{secrets.token_hex(8)}"
-    path.mkdir(mode=0o700)
-    lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    hidden = path.with_name(f".{path.name}")
+    hidden.mkdir(mode=0o700)
+    lock = os.open(hidden / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    return OwnedFolder(path.rename(base / path.name.removeprefix(".")), lock)
+    return OwnedFolder(hidden.rename(path), lock)
 
 
 def _sweep(base: Path) -> None:

@@ -152,6 +152,7 @@ class NodeAgent:
         for number in self._config.signals:
             loop.add_signal_handler(number, self._signal, number)
         try:
+            await self._snapshots.begin()
             await self._lines.begin()
             await self._stores.prepare()
             if self._checker is not None:

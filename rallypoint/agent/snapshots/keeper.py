@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rallypoint.checkpoint.errors import CheckpointError
 from rallypoint.checkpoint.memory import Held, everything
-from rallypoint.checkpoint.owned import OwnedFolder, own_folder, shared_memory
+from rallypoint.checkpoint.owned import OwnedFolder, new_name, own_folder, shared_memory
 from rallypoint.checkpoint.persist import Destination, persist, read_destination
 from rallypoint.checkpoint.store import Store
 from rallypoint.checkpoint.url_store import open_store
@@ -48,7 +48,8 @@ class SnapshotKeeper:
     def __init__(self, plan: Plan, folder: Path, *, patience: float = PATIENCE) -> None:
         self._plan, self._patience = plan, patience
         self._wanted = plan.save_at_breakpoint or plan.elastic_mode is ElasticMode.UCP
-        self._owned = _own(shared_memory(folder))
+        self._path = shared_memory(folder) / new_name()
+        self._owned: OwnedFolder | None = None
         self._thread: threading.Thread | None = None
         self._again = False
         self._idle = asyncio.Event()
@@ -60,11 +61,16 @@ class SnapshotKeeper:
         """Whether the next round waits for what is being persisted."""
         return self._plan.elastic_mode is ElasticMode.UCP
 
+    async def begin(self) -> None:
+        """Make the folder. Where that cannot be, workers find none, and nothing is kept."""
+        try:
+            self._owned = await asyncio.to_thread(own_folder, self._path)
+        except OSError as error:
+            log.warning("no snapshots are kept in memory: %s: %s", self._path, error.strerror)
+
     def environment(self) -> Mapping[str, str]:
         """Return what workers are told."""
-        if self._owned is None:
-            return {}
-        told = {env.SNAPSHOT_DIR: str(self._owned.path)}
+        told = {env.SNAPSHOT_DIR: str(self._path)}
         return {**told, env.SAVE_AT_BREAKPOINT: "1"} if self._wanted else told
 
     def breakpoint(self) -> None:
@@ -147,12 +153,3 @@ class SnapshotKeeper:
         if self._again:
             self._again = False
             self.breakpoint()
-
-
-def _own(base: Path) -> OwnedFolder | None:
-    try:
-        base.mkdir(parents=True, exist_ok=True)
-        return own_folder(base)
-    except OSError as error:
-        log.warning("no snapshots are kept in memory: %s: %s", base, error.strerror)
-        return None

@@ -25,7 +25,7 @@ from rallypoint.checkpoint.folder_store import FolderStore
 from rallypoint.checkpoint.lineage import lineage_of, take_lineage
 from rallypoint.checkpoint.manifest import Checkpoint, Manifest
 from rallypoint.checkpoint.memory import Held, pinned
-from rallypoint.checkpoint.owned import OwnedFolder, own_folder, shared_memory
+from rallypoint.checkpoint.owned import OwnedFolder, new_name, own_folder, shared_memory
 from rallypoint.checkpoint.persist import Destination, is_snapshot, persist, write_destination
 from rallypoint.checkpoint.store import Store
 from rallypoint.checkpoint.url_store import open_store
@@ -40,7 +40,7 @@ from rallypoint.training.snapshots.memory import SnapshotMemory, Writer
 from rallypoint.wire import env
 from rallypoint.wire.fence import Fence
 
-__all__ = ["Snapshots", "shared_lineage", "snapshot_folder"]
+__all__ = ["Snapshots", "agent_folder", "shared_lineage", "snapshot_folder"]
 
 _log = logging.getLogger(__name__)
 
@@ -246,14 +246,20 @@ def shared_lineage(folder: Path) -> str:
     return take_lineage(folder, name)
 
 
+def agent_folder() -> Path | None:
+    """Return the agent's folder for snapshots, None where there is no agent, or none that could make one."""
+    named = os.environ.get(env.SNAPSHOT_DIR)
+    return Path(named) if named and Path(named).is_dir() else None
+
+
 def snapshot_folder() -> Path:
     """Return the agent's folder for snapshots; without an agent, one that goes with this process."""
-    named = os.environ.get(env.SNAPSHOT_DIR)
-    if named:
-        return Path(named)
+    named = agent_folder()
+    if named is not None:
+        return named
     global _private  # noqa: PLW0603  one for all states of this process
     if _private is None:
-        _private = own_folder(shared_memory(Path(tempfile.gettempdir())))
+        _private = own_folder(shared_memory(Path(tempfile.gettempdir())) / new_name())
         atexit.register(_private.remove)
     return _private.path
 

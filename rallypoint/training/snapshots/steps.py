@@ -18,7 +18,7 @@ from rallypoint.training.agreement import agree
 from rallypoint.training.snapshots.choosing import newer_than_stored
 from rallypoint.training.snapshots.crew import Crew
 from rallypoint.training.snapshots.loading import load_from_memory, load_from_store
-from rallypoint.training.snapshots.snapshots import Snapshots, shared_lineage
+from rallypoint.training.snapshots.snapshots import Snapshots, agent_folder, shared_lineage
 from rallypoint.wire import env
 
 __all__ = ["StepSnapshots", "read_snapshot", "run_name"]
@@ -28,8 +28,8 @@ _log = logging.getLogger(__name__)
 
 def run_name(uid: str) -> str:
     """Return what tells this run's checkpoints from those of another: the job's uid, where it has one."""
-    named = os.environ.get(env.SNAPSHOT_DIR)
-    return uid if uid or not named else take_lineage(Path(named))
+    folder = agent_folder()
+    return uid if uid or folder is None else take_lineage(folder)
 
 
 def read_snapshot(checkpoint: Checkpoint, manifest: Manifest, state: MutableMapping[str, Any]) -> None:
@@ -50,12 +50,12 @@ class StepSnapshots:
 
     def load(self, state: MutableMapping[str, Any], newest: Callable[[], Manifest | None]) -> int | None:
         """Take up a snapshot in memory that is not older than the newest checkpoint; a collective where there is an agent."""
-        named = os.environ.get(env.SNAPSHOT_DIR)
-        if not named:
+        folder = agent_folder()
+        if folder is None:
             return None
-        lineage, stored, crew = shared_lineage(Path(named)), agree(newest), Crew(1)
+        lineage, stored, crew = shared_lineage(folder), agree(newest), Crew(1)
         try:
-            age = load_from_memory(Path(named), state, crew, wanted=lambda age: newer_than_stored(age, lineage, stored))
+            age = load_from_memory(folder, state, crew, wanted=lambda age: newer_than_stored(age, lineage, stored))
         finally:
             crew.close()
         if age is None:
@@ -66,7 +66,7 @@ class StepSnapshots:
 
     def follow(self, state: MutableMapping[str, Any], directory: Path) -> None:
         """Take a snapshot at each step that is reported from now on, where the job wants the last one saved."""
-        if os.environ.get(env.SAVE_AT_BREAKPOINT) != "1" or not os.environ.get(env.SNAPSHOT_DIR):
+        if os.environ.get(env.SAVE_AT_BREAKPOINT) != "1" or agent_folder() is None:
             return
         fixed = [name for name, value in state.items() if not _lives(value)]
         if fixed:

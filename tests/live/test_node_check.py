@@ -12,19 +12,29 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from rallypoint.wire.check import CheckState, NodeVerdict
 from rallypoint.wire.exits import Exit
-from rallypoint.wire.incident import Answer, Cause
-from rallypoint.wire.status import JobState
 from tests.live.agent_processes import ROOT, Agents, agents, said
 from tests.live.node_check import Case, found, illnesses, play, probe
-from tests.waiting import PATIENCE, eventually
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Agents]:
     with agents(tmp_path) as job:
         yield job
+
+
+def rallypoint(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command about the jobs in a folder, there."""
+    return subprocess.run(
+        [sys.executable, "-m", "rallypoint.cli.main", *words],
+        env={**os.environ, "RALLYPOINT_HOME": str(folder / "home"), "PYTHONPATH": str(ROOT)},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120 * PATIENCE,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -40,31 +50,33 @@ def test_who_is_ill_is_found(job: Agents, case: Case) -> None:
     assert found(play(job, case)) == case.expected()
 
 
-def test_a_faulty_node_is_sent_away_and_its_replacement_checked_before_all_train(job: Agents) -> None:
-    """The agent ends with the code that asks for another machine; nobody trains before a check was passed."""
-    ill = illnesses(job.folder, {1: "device"})
-    job.write_plan(min_nodes=3, max_nodes=3, nproc_per_node=1, check_level=1, check_timeout=120.0, check_program=probe(ill))
-    coordinator, stays, faulty, also = job.coordinator(), job.node(0), job.node(1), job.node(2)
+#: A probe that fails on node 1 until that was replaced.
+FAILS_ONCE = """\
+#!/bin/sh
+case "$(readlink /proc/$$/fd/1)" in */nodes/1/attempt-1.1/*) echo "uncorrectable ECC error" >&2; exit 3;; esac
+echo '{"compute": 1, "transfer": 1, "moved": 100, "latency": 0.1}'
+"""
 
-    code, output = said(faulty)
-    assert code == Exit.ELSEWHERE, output
-    status = eventually(job.status)
-    assert (status.state, status.world) == (JobState.FORMING, ())
-    incident = status.incidents[0]
-    assert (incident.cause, incident.answer, incident.culprit is not None) == (Cause.NODE, Answer.RETRY_ELSEWHERE, True)
-    assert status.check is not None
-    assert [one.reason for one in status.check.named(NodeVerdict.FAULT)] == [
-        "stage compute: CUDA error: uncorrectable ECC error encountered"
-    ]
-    (ill / "1").unlink()
-    replacement = job.node(1, incarnation=2)
-    job.running(1, 3)
-    status = job.published(JobState.RUNNING, 1)
-    assert status.check is not None
-    assert (status.check.number, status.check.state, status.check.count) == (2, CheckState.PASSED, 3)
-    job.finish()
 
-    assert [said(process)[0] for process in (coordinator, stays, also, replacement)] == [Exit.OK] * 4
+def test_a_faulty_node_is_replaced_and_its_replacement_checked_before_all_train(tmp_path: Path) -> None:
+    """By a supervisor; nobody has trained before, and the incident asks for another machine."""
+    program = tmp_path / "probe.sh"
+    program.write_text(FAILS_ONCE)
+    program.chmod(0o755)
+    health = {"precheck": 1, "precheck_timeout": "20m", "precheck_program": [str(program)]}
+    job = {"name": "checked", "entrypoint": ["true"], "nodes": 3, "health": health}
+    (tmp_path / "job.json").write_text(json.dumps({**job, "rendezvous": {"last_call_timeout": "0s"}}))
+
+    ended = rallypoint(tmp_path, "submit", "job.json", "--supervise", "here")
+    shown = rallypoint(tmp_path, "status", "checked", "--json")
+
+    assert ended.returncode == 0, ended.stderr
+    status = json.loads(shown.stdout)["status"]
+    assert [(m["node"], m["incarnation"]) for m in status["world"]] == [(0, 1), (1, 2), (2, 1)]
+    assert (status["fence"]["round"], status["check"]["number"], status["check"]["state"]) == (1, 2, "passed")
+    incident = status["incidents"][0]
+    assert (incident["cause"], incident["answer"], incident["culprit"]["node"]) == ("node", "retry-elsewhere", 1)
+    assert "did not pass the node check (fault): stage start: uncorrectable ECC error" in incident["reason"]
 
 
 def test_a_probe_that_hangs_is_ended_in_time(job: Agents) -> None:
@@ -82,17 +94,9 @@ def test_a_probe_that_hangs_is_ended_in_time(job: Agents) -> None:
 
 def test_the_command_checks_nodes_of_this_machine_with_the_real_probe(tmp_path: Path) -> None:
     """Torch computes and gathers; a table, a picture, JSON, and nothing is left behind."""
-    env = {**os.environ, "RALLYPOINT_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
-    words = ["check", "--nodes", "2", "--level", "2", "--timeout", "20m", "--svg", str(tmp_path / "links.svg"), "--json"]
+    words = ["check", "--nodes", "2", "--level", "2", "--timeout", "20m", "--svg", "links.svg", "--json"]
 
-    ended = subprocess.run(
-        [sys.executable, "-m", "rallypoint.cli.main", *words],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=120 * PATIENCE,
-        check=False,
-    )
+    ended = rallypoint(tmp_path, *words)
 
     assert ended.returncode == 0, ended.stderr
     check = json.loads(ended.stdout)

@@ -1,0 +1,150 @@
+"""The outer group and what is inside of it: a rehearsal for who is not in its world yet, and connections that can be ended."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from datetime import timedelta
+
+import pytest
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # public, but torch lists it by dir()
+
+from rallypoint.training.reconfigurable import form
+from rallypoint.training.sockets import Opened
+from tests.training.worlds import run_world
+
+REHEARSAL = """
+import torch
+from torch import distributed as dist, nn
+from rallypoint.training.reconfigurable import register
+from rallypoint.training.rehearsal import Rehearsal
+
+register(lambda store, rank, size: Rehearsal(rank, size, [torch.device("cpu")]))
+dist.init_process_group("rallypoint", store=dist.HashStore(), rank=2, world_size=3)
+assert (dist.get_rank(), dist.get_world_size()) == (2, 3)
+model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
+before = [p.clone() for p in model.parameters()]
+model(torch.ones(1, 4)).sum().backward()
+told = [torch.empty(2) for _ in range(3)]
+dist.all_gather(told, torch.tensor([5.0, 6.0]))
+assert [t.tolist() for t in told] == [[5.0, 6.0]] * 3
+dist.barrier()
+assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+try:
+    dist.scatter(torch.empty(1), src=0)
+except RuntimeError as error:
+    assert "belongs into the function that training.elastic runs" in str(error), error
+else:
+    raise AssertionError("nobody is there to scatter")
+print("rehearsed")
+"""
+
+SWAPPED = """
+import copy
+import os
+from datetime import timedelta
+import torch
+from torch import distributed as dist, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from rallypoint.training.reconfigurable import form, register
+from rallypoint.training.sockets import Opened
+from rallypoint.training.wrappers import refit
+
+opened = Opened()
+limit = timedelta(minutes=10)
+register(lambda store, rank, size: form("gloo", store, rank, size, limit, opened))
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+dist.init_process_group("rallypoint", store=store, rank=rank, world_size=size)
+torch.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)))
+
+
+def gradients():
+    model.zero_grad()
+    model(torch.full((1, 4), 1.0 + rank)).sum().backward()
+    return [p.grad.clone() for p in model.parameters()]
+
+
+told = [gradients() for _ in range(3)][-1]
+group = dist.group.WORLD
+if rank == 1:  # one that has just started, beside one that has laid out its buckets
+    model = nn.parallel.DistributedDataParallel(model.module)
+else:
+    nn.parallel.DistributedDataParallel(copy.deepcopy(model.module))  # the other half of its constructor
+opened.shut_down()  # there may be none left: the other rank has done so, too
+try:
+    dist.barrier()
+except RuntimeError as error:
+    print("freed")
+group.replace(rank, size, form("gloo", PrefixStore("again", store), rank, size, limit, opened))
+refit(model.modules())
+for _ in range(3):
+    assert all(torch.equal(a, b) for a, b in zip(told, gradients(), strict=True))
+dist.destroy_process_group()
+print("swapped")
+"""
+
+
+def test_who_is_not_in_its_world_yet_can_wrap_its_model() -> None:
+    """Alone: every collective ends at once with what it would give if all had the same; what cannot be so says why."""
+    [output] = run_world(1, REHEARSAL)
+    assert output == "rehearsed\n"
+
+
+def test_a_wrapper_lives_on_in_another_group() -> None:
+    """Its connections are ended under it; in the next it adds up the same gradients, also beside a reducer that is new."""
+    for output in run_world(2, SWAPPED):
+        assert output == "freed\nswapped\n"
+
+
+def test_only_what_was_opened_meanwhile_is_ended() -> None:
+    """And of that no socket that listens, and none that is no TCP."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+        before = socket.create_connection(address)
+        opened = Opened()
+        with opened.watching():
+            ours = socket.create_connection(address)
+            late = socket.create_server(("127.0.0.1", 0))
+            pair = socket.socketpair()
+        after = socket.create_connection(address)
+        served = [listener.accept()[0] for _ in range(3)]
+
+        assert opened.shut_down() == 1
+
+        assert ours.recv(1) == b""
+        for alive, other in ((before, served[0]), (after, served[2]), pair):
+            other.sendall(b"x")
+            assert alive.recv(1) == b"x"
+        socket.create_connection(late.getsockname()).close()
+        for one in (before, ours, late, after, *pair, *served):
+            one.close()
+
+
+def test_whoever_waits_while_a_group_forms_is_freed() -> None:
+    """What was opened since the watch began counts, before it has ended."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        opened, waits, heard = Opened(), threading.Event(), []
+
+        def wait() -> None:
+            with opened.watching(), socket.create_connection(listener.getsockname()) as ours:
+                waits.set()
+                heard.append(ours.recv(1))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        peer = listener.accept()[0]
+        assert waits.wait(60)
+        # The peer's own end is of this process, too, and was opened meanwhile.
+        assert opened.shut_down() == 2
+        thread.join(60)
+        assert heard == [b""]
+        peer.close()
+
+
+@pytest.mark.parametrize("backend", ["mpi", "cpu:gloo,cuda:ucc"])
+def test_a_backend_that_cannot_be_replaced_is_refused(backend: str) -> None:
+    """By name."""
+    with pytest.raises(ValueError, match="cannot be replaced"):
+        form(backend, HashStore(), 0, 1, timedelta(seconds=5))

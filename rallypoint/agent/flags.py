@@ -21,6 +21,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "--numa-binding": ("node", "socket", "exclusive", "core-complex"),
     "--accelerator": ("nvidia.com/gpu", "cpu"),
     "--precheck": ("0", "1", "2"),
+    "--hang-detection": ("0", "1", "2"),
     "--training-elastic-mode": ("base", "ucp"),
 }
 
@@ -54,6 +55,7 @@ OURS = frozenset(
         *("accelerator", "auto_config", "node_unit", "numa_affinity", "precheck", "preload", "standby"),
         *("save_at_breakpoint", "training_elastic_mode"),
         *("network_check", "comm_perf_test", "exclude_straggler"),
+        *("dynamic_failover_extension", "hang_detection", "hang_downtime"),
         *(name[2:].replace("-", "_") for name in REFUSED if name != "--logs-specs"),
     }
 )
@@ -196,6 +198,25 @@ def _add_launch(flags: _Flags) -> None:
         default="base",
         metavar="base|ucp",
         text="ucp: the next round waits until the last snapshot is in storage and proven, but not for ever",
+    )
+    flags.value(
+        "--hang-detection",
+        default="1",
+        metavar="0|1|2",
+        text="what is done about a hang: 0 it is logged, 1 it is told, 2 the workers are restarted (default 1)",
+    )
+    flags.value(
+        "--hang-downtime",
+        default=30.0,
+        read=float,
+        metavar="MINUTES",
+        text="so long without a sign of life of any rank is a hang; 0 is off (default 30)",
+    )
+    flags.value(
+        "--dynamic-failover-extension",
+        default="",
+        metavar="MODULE::CLASS",
+        text="is asked about each failure",
     )
     flags.value("--preload", default="", metavar="MODULE,...", text="what they import beside torch and what the script does")
     flags.value(

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from rallypoint.agent import limits
 from rallypoint.agent.devices import count_gpus, workers_per_node
 from rallypoint.agent.errors import UsageError
 from rallypoint.agent.flags import CHOICES, WHY, NoSwitch
@@ -23,9 +24,6 @@ __all__ = ["Meeting", "RunOptions", "parse_nnodes", "read_options"]
 
 #: torchrun's ports: of the c10d store, and of the static rendezvous.
 _C10D_PORT, _STATIC_PORT = 29400, 29500
-
-#: torchrun's seconds from SIGTERM to SIGKILL.
-_SHUTDOWN_TIMEOUT = 30.0
 
 #: Seconds without the coordinator after which a node ends. Nobody replaces the agent that hosts it: waiting long is no use.
 _FENCE_TIMEOUT = 30.0
@@ -85,7 +83,7 @@ def read_options(args: argparse.Namespace, env: Mapping[str, str]) -> RunOptions
     return RunOptions(
         plan=_plan(args, env, low, high, conf),
         meeting=_meeting(args, high, conf),
-        node=_slot(args.node_rank, high) if static else -1,
+        node=limits.slot(args.node_rank, high) if static else -1,
         local_addr=args.local_addr or "",
         log_dir=args.log_dir or "",
         streams=streams,
@@ -140,29 +138,32 @@ def _notes(args: argparse.Namespace, high: int, streams: Streams) -> Iterator[st
 
 def _plan(args: argparse.Namespace, env: Mapping[str, str], low: int, high: int, conf: RdzvConf) -> Plan:
     entry, entrypoint, script_args = _entry(args, env)
-    limits = conf.limits
+    bounds = conf.limits
     return Plan(
         name=args.rdzv_id,
         role=args.role,
         min_nodes=low,
         max_nodes=high,
-        node_unit=_unit(conf.node_unit or args.node_unit, low, high),
+        node_unit=limits.node_unit(conf.node_unit or args.node_unit, low, high),
         nproc_per_node=_workers(args, env),
         entry=entry,
         entrypoint=entrypoint,
         args=script_args,
         max_restarts=args.max_restarts,
         node_replacements=0,  # by hand there is no supervisor that could
-        stop_grace=_shutdown_timeout(args.shutdown_timeout, env),
-        join_timeout=limits.get("join_timeout", Plan.join_timeout),
-        last_call=limits.get("last_call", Plan.last_call),
-        node_lease=limits.get("node_lease", Plan.node_lease),
-        fence_timeout=limits.get("fence_timeout", _FENCE_TIMEOUT),
-        report_interval=_interval(args.monitor_interval),
-        check_level=_check_level(args),
+        stop_grace=limits.shutdown_timeout(args.shutdown_timeout, env),
+        join_timeout=bounds.get("join_timeout", Plan.join_timeout),
+        last_call=bounds.get("last_call", Plan.last_call),
+        node_lease=bounds.get("node_lease", Plan.node_lease),
+        fence_timeout=bounds.get("fence_timeout", _FENCE_TIMEOUT),
+        report_interval=limits.interval(args.monitor_interval),
+        check_level=limits.check_level(args),
+        hang_detection=int(args.hang_detection),
+        hang_downtime=limits.hang_downtime(args.hang_downtime),
+        failover_extension=limits.extension(args.dynamic_failover_extension),
         exclude_straggler=args.exclude_straggler,
         start_method=args.start_method or "",
-        standbys=_standbys(args.standby),
+        standbys=limits.standbys(args.standby),
         save_at_breakpoint=args.save_at_breakpoint,
         elastic_mode=ElasticMode(args.training_elastic_mode),
         preload=tuple(filter(None, (name.strip() for name in args.preload.split(",")))),
@@ -180,33 +181,6 @@ def _workers(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     return workers_per_node(text, env)
 
 
-def _unit(unit: int, low: int, high: int) -> int:
-    if unit < 1:
-        raise UsageError(f"--node-unit {unit}: not allowed; expected 1 or more")
-    if low % unit or high % unit:
-        raise UsageError(f"--node-unit {unit}: not allowed; expected what divides the nodes of --nnodes {low}:{high}")
-    return unit
-
-
-def _check_level(args: argparse.Namespace) -> int:
-    level = max(int(args.precheck), 1 if args.network_check else 0, 2 if args.comm_perf_test else 0)
-    if args.exclude_straggler and not level:
-        raise UsageError("--exclude-straggler: not allowed without a check; expected --precheck 1 or 2 beside it")
-    return level
-
-
-def _interval(seconds: float) -> float:
-    if not 0 < seconds < float("inf"):
-        raise UsageError(f"--monitor-interval {seconds:g}: not allowed; expected seconds, more than 0")
-    return seconds
-
-
-def _standbys(number: int | None) -> int | None:
-    if number is not None and number < 0:
-        raise UsageError(f"--standby {number}: not allowed; expected 0 or more")
-    return number
-
-
 def _entry(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[Entry, str, tuple[str, ...]]:
     script_args = tuple(args.training_script_args)
     if args.run_path:
@@ -220,21 +194,6 @@ def _entry(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[Entry, str
     if args.no_python:
         return Entry.COMMAND, args.training_script, script_args
     return Entry.MODULE if args.module else Entry.SCRIPT, args.training_script, script_args
-
-
-def _shutdown_timeout(given: float | None, env: Mapping[str, str]) -> float:
-    if given is None:
-        text = env.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "")
-        given = _number(text, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT") if text else _SHUTDOWN_TIMEOUT
-    if given < 0:
-        raise UsageError(f"--shutdown-timeout {given:g}: not allowed; expected 0 or more seconds")
-    return given
-
-
-def _slot(node_rank: int, high: int) -> int:
-    if not 0 <= node_rank < high:
-        raise UsageError(f"--node-rank {node_rank}: not allowed; expected 0 to {high - 1}")
-    return node_rank
 
 
 def _meeting(args: argparse.Namespace, high: int, conf: RdzvConf) -> Meeting | None:
@@ -274,13 +233,3 @@ def parse_nnodes(text: str) -> tuple[int, int]:
     if not low.isdecimal() or not (high or low).isdecimal() or not 0 < int(low) <= int(high or low):
         raise UsageError(f"--nnodes {text}: not allowed; expected N or MIN:MAX with 1 <= MIN <= MAX")
     return int(low), int(high or low)
-
-
-def _number(text: str, where: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < float("inf"):
-        raise UsageError(f"{where} {text!r}: not allowed; expected seconds, 0 or more") from None
-    return number

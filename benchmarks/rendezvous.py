@@ -61,6 +61,7 @@ def coordinator(folder: Path, nodes: int) -> Iterator[tuple[Endpoint, int]]:
         entrypoint="train.py",
         args=(),
         last_call=0.0,
+        node_lease=600.0,  # thousands of agents in two processes may be slower than any real one
     )
     (folder / "plan.json").write_text(codec.dumps(plan))
     (folder / "secret").write_text(TOKEN)

@@ -97,13 +97,14 @@ def spawned(*args: str, env: Mapping[str, str] | None = None, cwd: Path | None =
     return Ran(code=done.returncode, out=done.stdout, err=done.stderr)
 
 
-def light_torch(folder: Path) -> dict[str, str]:
-    """Make a torch without anything in it, and return an environment in which it is found."""
+def light_torch(folder: Path, init: str = "") -> dict[str, str]:
+    """Make a torch with nothing in it but `init`, and return an environment in which it is found."""
     for name in ("_dynamo", "distributed", "optim", "profiler", "nn/parallel", "utils/data"):
         path = folder / "torch" / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         (path.parent / "__init__.py").touch()
+    (folder / "torch" / "__init__.py").write_text(init)
     return {"PYTHONPATH": os.pathsep.join((str(folder), str(ROOT)))}
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from rallypoint.wire.exits import Exit
 from tests.live.agent_processes import OBEY, Agents, agents, alive, said
+from tests.live.forked import light_torch
 from tests.waiting import eventually
 
 TWO = ("--standalone", "--nproc-per-node", 2, "--max-restarts", 3)
@@ -76,8 +77,31 @@ def test_the_dead_come_back_as_forks(job: Agents) -> None:
     assert "rank 1 is done" in output
 
 
-def test_nobody_is_left_when_the_agent_is_killed(job: Agents) -> None:
-    """The kernel ends forks with their agent, as it ends programs."""
+def test_nobody_is_left_when_the_agent_is_killed(tmp_path: Path) -> None:
+    """The kernel ends forks with their agent, as it ends programs. It does not take the real torch to see that."""
+    with agents(tmp_path) as job:
+        light_torch(tmp_path / "no_torch", "import random\ndefault_generator = random.Random()\n")
+        kill_an_agent_with_forks(job)
+
+
+def test_a_standby_that_cannot_become_a_worker_costs_no_restart(tmp_path: Path) -> None:
+    """Here because its torch has no random numbers; programs are started in the place of such standbys."""
+    with agents(tmp_path) as job:
+        light_torch(tmp_path / "no_torch")
+        run = job.run(*TWO, OBEY, job.work)
+        first = job.running(1, 2)
+        standing_by(run.pid, set(), 3)
+        os.kill(first[0], signal.SIGKILL)
+        second = job.running(2, 2)
+        commands = {pid: command for pid, command in children(run.pid).items() if pid in second.values()}
+        job.finish()
+        code, output = said(run)
+
+    assert (code, [OBEY.name in command for command in commands.values()]) == (Exit.OK, [True, True]), output
+    assert "is lost: AttributeError: module 'torch' has no attribute 'default_generator'" in output
+
+
+def kill_an_agent_with_forks(job: Agents) -> None:
     run = job.run(*TWO, OBEY, job.work)
     first = job.running(1, 2)
     waiting = standing_by(run.pid, set(), 3)

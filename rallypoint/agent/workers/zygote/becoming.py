@@ -36,12 +36,13 @@ _HIGH = 500
 
 
 def prepare(order: Order, fds: Sequence[int], line: socket.socket) -> None:
-    """Take over environment, folder and streams; raises `OSError` when that cannot be."""
+    """Take over environment, folder and streams, and begin random numbers anew; raises `OSError` when that cannot be."""
     os.environ.clear()
     os.environ.update(order.env)
     if order.cwd:
         os.chdir(order.cwd)
     _place(line, [*order.streams, *order.keep], fds)
+    _reseed()
 
 
 def _place(line: socket.socket, wanted: Sequence[int], fds: Sequence[int]) -> None:
@@ -60,6 +61,17 @@ def _place(line: socket.socket, wanted: Sequence[int], fds: Sequence[int]) -> No
     for fd, number in zip(high, wanted, strict=True):
         os.dup2(fd, number, inheritable=True)
         os.close(fd)
+
+
+def _reseed() -> None:
+    """Let every process have random numbers of its own, until the script says otherwise."""
+    random.seed()
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()
 
 
 def become(order: Order) -> int:
@@ -91,13 +103,6 @@ def _failure(program: Program) -> BaseException | None:
 def _refresh(order: Order, program: Program) -> None:
     """Make the process look as if it had just been started."""
     importlib.invalidate_caches()
-    random.seed()
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.default_generator.seed()  # every process has its own, until the script says otherwise
     sys.orig_argv[:] = list(order.argv)
     flag = {What.MODULE: "-m", What.CODE: "-c"}.get(program.what)
     sys.argv = [flag or program.name, *program.args]

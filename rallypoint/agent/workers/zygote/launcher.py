@@ -19,6 +19,10 @@ __all__ = ["Launcher"]
 log = logging.getLogger("rallypoint.zygote")
 
 
+#: Standbys that are tried for one worker; after that the reason is not theirs.
+_TRIES = 2
+
+
 class Launcher:
     """Starts the workers of a node. Without a `nursery` every one is a program.
 
@@ -65,7 +69,10 @@ class Launcher:
     async def fork(self, command: Command, ended: Ended, *, startup: str) -> int | None:
         """Start a process as a fork; None where none can be had. Raises `OSError` when the command cannot be started."""
         nursery, slot = self._nursery, int(command.env.get("LOCAL_RANK", "0"))
-        while nursery is not None and (standby := await nursery.take(slot)) is not None:
+        for _ in range(_TRIES):
+            standby = None if nursery is None else await nursery.take(slot)
+            if nursery is None or standby is None:
+                break
             nursery.refill_soon()
             try:
                 return await standby.start(command, startup, ended)

@@ -83,6 +83,8 @@ class Standby:
             raise StandbyLostError(str(error)) from error
         finally:
             self._close()
+        if "unable" in answer:
+            raise StandbyLostError(answer["unable"])
         if "failed" in answer:
             number, text, name = answer["failed"]
             raise OSError(number, text, name)

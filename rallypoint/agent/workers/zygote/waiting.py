@@ -47,6 +47,9 @@ def wait(line: socket.socket, agent: int) -> Order:
             told = [error.errno or errno.EIO, error.strerror or str(error), error.filename]
             line.sendall(frame({"failed": told}))
             os._exit(127)
+        except Exception as error:  # noqa: BLE001  whatever it is, another process can be what this one cannot
+            line.sendall(frame({"unable": f"{type(error).__name__}: {error}"}))
+            os._exit(127)
         with contextlib.suppress(OSError):
             line.sendall(frame({"taken": True}))
         line.close()

@@ -241,6 +241,21 @@ def test_a_zygote_with_threads_says_so(tmp_path: Path) -> None:
     assert re.match(r"1 threads are alive after the preload \(.*\), and a fork would not have them", said)
 
 
+@pytest.mark.parametrize(
+    ("question", "why"),
+    [
+        pytest.param("is_initialized", "torch.cuda is initialised after the preload", id="a context"),
+        pytest.param("_is_in_bad_fork", "torch.cuda was asked for its devices during the preload", id="devices were counted"),
+    ],
+)
+def test_a_zygote_with_a_device_says_so(tmp_path: Path, question: str, why: str) -> None:
+    """No context survives a fork, and torch refuses to make one there when it was asked for devices before."""
+    init = f"class cuda:\n    {question} = staticmethod(lambda: True)\n"
+
+    with zygote(env=light_torch(tmp_path, init)) as found:
+        assert found.ready["unfit"].startswith(why)
+
+
 def test_a_module_that_asks_for_its_place_is_told(tmp_path: Path) -> None:
     """Modules beside the script are found; who asks for its rank while it is imported would have one answer in all workers."""
     (tmp_path / "beside").mkdir()

@@ -48,8 +48,8 @@ class Outcome(str, enum.Enum):
 class Verdict:
     """How it ended, in one word for programs and one sentence for people.
 
-    From inside `reason` is one of `Completed`, `WorkersFailed`, `RendezvousTimeout`, `TerminalExitCode`, `FailNow`,
-    `GlobalFailover` and `Orphaned`; a supervisor gives the reason of the condition that ended the job.
+    From inside `reason` is one of `Completed`, `WorkersFailed`, `RendezvousTimeout`, `NodeCheckFailed`, `TerminalExitCode`,
+    `FailNow`, `GlobalFailover` and `Orphaned`; a supervisor gives the reason of the condition that ended the job.
     """
 
     outcome: Outcome

@@ -1,7 +1,7 @@
 """Elastic training as one writes it for torchrun: DDP, and a checkpoint to go on from. Nothing here knows of Rallypoint.
 
 `elastic_ddp.py STEPS FOLDER`: trains until STEPS, saves every step, leaves a file for each step and world in FOLDER, and waits
-at half of the way until FOLDER/go is there.
+at half of the way, unless it was started there, until FOLDER/go is there.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from rallypoint.agent.linux import become_subreaper
 from rallypoint.agent.workers.zygote.words import PACKET, Order, frame, packet, receive, unpacked
 from tests.waiting import PATIENCE
 
-__all__ = ["ENV", "ROOT", "STARTUP", "Ran", "Zygote", "light_torch", "spawned", "zygote"]
+__all__ = ["ENV", "ROOT", "STARTUP", "Ran", "Zygote", "light_torch", "no_subreaper", "spawned", "zygote"]
 
 ROOT = Path(__file__).parents[2]
 #: What a zygote and the programs beside it are started with.
@@ -127,7 +127,12 @@ def zygote(*preload: str, place: str = "", env: Mapping[str, str] | None = None)
         process.send_signal(signal.SIGKILL)
         process.wait()
         _reap_all(_sequence())
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(0), 0, 0, 0)
+        no_subreaper()
+
+
+def no_subreaper() -> None:
+    """Undo `become_subreaper`: orphans of other tests are none of ours."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(0), 0, 0, 0)
 
 
 def _sequence() -> Sequence[int]:

@@ -10,10 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from rallypoint.agent import linux
+from rallypoint.agent.workers.reaper import Reaper
+from rallypoint.agent.workers.spawner import Spawner
+from rallypoint.agent.workers.zygote.nursery import Nursery, Wanted
 from rallypoint.wire.exits import Exit
+from tests.live import forked
 from tests.live.agent_processes import OBEY, Agents, agents, alive, said
 from tests.live.forked import light_torch
-from tests.waiting import eventually
+from tests.waiting import eventually, eventually_async
 
 TWO = ("--standalone", "--nproc-per-node", 2, "--max-restarts", 3)
 
@@ -22,6 +27,13 @@ TWO = ("--standalone", "--nproc-per-node", 2, "--max-restarts", 3)
 def job(tmp_path: Path) -> Iterator[Agents]:
     with agents(tmp_path, torch=True) as job:
         yield job
+
+
+@pytest.fixture
+def subreaper() -> Iterator[None]:
+    linux.become_subreaper()
+    yield
+    forked.no_subreaper()
 
 
 def children(pid: int) -> dict[int, str]:
@@ -111,6 +123,23 @@ def kill_an_agent_with_forks(job: Agents) -> None:
     os.kill(run.pid, signal.SIGKILL)
 
     eventually(lambda: not any(map(alive, {*waiting, *second.values()})), why="an end of all forks")
+
+
+@pytest.mark.may_block("reads /proc, which waits for no disk")
+async def test_a_nursery_that_closes_leaves_nobody(tmp_path: Path, subreaper: None) -> None:
+    """No process, and no zombie in whoever runs an agent in a process of their own."""
+    reaper = Reaper()
+    spawner = Spawner(reaper)
+    nursery = Nursery(spawner, reaper, Wanted(standbys=2))
+    nursery.begin({**os.environ, **light_torch(tmp_path)}, "")
+    await eventually_async(lambda: len(nursery.waiting) == 2, why="two standbys")
+    pids = {standby.pid for standby in nursery.waiting}
+
+    nursery.close()
+    reaper.close()
+    spawner.close()
+
+    await eventually_async(lambda: not pids & set(linux.children()), why="an end of the standbys")
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ Nothing here is needed for the workers to run: whenever a fork cannot be had, th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import socket
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -130,10 +132,13 @@ class Nursery:
                 task.cancel()
         if self._timer is not None:
             self._timer.cancel()
+        pids = [pid for pid in (self._pid, *(standby.pid for standby in self._standbys)) if pid]
         for standby in self._standbys:
             standby.kill()
         self._standbys.clear()
         self._end_zygote()
+        # The reaper closes next, and whoever runs an agent in a process of their own wants no zombies in it.
+        threading.Thread(target=_reap, args=(pids,), daemon=True, name="reap").start()
 
     # --- The zygote --------------------------------------------------------------------------------------------------------
 
@@ -328,6 +333,12 @@ class Nursery:
         for standby in self._standbys:
             standby.generation = 0
         self._refill()
+
+
+def _reap(pids: Sequence[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ChildProcessError):  # the reaper was quicker
+            os.waitpid(pid, 0)
 
 
 def declared(text: Sequence[str]) -> tuple[str, ...]:

@@ -179,14 +179,18 @@ def _leave_names() -> None:
 
 
 def _installed() -> list:  # type: ignore[type-arg]
-    """Return the names of the modules that came from the standard library or an installed package: they do not change."""
+    """Return the names of the modules that came from the standard library or an installed package: they do not change.
+
+    Rallypoint counts as installed wherever it lies, since the agent runs it.
+    """
     library = os.path.dirname(os.__file__) + os.sep
+    ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
     names = []
     for name, module in list(sys.modules.items()):
         origin = getattr(getattr(module, "__spec__", None), "origin", None)
         if not isinstance(origin, str) or name in ("__main__", "__mp_main__", "sitecustomize", "usercustomize"):
             continue
-        if origin.startswith(library) or "site-packages" in origin or "dist-packages" in origin:
+        if origin.startswith((library, ours)) or "site-packages" in origin or "dist-packages" in origin:
             names.append(name)
     return names
 

@@ -24,8 +24,9 @@ Let all workers of a running job stand still, after the same step, until it is
 resumed. Its processes stay, with all that they hold; its clocks and leases run on,
 and the watch for hangs sees no progress (health.hang_downtime).
 
-The script must train with rallypoint.training.State: elsewhere there is no step
-boundary that all ranks have in common. Another script answers that it cannot.
+The script must use rallypoint.training.State, or ask stop_requested once a step:
+elsewhere there is no step boundary that all ranks have in common, and the answer is
+that it cannot.
 """
 
 _SAVE = """\

@@ -31,7 +31,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 import torch
 from torch import distributed as dist
 
-from rallypoint.training import reporting
+from rallypoint.training import orders, reporting
 from rallypoint.training.commits import Commits
 from rallypoint.training.context import current_job, environment_int, own_slot
 from rallypoint.training.errors import StateLostError
@@ -139,6 +139,7 @@ class Session:
         named = os.environ.get(env.SNAPSHOT_DIR)
         folder = Path(named) / "commits" if named else None
         session = cls(state, line, rounds, Commits(folder, str(job.local_rank), job.fence.attempt))
+        orders.take()
         line.listen(session._ear)
         state.__dict__["_session"] = session
         return session
@@ -296,7 +297,7 @@ class Session:
     def _hello(self) -> None:
         modules = list(self._state.modules())
         why = why_not(modules, self._rounds)
-        abilities = [wire.Ability.PAUSE, *([wire.Ability.SAVE] if self._state.saves else [])]
+        abilities = [wire.Ability.PAUSE, wire.Ability.STOP, *([wire.Ability.SAVE] if self._state.saves else [])]
         if not why:
             abilities += [wire.Ability.RETRY, wire.Ability.IN_PLACE]
             abilities += [] if is_sharded(modules) else [wire.Ability.RESIZE]

@@ -18,12 +18,26 @@ from typing import Protocol
 
 from rallypoint.wire import line as wire
 
-__all__ = ["Orders", "Store", "Words"]
+__all__ = ["Orders", "Store", "Words", "take", "taken"]
 
 _log = logging.getLogger(__name__)
 
 #: Seconds between two looks of a paused rank at whether its world is broken.
 _LOOK = 0.2
+
+
+_taken = False
+
+
+def take() -> None:
+    """Say that a `State` has this worker's boundaries: nobody else speaks with the agent about them."""
+    global _taken  # noqa: PLW0603  a process has one agent
+    _taken = True
+
+
+def taken() -> bool:
+    """Return whether a `State` has the boundaries."""
+    return _taken
 
 
 class Store(Protocol):

@@ -8,6 +8,8 @@ import threading
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from rallypoint.training.boundaries import Boundaries
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -21,6 +23,8 @@ def stop_requested() -> bool:
     reduced), so that every rank stops at the same step and can take part in the checkpoint. From the first call on SIGTERM no
     longer ends the process by itself; a handler that the script had before is still called.
 
+    It is a step boundary, too: a job whose workers are asked to pause stands still in it, on all ranks after the same step.
+
     A rank that is blocked in a broken collective cannot answer; it is killed when the stop grace is over.
 
     Raises:
@@ -28,6 +32,7 @@ def stop_requested() -> bool:
 
     """
     _request.listen()
+    _boundaries.reach()
     return _any_rank(_request.made)
 
 
@@ -55,6 +60,7 @@ class StopRequest:
 
 
 _request = StopRequest()
+_boundaries = Boundaries(lambda: _request.made)
 
 
 def _any_rank(here: bool) -> bool:  # noqa: FBT001  one flag, and nothing to confuse it with

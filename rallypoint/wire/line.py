@@ -47,6 +47,7 @@ class Ability(str, enum.Enum):
     RESIZE = "elastic-training"  #: the same, where the next world has another size
     PAUSE = "pause"  #: stand still at a step boundary, and go on
     SAVE = "save"  #: write a checkpoint at a step boundary
+    STOP = "stop"  #: save and end well at a step boundary, without SIGTERM
     DUMP = "dump"  #: write one although the world is broken
 
 

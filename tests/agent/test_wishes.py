@@ -20,7 +20,7 @@ from rallypoint.wire.wish import NodeAnswer, RankAnswer, Wish, WishStatus
 from tests.agent.fakes import new_state, report
 
 PAUSE = Wish(number=1, verb=Verb.PAUSE, attempt=1)
-ABLE = (Ability.PAUSE, Ability.SAVE)
+ABLE = (Ability.PAUSE, Ability.SAVE, Ability.STOP)
 
 
 # --- The coordinator -------------------------------------------------------------------------------------------------------
@@ -152,6 +152,7 @@ def test_who_cannot_says_so(abilities: tuple[tuple[Ability, ...], ...], verb: Ve
     [
         pytest.param((ABLE, ABLE), Tell(ranks=(0, 1), verb=Verb.STOP, number=1), id="all-have-a-line"),
         pytest.param((ABLE,), Terminate(), id="one-has-none"),
+        pytest.param(((Ability.PAUSE,),) * 2, Terminate(), id="stop_requested"),
         pytest.param((), Terminate(), id="plain-script"),
     ],
 )

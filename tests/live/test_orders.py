@@ -49,15 +49,18 @@ def test_all_ranks_do_as_they_are_told_at_one_step(tmp_path: Path, home: Path) -
     assert len({path.read_text() for path in tmp_path.glob("saved.*")}) == 1
 
 
-def test_a_plain_script_is_stopped_and_cannot_be_paused(tmp_path: Path, home: Path) -> None:
-    """It says why; SIGTERM lets it save with `stop_requested`, and the job has succeeded."""
+def test_a_script_that_asks_stop_requested_pauses_and_stops(tmp_path: Path, home: Path) -> None:
+    """It has boundaries, and nothing that saves when somebody else says so: SIGTERM lets it save, and the job has succeeded."""
     job = Job.write(tmp_path, home, 1, 0.05, "saving", endless=True, nodes=1, nproc_per_node=2).submit()
     job.trains(ranks=2, beyond=2)
 
-    refused = cli("pause", "counter", *WAIT, check=False)
+    assert cli("pause", "counter", *WAIT).stdout == "Job counter: 2 of 2 ranks paused\n"
+    refused = cli("save", "counter", *WAIT, check=False)
     assert refused.returncode == 1
-    assert "Job counter: 0 of 2 ranks paused" in refused.stdout
-    assert "node 0, ranks 0, 1: the script has no step boundaries that Rallypoint knows" in refused.stdout
+    assert refused.stdout.splitlines() == [
+        "Job counter: 0 of 2 ranks saved",
+        "  node 0, ranks 0, 1: the script has named nothing that saves (State.on_save)",
+    ]
 
     assert "ranks ended well" in cli("stop", "counter", *WAIT).stdout
     assert job.ends().phase is Phase.SUCCEEDED

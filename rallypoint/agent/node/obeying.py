@@ -18,13 +18,18 @@ from rallypoint.wire.wish import NodeAnswer, RankAnswer, Wish
 
 __all__ = ["Obeying", "Tell", "Terminate"]
 
-#: What a worker must have announced to be told; whoever has a line can go on and stop.
-_NEEDS: Mapping[Verb, Ability] = {Verb.PAUSE: Ability.PAUSE, Verb.RESUME: Ability.PAUSE, Verb.SAVE: Ability.SAVE}
+#: What a worker must have announced to be told.
+_NEEDS: Mapping[Verb, Ability] = {
+    Verb.PAUSE: Ability.PAUSE,
+    Verb.RESUME: Ability.PAUSE,
+    Verb.SAVE: Ability.SAVE,
+    Verb.STOP: Ability.STOP,
+}
 
 #: What is true of a worker only as long as it lives.
 _LASTING = (Verb.PAUSE, Verb.STOP)
 
-_PLAIN = "the script has no step boundaries that Rallypoint knows (rallypoint.training.State)"
+_PLAIN = "the script has no step boundaries that Rallypoint knows (training.State, stop_requested)"
 _UNABLE = {Verb.SAVE: "the script has named nothing that saves (State.on_save)"}
 
 
@@ -123,7 +128,7 @@ def _ask(obeying: Obeying, ranks: range | tuple[int, ...]) -> tuple[Obeying, tup
 
 def _can(obeying: Obeying, local_rank: int, verb: Verb) -> bool:
     abilities = obeying.abilities.get(local_rank)
-    return abilities is not None and (verb not in _NEEDS or _NEEDS[verb] in abilities)
+    return abilities is not None and _NEEDS[verb] in abilities
 
 
 def _refused(obeying: Obeying, local_rank: int, verb: Verb) -> RankAnswer:

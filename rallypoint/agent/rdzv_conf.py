@@ -82,7 +82,8 @@ def _pairs(text: str) -> list[tuple[str, str]]:
     for item in filter(None, (part.strip() for part in text.split(","))):
         key, equals, value = (part.strip() for part in item.partition("="))
         if key not in KNOWN:
-            raise UsageError(f"--rdzv-conf {key}: not allowed; expected one of {', '.join(sorted(KNOWN - WITHOUT_EFFECT.keys()))}")
+            effective = ", ".join(sorted(KNOWN - WITHOUT_EFFECT.keys()))
+            raise UsageError(f"--rdzv-conf {key}: not allowed; expected one of {effective}")
         if not equals or not value:
             raise UsageError(f"--rdzv-conf {item}: not allowed; expected {key}=VALUE")
         pairs.append((key, value))

@@ -25,8 +25,8 @@ class Streams:
         redirects: streams that go to a file.
         tee: streams that go to a file and, with a prefix, to the console.
         console: local ranks whose output may reach the console; None is all.
-        duplicate_out, duplicate_err: of what is copied of stdout and stderr, lines with one of these texts go to a file of their
-            own, too.
+        duplicate_out, duplicate_err: of what is copied of stdout and stderr, lines with one of these texts go to a file of
+            their own, too.
     """
 
     redirects: int = 0

@@ -455,8 +455,8 @@ def test_a_state_of_plain_values_is_not_followed(node, tmp_path, monkeypatch, ca
     assert "epoch" in caplog.text
 
 
-def test_a_checkpoint_that_is_newer_than_the_memory_wins(snapshots, node, tmp_path):
-    """Memory is believed where it is at least as new."""
+def test_a_checkpoint_that_is_newer_than_the_memory_wins(snapshots, node, tmp_path, monkeypatch):
+    """Memory is believed where it is at least as new, and by the helper where the job wants that."""
     state = make()
     memory = snapshots(state, storage=tmp_path)
     memory.load()
@@ -467,7 +467,10 @@ def test_a_checkpoint_that_is_newer_than_the_memory_wins(snapshots, node, tmp_pa
     assert snapshots(make(), storage=tmp_path).load() == 6
     memory.save(6)
     memory.wait()
-    assert Checkpoints(tmp_path).load(make()) == 6
+    checkpoints = Checkpoints(tmp_path)
+    assert checkpoints._steps.load(make(), lambda: None) is None
+    monkeypatch.setenv(env.SAVE_AT_BREAKPOINT, "1")
+    assert checkpoints._steps.load(make(), lambda: None) == 6
     assert all(not is_snapshot(m) for m in FolderStore(tmp_path).complete())
 
 

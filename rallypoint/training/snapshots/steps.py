@@ -42,7 +42,7 @@ def read_snapshot(checkpoint: Checkpoint, manifest: Manifest, state: MutableMapp
 
 
 class StepSnapshots:
-    """What `Checkpoints` has of snapshots; does nothing without an agent that keeps them."""
+    """What `Checkpoints` has of snapshots; does nothing unless the job wants the last one saved."""
 
     def __init__(self) -> None:
         self._snapshots: Snapshots | None = None
@@ -50,7 +50,7 @@ class StepSnapshots:
 
     def load(self, state: MutableMapping[str, Any], newest: Callable[[], Manifest | None]) -> int | None:
         """Take up a snapshot in memory that is not older than the newest checkpoint; a collective where there is an agent."""
-        folder = agent_folder()
+        folder = _wanted()
         if folder is None:
             return None
         lineage, stored, crew = shared_lineage(folder), agree(newest), Crew(1)
@@ -66,7 +66,7 @@ class StepSnapshots:
 
     def follow(self, state: MutableMapping[str, Any], directory: Path) -> None:
         """Take a snapshot at each step that is reported from now on, where the job wants the last one saved."""
-        if os.environ.get(env.SAVE_AT_BREAKPOINT) != "1" or agent_folder() is None:
+        if _wanted() is None:
             return
         fixed = [name for name, value in state.items() if not _lives(value)]
         if fixed:
@@ -81,6 +81,11 @@ class StepSnapshots:
         if self._snapshots is not None and step != self._last:
             self._snapshots.save(step)
             self._last = step
+
+
+def _wanted() -> Path | None:
+    """Return where snapshots are kept without a line, None where the job does not want that: they may be another state's."""
+    return agent_folder() if os.environ.get(env.SAVE_AT_BREAKPOINT) == "1" else None
 
 
 def _lives(value: object) -> bool:

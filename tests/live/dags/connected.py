@@ -1,4 +1,4 @@
-"""A job whose place, image and token are those of a connection."""
+"""Two jobs whose place, image and token are those of a connection: one is waited for in the worker, one in the triggerer."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from rallypoint.operators import ElasticTrainingOperator
 
 @dag(schedule=None)
 def connected():
-    ElasticTrainingOperator(
-        task_id="train",
-        conn_id="train",
-        job={"entrypoint": ["sh", "-c", "echo it has trained"], "recovery": {"max_restarts": 0, "node_replacements": 0}},
-    )
+    for task, deferrable in (("in_the_worker", False), ("deferred", True)):
+        ElasticTrainingOperator(
+            task_id=task,
+            conn_id="train",
+            job={"entrypoint": ["sh", "-c", "echo it has trained"], "recovery": {"max_restarts": 0, "node_replacements": 0}},
+            deferrable=deferrable,
+        )
 
 
 connected()

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from rallypoint.checkpoint.manifest import Checkpoint
     from rallypoint.training.checkpoints import Checkpoints
     from rallypoint.training.context import JobContext, current_job
-    from rallypoint.training.elastic import elastic
     from rallypoint.training.errors import CheckpointError, StateLostError
     from rallypoint.training.groups import World, init_process_group, process_group
     from rallypoint.training.reporting import report_progress
     from rallypoint.training.reproducibility import average_in_rank_order, seed_everything, weights_digest
     from rallypoint.training.result import report_result
     from rallypoint.training.sampler import ResumableSampler
+    from rallypoint.training.session import elastic
     from rallypoint.training.snapshots.snapshots import Snapshots
     from rallypoint.training.state import State
     from rallypoint.training.stopping import stop_requested
@@ -58,7 +58,7 @@ _ROOMS = {
     "World": "groups",
     "average_in_rank_order": "reproducibility",
     "current_job": "context",
-    "elastic": "elastic",
+    "elastic": "session",
     "init_process_group": "groups",
     "process_group": "groups",
     "report_progress": "reporting",

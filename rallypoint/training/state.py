@@ -10,7 +10,7 @@ from torch import nn
 from rallypoint.training.reporting import report_progress
 
 if TYPE_CHECKING:
-    from rallypoint.training.elastic import Session
+    from rallypoint.training.session import Session
 
 __all__ = ["State"]
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import rallypoint.training
@@ -27,3 +29,9 @@ def test_unknown_names_are_refused():
     """A name that is not there is an AttributeError, as in any module."""
     with pytest.raises(AttributeError, match="no attribute 'checkpoint'"):
         _ = rallypoint.training.checkpoint
+
+
+def test_no_public_name_is_that_of_a_module_beside_it():
+    """Whoever imports such a module first would find it in the place of what the name stands for."""
+    beside = {path.stem for path in Path(rallypoint.training.__file__).parent.glob("*.py")}
+    assert not beside & set(rallypoint.training.__all__)

@@ -61,21 +61,16 @@ class Spawner:
         Raises `OSError` when it cannot be started (no such program, not executable, no such folder).
         """
         with self._reaper.birth():
-            process = await asyncio.get_running_loop().run_in_executor(self._thread, self._start, command)
-
-            def told(code: int) -> None:
-                process.returncode = code  # or it would be waited for once more when it is forgotten
-                ended(code)
-
-            self._reaper.watch(process.pid, told)
-        return process.pid
+            pid = await asyncio.get_running_loop().run_in_executor(self._thread, self._start, command)
+            self._reaper.watch(pid, ended)
+        return pid
 
     def close(self) -> None:
         """Let the thread end, and with it every child that still lives."""
         self._thread.shutdown(wait=False)
 
-    def _start(self, command: Command) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+    def _start(self, command: Command) -> int:
+        process = subprocess.Popen(
             list(command.argv),
             env=dict(command.env),
             cwd=command.cwd or None,
@@ -87,3 +82,6 @@ class Spawner:
             # Async-signal safe enough: it calls one C function that was looked up before, and allocates nothing of ours.
             preexec_fn=self._prepare,  # noqa: PLW1509
         )
+        # The reaper alone waits for it: this object must neither do so when it is forgotten, nor warn that nobody did.
+        process.returncode = 0
+        return process.pid

@@ -13,6 +13,8 @@ node finds them, its shards and its random states with them. A number that is wr
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import mmap
 import os
 import pickle
@@ -29,6 +31,8 @@ from rallypoint.training import values
 from rallypoint.training.randomness import random_state, restore_random_state
 
 __all__ = ["Commits", "Held"]
+
+_log = logging.getLogger(__name__)
 
 #: magic, number (-1 while it is written), attempt, rank, world size, bytes of data, bytes of the description
 _HEADER = struct.Struct("<8sqqqqqq")
@@ -84,9 +88,7 @@ class Commits:
     def take(self, state: Mapping[str, Any], number: int, rank: int, world_size: int) -> None:
         """Copy the state; the older commit goes for it. On a GPU this waits for what runs there.
 
-        Raises:
-            OSError: when there is no room in the folder.
-
+        Where the folder has no room for it, it stays in this process, and the log says so.
         """
         tensors: dict[str, torch.Tensor] = {}
         skeletons = {name: values.split(values.state_of(value), _key(name), tensors) for name, value in state.items()}
@@ -222,16 +224,26 @@ class _Slot:
 
     def _open(self, size: int) -> None:
         self._views, self._map = (None, {}), None
-        if self._path is None:
+        if self._path is not None:
+            try:
+                self._map = _mapped(self._path, size)
+            except OSError as error:  # a container's shared memory is 64 MiB unless it asks for more
+                _log.warning("commits of this worker will not outlive it: %s: %s", self._path, error.strerror)
+                with contextlib.suppress(OSError):
+                    self._path.unlink()
+                self._path = None
+        if self._map is None:
             self._map = mmap.mmap(-1, size)
-            return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(fd, 0, size)
-            self._map = mmap.mmap(fd, size)
-        finally:
-            os.close(fd)
+
+
+def _mapped(path: Path, size: int) -> mmap.mmap:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, size)
+        return mmap.mmap(fd, size)
+    finally:
+        os.close(fd)
 
 
 def _tensor(mapped: mmap.mmap, dtype: torch.dtype, count: int, at: int) -> torch.Tensor:

@@ -124,3 +124,18 @@ def test_another_ranks_commit_is_taken_up_without_its_random_states(tmp_path: Pa
     assert isinstance(model, nn.Module)
     assert isinstance(copied, nn.Module)
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), copied.state_dict().values(), strict=True))
+
+
+def test_where_there_is_no_room_a_commit_stays_in_the_process(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A worker that cannot be replaced without a step lost is better than one that cannot train."""
+    (tmp_path / "file").write_text("")
+    state = parts()
+    train(state, 2)
+    commits = Commits(tmp_path / "file", "0", attempt=1)
+    for number in range(3):
+        commits.take(state, number, rank=0, world_size=1)
+    assert [h.number for h in commits.held()] == [2, 1]
+    assert "will not outlive it" in caplog.text
+    told = train(state, 2)
+    commits.restore(2, state, rank=0)
+    assert train(state, 2) == told

@@ -46,12 +46,13 @@ Deadlines are counted on the coordinator's own clock; clocks of two machines are
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rallypoint.agent.culprit import is_collateral
 from rallypoint.agent.rendezvous import checks, hang_rounds, rulings, rungs, telling, wishes
 from rallypoint.agent.rendezvous import last_world as lastworld
-from rallypoint.agent.rendezvous.lookup import places, world_size
+from rallypoint.agent.rendezvous.answering import answer, dismissed, told, told_all
+from rallypoint.agent.rendezvous.lookup import places
 from rallypoint.agent.rendezvous.peers import (
     Peer,
     Settings,
@@ -75,10 +76,6 @@ from rallypoint.wire.incident import Answer, Cause, Culprit, Incident, IncidentI
 from rallypoint.wire.messages import (
     AgentReport,
     AgentState,
-    Assignment,
-    Regroup,
-    Reply,
-    Stop,
 )
 from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobState, JobStatus, Outcome, Verdict
@@ -185,29 +182,6 @@ def disconnected(state: State, agent: str, now: float) -> State:
     if peer is None or peer.gone_at is not None:
         return state
     return with_peer(state, dataclasses.replace(peer, gone_at=now))
-
-
-def told(state: State, agent: str, reply: Reply | None = None) -> State:
-    """Note that an agent was told the verdict, or else `reply`: with a place in a round it may train before it speaks again."""
-    peer = state.peers.get(agent)
-    if peer is None:
-        return state
-    if isinstance(reply, Assignment):
-        return with_peer(state, dataclasses.replace(peer, assigned=reply.fence.round))
-    return with_peer(state, dataclasses.replace(peer, told=True)) if reply is None or isinstance(reply, Stop) else state
-
-
-def told_all(state: State, replies: Iterable[tuple[str, Reply]]) -> State:
-    """Note what many agents were told, each with its reply; see `told`."""
-    state = opened(state)
-    for agent, reply in replies:
-        state = told(state, agent, reply)
-    return sealed(state)
-
-
-def dismissed(state: State) -> bool:
-    """Return whether there is a verdict and every living agent was told."""
-    return state.verdict is not None and all(peer.told for peer in living(state))
 
 
 def resized(state: State, size: Size | None, own: Settings, now: float) -> State:
@@ -510,53 +484,7 @@ def _close(state: State, ready: Sequence[Peer], usable: int, now: float) -> Stat
     return telling.event(state, "round", f"round {fence.round}: {len(chosen)} nodes, {size} ranks{on}", now)
 
 
-# --- What we say -----------------------------------------------------------------------------------------------------------
-
-
-def answer(state: State, agent: str) -> Reply | None:
-    """Return what there is to say to an agent, or None while there is nothing."""
-    if state.verdict is not None:
-        return Stop(fence=state.fence, verdict=state.verdict)
-    if agent in state.away:
-        return Stop(fence=state.fence, verdict=telling.farewell(state, agent))
-    peer = state.peers.get(agent)
-    if peer is None or peer.report.state is AgentState.LEAVING:
-        return None
-    if peer.report.state is AgentState.WAITING:
-        return _assignment(state, peer) or checks.asks(state, peer)
-    if state.state is JobState.FORMING:
-        reason = state.broken or "a new round is forming"
-        return Regroup(fence=state.fence, reason=reason, keep=state.living, dead=state.dead)
-    if _is_current(state, peer) and agent in places(state.world):
-        running = peer.report.state is AgentState.RUNNING
-        return (hang_rounds.asks(state, agent) or wishes.asks(state, agent)) if running else None
-    return Regroup(fence=state.fence, reason=f"the world went on to round {state.fence.round}")
-
-
-def _is_current(state: State, peer: Peer) -> bool:
-    """Return whether an agent speaks of the round that is running, or was running last."""
-    return peer.report.round == state.fence.round
-
-
-def _assignment(state: State, peer: Peer) -> Assignment | None:
-    member = places(state.world).get(peer.report.agent)
-    if state.state is not JobState.RUNNING or member is None or _is_current(state, peer):
-        return None
-    budgets = (state.settings.restarts, state.settings.hangs)
-    restarts = sum(b.total(state.incidents, state.fence.attempt, folded=state.folded) for b in budgets)
-    return Assignment(
-        fence=state.fence,
-        node=member.node,
-        group_rank=member.group_rank,
-        group_world_size=len(state.world),
-        first_rank=member.first_rank,
-        world_size=world_size(state.world),
-        store=state.store,
-        restart_count=restarts,
-        max_restarts=state.settings.max_restarts,
-        digest=telling.digest(state),
-        kept=state.kept,
-    )
+# --- What is published -----------------------------------------------------------------------------------------------------
 
 
 def status(state: State, now: float) -> JobStatus:

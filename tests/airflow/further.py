@@ -44,17 +44,17 @@ def look_further() -> Iterator[Look]:
         deployment(Path(folder), **secrets.variables) as made,
     ):
         made.await_dags("secretive", "guarded")
-        yield _look("secrets stay where they are", lambda: _secrets(made, secrets))
-        yield _look("sensors that no worker starts, and a real hang", lambda: _hang(made))
+        yield _look(made, "secrets stay where they are", lambda: _secrets(made, secrets))
+        yield _look(made, "sensors that no worker starts, and a real hang", lambda: _hang(made))
 
 
-def _look(name: str, look: Callable[[], str]) -> Look:
+def _look(made: Deployment, name: str, look: Callable[[], str]) -> Look:
     began = time.monotonic()
     seen, wrong = "", ""
     try:
         seen = look()
     except (AssertionError, RestError) as error:
-        wrong = str(error)
+        wrong = f"{error}\n{made.tell()}"
     return Look(name=name, seen=seen, seconds=time.monotonic() - began, wrong=wrong)
 
 

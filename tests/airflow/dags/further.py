@@ -5,6 +5,7 @@ What a run is told in its `conf`: `folder`, its own. Each training goes on until
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from rallypoint.sensors import HangSensor, JobStateSensor, RendezvousSensor
 
 HANG = Path(__file__).parents[2] / "live" / "scripts" / "hang.py"
 FOLDER = "{{ dag_run.conf['folder'] }}"
+
+#: Airflow misses the heartbeat of a task that a busy machine starts slowly, and tries again.
+RETRIES: dict[str, Any] = {"retries": 4, "retry_delay": timedelta(0)}
 
 
 @dag(schedule=None)
@@ -27,8 +31,9 @@ def secretive() -> None:
         job={"entrypoint": entrypoint, "recovery": {"max_restarts": 0, "node_replacements": 0}},
         deferrable=True,
         poll_interval=1.0,
+        **RETRIES,
     )
-    JobStateSensor(task_id="ends", job_task_id="train", conn_id="canary", poke_interval=1.0, timeout=3600)
+    JobStateSensor(task_id="ends", job_task_id="train", conn_id="canary", poke_interval=1.0, timeout=3600, **RETRIES)
 
 
 @dag(schedule=None)
@@ -43,8 +48,15 @@ def guarded() -> None:
         recovery={"stop_grace_period": "1s"},
         deferrable=True,
         poll_interval=1.0,
+        **RETRIES,
     )
-    common: dict[str, Any] = {"job_task_id": "train", "start_from_trigger": True, "poke_interval": 1.0, "timeout": 3600}
+    common: dict[str, Any] = {
+        "job_task_id": "train",
+        "start_from_trigger": True,
+        "poke_interval": 1.0,
+        "timeout": 3600,
+        **RETRIES,
+    }
     RendezvousSensor(task_id="meets", min_world_size=2, **common)
     HangSensor(task_id="hangs", on_hang="evidence", **common)
     JobStateSensor(task_id="ends", **common)

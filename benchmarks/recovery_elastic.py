@@ -69,10 +69,9 @@ def train(state: training.State) -> None:
         optimizer.zero_grad()
         model(torch.randn(32, 64)).square().mean().backward()
         optimizer.step()
-        done += 1
-        state.step += 1
-        state.commit()  # +
+        done, state.step = done + 1, state.step + 1
         mark("stepped")
+        state.commit()  # +
         if RANK == WORLD_SIZE - 1 and killed < KILLS and time.monotonic() - began > (LATER if killed else FIRST):
             (RUN / f"kill-{killed}").touch()
             mark("killed")

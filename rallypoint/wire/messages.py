@@ -183,8 +183,8 @@ class Continue:
     `unsupervised`: seconds since the coordinator saw a sign of life of the job's supervisor, None where it looks for none. The
     agent counts on by itself when the coordinator is gone. `evidence`: number of a request for what can be found of the workers
     of the running round, repeated until a report has the answer; 0 asks for nothing. `check`: what an agent that waits is to
-    try with its node's probe, repeated until a report says that it has begun. `wish`: what somebody asks of all workers, repeated
-    until a report tells its number.
+    try with its node's probe, repeated until a report says that it has begun. `wish`: what somebody asks of all workers,
+    repeated until a report tells its number.
     """
 
     fence: Fence

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,29 +48,39 @@ class Runs:
 
 @pytest.fixture(scope="module", params=[pytest.param(False, id="in the worker"), pytest.param(True, id="deferred")])
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    """Every DAG, run by one process with an Airflow home of its own; Airflow reads its home when it is imported."""
+    """Every DAG, run by processes with an Airflow home of their own; Airflow reads its home when it is imported."""
     folder = tmp_path_factory.mktemp("airflow")
+    busy = [*EXAMPLES, DAGS / "failing.py", DAGS / "watching.py", DAGS / "shapes.py"]
+    # Beside the others, in an Airflow of its own: its task does nothing but wait until its time is over.
+    with ThreadPoolExecutor(2) as both:
+        waiting = both.submit(_run, folder, "late", [DAGS / "late.py"], deferred=request.param)
+        dags, log = _run(folder, "busy", busy, deferred=request.param)
+        late, told = waiting.result()
+    yield Runs(folder=folder, deferred=request.param, dags={**dags, **late}, log=log + told)
+    eventually(lambda: not marked_with(str(folder)), why="nothing may be left running")
+
+
+def _run(folder: Path, name: str, files: list[Path], *, deferred: bool) -> tuple[dict[str, Any], str]:
+    """Run DAG files one after the other; return what is told of each DAG, and what Airflow said."""
     environment = {
         **os.environ,
-        "AIRFLOW_HOME": str(folder / "airflow"),
+        "AIRFLOW_HOME": str(folder / f"airflow-{name}"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__DAGS_FOLDER": str(folder / "dags"),
-        "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": str(request.param),
+        "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": str(deferred),
         "PYTHONPATH": str(ROOT),
         "RALLYPOINT_HOME": str(folder / "home"),
         "TEST_FOLDER": str(folder),
     }
     conf = json.dumps({"folder": str(folder / "training"), "step_seconds": 0})
-    files = map(str, (*EXAMPLES, DAGS / "failing.py", DAGS / "watching.py", DAGS / "shapes.py", DAGS / "late.py"))
-    command = [sys.executable, "-m", "tests.live.airflow_runs", conf, *files]
+    command = [sys.executable, "-m", "tests.live.airflow_runs", conf, *map(str, files)]
     # In one stream, so that the lines stay in their order.
     done = subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, cwd=folder
     )
     assert done.returncode == 0, done.stdout
-    told = json.loads(next(line for line in reversed(done.stdout.splitlines()) if line.startswith("{")))
-    yield Runs(folder=folder, deferred=request.param, dags=told, log=done.stdout)
-    eventually(lambda: not marked_with(str(folder)), why="nothing may be left running")
+    dags: dict[str, Any] = json.loads(next(line for line in reversed(done.stdout.splitlines()) if line.startswith("{")))
+    return dags, done.stdout
 
 
 def test_every_example_runs(runs):

@@ -72,17 +72,23 @@ class Round:
         """
         living = {worker.place.local_rank: worker for worker in self._workers if worker.place.local_rank in kept}
         logs = await self._begin(assignment, kept)
-        self._workers, told = [], []
+        self._workers, told, missing = [], [], []
         try:
             for place, opened in self._places(assignment, logs, line):
                 worker = living.get(place.local_rank)
                 if worker is None:
-                    await self._start_one(place, opened, ended)
+                    missing.append((place, opened))
                 else:
                     told.append((worker, self._go_on(worker, place, opened)))
+            # Together: each answers for itself, and nobody waits for the answer of another.
+            started = await asyncio.gather(*(self._start_one(*one, ended) for one in missing), return_exceptions=True)
+            self._workers.sort(key=lambda worker: worker.place.local_rank)
         finally:
             for opened in logs:
                 opened.close()
+        for error in started:
+            if error is not None:
+                raise error
         return tuple(told)
 
     async def _begin(self, assignment: Assignment, kept: frozenset[int]) -> list[OpenLogs]:

@@ -7,15 +7,15 @@ import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
 from rallypoint.checkpoint.errors import CheckpointError, NoRoomError
-from rallypoint.checkpoint.memory import BUFFER, HEADER, held
+from rallypoint.checkpoint.memory import BUFFER, HEADER, read_part
 from rallypoint.training.snapshots.linux import HUGEPAGE, POPULATE_WRITE, advise
 from rallypoint.training.snapshots.room import require_memory
+from rallypoint.wire.codec import WireError
 from rallypoint.wire.fence import Fence
 
 __all__ = ["Buffer", "Buffers"]
@@ -23,6 +23,9 @@ __all__ = ["Buffer", "Buffers"]
 #: Bytes that are faulted in by one call: the process cannot map or unmap anything meanwhile.
 _AT_ONCE = 32 << 20
 _PAGE = 4096
+
+
+Age = tuple[Fence, int]
 
 
 class Buffer:
@@ -33,6 +36,7 @@ class Buffer:
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.size = 0
         self.data = torch.empty(0, dtype=torch.uint8)
+        self._published: tuple[bytes, Age] = b"", (Fence(), 0)
 
     @property
     def header(self) -> Path:
@@ -74,8 +78,20 @@ class Buffer:
         self.header.unlink(missing_ok=True)
         return True
 
-    def publish(self, header: bytes) -> None:
+    def age(self) -> Age | None:
+        """Return what it holds, None where that is not complete. A header of our own is not read twice: it may be long."""
+        try:
+            text = self.header.read_bytes()
+        except FileNotFoundError:
+            return None
+        if text != self._published[0]:
+            with contextlib.suppress(WireError):
+                self._published = text, read_part(text).age
+        return self._published[1] if text == self._published[0] else None
+
+    def publish(self, header: bytes, age: Age) -> None:
         """Say that it is complete; the renaming is the last act."""
+        self._published = header, age
         temporary = self.header.with_suffix(".new")
         temporary.write_bytes(header)
         temporary.rename(self.header)
@@ -111,15 +127,6 @@ class Buffers:
         for buffer in self._buffers:
             buffer.reserve(size)
 
-    @contextlib.contextmanager
-    def taken(self, fence: Fence) -> Iterator[Buffer]:
-        """Take the buffer that is missed least; it is given back, published or not, at the end of the block."""
-        buffer = self.take(fence)
-        try:
-            yield buffer
-        finally:
-            buffer.unlock()
-
     def take(self, fence: Fence) -> Buffer:
         """Lock the buffer that is missed least, never the newest complete one.
 
@@ -127,15 +134,14 @@ class Buffers:
             CheckpointError: when somebody with a higher fence has written here: this writer is left over.
 
         """
-        known = held(self.area)
-        if known and known[0].part.granted > fence:
-            raise CheckpointError(
-                f"snapshots: fence {fence} is lower than {known[0].part.granted}, which has written to {self.area}"
-            )
-        order = [one.path for one in known]
+        ages = {buffer: age for buffer in self._buffers if (age := buffer.age()) is not None}
+        newest = max(ages, key=lambda buffer: ages[buffer], default=None)
+        if newest is not None and ages[newest][0] > fence:
+            newer = ages[newest][0]
+            raise CheckpointError(f"snapshots: fence {fence} is lower than {newer}, which has written to {self.area}")
         # What is not complete comes first, then the oldest.
-        rest = sorted(self._buffers, key=lambda b: -order.index(b.path) if b.path in order else -len(order))
-        rest = [buffer for buffer in rest if not order or buffer.path != order[0]]
+        rest = sorted(self._buffers, key=lambda buffer: ages.get(buffer, (Fence(), -1)))
+        rest = [buffer for buffer in rest if buffer is not newest]
         for buffer in rest:
             if buffer.lock(wait=False):
                 return buffer

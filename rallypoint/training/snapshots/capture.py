@@ -83,7 +83,7 @@ class Capturer:
         """Return what is to be copied of `state` as it is now."""
         tensors: _Tensors = {}
         kept = {name: values.split(values.state_of(value), state_key(name), tensors) for name, value in state.items()}
-        random = values.split(random_state(), random_key(self.rank), tensors)
+        random = _random(random_key(self.rank), tensors)
         layout = self._laid_out(tensors)
         guarded = self._guarded(state) if self._lazy else frozenset()
         now: list[Piece] = []
@@ -128,6 +128,13 @@ def state_size(state: Mapping[str, Any]) -> int:
             size += 2 * sum(_bytes(_local(p)) + 2 * _ALIGNED for group in optimizer.param_groups for p in group["params"])
     # Random states, and what is not a tensor.
     return rounded(size) + 16 * ROW
+
+
+def _random(key: str, tensors: _Tensors) -> dict[str, Any]:
+    """Return the random states with marks for their tensors; what is around those is left as it is, for it is long."""
+    kept = random_state()
+    found = [name for name, value in kept.items() if isinstance(value, torch.Tensor)]
+    return {**kept, **values.split({name: kept[name] for name in found}, key, tensors)}
 
 
 def _lay_out(tensors: _Tensors) -> Layout:

@@ -175,7 +175,8 @@ class SnapshotMemory:
             at, size = capture.layout.values_at, capture.size
             tail = bytearray(capture.values).ljust(size - at, b"\0")
             buffer.data[at:size] = torch.frombuffer(tail, dtype=torch.uint8)
-            buffer.publish(self._header(step, capture, self._crew.digest(buffer.data[:size])))
+            header = self._header(step, capture, self._crew.digest(buffer.data[:size]))
+            buffer.publish(header, (self.writer.fence, step))
         finally:
             buffer.unlock()
         if self._complete is not None:

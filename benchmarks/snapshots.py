@@ -234,6 +234,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     memory = Path(tempfile.mkdtemp(prefix="rallypoint-bench-", dir="/dev/shm"))
     folder = Path(tempfile.mkdtemp(prefix="rallypoint-bench-"))
+    for name in ("steps", "big"):
+        (memory / name).mkdir()
     os.environ[env.SNAPSHOT_DIR] = str(memory / "steps")
     try:
         cases = measure_steps("waiting", batch=8, pause=WAIT, blocks=options.blocks, steps=options.steps)

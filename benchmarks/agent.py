@@ -8,6 +8,7 @@ rests run one after another, so that nobody shares pages with another launcher.
 from __future__ import annotations
 
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -162,6 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="how long each is looked at while it rests (default 60)")
     parser.add_argument("--cases", default="", help="comma-separated names of launchers; all by default")
     options = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # whatever was started is ended, too
     found = launchers([name for name in options.cases.split(",") if name])
     with tempfile.TemporaryDirectory(prefix="agent-bench-") as folder:
         cases = measure(found, n=options.n, seconds=options.seconds, folder=Path(folder))

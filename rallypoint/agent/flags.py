@@ -89,6 +89,7 @@ def add_run_flags(parser: argparse.ArgumentParser, env: Mapping[str, str] = os.e
     _add_nodes(_Flags(parser.add_argument_group("nodes and workers"), env))
     _add_rendezvous(_Flags(parser.add_argument_group("rendezvous"), env))
     _add_launch(_Flags(parser.add_argument_group("what is run"), env))
+    _add_recovery(_Flags(parser.add_argument_group("what follows a fault"), env))
     _add_devices(_Flags(parser.add_argument_group("devices"), env))
     _add_logs(_Flags(parser.add_argument_group("logs"), env))
     for name in REFUSED:
@@ -192,6 +193,31 @@ def _add_launch(flags: _Flags) -> None:
     flags.value(
         "--standby", default=None, read=int, metavar="N", text="warm workers that wait for a fault (default one per worker)"
     )
+    flags.value("--preload", default="", metavar="MODULE,...", text="what they import beside torch and what the script does")
+    flags.value(
+        "--monitor-interval",
+        default=1.0,
+        read=float,
+        metavar="S",
+        text="period of health reports (default 1; torchrun: 0.1); the end of a worker is seen at once, not by polling",
+    )
+    flags.value("--event-log-handler", default="null", metavar="null", text="events go to the log; there is no other handler")
+    flags.value(
+        "--shutdown-timeout",
+        default=None,
+        read=float,
+        metavar="S",
+        text="SIGTERM to SIGKILL when workers are stopped (default 30)",
+    )
+    flags.value(
+        "--signals-to-handle",
+        default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        metavar="SIG,...",
+        text="signals on which the agent stops its workers and leaves; others than these four reach the workers as they are",
+    )
+
+
+def _add_recovery(flags: _Flags) -> None:
     flags.switch("--save-at-breakpoint", text="persist the last snapshot in memory when a worker died (docs/snapshots.md)")
     flags.value(
         "--training-elastic-mode",
@@ -217,28 +243,6 @@ def _add_launch(flags: _Flags) -> None:
         default="",
         metavar="MODULE::CLASS",
         text="is asked about each failure",
-    )
-    flags.value("--preload", default="", metavar="MODULE,...", text="what they import beside torch and what the script does")
-    flags.value(
-        "--monitor-interval",
-        default=1.0,
-        read=float,
-        metavar="S",
-        text="period of health reports (default 1; torchrun: 0.1); the end of a worker is seen at once, not by polling",
-    )
-    flags.value("--event-log-handler", default="null", metavar="null", text="events go to the log; there is no other handler")
-    flags.value(
-        "--shutdown-timeout",
-        default=None,
-        read=float,
-        metavar="S",
-        text="SIGTERM to SIGKILL when workers are stopped (default 30)",
-    )
-    flags.value(
-        "--signals-to-handle",
-        default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-        metavar="SIG,...",
-        text="signals on which the agent stops its workers and leaves; others than these four reach the workers as they are",
     )
 
 

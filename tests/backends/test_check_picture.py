@@ -66,6 +66,7 @@ def test_a_check_of_nobody_has_a_picture_too() -> None:
     [(15.0, "15 B/s"), (2500.0, "2.5 kB/s"), (1.4e9, "1.4 GB/s"), (5e12, "5000 GB/s"), (999.9e6, "1 GB/s")],
 )
 def test_bandwidths_as_people_read_them(value: float, text: str) -> None:
+    """A bandwidth is told in the unit that fits it."""
     assert bandwidth_text(value) == text
 
 

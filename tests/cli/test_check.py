@@ -56,6 +56,7 @@ def test_what_was_found_is_told_bad_nodes_first() -> None:
     ],
 )
 def test_the_status_of_a_job_tells_of_its_check(check: NodeCheck, text: str) -> None:
+    """Whoever looks at a job sees what its check found."""
     shown = view(begun(), dataclasses.replace(training(), check=check), PLAN, NOW, zone=ZONE)
     assert [fact.text for fact in shown.details if fact.label == "node check"] == [text]
 
@@ -76,6 +77,7 @@ def test_while_nodes_are_checked_the_summary_says_so() -> None:
     ],
 )
 def test_wrong_usage_is_told(run, job_file, capsys, words, said) -> None:
+    """Exit code 2, and one sentence that says what is allowed."""
     with pytest.raises(SystemExit):
         run("check", *(job_file if word == "FILE" else word for word in words))
     assert said in capsys.readouterr().err

@@ -38,6 +38,7 @@ def test_a_long_name_is_cut() -> None:
 
 
 def test_any_number_of_nodes_can_be_checked_without_a_job() -> None:
+    """The plan of a check by itself has its nodes and nothing to train."""
     plan = compile_plan(load_job(as_check(bare_check("3", 2, name="check-1"), level=1, name="check-1")))[0]
     assert (plan.name, plan.min_nodes, plan.max_nodes, plan.nproc_per_node, plan.check_only) == ("check-1", 3, 3, 2, True)
 

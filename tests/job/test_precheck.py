@@ -26,6 +26,7 @@ def plan(**health: object) -> Plan:
     ],
 )
 def test_the_level_of_the_check(health: dict[str, object], level: int) -> None:
+    """What is written decides the level, and the level what is tried."""
     assert plan(**health).check_level == level
 
 
@@ -56,6 +57,7 @@ def test_everything_reaches_the_plan() -> None:
     ],
 )
 def test_everything_else_is_an_error_that_says_what_is_allowed(health: dict[str, object], said: str) -> None:
+    """The field, the value, and what would be right."""
     with pytest.raises(JobError, match=said):
         plan(**health)
 

@@ -40,7 +40,15 @@ def test_the_wheel_asks_for_nothing_without_an_extra(wheel):
     metadata = next(iter(importlib.metadata.distributions(path=[str(wheel)])))
 
     assert [line for line in metadata.requires or () if "extra ==" not in line] == []
-    assert set(metadata.metadata.get_all("Provides-Extra") or ()) == {"agent", "airflow", "client", "demo", "dev", "kubernetes"}
+    assert set(metadata.metadata.get_all("Provides-Extra") or ()) == {
+        "agent",
+        "airflow",
+        "client",
+        "demo",
+        "dev",
+        "fsspec",
+        "kubernetes",
+    }
 
 
 def test_the_wheel_holds_every_module_and_nothing_else(wheel):

@@ -42,6 +42,7 @@ def test_the_words_of_a_probe(output: bytes, stage: str, *, figures: bool) -> No
 
 
 def test_a_probe_that_measures_only_some_things_is_read_with_zeros() -> None:
+    """What a probe does not measure counts as nothing measured."""
     assert read_probe(b'{"compute": 1.5}\n') == Seen(figures={"compute": 1.5, "transfer": 0, "moved": 0, "latency": 0})
 
 

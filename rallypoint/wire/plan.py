@@ -183,6 +183,8 @@ class Plan:
         log_dir: where per-rank logs go; "" is inside the job's own folder.
         redirects, tee: `0` none, `1` stdout, `2` stderr, `3` both, as torchrun numbers them.
         log_tail: lines of a culprit's log kept with its incident.
+        save_at_breakpoint: the agents persist the last snapshot in memory when a worker dies.
+        elastic_mode: what happens between two rounds.
         virtual_local_rank: LOCAL_RANK is 0 in every worker, and each sees its own GPU alone, as torchrun's flag has it.
         numa_binding: workers are bound to the CPUs near their GPU: `node`, `socket`, `exclusive`, `core-complex`; "" is not.
     """

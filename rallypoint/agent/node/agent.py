@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rallypoint.agent.check.checker import Checker
 from rallypoint.agent.clock import Clock
 from rallypoint.agent.culprit import is_collateral, with_few_tails
-from rallypoint.agent.errors import ConfigError, LostContactError, OrphanedError, StoreError
+from rallypoint.agent.errors import ConfigError, StoreError
 from rallypoint.agent.linux import become_subreaper
 from rallypoint.agent.node import decide
 from rallypoint.agent.node.adviser import Adviser
@@ -42,13 +42,13 @@ from rallypoint.agent.node.obeying import Action as Obedience
 from rallypoint.agent.node.obeying import Obeying, Tell
 from rallypoint.agent.node.round import Round, StartError
 from rallypoint.agent.node.starting import launcher
+from rallypoint.agent.node.talking import Talker
 from rallypoint.agent.rendezvous import rungs
 from rallypoint.agent.signals import SIGNALS
 from rallypoint.agent.snapshots.keeper import SnapshotKeeper
 from rallypoint.agent.transport.client import CoordinatorClient
 from rallypoint.agent.transport.service import MAX_HOLD
-from rallypoint.agent.waiting import set_within
-from rallypoint.agent.workers.facts import end_of
+from rallypoint.agent.workers.facts import end_of, how
 from rallypoint.agent.workers.group import Worker, WorkerGroup
 from rallypoint.agent.workers.memory import OomWatch
 from rallypoint.agent.workers.reaper import Reaper
@@ -62,7 +62,7 @@ from rallypoint.wire.failover import Failure
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.hang import Evidence
 from rallypoint.wire.incident import Culprit, FaultKind
-from rallypoint.wire.messages import AgentReport, AgentState, Assignment, Continue, Refusal, Reply, Stop
+from rallypoint.wire.messages import AgentReport, AgentState, Continue, Reply
 from rallypoint.wire.status import Outcome
 
 __all__ = ["Ending", "NodeAgent"]
@@ -114,14 +114,11 @@ class NodeAgent:
         )
         self._events: asyncio.Queue[decide.Event | _WorkerSeen | _StepSeen] = asyncio.Queue()
         self._ended: list[Worker] = []
-        self._news = asyncio.Event()
-        self._farewell = asyncio.Event()
-        self._asking: set[asyncio.Task[Reply]] = set()
-        self._taken = asyncio.Event()
-        self._taken.set()
+        self._talker = Talker(
+            client, pace=self._pace(), gist=self._gist, report=self._report, heard=self._heard, put=self._events.put_nowait
+        )
         self._advice: set[asyncio.Task[None]] = set()
         self._sequence = 0
-        self._told: object = None
         self._signalled = False
         become_subreaper()
         self._reaper = Reaper()
@@ -177,7 +174,7 @@ class NodeAgent:
                 loop.remove_signal_handler(number)
 
     async def _live_and_talk(self) -> Ending:
-        talk, live = asyncio.create_task(self._talk()), asyncio.create_task(self._live())
+        talk, live = asyncio.create_task(self._talker.talk()), asyncio.create_task(self._live())
         try:
             await asyncio.wait({talk, live}, return_when=asyncio.FIRST_COMPLETED)
             if not live.done():
@@ -185,7 +182,7 @@ class NodeAgent:
             return await live
         finally:
             looking = () if self._looking is None else (self._looking,)
-            tasks = (talk, live, *self._asking, *self._advice, *looking)
+            tasks = (talk, live, *self._talker.asking, *self._advice, *looking)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -255,7 +252,7 @@ class NodeAgent:
         # An old round's last words: the list of workers was replaced meanwhile.
         ended = [worker for worker in ended if worker.place.assignment.fence.round == self._node.round]
         for worker in ended:
-            log.info("rank %d (pid %d) %s", worker.place.rank, worker.pid, _how(worker))
+            log.info("rank %d (pid %d) %s", worker.place.rank, worker.pid, how(worker))
         bad = [worker for worker in ended if worker.code != 0 and not worker.stopped]
         if bad:
             self._snapshots.breakpoint()
@@ -313,7 +310,7 @@ class NodeAgent:
             before = self._node
             self._node, actions = decide.step(before, event)
             if isinstance(event, Answered):
-                self._taken.set()
+                self._talker.take()
             if self._node.phase is not before.phase:
                 log.debug("%s -> %s", before.phase.value, self._node.phase.value)
             if isinstance(event, WorkersGone) and not self._node.alive:
@@ -406,19 +403,18 @@ class NodeAgent:
 
     async def _end(self, action: End) -> Ending:
         if self._node.leaving:
-            self._tell_news()
-            await set_within(self._farewell, _FAREWELL)
+            await self._talker.farewell(_FAREWELL)
         return Ending(code=action.code, node=self._node)
 
     # --- Talking -----------------------------------------------------------------------------------------------------------
 
     def _tell_news(self) -> None:
-        """Wake the talker when something is true that it has not said."""
-        if self._gist() != self._told:
-            self._news.set()
+        self._talker.tell_news()
 
-    def _gist(self) -> object:
+    def _gist(self) -> object | None:
         node = self._node
+        if node.phase in (Phase.ENDING, Phase.ENDED) and not node.leaving:
+            return None
         pids = tuple(worker.pid for worker in self._group.workers)
         found = None if self._evidence is None else (self._evidence.round, self._evidence.number)
         told = (node.state, node.round, node.told_failures, node.failover, node.reason)
@@ -428,66 +424,13 @@ class NodeAgent:
     def _check(self) -> CheckReport | None:
         return None if self._checker is None else self._checker.report
 
-    async def _talk(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            # Who was given a place in a round must not say that it waits: the coordinator takes that for the answer's loss.
-            await self._taken.wait()
-            self._news.clear()
-            self._told = self._gist()
-            if self._silent():
-                await self._news.wait()
-                continue
-            report = self._report()
-            started = loop.time()
-            if await self._ask(report):
-                await set_within(self._news, started + max(report.hold, self._pace()) - loop.time())
-
-    async def _ask(self, report: AgentReport) -> bool:
-        """Ask; return False when there is news before the answer.
-
-        The old request is not broken off: the coordinator answers it as soon as it has the newer report, while a connection
-        that breaks looks like the end of this agent.
-        """
-        ask = asyncio.create_task(self._client.ask(report))
-        self._asking.add(ask)
-        ask.add_done_callback(self._asking.discard)
-        news = asyncio.create_task(self._news.wait())
-        try:
-            await asyncio.wait({ask, news}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            news.cancel()
-        if not ask.done():
-            ask.add_done_callback(self._heard_late)
-            return False
-        self._heard(report, ask)
-        return True
-
-    def _heard_late(self, ask: asyncio.Task[Reply]) -> None:
-        """Of an answer to what is no longer true only the end of the job interests."""
-        if not ask.cancelled() and ask.exception() is None and isinstance(ask.result(), Stop):
-            self._events.put_nowait(Answered(reply=ask.result()))
-
-    def _heard(self, report: AgentReport, ask: asyncio.Task[Reply]) -> None:
-        try:
-            reply = ask.result()
-        except LostContactError as error:
-            log.warning("%s; stopping the workers", error)
-            code = Exit.ORPHANED if isinstance(error, OrphanedError) else Exit.LOST_CONTACT
-            self._events.put_nowait(Told(code=code, reason=str(error), leaving=False))
-            return
-        if isinstance(reply, Refusal):
-            log.warning("refused by the coordinator: %s", reply.reason)
-        if report.state is AgentState.LEAVING:
-            self._farewell.set()
+    def _heard(self, reply: Reply) -> None:
+        """Do what an answer asks for beside what is decided on it."""
         self._look_into(reply.evidence if isinstance(reply, Continue) else 0)
         if isinstance(reply, Continue) and reply.wish is not None:
             self._obey(self._obeying.heard(reply.wish))
         if isinstance(reply, Continue) and self._node.phase is Phase.JOINING:
             self._try(reply.check)
-        if isinstance(reply, Assignment):
-            self._taken.clear()
-        self._events.put_nowait(Answered(reply=reply))
 
     def _try(self, task: CheckTask | None) -> None:
         if task is not None and self._checker is not None:
@@ -507,10 +450,6 @@ class NodeAgent:
         self._evidence = await self._round.evidence(number)
         log.warning("round %d: looked into the workers for a hang: %s", self._evidence.round, self._evidence.path or "no file")
         self._tell_news()
-
-    def _silent(self) -> bool:
-        phase = self._node.phase
-        return phase in (Phase.ENDING, Phase.ENDED) and not self._node.leaving
 
     def _pace(self) -> float:
         plan = self._config.plan
@@ -553,10 +492,3 @@ class NodeAgent:
             hold=self._hold(state),
             sequence=self._sequence,
         )
-
-
-def _how(worker: Worker) -> str:
-    if worker.stopped:
-        return "was stopped"
-    code = worker.code if worker.code is not None else 0
-    return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"

@@ -13,7 +13,7 @@ from rallypoint.agent.workers.group import Worker
 from rallypoint.agent.workers.logs import RankLogs
 from rallypoint.wire.incident import Culprit
 
-__all__ = ["TAIL_BYTES", "end_of", "first_error", "recorded_error", "tail_lines"]
+__all__ = ["TAIL_BYTES", "end_of", "first_error", "how", "recorded_error", "tail_lines"]
 
 #: Bytes of a log tail that travel with an incident.
 TAIL_BYTES = 8 * 1024
@@ -136,3 +136,11 @@ def _disk_is_full(folder: Path) -> bool:
         return os.statvfs(folder).f_bavail == 0
     except OSError:
         return False
+
+
+def how(worker: Worker) -> str:
+    """Return in words how a worker ended."""
+    if worker.stopped:
+        return "was stopped"
+    code = worker.code if worker.code is not None else 0
+    return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"

@@ -1,0 +1,121 @@
+"""An agent's talk with its coordinator: everything that is true is said when something new is, and answers are passed on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from rallypoint.agent.errors import LostContactError, OrphanedError
+from rallypoint.agent.node.decide import Answered, Told
+from rallypoint.agent.transport.client import CoordinatorClient
+from rallypoint.agent.waiting import set_within
+from rallypoint.wire.exits import Exit
+from rallypoint.wire.messages import AgentReport, AgentState, Assignment, Refusal, Reply, Stop
+
+__all__ = ["Talker"]
+
+log = logging.getLogger("rallypoint.node")
+
+
+class Talker:
+    """Asks again and again, at least once in `pace` seconds.
+
+    `gist` is what makes a report worth saying, None while there is nobody whom it concerns; `report` makes one. `heard` is
+    given every answer at once, and `put` takes what follows from it as an event.
+    """
+
+    def __init__(
+        self,
+        client: CoordinatorClient,
+        *,
+        pace: float,
+        gist: Callable[[], object | None],
+        report: Callable[[], AgentReport],
+        heard: Callable[[Reply], None],
+        put: Callable[[Answered | Told], None],
+    ) -> None:
+        self._client, self._pace, self._gist, self._report, self._pass_on, self._put = client, pace, gist, report, heard, put
+        self._news = asyncio.Event()
+        self._farewell = asyncio.Event()
+        self._taken = asyncio.Event()
+        self._taken.set()
+        self._asking: set[asyncio.Task[Reply]] = set()
+        self._told: object | None = None
+
+    @property
+    def asking(self) -> tuple[asyncio.Task[Reply], ...]:
+        """The requests that are on their way."""
+        return tuple(self._asking)
+
+    def tell_news(self) -> None:
+        """Talk now if something is true that was not said."""
+        if self._gist() != self._told:
+            self._news.set()
+
+    def take(self) -> None:
+        """Note that an answer was acted upon."""
+        self._taken.set()
+
+    async def farewell(self, within: float) -> None:
+        """Wait until the coordinator has heard that this agent leaves, at most `within` seconds."""
+        self.tell_news()
+        await set_within(self._farewell, within)
+
+    async def talk(self) -> None:
+        """Talk until it is cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            # Who was given a place in a round must not say that it waits: the coordinator takes that for the answer's loss.
+            await self._taken.wait()
+            self._news.clear()
+            self._told = self._gist()
+            if self._told is None:
+                await self._news.wait()
+                continue
+            report = self._report()
+            started = loop.time()
+            if await self._ask(report):
+                await set_within(self._news, started + max(report.hold, self._pace) - loop.time())
+
+    async def _ask(self, report: AgentReport) -> bool:
+        """Ask; return False when there is news before the answer.
+
+        The old request is not broken off: the coordinator answers it as soon as it has the newer report, while a connection
+        that breaks looks like the end of this agent.
+        """
+        ask = asyncio.create_task(self._client.ask(report))
+        self._asking.add(ask)
+        ask.add_done_callback(self._asking.discard)
+        news = asyncio.create_task(self._news.wait())
+        try:
+            await asyncio.wait({ask, news}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            news.cancel()
+        if not ask.done():
+            ask.add_done_callback(self._heard_late)
+            return False
+        self._heard(report, ask)
+        return True
+
+    def _heard_late(self, ask: asyncio.Task[Reply]) -> None:
+        """Of an answer to what is no longer true only the end of the job interests."""
+        if not ask.cancelled() and ask.exception() is None and isinstance(ask.result(), Stop):
+            self._put(Answered(reply=ask.result()))
+
+    def _heard(self, report: AgentReport, ask: asyncio.Task[Reply]) -> None:
+        try:
+            reply = ask.result()
+        except LostContactError as error:
+            log.warning("%s; stopping the workers", error)
+            code = Exit.ORPHANED if isinstance(error, OrphanedError) else Exit.LOST_CONTACT
+            self._put(Told(code=code, reason=str(error), leaving=False))
+            return
+        if isinstance(reply, Refusal):
+            log.warning("refused by the coordinator: %s", reply.reason)
+        if report.state is AgentState.LEAVING:
+            self._farewell.set()
+        self._pass_on(reply)
+        if isinstance(reply, Assignment):
+            self._taken.clear()
+        self._put(Answered(reply=reply))

@@ -94,7 +94,9 @@ def test_without_openlineage_nothing_is_told():
     [
         pytest.param(SUCCESS, {}, ["/ckpt/step-300"], id="succeeded"),
         pytest.param(FAILURE, {}, ["/ckpt/step-300"], id="failed"),
-        pytest.param(SUCCESS, {"outlets": [Asset("file:///models/best")]}, ["/models/best"], id="its author names what it makes"),
+        pytest.param(
+            SUCCESS, {"outlets": [Asset("file:///models/best")]}, ["/models/best"], id="its author names what it makes"
+        ),
     ],
 )
 def test_airflows_own_extractor_takes_it(verdict, arguments, outputs):

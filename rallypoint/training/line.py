@@ -83,6 +83,8 @@ class Line:
             while said := lines.readline(wire.MAX_LINE):
                 _tell(listener, said)
         listener.closed()
+        with self._lock:  # a word that is being said is said, or refused as that of a lost agent
+            self._socket.close()
 
 
 def _tell(listener: Listener, said: bytes) -> None:

@@ -56,7 +56,7 @@ class CrdController:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._new: list[str] = []
-        self._gone: list[str] = []
+        self._gone: list[tuple[str, str, str, str]] = []
         api.store.listeners.append(self._noted)
 
     def pending(self) -> bool:
@@ -68,9 +68,11 @@ class CrdController:
             if found := self._api.store.get(KEY, "", name):
                 self._establish(found.body)
         gone, self._gone = self._gone, []
-        for key in gone:
-            for version in self._api.store.all(key):
-                self._api.store.remove(key, version.namespace, version.name)
+        for key, namespace, name, uid in gone:
+            # The definition may be back by now, and so may be an object of that name: that one is another.
+            found = self._api.store.get(key, namespace, name)
+            if found is not None and found.body["metadata"]["uid"] == uid:
+                self._api.store.remove(key, namespace, name)
 
     def _establish(self, body: Body) -> None:
         conditions = [
@@ -90,7 +92,8 @@ class CrdController:
         for resource in _resources(change.now.body):
             if change.type == "DELETED":
                 self._api.kinds.pop(resource.key, None)
-                self._gone.append(resource.key)
+                left = self._api.store.all(resource.key)
+                self._gone.extend((resource.key, one.namespace, one.name, one.body["metadata"]["uid"]) for one in left)
             elif change.before is None or change.before.body["spec"] != change.now.body["spec"]:
                 self._api.kinds[resource.key] = resource
         if change.type == "ADDED":

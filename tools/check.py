@@ -22,8 +22,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: Tests that start real processes, one after the other.
-LIVE = ("tests/live", "tests/cluster")
+#: Tests that start real processes. The folder whose files take minutes comes first: at the end nobody waits for one of them.
+LIVE = ("tests/cluster", "tests/live")
 
 #: Tests that do not run beside others.
 APART = (*LIVE, "tests/packaging")

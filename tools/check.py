@@ -37,7 +37,11 @@ PARTS = (
     # worksteal: some tests take a minute, and must not all be left to one of the two in the end.
     ("unit tests", "unit", ("pytest", "-q", "-n", "2", "--dist", "worksteal", *(f"--ignore={path}" for path in APART))),
     ("wheel tests", "wheel", ("pytest", "-q", "tests/packaging")),
-    ("live tests", "live", ("pytest", "-q", "-n", "2", "--dist", "loadfile", "--durations", "20", *LIVE)),
+    (
+        "live tests",
+        "live",
+        ("pytest", "-q", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "--durations", "20", *LIVE),
+    ),
     ("real Airflow", "airflow", ("python", "-m", "tests.airflow", "--subset")),
 )
 

@@ -15,7 +15,11 @@ __all__ = ["files", "main"]
 
 ROOT = Path(__file__).resolve().parents[1]
 
-PAGES = ("docs/operators.md", "docs/sensors.md")
+PAGES = tuple(
+    path.relative_to(ROOT).as_posix()
+    for room in ("operators", "sensors")
+    for path in sorted((ROOT / "docs" / room).glob("*.md"))
+)
 
 _BLOCK = re.compile(r"(<!-- example: (?P<file>\S+) (?P<marker>\S+) -->\n)```python\n.*?```\n", re.DOTALL)
 

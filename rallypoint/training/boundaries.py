@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from rallypoint.training import orders
 from rallypoint.training.context import environment_int, own_slot
+from rallypoint.training.errors import CheckpointError
 from rallypoint.training.line import Line, current_line
 from rallypoint.wire import env
 from rallypoint.wire import line as wire
@@ -126,7 +127,7 @@ class Boundaries:
 
     def save(self) -> None:
         """Refuse: nobody said what that would be."""
-        raise NotImplementedError("the script has named nothing that saves (State.on_save)")
+        raise CheckpointError("the script has named nothing that saves (State.on_save)")
 
     def broken(self) -> None:
         """End a pause that nobody would end."""

@@ -86,14 +86,18 @@ async def test_a_tee_lets_everything_out_before_it_finishes(tmp_path: Path) -> N
 
 
 async def test_a_broken_console_stops_nobody(tmp_path: Path) -> None:
-    """A pipe whose reader went away must not end the training."""
+    """A pipe whose reader went away must not end the training, nor keep other lines from their console."""
 
     class Closed(io.BytesIO):
         def write(self, data: object) -> int:
             raise BrokenPipeError
 
     (tmp_path / "log").write_text("line\n")
+    console = io.BytesIO()
     tee = Tee()
     tee.add(Tail(path=tmp_path / "log", prefix=b"", to=Closed()))
+    tee.add(Tail(path=tmp_path / "log", prefix=b"", to=console))
 
     await tee.finish()
+
+    assert console.getvalue() == b"line\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import runpy
 from pathlib import Path
@@ -9,13 +10,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("docs/operators.md", "docs/sensors.md")
+TOOL = runpy.run_path(str(ROOT / "tools" / "example_snippets.py"))
+PAGES = TOOL["PAGES"]
 
 
 @pytest.fixture(scope="module")
 def written():
     """What `make docs` would write."""
-    return runpy.run_path(str(ROOT / "tools" / "example_snippets.py"))["files"]()
+    return TOOL["files"]()
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -25,13 +27,22 @@ def test_a_page_shows_its_examples_as_they_are(written, page):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_section_of_a_thing_to_use_has_an_example(page):
+def test_every_page_has_an_example(page):
     """Each operator, the decorator, and each sensor."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    sections = dict(re.findall(r"^## `(.+?)`\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE))
+    assert "<!-- example: dags_examples/" in (ROOT / page).read_text(encoding="utf-8")
 
-    assert sections
-    assert [name for name, body in sections.items() if "<!-- example: dags_examples/" not in body] == []
+
+@pytest.mark.parametrize("package", ["rallypoint.operators", "rallypoint.sensors"])
+def test_whatever_a_dag_can_use_has_a_page(package):
+    """Its title is the name, and the index leads to it."""
+    room = package.rpartition(".")[2]
+    titles = {(ROOT / page).read_text(encoding="utf-8").partition("\n")[0]: page for page in PAGES}
+    index = (ROOT / "docs" / f"{room}.md").read_text(encoding="utf-8")
+    used = [name for name in importlib.import_module(package).__all__ if name.endswith(("Operator", "Sensor"))]
+
+    assert used
+    assert [name for name in used if titles.get(f"# `{name}`", "").removeprefix("docs/") not in index] == []
+    assert [name for name in used if f"# `{name}`" not in titles] == []
 
 
 def test_no_marker_is_left_over():

@@ -140,4 +140,8 @@ def test_outside_a_job_it_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     """There is no line."""
     monkeypatch.delenv(env.LINE, raising=False)
 
-    Boundaries(lambda: False).reach()
+    boundaries = Boundaries(lambda: False)
+
+    boundaries.reach()
+
+    assert boundaries._line is None

@@ -187,6 +187,13 @@ class Plan:
         elastic_mode: what happens between two rounds.
         virtual_local_rank: LOCAL_RANK is 0 in every worker, and each sees its own GPU alone, as torchrun's flag has it.
         numa_binding: workers are bound to the CPUs near their GPU: `node`, `socket`, `exclusive`, `core-complex`; "" is not.
+        service_type: how agents speak with the coordinator: `grpc`, `http`; "" is gRPC wherever both ends have grpcio, and HTTP
+            elsewhere, with a line in the log.
+        accelerator: what a node's devices are: `nvidia.com/gpu`, `ascend-npu` or `cpu`.
+        xpu_type: whose tools say how busy they are: `nvidia` or `ascend`.
+        training_port: where all nodes look for a range of free ports for the workers' own use; for `ascend-npu` alone.
+        auto_tuning: the workers' batch grows to what their memory holds, as it is measured.
+        tuning_memory: bytes that a worker may use for that; 0 is what its device has.
     """
 
     neighbours: ClassVar[bool] = True
@@ -260,3 +267,9 @@ class Plan:
     log_tail: int = 20
     virtual_local_rank: bool = False
     numa_binding: str = ""
+    service_type: str = ""
+    accelerator: str = "nvidia.com/gpu"
+    xpu_type: str = "nvidia"
+    training_port: int = 60000
+    auto_tuning: bool = False
+    tuning_memory: int = 0

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from rallypoint.wire.incident import Answer
+from rallypoint.wire.pre_check import PreCheckOp
 
 __all__ = ["PLAN_VERSION", "ElasticMode", "EndRule", "Entry", "Kind", "OrphanPolicy", "Plan", "Profile", "Refill", "Scheduling"]
 
@@ -194,6 +195,8 @@ class Plan:
         training_port: where all nodes look for a range of free ports for the workers' own use; for `ascend-npu` alone.
         auto_tuning: the workers' batch grows to what their memory holds, as it is measured.
         tuning_memory: bytes that a worker may use for that; 0 is what its device has.
+        pre_check_ops: classes that the coordinator asks before the first round of an attempt.
+        auto_config: each node has as many workers as it has devices, where it has any, in the place of `nproc_per_node`.
     """
 
     neighbours: ClassVar[bool] = True
@@ -273,3 +276,5 @@ class Plan:
     training_port: int = 60000
     auto_tuning: bool = False
     tuning_memory: int = 0
+    pre_check_ops: tuple[PreCheckOp, ...] = ()
+    auto_config: bool = False

@@ -10,6 +10,8 @@ from rallypoint.wire.check import NodeCheck
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.hang import Hang
 from rallypoint.wire.incident import Culprit, Folded, Incident
+from rallypoint.wire.missing import Missing
+from rallypoint.wire.pre_check import PreCheck
 from rallypoint.wire.wish import WishStatus
 
 __all__ = [
@@ -48,8 +50,9 @@ class Outcome(str, enum.Enum):
 class Verdict:
     """How it ended, in one word for programs and one sentence for people.
 
-    From inside `reason` is one of `Completed`, `WorkersFailed`, `RendezvousTimeout`, `NodeCheckFailed`, `TerminalExitCode`,
-    `FailNow`, `GlobalFailover` and `Orphaned`; a supervisor gives the reason of the condition that ended the job.
+    From inside `reason` is one of `Completed`, `WorkersFailed`, `RendezvousTimeout`, `NodeCheckFailed`, `PreCheckFailed`,
+    `TerminalExitCode`, `FailNow`, `GlobalFailover` and `Orphaned`; a supervisor gives the reason of the condition that ended
+    the job.
     """
 
     outcome: Outcome
@@ -136,6 +139,8 @@ class JobStatus:
     `hang`: a doubt or a verdict that training does not go on, None while it does or nobody looks (version 2).
     `wish`: the last that somebody asked of all workers, and what they answered; None before the first (version 2).
     `check`: the last check of the nodes, which may still be running; None before the first (version 2).
+    `missing`: nodes that are wanted and not there, at most 64 of them, and `missing_count` how many there are (version 2).
+    `pre_checks`: what the operators of `pre_check_ops` said before training, in their order (version 2).
     """
 
     neighbours: ClassVar[bool] = True
@@ -161,6 +166,9 @@ class JobStatus:
     hang: Hang | None = None
     check: NodeCheck | None = None
     wish: WishStatus | None = None
+    missing: tuple[Missing, ...] = ()
+    missing_count: int = 0
+    pre_checks: tuple[PreCheck, ...] = ()
 
     @property
     def world_size(self) -> int:

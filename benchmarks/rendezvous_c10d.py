@@ -1,5 +1,9 @@
 """torch's c10d rendezvous with N simulated agents: threads in a few processes, one TCPStore server in the first of them.
 
+Each agent has a connection of its own to that store, as real ones have. It must: a client of the store waits for a key with its
+lock held, and at the end of a round every rank waits for the key that rank 0 sets; had they one client together, rank 0 could
+not set it once another rank waits, and nobody would ever go on.
+
 Runs with the interpreter of the peers' environment, which has torch and nothing of ours:
 `python rendezvous_c10d.py N PROCESSES PORT`. Prints a line of JSON: seconds from the first agent's call to the last one's
 return, and the CPU that all of them took.
@@ -31,7 +35,9 @@ def _agents(count: int, total: int, port: int, hosts: bool, meet: tuple[Any, Any
     )
 
     ready, go, told = meet
-    store = TCPStore("127.0.0.1", port, is_master=hosts, wait_for_workers=False, timeout=_JOIN_TIMEOUT)
+    # It serves as long as it is referred to.
+    server = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, timeout=_JOIN_TIMEOUT) if hosts else None
+    stores = [TCPStore("127.0.0.1", port, wait_for_workers=False, timeout=_JOIN_TIMEOUT) for _ in range(count)]
     handlers = [
         DynamicRendezvousHandler.from_backend(
             "bench",
@@ -42,7 +48,7 @@ def _agents(count: int, total: int, port: int, hosts: bool, meet: tuple[Any, Any
             "127.0.0.1",
             RendezvousTimeout(join=_JOIN_TIMEOUT),
         )
-        for _ in range(count)
+        for store in stores
     ]
     threads = [threading.Thread(target=handler.next_rendezvous) for handler in handlers]
     ready.release()
@@ -54,6 +60,7 @@ def _agents(count: int, total: int, port: int, hosts: bool, meet: tuple[Any, Any
         thread.join()
     told.put((began, time.monotonic(), time.process_time()))
     time.sleep(_LIMIT)  # whoever needs the store may need it still
+    del server
 
 
 def main() -> int:

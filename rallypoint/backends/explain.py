@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from rallypoint.backends.explain_hang import evidence_lines
+from rallypoint.backends.explain_hang import hang_lines
 from rallypoint.backends.story import describe_who, span
 from rallypoint.supervision.clocks import CLOCKS
 from rallypoint.supervision.reconcile import Decision
@@ -251,15 +251,17 @@ def done(incident: Incident) -> str:
     return ", ".join(parts)
 
 
-def incident_lines(incident: Incident, number: int, *, zone: datetime.tzinfo | None = None) -> Iterator[str]:
-    """Yield everything that is known of one incident."""
+def incident_lines(
+    incident: Incident, number: int, *, zone: datetime.tzinfo | None = None, plain: bool = False
+) -> Iterator[str]:
+    """Yield everything that is known of one incident; `plain` draws with ASCII alone."""
     yield f"Incident {number}: {incident.reason}"
     yield f"  when     {time_of_day(incident.detected_at, zone)}, attempt {incident.id.attempt}, round {incident.id.round}"
     if incident.culprit is not None:
         yield from _culprit_lines(incident.culprit)
     yield f"  judged   {judgement(incident)}"
     yield f"  done     {done(incident)}"
-    yield from evidence_lines(incident.evidence)
+    yield from hang_lines(incident, plain=plain)
     if incident.culprit is not None and incident.culprit.log_tail:
         yield "  its last lines"
         yield from (f"    {line.rstrip()}" for line in incident.culprit.log_tail)

@@ -7,6 +7,7 @@ import asyncio
 import datetime
 import functools
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rallypoint.backends.explain import Account, account, incident_lines, incidents_of, time_of_day
+from rallypoint.backends.hang_picture import picture
 from rallypoint.backends.story import span
 from rallypoint.cli.document import JobDocument, json_text
 from rallypoint.cli.looking import find
@@ -87,6 +89,7 @@ def add(commands: Commands) -> None:
     parser = add_job_command(commands, "explain", "tell what happened and what comes next", _DESCRIPTION)
     parser.add_argument("job", metavar="JOB", help="name of a job, or a file with its record")
     parser.add_argument("--incident", metavar="N", type=natural, help="tell everything of incident N")
+    parser.add_argument("--svg", metavar="FILE", type=Path, help="write the picture of incident N to FILE as well")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 
@@ -96,7 +99,9 @@ def run(args: argparse.Namespace) -> int:
     path = Path(args.job)
     case = read_case(path) if path.suffix == ".json" or "/" in args.job else asyncio.run(_live(args.doors, args))
     if args.incident is not None:
-        _tell_incident(case, args.incident, as_json=args.json)
+        _tell_incident(case, args.incident, as_json=args.json, svg=args.svg)
+    elif args.svg is not None:
+        raise RallypointError(f"--svg {args.svg}: it draws one incident; name it with --incident N")
     elif args.json:
         print(json_text(_document(case)))
     else:
@@ -227,13 +232,27 @@ def _account(case: Case) -> Account:
     return account(case.record, case.decision, now=case.now, status=case.status, retry_limit=limit)
 
 
-def _tell_incident(case: Case, number: int, *, as_json: bool) -> None:
+def _tell_incident(case: Case, number: int, *, as_json: bool, svg: Path | None) -> None:
     incidents = incidents_of(case.record, case.status)
     if not 1 <= number <= len(incidents):
         there = f"there are incidents 1 to {len(incidents)}" if incidents else "there is none"
         raise UnknownIncidentError(f"--incident {number}: {there}")
     incident = incidents[number - 1]
-    print(json_text(incident) if as_json else "\n".join(incident_lines(incident, number)))
+    if svg is not None:
+        _draw(svg, picture(incident, f"{case.record.name}, incident {number}: {incident.reason}"))
+    print(json_text(incident) if as_json else "\n".join(incident_lines(incident, number, plain=not _can_draw())))
+
+
+def _can_draw() -> bool:
+    """Return whether blocks can be printed."""
+    return (sys.stdout.encoding or "ascii").lower().replace("-", "").startswith("utf")
+
+
+def _draw(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RallypointError(f"--svg {path} cannot be written: {error.strerror}") from error
 
 
 # --- For programs ----------------------------------------------------------------------------------------------------------

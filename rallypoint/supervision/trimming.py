@@ -7,6 +7,7 @@ import dataclasses
 from rallypoint.supervision.record import Attempt
 from rallypoint.wire import codec
 from rallypoint.wire.incident import Culprit, Incident, RankGroup
+from rallypoint.wire.places import fold
 from rallypoint.wire.status import Event, Progress, Verdict
 
 __all__ = [
@@ -41,10 +42,13 @@ _METRICS = 32
 _INCIDENT, _CULPRIT, _EVENT = 380, 260, 80
 
 #: The same of a group of ranks, and what all groups of an incident may have: whole, and where it is not.
-_GROUP, _EVIDENCE, _LITTLE_EVIDENCE = 150, 4000, 700
+_GROUP, _EVIDENCE, _LITTLE_EVIDENCE = 200, 4000, 700
 
-#: Frames of a group at the most, bytes of one, and ranks that are named.
-_FRAMES, _FRAME, _RANKS = 12, 130, 32
+#: The same of a run of ranks, and how many an incident may have: whole, and where it is not.
+_SPAN, _SPANS, _LITTLE_SPANS = 100, 16, 3
+
+#: Frames of a group at the most, native ones, bytes of one, and ranks that are named.
+_FRAMES, _NATIVE, _FRAME, _RANKS = 12, 4, 130, 32
 
 #: Bytes between two lines of a log tail.
 _SEPARATOR = 4
@@ -60,12 +64,13 @@ def size_of(incident: Incident) -> int:
     if culprit is not None:
         texts = (culprit.host, culprit.error, culprit.log_path, *culprit.log_tail)
         used += _CULPRIT + sum(map(_bytes, texts)) + _SEPARATOR * len(culprit.log_tail)
-    return used + sum(map(_size_of_group, incident.evidence))
+    return used + sum(map(_size_of_group, incident.evidence)) + _SPAN * len(incident.places)
 
 
 def _size_of_group(group: RankGroup) -> int:
     # A rank is a number of up to six digits; a frame has quotes and a comma.
-    return _GROUP + 8 * len(group.ranks) + _bytes(group.state) + sum(_bytes(frame) + _SEPARATOR for frame in group.frames)
+    texts = sum(map(_bytes, (group.state, group.phase, group.collective)))
+    return _GROUP + 8 * len(group.ranks) + texts + sum(_bytes(frame) + _SEPARATOR for frame in (*group.frames, *group.native))
 
 
 def size_of_event(event: Event) -> int:
@@ -109,10 +114,11 @@ def trim_incident(incident: Incident, *, whole: bool) -> Incident:
         culprit = trim_culprit(culprit, tail=_TAIL if whole else _LITTLE_TAIL)
     reason, rule = cut(incident.reason, _REASON), cut(incident.rule, _NAME)
     evidence = trim_evidence(incident.evidence, most=_EVIDENCE if whole else _LITTLE_EVIDENCE)
-    known = (incident.reason, incident.rule, incident.evidence)
-    if culprit is incident.culprit and (reason, rule, evidence) == known:
+    places = fold(incident.places, _SPANS if whole else _LITTLE_SPANS)
+    known = (incident.reason, incident.rule, incident.evidence, incident.places)
+    if culprit is incident.culprit and (reason, rule, evidence, places) == known:
         return incident
-    return dataclasses.replace(incident, reason=reason, rule=rule, culprit=culprit, evidence=evidence)
+    return dataclasses.replace(incident, reason=reason, rule=rule, culprit=culprit, evidence=evidence, places=places)
 
 
 def trim_evidence(groups: tuple[RankGroup, ...], *, most: int) -> tuple[RankGroup, ...]:
@@ -127,15 +133,18 @@ def trim_evidence(groups: tuple[RankGroup, ...], *, most: int) -> tuple[RankGrou
 
 
 def _with_frames(group: RankGroup, most: int) -> RankGroup:
-    frames = tuple(cut(frame, _FRAME) for frame in group.frames[:most])
     ranks = group.ranks[:_RANKS]
-    more = group.more + len(group.ranks) - len(ranks)
-    state = cut(group.state, _SHORT)
-    return (
-        group
-        if (frames, ranks, state) == (group.frames, group.ranks, group.state)
-        else dataclasses.replace(group, frames=frames, ranks=ranks, more=more, state=state)
+    trimmed = dataclasses.replace(
+        group,
+        ranks=ranks,
+        more=group.more + len(group.ranks) - len(ranks),
+        state=cut(group.state, _SHORT),
+        frames=tuple(cut(frame, _FRAME) for frame in group.frames[:most]),
+        native=tuple(cut(frame, _FRAME) for frame in group.native[: min(most - 1, _NATIVE)]),
+        phase=cut(group.phase, _SHORT),
+        collective=cut(group.collective, _FRAME),
     )
+    return group if trimmed == group else trimmed
 
 
 def trim_culprit(culprit: Culprit, *, tail: int) -> Culprit:

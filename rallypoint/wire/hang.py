@@ -62,6 +62,9 @@ class RankSeen:
         cpu: cores that it used since then, 0.0 to the number of its threads.
         state: the kernel's letter for it: R runs, S sleeps, D waits for a disk, T is stopped, Z is dead; "" where it is gone.
         frames: of its main thread, `file.py:12 function`, the innermost first; empty where there are none, and `note` says why.
+        native: the frames below the innermost of these, where py-spy could tell them.
+        phase: what it was doing, as far as it is known: step, evaluation, checkpoint, ...
+        collective: the last one that it has called, where torch's flight recorder could be asked.
     """
 
     local_rank: int
@@ -73,6 +76,9 @@ class RankSeen:
     state: str = ""
     frames: tuple[str, ...] = ()
     note: str = ""
+    native: tuple[str, ...] = ()
+    phase: str = ""
+    collective: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

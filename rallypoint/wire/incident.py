@@ -7,6 +7,8 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rallypoint.wire.places import RankSpan
+
 __all__ = [
     "FREE",
     "Answer",
@@ -139,6 +141,9 @@ class RankGroup:
         cpu: cores that one of them used since then, on the average.
         state: in one word: running, sleeping, waiting for a disk, stopped, ended, unknown.
         frames: of the main thread, the innermost first; or, where there are none, why.
+        native: the frames below the innermost of these, where py-spy could tell them.
+        phase: what they were doing, as far as it is known: step, evaluation, checkpoint, ...
+        collective: the last one that they have called, where torch's flight recorder could be asked.
     """
 
     ranks: tuple[int, ...]
@@ -150,6 +155,9 @@ class RankGroup:
     cpu: float = 0.0
     state: str = ""
     frames: tuple[str, ...] = ()
+    native: tuple[str, ...] = ()
+    phase: str = ""
+    collective: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +168,8 @@ class Incident:
     `steps_lost` counts reported steps that had to be trained again; None while unknown or when the script reports none.
     `kind`, `answer` and `rule` are the verdict: what it was, what it asks for, and by which rule; `clock` is the job's own
     clock when the record took it over, 0 where only the coordinator has told it so far. `refilled`: the budget that paid for it
-    was refilled since, so that it counts no more. `evidence` is where each rank of a world stood that hangs, the culprit first.
+    was refilled since, so that it counts no more. `evidence` is where each rank of a world stood that hangs, the culprit first,
+    and `places` how far each had come.
     """
 
     id: IncidentId
@@ -178,6 +187,7 @@ class Incident:
     clock: float = 0.0
     refilled: bool = False
     evidence: tuple[RankGroup, ...] = ()
+    places: tuple[RankSpan, ...] = ()
 
     @property
     def steps_lost(self) -> int | None:
@@ -194,7 +204,7 @@ class Folded:
     `attempt` is 0 for those of many old attempts, `node` -1 for a cause that no budget counts by node. `first_at` and `last_at`
     are when the first and the last were detected; `last_clock` is the job's clock of the last. `round` and `sequence` are the
     highest of their ids (`sequence` of those of no round): what is told again and is not higher was counted already. `refilled`
-    of them count no more: the budget that paid for them was refilled.
+    of them count no more: the budget that paid for them was refilled. `seconds` is how long they took to heal, together.
     """
 
     cause: Cause
@@ -207,6 +217,7 @@ class Folded:
     round: int = 0
     sequence: int = -1
     refilled: int = 0
+    seconds: float = 0.0
 
 
 def merge_incidents(old: Iterable[Incident], new: Iterable[Incident]) -> tuple[Incident, ...]:
@@ -238,6 +249,7 @@ def _join(known: Incident, told: Incident) -> Incident:
         clock=known.clock or told.clock,
         refilled=known.refilled or told.refilled,
         evidence=known.evidence or told.evidence,
+        places=known.places or told.places,
     )
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 
 from rallypoint.agent.node.hang_stacks import complete, main_frames
-from rallypoint.agent.rendezvous.hang_blame import blame, groups, place
+from rallypoint.agent.rendezvous.hang_blame import blame, far, waits
+from rallypoint.agent.rendezvous.hang_words import groups, place, places
 from rallypoint.wire.hang import FRAMES, RankSeen
 from rallypoint.wire.incident import RankGroup
+from rallypoint.wire.places import RankSpan
 
 REDUCE = ("torch/distributed/distributed_c10d.py:3000 all_reduce", "train.py:20 step", "train.py:40 main")
 SLEEP = ("train.py:9 load", "train.py:19 step", "train.py:40 main")
+HOOK = ("train.py:9 hook", "torch/autograd/graph.py:800 backward", "train.py:19 step")
+SAVE = ("torch/distributed/checkpoint/filesystem.py:100 write", "train.py:30 save")
 
 
 def seen(local_rank: int = 0, **more: object) -> RankSeen:
@@ -28,7 +32,11 @@ def seen(local_rank: int = 0, **more: object) -> RankSeen:
         pytest.param(
             [seen(liveness=9), seen(liveness=0), seen(liveness=0)], (), id="who never shows a sign of life is not behind"
         ),
-        pytest.param([seen(step=3), seen(step=4, liveness=1)], (0,), id="what is reported counts before what is counted"),
+        pytest.param(
+            [seen(step=3, frames=SLEEP), seen(step=4, liveness=1, frames=SLEEP)],
+            (0,),
+            id="what is reported counts before what is counted",
+        ),
         pytest.param([seen(), seen(frames=SLEEP), seen()], (1,), id="who is in no collective while others are"),
         pytest.param([seen(frames=()), seen(frames=SLEEP)], (1,), id="who has no stack is not known to be elsewhere"),
         pytest.param(
@@ -39,7 +47,28 @@ def seen(local_rank: int = 0, **more: object) -> RankSeen:
         pytest.param([seen(frames=SLEEP)], (0,), id="a world of one has nobody else"),
         pytest.param([seen(state="T"), seen(state="T")], (0, 1), id="all are stopped"),
         pytest.param(
-            [seen(state="", note="it has ended with 0", liveness=1), seen()], (1,), id="who has ended waits for nobody"
+            [seen(state="", note="it has ended with 0", liveness=1), seen(frames=SLEEP)],
+            (1,),
+            id="who has ended waits for nobody",
+        ),
+        pytest.param([seen(state="", frames=()), seen()], (0,), id="who has ended while the others wait for it"),
+        pytest.param([seen(), seen(liveness=6)], (1,), id="of two that wait the one ahead has left a collective out"),
+        pytest.param([seen(), seen(), seen(liveness=6)], (2,), id="of three the one that left it out"),
+        pytest.param([seen(), seen(frames=HOOK)], (1,), id="a hook of the script that a collective has called"),
+        pytest.param([seen(), seen(frames=SAVE)], (1,), id="a checkpoint of torch.distributed is nobody else's"),
+        pytest.param([seen(), seen(), seen(frames=())], (2,), id="all others wait, and of one there is no stack"),
+        pytest.param(
+            [seen(), seen(frames=SLEEP, liveness=4), seen(frames=SLEEP)], (1,), id="of those in no collective who is behind"
+        ),
+        pytest.param(
+            [seen(frames=SLEEP, collective="all_reduce #41 of group 0, done"), seen(collective="all_reduce #42 of group 0")],
+            (0,),
+            id="who has not called the collective of the others",
+        ),
+        pytest.param(
+            [seen(collective="all_reduce #41 of group 0"), seen(collective="all_reduce #42 of group 0", liveness=6)],
+            (1,),
+            id="who waits in the older collective waits for the one that left it out",
         ),
         pytest.param([], (), id="nobody was found"),
     ],
@@ -69,6 +98,25 @@ def test_a_large_world_is_told_in_few_words() -> None:
     assert sum(len(group.ranks) + group.more for group in told) == 1000
     [one] = groups({rank: seen() for rank in range(1000)}, ())
     assert (len(one.ranks), one.more) == (32, 968)
+
+
+def test_how_far_each_rank_came() -> None:
+    """Runs of equal neighbours; of a thousand ranks that all differ, a few that tell from where to where."""
+    ranks = {0: seen(), 1: seen(), 2: seen(frames=SLEEP, liveness=4), 3: seen()}
+    told = places(ranks, (2,), far=far(ranks), waits=waits)
+    many = {rank: seen(liveness=rank + 1) for rank in range(1000)}
+    few = places(many, (500,), far=far(many), waits=waits)
+
+    assert told == (
+        RankSpan(first=0, last=1, count=2, least=5, most=5, waits=True),
+        RankSpan(first=2, last=2, count=1, least=4, most=4, culprit=True),
+        RankSpan(first=3, last=3, count=1, least=5, most=5, waits=True),
+    )
+    assert len(few) == 16
+    assert sum(span.count for span in few) == 1000
+    assert [span for span in few if span.culprit] == [
+        RankSpan(first=500, last=500, count=1, least=501, most=501, culprit=True, waits=True)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from xml.etree import ElementTree
+
 import pytest
 
 from rallypoint.backends.explain import incident_lines
-from rallypoint.backends.explain_hang import ranks_of
+from rallypoint.backends.explain_hang import behind_lines, ranks_of
+from rallypoint.backends.hang_picture import drawn, picture
 from rallypoint.supervision.trimming import size_of, trim_incident
 from rallypoint.wire import codec
 from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind, Incident, IncidentId, RankGroup, Rung
+from rallypoint.wire.places import RankSpan
 
 BEHIND = RankGroup(
     ranks=(3,), culprit=True, step=41, life=42, quiet=90.0, state="stopped", frames=("it did not answer within 3 s",)
@@ -18,7 +22,7 @@ OTHERS = RankGroup(
 )
 
 
-def incident(*groups: RankGroup, rung: Rung = Rung.NOTIFY) -> Incident:
+def incident(*groups: RankGroup, rung: Rung = Rung.NOTIFY, places: tuple[RankSpan, ...] = ()) -> Incident:
     return Incident(
         id=IncidentId(attempt=1, round=2, node=1, local_rank=1, sequence=1),
         cause=Cause.HANG,
@@ -28,7 +32,12 @@ def incident(*groups: RankGroup, rung: Rung = Rung.NOTIFY) -> Incident:
         kind=FaultKind.HANG,
         answer=Answer.RETRY_HERE,
         evidence=groups,
+        places=places,
     )
+
+
+def run(first: int, last: int, far: int = 42, *, culprit: bool = False, waits: bool = False) -> RankSpan:
+    return RankSpan(first=first, last=last, count=last - first + 1, least=far, most=far, culprit=culprit, waits=waits)
 
 
 def test_who_is_behind_whom_the_culprit_first() -> None:
@@ -79,10 +88,76 @@ def test_evidence_stays_within_its_bounds(whole: bool) -> None:
     """A record holds many incidents: the culprit's group stays, the frames of the others go first; twice changes nothing."""
     frames = tuple(f"a/{'long' * 40}.py:{n} function" for n in range(40))
     many = tuple(RankGroup(ranks=tuple(range(n, n + 100)), culprit=n == 0, state="sleeping", frames=frames) for n in range(20))
-    trimmed = trim_incident(incident(*many), whole=whole)
+    places = tuple(run(n, n, far=10**9 + n, culprit=n == 700) for n in range(1000))
+    trimmed = trim_incident(incident(*many, places=places), whole=whole)
 
-    assert size_of(trimmed) <= (5500 if whole else 2200)
+    assert size_of(trimmed) <= (7100 if whole else 2500)
+    assert sum(place.count for place in trimmed.places) == 1000
     assert len(codec.dumps_item(trimmed).encode()) <= size_of(trimmed)
     assert trimmed.evidence[0].culprit
     assert trimmed.evidence[0].frames
     assert trim_incident(trimmed, whole=whole) == trimmed
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        pytest.param(
+            (run(0, 2, waits=True), run(3, 3, 41, culprit=True)),
+            "rank 3 is 1 step behind ranks 0-2, which wait for it",
+            id="behind",
+        ),
+        pytest.param(
+            (run(0, 0, waits=True), run(1, 2, 39, culprit=True)),
+            "ranks 1-2 are 3 steps behind rank 0, which waits for them",
+            id="two",
+        ),
+        pytest.param((run(0, 2), run(3, 3, culprit=True)), "rank 3 has come as far as ranks 0-2", id="level"),
+        pytest.param(
+            (run(0, 0, 41, waits=True), run(1, 1, culprit=True)),
+            "rank 1 is 1 step ahead of rank 0, which waits for it: what these wait for was left out",
+            id="ahead",
+        ),
+    ],
+)
+def test_who_is_behind_whom_in_a_sentence(places: tuple[RankSpan, ...], expected: str) -> None:
+    """The gap, and whether the others wait."""
+    assert list(behind_lines(incident(BEHIND, OTHERS, places=places))) == [expected]
+
+
+def test_nobody_is_behind_where_nobody_stands_out() -> None:
+    """Nothing is claimed."""
+    assert list(behind_lines(incident(OTHERS, places=(run(0, 9),)))) == []
+
+
+def test_the_picture_in_a_terminal() -> None:
+    """A bar for each run of ranks, the culprit marked, what others have begun behind it."""
+    places = (run(0, 2, waits=True), run(3, 3, 41, culprit=True))
+    head, others, culprit = drawn(incident(BEHIND, OTHERS, places=places), plain=True)
+
+    assert head.split() == ["ranks", "37", "43", "reported", "steps"]
+    assert others == "  0-2  #################################....     42 waits"
+    assert culprit == "    3  ###########################               41 <- the others wait (stopped)"
+    assert all("█" in line for line in list(drawn(incident(BEHIND, OTHERS, places=places)))[1:])
+    assert list(drawn(incident(BEHIND))) == []
+
+
+def test_a_large_world_has_a_picture_of_a_page() -> None:
+    """Ranks that are not neighbours are counted; the culprit keeps its row."""
+    places = tuple(run(n, n, far=100 + n % 50, culprit=n == 700) for n in range(1000))
+    lines = list(drawn(incident(BEHIND, places=places)))
+
+    assert len(lines) == 17
+    assert any(line.split()[0] == "700" and "the others wait" in line for line in lines)
+    assert any(" of " in line for line in lines[1:])
+
+
+def test_the_picture_as_a_file() -> None:
+    """It is well-formed, whatever a name has in it; a row for each run, red for the culprit alone."""
+    places = (run(0, 2, waits=True), run(3, 3, 41, culprit=True))
+    root = ElementTree.fromstring(picture(incident(BEHIND, OTHERS, places=places), "a <job> & more"))
+    fills = [element.get("fill") for element in root.iter() if element.tag.endswith("rect")][1:]
+    nothing = picture(incident(BEHIND), "none")
+
+    assert fills == ["#2c8d6c", "#a9d5c4", "#d64545"]
+    assert "Nothing is known" in nothing

@@ -17,7 +17,9 @@ import dataclasses
 
 from rallypoint.agent.rendezvous import hang, telling
 from rallypoint.agent.rendezvous.hang import Watch
-from rallypoint.agent.rendezvous.hang_blame import Ranks, blame, groups, place
+from rallypoint.agent.rendezvous.hang_blame import Ranks, blame, far, waits
+from rallypoint.agent.rendezvous.hang_words import groups, place
+from rallypoint.agent.rendezvous.hang_words import places as places_of
 from rallypoint.agent.rendezvous.lookup import places
 from rallypoint.agent.rendezvous.peers import Inquiry, State, members
 from rallypoint.wire.hang import Hang, HangState
@@ -191,6 +193,7 @@ def _incident(state: State, inquiry: Inquiry, now: float) -> Incident:
         answer=Answer.RETRY_HERE,
         rule=f"hang_detection {state.settings.hang_detection}, hang_downtime {_span(state.settings.hang_downtime)}",
         evidence=groups(ranks, culprits),
+        places=places_of(ranks, culprits, far=far(ranks), waits=waits),
     )
 
 

@@ -1,4 +1,4 @@
-"""The last two committed states of this rank, in memory: what a step that failed goes back to.
+"""The last committed states of this rank, in memory: what a step that failed goes back to.
 
 Theory of operation
 ===================
@@ -9,49 +9,46 @@ not. They differ by one at the most, so with the last two of each there is alway
 A commit is one flat piece of memory (every tensor of the state, or this rank's shard of it) and a description of it. Where the
 agent offers a folder of shared memory the pieces are files there, and outlive this process: whoever takes its place on this
 node finds them, its shards and its random states with them. A number that is written last says that a piece is complete.
+
+What nobody but the state's optimizers changes (their parameters, and their own state) is copied by other threads while the next
+step's forward and backward pass run, and the optimizer's next step waits for it. That is why there are three pieces: a process
+that is killed meanwhile leaves the commit unfinished, while another rank may have finished the step after it. Should a weight
+have been changed all the same, its version tells: that commit is dropped, and from then on all is copied at once. A state that
+is copied within a millisecond is copied at once in any case.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import mmap
-import os
 import pickle
-import struct
-from collections.abc import Mapping, MutableMapping
+import threading
+from collections.abc import Mapping, MutableMapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
 from rallypoint.training import values
+from rallypoint.training.commit_slots import Form, Held, Slot
 from rallypoint.training.randomness import random_state, restore_random_state
+from rallypoint.training.snapshots.capture import guarded_by, optimizers_of, state_size
+from rallypoint.training.snapshots.crew import Crew, Piece
 
-__all__ = ["Commits", "Held"]
+__all__ = ["SLOTS", "Commits", "Held"]
 
 _log = logging.getLogger(__name__)
 
-#: magic, number (-1 while it is written), attempt, rank, world size, bytes of data, bytes of the description
-_HEADER = struct.Struct("<8sqqqqqq")
-_MAGIC = b"RPCOMMIT"
-_DATA_AT = 64
+#: How many commits stay: the last two, and one that is being written.
+SLOTS = 3
+
 _ALIGNED = 64
-_NUMBER = struct.Struct("<q")
-_NUMBER_AT = 8
 
-
-@dataclass(frozen=True, kw_only=True)
-class Held:
-    """One complete commit, and whose it is."""
-
-    number: int
-    rank: int
-    world_size: int
-    data_bytes: int
-    text_bytes: int
+#: Below so many bytes copying at once costs less than a millisecond, and a process that is killed then loses nothing.
+_LAZY_FROM = 4 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +56,22 @@ class _Description:
     """What lies in the memory: the state with marks for tensors, and each tensor's place."""
 
     skeletons: dict[str, Any]
-    form: tuple[tuple[str, torch.dtype, tuple[int, ...], int], ...]
+    form: Form
     random: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rest:
+    """A commit of which a part is copied later; `versions` of the tensors as they were committed."""
+
+    slot: Slot
+    pieces: Sequence[Piece]
+    into: torch.Tensor
+    versions: Sequence[int]
+    text: bytes
+    number: int
+    rank: int
+    world_size: int
 
 
 class Commits:
@@ -70,39 +81,82 @@ class Commits:
         folder: where they outlive this process; None keeps them in it.
         name: of this rank's place on its node.
         attempt: those of another are passed over.
+        threads: that copy.
 
     """
 
-    def __init__(self, folder: Path | None, name: str, attempt: int) -> None:
-        paths = [None, None] if folder is None else [folder / f"{name}.{i}" for i in range(2)]
-        self._slots = [_Slot(path, attempt) for path in paths]
+    def __init__(self, folder: Path | None, name: str, attempt: int, *, threads: int = 1) -> None:
+        paths = [None if folder is None else folder / f"{name}.{i}" for i in range(SLOTS)]
+        self._slots = [Slot(path, attempt) for path in paths]
         self._form: list[tuple[str, torch.dtype, tuple[int, ...]]] = []
-        self._places: tuple[tuple[str, torch.dtype, tuple[int, ...], int], ...] = ()
+        self._places: Form = ()
         self._data_bytes = 0
+        self._lazy = True
+        self._crew = Crew(threads)
+        self._behind = ThreadPoolExecutor(1, thread_name_prefix="rallypoint-commit")
+        self._under_way: Future[None] | None = None
+        self._copied = threading.Event()
+        self._copied.set()
+        self._guards: dict[int, torch.utils.hooks.RemovableHandle] = {}
+        self._into: Slot | None = None
 
     def held(self) -> tuple[Held, ...]:
-        """Return the complete commits, the newest first."""
+        """Return the complete commits, the newest first, once the last is complete."""
+        self.settle()
         found = [held for slot in self._slots if (held := slot.held()) is not None]
         return tuple(sorted(found, key=lambda held: -held.number))
 
-    def take(self, state: Mapping[str, Any], number: int, rank: int, world_size: int) -> None:
-        """Copy the state; the older commit goes for it. On a GPU this waits for what runs there.
+    def take(self, state: Mapping[str, Any], number: int, rank: int, world_size: int, *, lazy: bool = True) -> None:
+        """Commit the state; the oldest commit goes for it. On a GPU this waits for what runs there.
 
-        Where the folder has no room for it, it stays in this process, and the log says so.
+        `lazy`: what only optimizers change may be copied later. Where the folder has no room the commit stays in this process,
+        and the log says so.
         """
+        self.settle()
         tensors: dict[str, torch.Tensor] = {}
         skeletons = {name: values.split(values.state_of(value), _key(name), tensors) for name, value in state.items()}
         self._lay_out(tensors)
         description = _Description(skeletons=skeletons, form=self._places, random=random_state())
         text = pickle.dumps(description, protocol=5)
-        slot = self._older()
+        slot = self._oldest()
         slot.begin(self._data_bytes, len(text))
-        views = slot.views(self._places)
-        for key, tensor in tensors.items():
-            views[key].copy_(_local(tensor), non_blocking=True)
+        now, later = self._sorted(tensors, guarded_by(optimizers_of(state)) if lazy and self._lazy else frozenset())
+        into = slot.data(self._data_bytes)
         if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
-        slot.finish(text, number, rank, world_size)
+            torch.cuda.synchronize()  # whatever stream the script computes in, the threads read what it has computed
+        self._crew.copy(now, into)
+        if not later:
+            slot.finish(text, number, rank, world_size)
+            return
+        for optimizer in optimizers_of(state):
+            self._guard(optimizer)
+        versions = [piece.source._version for piece in later]  # noqa: SLF001  torch's word for how often it was changed
+        rest = _Rest(
+            slot=slot, pieces=later, into=into, versions=versions, text=text, number=number, rank=rank, world_size=world_size
+        )
+        self._copied.clear()
+        self._under_way = self._behind.submit(self._finish, rest)
+
+    def prepare(self, state: Mapping[str, Any]) -> None:
+        """Begin to allocate and fault in, in the background, what the next commits of `state` will need."""
+        size = state_size(state) + (1 << 16)
+        if size >= _LAZY_FROM and self._under_way is None:
+            self._under_way = self._behind.submit(self._reserve, size)
+
+    def settle(self) -> None:
+        """Return when the last commit is complete."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.result()
+
+    def close(self) -> None:
+        """Complete what is under way, and end the threads; the commits stay."""
+        self.settle()
+        for handle in self._guards.values():
+            handle.remove()
+        self._guards.clear()
+        self._behind.shutdown(wait=True)
+        self._crew.close()
 
     def restore(self, number: int, state: MutableMapping[str, Any], rank: int, *, random: bool = True) -> None:
         """Put the commit `number` back into the state; its random states too where they were this rank's."""
@@ -116,6 +170,7 @@ class Commits:
 
     def forget_above(self, number: int) -> None:
         """Forget what was committed after `number`: the world has gone back."""
+        self.settle()
         for slot in self._slots:
             held = slot.held()
             if held is not None and held.number > number:
@@ -129,22 +184,58 @@ class Commits:
 
     def receive(self, data_bytes: int, text_bytes: int, *, spare: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return memory for another rank's commit, in the place of one of ours that is not `spare`; then `received`."""
-        self._into = next(slot for slot in self._slots if (held := slot.held()) is None or held.number != spare)
+        self.settle()
+        self._into = self._oldest(spare=spare)
         self._into.begin(data_bytes, text_bytes)
         return self._into.data(data_bytes), torch.empty(text_bytes, dtype=torch.uint8)
 
     def received(self, text: torch.Tensor, number: int, source: int, world_size: int) -> None:
         """Note that what `receive` gave is filled; it was the commit `number` of rank `source`."""
+        assert self._into is not None
         self._into.finish(bytes(text.numpy()), number, source, world_size)
 
     def dropped(self) -> None:
         """Note that what `receive` gave is not needed."""
+        assert self._into is not None
         self._into.clear()
 
-    def _older(self) -> _Slot:
-        return min(self._slots, key=lambda slot: -1 if (held := slot.held()) is None else held.number)
+    # --- Behind the training -----------------------------------------------------------------------------------------------
 
-    def _slot(self, number: int) -> tuple[_Slot, Held]:
+    def _finish(self, rest: _Rest) -> None:
+        try:
+            self._crew.copy(rest.pieces, rest.into)
+        finally:
+            changed = [piece.source._version for piece in rest.pieces] != list(rest.versions)  # noqa: SLF001  as above
+            self._copied.set()
+        if changed:
+            self._lazy = False
+            _log.warning(
+                "commit %d is dropped: a weight changed before the optimizer's next step; from now on all is copied at once",
+                rest.number,
+            )
+            return
+        rest.slot.finish(rest.text, rest.number, rest.rank, rest.world_size)
+
+    def _reserve(self, size: int) -> None:
+        for slot in self._slots:
+            slot.reserve(size)
+
+    def _guard(self, optimizer: Optimizer) -> None:
+        """Let the optimizer's next steps wait for copies under way."""
+        if id(optimizer) not in self._guards:
+            self._guards[id(optimizer)] = optimizer.register_step_pre_hook(lambda *_: self._wait_for_copies())
+
+    def _wait_for_copies(self) -> None:
+        self._copied.wait()
+
+    # --- Which memory ------------------------------------------------------------------------------------------------------
+
+    def _oldest(self, *, spare: int = -1) -> Slot:
+        ages = [(-1 if (held := slot.held()) is None else held.number, slot) for slot in self._slots]
+        return min((one for one in ages if one[0] < 0 or one[0] != spare), key=lambda one: one[0])[1]
+
+    def _slot(self, number: int) -> tuple[Slot, Held]:
+        self.settle()
         for slot in self._slots:
             held = slot.held()
             if held is not None and held.number == number:
@@ -162,94 +253,20 @@ class Commits:
             at += -(-size // _ALIGNED) * _ALIGNED
         self._form, self._places, self._data_bytes = form, tuple(places), at
 
-
-class _Slot:
-    """The memory of one commit: a header, the data, the description."""
-
-    def __init__(self, path: Path | None, attempt: int) -> None:
-        self._path, self._attempt = path, attempt
-        self._map: mmap.mmap | None = None
-        self._views: tuple[object, dict[str, torch.Tensor]] = (None, {})
-        if path is not None and path.exists() and path.stat().st_size >= _DATA_AT:
-            self._open(path.stat().st_size)
-
-    def held(self) -> Held | None:
-        if self._map is None:
-            return None
-        magic, number, attempt, rank, world_size, data_bytes, text_bytes = _HEADER.unpack_from(self._map, 0)
-        if magic != _MAGIC or number < 0 or attempt != self._attempt or _DATA_AT + data_bytes + text_bytes > len(self._map):
-            return None
-        return Held(number=number, rank=rank, world_size=world_size, data_bytes=data_bytes, text_bytes=text_bytes)
-
-    def begin(self, data_bytes: int, text_bytes: int) -> None:
-        """Be writing, with room for so much."""
-        needed = _DATA_AT + data_bytes + text_bytes
-        if self._map is None or len(self._map) < needed:
-            self._open(needed + max(4096, text_bytes))  # the description grows by some bytes from time to time
-        assert self._map is not None
-        _HEADER.pack_into(self._map, 0, _MAGIC, -1, self._attempt, 0, 0, data_bytes, text_bytes)
-
-    def finish(self, text: bytes, number: int, rank: int, world_size: int) -> None:
-        """Be complete; the number is written last."""
-        assert self._map is not None
-        data_bytes = _HEADER.unpack_from(self._map, 0)[5]
-        at = _DATA_AT + data_bytes
-        self._map[at : at + len(text)] = text
-        _HEADER.pack_into(self._map, 0, _MAGIC, -1, self._attempt, rank, world_size, data_bytes, len(text))
-        _NUMBER.pack_into(self._map, _NUMBER_AT, number)
-
-    def clear(self) -> None:
-        if self._map is not None:
-            _NUMBER.pack_into(self._map, _NUMBER_AT, -1)
-
-    def text(self) -> bytes:
-        assert self._map is not None
-        *_, data_bytes, text_bytes = _HEADER.unpack_from(self._map, 0)
-        at = _DATA_AT + data_bytes
-        return self._map[at : at + text_bytes]
-
-    def data(self, size: int) -> torch.Tensor:
-        assert self._map is not None
-        return _tensor(self._map, torch.uint8, size, _DATA_AT)
-
-    def views(self, form: tuple[tuple[str, torch.dtype, tuple[int, ...], int], ...]) -> dict[str, torch.Tensor]:
-        """Return each tensor as it lies in the memory."""
-        if self._views[0] is not form:
-            assert self._map is not None
-            views = {}
-            for key, dtype, shape, at in form:
-                views[key] = _tensor(self._map, dtype, torch.Size(shape).numel(), _DATA_AT + at).view(shape)
-            self._views = (form, views)
-        return self._views[1]
-
-    def _open(self, size: int) -> None:
-        self._views, self._map = (None, {}), None
-        if self._path is not None:
-            try:
-                self._map = _mapped(self._path, size)
-            except OSError as error:  # a container's shared memory is 64 MiB unless it asks for more
-                _log.warning("commits of this worker will not outlive it: %s: %s", self._path, error.strerror)
-                with contextlib.suppress(OSError):
-                    self._path.unlink()
-                self._path = None
-        if self._map is None:
-            self._map = mmap.mmap(-1, size)
-
-
-def _mapped(path: Path, size: int) -> mmap.mmap:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        os.posix_fallocate(fd, 0, size)
-        return mmap.mmap(fd, size)
-    finally:
-        os.close(fd)
-
-
-def _tensor(mapped: mmap.mmap, dtype: torch.dtype, count: int, at: int) -> torch.Tensor:
-    if count == 0:
-        return torch.empty(0, dtype=dtype)
-    return torch.frombuffer(mapped, dtype=dtype, count=count, offset=at)
+    def _sorted(self, tensors: Mapping[str, torch.Tensor], guarded: frozenset[int]) -> tuple[list[Piece], list[Piece]]:
+        """Return what must be copied now, and what may be copied later."""
+        now: list[Piece] = []
+        later: list[Piece] = []
+        for (_, _, _, at), tensor in zip(self._places, tensors.values(), strict=True):
+            source = _local(tensor)
+            size = source.numel() * source.element_size()
+            if size:
+                plain = source.device.type == "cpu" and source.is_contiguous()
+                piece = Piece(at, size, source.data_ptr() if plain else 0, source)
+                (later if source.data_ptr() in guarded and not source.is_inference() else now).append(piece)
+        if sum(piece.size for piece in later) < _LAZY_FROM:
+            return [*now, *later], []
+        return now, later
 
 
 def _key(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from rallypoint.training.commits import Commits
+from rallypoint.training.commits import SLOTS, Commits
 from rallypoint.training.errors import StateLostError
 
 __all__ = ["Agreement", "choose", "heal"]
@@ -71,7 +71,7 @@ def heal(commits: Commits, state: MutableMapping[str, Any], *, sharded: bool, de
 
 def _told(numbers: list[int], size: int, device: torch.device) -> list[frozenset[int]]:
     """Tell the others which commits we hold, and return what each of them holds."""
-    mine = torch.tensor([*numbers, _NONE, _NONE][:2], dtype=torch.int64, device=device)
+    mine = torch.tensor([*numbers, *[_NONE] * SLOTS][:SLOTS], dtype=torch.int64, device=device)
     told = [torch.empty_like(mine) for _ in range(size)]
     dist.all_gather(told, mine)
     return [frozenset(number for number in row.tolist() if number != _NONE) for row in told]

@@ -39,6 +39,7 @@ from rallypoint.training.healing import heal
 from rallypoint.training.line import Line, current_line
 from rallypoint.training.orders import Orders
 from rallypoint.training.rounds import Rounds, current_rounds
+from rallypoint.training.snapshots.crew import crew_size
 from rallypoint.training.state import State
 from rallypoint.training.wrappers import is_sharded, refit, why_not
 from rallypoint.wire import env
@@ -138,7 +139,8 @@ class Session:
             return None
         named = os.environ.get(env.SNAPSHOT_DIR)
         folder = Path(named) / "commits" if named else None
-        session = cls(state, line, rounds, Commits(folder, str(job.local_rank), job.fence.attempt))
+        threads = crew_size(environment_int(os.environ, "LOCAL_WORLD_SIZE", default=1))
+        session = cls(state, line, rounds, Commits(folder, str(job.local_rank), job.fence.attempt, threads=threads))
         orders.take()
         line.listen(session._ear)
         state.__dict__["_session"] = session
@@ -149,7 +151,8 @@ class Session:
     def commit(self) -> None:
         """Keep the state as it is."""
         self._number += 1
-        self._commits.take(self._state.parts, self._number, dist.get_rank(), dist.get_world_size())
+        parts, lazy = self._state.parts, self._state.lazy
+        self._commits.take(parts, self._number, dist.get_rank(), dist.get_world_size(), lazy=lazy)
 
     def boundary(self) -> None:
         """Do what was asked for at a step boundary."""
@@ -190,7 +193,8 @@ class Session:
             self._number = number
             reporting.report_resumed(self._step or 0)
         else:
-            self._commits.take(self._state.parts, 0, dist.get_rank(), dist.get_world_size())
+            self._commits.take(self._state.parts, 0, dist.get_rank(), dist.get_world_size(), lazy=False)
+        self._commits.prepare(self._state.parts)
         self._hello()
 
     def leave(self, error: BaseException) -> None:
@@ -214,6 +218,7 @@ class Session:
     def end(self) -> None:
         """The function has returned, or ends this process: whoever breaks the world now, this worker cannot live on."""
         self._state.__dict__["_session"] = None
+        self._commits.close()
         try:
             self._line.say(self._who(()))
         except OSError:

@@ -44,6 +44,7 @@ class State:
         self.__dict__["_session"] = None
         self.__dict__["_told"] = []
         self.__dict__["_saves"] = []
+        self.__dict__["_lazy"] = True
 
     def __getattr__(self, name: str) -> Any:
         parts = self.__dict__.get("parts", {})
@@ -59,7 +60,8 @@ class State:
     def commit(self) -> None:
         """Note that a step is finished: whatever goes wrong from here on, training goes on from here. Every rank calls it.
 
-        Copies the state into memory. Outside a Rallypoint worker it only checks `step`.
+        Copies the state into memory: what only its optimizers change while the next step runs, the rest before this returns.
+        Outside a Rallypoint worker it only checks `step`.
         """
         session: Session | None = self._session
         if session is not None:
@@ -69,6 +71,14 @@ class State:
             report_progress(step)
         if session is not None:
             session.boundary()
+
+    def copy_at_once(self) -> None:
+        """Have `commit` copy all before it returns.
+
+        For a script that changes weights by itself between a commit and the optimizer's next step, and in a way that torch does
+        not count, as through `weight.data`.
+        """
+        self.__dict__["_lazy"] = False
 
     def on_regroup(self, told: Callable[[], None]) -> None:
         """Call `told` whenever the world has formed anew and the state is restored, before training goes on."""
@@ -102,6 +112,11 @@ class State:
             save()
 
     @property
+    def lazy(self) -> bool:
+        """Whether `commit` may copy a part of the state after it has returned."""
+        return bool(self._lazy)
+
+    @property
     def saves(self) -> bool:
         """Whether the script has named anything that saves."""
         return bool(self._saves)
@@ -111,3 +126,4 @@ class State:
         _session: Session | None
         _told: list[Callable[[], None]]
         _saves: list[Callable[[], object]]
+        _lazy: bool

@@ -89,16 +89,16 @@ def test_what_is_restored_goes_on_bit_by_bit(tmp_path: Path, shared: bool) -> No
         assert Commits(tmp_path, "0", attempt=2).held() == ()
 
 
-def test_only_the_last_two_are_kept_and_what_is_torn_is_none(tmp_path: Path) -> None:
-    """A writer that died in the middle leaves the other one."""
+def test_only_the_last_three_are_kept_and_what_is_torn_is_none(tmp_path: Path) -> None:
+    """A writer that died in the middle leaves the other two: whatever step the others are at, one of theirs is among them."""
     state = parts()
     commits = Commits(tmp_path, "0", attempt=1)
     for number in range(4):
         commits.take(state, number, rank=0, world_size=1)
-    assert [h.number for h in commits.held()] == [3, 2]
+    assert [h.number for h in commits.held()] == [3, 2, 1]
     commits.receive(10, 10, spare=3)  # as far as a killed writer comes
-    assert [h.number for h in Commits(tmp_path, "0", attempt=1).held()] == [3]
-    commits.forget_above(2)
+    assert [h.number for h in Commits(tmp_path, "0", attempt=1).held()] == [3, 2]
+    commits.forget_above(1)
     assert commits.held() == ()
     with pytest.raises(LookupError, match="commit 3"):
         commits.restore(3, state, rank=0)
@@ -134,7 +134,7 @@ def test_where_there_is_no_room_a_commit_stays_in_the_process(tmp_path: Path, ca
     commits = Commits(tmp_path / "file", "0", attempt=1)
     for number in range(3):
         commits.take(state, number, rank=0, world_size=1)
-    assert [h.number for h in commits.held()] == [2, 1]
+    assert [h.number for h in commits.held()] == [2, 1, 0]
     assert "will not outlive it" in caplog.text
     told = train(state, 2)
     commits.restore(2, state, rank=0)

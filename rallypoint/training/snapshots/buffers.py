@@ -18,7 +18,7 @@ from rallypoint.training.snapshots.room import require_memory
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.fence import Fence
 
-__all__ = ["Buffer", "Buffers"]
+__all__ = ["Buffer", "Buffers", "fault_in"]
 
 #: Bytes that are faulted in by one call: the process cannot map or unmap anything meanwhile.
 _AT_ONCE = 32 << 20
@@ -62,7 +62,7 @@ class Buffer:
             os.posix_fallocate(self.fd, 0, size)
             mapped = mmap.mmap(self.fd, size)
             self.data = torch.frombuffer(mapped, dtype=torch.uint8)
-            _fault_in(self.data)
+            fault_in(self.data)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
                 raise NoRoomError(f"{self.path}: no room for {size:,} bytes: {error.strerror}") from error
@@ -154,7 +154,8 @@ class Buffers:
             buffer.close()
 
 
-def _fault_in(data: torch.Tensor) -> None:
+def fault_in(data: torch.Tensor) -> None:
+    """Have all pages of mapped memory present, without changing what is in them; raises `OSError` for want of memory."""
     address, size = data.data_ptr(), data.numel()
     advise(address, size, HUGEPAGE)
     for begin in range(0, size, _AT_ONCE):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from rallypoint.training.randomness import random_state
 from rallypoint.training.snapshots.crew import Piece
 from rallypoint.training.snapshots.digest import ROW, rounded
 
-__all__ = ["Capture", "Capturer", "Layout", "optimizers_of", "random_key", "state_key", "state_size"]
+__all__ = ["Capture", "Capturer", "Layout", "guarded_by", "optimizers_of", "random_key", "state_key", "state_size"]
 
 _ALIGNED = 64
 
@@ -85,7 +85,7 @@ class Capturer:
         kept = {name: values.split(values.state_of(value), state_key(name), tensors) for name, value in state.items()}
         random = _random(random_key(self.rank), tensors)
         layout = self._laid_out(tensors)
-        guarded = self._guarded(state) if self._lazy else frozenset()
+        guarded = guarded_by(optimizers_of(state)) if self._lazy else frozenset()
         now: list[Piece] = []
         later: list[Piece] = []
         for entry, tensor in zip(layout.entries, tensors.values(), strict=True):
@@ -101,20 +101,24 @@ class Capturer:
             self._form, self._layout = form, _lay_out(tensors)
         return self._layout
 
-    def _guarded(self, state: Mapping[str, Any]) -> frozenset[int]:
-        """Return the addresses of what nobody but the state's optimizers changes."""
-        addresses: set[int] = set()
-        for optimizer in optimizers_of(state):
-            for group in optimizer.param_groups:
-                addresses.update(_local(parameter).data_ptr() for parameter in group["params"])
-            for kept in optimizer.state.values():
-                addresses.update(_local(item).data_ptr() for item in kept.values() if isinstance(item, torch.Tensor))
-        return frozenset(addresses)
+
+def guarded_by(optimizers: Iterable[Optimizer]) -> frozenset[int]:
+    """Return the addresses of what nobody but these optimizers changes."""
+    addresses: set[int] = set()
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            addresses.update(_local(parameter).data_ptr() for parameter in group["params"])
+        for kept in optimizer.state.values():
+            addresses.update(_local(item).data_ptr() for item in kept.values() if isinstance(item, torch.Tensor))
+    return frozenset(addresses)
 
 
 def optimizers_of(state: Mapping[str, Any]) -> list[Optimizer]:
-    """Return the entries that are torch's optimizers: whoever steps them can be made to wait."""
-    return [value for value in state.values() if isinstance(value, Optimizer)]
+    """Return the entries that are torch's optimizers: whoever steps them can be made to wait.
+
+    One that only passes steps on to another (accelerate's, for one) was never set up as an optimizer, and has no hooks.
+    """
+    return [value for value in state.values() if isinstance(value, Optimizer) and hasattr(value, "_optimizer_step_pre_hooks")]
 
 
 def state_size(state: Mapping[str, Any]) -> int:

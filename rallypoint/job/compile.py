@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 from rallypoint.job.mindcluster import MindCluster, environment, labels, scheduling
 from rallypoint.job.model import ElasticJob
 from rallypoint.job.policies import BudgetRefill
+from rallypoint.job.pre_check_ops import effective
+from rallypoint.job.quantity import quantity
 from rallypoint.job.role import Role
 from rallypoint.wire.incident import Answer
 from rallypoint.wire.plan import ElasticMode, EndRule, Entry, OrphanPolicy, Plan, Profile, Refill
@@ -30,7 +33,9 @@ _LATER: Mapping[str, tuple[str, ...]] = {
         *("hang_downtime", "hang_detection"),
         *("precheck", "network_check", "comm_perf_test", "exclude_straggler"),
         *("precheck_timeout", "precheck_all_pairs", "precheck_only", "precheck_program"),
+        *("pre_check_ops", "xpu_type"),
     ),
+    "rendezvous": ("training_port",),
     "mindcluster": ("framework", "variables", "hot_reset"),
 }
 _STREAMS = {"none": 0, "stdout": 1, "stderr": 2, "both": 3}
@@ -145,6 +150,10 @@ def _agents(job: ElasticJob) -> dict[str, Any]:
         "last_call": job.rendezvous.last_call_timeout,
         "fence_timeout": job.rendezvous.fence_timeout,
         "coordinator_port": job.rendezvous.port,
+        "service_type": job.rendezvous.service_type,
+        "training_port": job.rendezvous.training_port,
+        "pre_check_ops": effective(job.health.pre_check_ops),
+        "xpu_type": job.health.xpu_type,
         "node_lease": job.health.node_lease,
         "report_interval": job.health.report_interval,
         "hang_downtime": job.health.hang_downtime,
@@ -179,6 +188,10 @@ def _role(role: Role) -> dict[str, Any]:
         "node_unit": role.node_unit,
         "nproc_per_node": role.nproc_per_node,
         "numa_binding": role.numa_affinity,
+        "auto_config": bool(role.auto_config),
+        "accelerator": role.accelerator or Plan.accelerator,
+        "auto_tuning": bool(role.auto_tuning),
+        "tuning_memory": math.floor(quantity(role.auto_tuning_memory)) if role.auto_tuning_memory else 0,
         "entry": entry,
         "entrypoint": _script(role, first) if entry is Entry.SCRIPT else first,
         "args": (*rest, *role.args),

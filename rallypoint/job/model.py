@@ -15,11 +15,12 @@ from rallypoint.job.document import read_document, write_yaml
 from rallypoint.job.errors import JobError
 from rallypoint.job.mindcluster import MindCluster
 from rallypoint.job.part import Model
+from rallypoint.job.platform import PLATFORM
 from rallypoint.job.policies import FaultTolerance, Health, Logs, Recovery, Rendezvous
 from rallypoint.job.problems import problems
 from rallypoint.job.profiles import PROFILE
 from rallypoint.job.role import DEFAULT_ROLE, Role, Texts, resolve
-from rallypoint.job.rules import NAME, Collection, refusal
+from rallypoint.job.rules import NAME, WORD, Collection, refusal
 from rallypoint.job.settle import settle
 from rallypoint.job.shape import normal
 from rallypoint.wire.plan import Profile
@@ -55,6 +56,10 @@ class ElasticJob(Model):
     """Names the job everywhere; names derived from it fit into the 63 characters of Kubernetes."""
     roles: Annotated[tuple[Role, ...], _ROLES, AfterValidator(_different)]
     """What runs. One role may be written short: its fields at the top level, and its name is `trainer`."""
+    platform: Annotated[str, PLATFORM] = ""
+    """What runs the job (DLRover's argument): `pyk8s` and `k8s` are `kubernetes`. Without it where it is submitted to."""
+    namespace: Annotated[str, WORD] = ""
+    """Where in a cluster (DLRover's argument). Without it where it is submitted to."""
     profile: Annotated[Profile, PROFILE] = Profile.LADDER
     """Whose rules hold, and whose defaults. `mindcluster` also where a label or annotation of it is given and no profile is."""
     labels: Texts = Field(default_factory=dict)

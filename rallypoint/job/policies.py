@@ -16,9 +16,11 @@ from typing_extensions import Self
 from rallypoint.job.duration import DurationError, format_duration, parse_duration
 from rallypoint.job.endings import CODES, EndingRule
 from rallypoint.job.part import Model
+from rallypoint.job.pre_check_ops import NOTHING, PRE_CHECK_OPS
 from rallypoint.job.rules import ARGUMENT, FLAG, LIST, PATH, Rule, choice, duration, one_of, refusal, whole
 from rallypoint.job.values import RefusedError, read_text, read_whole
 from rallypoint.wire.plan import ElasticMode, OrphanPolicy
+from rallypoint.wire.pre_check import PreCheckOp
 
 __all__ = ["BudgetRefill", "FaultTolerance", "Health", "Logs", "Recovery", "Refills", "Rendezvous"]
 
@@ -26,6 +28,9 @@ _GRACE = duration(most=86400.0)
 _PERIOD = duration()
 _TIMEOUT = duration(positive=True)
 _STREAMS = choice("none", "stdout", "stderr", "both")
+
+#: How agents speak with their coordinator.
+SERVICE_TYPE = choice("grpc", "http")
 
 
 def _read_extension(value: object) -> str:
@@ -176,6 +181,10 @@ class Rendezvous(Model):
     """An agent that reaches no coordinator for this long stops its workers."""
     port: Annotated[int, whole(0, 65535)] = 0
     """Where the coordinator listens; 0 takes a free port."""
+    service_type: Annotated[str, SERVICE_TYPE] = ""
+    """How agents speak with the coordinator: `grpc`, or `http`. Without it gRPC where grpcio is there, and else HTTP."""
+    training_port: Annotated[int, whole(1, 65535)] = 60000
+    """From here on all nodes look for ports of the workers' own; for `accelerator: ascend-npu` alone (DLRover's argument)."""
 
 
 class Health(Model):
@@ -208,6 +217,10 @@ class Health(Model):
     """The job is nothing but its check, and its result what was found; needs a check."""
     precheck_program: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
     """A probe of your own in the place of ours: a program and its arguments (docs/node-check.md)."""
+    pre_check_ops: Annotated[tuple[PreCheckOp, ...], PRE_CHECK_OPS] = NOTHING
+    """Classes that are asked before training begins (DLRover's argument; docs/pre-checks.md). `false` bypasses one."""
+    xpu_type: Annotated[str, choice("nvidia", "ascend")] = "nvidia"
+    """Whose tools say how busy a node's devices are (DLRover's argument)."""
 
     @property
     def check_level(self) -> int:

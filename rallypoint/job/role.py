@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
@@ -16,6 +17,7 @@ from rallypoint.job.rules import (
     COMMAND_LINE,
     CONTAINER,
     ENTRYPOINT,
+    FLAG,
     LIST,
     MAPPING,
     NAME,
@@ -70,6 +72,8 @@ class Resources(Model):
 class Role(Model):
     """Nodes that run the same thing. Written short, its fields stand at the top level of the document."""
 
+    other_names: ClassVar[Mapping[str, str]] = {"auto_tunning": "auto_tuning"}
+
     name: Annotated[str, NAME] = DEFAULT_ROLE
     """Unique within the job; a key of `roles` where that is a mapping."""
     entrypoint: Annotated[Entrypoint, ENTRYPOINT]
@@ -82,6 +86,14 @@ class Role(Model):
     """The number of nodes of a world is a multiple of this; MIN and MAX must be, too."""
     nproc_per_node: Annotated[int, whole(1, unit="workers")] = 1
     """Workers on each node."""
+    auto_config: Annotated[bool | None, FLAG] = None
+    """Each node has as many workers as it has devices, where it has any (DLRover's argument)."""
+    accelerator: Annotated[str, choice("nvidia.com/gpu", "ascend-npu", "cpu")] = ""
+    """What a node's devices are (DLRover's argument); `nvidia.com/gpu` without it."""
+    auto_tuning: Annotated[bool | None, FLAG] = None
+    """The workers' batch grows to what their memory holds, as it is measured. DLRover's `auto_tunning` is another name."""
+    auto_tuning_memory: Annotated[str, QUANTITY] = ""
+    """How much memory a worker may use for that; without it what its device has."""
     numa_affinity: Annotated[str, NUMA] = ""
     """Workers are bound to the CPUs near their GPU: `true` is `node`; or `socket`, `exclusive`, `core-complex`."""
     env: _Environment = Field(default_factory=dict)

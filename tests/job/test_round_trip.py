@@ -138,6 +138,7 @@ rendezvous:
   last_call_timeout: 30s
   fence_timeout: 10m
   port: 0
+  training_port: 60000
 health:
   node_lease: 3s
   report_interval: 1s
@@ -150,6 +151,11 @@ health:
   precheck_timeout: 5m
   precheck_all_pairs: false
   precheck_only: false
+  pre_check_ops:
+  - - dlrover.python.master.diagnosis.precheck_operator
+    - NoPreCheckOperator
+    - true
+  xpu_type: nvidia
 logs:
   redirects: both
   tee: none

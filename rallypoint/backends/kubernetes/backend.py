@@ -44,6 +44,7 @@ from rallypoint.backends.kubernetes.wrapped.submission import check as check_wra
 from rallypoint.backends.kubernetes.wrapped.template import pytorchjob_of
 from rallypoint.backends.sweeping import EVERY, sweeping
 from rallypoint.job import ElasticJob
+from rallypoint.job.platform import refuse_elsewhere
 from rallypoint.supervision.actions import Action
 from rallypoint.supervision.observation import Observation
 from rallypoint.supervision.record import Holder, JobRecord
@@ -120,6 +121,7 @@ class KubernetesBackend(Backend):
 
     def plan(self, job: ElasticJob, *, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> Blueprint:
         """Return every manifest of the job's first attempt."""
+        refuse_elsewhere(job.platform, job.namespace, backend=self.name, its_namespace=self.access.namespace)
         return draw(job, namespace=self.access.namespace, orphan_policy=orphan_policy)
 
     def plan_manifest(
@@ -133,6 +135,7 @@ class KubernetesBackend(Backend):
         if kind is Kind.PODS:
             return self.plan(job, orphan_policy=orphan_policy)
         made, where = pytorchjob_of(job), self.access.namespace
+        refuse_elsewhere(job.platform, job.namespace, backend=self.name, its_namespace=where)
         return draw_wrapped(made, namespace=where, kind=kind, job=job, orphan_policy=orphan_policy)
 
     async def submit(self, blueprint: Blueprint, *, owner: str) -> Stored:

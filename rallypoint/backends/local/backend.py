@@ -34,6 +34,7 @@ from rallypoint.backends.local.sweeping import sweep
 from rallypoint.backends.local.threads import in_thread
 from rallypoint.backends.sweeping import EVERY, sweeping
 from rallypoint.job import ElasticJob
+from rallypoint.job.platform import refuse_elsewhere
 from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveCoordinator, RemoveNode
 from rallypoint.supervision.observation import NodeSeen, Observation
 from rallypoint.supervision.record import Holder, JobRecord
@@ -81,6 +82,7 @@ class LocalBackend(Backend):
 
     def plan(self, job: ElasticJob, *, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> Blueprint:
         """Return the folder, the files and the exact command of every process."""
+        refuse_elsewhere(job.platform, job.namespace, backend=self.name)
         if not Path(job.roles[0].workdir).is_absolute():
             job = job.with_base(Path.cwd())
         return draw(job, self._store.job(job.name), self._agent, orphan_policy=orphan_policy)

@@ -1,0 +1,60 @@
+"""Where a job says that it runs: `platform` and `namespace`, as DLRover's document has them. Pure."""
+
+from __future__ import annotations
+
+from rallypoint.job.errors import JobError, Problem, show
+from rallypoint.job.rules import Rule
+from rallypoint.job.values import RefusedError, read_text
+
+__all__ = ["PLATFORM", "PLATFORMS", "RAY", "backend_of", "refuse_elsewhere"]
+
+RAY = "ray"
+
+#: What each word means here.
+PLATFORMS = {"pyk8s": "kubernetes", "k8s": "kubernetes", "kubernetes": "kubernetes", "local": "local", RAY: RAY}
+
+
+def _read(value: object) -> str:
+    meant = PLATFORMS.get(read_text(value))
+    if meant is None:
+        raise RefusedError
+    return meant
+
+
+PLATFORM = Rule(
+    kind=f"one of {', '.join(PLATFORMS)}",
+    allowed=f"one of {', '.join(PLATFORMS)}",
+    read=_read,
+    schema={"enum": list(PLATFORMS)},
+)
+
+
+def backend_of(platform: str, *, at: str) -> str:
+    """Return the backend that a platform means; raises `JobError`, which names the place `at`, for one that is not there."""
+    if platform == RAY:
+        known = ", ".join(word for word in PLATFORMS if word != RAY)
+        raise JobError([Problem(path=at, text=f"{show(RAY)} is not installed in this version; one of {known}")])
+    return platform
+
+
+def refuse_elsewhere(platform: str, namespace: str, *, backend: str, its_namespace: str = "") -> None:
+    """Raise `JobError` for a job that says that it runs in another place than where it is submitted to.
+
+    Args:
+        platform, namespace: as the job has them, "" where it says nothing.
+        backend: `local` or `kubernetes`.
+        its_namespace: where in the cluster it is submitted to.
+    """
+    wrong: list[Problem] = []
+    if platform and backend_of(platform, at="platform") != backend:
+        wrong.append(_elsewhere("platform", platform, f"it is submitted to backend {backend}"))
+    elif namespace and backend == "local":
+        wrong.append(_elsewhere("namespace", namespace, "processes of this machine have none"))
+    elif namespace and namespace != its_namespace:
+        wrong.append(_elsewhere("namespace", namespace, f"it is submitted to namespace {its_namespace}"))
+    if wrong:
+        raise JobError(wrong)
+
+
+def _elsewhere(path: str, value: str, told: str) -> Problem:
+    return Problem(path=path, text=f"{show(value)} is not allowed here; {told}")

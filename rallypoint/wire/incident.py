@@ -204,7 +204,7 @@ class Folded:
     `attempt` is 0 for those of many old attempts, `node` -1 for a cause that no budget counts by node. `first_at` and `last_at`
     are when the first and the last were detected; `last_clock` is the job's clock of the last. `round` and `sequence` are the
     highest of their ids (`sequence` of those of no round): what is told again and is not higher was counted already. `refilled`
-    of them count no more: the budget that paid for them was refilled. `seconds` is how long they took to heal, together.
+    of them count no more: the budget that paid for them was refilled.
     """
 
     cause: Cause
@@ -217,7 +217,6 @@ class Folded:
     round: int = 0
     sequence: int = -1
     refilled: int = 0
-    seconds: float = 0.0
 
 
 def merge_incidents(old: Iterable[Incident], new: Iterable[Incident]) -> tuple[Incident, ...]:

@@ -93,7 +93,8 @@ class RankStatus:
 class Progress:
     """What rank 0 (or the lowest rank that reports) said last.
 
-    `resumed_from` is the step that this round started from; `checkpoint` the path of the last complete checkpoint.
+    `resumed_from` is the step that this round started from; `checkpoint` the path of the last complete checkpoint, and
+    `checkpoint_at` when the coordinator heard of it first, 0 before any (version 2).
     """
 
     step: int | None = None
@@ -101,6 +102,7 @@ class Progress:
     checkpoint: str = ""
     resumed_from: int | None = None
     at: float = 0.0
+    checkpoint_at: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +141,7 @@ class JobStatus:
     `hang`: a doubt or a verdict that training does not go on, None while it does or nobody looks (version 2).
     `wish`: the last that somebody asked of all workers, and what they answered; None before the first (version 2).
     `check`: the last check of the nodes, which may still be running; None before the first (version 2).
+    `lost`: how many seconds it took to heal those incidents that are counts by now, by cause (version 2).
     `missing`: nodes that are wanted and not there, at most 64 of them, and `missing_count` how many there are (version 2).
     `pre_checks`: what the operators of `pre_check_ops` said before training, in their order (version 2).
     """
@@ -166,6 +169,7 @@ class JobStatus:
     hang: Hang | None = None
     check: NodeCheck | None = None
     wish: WishStatus | None = None
+    lost: dict[str, float] = field(default_factory=dict, hash=False)
     missing: tuple[Missing, ...] = ()
     missing_count: int = 0
     pre_checks: tuple[PreCheck, ...] = ()

@@ -28,6 +28,7 @@ from rallypoint.agent.transport.service import MAX_HOLD
 from rallypoint.agent.waiting import set_within
 from rallypoint.supervision.folding import bounded
 from rallypoint.wire.messages import AgentReport, Assignment, Continue, Refusal, Reply, Stop
+from rallypoint.wire.missing import Absence
 from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobStatus, Progress, Verdict
 from rallypoint.wire.wish import Wish
@@ -421,8 +422,11 @@ def _audible(state: State) -> tuple[object, ...]:
 
 
 def _gist(status: JobStatus) -> JobStatus:
-    """The status without what changes all the time."""
-    return dataclasses.replace(status, progress=Progress(), ranks=(), samples=(), updated_at=0.0)
+    """The status without what changes all the time; a report that is overdue is mostly there a moment later."""
+    gone = tuple(one for one in status.missing if one.why is not Absence.SILENT)
+    return dataclasses.replace(
+        status, progress=Progress(), ranks=(), samples=(), missing=gone, missing_count=len(gone), updated_at=0.0
+    )
 
 
 def _log_news(before: State, after: State) -> None:

@@ -49,7 +49,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from rallypoint.agent.culprit import is_collateral
-from rallypoint.agent.rendezvous import checks, hang_rounds, rulings, rungs, telling, wishes
+from rallypoint.agent.rendezvous import checks, hang_rounds, missing, rulings, rungs, telling, wishes
 from rallypoint.agent.rendezvous import last_world as lastworld
 from rallypoint.agent.rendezvous.answering import answer, dismissed, told, told_all
 from rallypoint.agent.rendezvous.lookup import places
@@ -136,6 +136,7 @@ def new(
         course=Course.inherited(previous.progress),
         incidents=previous.incidents,
         folded=previous.folded,
+        lost=previous.lost,
         events=previous.events,
         progress=previous.progress,
         samples=previous.samples,
@@ -143,7 +144,7 @@ def new(
         result=previous.result,
         peers={m.agent: Peer.recalled(m, previous, now) for m in previous.world},
     )
-    state = checks.inherited(hang_rounds.inherited(state, previous), previous)
+    state = missing.inherited(checks.inherited(hang_rounds.inherited(state, previous), previous), previous)
     return telling.event(state, "coordinator", f"term {term} took over in round {previous.fence.round}", now)
 
 
@@ -193,8 +194,9 @@ def resized(state: State, size: Size | None, own: Settings, now: float) -> State
     low, high = (own.min_nodes, own.max_nodes) if size is None else (size.min_nodes, size.max_nodes)
     if (low, high) == (state.settings.min_nodes, state.settings.max_nodes):
         return state
-    settings = dataclasses.replace(state.settings, min_nodes=low, max_nodes=high)
-    state = telling.event(dataclasses.replace(state, settings=settings), "resized", f"{low} to {high} nodes are wanted", now)
+    before, settings = state.settings, dataclasses.replace(state.settings, min_nodes=low, max_nodes=high)
+    state = missing.wanted(dataclasses.replace(state, settings=settings), before, now)
+    state = telling.event(state, "resized", f"{low} to {high} nodes are wanted", now)
     return tick(state, now)
 
 
@@ -256,7 +258,7 @@ def _how_lost(peer: Peer) -> str:
 def _lose(state: State, peer: Peer, how: str, now: float) -> State:
     """Forget an agent that is gone; if it was in the world, the round is over and somebody is to blame."""
     state = dataclasses.replace(state, peers={k: p for k, p in state.peers.items() if k != peer.report.agent})
-    state = lastworld.lost(state, peer, now)
+    state = missing.lost(lastworld.lost(state, peer, now), peer)
     member = next((m for m in state.world if m.agent == peer.report.agent), None)
     if member is None or state.verdict is not None or peer.report.state is AgentState.LEAVING:
         return state
@@ -489,4 +491,5 @@ def _close(state: State, ready: Sequence[Peer], usable: int, now: float) -> Stat
 
 def status(state: State, now: float) -> JobStatus:
     """Return what is true of the job, to be published."""
-    return dataclasses.replace(telling.status(state, now), wish=wishes.told(state))
+    told = dataclasses.replace(telling.status(state, now), wish=wishes.told(state))
+    return missing.told(told, state, now)

@@ -16,6 +16,7 @@ from rallypoint.wire.fence import Fence
 from rallypoint.wire.hang import Evidence, Hang
 from rallypoint.wire.incident import Answer, Cause, Folded, Incident, IncidentId
 from rallypoint.wire.messages import AgentReport, AgentState
+from rallypoint.wire.missing import Missing
 from rallypoint.wire.plan import EndRule, Plan, Profile, Refill, Scheduling
 from rallypoint.wire.status import Event, JobState, JobStatus, Member, Progress, Sample, Verdict
 from rallypoint.wire.wish import Wish
@@ -219,6 +220,8 @@ class State:
         checks: of the nodes, before they train.
         watch: how silent the running round is; `hang` what is told of that, `inquiry` what the agents are asked for it.
         wish: the last that somebody asked of the workers.
+        lost: how many seconds it took to heal those incidents that are counts by now, by cause.
+        gone: by slot, since when who was in it last is missing, or since when somebody is wanted there (`missing.py`).
         incidents, folded, events, progress, samples, verdict: as in `JobStatus`.
     """
 
@@ -249,6 +252,8 @@ class State:
     hang: Hang | None = None
     checks: Checks = _UNCHECKED
     wish: Wish | None = None
+    lost: Mapping[str, float] = field(default_factory=dict, hash=False)
+    gone: Mapping[int, Missing] = field(default_factory=dict, hash=False)
     incidents: tuple[Incident, ...] = ()
     folded: tuple[Folded, ...] = ()
     events: tuple[Event, ...] = ()

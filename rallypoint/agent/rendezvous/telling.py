@@ -57,8 +57,19 @@ def incident(state: State, told: Incident) -> State:
     course = state.course
     if all(known.id != told.id for known in state.incidents):
         course = course.paused() if told.cause in FREE else course.after_fault()
-    incidents, folded = fold_told(merge_incidents(state.incidents, (told,)), state.folded, state.fence.attempt)
-    return dataclasses.replace(state, incidents=incidents, folded=folded, course=course)
+    known = merge_incidents(state.incidents, (told,))
+    incidents, folded = fold_told(known, state.folded, state.fence.attempt)
+    lost = state.lost if len(incidents) == len(known) else _lost_with(state, known, incidents)
+    return dataclasses.replace(state, incidents=incidents, folded=folded, lost=lost, course=course)
+
+
+def _lost_with(state: State, known: tuple[Incident, ...], kept: tuple[Incident, ...]) -> dict[str, float]:
+    """Return the seconds lost with those of the incidents that became counts."""
+    ids, lost = {i.id for i in kept}, dict(state.lost)
+    for i in known:
+        if i.id not in ids and i.healed_at is not None and i.id.attempt == state.fence.attempt:
+            lost[i.cause.value] = round(lost.get(i.cause.value, 0.0) + max(0.0, i.healed_at - i.detected_at), 3)
+    return lost
 
 
 def refilled(state: State, now: float) -> State:
@@ -202,10 +213,12 @@ def progress(state: State, report: AgentReport, now: float) -> State:
 
 
 def _advance(state: State, speaker: WorkerReport, now: float) -> State:
+    newer = speaker.checkpoint not in ("", state.progress.checkpoint)
     told = Progress(
         step=speaker.step,
         metrics=speaker.metrics,
         checkpoint=speaker.checkpoint or state.progress.checkpoint,
+        checkpoint_at=now if newer else state.progress.checkpoint_at,
         resumed_from=speaker.resumed_from,
         at=now if speaker.step != state.progress.step else state.progress.at,
     )
@@ -307,6 +320,7 @@ def status(state: State, now: float) -> JobStatus:
         progress=state.progress,
         incidents=state.incidents,
         folded=state.folded,
+        lost=dict(state.lost),
         events=state.events,
         samples=state.samples,
         verdict=state.verdict,

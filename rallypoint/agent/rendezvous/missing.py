@@ -1,0 +1,95 @@
+"""Who is missing, and since when: slots that the job wants and in which nobody is. Pure.
+
+What is told is read from the agents as they are now, so it can be no older than the moment it is asked for. Only when somebody
+was lost cannot be read from who is there: that alone is remembered (`State.gone`), and a later coordinator takes it over.
+
+A node whose report is overdue is told at once, long before its lease is over: it may come back, and then it was never missing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from rallypoint.agent.rendezvous.peers import Peer, Settings, State, stretch
+from rallypoint.wire.messages import AgentState
+from rallypoint.wire.missing import MISSING_LIMIT, Absence, Missing
+from rallypoint.wire.status import JobStatus
+
+__all__ = ["inherited", "lost", "told", "wanted"]
+
+#: A report is overdue after so many times as long as its agent waits between two.
+_OVERDUE = 1.5
+
+
+def lost(state: State, peer: Peer) -> State:
+    """Return the state that remembers when an agent was lost, or left; its slot may be taken by another already."""
+    if _known(state, peer) is not None:
+        return state
+    if peer.report.state is AgentState.LEAVING:
+        why, since = Absence.LEFT, peer.heard_at
+    else:
+        why, since = Absence.LOST, peer.heard_at if peer.gone_at is None else peer.gone_at
+    return _with(state, _of(peer, why, since))
+
+
+def wanted(state: State, before: Settings, now: float) -> State:
+    """Return the state that remembers since when slots are wanted that were not wanted `before`."""
+    new = range(before.max_nodes, state.settings.max_nodes)
+    return _with(state, *(Missing(node=node, why=Absence.EXPECTED, since=now) for node in new))
+
+
+def inherited(state: State, previous: JobStatus) -> State:
+    """Return the state that remembers what the last coordinator told."""
+    return _with(state, *(one for one in previous.missing if one.why is not Absence.SILENT))
+
+
+def _with(state: State, *more: Missing) -> State:
+    return dataclasses.replace(state, gone={**state.gone, **{one.node: one for one in more}}) if more else state
+
+
+def told(status: JobStatus, state: State, now: float) -> JobStatus:
+    """Return the status with who is missing at `now`; nobody is once there is a verdict."""
+    if state.verdict is not None:
+        return status
+    here = {peer.node: peer for peer in state.peers.values()}
+    overdue = [_known(state, p) or _of(p, Absence.SILENT, p.heard_at) for p in here.values() if _is_silent(state, p, now)]
+    found = sorted((*overdue, *_empty(state, here)), key=_rank(state))
+    if not found:
+        return status
+    return dataclasses.replace(status, missing=tuple(found[:MISSING_LIMIT]), missing_count=len(found))
+
+
+def _empty(state: State, here: dict[int, Peer]) -> list[Missing]:
+    """Return the slots in which nobody is, as many as there are nodes too few."""
+    leaving = [p for p in here.values() if p.report.state is AgentState.LEAVING]
+    few = state.settings.max_nodes - len(here) + len(leaving)
+    if few <= 0:
+        return []
+    found = [_of(p, Absence.LEFT, p.heard_at) for p in leaving]
+    slots = (node for node in range(state.settings.max_nodes) if node not in here)
+    found += (state.gone.get(node) or Missing(node=node, why=Absence.EXPECTED, since=state.since) for node in slots)
+    return sorted(found, key=_rank(state))[:few]
+
+
+def _rank(state: State) -> Callable[[Missing], tuple[bool, bool, int]]:
+    world = {member.node for member in state.world}
+    return lambda one: (one.node not in world, one.why is Absence.EXPECTED, one.node)
+
+
+def _is_silent(state: State, peer: Peer, now: float) -> bool:
+    if peer.report.state is AgentState.LEAVING:
+        return False
+    settings = state.settings
+    pace = min(settings.report_interval, settings.node_lease / 3, settings.fence_timeout / 3)
+    return now - peer.heard_at > _OVERDUE * max(pace, peer.report.hold) + stretch(state)
+
+
+def _known(state: State, peer: Peer) -> Missing | None:
+    """Return what the last coordinator told of one of its world whom this one has not heard yet, None where it was there."""
+    told = state.gone.get(peer.node) if peer.patience else None
+    return told if told is not None and told.incarnation == peer.incarnation else None
+
+
+def _of(peer: Peer, why: Absence, since: float) -> Missing:
+    return Missing(node=peer.node, incarnation=peer.incarnation, host=peer.report.host, why=why, since=since)

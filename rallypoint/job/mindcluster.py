@@ -16,6 +16,7 @@ from rallypoint.job.part import Model
 from rallypoint.job.role import Role
 from rallypoint.job.rules import FLAG, Rule, choice, duration, whole
 from rallypoint.job.values import RefusedError, read_text
+from rallypoint.wire import reset_file
 from rallypoint.wire.plan import Scheduling
 from rallypoint.wire.recovery_env import LABEL, Variant, recovery_environment, recovery_labels
 
@@ -81,6 +82,21 @@ _HOT_RESET = Rule(
     read=_read_hot_reset,
     schema={"enum": [-1, 0, 2]},
 )
+
+
+def _read_reset_file(value: object) -> str:
+    text = read_text(value)
+    if text and not text.startswith("/"):
+        raise RefusedError
+    return text
+
+
+_RESET_FILE = Rule(
+    kind="path",
+    allowed="an absolute path, or '' to look at none",
+    read=_read_reset_file,
+    schema={"type": "string", "pattern": "^(/.*)?$"},
+)
 _FRAMEWORK = choice("pytorch", "mindspore")
 _SCHEDULING = choice("grace", "force", "off")
 _RECOVER = choice("on", "pause", "off")
@@ -113,6 +129,8 @@ class MindCluster(Model):
     """How long elastic-training waits for the lost pod; MINDIO_WAIT_MINDX_TIME less 10s where a role's `env` has it."""
     graceful_tolerance: Annotated[bool, FLAG] = False
     """Graceful fault tolerance is in use, which rules out the recovery of single processes: faults reschedule the job."""
+    reset_file: Annotated[str, _RESET_FILE] = reset_file.PATH
+    """Where a pod has MindCluster's reset file: an entry of graceful tolerance there has the effect of that field."""
     never_upgrade: Annotated[bool, FLAG] = False
     """Rescheduling of pods never becomes one of the job. Annotation `huawei.com/recover_policy_path: pod`."""
     framework: Annotated[str, _FRAMEWORK] = "pytorch"

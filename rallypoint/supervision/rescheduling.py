@@ -58,7 +58,7 @@ def _process_level(turn: Turn, faults: tuple[Fault, ...], state: State) -> tuple
     While a replaced pod is awaited the other processes go on (the world shrinks and grows by itself). When no strategy that is
     configured and possible waits any longer, recovery is paused: then the scheduler may go up to the whole job.
     """
-    settings = turn.policy.scheduling or Scheduling()
+    settings = _settings(turn)
     if not settings.recover_strategy or not scheduling.admission(settings).allowed:
         return turn, settings
     if not faults and not state.replaced:
@@ -68,6 +68,13 @@ def _process_level(turn: Turn, faults: tuple[Fault, ...], state: State) -> tuple
     if choice.strategy in (Strategy.RECOVER, Strategy.ELASTIC_TRAINING) and not choice.pause:
         return turn.with_record(record), settings
     return turn.with_record(record), dataclasses.replace(settings, process_recover="pause")
+
+
+def _settings(turn: Turn) -> Scheduling:
+    """Return the settings in force: an entry of graceful fault tolerance in the reset file counts like the job's own word."""
+    settings = turn.policy.scheduling or Scheduling()
+    told = turn.status is not None and turn.status.tolerance
+    return dataclasses.replace(settings, graceful_tolerance=True) if told else settings
 
 
 def _strategy(turn: Turn, settings: Scheduling, faults: tuple[Fault, ...], state: State, *, waited: float) -> Choice:

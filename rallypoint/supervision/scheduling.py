@@ -37,6 +37,7 @@ __all__ = [
     "State",
     "admission",
     "decide",
+    "reschedules_all",
     "strategies",
 ]
 
@@ -273,13 +274,22 @@ def _extent(settings: Scheduling, nodes: frozenset[int], pending: Pending) -> tu
         return Scope.PODS, Rule.POLICY_PATH
     if _MASTER in nodes:
         return Scope.JOB, Rule.RANK_ZERO
-    if settings.graceful_tolerance and settings.process_recover == _ON:
+    if _tolerates(settings):
         return Scope.JOB, Rule.GRACEFUL_TOLERANCE
     if settings.pod_rescheduling and pending.checks < settings.pending_rounds:
         return Scope.PODS, Rule.POD_RESCHEDULING
     if settings.process_recover == _ON:
         return Scope.PODS, Rule.PROCESS_RECOVER
     return Scope.JOB, Rule.PENDING_ROUNDS if settings.pod_rescheduling else Rule.JOB_RESCHEDULING
+
+
+def _tolerates(settings: Scheduling) -> bool:
+    return settings.graceful_tolerance and settings.process_recover == _ON
+
+
+def reschedules_all(settings: Scheduling) -> bool:
+    """Return whether a fault of a process reschedules the job, since both ways of tolerating it are in use at once."""
+    return _tolerates(settings) and settings.fault_scheduling in _HANDLED
 
 
 def _timed(settings: Scheduling, state: State, decision: Decision, now: float) -> Decision:

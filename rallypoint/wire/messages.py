@@ -101,6 +101,7 @@ class AgentReport:
         keeps: how many of its workers live on where the round breaks, or that do because it broke.
         resizable: they can follow into a world of another size, too.
         wish: what its workers answered to the last wish that it heard of; None before the first.
+        tolerance: what graceful fault tolerance has put into MindCluster's reset file; "" for nothing.
         hold: seconds the answer may be kept back while there is nothing to say.
         sequence: counts the reports of this agent process; of two that crossed on the way the higher is true.
     """
@@ -129,6 +130,7 @@ class AgentReport:
     keeps: int = 0
     resizable: bool = False
     wish: NodeAnswer | None = None
+    tolerance: str = ""
     hold: float = 0.0
     sequence: int = 0
 

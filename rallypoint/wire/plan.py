@@ -9,6 +9,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from rallypoint.wire import reset_file
 from rallypoint.wire.incident import Answer
 from rallypoint.wire.pre_check import PreCheckOp
 
@@ -103,6 +104,7 @@ class Scheduling:
         elastic_wait: seconds that elastic-training waits for the lost pod where rescheduling is configured.
         graceful_tolerance: the reset file holds an entry of graceful fault tolerance: process-level recovery is refused.
         never_upgrade: annotation huawei.com/recover_policy_path is `pod`.
+        reset_file: where a pod has MindCluster's reset file; an entry there has the effect of `graceful_tolerance`.
         switched_off: words that the role's variables (PROCESS_RECOVER=off and the like) rule out, whatever is configured.
     """
 
@@ -118,6 +120,7 @@ class Scheduling:
     elastic_wait: float = 20.0
     graceful_tolerance: bool = False
     never_upgrade: bool = False
+    reset_file: str = reset_file.PATH
     switched_off: tuple[str, ...] = ()
 
 

@@ -144,6 +144,7 @@ class JobStatus:
     `lost`: how many seconds it took to heal those incidents that are counts by now, by cause (version 2).
     `missing`: nodes that are wanted and not there, at most 64 of them, and `missing_count` how many there are (version 2).
     `pre_checks`: what the operators of `pre_check_ops` said before training, in their order (version 2).
+    `tolerance`: what graceful fault tolerance has put into MindCluster's reset file; "" for nothing (version 2).
     """
 
     neighbours: ClassVar[bool] = True
@@ -168,6 +169,7 @@ class JobStatus:
     result: Any = field(default=None, hash=False)
     hang: Hang | None = None
     check: NodeCheck | None = None
+    tolerance: str = ""
     wish: WishStatus | None = None
     lost: dict[str, float] = field(default_factory=dict, hash=False)
     missing: tuple[Missing, ...] = ()

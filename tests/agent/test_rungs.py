@@ -100,7 +100,6 @@ def test_plain_scripts_are_restarted() -> None:
             mindcluster("retry", "recover-in-place", process_recover="pause"), RAISED, Rung.RESTART_WORKERS, id="paused"
         ),
         pytest.param(mindcluster("recover-in-place", process_recover="off"), killed(0), Rung.RESTART_WORKERS, id="off"),
-        pytest.param(mindcluster("recover-in-place", graceful=True), killed(0), Rung.RESTART_WORKERS, id="graceful tolerance"),
         pytest.param(
             mindcluster("retry", "recover-in-place", off=("recover-in-place",)),
             killed(0),

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from rallypoint.supervision.actions import RemoveNode
+from rallypoint.supervision.observation import NodeState
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import Phase
 from rallypoint.supervision.simulation import Frame, simulate
 from rallypoint.wire.incident import Cause
 from rallypoint.wire.plan import Profile, Refill, Scheduling
+from tests.supervision.worlds import running
 
 EIGHT = "RRRRRRRR"
 
@@ -272,6 +275,25 @@ def test_what_a_fault_restarts(policy: Policy, pods: str, phase: Phase, replaced
     frame = last(policy, TRAINS, {"at": 100, "pods": pods})
     assert frame.phase is phase
     assert [s.node for s in frame.record.slots if s.incarnation > 1] == replaced
+
+
+@pytest.mark.parametrize(
+    ("told", "phase"),
+    [
+        pytest.param("rank 3 has the policy reset", Phase.RESETTING, id="V12 an entry in the reset file"),
+        pytest.param("", Phase.RUNNING, id="none"),
+    ],
+)
+def test_an_entry_of_graceful_tolerance_leads_to_job_level(told: str, phase: Phase) -> None:
+    """The coordinator tells of it; a lost pod beside rank 0's would be replaced alone otherwise."""
+    policy = mindcluster(**GRACE, process_recover="on", recover_strategy=("recover",))
+    world = running(dataclasses.replace(policy, min_nodes=2, max_nodes=2))
+    world.tells()
+    assert world.status is not None
+    world.status = dataclasses.replace(world.status, tolerance=told)
+    world.ends(world.node(1), state=NodeState.LOST, exit_code=None)
+    world.turn(20.0)
+    assert world.record.phase is phase
 
 
 def test_v3_after_twelve_checks_everything_is_rescheduled() -> None:

@@ -40,6 +40,7 @@ from rallypoint.agent.node.lines import Lines
 from rallypoint.agent.node.node_config import NodeConfig
 from rallypoint.agent.node.obeying import Action as Obedience
 from rallypoint.agent.node.obeying import Obeying, Tell
+from rallypoint.agent.node.reset_watch import ResetWatch
 from rallypoint.agent.node.round import Round, StartError
 from rallypoint.agent.node.starting import launcher
 from rallypoint.agent.node.talking import Talker
@@ -134,6 +135,7 @@ class NodeAgent:
         self._launcher.when_ready(self._stores.host_ahead)
         self._adviser = Adviser(config.plan, self._spawner)
         self._memory = OomWatch()
+        self._reset_watch = ResetWatch.of(config.plan)
         self._checker = self._new_checker() if config.plan.check_level else None
 
     def _new_checker(self) -> Checker:
@@ -489,6 +491,7 @@ class NodeAgent:
             resizable=node.keepable <= node.resizable,
             check=self._check,
             wish=self._obeying.told,
+            tolerance=self._reset_watch.foreign(),
             hold=self._hold(state),
             sequence=self._sequence,
         )

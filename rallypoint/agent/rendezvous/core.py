@@ -49,7 +49,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from rallypoint.agent.culprit import is_collateral
-from rallypoint.agent.rendezvous import checks, hang_rounds, missing, rulings, rungs, telling, wishes
+from rallypoint.agent.rendezvous import checks, hang_rounds, missing, rulings, rungs, telling, tolerance, wishes
 from rallypoint.agent.rendezvous import last_world as lastworld
 from rallypoint.agent.rendezvous.answering import answer, dismissed, told, told_all
 from rallypoint.agent.rendezvous.lookup import places
@@ -375,6 +375,9 @@ def _send_away(state: State, peer: Peer, culprit: Culprit | None, judged: Judgem
 
 
 def _restart(state: State, told: Incident, now: float) -> State:
+    rescheduled = tolerance.master(state)
+    if rescheduled is not None:
+        return _send_away(state, rescheduled[0], told.culprit, rescheduled[1], now)
     hang = told.cause is Cause.HANG
     budget = state.settings.hangs if hang else state.settings.restarts
     living = not hang and rungs.spares(state, told.rung)
@@ -491,5 +494,5 @@ def _close(state: State, ready: Sequence[Peer], usable: int, now: float) -> Stat
 
 def status(state: State, now: float) -> JobStatus:
     """Return what is true of the job, to be published."""
-    told = dataclasses.replace(telling.status(state, now), wish=wishes.told(state))
+    told = dataclasses.replace(telling.status(state, now), wish=wishes.told(state), tolerance=tolerance.foreign(state))
     return missing.told(told, state, now)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from rallypoint.agent.rendezvous import tolerance
 from rallypoint.agent.rendezvous.peers import Peer, State, members
 from rallypoint.supervision import inplace
 from rallypoint.supervision.scheduling import strategies
@@ -39,7 +40,7 @@ def allowed(profile: Profile, scheduling: Scheduling | None) -> frozenset[Strate
 def spares(state: State, rung: Rung) -> bool:
     """Return whether workers may live on where `rung` answers."""
     word = _WORDS.get(rung)
-    return word is not None and word in allowed(state.settings.profile, state.settings.scheduling)
+    return word is not None and word in allowed(state.settings.profile, tolerance.settings(state))
 
 
 def of_failure(state: State, failed: Sequence[Peer]) -> Rung:
@@ -53,7 +54,7 @@ def of_failure(state: State, failed: Sequence[Peer]) -> Rung:
     kind = FaultType.NETWORK if living and Ability.RETRY in able else FaultType.ORDINARY
     faults = [Fault(type=kind, rank=max(0, failure.rank)) for failure in failures] or [Fault(type=FaultType.ORDINARY, rank=0)]
     situation = Situation(in_place=_in_place(state, failed))
-    choice = resolve(allowed(state.settings.profile, state.settings.scheduling), able, faults, situation)
+    choice = resolve(allowed(state.settings.profile, tolerance.settings(state)), able, faults, situation)
     return _RUNGS.get(choice.strategy, Rung.RESTART_WORKERS)
 
 

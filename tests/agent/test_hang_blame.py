@@ -125,7 +125,11 @@ def test_how_far_each_rank_came() -> None:
         pytest.param(
             seen(frames=("torch/nn/modules/linear.py:5 forward", "train.py:7 step")), "sleeping in train.py:7 step", id="script"
         ),
-        pytest.param(seen(frames=("threading.py:5 wait", "train.py:7 step")), "sleeping in train.py:7 step", id="library"),
+        pytest.param(
+            seen(frames=("python/threading.py:5 wait", "... 3 more ...", "train.py:7 step")),
+            "sleeping in train.py:7 step",
+            id="library",
+        ),
         pytest.param(seen(frames=REDUCE[:1]), f"sleeping in {REDUCE[0]}", id="no frame of the script"),
         pytest.param(seen(state="T", frames=(), note="it did not answer"), "stopped (it did not answer)", id="no stack"),
     ],

@@ -12,8 +12,11 @@ __all__ = ["complete", "main_frames"]
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-fA-F]+.*:$", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(?P<path>.*)", line (?P<line>\d+|\?\?\?)(?: in (?P<name>.*))?$', re.MULTILINE)
 
-#: What stands before a path that says where a frame is: everybody's packages, the standard library.
-_ROOTS = re.compile(r"^.*/(?:site-packages|dist-packages|lib/python3\.\d+)/")
+#: What stands before a path that says where a frame is: everybody's packages; and the standard library, which is told as such.
+_PACKAGES, _LIBRARY = re.compile(r"^.*/(?:site-packages|dist-packages)/"), re.compile(r"^.*/lib/python3\.\d+/")
+
+#: What our own start-up module wraps is told, and it is not.
+_OURS = "/rallypoint/training/startup/"
 
 #: Characters of one frame; a path that is longer says little more.
 _FRAME_CHARS = 120
@@ -41,13 +44,17 @@ def main_frames(text: str, most: int = FRAMES) -> tuple[str, ...]:
 
 def _frames(block: str) -> Iterator[str]:
     for match in _FRAME.finditer(block):
+        if _OURS in match["path"]:
+            continue
         name = f" {match['name']}" if match["name"] else ""
         yield f"{_short(match['path'])}:{match['line']}{name}"[:_FRAME_CHARS]
 
 
 def _short(path: str) -> str:
-    """Return a path of a package from that package on, any other by its name alone."""
-    inside = _ROOTS.sub("", path)
+    """Return a path of a package from that package on, one of the library behind `python/`, any other by its name alone."""
+    inside = _PACKAGES.sub("", path)
+    if inside == path:
+        inside = _LIBRARY.sub("python/", path)
     return inside if inside != path else path.rpartition("/")[2]
 
 

@@ -27,8 +27,8 @@ _STATES: Mapping[str, str] = {
     "": "ended",
 }
 
-#: A frame below the script: of a package (its path has a folder) or of a module of the standard library that waits for others.
-_LIBRARY = re.compile(r"\S+/|(threading|socket|selectors|subprocess|queue|ssl)\.py:")
+#: A frame below the script: of a package or of the standard library (its path has a folder); or that stands for many.
+_LIBRARY = re.compile(r"\S+/|<frozen |\.\.\. ")
 
 Ranks = Mapping[int, RankSeen]
 

@@ -1,0 +1,20 @@
+"""A hang of each kind, for real (tests/live/hang_corpus.py): found, all looked into, and the right ranks blamed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.live.hang_corpus import run_all
+from tests.live.hang_kinds import KINDS
+
+pytest.importorskip("torch")
+
+
+def test_every_way_to_hang_is_found_and_its_culprit_named() -> None:
+    """What only looks like a hang is none. How long it took is told by `make hang-corpus`, not here."""
+    results = run_all(KINDS, times=1, jobs=6, downtime=6.0)
+    wrong = [found for found in results if not (found.right and found.complete)]
+
+    assert sorted(found.kind.name for found in results) == sorted(kind.name for kind in KINDS)
+    assert [found for found in wrong if found.took is None or not found.complete] == []
+    assert len(wrong) <= 0.05 * len(results), wrong

@@ -5,6 +5,7 @@ PIP_INDEX ?=
 TORCH_INDEX ?=
 BENCH ?= recovery node_loss rendezvous snapshots agent
 KILLS ?= 200
+FAULTS ?= 500
 RUNS ?= 200
 SEED ?=
 
@@ -25,6 +26,7 @@ help:  ## show this list
 	@echo "    TORCH_INDEX  one more index, for example one with CPU wheels of torch (the plain one brings CUDA)"
 	@echo "    BENCH        the benchmarks that make bench runs (those beside other launchers)"
 	@echo "    KILLS, SEED  how many processes make soak kills (200), and the seed of a run to repeat"
+	@echo "    FAULTS       how many faults of all kinds it makes after that (500)"
 	@echo "    RUNS         how many DAG runs of a real Airflow make soak kills in (200)"
 
 demo: environment  ## train a network through a kill, in an Airflow DAG on this machine
@@ -45,8 +47,9 @@ bench: environment peers  ## run the benchmarks named by BENCH, the other launch
 node-check: environment  ## check 2 to 9 nodes of this machine, of which some are ill, in every way that is known
 	@$(VENV_PYTHON) -m tests.live.node_check
 
-soak: environment  ## kill processes of real jobs, and of a real Airflow, at random and see that nothing is lost (hours)
+soak: environment  ## kill, stop, tear and fill what real jobs and a real Airflow have, at random, and see that nothing is lost (hours)
 	@$(VENV_PYTHON) -m tests.soak --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+	@$(VENV_PYTHON) -m tests.soak.chaos --faults $(FAULTS) --calm $(if $(SEED),--seed $(SEED))
 	@$(VENV_PYTHON) -m tests.airflow --random $(RUNS) $(if $(SEED),--seed $(SEED))
 
 docs: environment  ## write the reference, the JSON schemas, and what else the docs show of the code

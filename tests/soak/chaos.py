@@ -34,8 +34,8 @@ from tests.waiting import eventually
 #: Bytes of the disk for checkpoints and of the one for the jobs' own files.
 _CHECKPOINTS, _HOME = 24 << 20, 48 << 20
 
-#: Seconds until a job trains again, ends once nobody strikes it, and is gone then.
-_TRAINS, _ENDS, _GONE = 90.0, 180.0, 60.0
+#: Seconds (patient ones, tests/waiting.py) until a job trains again, ends once nobody strikes it, and is gone then.
+_TRAINS, _ENDS, _GONE = 20.0, 40.0, 10.0
 
 #: Steps of every rank by which a job has shown that it goes on.
 _AGAIN = 3
@@ -57,6 +57,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, metavar="S", help="repeats the choices of an earlier run")
     parser.add_argument("--calm", action="store_true", help="run each kind of job once without any fault first")
     parser.add_argument("--steps", type=int, default=400, help="steps of each job (400)")
+    parser.add_argument("--per-job", type=int, default=12, metavar="M", help="faults that one job gets at most (12)")
     parser.add_argument("--silence", default="6s", help="a world without progress for so long hangs (6s)")
     args = parser.parse_args()
     seed = random.SystemRandom().randrange(1 << 32) if args.seed is None else args.seed
@@ -65,7 +66,7 @@ def main() -> int:
     where = Path(tempfile.mkdtemp(prefix="chaos-"))
     chaos = Chaos(where, random.Random(seed), steps=args.steps, silence=args.silence, why=why)
     try:
-        chaos.run(args.faults, calm=args.calm)
+        chaos.run(args.faults, per_job=args.per_job, calm=args.calm)
     finally:
         chaos.close()
     print(chaos.summary(), *chaos.wrong, f"seed {seed}", sep="\n", flush=True)
@@ -97,7 +98,7 @@ class Chaos:
         """How many were made."""
         return sum(found.total() for found in self.table.values())
 
-    def run(self, faults: int, *, calm: bool) -> None:
+    def run(self, faults: int, *, per_job: int, calm: bool) -> None:
         """Make as many faults, of as many jobs as that takes; `calm`: after each kind of job was run once without any."""
         order = list(KINDS)
         for kind in order if calm else ():
@@ -107,7 +108,7 @@ class Chaos:
             if self.faults >= faults or len(self.wrong) > 20:
                 return
             kind = order[number % len(order)]
-            most = min(self.chance.randint(4, 12), faults - self.faults)
+            most = min(self.chance.randint(max(1, per_job // 3), per_job), faults - self.faults)
             self.try_(self.new(f"chaos-{number}", kind), most)
             print(f"{self.faults:>4} of {faults} faults, {number + 1} jobs, {time.monotonic() - self.began:.0f} s", flush=True)
 
@@ -128,7 +129,7 @@ class Chaos:
                 if not self.strike(trial, last=last and left == 0):
                     break
             trial.hasten()
-            eventually(trial.look_after, timeout=_ENDS / 10, every=0.2, why=f"{trial.name} ({trial.kind.name}) ends")
+            eventually(trial.look_after, timeout=_ENDS, every=0.2, why=f"{trial.name} ({trial.kind.name}) ends")
         except AssertionError as error:
             self.wrong.append(f"{trial.name} ({trial.kind.name}): {error}")
             self.clear()
@@ -183,13 +184,13 @@ class Chaos:
             everybody = last and len({line.rank for line in last}) == last[0].world and len(last) >= steps * last[0].world
             return bool(over or everybody)
 
-        eventually(seen, timeout=_TRAINS / 10, every=0.05, why=f"{trial.name} ({trial.kind.name}) trains again")
+        eventually(seen, timeout=_TRAINS, every=0.05, why=f"{trial.name} ({trial.kind.name}) trains again")
         return not over
 
     def gone(self, trial: Trial) -> None:
         """See that nothing of a job is left."""
         try:
-            eventually(lambda: not list(survivors(self.disks[1].path)), timeout=_GONE / 10, every=0.2)
+            eventually(lambda: not list(survivors(self.disks[1].path)), timeout=_GONE, every=0.2)
         except AssertionError:
             found = [f"{trial.name}: left behind: {p.pid} {p.command}" for p in survivors(self.disks[1].path)]
             self.wrong += found

@@ -23,6 +23,7 @@ from rallypoint.job.role import DEFAULT_ROLE, Role, Texts, resolve
 from rallypoint.job.rules import NAME, WORD, Collection, refusal
 from rallypoint.job.settle import settle
 from rallypoint.job.shape import normal
+from rallypoint.job.spelling import Spelled, spell
 from rallypoint.wire.plan import Profile
 
 __all__ = ["ElasticJob"]
@@ -131,6 +132,14 @@ class ElasticJob(Model):
     def _speak_of_the_document(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         if isinstance(data, ElasticJob):
             return handler(data)
+        spelled = spell(data) if isinstance(data, Mapping) else Spelled(document=data)
+        try:
+            return cls._read(spelled.document, handler)
+        except JobError as error:
+            raise spelled.told(error) from None
+
+    @classmethod
+    def _read(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         document, shape = normal(data)
         try:
             job = handler(document)

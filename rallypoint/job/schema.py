@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic.fields import FieldInfo
 
+from rallypoint.job.arguments import ARGUMENTS, Argument
 from rallypoint.job.endings import EndingRule
 from rallypoint.job.mindcluster import MindCluster
 from rallypoint.job.model import ElasticJob
@@ -55,8 +56,8 @@ def job_schema() -> dict[str, Any]:
         "title": "ElasticJob",
         "description": "A Rallypoint job file: one role at the top level, or several under roles.",
         "type": "object",
-        "properties": {"name": listed.pop("name"), **short, **listed},
-        "required": ["name"],
+        "properties": {"name": listed.pop("name"), **short, **listed, **_arguments({*short, *listed, "name"})},
+        "anyOf": [{"required": ["name"]}, {"required": ["job_name"]}, {"required": ["job-name"]}],
         "oneOf": [
             {"required": ["entrypoint"], "not": {"required": ["roles"]}},
             {"required": ["roles"], "not": {"anyOf": [{"required": [key]} for key in ROLE_KEYS]}},
@@ -64,6 +65,20 @@ def job_schema() -> dict[str, Any]:
         "additionalProperties": False,
         "$defs": {part.__name__: _object(part) for part in _PARTS},
     }
+
+
+def _arguments(known: set[str]) -> dict[str, Any]:
+    """Return the keys that are DLRover's arguments, in both spellings."""
+    return {
+        key: {"description": f"DLRover's argument; {_meaning(argument)}.", **argument.rule.schema}
+        for argument in ARGUMENTS.values()
+        for key in dict.fromkeys((argument.name, argument.name.replace("_", "-")))
+        if key not in known
+    }
+
+
+def _meaning(argument: Argument) -> str:
+    return f"the same as {'.'.join(word for word in argument.field if word not in ('', 'roles'))}"
 
 
 def references() -> dict[str, str]:

@@ -58,11 +58,11 @@ def text_of(document: Any) -> str:
         pytest.param(
             {"faulttolerance": {}}, "faulttolerance: is not a known key; did you mean 'fault_tolerance'?", id="a key misspelled"
         ),
-        pytest.param({"nnodes": 2}, "nnodes: is not a known key; did you mean 'nodes'?", id="torchrun's word"),
+        pytest.param({"nproc": 2}, "nproc: is not a known key; did you mean 'nproc_per_node'?", id="torchrun's word"),
         pytest.param(
-            {"relaunch_on_worker_failure": 2},
-            "relaunch_on_worker_failure: is not a known key; did you mean 'recovery.node_replacements'?",
-            id="DLRover's word",
+            {"recovery": {"log_dir": "logs"}},
+            "recovery.log_dir: is not a known key; did you mean 'logs.dir'?",
+            id="DLRover's word in another block",
         ),
         pytest.param(
             {"retryLimit": 2},

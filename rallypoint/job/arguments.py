@@ -1,0 +1,275 @@
+"""The arguments of DLRover's document: each by its name there, and the field of a job that it means here. Pure.
+
+One table for all doors: keys at the top level of a job file, annotations, flags of the command line, environment variables,
+the defaults of a connection, and the page that tells of them (docs/reference/arguments.md). What an argument may say is the
+rule of its field, unless that document allows less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rallypoint.job.document import read_yaml
+from rallypoint.job.errors import JobError
+from rallypoint.job.part import Model
+from rallypoint.job.platform import PLATFORM
+from rallypoint.job.policies import FaultTolerance, Health, Logs, Recovery, Rendezvous
+from rallypoint.job.role import Role
+from rallypoint.job.rules import NAME, WORD, Rule, rule_of, whole
+from rallypoint.job.values import RefusedError
+from rallypoint.wire.pre_check import DLROVER_MODULE, NO_PRE_CHECK
+
+__all__ = [
+    "ARGUMENTS",
+    "PREFIX",
+    "VARIABLES",
+    "Argument",
+    "Field",
+    "argument_of",
+    "field_default",
+    "field_rule",
+    "names_of",
+    "read_variable",
+]
+
+#: What the annotation of an argument may begin with.
+PREFIX = "rallypoint.dev/"
+
+#: What the environment variable of an argument begins with.
+VARIABLES = "RALLYPOINT_"
+
+#: A field of a job: the block that holds it and its name; the block `roles` is each role, "" the job itself.
+Field = tuple[str, str]
+
+#: Fields of the job itself; the model that has them reads its documents by means of this table.
+_OF_THE_JOB: Mapping[str, Rule] = {"name": NAME, "platform": PLATFORM, "namespace": WORD}
+
+_MODELS: Mapping[str, type[Model]] = {
+    "roles": Role,
+    "fault_tolerance": FaultTolerance,
+    "recovery": Recovery,
+    "rendezvous": Rendezvous,
+    "health": Health,
+    "logs": Logs,
+}
+
+#: Keys of rdzv_conf. The document names the first; DLRover reads lastcall_timeout, too, and the others are ours.
+_RDZV_CONF: Mapping[str, Field] = {
+    "join_timeout": ("rendezvous", "join_timeout"),
+    "lastcall_timeout": ("rendezvous", "last_call_timeout"),
+    "last_call_timeout": ("rendezvous", "last_call_timeout"),
+    "fence_timeout": ("rendezvous", "fence_timeout"),
+    "node_lease": ("health", "node_lease"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Argument:
+    """One argument.
+
+    Attributes:
+        name: in the document, with underscores.
+        field: what it means here; of rdzv_conf, whose keys are several fields, the first.
+        rule: reads its value, and says what is allowed.
+        seed: the default of the document, as it is written there.
+        note: in what ours differs, and why; "" where it does not.
+        annotation: it may be an annotation.
+        switch: its flag has no value.
+        of_run: `rallypoint-agent run` has it as a flag.
+    """
+
+    name: str
+    field: Field
+    rule: Rule
+    seed: str
+    note: str = ""
+    annotation: bool = True
+    switch: bool = False
+    of_run: bool = True
+
+    @property
+    def flag(self) -> str:
+        """Its flag, spelled with hyphens."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return VARIABLES + self.name.upper()
+
+    def read(self, value: object) -> dict[Field, Any]:
+        """Return the fields that a value sets, each as a job's document writes it; raises `RefusedError`."""
+        read = self.rule.read(value)
+        return read if self.name == "rdzv_conf" else {self.field: self.rule.write(read)}
+
+
+def names_of(field: Field) -> tuple[str, ...]:
+    """Return the keys that a block's document may have for a field: its name, and its other names."""
+    block, name = field
+    others = _MODELS[block].other_names if block else {}
+    return (name, *(other for other, ours in others.items() if ours == name))
+
+
+def field_rule(field: Field) -> Rule:
+    """Return the rule of a field."""
+    block, name = field
+    if not block:
+        return _OF_THE_JOB[name]
+    rule = rule_of(_MODELS[block].model_fields[name].metadata)
+    if rule is None:
+        raise LookupError(f"{block}.{name} has no rule of its own")
+    return rule
+
+
+def field_default(field: Field) -> Any:
+    """Return what a field holds that nobody gives, as a document writes it; "" where that is settled elsewhere."""
+    block, name = field
+    if not block:
+        return ""
+    default = _MODELS[block].model_fields[name].get_default(call_default_factory=True)
+    return "" if default in (None, "") else field_rule(field).write(default)
+
+
+def _read_rdzv_conf(value: object) -> dict[Field, Any]:
+    found: dict[Field, Any] = {}
+    for key, text in _pairs(value).items():
+        if key not in _RDZV_CONF:
+            raise RefusedError(f"{key!r} is not one of its keys; known are {', '.join(_RDZV_CONF)}")
+        field = _RDZV_CONF[key]
+        rule = field_rule(field)
+        try:
+            written = rule.write(rule.read(text))
+        except RefusedError:
+            raise RefusedError(f"{key} is {text!r}; {rule.allowed}") from None
+        if found.setdefault(field, written) != written:
+            raise RefusedError(f"{key} is {text!r}, and another key of the same meaning says otherwise; give one of them")
+    return found
+
+
+def _pairs(value: object) -> Mapping[str, object]:
+    if isinstance(value, Mapping):
+        return value
+    if not isinstance(value, str):
+        raise RefusedError
+    if value.strip().startswith("{"):
+        return _mapping(value)
+    found: dict[str, object] = {}
+    for item in filter(None, (part.strip() for part in value.split(","))):
+        key, equals, text = (part.strip() for part in item.partition("="))
+        if not equals or not text or found.setdefault(key, text) != text:
+            raise RefusedError
+    return found
+
+
+def _mapping(text: str) -> Mapping[str, object]:
+    try:
+        found = read_yaml(text)
+    except JobError as error:
+        raise RefusedError from error
+    if not isinstance(found, Mapping):
+        raise RefusedError
+    return found
+
+
+_CONF = Rule(
+    kind="mapping, or KEY=VALUE,...",
+    allowed=f"a mapping, or KEY=VALUE with commas between them, of {', '.join(_RDZV_CONF)}; each more than 0s",
+    read=_read_rdzv_conf,
+    schema={"type": ["object", "string"]},
+)
+
+
+def _of(name: str, block: str, field: str = "", *, rule: Rule | None = None, **words: Any) -> Argument:
+    at = (block, field or name)
+    return Argument(name=name, field=at, rule=rule or field_rule(at), **words)
+
+
+def _master() -> tuple[Argument, ...]:
+    return (
+        _of("job_name", "", "name", seed="n/a (required)", annotation=False, of_run=False),
+        _of(
+            "namespace",
+            "",
+            seed="default",
+            annotation=False,
+            of_run=False,
+            note="without it that of the kubeconfig's context, which is `default` where it names none",
+        ),
+        _of(
+            "platform",
+            "",
+            seed="pyk8s",
+            of_run=False,
+            note="without it where the submission goes (`--backend`, the connection, RALLYPOINT_BACKEND, or local); "
+            "`ray` is allowed, and is not installed in this version",
+        ),
+        _of("pending_timeout", "fault_tolerance", seed="900", of_run=False),
+        _of("pending_fail_strategy", "fault_tolerance", seed="1", of_run=False),
+        _of(
+            "service_type",
+            "rendezvous",
+            seed="grpc",
+            note="without it gRPC where grpcio is there, and else HTTP with a warning",
+        ),
+        _of("xpu_type", "health", seed="nvidia"),
+        _of("hang_detection", "health", seed="1"),
+        _of("hang_downtime", "health", seed="30", note="a plain number is minutes; `90s` is a duration"),
+        _of(
+            "pre_check_ops",
+            "health",
+            seed=f'[("{DLROVER_MODULE}", "{NO_PRE_CHECK}", True)]',
+        ),
+        _of("training_elastic_mode", "recovery", seed="base"),
+        _of("dynamic_failover_extension", "fault_tolerance", seed="None"),
+    )
+
+
+def _training() -> tuple[Argument, ...]:
+    return (
+        _of("precheck", "health", seed="0"),
+        _of("node_unit", "roles", seed="1"),
+        _of("nnodes", "roles", "nodes", seed="1", note="`N`, or `MIN:MAX`"),
+        _of("rdzv_conf", "rendezvous", "join_timeout", rule=_CONF, seed="n/a", note="join_timeout is 600 s without it"),
+        _of(
+            "max_restarts",
+            "recovery",
+            rule=whole(1, unit="restarts"),
+            seed="3",
+            note="`recovery.max_restarts` and `rallypoint-agent run` may also say 0; profile `mindcluster`: 32767",
+        ),
+        _of(
+            "relaunch_on_worker_failure",
+            "recovery",
+            "node_replacements",
+            rule=whole(1, unit="replacements"),
+            seed="3",
+            note="`recovery.node_replacements` may also say 0; 0 in the profiles `appwrapper` and `mindcluster`; "
+            "`rallypoint-agent run` takes it with a warning, since nobody there replaces nodes",
+        ),
+        _of("log_dir", "logs", "dir", seed="n/a"),
+        _of("auto_config", "roles", seed="False", switch=True),
+        _of("auto_tunning", "roles", "auto_tuning", seed="False", switch=True),
+        _of("exclude_straggler", "health", seed="False", switch=True, note="without a check it is an error"),
+        _of("save_at_breakpoint", "recovery", seed="False", switch=True),
+        _of("accelerator", "roles", seed="nvidia.com/gpu", note="`cpu`, too"),
+        _of("numa_affinity", "roles", seed="False", switch=True, note="how it binds may be named, too: `socket`"),
+        _of("network_check", "health", seed="False", switch=True),
+        _of("comm_perf_test", "health", seed="False", switch=True),
+        _of("training_port", "rendezvous", seed="60000"),
+    )
+
+
+#: By name, in the order of the document.
+ARGUMENTS: Mapping[str, Argument] = {argument.name: argument for argument in (*_master(), *_training())}
+
+
+def argument_of(key: object) -> Argument | None:
+    """Return the argument that a key names, in either spelling."""
+    return ARGUMENTS.get(key.replace("-", "_")) if isinstance(key, str) else None
+
+
+def read_variable(argument: Argument, text: str) -> dict[Field, Any]:
+    """As `Argument.read` of an environment variable, where 1 and 0 switch as they do for torchrun; raises `RefusedError`."""
+    return argument.read({"1": "true", "0": "false"}.get(text, text) if argument.switch else text)

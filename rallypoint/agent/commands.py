@@ -42,6 +42,7 @@ def node(args: argparse.Namespace) -> int:
         incarnation=args.incarnation,
         host=args.host,
         machine=os.environ.get(MACHINE, ""),
+        secret=secret,
         folder=args.shm or args.dir,
         log_folder=_log_folder(plan, args),
         streams=Streams(redirects=STDOUT | STDERR) if pod else Streams.from_plan(plan),

@@ -53,7 +53,7 @@ _SWITCHES = ("--auto-tunning",)
 OURS = frozenset(
     {
         *("accelerator", "auto_config", "node_unit", "numa_affinity", "precheck", "preload", "standby"),
-        *("save_at_breakpoint", "training_elastic_mode"),
+        *("save_at_breakpoint", "training_elastic_mode", "replica_every", "replica_limit"),
         *("network_check", "comm_perf_test", "exclude_straggler"),
         *("dynamic_failover_extension", "hang_detection", "hang_downtime"),
         *(name[2:].replace("-", "_") for name in REFUSED if name != "--logs-specs"),
@@ -224,6 +224,20 @@ def _add_recovery(flags: _Flags) -> None:
         default="base",
         metavar="base|ucp",
         text="ucp: the next round waits until the last snapshot is in storage and proven, but not for ever",
+    )
+    flags.value(
+        "--replica-every",
+        default=0,
+        read=int,
+        metavar="STEPS",
+        text="keep snapshots of steps that are a multiple of it in another node's memory, too; 0 keeps none",
+    )
+    flags.value(
+        "--replica-limit",
+        default=0,
+        read=int,
+        metavar="BYTES",
+        text="bytes that a node keeps of other nodes' snapshots at the most",
     )
     flags.value(
         "--hang-detection",

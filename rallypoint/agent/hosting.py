@@ -36,11 +36,11 @@ async def host_or_join(
     endpoint, hosting = await (_at(server, options.meeting) if agreement is None else _agree(server, agreement, options))
     exchange = HttpExchange(token)
     if not hosting:
-        yield Met(endpoint=endpoint, exchange=exchange)
+        yield Met(endpoint=endpoint, exchange=exchange, secret=token)
         return
     serving = asyncio.create_task(shell.serve())
     try:
-        yield Met(endpoint=endpoint, exchange=exchange, hosted=serving)
+        yield Met(endpoint=endpoint, exchange=exchange, hosted=serving, secret=token)
     finally:
         shell.stop()
         await serving

@@ -18,6 +18,7 @@ __all__ = [
     "interval",
     "node_unit",
     "number",
+    "replica_every",
     "shutdown_timeout",
     "slot",
     "standbys",
@@ -70,6 +71,16 @@ def standbys(number: int | None) -> int | None:
     if number is not None and number < 0:
         raise UsageError(f"--standby {number}: not allowed; expected 0 or more")
     return number
+
+
+def replica_every(args: argparse.Namespace) -> int:
+    """Return of which steps snapshots are kept on another node, too."""
+    every, limit = int(args.replica_every), int(args.replica_limit)
+    if every < 0 or every == 1:
+        raise UsageError(f"--replica-every {every}: not allowed; expected 0, or 2 or more steps")
+    if limit < 0 or bool(every) != bool(limit):
+        raise UsageError(f"--replica-limit {limit}: not allowed; a number of bytes for --replica-every, and 0 without that")
+    return every
 
 
 def shutdown_timeout(given: float | None, env: Mapping[str, str]) -> float:

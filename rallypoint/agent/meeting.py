@@ -51,11 +51,12 @@ class Agreement(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Met:
-    """Where the coordinator is, how it is asked, and its task where it lives in this process."""
+    """Where the coordinator is, how it is asked, its task where it lives in this process, and the secret of all who do."""
 
     endpoint: Endpoint
     exchange: Exchange
     hosted: asyncio.Task[None] | None = None
+    secret: str = ""
 
 
 @contextlib.asynccontextmanager

@@ -87,6 +87,7 @@ async def take_part(options: RunOptions, logs: Path, shared: Path, *, agreement:
             incarnation=0 if options.node < 0 else int(time.time()),
             host=options.local_addr or address_towards(met.endpoint),
             machine=os.environ.get(env.MACHINE, ""),
+            secret=met.secret,
             folder=shared,
             log_folder=logs,
             streams=options.streams,

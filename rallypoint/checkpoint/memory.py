@@ -5,6 +5,7 @@
     rank-<local rank>/      the area of one writer; its successor with the same local rank goes on with the same buffers
         0.bin  1.bin  ...   buffers, allocated once
         0.json              the header: what is in 0.bin; away for as long as that is written
+    replica-<rank>/         the same of a rank of another node, written by the agent
 ```
 
 **Complete or not there.** A writer takes a buffer that is not the newest, locks it, unlinks its header, copies, computes the
@@ -22,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,11 +31,25 @@ from rallypoint.checkpoint.errors import DamagedCheckpointError
 from rallypoint.wire.codec import WireError, loads
 from rallypoint.wire.fence import Fence
 
-__all__ = ["HEADER", "Held", "Part", "TensorEntry", "area_of", "everything", "held", "pinned", "read_part"]
+__all__ = [
+    "BUFFER",
+    "HEADER",
+    "Held",
+    "Part",
+    "TensorEntry",
+    "area_of",
+    "everything",
+    "held",
+    "own",
+    "pinned",
+    "read_part",
+    "replica_area",
+    "replica_areas",
+]
 
 BUFFER, HEADER = ".bin", ".json"
 _VERSION = 1
-_AREA = "rank-"
+_AREA, _REPLICA = "rank-", "replica-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +124,21 @@ class Held:
 def area_of(folder: Path, local_rank: int) -> Path:
     """Return the area of a local rank; it may not exist yet."""
     return folder / f"{_AREA}{local_rank}"
+
+
+def replica_area(folder: Path, rank: int) -> Path:
+    """Return the area of a rank of another node; it may not exist yet."""
+    return folder / f"{_REPLICA}{rank}"
+
+
+def replica_areas(folder: Path) -> list[Path]:
+    """Return all areas of ranks of other nodes."""
+    return sorted(folder.glob(f"{_REPLICA}*"))
+
+
+def own(found: Iterable[Held]) -> list[Held]:
+    """Return those that were written by workers of this node."""
+    return [one for one in found if one.path.parent.name.startswith(_AREA)]
 
 
 def held(area: Path) -> list[Held]:

@@ -28,7 +28,10 @@ _LATER: Mapping[str, tuple[str, ...]] = {
         *("deletion_on_failure_grace_period", "success_ttl", "no_progress_limit", "lease"),
         *("pending_timeout", "pending_fail_strategy"),
     ),
-    "recovery": ("max_hangs", "refill", "save_at_breakpoint", "training_elastic_mode", "standby", "preload", "start_method"),
+    "recovery": (
+        *("max_hangs", "refill", "save_at_breakpoint", "training_elastic_mode", "standby", "preload", "start_method"),
+        *("replica_every", "replica_limit"),
+    ),
     "health": (
         *("hang_downtime", "hang_detection"),
         *("precheck", "network_check", "comm_perf_test", "exclude_straggler"),
@@ -143,6 +146,8 @@ def _agents(job: ElasticJob) -> dict[str, Any]:
         "stop_grace": job.recovery.stop_grace_period,
         "save_at_breakpoint": job.recovery.save_at_breakpoint,
         "elastic_mode": ElasticMode(job.recovery.training_elastic_mode),
+        "replica_every": job.recovery.replica_every or 0,
+        "replica_limit": math.floor(quantity(job.recovery.replica_limit)) if job.recovery.replica_limit else 0,
         "standbys": job.recovery.standby,
         "preload": job.recovery.preload,
         "start_method": job.recovery.start_method or "",

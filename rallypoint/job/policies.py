@@ -17,7 +17,7 @@ from rallypoint.job.duration import DurationError, format_duration, parse_durati
 from rallypoint.job.endings import CODES, EndingRule
 from rallypoint.job.part import Model
 from rallypoint.job.pre_check_ops import NOTHING, PRE_CHECK_OPS
-from rallypoint.job.rules import ARGUMENT, FLAG, LIST, PATH, Rule, choice, duration, one_of, refusal, whole
+from rallypoint.job.rules import ARGUMENT, FLAG, LIST, PATH, QUANTITY, Rule, choice, duration, one_of, refusal, whole
 from rallypoint.job.values import RefusedError, read_text, read_whole
 from rallypoint.wire.plan import ElasticMode, OrphanPolicy
 from rallypoint.wire.pre_check import PreCheckOp
@@ -160,6 +160,10 @@ class Recovery(Model):
     """The last snapshot in memory is persisted when a worker died; with `Checkpoints` one is taken at each step."""
     training_elastic_mode: Annotated[str, choice(*(mode.value for mode in ElasticMode))] = "base"
     """`ucp`: the next round waits until the last snapshot is in storage and proven, but not for ever (DLRover's argument)."""
+    replica_every: Annotated[int | None, whole(2, unit="steps")] = None
+    """Snapshots of steps that are a multiple of it are kept in another node's memory, too; without it none are."""
+    replica_limit: Annotated[str, QUANTITY] = ""
+    """Bytes that a node keeps of other nodes' snapshots, at the most; `replica_every` needs it."""
     standby: Annotated[int | None, whole(0, unit="standbys")] = None
     """Warm processes per node that wait to become workers (docs/warm-starts.md); 0 is none. Without it one per worker."""
     preload: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
@@ -168,6 +172,13 @@ class Recovery(Model):
     """`fork` takes workers from a warm process, the others start each as a program. Without it `fork` where it can be."""
     refill: Refills = Refills()
     """When the faults of each budget stop to count; by default never."""
+
+    @model_validator(mode="after")
+    def _replicas_have_a_limit(self) -> Self:
+        if (self.replica_every is None) == (not self.replica_limit):
+            return self
+        name, other = ("replica_limit", "replica_every") if self.replica_limit else ("replica_every", "replica_limit")
+        raise refusal(f"nothing without {other}", at=name, value=getattr(self, name))
 
 
 class Rendezvous(Model):

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from rallypoint.training.snapshots.buffers import fault_in
-from rallypoint.training.snapshots.room import free_memory
+from rallypoint.checkpoint.room import free_memory
 
 __all__ = ["Form", "Held", "Slot"]
 

@@ -27,6 +27,7 @@ __all__ = [
     "SECRET",
     "SERVICE_ACCOUNT",
     "SNAPSHOT_DIR",
+    "SNAPSHOT_REPLICA",
     "STACK_FILE",
     "TERM",
 ]
@@ -99,6 +100,9 @@ FUNCTION_FILE = "RALLYPOINT_FUNCTION_FILE"
 
 #: In every worker: folder in shared memory for its snapshots (checkpoint/memory.py), which its agent makes and removes.
 SNAPSHOT_DIR = "RALLYPOINT_SNAPSHOT_DIR"
+
+#: In every worker of a job whose snapshots are kept on another node, too: of which steps, those that are a multiple of this.
+SNAPSHOT_REPLICA = "RALLYPOINT_SNAPSHOT_REPLICA_EVERY"
 
 #: In every worker of a job whose agents persist the last snapshot of a worker that died: 1.
 SAVE_AT_BREAKPOINT = "RALLYPOINT_SAVE_AT_BREAKPOINT"

@@ -101,6 +101,7 @@ class AgentReport:
         keeps: how many of its workers live on where the round breaks, or that do because it broke.
         resizable: they can follow into a world of another size, too.
         wish: what its workers answered to the last wish that it heard of; None before the first.
+        replicas: `host:port` at which it takes other nodes' snapshots; "" where it takes none.
         tolerance: what graceful fault tolerance has put into MindCluster's reset file; "" for nothing.
         hold: seconds the answer may be kept back while there is nothing to say.
         sequence: counts the reports of this agent process; of two that crossed on the way the higher is true.
@@ -130,6 +131,7 @@ class AgentReport:
     keeps: int = 0
     resizable: bool = False
     wish: NodeAnswer | None = None
+    replicas: str = ""
     tolerance: str = ""
     hold: float = 0.0
     sequence: int = 0
@@ -141,7 +143,8 @@ class Assignment:
 
     `node` is the slot (also for an agent that asked with -1). `store` is the `host:port` of the round's fresh TCPStore;
     the agent that listens there serves it. `digest` names the set of members, equal on all of them. `kept` counts the workers
-    of the whole world that live on from the round before; with 0 none may.
+    of the whole world that live on from the round before; with 0 none may. `replicas` is where the next node of the ring takes
+    snapshots of this one; "" where none does.
     """
 
     fence: Fence
@@ -155,6 +158,7 @@ class Assignment:
     max_restarts: int
     digest: str
     kept: int = 0
+    replicas: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -189,6 +189,8 @@ class Plan:
         log_tail: lines of a culprit's log kept with its incident.
         save_at_breakpoint: the agents persist the last snapshot in memory when a worker dies.
         elastic_mode: what happens between two rounds.
+        replica_every: snapshots of steps that are a multiple of it are kept on another node, too; 0 is none.
+        replica_limit: bytes that a node keeps of other nodes' snapshots at the most.
         virtual_local_rank: LOCAL_RANK is 0 in every worker, and each sees its own GPU alone, as torchrun's flag has it.
         numa_binding: workers are bound to the CPUs near their GPU: `node`, `socket`, `exclusive`, `core-complex`; "" is not.
         service_type: how agents speak with the coordinator: `grpc`, `http`; "" is gRPC wherever both ends have grpcio, and HTTP
@@ -266,6 +268,8 @@ class Plan:
     preload: tuple[str, ...] = ()
     save_at_breakpoint: bool = False
     elastic_mode: ElasticMode = ElasticMode.BASE
+    replica_every: int = 0
+    replica_limit: int = 0
     start_method: str = ""
     log_dir: str = ""
     redirects: int = 3

@@ -131,7 +131,7 @@ def text_of(document: Any) -> str:
             {"recovery": None},
             "recovery: null is not allowed; "
             "a mapping with some of max_restarts, node_replacements, max_hangs, replace_delay, stop_grace_period, "
-            "save_at_breakpoint, training_elastic_mode, standby, preload, start_method, refill",
+            "save_at_breakpoint, training_elastic_mode, replica_every, replica_limit, standby, preload, start_method, refill",
             id="a block left empty",
         ),
         pytest.param({"env": {"A": None}}, f"env.A: null is not allowed; {SCALAR}", id="an environment value left empty"),

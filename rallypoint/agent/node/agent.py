@@ -102,7 +102,9 @@ class NodeAgent:
     """One agent of one node. `run` once, in the main thread."""
 
     def __init__(self, config: NodeConfig, *, client: CoordinatorClient, clock: Clock) -> None:
-        self._snapshots = SnapshotKeeper(config.plan, config.folder)
+        self._snapshots = SnapshotKeeper(
+            config.plan, config.folder, attempt=config.attempt, host=config.host, secret=config.secret
+        )
         told = dataclasses.replace(config.plan, env={**config.plan.env, **self._snapshots.environment()})
         config = dataclasses.replace(config, plan=told)
         self._config, self._client, self._clock = config, client, clock
@@ -380,6 +382,7 @@ class NodeAgent:
     async def _start(self, action: StartWorkers) -> None:
         assignment = action.assignment
         self._obeying, wanted = self._obeying.started(assignment.first_rank)
+        self._snapshots.assigned(assignment)
         try:
             if self._checker is not None:
                 await self._checker.stop()
@@ -491,6 +494,7 @@ class NodeAgent:
             resizable=node.keepable <= node.resizable,
             check=self._check,
             wish=self._obeying.told,
+            replicas=self._snapshots.replicas,
             tolerance=self._reset_watch.foreign(),
             hold=self._hold(state),
             sequence=self._sequence,

@@ -9,7 +9,7 @@ from rallypoint.agent.rendezvous import checks, hang_rounds, telling, wishes
 from rallypoint.agent.rendezvous.lookup import places, world_size
 from rallypoint.agent.rendezvous.peers import Peer, State, living, opened, sealed, with_peer
 from rallypoint.wire.messages import AgentState, Assignment, Regroup, Reply, Stop
-from rallypoint.wire.status import JobState
+from rallypoint.wire.status import JobState, Member
 
 __all__ = ["answer", "dismissed", "told", "told_all"]
 
@@ -57,7 +57,15 @@ def _assignment(state: State, peer: Peer) -> Assignment | None:
         max_restarts=state.settings.max_restarts,
         digest=telling.digest(state),
         kept=state.kept,
+        replicas=_next_in_ring(state, member),
     )
+
+
+def _next_in_ring(state: State, member: Member) -> str:
+    """Return where the node behind a member takes its snapshots; "" in a world of one."""
+    follower = state.world[(member.group_rank + 1) % len(state.world)]
+    peer = state.peers.get(follower.agent)
+    return "" if follower is member or peer is None else peer.report.replicas
 
 
 def told(state: State, agent: str, reply: Reply | None = None) -> State:

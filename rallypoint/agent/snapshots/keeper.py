@@ -12,14 +12,16 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+from rallypoint.agent.snapshots.replicas import Replicas
 from rallypoint.checkpoint.errors import CheckpointError
-from rallypoint.checkpoint.memory import Held, everything
+from rallypoint.checkpoint.memory import Held, everything, own
 from rallypoint.checkpoint.owned import OwnedFolder, new_name, own_folder, shared_memory
 from rallypoint.checkpoint.persist import Destination, persist, read_destination
 from rallypoint.checkpoint.store import Store
 from rallypoint.checkpoint.url_store import open_store
 from rallypoint.wire import env
 from rallypoint.wire.fence import Fence
+from rallypoint.wire.messages import Assignment
 from rallypoint.wire.plan import ElasticMode, Plan
 
 __all__ = ["SnapshotKeeper"]
@@ -41,11 +43,21 @@ class SnapshotKeeper:
     Args:
         plan: of the job.
         folder: of the agent, for where there is no shared memory.
+        attempt: of the job; `secret` is its secret, and `host` where other nodes reach this one: for snapshots of theirs.
         patience: see `PATIENCE`.
 
     """
 
-    def __init__(self, plan: Plan, folder: Path, *, patience: float = PATIENCE) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path,
+        *,
+        attempt: int = 1,
+        host: str = "",
+        secret: str = "",
+        patience: float = PATIENCE,
+    ) -> None:
         self._plan, self._patience = plan, patience
         self._wanted = plan.save_at_breakpoint or plan.elastic_mode is ElasticMode.UCP
         self._path = shared_memory(folder) / new_name()
@@ -55,6 +67,8 @@ class SnapshotKeeper:
         self._idle = asyncio.Event()
         self._idle.set()
         self._persisted: _Age | None = None
+        kept = plan.replica_every > 0 and bool(secret)
+        self._replicas = Replicas(self._path, plan, attempt=attempt, host=host, secret=secret) if kept else None
 
     @property
     def flushes(self) -> bool:
@@ -67,11 +81,27 @@ class SnapshotKeeper:
             self._owned = await asyncio.to_thread(own_folder, self._path)
         except OSError as error:
             log.warning("no snapshots are kept in memory: %s: %s", self._path, error.strerror)
+            return
+        if self._replicas is not None:
+            await self._replicas.begin()
 
     def environment(self) -> Mapping[str, str]:
         """Return what workers are told."""
         told = {env.SNAPSHOT_DIR: str(self._path)}
+        if self._replicas is not None:
+            told[env.SNAPSHOT_REPLICA] = str(self._plan.replica_every)
         return {**told, env.SAVE_AT_BREAKPOINT: "1"} if self._wanted else told
+
+    @property
+    def replicas(self) -> str:
+        """Where other nodes' snapshots are taken, "" where they are not."""
+        return "" if self._replicas is None else self._replicas.address
+
+    def assigned(self, assignment: Assignment) -> None:
+        """Take note of a place in a round: who is the next node of the ring."""
+        if self._replicas is not None:
+            first = assignment.first_rank
+            self._replicas.assigned(assignment.replicas, range(first, first + self._plan.nproc_per_node))
 
     def breakpoint(self) -> None:
         """Begin to persist the last snapshot, where the job wants that; returns at once. Call it in the agent's loop."""
@@ -100,6 +130,8 @@ class SnapshotKeeper:
             await asyncio.wait_for(self._idle.wait(), self._patience)
         except asyncio.TimeoutError:
             log.warning("the last snapshot was not persisted within %g s and is lost with its node", self._patience)
+        if self._replicas is not None:
+            self._replicas.close()
         if self._owned is not None:
             await asyncio.to_thread(self._owned.remove)
             self._owned = None
@@ -126,7 +158,7 @@ class SnapshotKeeper:
 
     def _persist(self, folder: Path, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            found = everything(folder)
+            found = own(everything(folder))
             destination = self._destination()
             if found and destination is None:
                 log.warning("the last snapshot is not persisted: neither the script nor the job says where")

@@ -13,8 +13,8 @@ import torch
 
 from rallypoint.checkpoint.errors import CheckpointError, NoRoomError
 from rallypoint.checkpoint.memory import BUFFER, HEADER, read_part
+from rallypoint.checkpoint.room import require_memory
 from rallypoint.training.snapshots.linux import HUGEPAGE, POPULATE_WRITE, advise
-from rallypoint.training.snapshots.room import require_memory
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.fence import Fence
 
@@ -127,8 +127,10 @@ class Buffers:
         for buffer in self._buffers:
             buffer.reserve(size)
 
-    def take(self, fence: Fence) -> Buffer:
+    def take(self, fence: Fence, *, every: int = 0) -> Buffer:
         """Lock the buffer that is missed least, never the newest complete one.
+
+        Nor, with `every`, the two newest of steps that are a multiple of it: what another node keeps goes with one of those.
 
         Raises:
             CheckpointError: when somebody with a higher fence has written here: this writer is left over.
@@ -139,9 +141,10 @@ class Buffers:
         if newest is not None and ages[newest][0] > fence:
             newer = ages[newest][0]
             raise CheckpointError(f"snapshots: fence {fence} is lower than {newer}, which has written to {self.area}")
+        spared = sorted((b for b in ages if every and ages[b][1] % every == 0), key=lambda buffer: ages[buffer])[-2:]
         # What is not complete comes first, then the oldest.
         rest = sorted(self._buffers, key=lambda buffer: ages.get(buffer, (Fence(), -1)))
-        rest = [buffer for buffer in rest if buffer is not newest]
+        rest = [buffer for buffer in rest if buffer is not newest and buffer not in spared]
         for buffer in rest:
             if buffer.lock(wait=False):
                 return buffer

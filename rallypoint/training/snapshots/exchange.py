@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,13 +14,15 @@ from torch import distributed as dist
 
 from rallypoint.checkpoint.errors import DamagedCheckpointError
 from rallypoint.checkpoint.memory import Held, Part, everything
+from rallypoint.checkpoint.room import require_memory
 from rallypoint.training.agreement import place
 from rallypoint.training.snapshots.crew import Crew
 from rallypoint.training.snapshots.parts import OpenPart, proven
-from rallypoint.training.snapshots.room import require_memory
 from rallypoint.wire.codec import dumps
 
-__all__ = ["gather", "node_name", "send_missing", "send_whole"]
+__all__ = ["gather", "node_name", "send_missing", "send_own", "send_whole"]
+
+_log = logging.getLogger(__name__)
 
 #: Bytes of one broadcast.
 _PIECE = 64 << 20
@@ -66,6 +69,46 @@ def send_whole(parts: Sequence[OpenPart], crew: Crew) -> list[OpenPart]:
         except DamagedCheckpointError:
             arrived = []
     return arrived if all(gather(bool(arrived))) else []
+
+
+def send_own(
+    own: Sequence[OpenPart], seen: Sequence[int], find: Callable[[int], Sequence[OpenPart]], crew: Crew
+) -> list[OpenPart]:
+    """Give each rank that lacks its own part of a sharded state that of a rank on whose node there is another copy.
+
+    Args:
+        own: of this rank; none where it lacks it.
+        seen: the numbers of all parts on this node.
+        find: opens and proves a part of this node by its number; empty where it is damaged.
+        crew: that digests what arrives.
+
+    Returns:
+        This rank's own part: nothing where nobody has a good copy of it. A collective.
+
+    """
+    rank, _ = place()
+    told = gather((bool(own), tuple(seen) if own else tuple(number for number in seen if number != rank)))
+    found = list(own)
+    for lacking in (number for number, (has, _) in enumerate(told) if not has):
+        source = next((who for who, (_, parts) in enumerate(told) if who != lacking and lacking in parts), None)
+        if source is None:
+            continue
+        parts = find(lacking) if rank == source else ()
+        box: list[Any] = [parts[0].part if parts else None]
+        dist.broadcast_object_list(box, src=source)
+        part: Part | None = box[0]
+        if part is None:
+            continue
+        if rank == source:
+            _pass(parts[0].data, lacking, sends=True)
+        elif rank == lacking:
+            data = torch.empty(part.size, dtype=torch.uint8)
+            _pass(data, source, sends=False)
+            try:
+                found = [proven(part, data, crew, f"the copy of rank {source}")]
+            except DamagedCheckpointError as error:
+                _log.warning("this snapshot is damaged and is passed over: %s", error)
+    return found
 
 
 def send_missing(folder: Path, parts: Sequence[OpenPart]) -> list[Held]:
@@ -116,6 +159,20 @@ def _keep(area: Path, part: Part, data: torch.Tensor) -> None:
         file.write(memoryview((ctypes.c_char * data.numel()).from_address(data.data_ptr())))
     path.with_suffix(".new").write_text(dumps(part))
     path.with_suffix(".new").rename(path.with_suffix(".json"))
+
+
+def _pass(data: torch.Tensor, other: int, *, sends: bool) -> None:
+    """Send to one rank, or receive from it."""
+    on_gpu = dist.get_backend() == "nccl"
+    for begin in range(0, data.numel(), _PIECE):
+        piece = data[begin : begin + _PIECE]
+        moved = piece.cuda() if on_gpu else piece
+        if sends:
+            dist.send(moved, other)
+            continue
+        dist.recv(moved, other)
+        if on_gpu:
+            piece.copy_(moved)
 
 
 def _broadcast(data: torch.Tensor, source: int) -> None:

@@ -24,7 +24,7 @@ from rallypoint.training.randomness import restore_random_state
 from rallypoint.training.snapshots.capture import random_key, state_key
 from rallypoint.training.snapshots.choosing import Age, choose, seen_of
 from rallypoint.training.snapshots.crew import Crew
-from rallypoint.training.snapshots.exchange import gather, node_name, send_missing, send_whole
+from rallypoint.training.snapshots.exchange import gather, node_name, send_missing, send_own, send_whole
 from rallypoint.training.snapshots.parts import OpenPart, opened
 from rallypoint.training.snapshots.resharding import reshard
 
@@ -141,6 +141,8 @@ class _Load:
             return bool(parts)
         place_ = place()
         own = self._open([one for one in self._held if (one.part.rank, one.part.world_size) == place_])
+        if all(gather(all(one.part.world_size == place_[1] for one in self._held))):
+            own = send_own(own, [one.part.rank for one in self._held], self._numbered, self._crew)
         if all(gather(bool(own) and _matches(own[0], state))):
             fill(own, state)
             return True
@@ -153,6 +155,10 @@ class _Load:
             return False
         fill(sorted(every, key=lambda part: (part.part.rank, part.part.world_size) != place_), state)
         return True
+
+    def _numbered(self, rank: int) -> list[OpenPart]:
+        """Open a good copy of a rank's part."""
+        return self._open([one for one in self._held if one.part.rank == rank])
 
     def _open(self, held: Sequence[Held]) -> list[OpenPart]:
         """Open and prove parts; of whole ones the first good one is enough."""

@@ -48,7 +48,9 @@ class SnapshotMemory:
     Args:
         folder: in shared memory; see `checkpoint/memory.py`.
         writer: who this is.
-        buffers: 2, or 3 where snapshots are also persisted: so many times the state's size is the cost in memory.
+        buffers: 2, one more where snapshots are also persisted and two more with `every`: so many times the state's size is
+            the cost in memory.
+        every: the last two snapshots of steps that are a multiple of it stay; 0: none but the last two.
         threads: that copy.
         lazy: copy what only optimizers change while the next step runs. Not for scripts that change weights by themselves
             between a snapshot and the optimizer's next step.
@@ -62,15 +64,17 @@ class SnapshotMemory:
         writer: Writer,
         *,
         buffers: int = 2,
+        every: int = 0,
         threads: int = 1,
         lazy: bool = True,
         complete: Callable[[int], None] | None = None,
     ) -> None:
-        if buffers < 2:
+        least = 4 if every else 2
+        if buffers < least:
             raise CheckpointError(
-                f"buffers: {buffers} is not allowed; expected at least 2, or a death while one is written loses all"
+                f"buffers: {buffers} is not allowed; expected at least {least}, or a death while one is written loses all"
             )
-        self.folder, self.writer = folder, writer
+        self.folder, self.writer, self._every = folder, writer, every
         self._buffers = Buffers(area_of(folder, writer.local_rank), buffers)
         self._capturer = Capturer(writer.rank, lazy=lazy)
         self._crew = Crew(threads)
@@ -100,7 +104,7 @@ class SnapshotMemory:
         self.wait()
         capture = self._capturer.capture(state)
         self._reserve(capture.size)
-        buffer = self._buffers.take(self.writer.fence)
+        buffer = self._buffers.take(self.writer.fence, every=self._every)
         try:
             if capture.now:
                 self._crew.copy(capture.now, buffer.data)

@@ -37,6 +37,7 @@ from rallypoint.training.snapshots.crew import Crew, crew_size
 from rallypoint.training.snapshots.exchange import gather
 from rallypoint.training.snapshots.loading import load_from_memory, load_from_store
 from rallypoint.training.snapshots.memory import SnapshotMemory, Writer
+from rallypoint.training.snapshots.replicas import Replicas
 from rallypoint.wire import env
 from rallypoint.wire.fence import Fence
 
@@ -95,14 +96,18 @@ class Snapshots:
         threads = crew_size(environment_int(os.environ, "LOCAL_WORLD_SIZE", default=1))
         self._crew = Crew(threads)
         at_breakpoint = os.environ.get(env.SAVE_AT_BREAKPOINT, "") == "1"
+        replicated = 0 if agent_folder() is None else environment_int(os.environ, env.SNAPSHOT_REPLICA, default=0)
+        local_rank = environment_int(os.environ, "LOCAL_RANK", default=0)
+        self._replicas = Replicas(self._folder, local_rank, replicated) if replicated else None
         self._here: tuple[str | None, ...] = ()
         self._memory = SnapshotMemory(
             self._folder,
             _writer(""),
-            buffers=3 if persist_every or at_breakpoint else 2,
+            buffers=2 + (1 if persist_every or at_breakpoint else 0) + (2 if replicated else 0),
+            every=replicated,
             threads=threads,
             lazy=lazy,
-            complete=self._completed if persist_every else None,
+            complete=self._completed if persist_every or replicated else None,
         )
         if self._destination is not None and self._memory.writer.local_rank == 0:
             write_destination(self._folder, self._destination)
@@ -123,6 +128,9 @@ class Snapshots:
         if type(step) is not int or step < 0:
             raise CheckpointError(f"step: {step!r} is not allowed; expected a whole number of at least 0")
         self._move()
+        if self._replicas is not None and self._replicas.due(step):
+            self._memory.wait()
+            self._replicas.settle()
         try:
             self._memory.take(step, self._state)
         except NoRoomError as error:
@@ -173,6 +181,8 @@ class Snapshots:
         with contextlib.suppress(CheckpointError):
             self.wait()
         self._memory.close()
+        if self._replicas is not None:
+            self._replicas.close()
         self._persister.shutdown(wait=True)
         self._crew.close()
 
@@ -214,9 +224,13 @@ class Snapshots:
         return None
 
     def _completed(self, step: int) -> None:
-        """Persist a snapshot that is due; called before its buffer can be written again."""
-        if step % self._every:
-            return
+        """Do what is due with a snapshot; called before its buffer can be written again."""
+        if self._replicas is not None and self._replicas.due(step):
+            self._replicas.offer(self._memory.writer.fence, step)
+        if self._every and step % self._every == 0:
+            self._persist_due(step)
+
+    def _persist_due(self, step: int) -> None:
         if self._persisting is not None and not self._persisting.done():
             _log.warning("step %d is not persisted: the one before still is being written; storage is slower than that", step)
             return

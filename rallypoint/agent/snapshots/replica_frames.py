@@ -1,0 +1,129 @@
+"""How a snapshot travels from one node's agent to another's. The secret of the job proves who sends, and every byte of it.
+
+```
+server  nonce (16 bytes)
+client  length (4 bytes, big endian), head (JSON), HMAC-SHA256 of nonce and head under the secret
+server  answer (a JSON line): go on, or why not
+client  data (the head says how many bytes), BLAKE2b of it under a key of secret and nonce
+server  answer (a JSON line): it is kept, or why not
+```
+
+Plain sockets in threads: a gibibyte must not pass through the loop that hears a worker die.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import socket
+import struct
+from dataclasses import dataclass
+
+from rallypoint.wire import codec
+from rallypoint.wire.errors import RallypointError
+
+__all__ = [
+    "BLOCK",
+    "NONCE",
+    "Answer",
+    "Head",
+    "ReplicaError",
+    "answer",
+    "data_digest",
+    "read_answer",
+    "read_exactly",
+    "read_head",
+    "write_head",
+]
+
+#: Bytes that are sent, digested and received at once.
+BLOCK = 1 << 20
+
+#: Bytes of what makes each conversation another one.
+NONCE = 16
+
+_LENGTH = struct.Struct(">I")
+_MAC = 32
+_HEAD_LIMIT, _ANSWER_LIMIT = 32 << 20, 1 << 16
+
+
+class ReplicaError(RallypointError):
+    """A replica could not be sent or taken; what was kept before stays."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """What is sent: the header of a part as it lies beside its buffer, and all ranks of the node that sends."""
+
+    attempt: int
+    ranks: tuple[int, ...]
+    part: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """Nothing to say against it, or `error`."""
+
+    error: str = ""
+
+
+def write_head(head: Head, secret: str, nonce: bytes) -> bytes:
+    """Return the client's first word."""
+    text = codec.dumps(head).encode()
+    return _LENGTH.pack(len(text)) + text + _mac(text, secret, nonce)
+
+
+def read_head(sock: socket.socket, secret: str, nonce: bytes) -> Head:
+    """Read the client's first word; nothing of it is believed before it is proven. Raises `ReplicaError`, `OSError`."""
+    (length,) = _LENGTH.unpack(read_exactly(sock, _LENGTH.size))
+    if length > _HEAD_LIMIT:
+        raise ReplicaError(f"head: {length} bytes is not allowed; expected at most {_HEAD_LIMIT}")
+    text = read_exactly(sock, length)
+    if not hmac.compare_digest(read_exactly(sock, _MAC), _mac(text, secret, nonce)):
+        raise ReplicaError("head: it does not prove the secret of this job")
+    try:
+        return codec.loads(Head, text)
+    except codec.WireError as error:
+        raise ReplicaError(f"head: {error}") from error
+
+
+def answer(sock: socket.socket, error: str = "") -> None:
+    """Say yes, or why not."""
+    sock.sendall(codec.dumps(Answer(error=error[:1000])).encode() + b"\n")
+
+
+def read_answer(sock: socket.socket) -> None:
+    """Return when the server says yes; raises `ReplicaError` with what it says, `OSError`."""
+    text = bytearray()
+    while not text.endswith(b"\n"):
+        if len(text) > _ANSWER_LIMIT:
+            raise ReplicaError("answer: it is too long")
+        text += read_exactly(sock, 1)
+    try:
+        told = codec.loads(Answer, bytes(text))
+    except (codec.WireError, json.JSONDecodeError) as error:
+        raise ReplicaError(f"answer: {error}") from error
+    if told.error:
+        raise ReplicaError(told.error)
+
+
+def data_digest(secret: str, nonce: bytes) -> hashlib.blake2b:
+    """Return what the data goes through on both sides; it ends in 32 bytes that only who knows the secret can make."""
+    return hashlib.blake2b(key=hashlib.sha256(secret.encode() + nonce).digest(), digest_size=32)
+
+
+def read_exactly(sock: socket.socket, size: int) -> bytes:
+    """Read `size` bytes; raises `ReplicaError` when the other side ends before."""
+    text = bytearray(size)
+    view = memoryview(text)
+    while view:
+        count = sock.recv_into(view)
+        if count == 0:
+            raise ReplicaError("the other side ended the connection")
+        view = view[count:]
+    return bytes(text)
+
+
+def _mac(text: bytes, secret: str, nonce: bytes) -> bytes:
+    return hmac.new(secret.encode(), nonce + text, hashlib.sha256).digest()

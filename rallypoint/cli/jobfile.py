@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rallypoint.job import ElasticJob, JobError, load_job
 from rallypoint.job.document import read_document, read_yaml
+from rallypoint.job.errors import Problem
+from rallypoint.job.spelling import overridden, variables
 from rallypoint.wire.errors import RallypointError
 
 __all__ = ["SettingError", "read_job", "with_settings"]
@@ -25,19 +27,44 @@ class SettingError(RallypointError):
         super().__init__(f"--set {setting}: {problem}")
 
 
-def read_job(path: Path, *, settings: Iterable[str] = (), name: str | None = None, based: bool = True) -> ElasticJob:
+_NOTHING: Mapping[str, str] = {}
+
+
+def read_job(
+    path: Path,
+    *,
+    settings: Iterable[str] = (),
+    name: str | None = None,
+    based: bool = True,
+    arguments: Mapping[str, str] = _NOTHING,
+    environ: Mapping[str, str] = _NOTHING,
+) -> ElasticJob:
     """Return the job of a file, changed by `KEY=VALUE` settings; raises `SettingError` and `JobError`, which name the file.
 
-    With `based` its relative paths start from the file's folder; without, they stay as they are: those of an image.
+    Args:
+        path: of the job file.
+        settings: take the place of what it says.
+        name: of the job, in the place of the file's.
+        based: its relative paths start from the file's folder; without, they stay as they are: those of an image.
+        arguments: DLRover's, by name; they take the place of all of that.
+        environ: whose variables say what nothing else says.
     """
     document = with_settings(read_document(path), settings)
     fields = {} if name is None else {"name": name}
     try:
         if not isinstance(document, dict):
             return load_job(path, based=based)
+        _agree(name, arguments.get("job_name"))
+        document = variables(environ)(overridden(document, arguments))
         return load_job(document, base=path.parent, based=based, **fields)
     except JobError as error:
         raise error.with_source(str(path)) from None
+
+
+def _agree(name: str | None, job_name: str | None) -> None:
+    if name is not None and job_name not in (None, name):
+        told = f"{job_name!r} is not allowed; --name is given as {name!r}, too"
+        raise JobError([Problem(path="--job-name", text=told)])
 
 
 def with_settings(document: Any, settings: Iterable[str]) -> Any:

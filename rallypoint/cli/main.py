@@ -68,9 +68,10 @@ def main(argv: Sequence[str] | None = None, *, doors: Doors | None = None) -> in
     """Run one command; return its exit code: 0 well, 1 an error, 2 wrong usage, 130 interrupted."""
     parser = build_parser()
     args = parser.parse_args(argv)
-    args.where = read_where(args, os.environ, parser.error)
     args.doors = doors or Doors()
     try:
+        # Of a command about a job file, that may say where the job is.
+        args.where = args.place(args, os.environ) if "place" in args else read_where(args, os.environ, parser.error)
         code = int(args.run(args))
         sys.stdout.flush()
     except BrokenPipeError:

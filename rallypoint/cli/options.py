@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
-from rallypoint.backends.site import KINDS, LOCAL, Site, SiteError
+from rallypoint.backends.site import KINDS, KUBERNETES, LOCAL, Site, SiteError
+from rallypoint.wire.arguments import PLATFORMS, RAY, WORDS
 from rallypoint.wire.env import BACKEND
 from rallypoint.wire.plan import Kind, Plan
 
@@ -100,12 +101,30 @@ def read_where(args: argparse.Namespace, environ: Mapping[str, str], refuse: Cal
     known = ("backend", *sorted({word for words in KINDS.values() for word in words}))
     given = {word: value for word in known if (value := getattr(args, word))}
     words = dict(given)
-    kind = words.pop("backend", "") or environ.get(BACKEND) or LOCAL
+    kind = words.pop("backend", "") or _backend(environ, refuse) or LOCAL
+    if kind == KUBERNETES:
+        words.setdefault("namespace", environ.get(WORDS["namespace"].variable, ""))
     try:
         site = Site(kind=kind, **words)
     except SiteError as error:
         refuse(f"${BACKEND}: {error.text}" if error.field == "backend" else f"--{error.field}: {error.text}")
     return Where(site=site, options=tuple(part for word, value in given.items() for part in (f"--{word}", value)))
+
+
+def _backend(environ: Mapping[str, str], refuse: Callable[[str], NoReturn]) -> str:
+    """Return the backend that the environment names, by our variable or by that of DLRover's argument; "" for none."""
+    ours, variable = environ.get(BACKEND, ""), WORDS["platform"].variable
+    platform = environ.get(variable, "")
+    if not platform:
+        return ours
+    meant = PLATFORMS.get(platform)
+    if meant is None:
+        refuse(f"${variable}: {platform!r} is not one; choose one of {', '.join(PLATFORMS)}")
+    if meant == RAY:
+        refuse(f"${variable}: {platform!r} is not installed in this version; choose local or kubernetes")
+    if ours and ours != meant:
+        refuse(f"${variable}: {platform!r} is not allowed; ${BACKEND} is {ours!r}, and means another; set one of them")
+    return meant
 
 
 def job_file_options(parser: argparse.ArgumentParser) -> None:
@@ -117,7 +136,6 @@ def job_file_options(parser: argparse.ArgumentParser) -> None:
         help="job file, YAML or JSON; on Kubernetes also settings of the pytorchjob-generator, an AppWrapper or a PyTorchJob",
     )
     set_option(parser, "(as YAML) in the place of a field: --set nodes=1:4 --set recovery.max_restarts=10")
-    parser.add_argument("--name", help="name of the job, in the place of the file's")
     parser.add_argument(
         "--kind",
         choices=[kind.value for kind in Kind],

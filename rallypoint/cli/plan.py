@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from rallypoint.cli.arguments import argument_options, name_option, place_of
 from rallypoint.cli.document import json_text
 from rallypoint.cli.doors import Doors
 from rallypoint.cli.options import Commands, add_job_command, job_file_options, world_words
@@ -38,6 +39,8 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = add_job_command(commands, "plan", "show what a submission would do", _DESCRIPTION)
     job_file_options(parser)
+    name_option(parser, "name of the job, in the place of the file's")
+    argument_options(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON document")
     form.add_argument("--objects", action="store_true", help="print what would be created alone, as YAML documents")
@@ -46,7 +49,7 @@ def add(commands: Commands) -> None:
         choices=("server",),
         help="kubernetes: send each object to the API server, which keeps nothing, and tell what it refuses",
     )
-    parser.set_defaults(run=run, usage_error=parser.error)
+    parser.set_defaults(run=run, place=place_of, usage_error=parser.error)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rallypoint.cli.arguments import argument_options, name_option, place_of
 from rallypoint.cli.document import json_text
 from rallypoint.cli.options import Commands, Where, add_job_command, job_file_options, spell_command, world_words
 from rallypoint.cli.supervise import supervise_to_the_end
@@ -64,6 +65,8 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = add_job_command(commands, "submit", "start a job", _DESCRIPTION)
     job_file_options(parser)
+    name_option(parser, "name of the job, in the place of the file's")
+    argument_options(parser)
     parser.add_argument(
         "--orphan-policy",
         choices=[policy.value for policy in OrphanPolicy],
@@ -74,7 +77,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--watch", action="store_true", help="look at the job until it is over")
     parser.add_argument("--json", action="store_true", help="print JSON; with --watch a document a line, on each change")
     way_options(parser)
-    parser.set_defaults(run=run, usage_error=parser.error)
+    parser.set_defaults(run=run, place=place_of, usage_error=parser.error)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rallypoint.cli.arguments import ambient
 from rallypoint.cli.jobfile import read_job, with_settings
 from rallypoint.job import JobError, load_job
 from rallypoint.job.document import read_document
 from rallypoint.job.errors import Problem, show
 from rallypoint.job.generator import appwrapper, elastic_job, notes, read_settings
+from rallypoint.job.spelling import overridden
+from rallypoint.wire.arguments import WORDS
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.plan import Kind
 
@@ -42,6 +46,9 @@ def drawn(backend: Backend, args: argparse.Namespace, *, orphan_policy: str | No
         raise KindError(
             f"{what}: is for a cluster with the controllers of AppWrappers and PyTorchJobs; add --backend kubernetes"
         )
+    if args.arguments.keys() - {"platform"} and (manifest or (settings and kind is not Kind.PODS)):
+        flags = ", ".join(WORDS[name].flag for name in args.arguments)
+        raise KindError(f"{flags}: {args.file} is not a job file; what a manifest says is changed by --set")
     # Only a cluster has kinds; its backend is what was opened for one.
     cluster: Any = backend
     blueprint: Blueprint
@@ -51,7 +58,14 @@ def drawn(backend: Backend, args: argparse.Namespace, *, orphan_policy: str | No
         return blueprint
     if settings:
         return _of_settings(cluster, document, kind, args)
-    job = read_job(args.file, settings=[*args.settings, *chosen], name=args.name, based=here)
+    job = read_job(
+        args.file,
+        settings=[*args.settings, *chosen],
+        name=args.name,
+        based=here,
+        arguments=args.arguments,
+        environ=ambient(os.environ),
+    )
     if kind in {None, Kind.PODS}:
         return backend.plan(job)
     blueprint = cluster.plan_as(job, kind)
@@ -66,7 +80,7 @@ def _of_settings(cluster: Any, document: Any, kind: Kind | None, args: argparse.
         read = read_settings({**with_settings(document, args.settings), **named})
         if kind is Kind.PODS:
             converted = elastic_job(read)
-            blueprint = cluster.plan(load_job(converted.document, based=False))
+            blueprint = cluster.plan(load_job(overridden(converted.document, args.arguments), based=False))
             return dataclasses.replace(blueprint, notes=(*blueprint.notes, *converted.notes))
         manifest = appwrapper(read)
     except JobError as error:

@@ -19,12 +19,12 @@ from rallypoint.job.policies import FaultTolerance, Health, Logs, Recovery, Rend
 from rallypoint.job.role import Role
 from rallypoint.job.rules import NAME, WORD, Rule, rule_of, whole
 from rallypoint.job.values import RefusedError
+from rallypoint.wire.arguments import PREFIX, WORDS
 from rallypoint.wire.pre_check import DLROVER_MODULE, NO_PRE_CHECK
 
 __all__ = [
     "ARGUMENTS",
     "PREFIX",
-    "VARIABLES",
     "Argument",
     "Field",
     "argument_of",
@@ -33,12 +33,6 @@ __all__ = [
     "names_of",
     "read_variable",
 ]
-
-#: What the annotation of an argument may begin with.
-PREFIX = "rallypoint.dev/"
-
-#: What the environment variable of an argument begins with.
-VARIABLES = "RALLYPOINT_"
 
 #: A field of a job: the block that holds it and its name; the block `roles` is each role, "" the job itself.
 Field = tuple[str, str]
@@ -76,7 +70,6 @@ class Argument:
         seed: the default of the document, as it is written there.
         note: in what ours differs, and why; "" where it does not.
         annotation: it may be an annotation.
-        switch: its flag has no value.
         of_run: `rallypoint-agent run` has it as a flag.
     """
 
@@ -86,18 +79,22 @@ class Argument:
     seed: str
     note: str = ""
     annotation: bool = True
-    switch: bool = False
     of_run: bool = True
 
     @property
     def flag(self) -> str:
         """Its flag, spelled with hyphens."""
-        return "--" + self.name.replace("_", "-")
+        return WORDS[self.name].flag
 
     @property
     def variable(self) -> str:
         """Its environment variable."""
-        return VARIABLES + self.name.upper()
+        return WORDS[self.name].variable
+
+    @property
+    def switch(self) -> bool:
+        """Whether its flag has no value."""
+        return not WORDS[self.name].metavar
 
     def read(self, value: object) -> dict[Field, Any]:
         """Return the fields that a value sets, each as a job's document writes it; raises `RefusedError`."""
@@ -249,14 +246,14 @@ def _training() -> tuple[Argument, ...]:
             "`rallypoint-agent run` takes it with a warning, since nobody there replaces nodes",
         ),
         _of("log_dir", "logs", "dir", seed="n/a"),
-        _of("auto_config", "roles", seed="False", switch=True),
-        _of("auto_tunning", "roles", "auto_tuning", seed="False", switch=True),
-        _of("exclude_straggler", "health", seed="False", switch=True, note="without a check it is an error"),
-        _of("save_at_breakpoint", "recovery", seed="False", switch=True),
+        _of("auto_config", "roles", seed="False"),
+        _of("auto_tunning", "roles", "auto_tuning", seed="False"),
+        _of("exclude_straggler", "health", seed="False", note="without a check it is an error"),
+        _of("save_at_breakpoint", "recovery", seed="False"),
         _of("accelerator", "roles", seed="nvidia.com/gpu", note="`cpu`, too"),
-        _of("numa_affinity", "roles", seed="False", switch=True, note="how it binds may be named, too: `socket`"),
-        _of("network_check", "health", seed="False", switch=True),
-        _of("comm_perf_test", "health", seed="False", switch=True),
+        _of("numa_affinity", "roles", seed="False", note="how it binds may be named, too: `socket`"),
+        _of("network_check", "health", seed="False"),
+        _of("comm_perf_test", "health", seed="False"),
         _of("training_port", "rendezvous", seed="60000"),
     )
 

@@ -5,13 +5,9 @@ from __future__ import annotations
 from rallypoint.job.errors import JobError, Problem, show
 from rallypoint.job.rules import Rule
 from rallypoint.job.values import RefusedError, read_text
+from rallypoint.wire.arguments import PLATFORMS, RAY
 
-__all__ = ["PLATFORM", "PLATFORMS", "RAY", "backend_of", "refuse_elsewhere"]
-
-RAY = "ray"
-
-#: What each word means here.
-PLATFORMS = {"pyk8s": "kubernetes", "k8s": "kubernetes", "kubernetes": "kubernetes", "local": "local", RAY: RAY}
+__all__ = ["PLATFORM", "backend_of", "refuse_elsewhere"]
 
 
 def _read(value: object) -> str:

@@ -35,7 +35,7 @@ def draw(tmp_path):
         file = tmp_path / "what.yaml"
         file.write_text(yaml.safe_dump(document))
         where = Where(site=Site() if here else Site(kind="kubernetes"))
-        told = {"file": file, "kind": None, "settings": [], "name": None, "where": where, **words}
+        told = {"file": file, "kind": None, "settings": [], "name": None, "where": where, "arguments": {}, **words}
         return drawn(KubernetesBackend(Access(namespace="default", server="http://nowhere")), argparse.Namespace(**told))
 
     return perform

@@ -1,0 +1,116 @@
+"""DLRover's arguments as options of commands that read a job file, in both spellings: `--max-restarts` and `--max_restarts`.
+
+They take the place of what the file says, as `--set` does. Given twice they must say the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rallypoint.cli.options import Where, read_where
+from rallypoint.wire.arguments import PLATFORMS, WORDS, Word
+
+__all__ = ["ambient", "argument_options", "name_option", "place_of"]
+
+#: Those that say where the job is.
+_PLACE = ("namespace", "platform")
+
+
+class _Once(argparse.Action):
+    """Stores one value, in whichever spelling; another value is an error."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        value = "true" if self.nargs == 0 else str(values)
+        known = namespace.arguments if isinstance(namespace.arguments, dict) else {}
+        before = known.get(self.dest)
+        if before is not None and before != value:
+            parser.error(f"{option_string} {value}: is not allowed; {self.option_strings[0]} is given as {before}, too")
+        namespace.arguments = {**known, self.dest: value}
+
+
+def argument_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options; what they are given is collected in `arguments`, as text by name."""
+    parser.set_defaults(arguments={})
+    group = parser.add_argument_group("DLRover's arguments, in the place of the file's (docs/reference/arguments.md)")
+    for word in WORDS.values():
+        if word.name not in ("job_name", "namespace"):
+            _add(group, word)
+
+
+def name_option(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add `--name`, which DLRover calls `--job_name`."""
+    parser.add_argument("--name", help=text)
+    _add(parser, WORDS["job_name"])
+
+
+def _add(group: Any, word: Word) -> None:
+    spellings = dict.fromkeys((word.flag, "--" + word.name))
+    more = {"metavar": word.metavar} if word.metavar else {"nargs": 0}
+    # Nothing stands there where it is not given: the defaults are the job's.
+    group.add_argument(*spellings, dest=word.name, action=_Once, default=argparse.SUPPRESS, help=word.text, **more)
+
+
+def ambient(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without what says where jobs are: that is settled before any file is read."""
+    place = {WORDS[name].variable for name in _PLACE}
+    return {key: value for key, value in environ.items() if key not in place}
+
+
+def place_of(args: argparse.Namespace, environ: Mapping[str, str]) -> Where:
+    """Return where the job of a command line is: what that says, or else its file, or else the environment.
+
+    A `platform` or `namespace` of the file that the command line overrules is in the file no more: `arguments` say it anew.
+    """
+    from rallypoint.job.platform import backend_of  # noqa: PLC0415  pydantic is slow to import, and --help does without
+
+    said = _said(Path(args.file), args.settings)
+    platform = args.arguments.get("platform")
+    if platform is not None:
+        if platform not in PLATFORMS:
+            args.usage_error(f"--platform {platform}: is not allowed; one of {', '.join(PLATFORMS)}")
+        meant = backend_of(platform, at="--platform")
+        if args.backend is not None and args.backend != meant:
+            args.usage_error(f"--platform {platform}: is not allowed; --backend is given as {args.backend}, too")
+        args.backend = meant
+    if args.backend is None and said.get("platform"):
+        args.backend = backend_of(said["platform"], at="platform")
+    if args.namespace is None and said.get("namespace"):
+        args.namespace = said["namespace"]
+    where = read_where(args, environ, args.usage_error)
+    overruled = {"platform": where.site.kind, "namespace": where.site.namespace}
+    args.arguments = {
+        **args.arguments,
+        **{name: value for name, value in overruled.items() if said.get(name) and value and said[name] != value},
+    }
+    return where
+
+
+def _said(path: Path, settings: Iterable[str]) -> dict[str, str]:
+    """Return what a job file and its annotations say of the place; {} for a manifest or settings, which cannot say it."""
+    from rallypoint.cli.jobfile import with_settings  # noqa: PLC0415  as above
+    from rallypoint.job.arguments import ARGUMENTS  # noqa: PLC0415
+    from rallypoint.job.document import read_document  # noqa: PLC0415
+    from rallypoint.job.errors import JobError  # noqa: PLC0415
+    from rallypoint.job.spelling import spell  # noqa: PLC0415
+    from rallypoint.job.values import RefusedError  # noqa: PLC0415
+
+    # A file that is not there is the command's to complain of, after what is wrong with its other words.
+    document = with_settings(read_document(path), settings) if path.is_file() else None
+    if not isinstance(document, Mapping) or "apiVersion" in document or "containerImage" in document:
+        return {}
+    try:
+        document = spell(document).document
+    except JobError as error:
+        raise error.with_source(str(path)) from None
+    found = {}
+    for name in _PLACE:
+        if name in document:
+            with contextlib.suppress(RefusedError):  # the job's own error says what is allowed
+                found[name] = str(ARGUMENTS[name].read(document[name])["", name])
+    return found

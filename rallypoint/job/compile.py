@@ -33,7 +33,7 @@ _LATER: Mapping[str, tuple[str, ...]] = {
         *("replica_every", "replica_limit"),
     ),
     "health": (
-        *("hang_downtime", "hang_detection"),
+        *("metrics_port", "hang_downtime", "hang_detection"),
         *("precheck", "network_check", "comm_perf_test", "exclude_straggler"),
         *("precheck_timeout", "precheck_all_pairs", "precheck_only", "precheck_program"),
         *("pre_check_ops", "xpu_type"),
@@ -155,6 +155,7 @@ def _agents(job: ElasticJob) -> dict[str, Any]:
         "last_call": job.rendezvous.last_call_timeout,
         "fence_timeout": job.rendezvous.fence_timeout,
         "coordinator_port": job.rendezvous.port,
+        "metrics_port": job.health.metrics_port,
         "service_type": job.rendezvous.service_type,
         "training_port": job.rendezvous.training_port,
         "pre_check_ops": effective(job.health.pre_check_ops),

@@ -208,6 +208,8 @@ class Health(Model):
     report_interval: Annotated[float, _TIMEOUT] = 1.0
     """Period of an agent's health reports while nothing happens (torchrun: `monitor_interval`); less than half of `node_lease`.
     A worker that ends is reported at once, whatever this is."""
+    metrics_port: Annotated[int | None, whole(0, 65535)] = None
+    """Where the coordinator serves Prometheus metrics (docs/metrics.md); 0 is off. Without it 29620 in pods, off elsewhere."""
     hang_downtime: Annotated[float, _MINUTES] = 1800.0
     """So long without a sign of life of any rank is a hang (DLRover's argument; a plain number is minutes); 0 is off."""
     hang_detection: Annotated[int, one_of(0, 1, 2)] = 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["COORDINATOR_PATH", "HEALTH_PATH", "REPORT_PATH", "ROSTER_PATH", "STATUS_PATH", "SUPERVISOR_HEADER"]
+__all__ = ["COORDINATOR_PATH", "HEALTH_PATH", "METRICS_PATH", "REPORT_PATH", "ROSTER_PATH", "STATUS_PATH", "SUPERVISOR_HEADER"]
 
 #: Coordinator: an agent's report, answered by long poll.
 REPORT_PATH = "/v1/report"
@@ -15,6 +15,9 @@ ROSTER_PATH = "/v1/roster"
 
 #: Agent: the `Endpoint` of the coordinator that announces itself.
 COORDINATOR_PATH = "/v1/coordinator"
+
+#: Coordinator, on a port of its own: the job's metrics for Prometheus; needs no token.
+METRICS_PATH = "/metrics"
 
 #: Both: who is there; needs no token.
 HEALTH_PATH = "/healthz"

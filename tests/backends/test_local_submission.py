@@ -94,7 +94,17 @@ def test_a_port_in_use(place, home):
 
         text = refused(place, home, rendezvous={"port": port})
 
+        other = refused(place, home, health={"metrics_port": port})
+
     assert text == f"rendezvous.port: {port} is in use on this machine; name another, or 0 to take a free one"
+    assert other == f"health.metrics_port: {port} is in use on this machine; name another, or 0 for no metrics"
+
+
+def test_the_metrics_have_a_port_of_their_own(place, home):
+    """What is open to everybody is not where the secret is asked for."""
+    text = refused(place, home, rendezvous={"port": 29400}, health={"metrics_port": 29400})
+
+    assert text == "health.metrics_port: 29400 is that of the coordinator (rendezvous.port); name another"
 
 
 @pytest.mark.parametrize(

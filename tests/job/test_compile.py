@@ -75,7 +75,7 @@ WHOLE = {
         },
     },
     "rendezvous": {"join_timeout": "11s", "last_call_timeout": "12s", "fence_timeout": "13s", "port": 14},
-    "health": {"node_lease": "16s", "report_interval": "2s", "hang_downtime": 5, "hang_detection": 2},
+    "health": {"node_lease": "16s", "report_interval": "2s", "hang_downtime": 5, "hang_detection": 2, "metrics_port": 15},
     "logs": {"dir": "/logs", "redirects": "none", "tee": "stderr", "tail_lines": 17},
 }
 
@@ -129,6 +129,7 @@ WHOLE_PLAN = Plan(
     last_call=12.0,
     fence_timeout=13.0,
     coordinator_port=14,
+    metrics_port=15,
     node_lease=16.0,
     report_interval=2.0,
     hang_downtime=300.0,

@@ -177,6 +177,25 @@ def test_a_coordinators_command_line_names_its_configmaps():
     ]
 
 
+@pytest.mark.parametrize(
+    ("fields", "port"),
+    [
+        pytest.param({}, 29620, id="nobody says where"),
+        pytest.param({"health": {"metrics_port": 9100}}, 9100, id="named"),
+        pytest.param({"health": {"metrics_port": 0}}, None, id="off"),
+    ],
+)
+def test_a_coordinators_metrics_can_be_found(fields, port):
+    """By the name of the port, for an operator; by the usual annotations, for everybody else."""
+    pod = coordinator_of(**fields)
+    ports = {one["name"]: one["containerPort"] for one in pod["spec"]["containers"][0]["ports"]}
+    said = {key: text for key, text in pod["metadata"].get("annotations", {}).items() if key.startswith("prometheus.io/")}
+
+    assert ports == {"coordinator": 29600, **({} if port is None else {"metrics": port})}
+    named = {"prometheus.io/scrape": "true", "prometheus.io/port": str(port), "prometheus.io/path": "/metrics"}
+    assert said == ({} if port is None else named)
+
+
 def test_only_a_coordinator_is_restarted_in_its_pod():
     """A node that ends is judged by the supervisor; a coordinator's process may simply start again."""
     assert node_of()["spec"]["restartPolicy"] == "Never"

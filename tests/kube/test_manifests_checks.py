@@ -95,6 +95,8 @@ def mounted(path):
             "rendezvous.port: 29610 is not allowed",
             id="two of ours on a host's port",
         ),
+        pytest.param({"health": {"metrics_port": 29600}}, "health.metrics_port: 29600 is not allowed", id="no port of its own"),
+        pytest.param({"health": {"metrics_port": 0}}, None, id="no metrics"),
         pytest.param({"queue_priority": "x"}, "queue_priority: 'x' is not allowed", id="priority without a queue"),
         pytest.param(
             {"queue": "a", "labels": {"kueue.x-k8s.io/queue-name": "b"}},

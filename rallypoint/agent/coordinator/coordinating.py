@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from rallypoint.agent.clock import Clock, monotone_clock
+from rallypoint.agent.coordinator import event_lines, metrics_server
 from rallypoint.agent.coordinator.home import FileHome, Home
 from rallypoint.agent.coordinator.orphan import keep_watch
 from rallypoint.agent.coordinator.pod_home import PodHome
@@ -99,7 +100,10 @@ async def _live(args: argparse.Namespace, plan: Plan, secret: str, home: Home, s
         previous=previous,
     )
     refuse_later(previous, rendezvous.status(state, clock()), home.where)
-    shell = Coordinator(state, sink=home.sink, clock=clock, progress_period=home.progress_period)
+    event_lines.begin()
+    event_lines.structured(state, state.events[-1])
+    told = event_lines.structured
+    shell = Coordinator(state, sink=home.sink, clock=clock, progress_period=home.progress_period, log_event=told)
     signals.shell = shell
     server = HttpServer(shell, token=secret, door=home.door)
     try:
@@ -107,7 +111,9 @@ async def _live(args: argparse.Namespace, plan: Plan, secret: str, home: Home, s
         # The first status is durable before anybody can find us: an agent that does can be answered.
         await signals.unless_asked(_publish_first(shell, home))
         await home.announce(Endpoint(attempt=args.attempt, term=args.term, host=args.host, port=port))
-        await _serve(shell, home, plan, clock)
+        metrics = metrics_server.port_of(plan, pod=args.status_configmap is not None)
+        async with metrics_server.exposed(shell, args.host, metrics, clock):
+            await _serve(shell, home, plan, clock)
     finally:
         await server.close()
 

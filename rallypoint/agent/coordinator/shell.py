@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rallypoint.agent.clock import Clock
+from rallypoint.agent.coordinator import event_lines
 from rallypoint.agent.coordinator.sink import StatusSink
 from rallypoint.agent.errors import StaleError
 from rallypoint.agent.rendezvous import checks, telling, wishes
@@ -81,8 +82,16 @@ class _Asked:
 class Coordinator:
     """One coordinator of one attempt; implements `CoordinatorService`."""
 
-    def __init__(self, state: State, *, sink: StatusSink, clock: Clock, progress_period: float = PROGRESS_PERIOD) -> None:
-        self._state, self._sink, self._clock = state, sink, clock
+    def __init__(
+        self,
+        state: State,
+        *,
+        sink: StatusSink,
+        clock: Clock,
+        progress_period: float = PROGRESS_PERIOD,
+        log_event: event_lines.Teller = event_lines.in_words,
+    ) -> None:
+        self._state, self._sink, self._clock, self._log = state, sink, clock, log_event
         self._own = state.settings
         self._progress_period, self._trouble = progress_period, ""
         self._version, self._durable = 1, 0
@@ -247,7 +256,8 @@ class Coordinator:
         before, self._state = self._state, state
         self._version += 1
         self._dirty.set()
-        _log_news(before, state)
+        for event in event_lines.new_events(before, state):
+            self._log(state, event)
         news = _audible(before) != _audible(state)
         for asked in tuple(self._parked.values()) if news else fresh:
             self._consider(asked)
@@ -427,12 +437,3 @@ def _gist(status: JobStatus) -> JobStatus:
     return dataclasses.replace(
         status, progress=Progress(), ranks=(), samples=(), missing=gone, missing_count=len(gone), updated_at=0.0
     )
-
-
-def _log_news(before: State, after: State) -> None:
-    if after.events is before.events:
-        return
-    known = set(map(id, before.events))
-    for event in after.events:
-        if id(event) not in known:
-            log.info("%s: %s", event.kind, event.detail)

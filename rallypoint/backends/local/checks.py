@@ -34,7 +34,11 @@ def check_plan(plan: Plan, *, home: Path, host: str) -> None:
         raise SubmitError(f"workdir: {plan.workdir} is not a folder; create it or name another")
     _check_entrypoint(plan)
     check_extension(plan)
-    _check_port(plan.coordinator_port, host)
+    _check_port(plan.coordinator_port, host, "rendezvous.port", "0 to take a free one")
+    if plan.metrics_port and plan.metrics_port == plan.coordinator_port:
+        port = plan.metrics_port
+        raise SubmitError(f"health.metrics_port: {port} is that of the coordinator (rendezvous.port); name another")
+    _check_port(plan.metrics_port or 0, host, "health.metrics_port", "0 for no metrics")
     check_writable("RALLYPOINT_HOME", home)
     if plan.log_dir:
         check_writable("logs.dir", Path(plan.log_dir))
@@ -66,7 +70,7 @@ def _check_entrypoint(plan: Plan) -> None:
             raise SubmitError(f"entrypoint: the command {plan.entrypoint} is not an executable on this machine (PATH {search})")
 
 
-def _check_port(port: int, host: str) -> None:
+def _check_port(port: int, host: str, field: str, other: str) -> None:
     if port == 0:
         return
     with contextlib.closing(socket.socket()) as probe:
@@ -75,9 +79,7 @@ def _check_port(port: int, host: str) -> None:
             probe.bind((host, port))
         except OSError as error:
             why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
-            raise SubmitError(
-                f"rendezvous.port: {port} {why} on this machine; name another, or 0 to take a free one"
-            ) from error
+            raise SubmitError(f"{field}: {port} {why} on this machine; name another, or {other}") from error
 
 
 def check_writable(field: str, path: Path) -> None:

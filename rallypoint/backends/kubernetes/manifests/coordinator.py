@@ -19,6 +19,7 @@ from rallypoint.backends.kubernetes.manifests.parts import (
     container_of,
     coordinator_port,
     filled,
+    metrics_port,
     pod_defaults,
     role_of,
     spec_fields,
@@ -40,6 +41,7 @@ from rallypoint.backends.kubernetes.manifests.volumes import (
 )
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.job import ElasticJob, Role
+from rallypoint.wire.paths import METRICS_PATH
 from rallypoint.wire.plan import Plan
 
 __all__ = ["coordinator_pod"]
@@ -72,7 +74,7 @@ def coordinator_pod(
     mounts = _mounts(role, template["spec"])
     account = role.coordinator_service_account or role.service_account or service_account
     fields = {
-        "metadata": {"labels": dict(role.labels), "annotations": dict(role.annotations)},
+        "metadata": {"labels": dict(role.labels), "annotations": {**_scraped(plan), **role.annotations}},
         "spec": {
             **spec_fields(role),
             # It writes the job's status through the API, where it may.
@@ -103,7 +105,7 @@ def _our_mounts(*, tmp: bool) -> list[dict[str, Any]]:
 
 
 def _container(job: JobRef, role: Role, plan: Plan, attempt: int, term: int, mounts: list[dict[str, Any]]) -> dict[str, Any]:
-    port = coordinator_port(plan)
+    ports = {"coordinator": coordinator_port(plan), **filled({"metrics": metrics_port(plan)})}
     command = agent_command(
         role,
         "coordinator",
@@ -120,10 +122,16 @@ def _container(job: JobRef, role: Role, plan: Plan, attempt: int, term: int, mou
         "name": COORDINATOR,
         "command": command,
         "env": [{"name": POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
-        "ports": [{"name": "coordinator", "containerPort": port, "protocol": "TCP"}],
+        "ports": [{"name": name, "containerPort": number, "protocol": "TCP"} for name, number in ports.items()],
         "resources": dict(COORDINATOR_RESOURCES),
         "volumeMounts": mounts,
     }
+
+
+def _scraped(plan: Plan) -> dict[str, str]:
+    """Return the annotations by which a Prometheus without an operator finds the metrics; a job may say something else."""
+    port = metrics_port(plan)
+    return {"prometheus.io/scrape": "true", "prometheus.io/port": str(port), "prometheus.io/path": METRICS_PATH} if port else {}
 
 
 def _template(role: Role) -> dict[str, Any]:

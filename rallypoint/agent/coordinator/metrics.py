@@ -1,0 +1,194 @@
+"""A job's status as Prometheus metrics, in the text format 0.0.4. Pure.
+
+Names, units and labels are conventional: base units, `_total` for what only grows, a help and a type for each. Labels have few
+values (causes, states), all of which are always told, so that a rate can be taken from the first scrape on. No metric tells a
+host, a path, an error or anything else that needs the job's secret to be read; the one text is the job's name.
+
+Counters begin anew with the attempt, as those of a process that was restarted do.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from rallypoint.version import __version__
+from rallypoint.wire.check import NodeVerdict
+from rallypoint.wire.hang import HangState
+from rallypoint.wire.incident import Cause, Incident, Rung
+from rallypoint.wire.missing import Absence
+from rallypoint.wire.status import JobState, JobStatus, Sample
+
+__all__ = ["CONTENT_TYPE", "Family", "Kind", "families", "render"]
+
+#: Of what `render` returns.
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+#: Seconds of training over which the rate of steps is taken at least, where there are so many.
+_RATE_OVER = 10.0
+
+#: The verdicts of a node check that somebody should look into.
+_BAD = (NodeVerdict.STRAGGLER, NodeVerdict.FAULT, NodeVerdict.UNKNOWN)
+
+#: Rungs on which no further round follows.
+_NO_RESTART = frozenset({Rung.NOTIFY, Rung.RESET, Rung.EXIT})
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class Kind(str, enum.Enum):
+    """How a metric behaves over time."""
+
+    COUNTER = "counter"  #: it only grows, until the attempt is over
+    GAUGE = "gauge"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One metric: its name, what it means, and a value for each set of labels; without a value where there is none yet."""
+
+    name: str
+    kind: Kind
+    help: str
+    samples: tuple[tuple[Labels, float], ...]
+
+
+def render(status: JobStatus) -> str:
+    """Return the metrics of a status, as they were when it was read."""
+    return "".join(map(_text, families(status)))
+
+
+def families(status: JobStatus) -> tuple[Family, ...]:
+    """Return all metrics, in the order in which they are told."""
+    return (*_job(status), *_world(status), *_faults(status), *_training(status), *_health(status))
+
+
+# --- What they are ---------------------------------------------------------------------------------------------------------
+
+
+def _job(status: JobStatus) -> Iterator[Family]:
+    yield _gauge("rallypoint_build_info", "Version of the coordinator, as a label.", {("version", __version__): 1})
+    yield _gauge("rallypoint_job_info", "Name of the job, as a label.", {("job_name", status.job): 1})
+    yield _gauge("rallypoint_attempt", "Number of the attempt, from 1.", status.fence.attempt)
+    yield _gauge("rallypoint_coordinator_term", "How many coordinators the job has had, with this one.", status.fence.term)
+    yield _gauge("rallypoint_job_state", "1 for the state of the attempt.", _one_of("state", JobState, status.state))
+    durable = "1 if a later coordinator could read the status that was published last."
+    yield _gauge("rallypoint_status_durable", durable, int(status.durable))
+
+
+def _world(status: JobStatus) -> Iterator[Family]:
+    yield _counter("rallypoint_rounds_total", "Rounds that were closed.", status.fence.round)
+    yield _gauge("rallypoint_world_nodes", "Nodes of the last closed round.", len(status.world))
+    yield _gauge("rallypoint_world_size", "Ranks of the last closed round.", status.world_size)
+    yield _gauge("rallypoint_waiting_nodes", "Nodes that wait for a place in a round.", len(status.waiting))
+    silent = sum(1 for one in status.missing if one.why is Absence.SILENT)
+    missing = "Nodes that are wanted and not there; overdue ones are silent and not lost yet."
+    by = {("state", "silent"): silent, ("state", "absent"): status.missing_count - silent}
+    yield _gauge("rallypoint_missing_nodes", missing, by)
+    longest = max((status.updated_at - one.since for one in status.missing), default=0.0)
+    yield _gauge("rallypoint_missing_seconds", "For how long the node is missing that is missing for longest.", longest)
+
+
+def _faults(status: JobStatus) -> Iterator[Family]:
+    mine = [i for i in status.incidents if i.id.attempt == status.fence.attempt]
+    counts = [f for f in status.folded if f.attempt == status.fence.attempt]
+    # A job answers all its hangs alike: those that are told no more were only told where the others are.
+    only_told = any(i.cause is Cause.HANG and i.rung is Rung.NOTIFY for i in mine)
+
+    def count(cause: Cause, *, restarts: bool) -> int:
+        whole = sum(1 for i in mine if i.cause is cause and not (restarts and i.rung in _NO_RESTART))
+        folded = 0 if restarts and only_told and cause is Cause.HANG else sum(f.count for f in counts if f.cause is cause)
+        return whole + folded
+
+    def lost(cause: Cause) -> float:
+        whole = sum(_lasted(i, status.updated_at) for i in mine if i.cause is cause)
+        return round(whole + status.lost.get(cause.value, 0.0), 3)
+
+    incidents = {("cause", cause.value): count(cause, restarts=False) for cause in Cause}
+    yield _counter("rallypoint_incidents_total", "Incidents of the attempt, by cause.", incidents)
+    restarts = {("cause", cause.value): count(cause, restarts=True) for cause in Cause}
+    yield _counter("rallypoint_restarts_total", "Rounds that an incident ended, by its cause.", restarts)
+    seconds = {("cause", cause.value): lost(cause) for cause in Cause}
+    told = "Seconds from when an incident was detected until training went on, or until now, by cause."
+    yield _counter("rallypoint_lost_seconds_total", told, seconds)
+
+
+def _lasted(incident: Incident, now: float) -> float:
+    return max(0.0, (now if incident.healed_at is None else incident.healed_at) - incident.detected_at)
+
+
+def _training(status: JobStatus) -> Iterator[Family]:
+    progress, now = status.progress, status.updated_at
+    yield _gauge("rallypoint_step", "Last step that the script reported.", progress.step)
+    at = progress.at if progress.step is not None else None
+    yield _gauge("rallypoint_step_timestamp_seconds", "When it was reported, seconds since the epoch.", at)
+    rate = "Steps per second of late, within the round; falls while no step comes."
+    yield _gauge("rallypoint_steps_per_second", rate, _rate(status))
+    saved = progress.checkpoint_at or None
+    yield _gauge("rallypoint_checkpoint_timestamp_seconds", "When a new checkpoint was reported last.", saved)
+    age = None if saved is None else now - saved
+    yield _gauge("rallypoint_checkpoint_age_seconds", "For how long no newer checkpoint was reported.", age)
+
+
+def _rate(status: JobStatus) -> float | None:
+    if status.progress.step is None:
+        return None
+    mine = [s for s in status.samples if s.round == status.fence.round and s.step is not None]
+    base = next((s for s in reversed(mine) if s.at <= status.updated_at - _RATE_OVER), mine[0] if mine else None)
+    return None if base is None else _since(base, status)
+
+
+def _since(base: Sample, status: JobStatus) -> float | None:
+    seconds = status.updated_at - base.at
+    if base.step is None or status.progress.step is None or seconds <= 0.0:
+        return None
+    return max(0.0, (status.progress.step - base.step) / seconds)
+
+
+def _health(status: JobStatus) -> Iterator[Family]:
+    hang = status.hang
+    states = _one_of("state", HangState, None if hang is None else hang.state)
+    yield _gauge("rallypoint_hang", "1 while training is in doubt, or judged to hang.", states)
+    silent = 0.0 if hang is None else status.updated_at - hang.quiet_since
+    yield _gauge("rallypoint_hang_seconds", "For how long no rank has shown a sign of life, while that is in doubt.", silent)
+    check = status.check
+    found = {} if check is None else {("verdict", v.value): len(check.named(v)) for v in _BAD}
+    yield _gauge("rallypoint_check_nodes", "Nodes by the verdict of the last node check, the good ones left out.", found)
+
+
+# --- How they are written --------------------------------------------------------------------------------------------------
+
+_Told = float | Mapping[tuple[str, str], float] | None
+
+
+def _gauge(name: str, text: str, told: _Told) -> Family:
+    return Family(name=name, kind=Kind.GAUGE, help=text, samples=_samples(told))
+
+
+def _counter(name: str, text: str, told: _Told) -> Family:
+    return Family(name=name, kind=Kind.COUNTER, help=text, samples=_samples(told))
+
+
+def _samples(told: _Told) -> tuple[tuple[Labels, float], ...]:
+    if told is None:
+        return ()
+    return tuple(((label,), value) for label, value in told.items()) if isinstance(told, Mapping) else (((), told),)
+
+
+def _one_of(label: str, states: Iterable[enum.Enum], state: enum.Enum | None) -> dict[tuple[str, str], float]:
+    return {(label, str(one.value)): int(one is state) for one in states}
+
+
+def _text(family: Family) -> str:
+    lines = [f"# HELP {family.name} {family.help}", f"# TYPE {family.name} {family.kind.value}"]
+    lines += (f"{family.name}{_labels(labels)} {value!r}" for labels, value in family.samples)
+    return "\n".join(lines) + "\n"
+
+
+def _labels(labels: Labels) -> str:
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}" if labels else ""
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,0 +1,73 @@
+"""Where Prometheus finds a job's metrics: a port of its own, on which nothing else is served and no secret is asked for.
+
+The coordinator's own port tells nothing to anybody without the job's secret, and a network policy can keep it for the job; this
+one may be open to whoever scrapes. What it tells is in `metrics.py`. A port that cannot be had costs the metrics alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+
+from rallypoint.agent.clock import Clock
+from rallypoint.agent.coordinator import metrics
+from rallypoint.agent.coordinator.shell import Coordinator
+from rallypoint.agent.errors import ConfigError
+from rallypoint.agent.transport.http_listen import listen
+from rallypoint.wire.paths import METRICS_PATH
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.ports import METRICS_PORT
+
+__all__ = ["FRESH", "exposed", "port_of"]
+
+log = logging.getLogger("rallypoint.metrics")
+
+#: Seconds for which one reading serves everybody: who scrapes more often, or is nobody whom we know, costs no more than that.
+FRESH = 1.0
+
+
+def port_of(plan: Plan, *, pod: bool) -> int:
+    """Return where a job's metrics are, 0 for nowhere. Without a word that is in pods alone, which have an address each."""
+    if plan.metrics_port is None:
+        return METRICS_PORT if pod else 0
+    return plan.metrics_port
+
+
+@contextlib.asynccontextmanager
+async def exposed(shell: Coordinator, host: str, port: int, clock: Clock) -> AsyncIterator[int]:
+    """Serve the metrics of a coordinator meanwhile; yields the port, 0 where there is none."""
+    if not port:
+        yield 0
+        return
+    app = web.Application()
+    app.router.add_get(METRICS_PATH, _Scraped(shell, clock).answer)
+    try:
+        runner, bound = await listen(app, host, port, whose="metrics (health.metrics_port)")
+    except ConfigError as error:
+        log.warning("%s; going on without metrics", error)
+        shell.note("no-metrics", str(error))
+        yield 0
+        return
+    try:
+        yield bound
+    finally:
+        await asyncio.shield(runner.cleanup())
+
+
+class _Scraped:
+    """The last reading."""
+
+    def __init__(self, shell: Coordinator, clock: Clock) -> None:
+        self._shell, self._clock = shell, clock
+        self._text, self._at = "", float("-inf")
+
+    async def answer(self, _: web.Request) -> web.Response:
+        """Return the metrics, `FRESH` seconds old at the most."""
+        now = self._clock()
+        if now - self._at >= FRESH:
+            self._text, self._at = metrics.render(self._shell.status()), now
+        return web.Response(body=self._text.encode(), headers={"Content-Type": metrics.CONTENT_TYPE})

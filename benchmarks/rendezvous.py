@@ -1,6 +1,7 @@
 """N agents ask for a place in the first round: from the first one's connection to the last one's answer, beside torch's c10d.
 
-Ours is the real coordinator in a process of its own, with the HTTP and the durable status file of a supervised job; the agents
+Ours is the real coordinator in a process of its own, with HTTP or gRPC (`--service`) and the durable status file of a
+supervised job; the agents
 are simulated, in two processes, and each has a connection of its own and says what a real one says. c10d's agents are threads
 around torch's own `DynamicRendezvousHandler`, in four processes. Either way all of them share the cores of this machine, so the
 figure is that of server and clients together: with c10d most of it is clients that poll and compute in Python, which the
@@ -49,7 +50,7 @@ class Met:
 
 
 @contextmanager
-def coordinator(folder: Path, nodes: int) -> Iterator[tuple[Endpoint, int]]:
+def coordinator(folder: Path, nodes: int, service: str) -> Iterator[tuple[Endpoint, int]]:
     """Run the real coordinator for a world of `nodes`, and yield where it listens and its pid."""
     plan = Plan(
         name="bench",
@@ -61,6 +62,7 @@ def coordinator(folder: Path, nodes: int) -> Iterator[tuple[Endpoint, int]]:
         entrypoint="train.py",
         args=(),
         last_call=0.0,
+        service_type=service,
         node_lease=600.0,  # thousands of agents in two processes may be slower than any real one
     )
     (folder / "plan.json").write_text(codec.dumps(plan))
@@ -84,12 +86,17 @@ def _pause() -> None:
     subprocess.run(["sleep", "0.02"], check=True)
 
 
-def ours(nodes: int) -> Met:
-    """Let simulated agents meet at our coordinator once."""
-    with tempfile.TemporaryDirectory(prefix="rendezvous-bench-") as name, coordinator(Path(name), nodes) as (where, pid):
+def ours(nodes: int, service: str) -> Met:
+    """Let simulated agents meet at our coordinator once, over `service`."""
+    with (
+        tempfile.TemporaryDirectory(prefix="rendezvous-bench-") as name,
+        coordinator(Path(name), nodes, service) as (where, pid),
+    ):
         players: list[subprocess.Popen[str]] = []
+        port = where.grpc if service == "grpc" else where.port
         try:
-            players += (_player(where, range(number, nodes, SIMULATORS)) for number in range(min(SIMULATORS, nodes)))
+            shares = [range(number, nodes, SIMULATORS) for number in range(min(SIMULATORS, nodes))]
+            players += (_player(where.host, port, service, share) for share in shares)
             before = cpu_seconds([pid])
             for player in players:
                 _say(player, "go")
@@ -103,10 +110,10 @@ def ours(nodes: int) -> Met:
     return Met(seconds=seconds, server_cpu=used, asked=sum(s["asked"] for s in seen))
 
 
-def _player(where: Endpoint, numbers: range) -> subprocess.Popen[str]:
+def _player(host: str, port: int, service: str, numbers: range) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "benchmarks.rendezvous_agents"]
     player = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    _say(player, json.dumps({"host": where.host, "port": where.port, "token": TOKEN, "numbers": list(numbers)}))
+    _say(player, json.dumps({"host": host, "port": port, "service": service, "token": TOKEN, "numbers": list(numbers)}))
     if _heard(player) != "ready\n":
         raise SystemExit("a simulator of agents did not start")
     return player
@@ -144,13 +151,14 @@ def _numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",") if part]
 
 
-def measure(nodes: Sequence[int], peers: Sequence[int], n: int) -> list[Case]:
-    """Take turns, `n` of them."""
+def measure(nodes: Sequence[int], peers: Sequence[int], services: Sequence[str], n: int) -> list[Case]:
+    """Take turns, `n` of them; within a turn the services begin in turns, too."""
     met: dict[tuple[str, int], list[Met]] = {}
     for turn in range(n):
         for count in sorted({*nodes, *peers}):
-            if count in nodes:
-                met.setdefault(("ours", count), []).append(ours(count))
+            for service in (*services[turn % len(services) :], *services[: turn % len(services)]):
+                if count in nodes:
+                    met.setdefault((f"ours, {service}", count), []).append(ours(count, service))
             if count in peers:
                 met.setdefault(("c10d", count), []).append(c10d(count))
             last = ", ".join(f"{who} {known[-1].seconds:.3f} s" for (who, of), known in met.items() if of == count)
@@ -160,12 +168,12 @@ def measure(nodes: Sequence[int], peers: Sequence[int], n: int) -> list[Case]:
 
 def _case(who: str, count: int, known: Sequence[Met]) -> Case:
     cpu = sorted(one.server_cpu for one in known)[len(known) // 2]
-    counts = {"asked": max(one.asked for one in known)} if who == "ours" else {}
+    counts = {} if who == "c10d" else {"asked": max(one.asked for one in known)}
     return Case(
         name=f"{who} {count}",
-        command="rallypoint-agent coordinator" if who == "ours" else "DynamicRendezvousHandler.next_rendezvous",
+        command="DynamicRendezvousHandler.next_rendezvous" if who == "c10d" else "rallypoint-agent coordinator",
         samples=tuple(one.seconds for one in known),
-        parts={"cpu of the server" if who == "ours" else "cpu of all agents": cpu},
+        parts={"cpu of all agents" if who == "c10d" else "cpu of the server": cpu},
         counts=counts,
     )
 
@@ -176,11 +184,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-n", type=int, default=5, help="how often each is measured (default 5)")
     parser.add_argument("--nodes", default="32,128,512,2000,4000", help="how many agents of ours (default %(default)s)")
     parser.add_argument("--c10d", default="32,64,128", help="how many agents of c10d; empty for none (default %(default)s)")
+    parser.add_argument("--service", default="grpc,http", help="service_type of ours: grpc, http (default %(default)s)")
     options = parser.parse_args(argv)
+    services = options.service.split(",")
+    if not set(services) <= {"grpc", "http"}:
+        parser.error(f"--service {options.service}: not allowed; expected grpc, http or both with a comma")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # whatever was started is ended, too
     peers = _numbers(options.c10d) if (PEERS / "python").exists() else []
-    cases = measure(_numbers(options.nodes), peers, options.n)
-    deliver("rendezvous", cases, versions("torch", "aiohttp", "airflow-provider-rallypoint"), options.json)
+    cases = measure(_numbers(options.nodes), peers, services, options.n)
+    deliver("rendezvous", cases, versions("torch", "aiohttp", "grpcio", "airflow-provider-rallypoint"), options.json)
     return 0
 
 

@@ -14,6 +14,8 @@ import sys
 import time
 from collections.abc import Callable
 
+from benchmarks.http2 import Stream
+from rallypoint.agent.transport.grpc_words import SESSION, TOKEN_KEY
 from rallypoint.wire import codec
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.messages import TOKEN_HEADER, AgentReport, AgentState
@@ -26,10 +28,10 @@ _HOLD = 1.0
 
 
 class Agent(asyncio.Protocol):
-    """One agent's connection."""
+    """One agent's connection, over HTTP. `asks` gives the report with which it asks the n-th time."""
 
-    def __init__(self, asks: Callable[[int], bytes], done: Callable[[], None]) -> None:
-        self._asks, self._done = asks, done
+    def __init__(self, asks: Callable[[int], bytes], done: Callable[[], None], *, head: str = "") -> None:
+        self._asks, self._done, self._head = asks, done, head
         self._transport: asyncio.Transport | None = None
         self._read = b""
         self.asked = 0
@@ -43,26 +45,53 @@ class Agent(asyncio.Protocol):
     def _ask(self) -> None:
         assert self._transport is not None
         self.asked += 1
-        self._transport.write(self._asks(self.asked))
+        self._transport.write(self._framed(self._asks(self.asked)))
+
+    def _framed(self, report: bytes) -> bytes:
+        length = f"Content-Type: application/octet-stream\r\nContent-Length: {len(report)}\r\n\r\n"
+        return (self._head + length).encode() + report
 
     def data_received(self, data: bytes) -> None:
-        """Read an answer: a place, or nothing new."""
+        """Read an answer."""
         self._read += data
         head, found, body = self._read.partition(b"\r\n\r\n")
         if not found or len(body) < _length(head):
             return
         self._read = b""
+        self._answered(body)
+
+    def _answered(self, body: bytes) -> None:
+        """Take a place, or ask again when there is nothing new."""
         if b'"kind": "assignment"' in body:
             self._done()
         elif b'"kind": "continue"' in body:
             self._ask()
         else:
-            sys.exit(f"not what an agent is told that waits: {(head + body)[:500]!r}")
+            sys.exit(f"not what an agent is told that waits: {body[:500]!r}")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the process: no agent may be lost while it is measured."""
         if exc is not None:
             sys.exit(f"an agent lost its connection: {exc}")
+
+
+class GrpcAgent(Agent):
+    """One agent's connection, over gRPC. By hand: thousands of channels of grpcio would be what is measured."""
+
+    def __init__(self, asks: Callable[[int], bytes], done: Callable[[], None], *, token: str) -> None:
+        super().__init__(asks, done)
+        self._stream = Stream(SESSION, {TOKEN_KEY: token})
+
+    def _framed(self, report: bytes) -> bytes:
+        return self._stream.sent(report)
+
+    def data_received(self, data: bytes) -> None:
+        """Read answers."""
+        messages, reply = self._stream.received(data)
+        if reply and self._transport is not None:
+            self._transport.write(reply)
+        for message in messages:
+            self._answered(message)
 
 
 def _length(head: bytes) -> int:
@@ -72,7 +101,7 @@ def _length(head: bytes) -> int:
     raise SystemExit(f"an answer without a length: {head!r}")
 
 
-def _request(host: str, port: int, token: str, number: int, sequence: int) -> bytes:
+def _report(number: int, sequence: int) -> bytes:
     report = AgentReport(
         job="bench",
         fence=Fence(attempt=1),
@@ -86,16 +115,15 @@ def _request(host: str, port: int, token: str, number: int, sequence: int) -> by
         hold=_HOLD,
         sequence=sequence,
     )
-    body = codec.dumps(report).encode()
-    head = f"POST {REPORT_PATH} HTTP/1.1\r\nHost: {host}:{port}\r\n{TOKEN_HEADER}: {token}\r\n"
-    return f"{head}Content-Type: application/octet-stream\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    return codec.dumps(report).encode()
 
 
 async def _play(task: dict[str, object]) -> None:
     loop = asyncio.get_running_loop()
     host, port, token = str(task["host"]), int(str(task["port"])), str(task["token"])
     numbers = [int(number) for number in task["numbers"]]  # type: ignore[attr-defined]
-    first = {number: _request(host, port, token, number, 1) for number in numbers}
+    first = {number: _report(number, 1) for number in numbers}
+    head = f"POST {REPORT_PATH} HTTP/1.1\r\nHost: {host}:{port}\r\n{TOKEN_HEADER}: {token}\r\n"
     left, everybody = len(numbers), asyncio.Event()
 
     def done() -> None:
@@ -105,13 +133,18 @@ async def _play(task: dict[str, object]) -> None:
             everybody.set()
 
     def asks(number: int) -> Callable[[int], bytes]:
-        return lambda times: first[number] if times == 1 else _request(host, port, token, number, times)
+        return lambda times: first[number] if times == 1 else _report(number, times)
+
+    def agent(number: int) -> Agent:
+        if task["service"] == "grpc":
+            return GrpcAgent(asks(number), done, token=token)
+        return Agent(asks(number), done, head=head)
 
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     began = time.monotonic()
     opened = await asyncio.gather(
-        *(loop.create_connection(lambda n=n: Agent(asks(n), done), host, port) for n in numbers)  # type: ignore[misc]
+        *(loop.create_connection(lambda n=n: agent(n), host, port) for n in numbers)  # type: ignore[misc]
     )
     await everybody.wait()
     ended = time.monotonic()

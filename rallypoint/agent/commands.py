@@ -18,8 +18,8 @@ from rallypoint.agent.node.node_config import NodeConfig
 from rallypoint.agent.room import require_room
 from rallypoint.agent.setup import SetupError, run_setup
 from rallypoint.agent.transport.announced import AnnouncedEndpoint, Listener
+from rallypoint.agent.transport.choosing import Exchanges
 from rallypoint.agent.transport.client import CoordinatorClient, EndpointSource, FileEndpoint
-from rallypoint.agent.transport.http_client import HttpExchange
 from rallypoint.agent.workers.affinity import worker_cpus
 from rallypoint.agent.workers.logs import STDERR, STDOUT, Streams
 from rallypoint.wire.env import MACHINE
@@ -91,7 +91,7 @@ async def _work(config: NodeConfig, args: argparse.Namespace, source: EndpointSo
         config = dataclasses.replace(config, plan=plan)
     client = CoordinatorClient(
         source=source,
-        exchange=HttpExchange(secret),
+        exchange=Exchanges(secret, service_type=config.plan.service_type),
         fence_timeout=plan.fence_timeout,
         attempt=config.attempt,
         lease=plan.lease if plan.orphan_policy is OrphanPolicy.STOP else None,

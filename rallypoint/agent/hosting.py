@@ -1,4 +1,8 @@
-"""Several agents and one coordinator: whoever can open its port hosts it, the others join it there, over HTTP."""
+"""Several agents and one coordinator: whoever can open its port hosts it, the others join it there.
+
+They speak HTTP unless gRPC is asked for by name: one address was agreed on, and only its port need be open between machines.
+gRPC takes a free one beside it, which the coordinator's `/healthz` tells.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,8 @@ from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.meeting import Agreement, Met, address_towards, endpoint_at
 from rallypoint.agent.options import Meeting, RunOptions
-from rallypoint.agent.transport.http_client import HttpExchange, speaks_rallypoint
-from rallypoint.agent.transport.http_server import HttpServer
+from rallypoint.agent.transport.choosing import HTTP, Exchanges, Servers
+from rallypoint.agent.transport.http_client import speaks_rallypoint
 from rallypoint.agent.waiting import set_within
 from rallypoint.agent.workers.worker_env import split_address
 from rallypoint.wire.endpoint import Endpoint
@@ -32,9 +36,10 @@ async def host_or_join(
     shell: Coordinator, options: RunOptions, *, token: str, agreement: Agreement | None
 ) -> AsyncIterator[Met]:
     """Serve `shell` to the other agents, or find who does; raises `ConfigError`."""
-    server = HttpServer(shell, token=token)
+    service_type = options.plan.service_type or HTTP
+    server = Servers(shell, token=token, service_type=service_type)
     endpoint, hosting = await (_at(server, options.meeting) if agreement is None else _agree(server, agreement, options))
-    exchange = HttpExchange(token)
+    exchange = Exchanges(token, service_type=service_type, look=True)
     if not hosting:
         yield Met(endpoint=endpoint, exchange=exchange, secret=token)
         return
@@ -49,17 +54,18 @@ async def host_or_join(
             await agreement.close()
 
 
-async def _at(server: HttpServer, meeting: Meeting | None) -> tuple[Endpoint, bool]:
+async def _at(server: Servers, meeting: Meeting | None) -> tuple[Endpoint, bool]:
     """Return the coordinator's address, and whether we host it."""
     place = meeting or Meeting(host="127.0.0.1", port=0)
     port = await _host(server, place)
     return endpoint_at(place.host, place.port if port is None else port), port is not None
 
 
-async def _agree(server: HttpServer, agreement: Agreement, options: RunOptions) -> tuple[Endpoint, bool]:
+async def _agree(server: Servers, agreement: Agreement, options: RunOptions) -> tuple[Endpoint, bool]:
     """As `_at`, where the address is settled among the agents; ours is open before it is offered."""
     host = options.local_addr or address_towards(endpoint_at(agreement.host, agreement.port))
-    ours = endpoint_at(host, await server.start(host, 0))
+    port, _ = await server.start(host, 0)
+    ours = endpoint_at(host, port)
     try:
         settled = await agreement.settle(ours.address)
     except BaseException:
@@ -72,12 +78,12 @@ async def _agree(server: HttpServer, agreement: Agreement, options: RunOptions) 
     return endpoint_at(*split_address(settled)), False
 
 
-async def _host(server: HttpServer, meeting: Meeting) -> int | None:
+async def _host(server: Servers, meeting: Meeting) -> int | None:
     """Open the coordinator's port and return it, or None when a coordinator is (or will be) elsewhere."""
     if not meeting.may_host:
         return None
     try:
-        port = await server.start(meeting.host, meeting.port)
+        port, _ = await server.start(meeting.host, meeting.port)
     except ConfigError as error:
         if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE:
             await _require_coordinator(meeting)

@@ -9,12 +9,16 @@ __all__ = ["Endpoint"]
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """Address of the coordinator of `attempt` and `term`; of two endpoints the higher (attempt, term) is right."""
+    """Address of the coordinator of `attempt` and `term`; of two endpoints the higher (attempt, term) is right.
+
+    `port` is that of HTTP, `grpc` that of gRPC; 0 where it does not speak that.
+    """
 
     attempt: int
     term: int
     host: str
     port: int
+    grpc: int = 0
 
     @property
     def address(self) -> str:

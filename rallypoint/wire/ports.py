@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["AGENT_PORT", "COORDINATOR_PORT", "METRICS_PORT"]
+__all__ = ["AGENT_PORT", "COORDINATOR_PORT", "METRICS_PORT", "grpc_port"]
 
 #: The node agent, for the coordinator that announces itself.
 AGENT_PORT = 29610
@@ -12,3 +12,8 @@ COORDINATOR_PORT = 29600
 
 #: The coordinator's metrics, where `Plan.metrics_port` names no other.
 METRICS_PORT = 29620
+
+
+def grpc_port(port: int) -> int:
+    """Return where a coordinator that serves HTTP on `port` would like to serve gRPC; 0, any free one, where there is none."""
+    return port + 1 if port + 1 not in (AGENT_PORT, 1 << 16) else 0

@@ -1,4 +1,4 @@
-"""The HTTP transport, both sides of it, on loopback."""
+"""What is of HTTP alone: paths, bodies, and who comes by it beside agents. The rest is in `test_transports.py`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from aiohttp import web
 from rallypoint.agent.clock import monotone_clock
 from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.coordinator.sink import MemorySink
-from rallypoint.agent.errors import ConfigError, UnreachableError
+from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.transport.http_client import HttpExchange, speaks_rallypoint
 from rallypoint.agent.transport.http_listen import listen
 from rallypoint.agent.transport.http_server import HttpServer
 from rallypoint.agent.transport.service import BODY_LIMIT
 from rallypoint.wire import codec
 from rallypoint.wire.endpoint import Endpoint
-from rallypoint.wire.messages import MESSAGES_VERSION, TOKEN_HEADER, Assignment, Continue
+from rallypoint.wire.messages import TOKEN_HEADER
 from rallypoint.wire.paths import HEALTH_PATH, REPORT_PATH, ROSTER_PATH, STATUS_PATH
 from rallypoint.wire.status import JobStatus
 from tests.agent.fakes import TOKEN, new_state, report
-from tests.waiting import eventually_async
 
 HEADERS = {TOKEN_HEADER: TOKEN}
 
@@ -83,16 +82,6 @@ async def test_what_a_stranger_gets(
     assert (response.status, text in told) == (status, True)
 
 
-async def test_reports_and_answers_travel() -> None:
-    """The answer to one agent waits for the other; a kept connection serves many reports."""
-    async with listening() as (_, endpoint), exchanging() as one, exchanging() as other:
-        assert isinstance(await one.exchange(endpoint, report(0, hold=0.0), timeout=60), Continue)
-        first = asyncio.create_task(one.exchange(endpoint, report(0, sequence=1), timeout=60))
-        second = await other.exchange(endpoint, report(1), timeout=60)
-
-        assert [type(await first), type(second)] == [Assignment, Assignment]
-
-
 async def test_the_status_is_read_back() -> None:
     """What is published can also be asked for."""
     async with listening() as (shell, endpoint), aiohttp.ClientSession(headers=HEADERS) as session:
@@ -100,75 +89,6 @@ async def test_the_status_is_read_back() -> None:
             status = codec.loads(JobStatus, await response.read())
 
         assert status.events == shell.status().events
-
-
-async def test_the_end_of_a_parked_client_is_noticed() -> None:
-    """A killed agent closes its connection; a lease would take far longer to expire."""
-    async with listening() as (shell, endpoint):
-        async with exchanging() as exchange:
-            parked = asyncio.create_task(exchange.exchange(endpoint, report(0), timeout=60))
-            await eventually_async(lambda: shell.status().waiting)
-            parked.cancel()
-        await eventually_async(lambda: not shell.status().waiting, timeout=10.0)
-
-
-async def test_the_end_of_a_client_between_two_reports_is_noticed() -> None:
-    """It has its answer and has not asked again: nothing is parked, and still its end is seen at once."""
-    async with listening() as (shell, endpoint):
-        async with exchanging() as exchange:
-            assert isinstance(await exchange.exchange(endpoint, report(0, hold=0.0), timeout=60), Continue)
-            assert shell.status().waiting
-        await eventually_async(lambda: not shell.status().waiting, timeout=10.0)
-
-
-async def test_another_connection_takes_the_place_of_the_first() -> None:
-    """An agent that was heard over a new connection is there, whatever becomes of the old one."""
-    async with listening() as (shell, endpoint), exchanging() as new:
-        async with exchanging() as old:
-            await old.exchange(endpoint, report(0, hold=0.0), timeout=60)
-            await new.exchange(endpoint, report(0, hold=0.0, sequence=1), timeout=60)
-        # Whoever were gone would be lost by the time that an agent which hangs up later is.
-        async with exchanging() as other:
-            await other.exchange(endpoint, report(1, hold=0.0), timeout=60)
-        await eventually_async(lambda: [member.node for member in shell.status().waiting] == [0], timeout=10.0)
-
-
-@pytest.mark.parametrize(
-    ("token", "port_shift", "message"),
-    [
-        pytest.param("guess", 0, "HTTP 401: X-Rallypoint-Token: not the secret of this job", id="wrong token"),
-        pytest.param(TOKEN, None, "Cannot connect", id="nobody listens"),
-    ],
-)
-async def test_what_does_not_answer_is_unreachable(token: str, port_shift: int | None, message: str) -> None:
-    """One error for all that may be over at the next try, with what was seen in its text."""
-    async with listening() as (_, endpoint):
-        where = endpoint
-    if port_shift is not None:
-        async with listening() as (_, where), exchanging(token) as exchange:
-            with pytest.raises(UnreachableError, match=message):
-                await exchange.exchange(where, report(), timeout=60)
-        return
-    async with exchanging(token) as exchange:
-        with pytest.raises(UnreachableError, match=message):
-            await exchange.exchange(where, report(), timeout=60)
-
-
-async def test_an_answer_that_does_not_come_is_unreachable() -> None:
-    """A host that swallows everything is given up after the time that was asked for."""
-
-    class Swallow(asyncio.Protocol):
-        def connection_lost(self, exc: Exception | None) -> None:
-            closed.set()
-
-    closed = asyncio.Event()
-    server = await asyncio.get_running_loop().create_server(Swallow, "127.0.0.1", 0)
-    endpoint = Endpoint(attempt=1, term=1, host="127.0.0.1", port=server.sockets[0].getsockname()[1])
-    async with exchanging() as exchange:
-        with pytest.raises(UnreachableError, match="no answer within"):
-            await exchange.exchange(endpoint, report(), timeout=0.1)
-    await closed.wait()
-    server.close()
 
 
 async def test_who_listens_on_a_port() -> None:
@@ -192,28 +112,6 @@ async def test_who_listens_on_a_port() -> None:
     assert await speaks_rallypoint(stranger) is False
     await closed.wait()
     other.close()
-
-
-async def test_a_port_in_use_is_named() -> None:
-    """The error names the port and the host."""
-    async with listening() as (shell, endpoint):
-        with pytest.raises(ConfigError, match=f"port {endpoint.port} on 127.0.0.1 cannot be opened"):
-            await HttpServer(shell, token=TOKEN).start("127.0.0.1", endpoint.port)
-
-
-async def test_an_agent_of_a_far_version_is_told_so_at_once() -> None:
-    """One clear error, and no try after it: it would only be refused again."""
-    async with listening() as (_, endpoint), exchanging() as exchange:
-        with pytest.raises(ConfigError, match=r"does not understand us: version: \d+ is not allowed; expected 1 to \d+"):
-            await exchange.exchange(endpoint, report(version=MESSAGES_VERSION + 2), timeout=60)
-
-
-async def test_an_agent_of_a_neighbouring_version_takes_part() -> None:
-    """As any other."""
-    async with listening() as (_, endpoint), exchanging() as exchange:
-        reply = await exchange.exchange(endpoint, report(version=MESSAGES_VERSION + 1, hold=0.0), timeout=60)
-
-    assert isinstance(reply, Continue)
 
 
 async def test_a_coordinator_of_a_far_version_is_not_understood() -> None:

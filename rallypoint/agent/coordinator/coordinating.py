@@ -20,7 +20,7 @@ from rallypoint.agent.coordinator.wishes import keep_wish
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.files import read_plan, read_secret
 from rallypoint.agent.rendezvous import core as rendezvous
-from rallypoint.agent.transport.http_server import HttpServer
+from rallypoint.agent.transport.choosing import Servers
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.plan import Plan
@@ -105,12 +105,12 @@ async def _live(args: argparse.Namespace, plan: Plan, secret: str, home: Home, s
     told = event_lines.structured
     shell = Coordinator(state, sink=home.sink, clock=clock, progress_period=home.progress_period, log_event=told)
     signals.shell = shell
-    server = HttpServer(shell, token=secret, door=home.door)
+    server = Servers(shell, token=secret, service_type=plan.service_type, door=home.door)
     try:
-        port = await server.start(args.host, home.port(plan))
+        port, grpc = await server.start(args.host, home.port(plan), grpc=home.grpc_port(plan))
         # The first status is durable before anybody can find us: an agent that does can be answered.
         await signals.unless_asked(_publish_first(shell, home))
-        await home.announce(Endpoint(attempt=args.attempt, term=args.term, host=args.host, port=port))
+        await home.announce(Endpoint(attempt=args.attempt, term=args.term, host=args.host, port=port, grpc=grpc))
         metrics = metrics_server.port_of(plan, pod=args.status_configmap is not None)
         async with metrics_server.exposed(shell, args.host, metrics, clock):
             await _serve(shell, home, plan, clock)

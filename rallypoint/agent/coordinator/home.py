@@ -64,6 +64,10 @@ class Home(Protocol):
         """Return where to listen; 0 takes a free port."""
         ...
 
+    def grpc_port(self, plan: Plan) -> int:
+        """Return where to listen for gRPC; 0 takes a free port."""
+        ...
+
     async def announce(self, endpoint: Endpoint) -> None:
         """Let agents find us; raises `ConfigError`."""
         ...
@@ -103,6 +107,10 @@ class FileHome:
     def port(self, plan: Plan) -> int:
         """Any free one will do."""
         return plan.coordinator_port
+
+    def grpc_port(self, plan: Plan) -> int:
+        """As above; agents read it from the endpoint file."""
+        return 0
 
     async def announce(self, endpoint: Endpoint) -> None:
         """Write the endpoint file."""

@@ -21,7 +21,7 @@ from rallypoint.agent.files import read_json
 from rallypoint.agent.transport.service import SupervisorDoor
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.plan import Plan
-from rallypoint.wire.ports import COORDINATOR_PORT
+from rallypoint.wire.ports import COORDINATOR_PORT, grpc_port
 from rallypoint.wire.roster import Roster
 from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobStatus
@@ -91,6 +91,10 @@ class PodHome:
     def port(self, plan: Plan) -> int:
         """Each pod has an address of its own, so one number serves all."""
         return plan.coordinator_port or COORDINATOR_PORT
+
+    def grpc_port(self, plan: Plan) -> int:
+        """The next number: whoever lets traffic into pods by port can know it."""
+        return grpc_port(self.port(plan))
 
     async def announce(self, endpoint: Endpoint) -> None:
         """Tell the agents as soon as a supervisor has told where they are."""

@@ -1,1 +1,1 @@
-"""How agents and the coordinator speak: one service, HTTP, leases, and who is who."""
+"""How agents and the coordinator speak: one service, gRPC and HTTP, leases, and who is who."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import aiohttp
 
@@ -15,7 +16,7 @@ from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.messages import TOKEN_HEADER, AgentReport, Reply, reply_from_json
 from rallypoint.wire.paths import HEALTH_PATH, REPORT_PATH
 
-__all__ = ["HttpExchange", "speaks_rallypoint"]
+__all__ = ["HttpExchange", "grpc_port", "speaks_rallypoint"]
 
 #: Seconds for a connection to be made.
 _CONNECT = 5.0
@@ -69,6 +70,21 @@ def _read(url: str, status: int, body: bytes) -> Reply:
 
 async def speaks_rallypoint(endpoint: Endpoint) -> bool | None:
     """Return whether a coordinator listens at `endpoint`, or None when nobody does (yet)."""
+    found = await _who(endpoint)
+    return None if found is None else found.get("service") == SERVICE_NAME
+
+
+async def grpc_port(endpoint: Endpoint) -> int | None:
+    """Return the port on which the coordinator at `endpoint` speaks gRPC, 0 where it does not; None when none answers."""
+    found = await _who(endpoint)
+    if found is None or found.get("service") != SERVICE_NAME:
+        return None
+    port = found.get("grpc", 0)
+    return port if type(port) is int else 0
+
+
+async def _who(endpoint: Endpoint) -> dict[str, Any] | None:
+    """Return what the health of `endpoint` tells, nothing where it is none of ours, or None when nobody is there."""
     url = f"http://{endpoint.address}{HEALTH_PATH}"
     timeout = aiohttp.ClientTimeout(total=_HEALTH)
     async with aiohttp.ClientSession(timeout=timeout) as session:
@@ -78,5 +94,5 @@ async def speaks_rallypoint(endpoint: Endpoint) -> bool | None:
         except aiohttp.ClientConnectorError:
             return None
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError):
-            return False
-    return isinstance(body, dict) and body.get("service") == SERVICE_NAME
+            return {}
+    return body if isinstance(body, dict) else {}

@@ -31,12 +31,18 @@ T = TypeVar("T")
 
 
 class HttpServer:
-    """Serves one coordinator on one port. Without a `door` there is no roster, and no supervisor is seen."""
+    """Serves one coordinator on one port. Without a `door` there is no roster, and no supervisor is seen.
+
+    `grpc` is the port on which the same coordinator speaks gRPC, 0 where it does not; whoever asks who is there is told as soon
+    as that is `settled`.
+    """
 
     def __init__(self, service: CoordinatorService, *, token: str, door: SupervisorDoor | None = None) -> None:
         self._service, self._token, self._door = service, token, door
         self._runner: web.AppRunner | None = None
         self._connections: dict[str, set[asyncio.Task[Any]]] = {}
+        self.grpc, self.settled = 0, asyncio.Event()
+        self.settled.set()
 
     async def start(self, host: str, port: int) -> int:
         """Listen and return the port; see `listen`."""
@@ -99,7 +105,8 @@ class HttpServer:
             self._door.seen(mark)
 
     async def _health(self, _: web.Request) -> web.Response:
-        return web.json_response({"service": SERVICE_NAME, "version": MESSAGES_VERSION})
+        await self.settled.wait()
+        return web.json_response({"service": SERVICE_NAME, "version": MESSAGES_VERSION, "grpc": self.grpc})
 
 
 async def read_body(cls: type[T], request: web.Request) -> T:

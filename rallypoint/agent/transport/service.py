@@ -1,6 +1,7 @@
 """What a transport carries: the coordinator as a service on one side, one exchange with it on the other.
 
-HTTP is the transport today (`http_server.py`, `http_client.py`); another one needs these two protocols and nothing else.
+There are two transports, HTTP (`http_server.py`, `http_client.py`) and gRPC (`grpc_server.py`, `grpc_client.py`); which of
+them is used is settled in `choosing.py`. Another one needs these two protocols and nothing else.
 """
 
 from __future__ import annotations

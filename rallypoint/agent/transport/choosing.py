@@ -1,0 +1,163 @@
+"""Which transport a job's agents and its coordinator use: what `Plan.service_type` says, and what both ends have.
+
+The coordinator always serves HTTP: people, supervisors and probes come that way. It serves gRPC on a port of its own beside it
+unless the plan says `http`, and tells that port with its address (`Endpoint.grpc`), or where only an address is known
+beforehand, by its `/healthz`. An agent takes gRPC where it is offered. Where grpcio is missing on either side a plan that says
+`grpc` cannot be carried out, which is an error; one that says nothing goes on over HTTP, and one line of the log says why.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import TYPE_CHECKING
+
+from rallypoint.agent.errors import ConfigError, UnreachableError
+from rallypoint.agent.transport.grpc_words import why_not
+from rallypoint.agent.transport.service import CoordinatorService, Exchange, SupervisorDoor
+from rallypoint.wire.endpoint import Endpoint
+from rallypoint.wire.messages import AgentReport, Reply
+
+if TYPE_CHECKING:
+    from rallypoint.agent.transport.grpc_server import GrpcServer
+
+__all__ = ["GRPC", "HTTP", "Exchanges", "Servers", "speaks_grpc"]
+
+log = logging.getLogger("rallypoint.transport")
+
+GRPC, HTTP = "grpc", "http"
+
+
+def speaks_grpc(service_type: str) -> bool:
+    """Return whether gRPC is spoken here.
+
+    Raises `ConfigError` for a type that there is none of, and where it was asked for by name and grpcio cannot be imported.
+    """
+    if service_type not in ("", GRPC, HTTP):
+        raise ConfigError(f"service_type {service_type!r}: not allowed; expected {GRPC} or {HTTP}")
+    if service_type == HTTP:
+        return False
+    missing = why_not()
+    if missing and service_type == GRPC:
+        raise ConfigError(f"service_type grpc: {missing}; install airflow-provider-rallypoint[agent], or say http")
+    if missing:
+        log.warning("HTTP takes the place of gRPC: %s", missing)
+    return not missing
+
+
+class Servers:
+    """The servers of one coordinator."""
+
+    def __init__(
+        self, service: CoordinatorService, *, token: str, service_type: str, door: SupervisorDoor | None = None
+    ) -> None:
+        """Prepare to serve; raises `ConfigError` as `speaks_grpc` does."""
+        from rallypoint.agent.transport.http_server import HttpServer  # noqa: PLC0415  as grpcio, where it is needed
+
+        self._http = HttpServer(service, token=token, door=door)
+        self._grpc: GrpcServer | None = None
+        if speaks_grpc(service_type):
+            from rallypoint.agent.transport.grpc_server import GrpcServer  # noqa: PLC0415
+
+            self._grpc = GrpcServer(service, token=token)
+
+    async def start(self, host: str, port: int, *, grpc: int = 0) -> tuple[int, int]:
+        """Listen and return the ports of HTTP and of gRPC, 0 where that is not spoken; raises `ConfigError` as `listen` does.
+
+        A `port` of 0 is any free one. So is a port `grpc` that is in use: where gRPC listens is told, not agreed on.
+        """
+        if self._grpc is None:
+            return await self._http.start(host, port), 0
+        self._http.settled.clear()  # who asks for the other port at once is told when it is known
+        try:
+            port = await self._http.start(host, port)
+            self._http.grpc = await self._start_grpc(self._grpc, host, grpc)
+        except BaseException:
+            await self.close()
+            raise
+        finally:
+            self._http.settled.set()
+        return port, self._http.grpc
+
+    @staticmethod
+    async def _start_grpc(server: GrpcServer, host: str, port: int) -> int:
+        try:
+            return await server.start(host, port)
+        except ConfigError as error:
+            if not port:
+                raise
+            log.warning("%s; any free port will do", error)
+            return await server.start(host, 0)
+
+    async def close(self) -> None:
+        """Stop listening, let answers under way out, close the connections."""
+        if self._grpc is not None:
+            await self._grpc.close()
+        await self._http.close()
+
+
+class Exchanges:
+    """An agent's exchange with coordinators of either kind; implements `Exchange`."""
+
+    def __init__(self, token: str, *, service_type: str, look: bool = False) -> None:
+        """Prepare to ask.
+
+        Args:
+            token: the job's secret.
+            service_type: see `Plan`.
+            look: endpoints do not say whether they speak gRPC, so that they are asked for it.
+
+        Raises:
+            ConfigError: as `speaks_grpc` does.
+
+        """
+        self._token, self._named, self._look = token, service_type == GRPC, look
+        self._able = speaks_grpc(service_type)
+        self._known: dict[str, Exchange] = {}
+        self._found: dict[Endpoint, int] = {}
+        self._told = False
+
+    async def exchange(self, endpoint: Endpoint, report: AgentReport, *, timeout: float) -> Reply:
+        """See `Exchange.exchange`."""
+        where = await self._looked_up(endpoint) if self._able else endpoint
+        kind = GRPC if self._able and where.grpc else HTTP
+        if kind == HTTP and self._named:
+            raise ConfigError(f"service_type grpc: the coordinator at {endpoint.address} does not speak it")
+        if kind == HTTP and self._able and not self._told:
+            log.warning("HTTP takes the place of gRPC: the coordinator at %s does not speak it", endpoint.address)
+            self._told = True
+        return await self._by(kind).exchange(where, report, timeout=timeout)
+
+    async def close(self) -> None:
+        """See `Exchange.close`."""
+        for exchange in self._known.values():
+            await exchange.close()
+
+    async def _looked_up(self, endpoint: Endpoint) -> Endpoint:
+        if endpoint.grpc or not self._look:
+            return endpoint
+        port = self._found.get(endpoint)
+        if port is None:
+            from rallypoint.agent.transport.http_client import grpc_port  # noqa: PLC0415
+
+            port = await grpc_port(endpoint)
+            if port is None:
+                raise UnreachableError(f"{endpoint.address}: no coordinator answers there")
+            self._found[endpoint] = port
+        return dataclasses.replace(endpoint, grpc=port)
+
+    def _by(self, kind: str) -> Exchange:
+        known = self._known.get(kind)
+        if known is None:
+            known = self._known[kind] = _exchange(kind, self._token)
+        return known
+
+
+def _exchange(kind: str, token: str) -> Exchange:
+    if kind == GRPC:
+        from rallypoint.agent.transport.grpc_client import GrpcExchange  # noqa: PLC0415
+
+        return GrpcExchange(token)
+    from rallypoint.agent.transport.http_client import HttpExchange  # noqa: PLC0415
+
+    return HttpExchange(token)

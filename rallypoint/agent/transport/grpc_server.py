@@ -1,0 +1,169 @@
+"""The coordinator's gRPC transport: one stream for each agent. What travels on it is told in `grpc_words.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from typing import Any
+
+from rallypoint.agent.errors import ConfigError
+from rallypoint.agent.transport.grpc_words import SESSION, TOKEN_KEY, address, answer_to_bytes, grpcio, limits
+from rallypoint.agent.transport.service import CoordinatorService
+from rallypoint.wire import codec
+from rallypoint.wire.messages import TOKEN_HEADER, AgentReport
+
+__all__ = ["GrpcServer"]
+
+#: Seconds that answers under way get when the server closes.
+_SHUTDOWN = 2.0
+
+#: Streams that may wait to be taken: all agents of a job may come at once, and grpcio cancels what is beyond a thousand.
+_BACKLOG = 1 << 16
+
+
+class _NotTakenError(Exception):
+    """A message that ends its stream: gRPC's status, and what is told."""
+
+    def __init__(self, status: Any, told: str) -> None:
+        super().__init__(told)
+        self.status, self.told = status, told
+
+
+class GrpcServer:
+    """Serves one coordinator to agents on one port. People, supervisors and whoever asks for the status come by HTTP.
+
+    Answers under way get `patience` seconds when it closes.
+    """
+
+    def __init__(self, service: CoordinatorService, *, token: str, patience: float = _SHUTDOWN) -> None:
+        self._service, self._token, self._patience = service, token.encode(), patience
+        self._server: Any = None
+        self._sessions: set[_Session] = set()
+        self._heard: dict[str, set[_Session]] = {}
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen and return the port, a free one when `port` is 0. Raises `ConfigError` when it cannot be had."""
+        grpc = grpcio()
+        options = [
+            *limits(),
+            ("grpc.so_reuseport", 0),  # a port that two share would give each some of the agents
+            ("grpc.server.max_pending_requests", _BACKLOG),
+            ("grpc.server.max_pending_requests_hard_limit", _BACKLOG),
+        ]
+        server = grpc.aio.server(handlers=(self._handlers(),), options=options)
+        try:
+            bound = int(server.add_insecure_port(address(host, port)))
+        except RuntimeError as error:
+            await server.stop(None)
+            raise ConfigError(f"port {port} on {host} cannot be opened for gRPC: {error}") from error
+        await server.start()
+        self._server = server
+        return bound
+
+    async def close(self) -> None:
+        """Let answers under way out, end the streams, stop listening."""
+        if self._server is None:
+            return
+        answers = [answer for session in self._sessions for answer in session.answers]
+        if answers:
+            await asyncio.wait(answers, timeout=self._patience)
+        for session in tuple(self._sessions):
+            session.end()
+        server, self._server = self._server, None
+        await server.stop(self._patience)
+
+    def _handlers(self) -> Any:
+        grpc = grpcio()
+        session = grpc.stream_stream_rpc_method_handler(self._serve)
+        stranger = grpc.stream_stream_rpc_method_handler(_refuse_stranger)
+        server = self
+
+        class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc, name-defined]
+            """Nobody without the job's secret learns what there is; the comparison takes constant time."""
+
+            def service(self, details: Any) -> Any:
+                told = next((value for key, value in details.invocation_metadata if key == TOKEN_KEY), "")
+                told = told.encode() if isinstance(told, str) else told
+                if not hmac.compare_digest(told, server._token):
+                    return stranger
+                return session if details.method == SESSION else None
+
+        return Handlers()
+
+    async def _serve(self, _: Any, context: Any) -> None:
+        session = _Session(self, context)
+        self._sessions.add(session)
+        try:
+            await session.run()
+        except _NotTakenError as error:
+            await context.abort(error.status, error.told)
+        finally:
+            self._sessions.discard(session)
+
+    async def report(self, session: _Session, report: AgentReport) -> bytes:
+        """Pass a report on and return the answer for the stream that it came from."""
+        self._heard.setdefault(report.agent, set()).add(session)
+        return answer_to_bytes(report.sequence, await self._service.report(report))
+
+    def ended(self, session: _Session, agents: set[str]) -> None:
+        """Tell the service of the agents of which this was the last stream."""
+        for agent in agents:
+            mine = self._heard[agent]
+            mine.discard(session)
+            if not mine:
+                del self._heard[agent]
+                self._service.hung_up(agent)
+
+
+class _Session:
+    """One agent's stream."""
+
+    def __init__(self, server: GrpcServer, context: Any) -> None:
+        self._server, self._context = server, context
+        self._task, self._ending = asyncio.current_task(), False
+        self._writing = asyncio.Lock()
+        self._agents: set[str] = set()
+        self.answers: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Serve it to its end, whoever ends it; raises `_NotTakenError`."""
+        eof = grpcio().aio.EOF
+        try:
+            while (data := await self._context.read()) is not eof:
+                report = _report(data)
+                self._agents.add(report.agent)
+                answer = asyncio.ensure_future(self._answer(report))
+                self.answers.add(answer)
+                answer.add_done_callback(self.answers.discard)
+        except asyncio.CancelledError:
+            if not self._ending:
+                raise
+        finally:
+            for answer in self.answers:
+                answer.cancel()
+            self._server.ended(self, self._agents)
+
+    def end(self) -> None:
+        """End it in good order: what was written before arrives."""
+        self._ending = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _answer(self, report: AgentReport) -> None:
+        answer = await self._server.report(self, report)
+        async with self._writing:
+            await self._context.write(answer)
+
+
+def _report(data: bytes) -> AgentReport:
+    status = grpcio().StatusCode
+    try:
+        return codec.loads(AgentReport, data)
+    except codec.VersionError as error:
+        raise _NotTakenError(status.FAILED_PRECONDITION, str(error)) from error
+    except codec.WireError as error:
+        raise _NotTakenError(status.INVALID_ARGUMENT, str(error)) from error
+
+
+async def _refuse_stranger(_: Any, context: Any) -> None:
+    await context.abort(grpcio().StatusCode.UNAUTHENTICATED, f"{TOKEN_HEADER}: not the secret of this job")

@@ -1,0 +1,87 @@
+"""What both ends of the gRPC transport have in common: its one method, its limits, and how grpcio is imported.
+
+```
+rpc Session (stream AgentReport) returns (stream Answer)       /rallypoint.Coordinator/Session
+```
+
+Messages are the JSON of the wire, as over HTTP; no protobuf is compiled or needed. An agent has one stream for as long as it
+knows this coordinator: its reports go up, the answers come down in the order in which they are found, each with the `sequence`
+of its report. A stream and not a call for each report, because a server of gRPC is told nothing of connections: the end of the
+stream is the end of the agent. It also saves a request's headers, twice for each report.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+from types import ModuleType
+from typing import Any
+
+from rallypoint.agent.transport.service import BODY_LIMIT
+from rallypoint.wire.codec import WireError
+from rallypoint.wire.messages import TOKEN_HEADER, Reply, reply_from_json, reply_to_json
+
+__all__ = ["SESSION", "TOKEN_KEY", "address", "answer_from_bytes", "answer_to_bytes", "grpcio", "limits", "why_not"]
+
+#: The method.
+SESSION = "/rallypoint.Coordinator/Session"
+
+#: Key of the job's secret in the metadata; gRPC wants small letters.
+TOKEN_KEY = TOKEN_HEADER.lower()
+
+#: grpcio's handlers for a fork cost every start of a worker time, and complain: who forks here starts another program.
+_FORK_SUPPORT = "GRPC_ENABLE_FORK_SUPPORT"
+
+
+@functools.cache
+def grpcio() -> ModuleType:
+    """Return the module `grpc`; raises `ImportError` where it is not installed."""
+    before = os.environ.get(_FORK_SUPPORT)
+    os.environ[_FORK_SUPPORT] = "0"
+    try:
+        module = importlib.import_module("grpc")
+        # Its thread stays from now on: to end it with the last connection would stop the event loop for a moment.
+        importlib.import_module("grpc.aio").init_grpc_aio()
+    finally:
+        # Workers inherit our environment, and may use gRPC in their own way.
+        del os.environ[_FORK_SUPPORT]
+        if before is not None:
+            os.environ[_FORK_SUPPORT] = before
+    return module
+
+
+def why_not() -> str:
+    """Return why gRPC cannot be spoken here, or "" where it can."""
+    try:
+        grpcio()
+    except ImportError as error:
+        return f"grpcio cannot be imported: {error}"
+    return ""
+
+
+def limits() -> list[tuple[str, Any]]:
+    """Return the options of servers and channels alike."""
+    return [("grpc.max_receive_message_length", BODY_LIMIT), ("grpc.max_send_message_length", BODY_LIMIT)]
+
+
+def address(host: str, port: int) -> str:
+    """Return `host:port` as gRPC names it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def answer_to_bytes(sequence: int, reply: Reply) -> bytes:
+    """Return the answer to the report of that sequence."""
+    return json.dumps({"sequence": sequence, "reply": reply_to_json(reply)}).encode()
+
+
+def answer_from_bytes(data: bytes) -> tuple[int, Reply]:
+    """Read an answer; raises `WireError`, of which `VersionError` is one."""
+    try:
+        told = json.loads(data)
+    except ValueError as error:
+        raise WireError("", data[:80], f"JSON text ({error})") from error
+    if not isinstance(told, dict) or type(told.get("sequence")) is not int:
+        raise WireError("sequence", told, "an object with sequence and reply")
+    return told["sequence"], reply_from_json(told.get("reply"))

@@ -6,7 +6,6 @@ They take the place of what the file says, as `--set` does. Given twice they mus
 from __future__ import annotations
 
 import argparse
-import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,7 @@ from typing import Any
 from rallypoint.cli.options import Where, read_where
 from rallypoint.wire.arguments import PLATFORMS, WORDS, Word
 
-__all__ = ["ambient", "argument_options", "name_option", "place_of"]
-
-#: Those that say where the job is.
-_PLACE = ("namespace", "platform")
+__all__ = ["argument_options", "name_option", "place_of"]
 
 
 class _Once(argparse.Action):
@@ -56,12 +52,6 @@ def _add(group: Any, word: Word) -> None:
     group.add_argument(*spellings, dest=word.name, action=_Once, default=argparse.SUPPRESS, help=word.text, **more)
 
 
-def ambient(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without what says where jobs are: that is settled before any file is read."""
-    place = {WORDS[name].variable for name in _PLACE}
-    return {key: value for key, value in environ.items() if key not in place}
-
-
 def place_of(args: argparse.Namespace, environ: Mapping[str, str]) -> Where:
     """Return where the job of a command line is: what that says, or else its file, or else the environment.
 
@@ -94,11 +84,9 @@ def place_of(args: argparse.Namespace, environ: Mapping[str, str]) -> Where:
 def _said(path: Path, settings: Iterable[str]) -> dict[str, str]:
     """Return what a job file and its annotations say of the place; {} for a manifest or settings, which cannot say it."""
     from rallypoint.cli.jobfile import with_settings  # noqa: PLC0415  as above
-    from rallypoint.job.arguments import ARGUMENTS  # noqa: PLC0415
     from rallypoint.job.document import read_document  # noqa: PLC0415
     from rallypoint.job.errors import JobError  # noqa: PLC0415
-    from rallypoint.job.spelling import spell  # noqa: PLC0415
-    from rallypoint.job.values import RefusedError  # noqa: PLC0415
+    from rallypoint.job.spelling import place_in, spell  # noqa: PLC0415
 
     # A file that is not there is the command's to complain of, after what is wrong with its other words.
     document = with_settings(read_document(path), settings) if path.is_file() else None
@@ -108,9 +96,4 @@ def _said(path: Path, settings: Iterable[str]) -> dict[str, str]:
         document = spell(document).document
     except JobError as error:
         raise error.with_source(str(path)) from None
-    found = {}
-    for name in _PLACE:
-        if name in document:
-            with contextlib.suppress(RefusedError):  # the job's own error says what is allowed
-                found[name] = str(ARGUMENTS[name].read(document[name])["", name])
-    return found
+    return place_in(document)

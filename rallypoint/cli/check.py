@@ -136,6 +136,7 @@ def _drawn(backend: Backend, args: argparse.Namespace) -> Blueprint:
     from rallypoint.job import JobError, load_job  # noqa: PLC0415
     from rallypoint.job.check import as_check, bare_check  # noqa: PLC0415
     from rallypoint.job.document import read_document  # noqa: PLC0415
+    from rallypoint.job.spelling import spell  # noqa: PLC0415
 
     here = args.where.site.on_this_machine
     document: Any
@@ -146,6 +147,7 @@ def _drawn(backend: Backend, args: argparse.Namespace) -> Blueprint:
         name, document = None, with_settings(read_document(args.file), args.settings)
         if not isinstance(document, dict):
             raise CheckFailedError(f"{args.file}: is not a job file; a mapping with name and entrypoint")
+        document = dict(spell(document).document)  # what the check asks for takes the place of a file's own
         document = document if args.nodes is None else {**document, "nodes": args.nodes}
     made = as_check(document, level=args.level, all_pairs=args.all_pairs, timeout=args.timeout, name=name)
     try:

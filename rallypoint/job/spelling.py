@@ -7,6 +7,7 @@ an error still names the place where it was written.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +18,7 @@ from rallypoint.job.arguments import ARGUMENTS, PREFIX, Argument, Field, argumen
 from rallypoint.job.errors import JobError, Problem, Step, dotted, show
 from rallypoint.job.values import RefusedError
 
-__all__ = ["Spelled", "completed", "overridden", "said_by_annotations", "spell", "variables"]
+__all__ = ["Spelled", "completed", "overridden", "place_in", "said_by_annotations", "spell", "variables"]
 
 _ANNOTATIONS = "annotations"
 
@@ -123,6 +124,16 @@ def overridden(document: Mapping[str, Any], values: Mapping[str, object]) -> dic
     if wrong:
         raise JobError(wrong)
     return dict(whole)
+
+
+def place_in(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the `platform` and the `namespace` of a spelled document, where they are allowed; the job tells of others."""
+    found = {}
+    for name in ("platform", "namespace"):
+        if name in document:
+            with contextlib.suppress(RefusedError):
+                found[name] = str(ARGUMENTS[name].read(document[name])["", name])
+    return found
 
 
 def _reader(argument: Argument) -> Callable[[object], dict[Field, Any]]:

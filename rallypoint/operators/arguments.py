@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -10,6 +11,7 @@ from airflow.sdk import BaseOperator
 
 from rallypoint.provider.naming import default_name
 from rallypoint.provider.placed import PlacedOperator
+from rallypoint.wire.arguments import ambient
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -131,13 +133,25 @@ class JobArguments(PlacedOperator):
         document, base = documents.read_source(
             self.job, folder=folder_of(self), render=lambda text: self.render_template(text, context)
         )
-        name = self.name or default_name(**key_of(ti), prefix=str(document.get("name") or ""))
+        document = documents.spelled(document)
         fields = {word: getattr(self, field) for field, word in FIELDS.items()}
+        document.update(self._take_place(documents.place_in(document)))
+        name = self.name or default_name(**key_of(ti), prefix=str(document.get("name") or ""))
         located = self.locate()
         # On another machine, paths in the job are those of its image.
         based = base if located.site.on_this_machine else None
-        job = documents.build_job(document, fields, name=name, base=based, defaults=located.defaults)
+        environ = ambient(os.environ)
+        job = documents.build_job(document, fields, name=name, base=based, defaults=located.defaults, environ=environ)
         return documents.annotate(job, notes_of(ti))
+
+    def _take_place(self, said: Mapping[str, str]) -> dict[str, str]:
+        """Take the place that a job names where the task names none; return what the task overrules."""
+        if self.backend is None and self.conn_id is None and said.get("platform"):
+            self.backend = said["platform"]
+        if self.namespace is None and said.get("namespace"):
+            self.namespace = said["namespace"]
+        ours = {"platform": self.backend, "namespace": self.namespace}
+        return {word: value for word, value in ours.items() if value and said.get(word)}
 
 
 def folder_of(operator: BaseOperator) -> Path:

@@ -6,16 +6,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rallypoint.job import ElasticJob, JobError, load_job
+from rallypoint.job import ElasticJob, JobError, load_job, spelling
 from rallypoint.job.document import read_json, read_yaml
 from rallypoint.job.errors import Problem, show
+from rallypoint.job.platform import backend_of
+from rallypoint.job.spelling import spell, variables
 from rallypoint.provider.connections.connection import NO_DEFAULTS, Defaults
-from rallypoint.provider.connections.defaults import with_defaults, with_policies
+from rallypoint.provider.connections.defaults import with_arguments, with_defaults, with_policies
 
-__all__ = ["JOB_FILES", "annotate", "build_job", "read_source"]
+__all__ = ["JOB_FILES", "annotate", "build_job", "place_in", "read_source", "spelled"]
 
 #: How a job file's name ends. Text that ends otherwise is the document itself.
 JOB_FILES = (".yaml", ".yml", ".json")
+
+_NOTHING: Mapping[str, str] = {}
 
 #: What the mapping of an argument is known by.
 _HOLDS = {"job": "a mapping with an entrypoint", "settings": "a mapping with a jobName", "manifest": "a mapping with a kind"}
@@ -45,18 +49,37 @@ def read_source(source: Any, *, folder: Path, render: Callable[[str], Any], fiel
 
 
 def build_job(
-    document: Mapping[str, Any], fields: Mapping[str, Any], *, name: str, base: Path | None, defaults: Defaults = NO_DEFAULTS
+    document: Mapping[str, Any],
+    fields: Mapping[str, Any],
+    *,
+    name: str,
+    base: Path | None,
+    defaults: Defaults = NO_DEFAULTS,
+    environ: Mapping[str, str] = _NOTHING,
 ) -> ElasticJob:
     """Return the job of a document whose keys are overridden by those `fields` that are not None.
 
     A mapping (a policy block, `env`, `resources`) completes the document's own, key by key; everything else takes its place.
-    Relative paths start from `base`; with None they stay as they are: those of an image. What is in neither is as `defaults`
-    say. Raises `JobError`.
+    Relative paths start from `base`; with None they stay as they are: those of an image. What is in neither is as the variables
+    of `environ` say, which are DLRover's arguments, and then as `defaults` say. Raises `JobError`.
     """
+    document = spelled(document)
     given = {key: value for key, value in fields.items() if value is not None}
     merged = {key: _complete(document.get(key), value) for key, value in given.items()}
-    whole = with_policies({**document, **merged, "name": name}, defaults.policies)
+    whole = variables(environ)({**document, **merged, "name": name})
+    whole = with_policies(with_arguments(whole, defaults.arguments), defaults.policies)
     return with_defaults(load_job(whole, base=base, based=base is not None), defaults)
+
+
+def spelled(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document with DLRover's arguments, also those of its annotations, at their fields; raises `JobError`."""
+    return dict(spell(document).document)
+
+
+def place_in(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the `platform`, as a backend, and the `namespace` of a spelled document; raises `JobError` for one not there."""
+    found = spelling.place_in(document)
+    return {**found, "platform": backend_of(found["platform"], at="platform")} if "platform" in found else found
 
 
 def annotate(job: ElasticJob, notes: Mapping[str, str]) -> ElasticJob:

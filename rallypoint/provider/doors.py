@@ -74,10 +74,10 @@ def _read(conn_id: str) -> tuple[Settings | None, KubernetesSettings | None]:
         raise PlaceError(f"connection {conn_id!r}: its type {conn.conn_type!r} is not allowed; expected {allowed}")
     own = {name: getattr(conn, name) for name in ("host", "schema", "login", "password", "port")}
     settings = read_settings(conn_id, own=own, extra=_extra(conn))
-    if settings.defaults.policies:
+    if settings.defaults.policies or settings.defaults.arguments:
         from rallypoint.provider.connections.defaults import check_policies  # noqa: PLC0415  as above
 
-        check_policies(conn_id, settings.defaults.policies)
+        check_policies(conn_id, settings.defaults)
     return settings, _read_cluster(settings)
 
 

@@ -5,9 +5,10 @@ What each means, and what it may say, is in `job/arguments.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["PLATFORMS", "PREFIX", "RAY", "VARIABLES", "WORDS", "Word"]
+__all__ = ["PLATFORMS", "PREFIX", "RAY", "VARIABLES", "WORDS", "Word", "ambient"]
 
 #: What the annotation of an argument may begin with.
 PREFIX = "rallypoint.dev/"
@@ -82,3 +83,9 @@ _TRAINING = (
 
 #: By name, in the order of the document.
 WORDS = {name: Word(name=name, metavar=metavar, text=text) for name, metavar, text in (*_MASTER, *_TRAINING)}
+
+
+def ambient(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without what says where jobs are: that is settled before a job is read."""
+    place = {WORDS[name].variable for name in ("namespace", "platform")}
+    return {key: value for key, value in environ.items() if key not in place}

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from rallypoint.job import JobError
 from rallypoint.operators import AppWrapperOperator, ElasticTrainingOperator
 from rallypoint.provider.errors import OptionError
 from tests.operators.tasks import operator
@@ -60,6 +61,25 @@ def test_paths_are_those_of_the_image_where_the_connection_names_a_cluster(tmp_p
     assert there.build_job(context(FakeTask())).roles[0].checkpoint_dir == "runs"
     assert here.build_job(context(FakeTask())).roles[0].workdir == str(tmp_path)
     assert claim_of(here).home == "/data/rallypoint"
+
+
+@pytest.mark.argument("namespace")
+def test_a_job_says_where_it_is_and_the_task_overrules_it():
+    """Above the connection, whose platform it shares."""
+    job = {"entrypoint": "train.py", "namespace": "team", "annotations": {"platform": "pyk8s"}}
+    said = ElasticTrainingOperator(task_id="train", conn_id="training", job=job)
+    overruled = ElasticTrainingOperator(task_id="train", conn_id="training", namespace="mine", job=job)
+
+    assert [op.build_job(context(FakeTask())).namespace for op in (said, overruled)] == ["team", "mine"]
+    assert [claim_of(op).namespace for op in (said, overruled)] == ["team", "mine"]
+
+
+def test_a_platform_that_is_not_there_is_an_error():
+    """Ray is allowed, and not installed."""
+    op = ElasticTrainingOperator(task_id="train", job={"entrypoint": "train.py", "platform": "ray"})
+
+    with pytest.raises(JobError, match="platform: 'ray' is not installed in this version"):
+        op.build_job(context(FakeTask()))
 
 
 def test_the_name_of_a_connection_may_be_a_template():

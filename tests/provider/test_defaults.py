@@ -62,10 +62,10 @@ def test_what_annotations_say_is_said():
 
 def test_a_wrong_policy_is_told_as_the_connections():
     """The job's own rules judge it, and nobody looks for it in the DAG."""
-    check_policies("train", DEFAULTS.policies)
+    check_policies("train", DEFAULTS)
 
     with pytest.raises(PlaceError) as caught:
-        check_policies("train", {"fault_tolerance": {"retry_limit": "often"}})
+        check_policies("train", Defaults(policies={"fault_tolerance": {"retry_limit": "often"}}))
 
     assert str(caught.value).startswith("connection 'train': policies.fault_tolerance.retry_limit: 'often' is not allowed")
 
@@ -80,3 +80,55 @@ def test_settings_are_completed_too():
         "containerImage": "conn:1",
         "serviceAccountName": "conn",
     }
+
+
+def test_arguments_of_a_connection_are_beneath_all_that_a_job_says():
+    """The job file over its annotation, that over the environment, and that over the connection."""
+    defaults = Defaults(arguments={"max_restarts": 9, "precheck": 1}, policies={"health": {"hang_detection": 2}})
+
+    def restarts(document, environ=None):
+        whole = {"entrypoint": "train.py", **document}
+        job = build_job(whole, {}, name="digits", base=None, defaults=defaults, environ=environ or {})
+        assert (job.health.precheck, job.health.hang_detection) == (1, 2)
+        return job.recovery.max_restarts
+
+    annotated = {"annotations": {"max_restarts": "5"}}
+    assert restarts({**annotated, "max_restarts": 4}, {"RALLYPOINT_MAX_RESTARTS": "6"}) == 4
+    assert restarts(annotated, {"RALLYPOINT_MAX_RESTARTS": "6"}) == 5
+    assert restarts({}, {"RALLYPOINT_MAX_RESTARTS": "6"}) == 6
+    assert restarts({}) == 9
+
+
+def test_an_argument_of_the_job_wins_over_a_policy_of_the_connection():
+    """Although it stands at another place of the document, or among the annotations."""
+    assert build({"max_restarts": 4}).recovery.max_restarts == 4
+    assert build({"annotations": {"rallypoint.dev/max_restarts": "4"}}).recovery.max_restarts == 4
+
+
+def test_the_operators_field_wins_over_an_argument_of_the_document():
+    """Whatever the argument is called there."""
+    assert build({"nnodes": 3}, {"nodes": 2}).roles[0].nodes.max == 2
+
+
+@pytest.mark.parametrize(
+    ("defaults", "told"),
+    [
+        pytest.param(
+            Defaults(arguments={"max_restarts": 0}),
+            "connection 'train': arguments.max_restarts: 0 is not allowed; a whole number of 1 or more",
+            id="a value",
+        ),
+        pytest.param(
+            Defaults(arguments={"max_restarts": 4}, policies={"recovery": {"max_restarts": 5}}),
+            "connection 'train': arguments.max_restarts: 4 is not allowed; recovery.max_restarts is given, too, and is another "
+            "value; give one of them",
+            id="two that disagree",
+        ),
+    ],
+)
+def test_a_wrong_argument_is_told_as_the_connections(defaults, told):
+    """Also where it disagrees with a policy beside it."""
+    with pytest.raises(PlaceError) as caught:
+        check_policies("train", defaults)
+
+    assert str(caught.value) == told

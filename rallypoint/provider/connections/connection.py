@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rallypoint.backends.site import KINDS, KUBERNETES, LOCAL
+from rallypoint.backends.site import KUBERNETES, LOCAL
+from rallypoint.wire.arguments import PLATFORMS, RAY, WORDS
 from rallypoint.wire.errors import RallypointError
 
 __all__ = [
@@ -46,7 +47,10 @@ _OF_CLUSTERS = (
 _OF_THIS_MACHINE = ("home",)
 
 #: Every field of the extra.
-KNOWN = ("platform", "policies", *_OF_CLUSTERS, *_OF_THIS_MACHINE)
+KNOWN = ("platform", "policies", "arguments", *_OF_CLUSTERS, *_OF_THIS_MACHINE)
+
+#: Arguments of DLRover's document that a connection may have defaults for: not those that say which job, and where.
+_ARGUMENTS = tuple(name for name in WORDS if name not in {"job_name", "namespace", "platform"})
 
 #: Fields of every Airflow connection that one of ours has no use for.
 _UNUSED = ("host", "schema", "login", "port")
@@ -74,6 +78,7 @@ class Defaults:
         queue: Kueue's local queue.
         supervisor_image: what a supervisor in a pod of its own runs.
         policies: policy blocks, as a job's document writes them.
+        arguments: DLRover's arguments, by name.
     """
 
     image: str = ""
@@ -82,6 +87,7 @@ class Defaults:
     queue: str = ""
     supervisor_image: str = ""
     policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 #: Of a task without such a connection.
@@ -147,9 +153,7 @@ def read_settings(conn_id: str, *, own: Fields, extra: Fields) -> Settings:
             raise ConnectionFieldError(conn_id, name, own[name], "nothing; what there is to say stands in extra")
     refuse_unknown(conn_id, extra, KNOWN)
     password = own.get("password") or ""
-    platform = text_of(conn_id, extra, "platform") or LOCAL
-    if platform not in KINDS:
-        raise ConnectionFieldError(conn_id, "platform", platform, f"one of {', '.join(sorted(KINDS))}")
+    platform = _platform(conn_id, text_of(conn_id, extra, "platform") or LOCAL)
     others = _OF_CLUSTERS if platform == LOCAL else _OF_THIS_MACHINE
     words = {name: text_of(conn_id, extra, name) for name in (*_OF_CLUSTERS, *_OF_THIS_MACHINE)}
     for name in others:
@@ -158,23 +162,50 @@ def read_settings(conn_id: str, *, own: Fields, extra: Fields) -> Settings:
     if password and platform != KUBERNETES:
         raise ConnectionFieldError(conn_id, "password", None, f"nothing with platform {platform!r}", secret=True)
     where = {name: words.pop(name) for name in ("kubernetes_conn_id", "namespace", "home")}
-    defaults = Defaults(**words, policies=_policies(conn_id, extra.get("policies")))
+    arguments = _arguments(conn_id, extra.get("arguments"))
+    defaults = Defaults(**words, policies=_policies(conn_id, extra.get("policies")), arguments=arguments)
     return Settings(conn_id=conn_id, platform=platform, token=password, defaults=defaults, **where)
 
 
+def _platform(conn_id: str, platform: str) -> str:
+    """Return what a platform means, also by the words of DLRover's document."""
+    meant, known = PLATFORMS.get(platform), f"one of {', '.join(sorted({*PLATFORMS} - {RAY}))}"
+    if meant == RAY:
+        raise ConnectionFieldError(conn_id, "platform", platform, f"{known}; ray is not installed in this version")
+    if meant is None:
+        raise ConnectionFieldError(conn_id, "platform", platform, known)
+    return meant
+
+
 def _policies(conn_id: str, given: Any) -> dict[str, dict[str, Any]]:
-    """Return the policy blocks: a mapping, or the JSON of one as the form has it; their fields are the job's to judge."""
+    """Return the policy blocks; their fields are the job's to judge."""
     allowed = f"a JSON object of {', '.join(POLICIES)}, each a JSON object"
+    found = _object(conn_id, "policies", given, allowed)
+    for name, block in found.items():
+        if name not in POLICIES or not isinstance(block, dict):
+            raise ConnectionFieldError(conn_id, f"policies.{name}", block, allowed)
+    return found
+
+
+def _arguments(conn_id: str, given: Any) -> dict[str, Any]:
+    """Return DLRover's arguments, by their names; their values are the job's to judge."""
+    allowed = f"a JSON object of DLRover's arguments: {', '.join(_ARGUMENTS)}"
+    found = _object(conn_id, "arguments", given, allowed)
+    for name, value in found.items():
+        if name.replace("-", "_") not in _ARGUMENTS:
+            raise ConnectionFieldError(conn_id, f"arguments.{name}", value, allowed)
+    return found
+
+
+def _object(conn_id: str, name: str, given: Any, allowed: str) -> dict[str, Any]:
+    """Return a field that is a mapping, or the JSON of one, as the form has it."""
     if isinstance(given, str) and given.strip():
         try:
             given = json.loads(given)
         except ValueError:
-            raise ConnectionFieldError(conn_id, "policies", given, allowed) from None
+            raise ConnectionFieldError(conn_id, name, given, allowed) from None
     if given is None or given == "":
         return {}
     if not isinstance(given, dict):
-        raise ConnectionFieldError(conn_id, "policies", given, allowed)
-    for name, block in given.items():
-        if name not in POLICIES or not isinstance(block, dict):
-            raise ConnectionFieldError(conn_id, f"policies.{name}", block, allowed)
+        raise ConnectionFieldError(conn_id, name, given, allowed)
     return given

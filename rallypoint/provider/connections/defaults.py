@@ -7,10 +7,11 @@ from typing import Any
 
 from rallypoint.job import ElasticJob, JobError, load_job
 from rallypoint.job.annotations import PREFIX
-from rallypoint.provider.connections.connection import Defaults
+from rallypoint.job.spelling import completed, spell
+from rallypoint.provider.connections.connection import POLICIES, Defaults
 from rallypoint.provider.connections.locating import PlaceError
 
-__all__ = ["check_policies", "settings_with", "with_defaults", "with_policies"]
+__all__ = ["check_policies", "settings_with", "with_arguments", "with_defaults", "with_policies"]
 
 #: Fields of a role, and what a connection calls them.
 _OF_ROLES = {
@@ -24,13 +25,31 @@ _OF_ROLES = {
 _OF_SETTINGS = {"containerImage": "image", "queueName": "queue", "serviceAccountName": "account"}
 
 
-def check_policies(conn_id: str, policies: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise `PlaceError` for a field of a policy block that no job may have, so that nobody looks for it in the DAG."""
+#: A world that any node unit divides, for a job that is none but for its policies.
+_ANY = {"name": "any", "entrypoint": "any.py"}
+
+
+def check_policies(conn_id: str, defaults: Defaults) -> None:
+    """Raise `PlaceError` for what no job may have in a policy or an argument, so that nobody looks for it in the DAG.
+
+    A policy and an argument that speak of one field must agree.
+    """
     try:
-        load_job({"name": "any", "entrypoint": "any.py", **policies}, based=False)
+        spelled = spell({**_ANY, **defaults.policies, **defaults.arguments})
+        # How many nodes there are, the job says.
+        load_job({key: part for key, part in spelled.document.items() if key in (*_ANY, *POLICIES)}, based=False)
     except JobError as error:
-        told = "; ".join(f"policies.{problem.path}: {problem.text}" for problem in error.problems)
+        told = "; ".join(f"{_section(problem.path, defaults)}.{problem.path}: {problem.text}" for problem in error.problems)
         raise PlaceError(f"connection {conn_id!r}: {told}") from error
+
+
+def _section(path: str, defaults: Defaults) -> str:
+    return "arguments" if path in defaults.arguments else "policies"
+
+
+def with_arguments(document: Mapping[str, Any], conn_arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job's document with arguments that neither it nor its annotations say; raises `JobError`."""
+    return completed(document, conn_arguments, at=lambda argument: f"the connection's arguments.{argument.name}")
 
 
 def with_policies(document: Mapping[str, Any], policies: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -37,6 +37,11 @@ _FIELDS: dict[str, Any] = {
         "kubernetes: what a supervisor in a pod of its own runs, when a task has to leave its job to somebody.",
     ),
     "home": _text("Home", "local: folder of the jobs' state; without one $RALLYPOINT_HOME, or ~/.rallypoint."),
+    "arguments": {
+        "label": "Arguments",
+        "description": "A JSON object of DLRover's arguments (docs/reference/arguments.md) for jobs that do not say them.",
+        "schema": {"type": ["object", "string", "null"], "format": "json"},
+    },
     "policies": {
         "label": "Policies",
         "description": f"A JSON object of {', '.join(POLICIES)}: what jobs have there that they do not say themselves.",
@@ -55,6 +60,7 @@ CONNECTION_TYPE: dict[str, Any] = {
         "placeholders": {
             "password": "kubernetes: bearer token in the place of what else authenticates",
             "policies": '{"fault_tolerance": {"retry_limit": 3}}',
+            "arguments": '{"max_restarts": 3, "precheck": 1}',
         },
     },
     "conn-fields": _FIELDS,

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rallypoint.agent.node.hang_native import Spied, find_py_spy, spy
 from rallypoint.agent.node.hang_stacks import complete, main_frames
 from rallypoint.wire.hang import STACK_SIGNAL, Evidence, RankSeen
 
@@ -115,19 +116,39 @@ def _frames_and_note(worker: Asked, text: str) -> tuple[tuple[str, ...], str]:
     return frames, "" if frames else f"it did not answer within {STACKS_WITHIN:g} s"
 
 
-async def take(number: int, subjects: Sequence[Subject], *, round_: int, file: Path) -> Evidence:
+async def take(
+    number: int, subjects: Sequence[Subject], *, round_: int, file: Path, py_spy: Callable[[], str | None] = find_py_spy
+) -> Evidence:
     """Ask all workers for their stacks and return what was found, as the answer to request `number`; `file` gets all of it."""
     asked = await asyncio.to_thread(lambda: [ask_for_stacks(subject.asked) for subject in subjects])
-    texts = await read_stacks(asked)
+    texts, spied = await asyncio.gather(read_stacks(asked), _spy(subjects, py_spy()))
     found = []
     for subject, worker in zip(subjects, asked, strict=True):
         frames, note = _frames_and_note(worker, texts.get(worker.local_rank, ""))
-        found.append(dataclasses.replace(subject.look(), frames=frames, note=note))
-    path = await asyncio.to_thread(_write_all, file, subjects, found, texts)
+        seen = subject.look()
+        more = spied.get(seen.pid, Spied())
+        if more.frames and not frames:
+            frames, note = more.frames, ""
+        found.append(dataclasses.replace(seen, frames=frames, note=note, native=more.native))
+    path = await asyncio.to_thread(_write_all, file, subjects, found, texts, spied)
     return Evidence(round=round_, number=number, path=path, ranks=tuple(found))
 
 
-def _write_all(path: Path, subjects: Sequence[Subject], found: Sequence[RankSeen], texts: Mapping[int, str]) -> str:
+async def _spy(subjects: Sequence[Subject], program: str | None) -> dict[int, Spied]:
+    """Look into those that live with py-spy, where there is one."""
+    if program is None:
+        return {}
+    states = {seen.pid: seen.state for seen in (subject.look() for subject in subjects) if seen.pid and seen.state}
+    return await spy(program, states, STACKS_WITHIN)
+
+
+def _write_all(
+    path: Path,
+    subjects: Sequence[Subject],
+    found: Sequence[RankSeen],
+    texts: Mapping[int, str],
+    spied: Mapping[int, Spied],
+) -> str:
     """Write everything for whoever looks at the node; return the path, "" where it cannot be written."""
     lines = []
     for subject, seen in zip(subjects, found, strict=True):
@@ -137,6 +158,8 @@ def _write_all(path: Path, subjects: Sequence[Subject], found: Sequence[RankSeen
             f" step {seen.step}, {seen.liveness} signs of life{why}"
         )
         lines.append(texts.get(seen.local_rank, "").rstrip() + "\n")
+        if seen.pid in spied:
+            lines.append(spied[seen.pid].text + "\n")
     with contextlib.suppress(OSError):
         path.write_text("\n".join(lines), encoding="utf-8")
         return str(path)

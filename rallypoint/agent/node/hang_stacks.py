@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from rallypoint.wire.hang import FRAMES
 
-__all__ = ["complete", "main_frames"]
+__all__ = ["complete", "few", "main_frames", "short"]
 
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-fA-F]+.*:$", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(?P<path>.*)", line (?P<line>\d+|\?\?\?)(?: in (?P<name>.*))?$', re.MULTILINE)
@@ -39,7 +39,7 @@ def main_frames(text: str, most: int = FRAMES) -> tuple[str, ...]:
         return ()
     begin = current[-1].end()
     end = next((match.start() for match in threads if match.start() > begin), len(text))
-    return _few(tuple(_frames(text[begin:end])), most)
+    return few(tuple(_frames(text[begin:end])), most)
 
 
 def _frames(block: str) -> Iterator[str]:
@@ -47,10 +47,10 @@ def _frames(block: str) -> Iterator[str]:
         if _OURS in match["path"]:
             continue
         name = f" {match['name']}" if match["name"] else ""
-        yield f"{_short(match['path'])}:{match['line']}{name}"[:_FRAME_CHARS]
+        yield f"{short(match['path'])}:{match['line']}{name}"[:_FRAME_CHARS]
 
 
-def _short(path: str) -> str:
+def short(path: str) -> str:
     """Return a path of a package from that package on, one of the library behind `python/`, any other by its name alone."""
     inside = _PACKAGES.sub("", path)
     if inside == path:
@@ -58,7 +58,8 @@ def _short(path: str) -> str:
     return inside if inside != path else path.rpartition("/")[2]
 
 
-def _few(frames: Sequence[str], most: int) -> tuple[str, ...]:
+def few(frames: Sequence[str], most: int = FRAMES) -> tuple[str, ...]:
+    """Return the innermost and the outermost frames, `most` of them at the most, with one in between for those left out."""
     if len(frames) <= most:
         return tuple(frames)
     first = most - most // 3

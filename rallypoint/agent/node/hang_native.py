@@ -1,0 +1,102 @@
+"""What py-spy tells of workers that hang, where somebody has installed it: native frames, and stacks of who cannot answer.
+
+It reads a process from outside, so it sees below Python (which lock, which system call), and it sees one that is stopped. It
+stops what it looks at for a moment, but for a process that is stopped or waits for a disk: of those it reads the memory alone,
+and has no native frames. Where it is not there, may not trace, or takes too long, nothing is lost but these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rallypoint.agent.node.hang_stacks import few, short
+
+__all__ = ["NATIVE", "Spied", "find_py_spy", "read_spied", "spy"]
+
+#: Native frames that are told of a rank, the innermost first.
+NATIVE = 4
+
+#: The kernel's letters of processes that a tracer would wait for.
+_FROZEN = frozenset("TtD")
+
+_MOST = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spied:
+    """A main thread: its Python `frames`, the `native` ones below the innermost of them; `text` has all threads."""
+
+    frames: tuple[str, ...] = ()
+    native: tuple[str, ...] = ()
+    text: str = ""
+
+
+def find_py_spy() -> str | None:
+    """Return the path of py-spy: on PATH, or beside this Python; None where it is not installed."""
+    beside = str(Path(sys.executable).parent)
+    return shutil.which("py-spy") or shutil.which("py-spy", path=beside)
+
+
+async def spy(program: str, processes: Mapping[int, str], within: float) -> dict[int, Spied]:
+    """Look into processes (their numbers, with the kernel's letter) together; who is not seen in time is left out."""
+    seen = await asyncio.gather(*(_one(program, pid, state, within) for pid, state in processes.items()))
+    return {pid: found for pid, found in zip(processes, seen, strict=True) if found is not None}
+
+
+async def _one(program: str, pid: int, state: str, within: float) -> Spied | None:
+    how = "--nonblocking" if state in _FROZEN else "--native"
+    with contextlib.suppress(OSError, ValueError):
+        process = await asyncio.create_subprocess_exec(
+            program,
+            *("dump", "--json", "--full-filenames", how, "--pid", str(pid)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            limit=_MOST,
+        )
+        try:
+            text, _ = await asyncio.wait_for(process.communicate(), within)
+        except asyncio.TimeoutError:
+            process.kill()
+            await process.wait()
+            return None
+        return read_spied(json.loads(text), pid)
+    return None
+
+
+def read_spied(threads: Any, pid: int) -> Spied | None:
+    """Return what `py-spy dump --json` has told of a process, None where there is no main thread in it."""
+    if not isinstance(threads, list):
+        return None
+    known = [thread for thread in threads if isinstance(thread, dict) and isinstance(thread.get("frames"), list)]
+    main = next((thread for thread in known if thread.get("os_thread_id") == pid), None)
+    if main is None:
+        main = next((thread for thread in known if thread.get("thread_name") == "MainThread"), None)
+    if main is None:
+        return None
+    told = [_frame(frame) for frame in main["frames"]]
+    python = [text for text, native in told if not native]
+    below = [text for text, native in told[: next((i for i, (_, native) in enumerate(told) if not native), 0)]]
+    named = [text for text in below if not text.startswith("0x")]
+    return Spied(frames=few(python), native=tuple((named or below)[:NATIVE]), text="\n".join(map(_thread, known)))
+
+
+def _frame(frame: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return a frame as it is told, and whether it is native."""
+    path, name, line = str(frame.get("filename", "")), str(frame.get("name", "")), frame.get("line", 0)
+    if path.endswith(".py") or path.startswith("<"):
+        return f"{short(path)}:{line} {name.rpartition('.')[2]}", False
+    return f"{name} in {path.rpartition('/')[2]}", True
+
+
+def _thread(thread: Mapping[str, Any]) -> str:
+    lines = (f"  {_frame(frame)[0]}" for frame in thread["frames"])
+    return "\n".join((f"Thread {thread.get('os_thread_id')} {thread.get('thread_name') or ''} (py-spy):", *lines))

@@ -17,6 +17,7 @@ from rallypoint.wire.failover import Failover
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.hang import Evidence
 from rallypoint.wire.incident import Culprit
+from rallypoint.wire.pulse import Learned, Pace, Phase
 from rallypoint.wire.status import Verdict
 from rallypoint.wire.wish import NodeAnswer, Wish
 
@@ -62,6 +63,11 @@ class WorkerReport:
 
     `liveness` counts its signs of life: optimizer steps, and what it reports. `cpu` is how many cores it used of late, and
     `output` the bytes that it has written so far: before its first sign of life they tell that something is going on.
+
+    What its Python tells by itself (`pulse.py`): `phase`, None where it tells none; `beat`, when its last sign of life was, in
+    milliseconds on its node's clock, and `quiet`, seconds since then. `moved`: bytes that it has read from files and written to
+    them so far, looked at only while it is quiet; `gpu` how busy its GPU is, 0.0 to 1.0, 0.0 also where nobody can tell.
+    `ended`: its process has. `pace`: how long its steps take.
     """
 
     local_rank: int
@@ -73,6 +79,13 @@ class WorkerReport:
     metrics: dict[str, float] = field(default_factory=dict, hash=False)
     cpu: float = 0.0
     output: int = 0
+    phase: Phase | None = None
+    beat: int = 0
+    quiet: float | None = None
+    moved: int = 0
+    gpu: float = 0.0
+    ended: bool = False
+    pace: Pace | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +116,7 @@ class AgentReport:
         wish: what its workers answered to the last wish that it heard of; None before the first.
         replicas: `host:port` at which it takes other nodes' snapshots; "" where it takes none.
         tolerance: what graceful fault tolerance has put into MindCluster's reset file; "" for nothing.
+        learned: how long the phases of its workers took so far in this round.
         hold: seconds the answer may be kept back while there is nothing to say.
         sequence: counts the reports of this agent process; of two that crossed on the way the higher is true.
     """
@@ -131,6 +145,7 @@ class AgentReport:
     keeps: int = 0
     resizable: bool = False
     wish: NodeAnswer | None = None
+    learned: tuple[Learned, ...] = ()
     replicas: str = ""
     tolerance: str = ""
     hold: float = 0.0
@@ -190,7 +205,8 @@ class Continue:
     agent counts on by itself when the coordinator is gone. `evidence`: number of a request for what can be found of the workers
     of the running round, repeated until a report has the answer; 0 asks for nothing. `check`: what an agent that waits is to
     try with its node's probe, repeated until a report says that it has begun. `wish`: what somebody asks of all workers,
-    repeated until a report tells its number.
+    repeated until a report tells its number. `pace`: seconds after which to report again, while it is doubted whether the
+    workers go on; 0 is as usual.
     """
 
     fence: Fence
@@ -198,6 +214,7 @@ class Continue:
     evidence: int = 0
     wish: Wish | None = None
     check: CheckTask | None = None
+    pace: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

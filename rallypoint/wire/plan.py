@@ -152,6 +152,7 @@ class Plan:
         report_interval: period of an agent's reports of progress while nothing happens.
         hang_downtime: so long without a sign of life of any rank is a hang; 0 is off.
         hang_detection: what is done about a hang: 0 it is logged, 1 it is told as an incident, 2 the workers are restarted.
+        hang_learning: how long the phases of the job take is learned, and a hang is found by that, too.
         check_level: nodes are checked before they train: 0 not at all, 1 in pairs, 2 and then all together.
         check_timeout: so long may each round of the check take.
         check_all_pairs: each pair is tried, for a whole matrix of bandwidths.
@@ -232,6 +233,7 @@ class Plan:
     report_interval: float = 1.0
     hang_downtime: float = 1800.0
     hang_detection: int = 1
+    hang_learning: bool = True
     check_level: int = 0
     check_timeout: float = 300.0
     check_all_pairs: bool = False

@@ -7,7 +7,7 @@ value unreadable, never a wrong one.
 ```
 header  8s magic  I version  I slots
 slot    Q sequence | q step  q resumed_from  Q liveness  d at  I metrics_len  I checkpoint_len | metrics  checkpoint
-life    Q steps  q pid  q stacks  q level, one for each slot, behind the last slot
+life    Q steps  q pid  q stacks  q level, one for each slot, behind the last slot, and behind each its pulse (`pulse.py`)
 ```
 
 Numbers are little-endian; -1 stands for "never reported"; metrics are JSON text of at most 1,024 bytes; the checkpoint is a
@@ -28,19 +28,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rallypoint.wire.codec import WireError
+from rallypoint.wire.pulse import COUNTS_OFFSET, PULSE_BYTES, Phase, Pulse, counts_of, pulse_of
 
 __all__ = ["METRICS_BYTES", "Life", "ProgressFile", "ProgressSlot", "life_offset"]
 
 METRICS_BYTES = 1024
 _PATH_BYTES = 1024
 _MAGIC = b"RALLYPT\0"
-_VERSION = 2
+_VERSION = 3
 _HEADER = struct.Struct("<8sII")
 _SEQUENCE = struct.Struct("<Q")
 _FIXED = struct.Struct("<qqQdII")
 _LIFE = struct.Struct("<Qqqq")
-#: A record has a line of the processor's cache to itself: no rank slows another down.
-_LIFE_BYTES = 64
+#: A record has lines of the processor's cache to itself: no rank slows another down.
+_PULSE = 64
+_LIFE_BYTES = _PULSE + PULSE_BYTES
 _SLOT = _SEQUENCE.size + _FIXED.size + METRICS_BYTES + _PATH_BYTES
 #: How often a torn read is tried again before the slot counts as unreadable (its writer died in mid-write).
 _READ_TRIES = 64
@@ -137,12 +139,26 @@ class ProgressFile:
         steps, pid, stacks, level = _LIFE.unpack_from(self._map, life_offset(self.slots, index))
         return Life(steps=steps, pid=pid, stacks=stacks, trains=level > 1)
 
+    def pulse(self, index: int) -> Pulse:
+        """Return the words of the pulse of slot `index`."""
+        begin = life_offset(self.slots, index) + _PULSE
+        return pulse_of(self._map[begin : begin + COUNTS_OFFSET])
+
+    def counts(self, index: int) -> dict[Phase, tuple[int, ...]]:
+        """Return how long the phases of slot `index` took so far, as counts by `pulse.bucket`."""
+        begin = life_offset(self.slots, index) + _PULSE
+        return counts_of(self._map[begin : begin + PULSE_BYTES])
+
     def begin_again(self, index: int, *, lives: bool) -> None:
         """Prepare slot `index` for another round: what a worker that `lives` has shown of life stays."""
         old = self.read(index) if lives else None
         self.write(index, ProgressSlot() if old is None else ProgressSlot(liveness=old.liveness, checkpoint=old.checkpoint))
+        begin = life_offset(self.slots, index)
         if not lives:
-            _LIFE.pack_into(self._map, life_offset(self.slots, index), 0, 0, 0, 0)
+            self._map[begin : begin + _LIFE_BYTES] = bytes(_LIFE_BYTES)
+        else:  # how long things took is of the world that is over
+            begin += _PULSE + COUNTS_OFFSET
+            self._map[begin : begin + PULSE_BYTES - COUNTS_OFFSET] = bytes(PULSE_BYTES - COUNTS_OFFSET)
 
     def close(self) -> None:
         """Unmap the file; the file itself stays."""

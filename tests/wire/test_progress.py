@@ -55,7 +55,7 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
     """Whatever is not ours is not written to."""
     path = tmp_path / "p"
     path.write_bytes(b"x" * 64)
-    with pytest.raises(WireError, match="progress file of version 2"):
+    with pytest.raises(WireError, match="progress file of version 3"):
         ProgressFile.open(path)
 
 

@@ -22,7 +22,7 @@ from rallypoint.agent.clock import Clock
 from rallypoint.agent.coordinator import event_lines
 from rallypoint.agent.coordinator.sink import StatusSink
 from rallypoint.agent.errors import StaleError
-from rallypoint.agent.rendezvous import checks, telling, wishes
+from rallypoint.agent.rendezvous import checks, hang_rounds, telling, wishes
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import State
 from rallypoint.agent.transport.service import MAX_HOLD
@@ -336,7 +336,8 @@ class Coordinator:
         return self._nothing_new()
 
     def _nothing_new(self) -> Continue:
-        return Continue(fence=self._state.fence, unsupervised=self._unsupervised)
+        pace = hang_rounds.pace(self._state)
+        return Continue(fence=self._state.fence, unsupervised=self._unsupervised, pace=pace)
 
     def _durable_within(self) -> float:
         return min(_DURABLE_WITHIN, self._state.settings.node_lease / 3)

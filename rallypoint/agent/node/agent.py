@@ -432,6 +432,7 @@ class NodeAgent:
     def _heard(self, reply: Reply) -> None:
         """Do what an answer asks for beside what is decided on it."""
         self._look_into(reply.evidence if isinstance(reply, Continue) else 0)
+        self._talker.hurry(reply.pace if isinstance(reply, Continue) else 0.0)
         if isinstance(reply, Continue) and reply.wish is not None:
             self._obey(self._obeying.heard(reply.wish))
         if isinstance(reply, Continue) and self._node.phase is Phase.JOINING:
@@ -464,7 +465,7 @@ class NodeAgent:
         if state is AgentState.LEAVING:
             return 0.0
         if state is AgentState.RUNNING:
-            return self._pace()
+            return self._talker.pace
         # An answer that is held back must not look like a coordinator that is gone.
         return min(self._config.plan.node_lease / 3, self._config.plan.fence_timeout / 3, MAX_HOLD)
 
@@ -494,6 +495,7 @@ class NodeAgent:
             resizable=node.keepable <= node.resizable,
             check=self._check,
             wish=self._obeying.told,
+            learned=self._round.learned(),
             replicas=self._snapshots.replicas,
             tolerance=self._reset_watch.foreign(),
             hold=self._hold(state),

@@ -13,9 +13,11 @@ from typing import Any
 
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.node.copies import console_tails, forget_old_rounds, pod_tails
+from rallypoint.agent.node.gpus import Gpus
 from rallypoint.agent.node.hang_evidence import Asked, Subject, take
 from rallypoint.agent.node.hang_vitals import Vital, Vitals
 from rallypoint.agent.node.node_config import NodeConfig
+from rallypoint.agent.node.pulses import Pulses, Seen
 from rallypoint.agent.workers.affinity import bind
 from rallypoint.agent.workers.group import Worker, WorkerGroup
 from rallypoint.agent.workers.logs import OpenLogs, Streams, open_logs, written
@@ -28,6 +30,7 @@ from rallypoint.wire.hang import Evidence, RankSeen
 from rallypoint.wire.line import Assign
 from rallypoint.wire.messages import Assignment, WorkerReport
 from rallypoint.wire.progress import Life, ProgressFile, ProgressSlot
+from rallypoint.wire.pulse import Learned, Pulse
 from rallypoint.wire.result import RESULT_LIMIT, read_result
 
 __all__ = ["Round", "StartError"]
@@ -55,6 +58,8 @@ class Round:
         self._last: dict[int, ProgressSlot] = {}
         self._lives: dict[int, Life] = {}
         self._vitals = Vitals()
+        self._gpus = Gpus()
+        self._pulses = Pulses(gpus=self._gpus)
         self._result_path: Path | None = None
         self._result: Any = None
 
@@ -110,6 +115,7 @@ class Round:
         if config.bounded:
             await asyncio.to_thread(forget_old_rounds, config.log_folder)
         self._last, self._lives, self._vitals = {}, {}, Vitals()
+        self._pulses = Pulses(gpus=self._gpus)
         result = config.folder / f"result-{round_}.json"
         self._result_path, self._result = (result if assignment.first_rank == 0 else None), None
         return logs
@@ -193,6 +199,7 @@ class Round:
     def _report(self, worker: Worker) -> WorkerReport:
         local_rank = worker.place.local_rank
         slot, vital = self._look(worker)
+        seen = self._seen(local_rank)
         return WorkerReport(
             local_rank=local_rank,
             pid=worker.pid,
@@ -203,7 +210,23 @@ class Round:
             metrics=_numbers(slot.metrics),
             cpu=vital.busy,
             output=written(worker.logs),
+            phase=seen.phase,
+            beat=seen.beat,
+            quiet=seen.quiet,
+            moved=seen.moved,
+            gpu=seen.gpu,
+            ended=worker.code is not None,
+            pace=seen.pace,
         )
+
+    def _seen(self, local_rank: int) -> Seen:
+        progress, life = self._progress, self._lives.get(local_rank, Life())
+        # The last word stays when the memory is gone.
+        return self._pulses.look(local_rank, Pulse() if progress is None else progress.pulse(local_rank), life)
+
+    def learned(self) -> tuple[Learned, ...]:
+        """Return how long the phases of the workers took so far in this round."""
+        return self._pulses.learned(self._progress, range(self._config.plan.nproc_per_node))
 
     def _look(self, worker: Worker) -> tuple[ProgressSlot, Vital]:
         """Return what a worker said last, and how it is."""

@@ -19,7 +19,7 @@ log = logging.getLogger("rallypoint.node")
 
 
 class Talker:
-    """Asks again and again, at least once in `pace` seconds.
+    """Asks again and again, at least once in `pace` seconds, more often where it is asked to `hurry`.
 
     `gist` is what makes a report worth saying, None while there is nobody whom it concerns; `report` makes one. `heard` is
     given every answer at once, and `put` takes what follows from it as an event.
@@ -42,6 +42,16 @@ class Talker:
         self._taken.set()
         self._asking: set[asyncio.Task[Reply]] = set()
         self._told: object | None = None
+        self._hurry = 0.0
+
+    @property
+    def pace(self) -> float:
+        """Seconds between two reports while nothing happens, as it is now."""
+        return self._hurry or self._pace
+
+    def hurry(self, pace: float) -> None:
+        """Report every `pace` seconds until it is 0 again: somebody wants to know more."""
+        self._hurry = min(pace, self._pace)
 
     @property
     def asking(self) -> tuple[asyncio.Task[Reply], ...]:
@@ -76,7 +86,7 @@ class Talker:
             report = self._report()
             started = loop.time()
             if await self._ask(report):
-                await set_within(self._news, started + max(report.hold, self._pace) - loop.time())
+                await set_within(self._news, started + max(report.hold, self.pace) - loop.time())
 
     async def _ask(self, report: AgentReport) -> bool:
         """Ask; return False when there is news before the answer.

@@ -49,7 +49,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from rallypoint.agent.culprit import is_collateral
-from rallypoint.agent.rendezvous import checks, hang_rounds, missing, rulings, rungs, telling, tolerance, wishes
+from rallypoint.agent.rendezvous import checks, hang_known, hang_rounds, missing, rulings, rungs, telling, tolerance, wishes
 from rallypoint.agent.rendezvous import last_world as lastworld
 from rallypoint.agent.rendezvous.answering import answer, dismissed, told, told_all
 from rallypoint.agent.rendezvous.lookup import places
@@ -121,6 +121,7 @@ def new(
     up, or their lease where that is longer, and until then the round goes on as if nothing had happened.
     """
     state = State.fresh(settings, job=job, uid=uid, attempt=attempt, term=term, now=now)
+    state = hang_known.inherited(state, previous)
     if previous is None or previous.uid != uid or previous.fence.attempt != attempt:
         return telling.event(state, "coordinator", f"term {term} started", now)
     settled = all(incident.healed_at is not None for incident in previous.incidents)

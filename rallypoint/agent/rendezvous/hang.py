@@ -15,25 +15,52 @@ stopped, a machine that slept and a clock that jumped expire nothing.
       ▲                                    │                    │
       └───────────── a sign of life ───────┴────────────────────┘
 
-Nothing follows from a doubt; it is told. The bound is `downtime`. Before the first sign of life of a round (imports,
-compilation, the first batch) it is `startup`, and anything that happens counts as one: a rank uses the processor, or writes.
+Nothing follows from a doubt but that agents report more often (`PACE`); it is told. There are two clocks.
 
-A later version will learn how long each phase takes; `downtime` stays the upper bound.
+The long one has the bound `downtime`. Before the first sign of life of a round (imports, compilation, the first batch) that is
+`startup`, and anything that happens counts as one: a rank uses the processor, or writes.
+
+The short one (`brisk`) has the bound that was learned for what the ranks are doing (`hang_learned.py`). It knows from the
+agents how old the last sign of life was when they spoke, counts shorter gaps (`short_gap`), and is set back by whatever shows
+that a rank is busy with something that it does not tell: lines in its log, files that it reads or writes. Its verdict is one
+to be looked into: where what the agents find does not bear it out, it is taken back, and the next one needs twice as long
+(`patience`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from rallypoint.agent.rendezvous.hang_learned import Bound
 from rallypoint.wire.hang import HangState
 from rallypoint.wire.messages import AgentReport
+from rallypoint.wire.pulse import Phase
 
-__all__ = ["BUSY", "Limits", "Sign", "Watch", "judge", "sign_of"]
+__all__ = ["BUSY", "PACE", "Limits", "Sign", "Watch", "doubted", "judge", "sign_of", "taken_back"]
 
 #: Cores that a worker uses, from which on it is not idle. Threads that only watch (NCCL's, of data loaders) need less.
 BUSY = 0.05
+
+#: Seconds between two reports of an agent while there is a doubt.
+PACE = 0.25
+
+#: Bytes that a rank moves to or from files from one report to the next, from which on it is busy with them.
+MOVES = 1 << 20
+
+#: Part of the short clock's bound after which there is a doubt.
+_DOUBT = 0.5
+
+_NEVER = Bound(seconds=float("inf"))
+
+#: In these a beat says that something goes on, not that training does.
+_STARTS = (None, Phase.START_UP)
+
+
+def _unlearned() -> Bound:
+    return _NEVER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,26 +70,33 @@ class Limits:
     Attributes:
         downtime: from the last sign of life; 0 is off.
         startup: from the last thing that happened at all, before the first sign of life of a round.
-        max_gap: what counts of the time between two reports at the most.
+        max_gap: what counts of the time between two reports at the most; `short_gap` the same for the short clock.
     """
 
     downtime: float
     startup: float
     max_gap: float
+    short_gap: float = 1.5
 
     @classmethod
     def of(cls, *, downtime: float, warmup: float, pace: float) -> Limits:
         """Return the limits of a job: a start may take as long as its `warmup` at least; agents report every `pace` seconds."""
-        return cls(downtime=downtime, startup=max(downtime, warmup), max_gap=max(3 * pace, downtime / 10))
+        return cls(downtime=downtime, startup=max(downtime, warmup), max_gap=max(3 * pace, downtime / 10), short_gap=1.5 * pace)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sign:
-    """What a report of `agent` tells that its last one did not: a step or a report of one of its ranks, or anything at all."""
+    """What a report of `agent` tells that its last one did not: a sign of life of one of its ranks, or anything at all.
+
+    `stirs`: one of them is busy with files, or writes to its log. `age`: seconds since the last sign of life of any of them,
+    None where none tells.
+    """
 
     agent: str
     life: bool = False
     activity: bool = False
+    stirs: bool = False
+    age: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +110,9 @@ class Watch:
         quiet_since: when the silence began (our own clock); `counted_at` until when it is counted.
         heard: agents that have reported since then.
         doubt_at, verdict_at: when it was doubted and judged, None while it is not.
+        brisk: seconds of silence by the short clock, and the last `bound` that they were held against.
+        patience: how many times that it has now.
+        learned: the verdict, or the doubt, is the short clock's.
     """
 
     round: int = 0
@@ -86,6 +123,10 @@ class Watch:
     heard: frozenset[str] = frozenset()
     doubt_at: float | None = None
     verdict_at: float | None = None
+    brisk: float = 0.0
+    bound: Bound = _NEVER
+    patience: float = 1.0
+    learned: bool = False
 
     @classmethod
     def fresh(cls, round_: int, now: float) -> Watch:
@@ -102,17 +143,22 @@ class Watch:
 
 def sign_of(before: AgentReport | None, after: AgentReport) -> Sign:
     """Return what a report tells beyond the last one of the same agent; the first one of a round is a beginning."""
+    living = tuple(w for w in after.workers if not w.ended)
+    age = min((w.quiet for w in living if w.quiet is not None), default=None)
     if before is None or before.round != after.round or len(before.workers) != len(after.workers):
-        return Sign(agent=after.agent, activity=True, life=any(w.liveness for w in after.workers))
+        # A sign of life that its Python told before is as old as it says.
+        return Sign(agent=after.agent, activity=True, life=any(w.liveness for w in after.workers), age=age)
     pairs = tuple(zip(before.workers, after.workers, strict=True))
-    return Sign(
-        agent=after.agent,
-        life=any(new.liveness != old.liveness for old, new in pairs),
-        activity=any(new.cpu >= BUSY or (new.pid, new.output) != (old.pid, old.output) for old, new in pairs),
-    )
+    lives = any(new.liveness != old.liveness or (new.beat != old.beat and new.phase not in _STARTS) for old, new in pairs)
+    writes = any((new.pid, new.output) != (old.pid, old.output) for old, new in pairs)
+    moves = any(new.moved - old.moved >= MOVES for old, new in pairs)
+    works = any(new.cpu >= BUSY or new.gpu >= BUSY or new.beat != old.beat for old, new in pairs)
+    return Sign(agent=after.agent, life=lives, activity=works or writes or moves, stirs=writes or moves, age=age)
 
 
-def judge(watch: Watch, sign: Sign, expected: AbstractSet[str], limits: Limits, now: float) -> Watch:
+def judge(
+    watch: Watch, sign: Sign, expected: AbstractSet[str], limits: Limits, now: float, bound: Callable[[], Bound] = _unlearned
+) -> Watch:
     """Return the watch after a report.
 
     Args:
@@ -121,19 +167,49 @@ def judge(watch: Watch, sign: Sign, expected: AbstractSet[str], limits: Limits, 
         expected: the agents that have workers which have not ended.
         limits: of the job.
         now: our own clock.
+        bound: what was learned for what the ranks are doing; asked only where they are silent.
     """
     if limits.downtime <= 0:
         return watch
+    since = max(0.0, now - watch.counted_at)
     if sign.life or (sign.activity and not watch.begun):
-        return dataclasses.replace(Watch.fresh(watch.round, now), begun=watch.begun or sign.life)
+        begun = watch.begun or sign.life
+        brisk = 0.0 if sign.age is None or not begun else min(sign.age, watch.brisk + since, limits.short_gap)
+        return dataclasses.replace(Watch.fresh(watch.round, now), begun=begun, brisk=brisk)
+    if sign.stirs:
+        watch = dataclasses.replace(watch, brisk=0.0)
     heard = watch.heard | {sign.agent}
     if not expected <= heard:
         return dataclasses.replace(watch, heard=heard)
-    counted = min(max(0.0, now - watch.counted_at), limits.max_gap)
-    watch = dataclasses.replace(watch, quiet=watch.quiet + counted, counted_at=now, heard=frozenset())
-    bound = limits.downtime if watch.begun else limits.startup
-    if watch.doubt_at is None and watch.quiet >= bound / 2:
+    return _counted(watch, limits, since, now, bound())
+
+
+def _counted(watch: Watch, limits: Limits, since: float, now: float, bound: Bound) -> Watch:
+    """Return the watch after everybody has been heard once more, and was silent."""
+    watch = dataclasses.replace(
+        watch,
+        quiet=watch.quiet + min(since, limits.max_gap),
+        brisk=watch.brisk + min(since, limits.short_gap),
+        bound=bound,
+        counted_at=now,
+        heard=frozenset(),
+    )
+    long = limits.downtime if watch.begun else limits.startup
+    short = bound.seconds * watch.patience
+    if watch.doubt_at is None and (watch.quiet >= long / 2 or watch.brisk >= short * _DOUBT):
         watch = dataclasses.replace(watch, doubt_at=now)
-    if watch.verdict_at is None and watch.quiet >= bound:
-        watch = dataclasses.replace(watch, verdict_at=now)
+    if watch.verdict_at is None and watch.quiet >= long:
+        return dataclasses.replace(watch, verdict_at=now, learned=False)
+    if watch.verdict_at is None and watch.brisk >= short:
+        return dataclasses.replace(watch, verdict_at=now, learned=True)
     return watch
+
+
+def doubted(watch: Watch) -> bool:
+    """Return whether agents shall report more often: it is not judged yet, and may have to be."""
+    return watch.doubt_at is not None and watch.verdict_at is None
+
+
+def taken_back(watch: Watch) -> Watch:
+    """Return the watch after a verdict that was not borne out: it is looked into again when twice that time is over."""
+    return dataclasses.replace(watch, verdict_at=None, learned=False, patience=watch.patience * 2)

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from rallypoint.agent.rendezvous import hang, telling
+from rallypoint.agent.rendezvous import hang, hang_known, telling
 from rallypoint.agent.rendezvous.hang import Watch
 from rallypoint.agent.rendezvous.hang_blame import Ranks, blame, far, waits
+from rallypoint.agent.rendezvous.hang_doubt import borne_out
 from rallypoint.agent.rendezvous.hang_words import groups, place
 from rallypoint.agent.rendezvous.hang_words import places as places_of
 from rallypoint.agent.rendezvous.lookup import places
@@ -27,7 +28,19 @@ from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind, Incident
 from rallypoint.wire.messages import AgentReport, AgentState, Continue
 from rallypoint.wire.status import JobState, JobStatus
 
-__all__ = ["EVIDENCE_WITHIN", "LOG_ONLY", "NOTIFY", "RECOVER", "asks", "concluded", "due", "heard", "inherited", "tidied"]
+__all__ = [
+    "EVIDENCE_WITHIN",
+    "LOG_ONLY",
+    "NOTIFY",
+    "RECOVER",
+    "asks",
+    "concluded",
+    "due",
+    "heard",
+    "inherited",
+    "pace",
+    "tidied",
+]
 
 #: Seconds for which a verdict waits for what the agents find.
 EVIDENCE_WITHIN = 5.0
@@ -57,9 +70,10 @@ def heard(state: State, before: AgentReport | None, report: AgentReport, now: fl
         return state
     watch = state.watch if state.watch.round == round_ else Watch.fresh(round_, now)
     sign = hang.sign_of(before, report)
+    state = hang_known.renewed(state, now)
     # Where there is life nobody else has to be heard, and most reports tell of life.
     expected = frozenset() if sign.life else _expected(state)
-    judged = hang.judge(watch, sign, expected, state.settings.silence, now)
+    judged = hang.judge(watch, sign, expected, state.settings.silence, now, lambda: hang_known.bound_of(state))
     state = _told(dataclasses.replace(state, watch=judged), now)
     return _found(state, report)
 
@@ -77,8 +91,9 @@ def _told(state: State, now: float) -> State:
         return state if known is None else _over(state, known, now)
     if known is None and watch.doubt_at is not None:
         doubt = Hang(round=watch.round, state=HangState.DOUBT, quiet_since=watch.quiet_since, since=now)
-        doubt = dataclasses.replace(doubt, reason=f"no sign of life of any rank for {_span(watch.quiet)}")
-        state = telling.event(dataclasses.replace(state, hang=doubt), "hang-doubt", doubt.reason, now)
+        doubt = dataclasses.replace(doubt, reason=_silence(watch))
+        state = dataclasses.replace(state, hang=doubt)
+        state = telling.event(state, "hang-doubt", doubt.reason, now) if _is_long(state, doubt, now) else state
     told = state.hang is not None and state.hang.state is HangState.VERDICT
     if watch.state is HangState.VERDICT and state.inquiry is None and not told:
         state = dataclasses.replace(state, inquiry=Inquiry(number=_number(state), since=now))
@@ -93,8 +108,15 @@ def _over(state: State, known: Hang, now: float) -> State:
     state = dataclasses.replace(
         state, hang=None, inquiry=None, incidents=merge_incidents(state.incidents, incidents) if incidents else state.incidents
     )
+    if known.state is HangState.DOUBT and not _is_long(state, known, now):
+        return state
     quiet = _span(max(0.0, now - known.quiet_since))
     return telling.event(state, "hang-over", f"a sign of life after {quiet}", now)
+
+
+def _is_long(state: State, doubt: Hang, now: float) -> bool:
+    """Return whether a doubt is worth a line of the story: a step that takes a little longer than most is none."""
+    return now - doubt.quiet_since >= state.settings.hang_downtime / 2
 
 
 def _found(state: State, report: AgentReport) -> State:
@@ -117,6 +139,11 @@ def asks(state: State, agent: str) -> Continue | None:
 # --- What follows ----------------------------------------------------------------------------------------------------------
 
 
+def pace(state: State) -> float:
+    """Return in how many seconds an agent shall report again, 0.0 for as usual."""
+    return hang.PACE if state.state is JobState.RUNNING and hang.doubted(state.watch) else 0.0
+
+
 def due(state: State) -> float | None:
     """Return until when a verdict waits for the agents, None where none does."""
     return None if state.inquiry is None else state.inquiry.since + EVIDENCE_WITHIN
@@ -124,6 +151,7 @@ def due(state: State) -> float | None:
 
 def tidied(state: State) -> State:
     """Return the state without what belongs to a round that is over; a verdict stays until the next one runs."""
+    state = hang_known.handed_on(state)
     if state.inquiry is not None and state.state is not JobState.RUNNING:
         state = dataclasses.replace(state, inquiry=None)
     told = state.hang
@@ -140,6 +168,8 @@ def concluded(state: State, now: float) -> tuple[State, Incident | None]:
         return state, None
     if now < inquiry.since + EVIDENCE_WITHIN and not _expected(state) <= inquiry.found.keys():
         return state, None
+    if state.watch.learned and not borne_out(_ranks(state, inquiry)):
+        return dataclasses.replace(state, watch=hang.taken_back(state.watch), inquiry=None), None
     told = _incident(state, inquiry, now)
     action = state.settings.hang_detection
     given = dataclasses.replace(
@@ -173,7 +203,7 @@ def _incident(state: State, inquiry: Inquiry, now: float) -> Incident:
     ranks = _ranks(state, inquiry)
     culprits = blame(ranks)
     culprit = _culprit(state, inquiry, culprits[0], now) if culprits else None
-    silence = f"no sign of life of any rank for {_span(state.watch.quiet)}"
+    silence = _silence(state.watch)
     who = "" if culprit is None else f"; {_names(culprits)} on node {culprit.node} ({culprit.host}): {culprit.error}"
     return Incident(
         id=IncidentId(
@@ -191,10 +221,21 @@ def _incident(state: State, inquiry: Inquiry, now: float) -> Incident:
         last_step=telling.last_step(state),
         kind=FaultKind.HANG,
         answer=Answer.RETRY_HERE,
-        rule=f"hang_detection {state.settings.hang_detection}, hang_downtime {_span(state.settings.hang_downtime)}",
+        rule=f"hang_detection {state.settings.hang_detection}, {_clock(state)}",
         evidence=groups(ranks, culprits),
         places=places_of(ranks, culprits, far=far(ranks), waits=waits),
     )
+
+
+def _silence(watch: Watch) -> str:
+    return f"no sign of life of any rank for {_span(max(watch.quiet, watch.brisk))}"
+
+
+def _clock(state: State) -> str:
+    watch = state.watch
+    if not watch.learned or watch.bound.phase is None:
+        return f"hang_downtime {_span(state.settings.hang_downtime)}"
+    return f"learned: {watch.bound.phase.value} takes {_span(watch.bound.usual)}, bound {_span(watch.bound.seconds)}"
 
 
 def _culprit(state: State, inquiry: Inquiry, rank: int, now: float) -> Culprit:

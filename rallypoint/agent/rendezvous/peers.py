@@ -18,6 +18,7 @@ from rallypoint.wire.incident import Answer, Cause, Folded, Incident, IncidentId
 from rallypoint.wire.messages import AgentReport, AgentState
 from rallypoint.wire.missing import Missing
 from rallypoint.wire.plan import EndRule, Plan, Profile, Refill, Scheduling
+from rallypoint.wire.pulse import Learned
 from rallypoint.wire.status import Event, JobState, JobStatus, Member, Progress, Sample, Verdict
 from rallypoint.wire.wish import Wish
 
@@ -83,6 +84,7 @@ class Settings:
     report_interval: float = 1.0
     hang_downtime: float = 1800.0
     hang_detection: int = 1
+    hang_learning: bool = True
     check_level: int = 0
     check_timeout: float = 300.0
     check_all_pairs: bool = False
@@ -218,6 +220,8 @@ class State:
         course: how training goes, for the refill of budgets.
         result: what rank 0 left, once every worker of the world has ended well.
         checks: of the nodes, before they train.
+        learned: how long the phases of the job take, as it was last told, at `learned_at`; `before`: as it was when this round
+            began; `learned_in`: the last round that is over, of which all is in it.
         watch: how silent the running round is; `hang` what is told of that, `inquiry` what the agents are asked for it.
         wish: the last that somebody asked of the workers.
         lost: how many seconds it took to heal those incidents that are counts by now, by cause.
@@ -247,6 +251,10 @@ class State:
     since: float = 0.0
     inherited: frozenset[IncidentId] = frozenset()
     course: Course = _UNTOUCHED
+    learned: tuple[Learned, ...] = ()
+    learned_at: float = 0.0
+    learned_in: int = 0
+    before: tuple[Learned, ...] = ()
     watch: Watch = _UNWATCHED
     inquiry: Inquiry | None = None
     hang: Hang | None = None

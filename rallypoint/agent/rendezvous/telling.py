@@ -325,6 +325,7 @@ def status(state: State, now: float) -> JobStatus:
         samples=state.samples,
         verdict=state.verdict,
         hang=state.hang,
+        learned=state.learned,
         check=state.checks.told,
         updated_at=now,
         result=state.result,

@@ -4,14 +4,16 @@ Every Python imports `sitecustomize` when it starts. The agent puts this folder 
 this one is found, also behind a shell; the one that it hides is run after it, as if it had been found itself.
 
 It imports nothing but what an interpreter has loaded anyway, and of Rallypoint nothing at all: the worker's Python may be
-another one than the agent's, and each start pays for it. What it knows of the shared memory is the life record alone
-(wire/progress.py), whose place the environment tells.
+another one than the agent's, and each start pays for it. What it knows of the shared memory is the life record
+(wire/progress.py), whose place the environment tells, and the pulse behind it. What tells that is beside it (`pulse.py`,
+`watching.py`), and loaded when torch is.
 
 - A process claims the record when it starts, unless another that lives has done so: of a script and its helpers the script is
   first. One that takes an optimizer step claims it in any case: a launcher that starts the script is first, too.
 - Who claims it registers faulthandler for a signal (wire/hang.py), with a file of its own, and says so in the record.
-- When `torch.optim.optimizer` is imported, a hook is registered that counts the steps of every optimizer in the record: one
-  addition in memory, no system call.
+- When `torch.optim.optimizer` is imported, a hook is registered that counts the steps of every optimizer in the record: a few
+  stores to memory, no system call.
+- Other modules of torch are wrapped as they are imported, so that phases and other signs of life are told, too.
 - After its first step, or when it ends, it leaves the names of what it has imported from installed packages, where that is
   asked for: the next worker may be forked from a process that has imported them already.
 
@@ -28,7 +30,8 @@ __all__ = ["Life", "begin"]
 _STEPS, _CLAIM, _WORD = 0, 8, 8
 _SIGNAL = 45
 _STARTED, _TRAINS = 1, 2
-_OPTIMIZER = "torch.optim.optimizer"
+_TORCH, _OPTIMIZER = "torch", "torch.optim.optimizer"
+_PULSE, _PULSE_BYTES = 64, 128 + 7 * 256 * 4
 _NAMES_FILE = "RALLYPOINT_MODULES_FILE"
 
 
@@ -38,6 +41,9 @@ class Life:
     def __init__(self, path: str, offset: int, stacks: str) -> None:
         self._path, self._offset, self._stacks = path, offset, stacks
         self._stack_fd = -1
+        self._mine = False
+        self._pulse: object = None
+        self._memory: object = None
         self.fresh = True
 
     def claim(self, level: int) -> None:
@@ -50,6 +56,7 @@ class Life:
                 return
             told = (os.getpid(), self._listen(), level)
             os.pwrite(fd, b"".join(n.to_bytes(_WORD, "little", signed=True) for n in told), self._offset + _CLAIM)
+            self._mine = True
         finally:
             os.close(fd)
 
@@ -72,9 +79,15 @@ class Life:
         place = self._offset + _STEPS
         steps = memoryview(mapped)[place : place + _WORD].cast("Q")
         one_more = itertools.count(steps[0] + 1).__next__
+        self._pulse = pulse = _beside("pulse")
+        self._memory = memoryview(mapped)[self._offset + _PULSE : self._offset + _PULSE + _PULSE_BYTES]
+        if self._mine:
+            pulse.attach(self._memory)
+        step = pulse.step
 
         def stepped(_optimizer: object, _args: object, _kwargs: object) -> None:
             steps[0] = one_more()
+            step()
             if self.fresh:
                 self._trains()
 
@@ -85,31 +98,68 @@ class Life:
     def _trains(self) -> None:
         self.fresh = False
         _leave_names()
+        attached = self._mine
         try:
             self.claim(_TRAINS)
         except OSError:
             pass  # the round is over, and nobody looks any more
+        if self._mine and not attached:
+            self._pulse.attach(self._memory)  # type: ignore[attr-defined]
 
     def _forked(self) -> None:
-        self.fresh = True
+        self.fresh, self._mine = True, False
+        self._pulse.detach()  # type: ignore[attr-defined]
 
 
 class _Waiting:
-    """Waits on `sys.meta_path` for torch's optimizers to be imported, then goes."""
+    """Waits on `sys.meta_path` for the modules of torch that are hooked or wrapped."""
 
     def __init__(self, life: Life) -> None:
-        self._life = life
+        self._told: dict = {_OPTIMIZER: life.count, _TORCH: None}  # type: ignore[type-arg]
+
+    def watch(self) -> None:
+        """Wrap what torch tells phases by, now where it is imported already."""
+        _beside("pulse")
+        watching = _beside("watching")
+        for name in watching.MODULES:
+            told = _by_name(watching.watch, name)
+            if name in sys.modules:
+                _quietly(told, sys.modules[name])
+            else:
+                self._told[name] = told
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
-        if name != _OPTIMIZER:
+        if name not in self._told:
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        told = self._told.pop(name)
+        if name == _TORCH:
+            _quietly(self.watch)
+            return None
         for finder in sys.meta_path:
-            spec = finder.find_spec(name, path, target)  # type: ignore[arg-type]
+            spec = None if finder is self else finder.find_spec(name, path, target)  # type: ignore[arg-type, comparison-overlap]
             if spec is not None:
-                _after(spec.loader, self._life.count)
+                _after(spec.loader, told)
                 return spec
         return None
+
+
+def _by_name(watch: object, name: str) -> object:
+    return lambda module: watch(name, module)  # type: ignore[operator]
+
+
+def _beside(name: str):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    """Load a file of this folder, which is on no path."""
+    known = sys.modules.get("_rallypoint_" + name)
+    if known is not None:
+        return known
+    from importlib.util import module_from_spec, spec_from_file_location  # noqa: PLC0415  whoever has torch has paid for more
+
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")
+    spec = spec_from_file_location("_rallypoint_" + name, path)
+    module = module_from_spec(spec)  # type: ignore[arg-type]
+    sys.modules["_rallypoint_" + name] = module
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    return module
 
 
 def _after(loader: object, told: object) -> None:
@@ -149,10 +199,11 @@ def _begin() -> None:
     if path and offset and stacks and os.path.exists(path):
         life = Life(path, int(offset), stacks)
         life.claim(_STARTED)
+        waiting = _Waiting(life)
+        sys.meta_path.insert(0, waiting)  # type: ignore[arg-type]
         optimizer = sys.modules.get(_OPTIMIZER)
-        if optimizer is None:
-            sys.meta_path.insert(0, _Waiting(life))  # type: ignore[arg-type]
-        else:
+        if optimizer is not None:
+            waiting.watch()
             life.count(optimizer)
     if os.environ.get(_NAMES_FILE):
         atexit.register(_leave_names)

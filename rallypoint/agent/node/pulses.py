@@ -1,0 +1,136 @@
+"""The pulses of a node's workers, read now and then: how old their last sign of life is, what they do, how long that takes.
+
+Their words are read with each report. Their counts are a few kilobytes each, so they are read when there may be news in them:
+often while little is known, and once in `_SELDOM` seconds later. What a worker has read and written is looked at while it is
+silent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from rallypoint.agent.node.gpus import Gpus
+from rallypoint.wire.progress import Life, ProgressFile
+from rallypoint.wire.pulse import Learned, Pace, Phase, Pulse, learned_of
+
+__all__ = ["Pulses", "Seen", "moved"]
+
+#: Seconds between two looks at the counts: while few steps were seen, and then.
+_OFTEN, _SELDOM, _FEW = 1.0, 10.0, 200
+
+#: A worker that was silent for so many seconds is looked at more closely.
+_SILENT = 0.5
+
+#: Steps and seconds of a measurement of how fast a worker is, at the least.
+_STEPS, _SECONDS = 5, 2.0
+
+_BILLION = 1_000_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What a report says of a worker's pulse; see `WorkerReport`."""
+
+    phase: Phase | None = None
+    beat: int = 0
+    quiet: float | None = None
+    moved: int = 0
+    gpu: float = 0.0
+    pace: Pace | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Window:
+    """Where a measurement began: so many steps, at `step_at`, and had waited so long; `since` as in the pulse."""
+
+    steps: int
+    step_at: int
+    waited: int
+    since: int
+
+
+def moved(pid: int) -> int:
+    """Return how many bytes a process has read from files and written to them so far; 0 where nobody may know."""
+    try:
+        fd = os.open(f"/proc/{pid}/io", os.O_RDONLY)
+    except OSError:
+        return 0
+    try:
+        lines = os.read(fd, 512).split(b"\n")
+    except OSError:
+        return 0
+    finally:
+        os.close(fd)
+    return sum(int(line.split()[1]) for line in lines if line.startswith((b"rchar:", b"wchar:")))
+
+
+class Pulses:
+    """Of the workers of one round, by local rank."""
+
+    def __init__(
+        self, *, clock: Callable[[], int] = time.monotonic_ns, files: Callable[[int], int] = moved, gpus: Gpus | None = None
+    ) -> None:
+        self._clock, self._files, self._gpus = clock, files, gpus
+        self._seen: dict[int, Seen] = {}
+        self._windows: dict[int, _Window] = {}
+        self._learned: tuple[Learned, ...] = ()
+        self._looked = 0
+
+    def look(self, local_rank: int, pulse: Pulse, life: Life) -> Seen:
+        """Return what is new of a worker."""
+        known = self._seen.get(local_rank, Seen())
+        if pulse.at == 0:
+            return known
+        now = self._clock()
+        quiet = round(max(0, now - pulse.at) / _BILLION, 3)
+        seen = dataclasses.replace(known, phase=pulse.phase, beat=pulse.at // 1_000_000, quiet=quiet)
+        if quiet >= _SILENT:
+            gpu = 0.0 if self._gpus is None else self._gpus.busy(local_rank)
+            seen = dataclasses.replace(seen, moved=self._files(life.pid), gpu=gpu)
+        self._seen[local_rank] = dataclasses.replace(seen, pace=self._pace(local_rank, pulse, life.steps, known.pace))
+        return self._seen[local_rank]
+
+    def _pace(self, local_rank: int, pulse: Pulse, steps: int, known: Pace | None) -> Pace | None:
+        """Return the last measurement; one that something else than steps falls into is thrown away."""
+        here = _Window(steps=steps, step_at=pulse.step_at, waited=pulse.waited, since=pulse.since)
+        begun = self._windows.get(local_rank)
+        if pulse.phase not in (Phase.STEP, Phase.DATA) or begun is None or begun.since != here.since or begun.step_at == 0:
+            self._windows[local_rank] = here
+            return known
+        count, took = here.steps - begun.steps, here.step_at - begun.step_at
+        if count < _STEPS or took < _SECONDS * _BILLION:
+            return known
+        self._windows[local_rank] = here
+        own = max(0, took - (here.waited - begun.waited))
+        return Pace(
+            window=1 if known is None else known.window + 1,
+            steps=count,
+            step=round(took / count / _BILLION, 6),
+            own=round(own / count / _BILLION, 6),
+        )
+
+    def learned(self, progress: ProgressFile | None, local_ranks: Iterable[int]) -> tuple[Learned, ...]:
+        """Return how long the phases of all workers took so far, as it was when it was last looked at."""
+        if progress is None:
+            return self._learned
+        now = self._clock()
+        often = sum(one.count for one in self._learned if one.phase is Phase.STEP) < _FEW
+        if now - self._looked >= (_OFTEN if often else _SELDOM) * _BILLION:
+            self._looked = now
+            self._learned = _together([progress.counts(local_rank) for local_rank in local_ranks])
+        return self._learned
+
+
+def _together(counts: list[dict[Phase, tuple[int, ...]]]) -> tuple[Learned, ...]:
+    """Return what workers have seen together; how often is told as of the one that has seen most, since they go in step."""
+    found = []
+    for phase in Phase:
+        own = [one[phase] for one in counts if phase in one]
+        learned = learned_of(phase, own) if own else None
+        if learned is not None:
+            found.append(dataclasses.replace(learned, count=max(map(sum, own))))
+    return tuple(found)

@@ -1,0 +1,217 @@
+"""Where torch is wrapped so that it tells what a script is doing (`pulse.py`), without a line of the script.
+
+Loaded by the start-up module as `_rallypoint_watching`. Each wrapper calls what it wraps with what it was given and returns
+what that returned; it adds stores to memory and nothing else, and is made when the module that it belongs to has been
+imported. A module that is there already, in a process that was forked, is wrapped in its place.
+
+Wrapped: a batch of a loader, backward passes, the scaler of gradients, replays of CUDA graphs, `Module.eval`, compilation, what
+saves, and torch's collectives. What a version of torch does not have is left alone.
+"""
+
+import functools
+import sys
+
+__all__ = ["MODULES", "OPERATIONS", "watch"]
+
+pulse = sys.modules["_rallypoint_pulse"]
+
+#: Collectives, by their number in the pulse (agent/node/pulses.py has the same); those that wait for nobody are none.
+OPERATIONS = (
+    "all_reduce",
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_gather_object",
+    "all_to_all",
+    "all_to_all_single",
+    "all_reduce_coalesced",
+    "all_gather_coalesced",
+    "barrier",
+    "broadcast",
+    "broadcast_object_list",
+    "gather",
+    "gather_object",
+    "monitored_barrier",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "scatter",
+    "scatter_object_list",
+    "send",
+    "new_group",
+    "init_process_group",
+    "destroy_process_group",
+)
+
+
+def _put(place, name: str, make, *others: str) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    """Replace a function of a class or module by what `make` makes of it, also in `others`, which have taken it over."""
+    run = getattr(place, name, None)
+    if run is None or hasattr(run, "_rallypoint"):
+        return
+    wrapped = functools.wraps(run)(make(run))
+    wrapped._rallypoint = True  # type: ignore[attr-defined]  # noqa: SLF001
+    setattr(place, name, wrapped)
+    for other in others:
+        module = sys.modules.get(other)
+        if getattr(module, name, None) is run:
+            setattr(module, name, wrapped)
+
+
+def _in_phase(phase: int) -> object:
+    def make(run):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        def phased(*args, **kwargs):  # type: ignore[no-untyped-def]  # noqa: ANN002, ANN003, ANN202
+            token = pulse.enter(phase)
+            try:
+                return run(*args, **kwargs)
+            finally:
+                pulse.leave(token, phase)
+
+        return phased
+
+    return make
+
+
+def _then(tell: object) -> object:
+    def make(run):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        def done(*args, **kwargs):  # type: ignore[no-untyped-def]  # noqa: ANN002, ANN003, ANN202
+            result = run(*args, **kwargs)
+            tell()  # type: ignore[operator]
+            return result
+
+        return done
+
+    return make
+
+
+# --- Each module -----------------------------------------------------------------------------------------------------------
+
+
+def _loader(module) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    timed, data, first = pulse.batch, pulse.DATA, pulse.FIRST_BATCH
+
+    def batches(run):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        def batch(self):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+            return timed(data if self._num_yielded else first, run, self)
+
+        return batch
+
+    iterators = getattr(module, "_BaseDataLoaderIter", None)
+    if iterators is not None:
+        _put(iterators, "__next__", batches)
+    # Where the loader's processes are started, and asked for their first batches.
+    _put(module.DataLoader, "__iter__", _in_phase(first))
+
+
+#: Whether gradients are exchanged during the backward pass, which then waits for other ranks.
+_exchanges = False
+
+
+def _backward(module) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    beat, clock, waits = pulse.beat, pulse.clock, pulse.waits
+
+    def make(run):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        def backward(*args, **kwargs):  # type: ignore[no-untyped-def]  # noqa: ANN002, ANN003, ANN202
+            if _exchanges:
+                began = clock()
+                run(*args, **kwargs)
+                waits(began, clock())
+            else:
+                run(*args, **kwargs)
+            beat()
+
+        return backward
+
+    _put(module, "backward", make)
+
+
+def _parallel(module) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    def exchanges() -> None:
+        global _exchanges  # noqa: PLW0603
+        _exchanges = True
+
+    _put(module.DistributedDataParallel, "__init__", _then(exchanges))
+
+
+def _scaler(module) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    _put(module.GradScaler, "update", _then(pulse.beat))
+
+
+def _graphs(module) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    _put(module.CUDAGraph, "replay", _then(pulse.replayed))
+
+
+def _modules(module) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    evaluates = pulse.evaluates
+
+    def make(run):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        def eval(self):  # type: ignore[no-untyped-def]  # noqa: A001, ANN001, ANN202
+            evaluates(self)
+            return run(self)
+
+        return eval
+
+    _put(module.Module, "eval", make)
+
+
+def _compiles(module) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    compiling: list = []  # type: ignore[type-arg]
+
+    def begins() -> None:
+        compiling.append(pulse.enter(pulse.COMPILE))
+
+    def ends() -> None:
+        pulse.leave(compiling.pop() if compiling else None, pulse.COMPILE)
+
+    handler = module.CompilationCallbackHandler
+    _put(handler, "run_start_callbacks", _then(begins))
+    _put(handler, "run_end_callbacks", _then(ends))
+
+
+def _saves(*names: str, others: tuple = ()) -> object:  # type: ignore[type-arg]
+    def watch(module) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+        for name in names:
+            _put(module, name, _in_phase(pulse.CHECKPOINT), *others)
+
+    return watch
+
+
+def _collectives(module) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    called, returned = pulse.called, pulse.returned
+
+    def numbered(number: int):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        def make(run):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+            def collective(*args, **kwargs):  # type: ignore[no-untyped-def]  # noqa: ANN002, ANN003, ANN202
+                began = called(number)
+                try:
+                    return run(*args, **kwargs)
+                finally:
+                    returned(began)
+
+            return collective
+
+        return make
+
+    for number, name in enumerate(OPERATIONS):
+        _put(module, name, numbered(number), "torch.distributed")
+
+
+#: What is done once a module has been imported.
+MODULES = {
+    "torch.utils.data.dataloader": _loader,
+    "torch.autograd": _backward,
+    "torch.nn.parallel.distributed": _parallel,
+    "torch.amp.grad_scaler": _scaler,
+    "torch.cuda.graphs": _graphs,
+    "torch.nn.modules.module": _modules,
+    "torch._dynamo.callback": _compiles,
+    "torch.serialization": _saves("save", others=("torch",)),
+    "torch.distributed.checkpoint.state_dict_saver": _saves("save", "async_save", others=("torch.distributed.checkpoint",)),
+    "safetensors.torch": _saves("save_file", "save_model"),
+    "torch.distributed.distributed_c10d": _collectives,
+}
+
+
+def watch(name: str, module: object) -> None:
+    """Wrap a module; one that is not as it is known is left as it is."""
+    MODULES[name](module)  # type: ignore[operator]

@@ -305,7 +305,7 @@ class Session:
         abilities = [wire.Ability.PAUSE, wire.Ability.STOP, *([wire.Ability.SAVE] if self._state.saves else [])]
         if not why:
             abilities += [wire.Ability.RETRY, wire.Ability.IN_PLACE]
-            abilities += [] if is_sharded(modules) else [wire.Ability.RESIZE]
+            abilities += [wire.Ability.RESIZE] if self._state.resizes and not is_sharded(modules) else []
         self._line.say(self._who(tuple(abilities), why))
 
     def _who(self, abilities: tuple[wire.Ability, ...], why: str = "") -> wire.Hello:

@@ -34,6 +34,9 @@ class State:
 
     """
 
+    #: Whether training goes on as it was in a world of another size, where no rank has a part that no other has.
+    resizes = True
+
     def __init__(self, **parts: Any) -> None:
         if not parts:
             raise ValueError("State: no part is given; expected at least one, such as model=")

@@ -10,7 +10,11 @@ N agents of this machine, `--nproc-per-node=1`, `--nnodes=1:N`; the first one ho
              the coordinator gave it up
 
 `in the world` and `known` are read from our coordinator's own story; torchrun tells neither. torchrun runs with
-TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which its restarts hang (benchmarks/README.md).
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which its restarts hang (benchmarks/README.md). Its defaults take minutes for each
+turn, so they take part with the fewest nodes only, unless `--defaults-everywhere` is given.
+
+Before each disturbance the agents' own processes come to rest (zygotes and standbys get ready), however long that takes on this
+machine: what is measured is a job that trains, not one that starts.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import PEERS, kill, tree
+from benchmarks.processes import PEERS, cpu_seconds, descendants, kill, tree
 from benchmarks.report import Case, arguments, deliver, versions
 
 __all__ = ["main"]
@@ -39,11 +43,12 @@ OURS = Path(sys.executable).with_name("rallypoint-agent")
 SECRET = "a secret of the benchmark"
 _TUNED = "--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=1"
 
-#: Seconds that anything may take.
+#: Seconds that any step may take.
 _LIMIT = 240.0
 
-#: Seconds of undisturbed training before the next disturbance: zygotes and standbys get ready meanwhile.
-_CALM = 8.0
+#: Seconds for which a job is looked at to see whether it is at rest, the share of a core that all that is no worker may use
+#: then, and seconds after which it is disturbed whether it is or not.
+_LOOK, _REST, _LONGEST_CALM = 1.0, 0.1, 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +81,7 @@ class Job:
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
         self._agents: list[subprocess.Popen[bytes]] = []
+        self._disturbed: set[int] = set()
 
     def start_agent(self) -> float:
         """Start one more agent; return when."""
@@ -95,7 +101,7 @@ class Job:
     def start(self) -> None:
         """Start all agents, the one that hosts the rendezvous first, and wait until they train."""
         at = self.start_agent()
-        _until(self._hosted, "the rendezvous is open")
+        self._until(self._hosted, "the rendezvous is open")
         while len(self._agents) < self._nodes:
             self.start_agent()
         self.trains(self._nodes, at)
@@ -106,7 +112,38 @@ class Job:
 
     def trains(self, world: int, since: float) -> float:
         """Wait until every rank of a world of this size has done its first step, after `since`; return when the last had."""
-        return _until(lambda: self._trained(world, since), f"{world} nodes train")
+        return self._until(lambda: self._trained(world, since), f"{world} nodes train")
+
+    def calm(self) -> None:
+        """Wait until nothing but the training is going on."""
+        give_up = time.monotonic() + _LONGEST_CALM
+        while time.monotonic() < give_up:
+            own = [pid for agent in self._agents for pid in tree(agent.pid) if pid not in self._workers()]
+            before = cpu_seconds(own)
+            time.sleep(_LOOK)
+            known = {pid for agent in self._agents for pid in tree(agent.pid)}
+            if known == set(own) | (known & self._workers()) and cpu_seconds(own) - before < _REST * _LOOK:
+                return
+
+    def _workers(self) -> set[int]:
+        """Return the processes that train, and theirs."""
+        pids = {int(path.stem.rpartition("-")[2]) for path in self._folder.glob("*.json")}
+        return pids | {below for pid in pids for below in descendants(pid)}
+
+    def _until(self, condition: Callable[[], Any], what: str) -> Any:
+        """Wait for a step of the measurement; raises `SystemExit` with its name and the agents' last words."""
+        deadline = time.monotonic() + _LIMIT
+        while not (found := condition()):
+            gone = [agent for agent in self._agents if agent.pid not in self._disturbed and agent.poll() is not None]
+            if gone or time.monotonic() > deadline:
+                why = f"an agent ended with {gone[0].returncode}" if gone else f"not so after {_LIMIT:g} s"
+                raise SystemExit(f"{self._launcher.name}, {self._nodes} nodes: {what}: {why}\n{self._last_words()}")
+            time.sleep(0.01)
+        return found
+
+    def _last_words(self) -> str:
+        logs = sorted(self._folder.glob("agent-*.log"))
+        return "\n".join(f"{path.name}: ... {path.read_text(errors='replace')[-1500:]}" for path in logs)
 
     def _trained(self, world: int, since: float) -> float | None:
         first: dict[int, float] = {}
@@ -122,6 +159,7 @@ class Job:
     def disturb_last(self, number: int) -> float:
         """Send a signal to all processes of the agent that came last; return when."""
         pids = tree(self._agents[-1].pid)
+        self._disturbed.add(self._agents[-1].pid)
         at = time.time()
         kill(pids, number)
         return at
@@ -147,35 +185,26 @@ class Job:
             self.forget_last()
 
 
-def _until(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + _LIMIT
-    while not (found := condition()):
-        if time.monotonic() > deadline:
-            raise SystemExit(f"not so after {_LIMIT:g} s: {what}")
-        time.sleep(0.01)
-    return found
-
-
-def turn(job: Job, nodes: int, found: dict[str, list[float]]) -> None:
-    """Disturb a job that trains in every way, once each, and add what that took."""
-    time.sleep(_CALM)
+def turn(job: Job, nodes: int, found: dict[str, list[float]], *, last: bool) -> None:
+    """Disturb a job that trains in every way, once each, and add what that took; after the `last` nobody trains any more."""
+    job.calm()
     at = job.disturb_last(signal.SIGKILL)
     _note(found, "shrink", job.trains(nodes - 1, at) - at)
     _note(found, "shrink: known", job.told("regroup", at), at)
     job.forget_last()
-    time.sleep(_CALM)
+    job.calm()
     at = job.start_agent()
     _note(found, "grow", job.trains(nodes, at) - at)
     joined = job.told("regroup", at)
     if joined is not None:
         _note(found, "grow: in the world", job.told("round", joined), joined)
-    time.sleep(_CALM)
+    job.calm()
     at = job.disturb_last(signal.SIGSTOP)
     _note(found, "silent", job.trains(nodes - 1, at) - at)
     _note(found, "silent: known", job.told("regroup", at), at)
     job.forget_last()
-    at = job.start_agent()
-    job.trains(nodes, at)
+    if not last:
+        job.trains(nodes, job.start_agent())
 
 
 def _note(found: dict[str, list[float]], what: str, value: float | None, since: float = 0.0) -> None:
@@ -191,7 +220,7 @@ def measure(launcher: Launcher, nodes: int, n: int) -> list[Case]:
         try:
             job.start()
             for number in range(n):
-                turn(job, nodes, found)
+                turn(job, nodes, found, last=number == n - 1)
                 latest = ", ".join(f"{what} {values[-1]:.3f} s" for what, values in found.items())
                 print(f"  {launcher.name}, {nodes} nodes, turn {number + 1}: {latest}", file=sys.stderr)
         finally:
@@ -208,13 +237,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-n", type=int, default=5, help="turns of ours (default 5)")
     parser.add_argument("--peers", type=int, default=1, help="turns of each case of torchrun (default 1); 0 for none")
     parser.add_argument("--nodes", default="2,4,8", help="how many nodes (default %(default)s)")
+    parser.add_argument("--defaults-everywhere", action="store_true", help="torchrun's defaults with more than the fewest, too")
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # whatever was started is ended, too
     cases = []
-    for nodes in map(int, options.nodes.split(",")):
+    counts = [int(count) for count in options.nodes.split(",")]
+    for nodes in counts:
         for launcher in launchers():
             turns = options.n if launcher.tells else options.peers
-            if turns and launcher.path.exists():
+            slow = launcher.name == "torchrun" and nodes != min(counts) and not options.defaults_everywhere
+            if turns and launcher.path.exists() and not slow:
                 cases += measure(launcher, nodes, turns)
     deliver("node_loss", cases, versions("torch", "airflow-provider-rallypoint"), options.json)
     return 0

@@ -18,7 +18,6 @@ from typing import Protocol
 
 from rallypoint.agent.clock import Clock
 from rallypoint.agent.coordinator.shell import Coordinator
-from rallypoint.agent.coordinator.sink import MemorySink
 from rallypoint.agent.options import RunOptions
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.transport.near import NearExchange
@@ -62,7 +61,7 @@ class Met:
 @contextlib.asynccontextmanager
 async def meet(options: RunOptions, clock: Clock, agreement: Agreement | None = None) -> AsyncIterator[Met]:
     """Have a coordinator, here or elsewhere, while the context lasts; raises `ConfigError`."""
-    shell = Coordinator(_new_state(options, clock), sink=MemorySink(), clock=clock)
+    shell = Coordinator(_new_state(options, clock), sink=None, clock=clock)
     if options.meeting is not None or agreement is not None:
         # A node by itself needs no HTTP, which takes longer to import than all the rest.
         from rallypoint.agent.hosting import host_or_join  # noqa: PLC0415

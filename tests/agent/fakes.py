@@ -60,6 +60,18 @@ class GatedSink:
         self.published.append(status)
 
 
+class MemorySink:
+    """Remembers what was published last."""
+
+    trouble = ""
+
+    def __init__(self) -> None:
+        self.last: JobStatus | None = None
+
+    async def publish(self, status: JobStatus) -> None:
+        self.last = status
+
+
 class ScriptedExchange:
     """Answers by address; an address without answers is unreachable."""
 

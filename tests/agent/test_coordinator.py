@@ -14,14 +14,14 @@ import pytest
 
 from rallypoint.agent.clock import monotone_clock
 from rallypoint.agent.coordinator.shell import Coordinator
-from rallypoint.agent.coordinator.sink import FileSink, MemorySink, StatusSink, read_status
+from rallypoint.agent.coordinator.sink import FileSink, StatusSink, read_status
 from rallypoint.agent.errors import StaleError
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import Settings
 from rallypoint.wire import codec
 from rallypoint.wire.messages import AgentState, Assignment, Continue, Refusal, Regroup, Reply, Stop, WorkerReport
 from rallypoint.wire.status import JobState, JobStatus, Outcome, Verdict
-from tests.agent.fakes import TWO, GatedSink, new_state, report
+from tests.agent.fakes import TWO, GatedSink, MemorySink, new_state, report
 from tests.waiting import eventually_async
 
 ONE = Settings(min_nodes=1, max_nodes=1, last_call=0.0, node_lease=1000.0)
@@ -52,6 +52,28 @@ async def test_a_parked_report_is_answered_when_the_world_is_complete() -> None:
         replies = await asyncio.gather(first, ask(shell, 1))
 
     assert [type(reply) for reply in replies] == [Assignment, Assignment]
+
+
+async def test_whom_nobody_succeeds_publishes_nothing_and_answers_at_once() -> None:
+    """Every state is durable as it is: from the first place to the verdict no status is made that nobody reads."""
+    made = []
+
+    class Counted(Coordinator):
+        def status(self) -> JobStatus:
+            made.append(1)
+            return super().status()
+
+    clock = monotone_clock()
+    shell = Counted(new_state(ONE, now=clock()), sink=None, clock=clock)
+    serve = asyncio.create_task(shell.serve())
+    place = await ask(shell, 0)
+    assert isinstance(place, Assignment)
+    nothing = await ask(shell, 0, AgentState.RUNNING, round=1, fence=place.fence, sequence=1, hold=0.0)
+    verdict = await ask(shell, 0, AgentState.DONE, round=1, fence=place.fence, sequence=2)
+    await serve  # everybody was told
+
+    assert [type(nothing), type(verdict)] == [Continue, Stop]
+    assert not made
 
 
 async def test_without_anything_to_say_the_hold_ends_the_wait() -> None:

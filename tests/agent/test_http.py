@@ -13,7 +13,6 @@ from aiohttp import web
 
 from rallypoint.agent.clock import monotone_clock
 from rallypoint.agent.coordinator.shell import Coordinator
-from rallypoint.agent.coordinator.sink import MemorySink
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.transport.http_client import HttpExchange, speaks_rallypoint
 from rallypoint.agent.transport.http_listen import listen
@@ -24,7 +23,7 @@ from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.messages import TOKEN_HEADER
 from rallypoint.wire.paths import HEALTH_PATH, REPORT_PATH, ROSTER_PATH, STATUS_PATH
 from rallypoint.wire.status import JobStatus
-from tests.agent.fakes import TOKEN, new_state, report
+from tests.agent.fakes import TOKEN, MemorySink, new_state, report
 
 HEADERS = {TOKEN_HEADER: TOKEN}
 

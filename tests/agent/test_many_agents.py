@@ -7,7 +7,6 @@ import dataclasses
 
 from rallypoint.agent.clock import monotone_clock
 from rallypoint.agent.coordinator.shell import Coordinator
-from rallypoint.agent.coordinator.sink import MemorySink
 from rallypoint.agent.errors import UnreachableError
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import Settings, State
@@ -18,7 +17,7 @@ from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.messages import AgentReport, AgentState, Assignment, Continue, Reply, Stop
 from rallypoint.wire.status import JobState
-from tests.agent.fakes import ListedEndpoints, new_state, report
+from tests.agent.fakes import ListedEndpoints, MemorySink, new_state, report
 
 LEASED = Settings(min_nodes=1, max_nodes=8, last_call=0.0, node_lease=3.0)
 

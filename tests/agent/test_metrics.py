@@ -18,7 +18,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from rallypoint.agent.clock import monotone_clock
 from rallypoint.agent.coordinator import event_lines, metrics, metrics_server
 from rallypoint.agent.coordinator.shell import Coordinator
-from rallypoint.agent.coordinator.sink import MemorySink
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.wire.check import CheckState, NodeCheck, NodeFound, NodeVerdict
 from rallypoint.wire.fence import Fence
@@ -30,7 +29,7 @@ from rallypoint.wire.paths import METRICS_PATH
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.ports import METRICS_PORT
 from rallypoint.wire.status import JobState, JobStatus, Member, Progress, Sample
-from tests.agent.fakes import new_state, report
+from tests.agent.fakes import MemorySink, new_state, report
 
 ROOT = Path(__file__).parents[2]
 NOW = 1000.0

@@ -11,7 +11,6 @@ import pytest
 
 from rallypoint.agent.clock import monotone_clock
 from rallypoint.agent.coordinator.shell import Coordinator
-from rallypoint.agent.coordinator.sink import MemorySink
 from rallypoint.agent.errors import ConfigError, UnreachableError
 from rallypoint.agent.rendezvous.core import Settings
 from rallypoint.agent.transport import choosing
@@ -20,7 +19,7 @@ from rallypoint.agent.transport.service import BODY_LIMIT
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.messages import MESSAGES_VERSION, AgentReport, Assignment, Continue, Reply, Stop
 from rallypoint.wire.status import JobStatus
-from tests.agent.fakes import TOKEN, TWO, new_state, report
+from tests.agent.fakes import TOKEN, TWO, MemorySink, new_state, report
 from tests.waiting import eventually_async
 
 

@@ -80,13 +80,16 @@ class _Asked:
 
 
 class Coordinator:
-    """One coordinator of one attempt; implements `CoordinatorService`."""
+    """One coordinator of one attempt; implements `CoordinatorService`.
+
+    Without a `sink` it ends with its process and nobody takes over: nothing is published, and every state is durable at once.
+    """
 
     def __init__(
         self,
         state: State,
         *,
-        sink: StatusSink,
+        sink: StatusSink | None,
         clock: Clock,
         progress_period: float = PROGRESS_PERIOD,
         log_event: event_lines.Teller = event_lines.in_words,
@@ -136,7 +139,11 @@ class Coordinator:
     def status(self) -> JobStatus:
         """Return what is true now, durable or not yet."""
         status = rendezvous.status(self._state, self._clock())
-        return dataclasses.replace(status, durable=False) if self._sink.trouble else status
+        return dataclasses.replace(status, durable=False) if self._trouble_now else status
+
+    @property
+    def _trouble_now(self) -> str:
+        return "" if self._sink is None else self._sink.trouble
 
     # --- What somebody beside the agents tells ------------------------------------------------------------------------------
 
@@ -169,13 +176,14 @@ class Coordinator:
 
     async def publish_first(self) -> None:
         """Publish the first status, before anybody is answered; raises `StaleError` or `OSError`."""
-        await self._sink.publish(self.status())
+        if self._sink is not None:
+            await self._sink.publish(self.status())
         self._note_trouble()
 
     async def serve(self) -> None:
         """Work until every agent was told the verdict, or `stop` was called; raises `StaleError` when it was replaced."""
         self._apply(rendezvous.tick(self._state, self._clock()))
-        publisher = asyncio.create_task(self._publish())
+        publisher = asyncio.create_task(self._publish(self._sink) if self._sink is not None else asyncio.Event().wait())
         over = asyncio.create_task(self._over.wait())
         try:
             done, _ = await asyncio.wait({publisher, over}, return_when=asyncio.FIRST_COMPLETED)
@@ -255,14 +263,17 @@ class Coordinator:
     def _apply(self, state: State, fresh: Iterable[_Asked] = ()) -> None:
         before, self._state = self._state, state
         self._version += 1
-        self._dirty.set()
         for event in event_lines.new_events(before, state):
             self._log(state, event)
         news = _audible(before) != _audible(state)
         for asked in tuple(self._parked.values()) if news else fresh:
             self._consider(asked)
-        if self._ready or state.verdict is not None:
-            self._urgent.set()
+        if self._sink is None:
+            self._settle(self._version)
+        else:
+            self._dirty.set()
+            if self._ready or state.verdict is not None:
+                self._urgent.set()
         self._arm()
 
     def _arm(self) -> None:
@@ -377,7 +388,7 @@ class Coordinator:
 
     # --- Publishing --------------------------------------------------------------------------------------------------------
 
-    async def _publish(self) -> None:
+    async def _publish(self, sink: StatusSink) -> None:
         loop = asyncio.get_running_loop()
         published: JobStatus | None = None
         due, pause_until = self._clock(), 0.0
@@ -389,7 +400,7 @@ class Coordinator:
             began = loop.time()
             version, status = self._version, self.status()
             if published is None or _gist(status) != _gist(published) or self._clock() >= due:
-                await self._write(status)
+                await self._write(sink, status)
                 published, due = status, self._clock() + self._progress_period
             else:  # the gist is durable already; the rest follows when it is due
                 self._publish_at(due)
@@ -402,10 +413,10 @@ class Coordinator:
         delay = max(due - self._clock(), _TIMER_FLOOR)
         self._progress_timer = asyncio.get_running_loop().call_later(delay, self._dirty.set)
 
-    async def _write(self, status: JobStatus) -> None:
+    async def _write(self, sink: StatusSink, status: JobStatus) -> None:
         while True:
             try:
-                await self._sink.publish(bounded(status))
+                await sink.publish(bounded(status))
             except OSError as error:
                 log.warning("the status cannot be published (%s); nobody is told anything new until it can", error)
                 await asyncio.sleep(_SINK_RETRY)
@@ -415,7 +426,7 @@ class Coordinator:
 
     def _note_trouble(self) -> None:
         """Tell in the job's story when no later coordinator can read what is published, and when it can again."""
-        trouble = self._sink.trouble
+        trouble = self._trouble_now
         if bool(trouble) != bool(self._trouble):
             self.note("status-undurable" if trouble else "status-durable", trouble or "the status can be written again")
         self._trouble = trouble

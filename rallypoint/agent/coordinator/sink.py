@@ -16,7 +16,7 @@ from rallypoint.agent.files import read_json, replace_durably
 from rallypoint.wire import codec
 from rallypoint.wire.status import JobStatus
 
-__all__ = ["FileSink", "MemorySink", "StatusSink", "read_status", "refuse_later"]
+__all__ = ["FileSink", "StatusSink", "read_status", "refuse_later"]
 
 log = logging.getLogger("rallypoint.sink")
 
@@ -36,19 +36,6 @@ class StatusSink(Protocol):
         Raises `StaleError` when a later attempt or term has published there, `OSError` when it does not work now.
         """
         ...
-
-
-class MemorySink:
-    """For a coordinator that nobody restarts: it ends with the process."""
-
-    trouble = ""
-
-    def __init__(self) -> None:
-        self.last: JobStatus | None = None
-
-    async def publish(self, status: JobStatus) -> None:
-        """Remember the status."""
-        self.last = status
 
 
 class FileSink:

@@ -31,8 +31,9 @@ log = logging.getLogger("rallypoint.zygote")
 #: Seconds after the last start of a worker before standbys are made again: the cores belong to the recovery until then.
 _SETTLE = 0.25
 
-#: Seconds between two looks for what the workers have imported, until it is there. Nothing waits for it.
-_LOOK = 1.0
+#: Seconds until the second look for what the workers have imported, and between two looks at the most: each time it is not
+#: there it is waited for twice as long, as a script may never train. Nothing waits for it.
+_LOOK, _LONGEST_LOOK = 1.0, 30.0
 
 #: Zygotes that may end before they were ready, in a row: then there is something wrong that another one will not mend.
 _STILLBIRTHS = 3
@@ -303,9 +304,10 @@ class Nursery:
     # --- What the script imports -------------------------------------------------------------------------------------------
 
     async def _look_for_learned(self) -> None:
-        file = self._wanted.learned
-        while file is not None and not await asyncio.to_thread(file.exists):  # noqa: ASYNC110  a worker makes it
-            await asyncio.sleep(_LOOK)
+        file, pause = self._wanted.learned, _LOOK
+        while file is not None and not await asyncio.to_thread(file.exists):
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_LOOK)
         if self._line is not None and self._ready:
             self._busy = True  # it forks nobody meanwhile
             self._line.send(packet({"learn": str(file), "without": sorted(self._refused)}))

@@ -27,11 +27,13 @@ __all__ = [
     "Destination",
     "Persisted",
     "Retention",
+    "commit",
     "is_snapshot",
     "part_files",
     "persist",
     "read_destination",
     "surplus_snapshots",
+    "write",
     "write_destination",
 ]
 
@@ -95,24 +97,46 @@ def persist(found: Sequence[Held], store: Store, retention: Retention) -> Persis
 
 
 def _persist_one(held: Sequence[Held], store: Store, retention: Retention) -> Persisted | None:
+    return None if write(held, store) is None else commit(held[0].part, store, retention)
+
+
+def write(held: Sequence[Held], store: Store) -> str | None:
+    """Write parts of one snapshot into its draft, and return its name; None where it is a complete checkpoint already.
+
+    Raises as `persist` does.
+    """
     part = held[0].part
     known = store.complete()
-    if any((m.job, m.granted, m.step) == (part.job, part.granted, part.step) for m in known):
+    if _stored(part, known) is not None:
         return None
-    fence = claim_fence(store.named(), known, part.job, part.granted)
-    name = name_of(fence, part.step)
-    # Nodes that have a whole state each do not write into one place: one complete part is all that is needed.
-    draft = f"{name}{APART}{part.rank}" if part.whole else name
+    name = name_of(claim_fence(store.named(), known, part.job, part.granted), part.step)
+    draft = _draft(name, part)
     store.begin(draft, sum(one.part.size for one in held))
     for one in held:
         data, header = part_files(one.part.rank)
         with pinned(one) as fd:
             store.write(draft, data, fd, one.part.size)
         store.note(draft, header, one.text)
-    ranks = {part.rank} if part.whole else _ranks(store.notes(draft).values(), part)
+    return name
+
+
+def commit(part: Part, store: Store, retention: Retention) -> Persisted:
+    """Make the snapshot that `part` is of a complete checkpoint, if none of its parts is missing. Raises as `persist` does."""
+    known = store.complete()
+    done = _stored(part, known)
+    if done is not None:
+        return Persisted(checkpoint=name_of(done.fence, done.step), step=done.step, complete=True)
+    fence = claim_fence(store.named(), known, part.job, part.granted)
+    name = name_of(fence, part.step)
+    draft = _draft(name, part)
+    there = _parts(store.notes(draft).values(), part)
+    ranks = {part.rank} if part.whole else set(there)
     complete = part.whole or ranks == set(range(part.world_size))
     if complete:
         files = store.describe(draft, [file for rank in sorted(ranks) for file in part_files(rank)])
+        torn = [rank for rank in sorted(ranks & set(there)) if files[part_files(rank)[0]].size != there[rank].size]
+        if torn:
+            raise DamagedCheckpointError(f"{draft}: the part of rank {torn[0]} has not the size that its header says")
         manifest = Manifest(
             job=part.job,
             granted=part.granted,
@@ -128,17 +152,26 @@ def _persist_one(held: Sequence[Held], store: Store, retention: Retention) -> Pe
     return Persisted(checkpoint=name, step=part.step, complete=complete)
 
 
-def _ranks(headers: Iterable[bytes], part: Part) -> set[int]:
-    """Return the ranks whose parts of the same snapshot are there: a header is written after its data."""
-    ranks = set()
+def _stored(part: Part, known: Iterable[Manifest]) -> Manifest | None:
+    return next((m for m in known if (m.job, m.granted, m.step) == (part.job, part.granted, part.step)), None)
+
+
+def _draft(name: str, part: Part) -> str:
+    # Nodes that have a whole state each do not write into one place: one complete part is all that is needed.
+    return f"{name}{APART}{part.rank}" if part.whole else name
+
+
+def _parts(headers: Iterable[bytes], part: Part) -> dict[int, Part]:
+    """Return the parts of the same snapshot that are there, by rank: a header is written after its data."""
+    found = {}
     for text in headers:
         try:
             other = read_part(text)
         except WireError:
             continue
         if (other.job, other.age) == (part.job, part.age):
-            ranks.add(other.rank)
-    return ranks
+            found[other.rank] = other
+    return found
 
 
 def surplus_snapshots(complete: Sequence[Manifest], retention: Retention) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from rallypoint.wire.check import CheckReport, CheckTask
 from rallypoint.wire.codec import WireError, from_json, neighbour, to_json
+from rallypoint.wire.dump import DumpAsk, DumpTold
 from rallypoint.wire.failover import Failover
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.hang import Evidence
@@ -115,6 +116,7 @@ class AgentReport:
         resizable: they can follow into a world of another size, too.
         wish: what its workers answered to the last wish that it heard of; None before the first.
         replicas: `host:port` at which it takes other nodes' snapshots; "" where it takes none.
+        dumps: it holds a snapshot, and knows where a last checkpoint would go; `dump` is its last answer about one.
         tolerance: what graceful fault tolerance has put into MindCluster's reset file; "" for nothing.
         learned: how long the phases of its workers took so far in this round.
         hold: seconds the answer may be kept back while there is nothing to say.
@@ -147,6 +149,8 @@ class AgentReport:
     wish: NodeAnswer | None = None
     learned: tuple[Learned, ...] = ()
     replicas: str = ""
+    dumps: bool = False
+    dump: DumpTold | None = None
     tolerance: str = ""
     hold: float = 0.0
     sequence: int = 0
@@ -204,7 +208,8 @@ class Continue:
     `unsupervised`: seconds since the coordinator saw a sign of life of the job's supervisor, None where it looks for none. The
     agent counts on by itself when the coordinator is gone. `evidence`: number of a request for what can be found of the workers
     of the running round, repeated until a report has the answer; 0 asks for nothing. `check`: what an agent that waits is to
-    try with its node's probe, repeated until a report says that it has begun. `wish`: what somebody asks of all workers,
+    try with its node's probe, repeated until a report says that it has begun. `dump`: what it is asked about a last checkpoint,
+    repeated until a report has the answer. `wish`: what somebody asks of all workers,
     repeated until a report tells its number. `pace`: seconds after which to report again, while it is doubted whether the
     workers go on; 0 is as usual.
     """
@@ -214,6 +219,7 @@ class Continue:
     evidence: int = 0
     wish: Wish | None = None
     check: CheckTask | None = None
+    dump: DumpAsk | None = None
     pace: float = 0.0
 
 

@@ -46,6 +46,7 @@ from rallypoint.agent.node.starting import launcher
 from rallypoint.agent.node.talking import Talker
 from rallypoint.agent.rendezvous import rungs
 from rallypoint.agent.signals import SIGNALS
+from rallypoint.agent.snapshots.dumper import Dumper
 from rallypoint.agent.snapshots.keeper import SnapshotKeeper
 from rallypoint.agent.transport.client import CoordinatorClient
 from rallypoint.agent.transport.service import MAX_HOLD
@@ -107,6 +108,7 @@ class NodeAgent:
         )
         told = dataclasses.replace(config.plan, env={**config.plan.env, **self._snapshots.environment()})
         config = dataclasses.replace(config, plan=told)
+        self._dumper = Dumper(self._snapshots, self._tell_news)
         self._config, self._client, self._clock = config, client, clock
         self._name = f"{config.host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._node = Node(
@@ -423,7 +425,7 @@ class NodeAgent:
         pids = tuple(worker.pid for worker in self._group.workers)
         found = None if self._evidence is None else (self._evidence.round, self._evidence.number)
         told = (node.state, node.round, node.told_failures, node.failover, node.reason)
-        return *told, self._stores.offer, pids, found, node.keepable, self._check, self._obeying.told
+        return *told, self._dumper.told, self._stores.offer, pids, found, node.keepable, self._check, self._obeying.told
 
     @property
     def _check(self) -> CheckReport | None:
@@ -435,6 +437,8 @@ class NodeAgent:
         self._talker.hurry(reply.pace if isinstance(reply, Continue) else 0.0)
         if isinstance(reply, Continue) and reply.wish is not None:
             self._obey(self._obeying.heard(reply.wish))
+        if isinstance(reply, Continue) and reply.dump is not None:
+            self._dumper.take(reply.dump)
         if isinstance(reply, Continue) and self._node.phase is Phase.JOINING:
             self._try(reply.check)
 
@@ -497,6 +501,8 @@ class NodeAgent:
             wish=self._obeying.told,
             learned=self._round.learned(),
             replicas=self._snapshots.replicas,
+            dumps=self._snapshots.can_dump,
+            dump=self._dumper.told,
             tolerance=self._reset_watch.foreign(),
             hold=self._hold(state),
             sequence=self._sequence,

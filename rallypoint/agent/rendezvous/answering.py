@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from rallypoint.agent.rendezvous import checks, hang_rounds, telling, wishes
+from rallypoint.agent.rendezvous import checks, dumping, hang_rounds, telling, wishes
 from rallypoint.agent.rendezvous.lookup import places, world_size
 from rallypoint.agent.rendezvous.peers import Peer, State, living, opened, sealed, with_peer
 from rallypoint.wire.messages import AgentState, Assignment, Regroup, Reply, Stop
@@ -24,7 +24,7 @@ def answer(state: State, agent: str) -> Reply | None:
     if peer is None or peer.report.state is AgentState.LEAVING:
         return None
     if peer.report.state is AgentState.WAITING:
-        return _assignment(state, peer) or checks.asks(state, peer)
+        return _assignment(state, peer) or dumping.asks(state, peer) or checks.asks(state, peer)
     if state.state is JobState.FORMING:
         reason = state.broken or "a new round is forming"
         return Regroup(fence=state.fence, reason=reason, keep=state.living, dead=state.dead)

@@ -49,7 +49,18 @@ import dataclasses
 from collections.abc import Sequence
 
 from rallypoint.agent.culprit import is_collateral
-from rallypoint.agent.rendezvous import checks, hang_known, hang_rounds, missing, rulings, rungs, telling, tolerance, wishes
+from rallypoint.agent.rendezvous import (
+    checks,
+    dumping,
+    hang_known,
+    hang_rounds,
+    missing,
+    rulings,
+    rungs,
+    telling,
+    tolerance,
+    wishes,
+)
 from rallypoint.agent.rendezvous import last_world as lastworld
 from rallypoint.agent.rendezvous.answering import answer, dismissed, told, told_all
 from rallypoint.agent.rendezvous.lookup import places
@@ -146,6 +157,7 @@ def new(
         peers={m.agent: Peer.recalled(m, previous, now) for m in previous.world},
     )
     state = missing.inherited(checks.inherited(hang_rounds.inherited(state, previous), previous), previous)
+    state = dumping.inherited(state, previous, now)
     return telling.event(state, "coordinator", f"term {term} took over in round {previous.fence.round}", now)
 
 
@@ -166,7 +178,7 @@ def hear(state: State, report: AgentReport, now: float) -> State:
     state = lastworld.heard(state, report)
     state = telling.progress(state, report, now)
     state = hang_rounds.heard(state, None if before is None else before.report, report, now)
-    return checks.heard(state, report, now)
+    return checks.heard(dumping.heard(state, report), report, now)
 
 
 def delayed(state: State, seconds: float) -> State:
@@ -222,18 +234,21 @@ def tick(state: State, now: float, *, listened: float | None = None) -> State:
         state = state if hang is None else _restart(state, hang, now)
     if state.verdict is None and state.echoes:
         state = _judge_echoes(state, now)
-    if state.verdict is None and state.state is JobState.FORMING:
+    if state.verdict is None and state.dumping is None and state.state is JobState.FORMING:
         state = _judge_late(state, now)
     state = checks.advanced(state, now)
-    if state.verdict is None and state.state is JobState.FORMING:
+    if state.verdict is None and state.dumping is None and state.state is JobState.FORMING:
         state = _form(state, now)
+    state = dumping.advanced(state, now)
     return hang_rounds.tidied(state)
 
 
 def deadline(state: State) -> float | None:
     """Return when `tick` has something to conclude even if nobody says anything, or None."""
     times = [_expires(state, peer) for peer in state.peers.values()]
-    times += [at for at in (hang_rounds.due(state), checks.due(state)) if at is not None]
+    times += [at for at in (hang_rounds.due(state), checks.due(state), dumping.due(state)) if at is not None]
+    if state.dumping is not None:
+        return min(times, default=None)
     if state.echoes:
         times.append(state.echo_since + ECHO_GRACE)
     if state.verdict is None and state.state is JobState.FORMING and not outstanding(state) and not checks.running(state):
@@ -261,7 +276,7 @@ def _lose(state: State, peer: Peer, how: str, now: float) -> State:
     state = dataclasses.replace(state, peers={k: p for k, p in state.peers.items() if k != peer.report.agent})
     state = missing.lost(lastworld.lost(state, peer, now), peer)
     member = next((m for m in state.world if m.agent == peer.report.agent), None)
-    if member is None or state.verdict is not None or peer.report.state is AgentState.LEAVING:
+    if member is None or state.verdict is not None or state.dumping is not None or peer.report.state is AgentState.LEAVING:
         return state
     incident = telling.node_incident(state, peer, how, now)
     # Whatever failed in the same round failed because of this.
@@ -383,15 +398,20 @@ def _restart(state: State, told: Incident, now: float) -> State:
     budget = state.settings.hangs if hang else state.settings.restarts
     living = not hang and rungs.spares(state, told.rung)
     charged = dataclasses.replace(telling.incident(state, told), living=living)
-    if not budget.exceeded(charged.incidents, state.fence.attempt, folded=charged.folded, clock=now, when=charged.when):
+    last = told.rung is Rung.DUMP
+    if not last and not budget.exceeded(
+        charged.incidents, state.fence.attempt, folded=charged.folded, clock=now, when=charged.when
+    ):
         return _break(charged, told.reason, now)
-    state = telling.incident(state, dataclasses.replace(told, rung=Rung.EXIT))
     what = "restarts after a hang" if hang else "restarts"
     spent = (
         f"no {what.replace('restarts', 'restart')} is allowed" if budget.limit == 0 else f"all {budget.limit} {what} are spent"
     )
+    spent = "the strategy that is left is a last checkpoint" if last else spent
     verdict = Verdict(outcome=Outcome.FAILED, reason="WorkersFailed", message=f"{told.reason}; {spent}", culprit=told.culprit)
-    return telling.verdict(state, verdict, now)
+    if dumping.possible(state):
+        return _break(dumping.begun(state, told, verdict, now), told.reason, now)
+    return telling.verdict(telling.incident(state, dataclasses.replace(told, rung=Rung.EXIT)), verdict, now)
 
 
 def _scale(state: State, peer: Peer, reason: str, now: float) -> State:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rallypoint.agent.check.course import Course as CheckCourse
+from rallypoint.agent.rendezvous.dump_course import Dumping
 from rallypoint.agent.rendezvous.hang import Limits, Watch
 from rallypoint.agent.rendezvous.lookup import Draft, places
 from rallypoint.supervision.budget import Budget, Course
@@ -220,6 +221,7 @@ class State:
         course: how training goes, for the refill of budgets.
         result: what rank 0 left, once every worker of the world has ended well.
         checks: of the nodes, before they train.
+        dumping: a last checkpoint that is written before the end (`dumping.py`).
         learned: how long the phases of the job take, as it was last told, at `learned_at`; `before`: as it was when this round
             began; `learned_in`: the last round that is over, of which all is in it.
         watch: how silent the running round is; `hang` what is told of that, `inquiry` what the agents are asked for it.
@@ -259,6 +261,7 @@ class State:
     inquiry: Inquiry | None = None
     hang: Hang | None = None
     checks: Checks = _UNCHECKED
+    dumping: Dumping | None = None
     wish: Wish | None = None
     lost: Mapping[str, float] = field(default_factory=dict, hash=False)
     gone: Mapping[int, Missing] = field(default_factory=dict, hash=False)

@@ -18,10 +18,14 @@ from rallypoint.wire.incident import Rung
 from rallypoint.wire.plan import Profile, Scheduling
 from rallypoint.wire.status import Member
 
-__all__ = ["allowed", "kept_in", "of_failure", "spares"]
+__all__ = ["allowed", "kept_in", "of_failure", "permitted", "spares"]
 
 #: What the strategies of a job's processes are called on the ladder; every other one restarts all workers.
-_RUNGS: Mapping[Strategy, Rung] = {Strategy.RETRY: Rung.RETRY, Strategy.RECOVER_IN_PLACE: Rung.RECOVER_IN_PLACE}
+_RUNGS: Mapping[Strategy, Rung] = {
+    Strategy.RETRY: Rung.RETRY,
+    Strategy.RECOVER_IN_PLACE: Rung.RECOVER_IN_PLACE,
+    Strategy.DUMP: Rung.DUMP,
+}
 
 #: The word that lets workers live on for a rung.
 _WORDS: Mapping[Rung, Strategy] = {
@@ -37,10 +41,15 @@ def allowed(profile: Profile, scheduling: Scheduling | None) -> frozenset[Strate
     return frozenset(strategies(scheduling if profile is Profile.MINDCLUSTER else None))
 
 
+def permitted(state: State) -> frozenset[Strategy]:
+    """Return the strategies that are in force now."""
+    return allowed(state.settings.profile, tolerance.settings(state))
+
+
 def spares(state: State, rung: Rung) -> bool:
     """Return whether workers may live on where `rung` answers."""
     word = _WORDS.get(rung)
-    return word is not None and word in allowed(state.settings.profile, tolerance.settings(state))
+    return word is not None and word in permitted(state)
 
 
 def of_failure(state: State, failed: Sequence[Peer]) -> Rung:
@@ -51,10 +60,12 @@ def of_failure(state: State, failed: Sequence[Peer]) -> Rung:
     if any(peer.report.keeps for peer in members(state)):
         able |= {Ability.RECOVER}
         able |= {Ability.RETRY} if living else set()
+    if state.settings.profile is Profile.MINDCLUSTER and any(peer.report.dumps for peer in members(state)):
+        able |= {Ability.DUMP}  # elsewhere a restart of the workers is cheaper, and comes first
     kind = FaultType.NETWORK if living and Ability.RETRY in able else FaultType.ORDINARY
     faults = [Fault(type=kind, rank=max(0, failure.rank)) for failure in failures] or [Fault(type=FaultType.ORDINARY, rank=0)]
     situation = Situation(in_place=_in_place(state, failed))
-    choice = resolve(allowed(state.settings.profile, tolerance.settings(state)), able, faults, situation)
+    choice = resolve(permitted(state), able, faults, situation)
     return _RUNGS.get(choice.strategy, Rung.RESTART_WORKERS)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rallypoint.agent.snapshots.replicas import Replicas
 from rallypoint.checkpoint.errors import CheckpointError
-from rallypoint.checkpoint.memory import Held, everything, own
+from rallypoint.checkpoint.memory import HEADER, Held, everything, own
 from rallypoint.checkpoint.owned import OwnedFolder, new_name, own_folder, shared_memory
 from rallypoint.checkpoint.persist import Destination, persist, read_destination
 from rallypoint.checkpoint.store import Store
@@ -67,6 +67,10 @@ class SnapshotKeeper:
         self._idle = asyncio.Event()
         self._idle.set()
         self._persisted: _Age | None = None
+        self._looked_at: _Age | None = None
+        self._can_dump = False
+        #: Held by whoever writes to storage: two that write one part would tear it.
+        self.storing = threading.Lock()
         kept = plan.replica_every > 0 and bool(secret)
         self._replicas = Replicas(self._path, plan, attempt=attempt, host=host, secret=secret) if kept else None
 
@@ -102,6 +106,25 @@ class SnapshotKeeper:
         if self._replicas is not None:
             first = assignment.first_rank
             self._replicas.assigned(assignment.replicas, range(first, first + self._plan.nproc_per_node))
+
+    @property
+    def can_dump(self) -> bool:
+        """Whether a worker has left a snapshot here, and it is known where a checkpoint would go."""
+        if not self._can_dump and self._owned is not None:
+            found = any(self._owned.path.glob(f"*/*{HEADER}"))
+            self._can_dump = found and self.destination() is not None
+        return self._can_dump
+
+    def held(self) -> list[Held]:
+        """Return all that is held, of other nodes, too, newest first."""
+        return [] if self._owned is None else everything(self._owned.path)
+
+    def destination(self) -> Destination | None:
+        """Return where snapshots go, None where neither the script nor the job says that."""
+        told = None if self._owned is None else read_destination(self._owned.path)
+        if told is not None:
+            return told
+        return Destination(where=self._plan.checkpoint_dir) if self._plan.checkpoint_dir else None
 
     def breakpoint(self) -> None:
         """Begin to persist the last snapshot, where the job wants that; returns at once. Call it in the agent's loop."""
@@ -143,26 +166,20 @@ class SnapshotKeeper:
             await asyncio.sleep(_LOOK)
 
     def _is_stored(self, age: _Age) -> bool:
-        destination = self._destination()
+        destination = self.destination()
         if destination is None:
             return True
         return any((m.granted, m.step) >= age for m in open_store(destination.where).complete())
-
-    def _destination(self) -> Destination | None:
-        told = None if self._owned is None else read_destination(self._owned.path)
-        if told is not None:
-            return told
-        return Destination(where=self._plan.checkpoint_dir) if self._plan.checkpoint_dir else None
 
     # --- In the thread -----------------------------------------------------------------------------------------------------
 
     def _persist(self, folder: Path, loop: asyncio.AbstractEventLoop) -> None:
         try:
             found = own(everything(folder))
-            destination = self._destination()
+            destination = self.destination()
             if found and destination is None:
                 log.warning("the last snapshot is not persisted: neither the script nor the job says where")
-            elif found and destination is not None and found[0].part.age != self._persisted:
+            elif found and destination is not None and found[0].part.age != self._looked_at:
                 self._persist_to(open_store(destination.where), found, destination)
         except (CheckpointError, OSError) as error:
             log.error("the last snapshot could not be persisted: %s", error)  # noqa: TRY400  it says all
@@ -170,8 +187,16 @@ class SnapshotKeeper:
             loop.call_soon_threadsafe(self._done)
 
     def _persist_to(self, store: Store, found: list[Held], destination: Destination) -> None:
-        done = persist(found, store, destination.retention)
-        self._persisted = found[0].part.age
+        newest = found[0].part.age
+        before = [one for one in found if one.part.age < newest]
+        ours = {one.part.rank for one in found if one.part.age == newest}
+        with self.storing:
+            done = persist(found, store, destination.retention)
+            if before and not found[0].part.whole and len(ours) < found[0].part.world_size:
+                # Another node may have been stopped a step earlier: what both have is one of the last two.
+                persist(before, store, destination.retention)
+                newest = before[0].part.age
+        self._looked_at, self._persisted = found[0].part.age, newest
         if done is None:
             log.info("step %d is in storage already", found[0].part.step)
         elif done.complete:

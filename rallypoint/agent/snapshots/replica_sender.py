@@ -13,12 +13,9 @@ elsewhere. Nobody has to be asked for that.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import mmap
 import socket
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 from rallypoint.agent.snapshots.replica_frames import (
@@ -31,6 +28,7 @@ from rallypoint.agent.snapshots.replica_frames import (
     read_exactly,
     write_head,
 )
+from rallypoint.agent.snapshots.threads import in_thread
 from rallypoint.agent.workers.worker_env import split_address
 from rallypoint.checkpoint.errors import CheckpointError
 from rallypoint.checkpoint.memory import Held, area_of, held, pinned
@@ -114,7 +112,7 @@ class ReplicaSender:
             if one.part.whole:
                 return self._said("the state is not sharded: every node has all of it")
             head = Head(attempt=self._attempt, ranks=ranks, part=one.text.decode())
-            await _in_thread(lambda: send(one, head, target, self._secret))
+            await in_thread(lambda: send(one, head, target, self._secret), "rallypoint-replica")
         except (ReplicaError, CheckpointError, OSError) as error:
             return self._said(f"{target}: {error}")
         self._told = ""
@@ -143,29 +141,3 @@ def send(one: Held, head: Head, target: str, secret: str) -> None:
                     sock.sendall(block)
         sock.sendall(digest.digest())
         read_answer(sock)
-
-
-async def _in_thread(call: Callable[[], None]) -> None:
-    """Run `call` in a thread that the end of this process does not wait for."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-
-    def settle(error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
-
-    def run() -> None:
-        error: BaseException | None = None
-        try:
-            call()
-        except BaseException as raised:  # noqa: BLE001  it is raised where it is waited for
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-            loop.call_soon_threadsafe(settle, error)
-
-    threading.Thread(target=run, name="rallypoint-replica", daemon=True).start()
-    await done

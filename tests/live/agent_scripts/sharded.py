@@ -2,7 +2,7 @@
 
 Each round tells with what it began (`WORK/resumed.ROUND.RANK`: step, digest of the whole weights, size of the world) and where
 its snapshots are (`WORK/memory.ROUND.RANK`), and rank 0 the digest after each step (`WORK/digest.ROUND.STEP`). With
-`WORK/until.N` training stands still after step N until `WORK/go` is there.
+`WORK/until.N` training stands still after step N until `WORK/go` is there; with `WORK/fail.N` rank 1 ends with 3 after it.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ def main(work: Path, steps: int, storage: str | None) -> None:
                 (work / f"digest.{round_}.{step}").write_text(digest)
             while (work / f"until.{step}").exists() and not (work / "go").exists():
                 time.sleep(0.02)
+            if world.rank == 1 and (work / f"fail.{step}").exists():
+                os._exit(3)
             dist.barrier()
         snapshots.close()
 

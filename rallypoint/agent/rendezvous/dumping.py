@@ -1,0 +1,171 @@
+"""The rung `dump`: before an attempt ends for want of anything cheaper, its last snapshot becomes a checkpoint. Pure.
+
+Theory of operation
+===================
+
+The verdict is known and kept back (`Dumping.verdict`). No round is formed meanwhile; agents stop their workers as at the end of
+any round, and who waits is asked. First all tell which snapshots lie in their memory, of other nodes too. The newest of which
+nothing is missing is taken, and each of its parts is given to one agent to write. When all are written one agent is told to
+make sure of that and to rename. Then the verdict is given, and says what became of it. Whoever is lost on the way, cannot
+write, or takes longer than `TIMEOUT` ends it without a checkpoint: those that were complete before are as they were.
+
+A coordinator that takes over begins again, with the reason that its predecessor left in the incident.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from rallypoint.agent.rendezvous import rungs, telling
+from rallypoint.agent.rendezvous.dump_course import Dumping
+from rallypoint.agent.rendezvous.peers import Peer, State, living, members
+from rallypoint.supervision.strategy import Strategy
+from rallypoint.wire.dump import DumpAsk, DumpPhase, Kept
+from rallypoint.wire.fence import Fence
+from rallypoint.wire.incident import Incident, Rung
+from rallypoint.wire.messages import AgentReport, Continue
+from rallypoint.wire.status import JobState, JobStatus, Outcome, Verdict
+
+__all__ = ["TIMEOUT", "advanced", "asks", "begun", "choose", "due", "heard", "inherited", "possible"]
+
+#: Seconds that all of it may take: as long as storage needs for a part of the state.
+TIMEOUT = 600.0
+
+
+def possible(state: State) -> bool:
+    """Return whether the job allows it, and some agent has a snapshot and knows where to."""
+    return Strategy.DUMP in rungs.permitted(state) and any(peer.report.dumps for peer in members(state))
+
+
+def begun(state: State, told: Incident, verdict: Verdict, now: float) -> State:
+    """Return the state of a job that ends with `verdict` once its last checkpoint is written."""
+    # Whoever holds nothing is not waited for, and neither is one of an earlier version that would not understand.
+    agents = frozenset(peer.report.agent for peer in members(state) if peer.report.dumps)
+    return _begun(state, told, verdict, agents, now)
+
+
+def _begun(state: State, told: Incident, verdict: Verdict, agents: frozenset[str], now: float) -> State:
+    state = telling.incident(state, dataclasses.replace(told, rung=Rung.DUMP))
+    state = telling.event(state, "dump", f"a last checkpoint is written before the end: {verdict.message}", now)
+    dumping = Dumping(number=state.fence.round, since=now, verdict=verdict, agents=agents)
+    return dataclasses.replace(state, dumping=dumping, living=False, echoes=())
+
+
+def inherited(state: State, previous: JobStatus, now: float) -> State:
+    """Return the state of a coordinator that takes over from one that was about it."""
+    found = [i for i in previous.incidents if i.rung is Rung.DUMP and i.id.attempt == state.fence.attempt]
+    if not found or previous.verdict is not None:
+        return state
+    last = found[-1]
+    message = f"{last.reason}; nothing cheaper was left"
+    verdict = Verdict(outcome=Outcome.FAILED, reason="WorkersFailed", message=message, culprit=last.culprit)
+    # Nobody has spoken yet, so nobody is left out.
+    state = _begun(state, last, verdict, frozenset(member.agent for member in previous.world), now)
+    return dataclasses.replace(state, state=JobState.FORMING, broken=last.reason, dead=True, forming_since=now)
+
+
+def asks(state: State, peer: Peer) -> Continue | None:
+    """Return what an agent that waits is asked, None where that is nothing."""
+    dumping, agent = state.dumping, peer.report.agent
+    if dumping is None or agent not in dumping.asked or agent in dumping.told:
+        return None
+    ask = DumpAsk(
+        number=dumping.number,
+        phase=dumping.phase,
+        fence=dumping.fence,
+        step=dumping.step,
+        ranks=dumping.shares.get(agent, ()),
+    )
+    return Continue(fence=state.fence, dump=ask)
+
+
+def heard(state: State, report: AgentReport) -> State:
+    """Return the state with what a report tells of it."""
+    dumping, told = state.dumping, report.dump
+    if dumping is None or told is None or (told.number, told.phase) != (dumping.number, dumping.phase):
+        return state
+    return _with(state, told={**dumping.told, report.agent: told})
+
+
+def advanced(state: State, now: float) -> State:
+    """Draw every conclusion that is due: ask the next question, or give the verdict."""
+    while state.dumping is not None and state.verdict is None:
+        dumping = state.dumping
+        lost = dumping.asked - {peer.report.agent for peer in living(state)}
+        if lost and dumping.phase is not DumpPhase.TELL:
+            return _over(state, "an agent was lost that had a part to write", now)
+        if now >= dumping.since + TIMEOUT:
+            return _over(state, f"it was not written within {TIMEOUT:g} s", now)
+        if dumping.asked - lost - set(dumping.told):
+            return state
+        failed = next((told for told in dumping.told.values() if told.error), None)
+        if failed is not None:
+            return _over(state, failed.error, now)
+        if dumping.phase is DumpPhase.COMMIT:
+            return _over(state, "", now)
+        state = _committing(state) if dumping.phase is DumpPhase.WRITE else _chosen(state, now)
+    return state
+
+
+def due(state: State) -> float | None:
+    """Return when time is over, None where nothing is dumped."""
+    return None if state.dumping is None or state.verdict is not None else state.dumping.since + TIMEOUT
+
+
+def choose(held: Mapping[str, Sequence[Kept]]) -> tuple[Fence, int, dict[str, tuple[int, ...]]] | None:
+    """Return the newest snapshot of which nothing is missing, and which agent writes which ranks' parts; None for none."""
+    every = [(kept.fence, kept.step) for parts in held.values() for kept in parts]
+    for age in sorted(set(every), reverse=True):
+        shares: dict[str, list[int]] = {}
+        owner: dict[int, str] = {}
+        found = [(agent, kept) for agent, parts in sorted(held.items()) for kept in parts if (kept.fence, kept.step) == age]
+        whole = next(((agent, kept) for agent, kept in found if kept.whole), None)
+        if whole is not None:
+            return *age, {whole[0]: whole[1].ranks[:1]}
+        for agent, kept in found:
+            for rank in kept.ranks:
+                if owner.setdefault(rank, agent) == agent:
+                    shares.setdefault(agent, []).append(rank)
+        if set(owner) == set(range(found[0][1].world_size)):
+            return *age, {agent: tuple(sorted(set(ranks))) for agent, ranks in shares.items()}
+    return None
+
+
+def _chosen(state: State, now: float) -> State:
+    assert state.dumping is not None
+    chosen = choose({agent: told.kept for agent, told in state.dumping.told.items()})
+    if chosen is None:
+        return _over(state, "no snapshot is left that has all parts", now)
+    fence, step, shares = chosen
+    return _with(state, phase=DumpPhase.WRITE, told={}, fence=fence, step=step, shares=shares)
+
+
+def _committing(state: State) -> State:
+    return _with(state, phase=DumpPhase.COMMIT, told={})
+
+
+def _over(state: State, why_not: str, now: float) -> State:
+    """Give the verdict, with what became of the checkpoint."""
+    dumping = state.dumping
+    assert dumping is not None
+    if why_not:
+        said = f"there is no last checkpoint: {why_not}"
+        given_up = [
+            dataclasses.replace(i, rung=Rung.EXIT)
+            for i in state.incidents
+            if i.rung is Rung.DUMP and i.id.attempt == state.fence.attempt
+        ]
+        for incident in given_up:
+            state = telling.incident(state, incident)
+    else:
+        name = next((told.checkpoint for told in dumping.told.values()), "")
+        said = f"a last checkpoint of step {dumping.step} is {name}"
+    state = telling.event(state, "dump", said, now)
+    message = f"{dumping.verdict.message}; {said}"
+    return telling.verdict(state, dataclasses.replace(dumping.verdict, message=message), now)
+
+
+def _with(state: State, **changes: object) -> State:
+    assert state.dumping is not None
+    return dataclasses.replace(state, dumping=dataclasses.replace(state.dumping, **changes))  # type: ignore[arg-type]

@@ -1,0 +1,230 @@
+"""The rung `dump`: when it answers, what is asked of whom, and what the verdict says of it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rallypoint.agent.rendezvous import core as rendezvous
+from rallypoint.agent.rendezvous.core import Settings, State
+from rallypoint.agent.rendezvous.dumping import TIMEOUT, choose
+from rallypoint.agent.snapshots.dumper import Dumper
+from rallypoint.agent.snapshots.keeper import SnapshotKeeper
+from rallypoint.checkpoint.folder_store import FolderStore
+from rallypoint.wire import codec, env
+from rallypoint.wire.dump import DumpAsk, DumpPhase, DumpTold, Kept
+from rallypoint.wire.fence import Fence
+from rallypoint.wire.incident import Cause, Rung
+from rallypoint.wire.messages import AgentState, Assignment, Continue, Stop, reply_from_json, reply_to_json
+from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.status import JobState
+from tests.agent.test_rendezvous import TWO, answers, killed, report, say, training
+from tests.agent.test_replicas import FENCE, leave
+from tests.agent.test_rungs import mindcluster
+from tests.waiting import eventually_async
+
+ONCE = dataclasses.replace(TWO, max_restarts=0)
+
+
+def kept(step: int, *ranks: int, size: int = 2, whole: bool = False) -> Kept:
+    return Kept(fence=FENCE, step=step, world_size=size, ranks=ranks, whole=whole)
+
+
+def broken(settings: Settings = ONCE, *, dumps: bool = True) -> State:
+    """Return a job of two nodes in which a worker was killed; both wait, with nothing left."""
+    state = training(settings)
+    state = say(state, *(report(n, AgentState.RUNNING, 1, dumps=dumps) for n in (0, 1)), now=40.0)
+    state = say(state, report(0, AgentState.FAILED, 1, failures=(killed(0),), dumps=dumps), now=50.0)
+    return say(state, *(report(n, round_=1, dumps=dumps) for n in (0, 1)), now=51.0)
+
+
+def asked(state: State) -> list[DumpAsk | None]:
+    """Return what each node is asked."""
+    return [reply.dump if isinstance(reply, Continue) else None for reply in answers(state, "0.1", "1.1")]
+
+
+def tell(state: State, node: int, phase: DumpPhase, now: float = 52.0, **fields: object) -> State:
+    told = DumpTold(number=1, phase=phase, **fields)  # type: ignore[arg-type]
+    return say(state, report(node, round_=1, dumps=True, dump=told), now=now)
+
+
+def rungs_of(state: State) -> list[Rung]:
+    return [incident.rung for incident in state.incidents]
+
+
+def test_the_last_snapshot_is_written_before_the_verdict() -> None:
+    """All tell, each writes its share, one commits; no round is formed meanwhile, and the budget is charged once."""
+    state = broken()
+    assert (state.state, state.verdict, rungs_of(state)) == (JobState.FORMING, None, [Rung.DUMP])
+    assert [ask.phase for ask in asked(state) if ask] == [DumpPhase.TELL] * 2
+
+    state = tell(state, 0, DumpPhase.TELL, kept=(kept(8, 0), kept(7, 0)))
+    assert [ask is None for ask in asked(state)] == [True, False]
+    state = tell(state, 1, DumpPhase.TELL, kept=(kept(7, 1), kept(6, 1)))
+    write = DumpAsk(number=1, phase=DumpPhase.WRITE, fence=FENCE, step=7, ranks=(0,))
+    assert asked(state) == [write, dataclasses.replace(write, ranks=(1,))]
+
+    for node in (1, 0):
+        state = tell(state, node, DumpPhase.WRITE, checkpoint="step-7")
+    assert asked(state) == [dataclasses.replace(write, phase=DumpPhase.COMMIT), None]
+    state = tell(state, 0, DumpPhase.COMMIT, checkpoint="step-7")
+
+    assert state.verdict is not None
+    assert "no restart is allowed; a last checkpoint of step 7 is step-7" in state.verdict.message
+    assert (rungs_of(state), state.state) == ([Rung.DUMP], JobState.FAILED)
+    assert all(isinstance(reply, Stop) for reply in answers(state, "0.1", "1.1"))
+
+
+def test_who_holds_nothing_ends_at_once() -> None:
+    """As it was before there was this rung."""
+    state = broken(dumps=False)
+    assert (rungs_of(state), state.state) == ([Rung.EXIT], JobState.FAILED)
+
+
+def test_a_cheaper_rung_comes_first() -> None:
+    """As long as a restart is left nobody dumps."""
+    state = broken(TWO)
+    assert rungs_of(state) == [Rung.RESTART_WORKERS]
+    assert all(isinstance(reply, Assignment) for reply in answers(state, "0.1", "1.1"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "rung"),
+    [
+        pytest.param(mindcluster("dump"), Rung.DUMP, id="it is the best that is configured"),
+        pytest.param(mindcluster("retry", "recover", "dump"), Rung.DUMP, id="the processes can nothing else"),
+        pytest.param(mindcluster("retry", "recover"), Rung.RESTART_WORKERS, id="it is not configured"),
+        pytest.param(mindcluster("dump", process_recover="pause"), Rung.RESTART_WORKERS, id="paused"),
+    ],
+)
+def test_mindcluster_dumps_where_its_strategies_say_so(settings: Settings, rung: Rung) -> None:
+    """There it comes before a restart of all workers, which is the supervisor's next attempt."""
+    assert rungs_of(broken(settings)) == [rung]
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        pytest.param("nothing whole", "no snapshot is left that has all parts", id="a shard is nowhere"),
+        pytest.param("a full disk", "no room for 7 bytes", id="it cannot be written"),
+        pytest.param("a lost agent", "an agent was lost that had a part to write", id="an agent is lost"),
+        pytest.param("too late", f"it was not written within {TIMEOUT:g} s", id="it takes too long"),
+    ],
+)
+def test_a_dump_that_fails_ends_the_job_all_the_same(what: str, why: str) -> None:
+    """The verdict says why there is none, and the incident that the job just ended."""
+    state = broken()
+    state = tell(state, 0, DumpPhase.TELL, kept=(kept(7, 0),))
+    state = tell(state, 1, DumpPhase.TELL, kept=(kept(6 if what == "nothing whole" else 7, 1),))
+    if what == "a full disk":
+        state = tell(state, 0, DumpPhase.WRITE, checkpoint="step-7")
+        state = tell(state, 1, DumpPhase.WRITE, error="no room for 7 bytes")
+    elif what == "a lost agent":
+        state = rendezvous.disconnected(state, "agent-1.1", 53.0)
+        state = rendezvous.tick(state, 53.0 + rendezvous.RECONNECT_WITHIN)
+    elif what == "too late":
+        at = rendezvous.deadline(state)
+        assert at is not None
+        assert at < 51.0 + TIMEOUT
+        state = say(state, *(report(n, round_=1, dumps=True) for n in (0, 1)), now=50.0 + TIMEOUT)
+
+    assert state.verdict is not None
+    assert f"; there is no last checkpoint: {why}" in state.verdict.message
+    assert [i.rung for i in state.incidents if i.cause is Cause.PROCESS] == [Rung.EXIT]
+
+
+def test_a_coordinator_that_takes_over_begins_again() -> None:
+    """It must not take the job for one that may restart its workers."""
+    before = rendezvous.status(broken(), 52.0)
+    state = rendezvous.new(ONCE, job="digits", uid=before.uid, attempt=1, term=2, now=0.0, previous=before)
+    state = say(state, *(report(n, round_=1, dumps=True) for n in (0, 1)), now=1.0)
+    assert (state.verdict, [ask.phase for ask in asked(state) if ask]) == (None, [DumpPhase.TELL] * 2)
+
+
+def test_words_go_over_the_wire() -> None:
+    """And an earlier version's have none of them."""
+    reply = Continue(fence=FENCE, dump=DumpAsk(number=1, phase=DumpPhase.WRITE, fence=FENCE, step=7, ranks=(0, 1)))
+    assert reply_from_json(reply_to_json(reply)) == reply
+    told = report(0, dumps=True, dump=DumpTold(number=1, phase=DumpPhase.TELL, kept=(kept(7, 0),)))
+    assert codec.loads(type(told), codec.dumps(told)) == told
+
+
+HELD = st.dictionaries(
+    st.sampled_from(["a", "b", "c"]),
+    st.lists(st.builds(kept, st.integers(1, 4), st.integers(0, 2), size=st.just(3)), max_size=4),
+)
+
+
+@given(HELD)
+def test_every_part_of_what_is_chosen_has_one_writer_who_holds_it(held: dict[str, list[Kept]]) -> None:
+    """And nothing newer is complete."""
+    chosen = choose(held)
+    steps = {kept.step for parts in held.values() for kept in parts}
+    complete = [s for s in steps if {r for parts in held.values() for k in parts if k.step == s for r in k.ranks} == {0, 1, 2}]
+    if chosen is None:
+        assert not complete
+        return
+    fence, step, shares = chosen
+    assert (fence, step) == (FENCE, max(complete))
+    assert sorted(rank for ranks in shares.values() for rank in ranks) == [0, 1, 2]
+    for agent, ranks in shares.items():
+        assert set(ranks) <= {rank for k in held[agent] if k.step == step for rank in k.ranks}
+
+
+def test_of_whole_states_one_is_enough() -> None:
+    """Every node has all of it."""
+    held = {"b": [kept(7, 1, whole=True)], "a": [kept(7, 0, whole=True), kept(6, 0, whole=True)]}
+    assert choose(held) == (FENCE, 7, {"a": (0,)})
+
+
+@pytest.mark.may_block("the test itself leaves files and looks at them")
+async def test_agents_write_their_shares_and_one_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No manifest before that; a part that is not there any more is said."""
+    monkeypatch.setattr("rallypoint.agent.snapshots.keeper.shared_memory", lambda _: tmp_path / "shm")
+    storage = tmp_path / "storage"
+    plan = Plan(
+        name="job", role="t", min_nodes=2, max_nodes=2, entry=Entry.SCRIPT, entrypoint="x.py", checkpoint_dir=str(storage)
+    )
+    keepers = [SnapshotKeeper(plan, tmp_path) for _ in range(2)]
+    dumpers = [Dumper(keeper, lambda: None) for keeper in keepers]
+    for rank, keeper in enumerate(keepers):
+        await keeper.begin()
+        assert not keeper.can_dump
+        leave(Path(keeper.environment()[env.SNAPSHOT_DIR]), 7, rank=rank)
+        assert keeper.can_dump
+
+    async def said(node: int, ask: DumpAsk) -> DumpTold:
+        dumpers[node].take(ask)
+
+        def answer() -> DumpTold | None:
+            told = dumpers[node].told
+            return told if told is not None and (told.number, told.phase) == (ask.number, ask.phase) else None
+
+        return await eventually_async(answer)
+
+    tells = [await said(node, DumpAsk(number=1, phase=DumpPhase.TELL)) for node in (0, 1)]
+    chosen = choose({str(node): told.kept for node, told in enumerate(tells)})
+    assert chosen == (FENCE, 7, {"0": (0,), "1": (1,)})
+    ask = DumpAsk(number=1, phase=DumpPhase.WRITE, fence=FENCE, step=7)
+    commit = dataclasses.replace(ask, phase=DumpPhase.COMMIT, ranks=(0,))
+    first = await said(0, dataclasses.replace(ask, ranks=(0,)))
+    assert "parts of it are missing" in (await said(0, commit)).error
+    await said(1, dataclasses.replace(ask, ranks=(1,)))
+    assert FolderStore(storage).complete() == []
+    done = await said(0, dataclasses.replace(commit, number=2))
+    (manifest,) = FolderStore(storage).complete()
+    assert (done.checkpoint, manifest.step, manifest.world_size) == (first.checkpoint, 7, 2)
+    gone = await said(1, dataclasses.replace(ask, number=3, step=8, ranks=(1,)))
+    assert "are not all here any more" in gone.error
+    await asyncio.gather(*(keeper.close() for keeper in keepers))
+
+
+def test_fences_of_a_chosen_one_are_compared_first() -> None:
+    """A step of an older round may have a higher number."""
+    newer = dataclasses.replace(kept(3, 0, 1), fence=Fence(attempt=1, term=1, round=2))
+    assert choose({"a": [kept(9, 0, 1), newer]}) == (newer.fence, 3, {"a": (0, 1)})

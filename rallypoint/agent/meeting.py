@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from rallypoint.agent.clock import Clock
+from rallypoint.agent.clock import Clock, monotone_clock
 from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.options import RunOptions
 from rallypoint.agent.rendezvous import core as rendezvous
@@ -25,7 +25,7 @@ from rallypoint.agent.transport.service import Exchange
 from rallypoint.wire import env
 from rallypoint.wire.endpoint import Endpoint
 
-__all__ = ["ATTEMPT", "Agreement", "Met", "address_towards", "endpoint_at", "meet"]
+__all__ = ["ATTEMPT", "Agreement", "Met", "address_towards", "asked_before", "endpoint_at", "meet"]
 
 #: A job by hand has one attempt and one coordinator.
 ATTEMPT = _TERM = 1
@@ -71,10 +71,28 @@ async def meet(options: RunOptions, clock: Clock, agreement: Agreement | None = 
         return
     serving = asyncio.create_task(shell.serve())
     try:
-        yield Met(endpoint=endpoint_at(_LOOPBACK, 0), exchange=NearExchange(shell), hosted=serving)
+        async with asked_before(shell, options):
+            yield Met(endpoint=endpoint_at(_LOOPBACK, 0), exchange=NearExchange(shell), hosted=serving)
     finally:
         shell.stop()
         await serving
+
+
+@contextlib.asynccontextmanager
+async def asked_before(shell: Coordinator, options: RunOptions) -> AsyncIterator[None]:
+    """Have the operators of --pre-check-ops asked while the context lasts; whoever hosts the coordinator does."""
+    if not options.plan.pre_check_ops:
+        yield
+        return
+    # Few runs have any.
+    from rallypoint.agent.coordinator.prechecking import ask_operators  # noqa: PLC0415
+
+    asking = asyncio.create_task(ask_operators(shell.change, options.plan, monotone_clock(), os.environ))
+    try:
+        yield
+    finally:
+        asking.cancel()
+        await asyncio.wait({asking})
 
 
 def endpoint_at(host: str, port: int) -> Endpoint:

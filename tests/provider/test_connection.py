@@ -90,7 +90,7 @@ def test_a_connection_that_says_nothing_means_this_machine():
     [
         pytest.param({}, {"platform": "slurm"}, "platform: 'slurm' is not allowed; expected one of k8s, kuber", id="kind"),
         pytest.param(
-            {}, {"platform": "ray"}, "platform: 'ray' is not allowed; expected one of k8s, kubernetes, local, pyk8s; ray is", id="ray"
+            {}, {"platform": "ray"}, "platform: 'ray' is not allowed; expected one of k8s, kubernetes, local, pyk8s; ", id="ray"
         ),
         pytest.param({}, {"platfrom": "local"}, "extra.platfrom: the value is not allowed; expected only pl", id="misspelt"),
         pytest.param({}, {"image": "a:1"}, "image: 'a:1' is not allowed; expected nothing with platform 'local'", id="image"),

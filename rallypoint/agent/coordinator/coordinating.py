@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from rallypoint.agent.coordinator import event_lines, metrics_server
 from rallypoint.agent.coordinator.home import FileHome, Home
 from rallypoint.agent.coordinator.orphan import keep_watch
 from rallypoint.agent.coordinator.pod_home import PodHome
+from rallypoint.agent.coordinator.prechecking import ask_operators
 from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.coordinator.sink import refuse_later
 from rallypoint.agent.coordinator.size import keep_size
@@ -127,7 +129,7 @@ async def _publish_first(shell: Coordinator, home: Home) -> None:
 
 async def _serve(shell: Coordinator, home: Home, plan: Plan, clock: Clock) -> None:
     """Serve to the end, with an eye on the supervisor and on what is wanted, where it is known where that is read."""
-    watching: list[asyncio.Task[None]] = []
+    watching = [asyncio.create_task(ask_operators(shell.change, plan, clock, os.environ))]
     if home.heartbeat is not None:
         watching.append(asyncio.create_task(keep_watch(shell, home.heartbeat, plan, clock, look=home.look)))
     if home.size is not None:

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rallypoint.agent.clock import Clock
@@ -166,6 +166,13 @@ class Coordinator:
         state = wishes.wished(self._state, wish, self._clock())
         if state is not self._state:
             self._apply(state)
+
+    def change(self, change: Callable[[State, float], State]) -> State:
+        """Change the state by a function of it and of now, and return it; nothing follows where it stays the very same."""
+        state = change(self._state, self._clock())
+        if state is not self._state:
+            self._apply(rendezvous.tick(state, self._clock()))
+        return self._state
 
     def conclude(self, verdict: Verdict) -> None:
         """End the attempt with a verdict, unless it has one."""

@@ -16,7 +16,7 @@ A round is closed when every living member of the last world is back (it may sti
 - at least `min_nodes` have, and either this is not the first round (whoever is alive is back: nobody else is worth waiting
   for; who returns later makes the world grow) or the last call is over.
 
-Before that the nodes are checked, where the plan asks for it (`checks.py`).
+Before that the nodes are checked, where the plan asks for it (`checks.py`), and its operators are asked (`prechecks.py`).
 
 A world that takes over no member of the last one waits until that is known to be over (`lastworld.py`): an agent that is out of
 reach may still train.
@@ -55,6 +55,7 @@ from rallypoint.agent.rendezvous import (
     hang_known,
     hang_rounds,
     missing,
+    prechecks,
     rulings,
     rungs,
     telling,
@@ -131,7 +132,7 @@ def new(
     With the `previous` status of the same attempt it takes over: the members of the last world have `TAKEOVER` seconds to speak
     up, or their lease where that is longer, and until then the round goes on as if nothing had happened.
     """
-    state = State.fresh(settings, job=job, uid=uid, attempt=attempt, term=term, now=now)
+    state = prechecks.begun(State.fresh(settings, job=job, uid=uid, attempt=attempt, term=term, now=now))
     state = hang_known.inherited(state, previous)
     if previous is None or previous.uid != uid or previous.fence.attempt != attempt:
         return telling.event(state, "coordinator", f"term {term} started", now)
@@ -156,6 +157,7 @@ def new(
         result=previous.result,
         peers={m.agent: Peer.recalled(m, previous, now) for m in previous.world},
     )
+    state = prechecks.inherited(state, previous)
     state = missing.inherited(checks.inherited(hang_rounds.inherited(state, previous), previous), previous)
     state = dumping.inherited(state, previous, now)
     return telling.event(state, "coordinator", f"term {term} took over in round {previous.fence.round}", now)
@@ -251,7 +253,8 @@ def deadline(state: State) -> float | None:
         return min(times, default=None)
     if state.echoes:
         times.append(state.echo_since + ECHO_GRACE)
-    if state.verdict is None and state.state is JobState.FORMING and not outstanding(state) and not checks.running(state):
+    forming = state.verdict is None and state.state is JobState.FORMING
+    if forming and not (outstanding(state) or checks.running(state) or prechecks.waiting(state)):
         if state.enough_since is None:
             times.append(state.forming_since + state.settings.join_timeout)
         elif state.world:
@@ -450,7 +453,7 @@ def _form(state: State, now: float) -> State:
     """Close a round if it is time, or give up if it is too late."""
     ready = waiting(state)
     usable = state.settings.usable(len(ready))
-    if outstanding(state) or checks.running(state):
+    if outstanding(state) or checks.running(state) or prechecks.waiting(state):
         return state
     if usable >= state.settings.min_nodes and state.enough_since is None:
         state = dataclasses.replace(state, enough_since=now)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rallypoint.agent.check.course import Course as CheckCourse
+from rallypoint.agent.precheck.course import PreChecks
 from rallypoint.agent.rendezvous.dump_course import Dumping
 from rallypoint.agent.rendezvous.hang import Limits, Watch
 from rallypoint.agent.rendezvous.lookup import Draft, places
@@ -19,6 +20,7 @@ from rallypoint.wire.incident import Answer, Cause, Folded, Incident, IncidentId
 from rallypoint.wire.messages import AgentReport, AgentState
 from rallypoint.wire.missing import Missing
 from rallypoint.wire.plan import EndRule, Plan, Profile, Refill, Scheduling
+from rallypoint.wire.pre_check import PreCheckOp
 from rallypoint.wire.pulse import Learned
 from rallypoint.wire.status import Event, JobState, JobStatus, Member, Progress, Sample, Verdict
 from rallypoint.wire.wish import Wish
@@ -91,6 +93,9 @@ class Settings:
     check_all_pairs: bool = False
     check_only: bool = False
     exclude_straggler: bool = False
+    pending_timeout: float = 900.0
+    pending_fail_strategy: int = 1
+    pre_check_ops: tuple[PreCheckOp, ...] = ()
 
     @classmethod
     def from_plan(cls, plan: Plan) -> Settings:
@@ -196,6 +201,7 @@ class Checks:
 
 
 _UNCHECKED = Checks()
+_UNASKED = PreChecks()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +226,7 @@ class State:
         since: when this coordinator began; the incidents that it `inherited` count as if they had happened then.
         course: how training goes, for the refill of budgets.
         result: what rank 0 left, once every worker of the world has ended well.
-        checks: of the nodes, before they train.
+        checks: of the nodes, before they train; `prechecks` what operators are asked before that.
         dumping: a last checkpoint that is written before the end (`dumping.py`).
         learned: how long the phases of the job take, as it was last told, at `learned_at`; `before`: as it was when this round
             began; `learned_in`: the last round that is over, of which all is in it.
@@ -261,6 +267,7 @@ class State:
     inquiry: Inquiry | None = None
     hang: Hang | None = None
     checks: Checks = _UNCHECKED
+    prechecks: PreChecks = _UNASKED
     dumping: Dumping | None = None
     wish: Wish | None = None
     lost: Mapping[str, float] = field(default_factory=dict, hash=False)

@@ -327,6 +327,7 @@ def status(state: State, now: float) -> JobStatus:
         hang=state.hang,
         learned=state.learned,
         check=state.checks.told,
+        pre_checks=state.prechecks.told,
         updated_at=now,
         result=state.result,
     )

@@ -18,6 +18,7 @@ from pathlib import Path
 from rallypoint.backends.contract import SubmitError
 from rallypoint.backends.local.extension import check_extension
 from rallypoint.backends.local.files import describe
+from rallypoint.backends.local.pre_checks import check_pre_checks
 from rallypoint.wire.plan import Entry, Plan
 
 __all__ = ["check_agent", "check_plan", "check_writable"]
@@ -34,6 +35,7 @@ def check_plan(plan: Plan, *, home: Path, host: str) -> None:
         raise SubmitError(f"workdir: {plan.workdir} is not a folder; create it or name another")
     _check_entrypoint(plan)
     check_extension(plan)
+    check_pre_checks(plan)
     _check_port(plan.coordinator_port, host, "rendezvous.port", "0 to take a free one")
     if plan.metrics_port and plan.metrics_port == plan.coordinator_port:
         port = plan.metrics_port

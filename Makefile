@@ -15,7 +15,7 @@ VENV_PYTHON := .venv/bin/python
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-airflow lint bench soak node-check docs environment peers clean
+.PHONY: help demo test test-airflow lint bench soak node-check hang-corpus docs environment peers clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ bench: environment peers  ## run the benchmarks named by BENCH, the other launch
 
 node-check: environment  ## check 2 to 9 nodes of this machine, of which some are ill, in every way that is known
 	@$(VENV_PYTHON) -m tests.live.node_check
+
+hang-corpus: environment  ## hang in every way that is known, ten times each, and write docs/hang-corpus.md (an hour)
+	@$(VENV_PYTHON) -m tests.live.hang_corpus --report docs/hang-corpus.md
 
 soak: environment  ## kill, stop, tear and fill what real jobs and a real Airflow have, at random, and see that nothing is lost (hours)
 	@$(VENV_PYTHON) -m tests.soak --kills $(KILLS) $(if $(SEED),--seed $(SEED))

@@ -151,7 +151,7 @@ def _found(job: Agents, kind: Kind, number: int, incident: Incident) -> Found:
         kind=kind,
         number=number,
         took=incident.detected_at - min(mark["at"] for mark in marks),
-        bound=DOWNTIME if kind.begins else max([_SOON, *(3 * p99 for p99 in known)]),
+        bound=DOWNTIME + _SOON if kind.begins else max([_SOON, *(3 * p99 for p99 in known)]),
         blamed=tuple(sorted(rank for group in groups if group.culprit for rank in group.ranks)),
         seen=sum(len(group.ranks) for group in groups),
         stacks=sum(len(group.ranks) for group in groups if _has_stack(group)),
@@ -264,7 +264,7 @@ _PAGE = """\
 Written by `make hang-corpus` ([tests/live/hang_corpus.py](../tests/live/hang_corpus.py)): plain scripts that hang for
 real in each of these ways, with nothing of ours in them. Time is counted from the moment at which the first rank began to
 hang; in time means within the longer one of three times the 99th percentile of the steps so far and five seconds, and for a
-hang before the first step within `hang_downtime`, which is 30 s here. [health.md](health.md) tells how it works.
+hang before the first step within `hang_downtime`, which is 30 s here, and the same five seconds. [health.md](health.md) tells how it works.
 
 {table}
 """

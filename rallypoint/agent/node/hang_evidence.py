@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rallypoint.agent.node.hang_collectives import ask, read_collectives
 from rallypoint.agent.node.hang_native import Spied, find_py_spy, spy
 from rallypoint.agent.node.hang_stacks import complete, main_frames
 from rallypoint.wire.hang import STACK_SIGNAL, Evidence, RankSeen
@@ -121,7 +122,8 @@ async def take(
 ) -> Evidence:
     """Ask all workers for their stacks and return what was found, as the answer to request `number`; `file` gets all of it."""
     asked = await asyncio.to_thread(lambda: [ask_for_stacks(subject.asked) for subject in subjects])
-    texts, spied = await asyncio.gather(read_stacks(asked), _spy(subjects, py_spy()))
+    paths = await asyncio.to_thread(lambda: [worker.file for worker in asked if ask(worker.file)])
+    texts, called, spied = await asyncio.gather(read_stacks(asked), read_collectives(paths), _spy(subjects, py_spy()))
     found = []
     for subject, worker in zip(subjects, asked, strict=True):
         frames, note = _frames_and_note(worker, texts.get(worker.local_rank, ""))
@@ -129,7 +131,8 @@ async def take(
         more = spied.get(seen.pid, Spied())
         if more.frames and not frames:
             frames, note = more.frames, ""
-        found.append(dataclasses.replace(seen, frames=frames, note=note, native=more.native))
+        collective = called.get(worker.file) or seen.collective
+        found.append(dataclasses.replace(seen, frames=frames, note=note, native=more.native, collective=collective))
     path = await asyncio.to_thread(_write_all, file, subjects, found, texts, spied)
     return Evidence(round=round_, number=number, path=path, ranks=tuple(found))
 
@@ -155,7 +158,8 @@ def _write_all(
         why = f"; no stacks: {seen.note}" if seen.note else ""
         lines.append(
             f"rank {subject.rank}, pid {seen.pid}: state {seen.state or '-'}, {seen.cpu:g} cores, silent for {seen.quiet:g} s,"
-            f" step {seen.step}, {seen.liveness} signs of life{why}"
+            f" step {seen.step}, {seen.liveness} signs of life, phase {seen.phase or '-'},"
+            f" last collective {seen.collective or '-'}{why}"
         )
         lines.append(texts.get(seen.local_rank, "").rstrip() + "\n")
         if seen.pid in spied:

@@ -15,8 +15,8 @@ _FRAME = re.compile(r'^  File "(?P<path>.*)", line (?P<line>\d+|\?\?\?)(?: in (?
 #: What stands before a path that says where a frame is: everybody's packages; and the standard library, which is told as such.
 _PACKAGES, _LIBRARY = re.compile(r"^.*/(?:site-packages|dist-packages)/"), re.compile(r"^.*/lib/python3\.\d+/")
 
-#: What our own start-up module wraps is told, and it is not.
-_OURS = "/rallypoint/training/startup/"
+#: What our own start-up module wraps is told, and it is not; nor is what has forked a worker, or runs a module as a program.
+_OURS = re.compile(r"/rallypoint/(training/startup|agent/workers)/|^<frozen runpy>")
 
 #: Characters of one frame; a path that is longer says little more.
 _FRAME_CHARS = 120
@@ -44,7 +44,7 @@ def main_frames(text: str, most: int = FRAMES) -> tuple[str, ...]:
 
 def _frames(block: str) -> Iterator[str]:
     for match in _FRAME.finditer(block):
-        if _OURS in match["path"]:
+        if _OURS.search(match["path"]):
             continue
         name = f" {match['name']}" if match["name"] else ""
         yield f"{short(match['path'])}:{match['line']}{name}"[:_FRAME_CHARS]

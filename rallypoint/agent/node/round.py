@@ -14,6 +14,7 @@ from typing import Any
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.node.copies import console_tails, forget_old_rounds, pod_tails
 from rallypoint.agent.node.gpus import Gpus
+from rallypoint.agent.node.hang_collectives import called, files
 from rallypoint.agent.node.hang_evidence import Asked, Subject, take
 from rallypoint.agent.node.hang_vitals import Vital, Vitals
 from rallypoint.agent.node.node_config import NodeConfig
@@ -251,6 +252,7 @@ class Round:
         def look() -> RankSeen:
             now = self._now()
             slot, vital = self._look(worker)
+            seen = self._seen(local_rank)
             return RankSeen(
                 local_rank=local_rank,
                 pid=vital.pid,
@@ -259,6 +261,8 @@ class Round:
                 quiet=vital.quiet(now),
                 cpu=vital.used(now),
                 state=vital.state,
+                phase="" if seen.phase is None else seen.phase.value,
+                collective="" if self._progress is None else called(self._progress.pulse(local_rank)),
             )
 
         return Subject(rank=worker.place.rank, asked=asked, look=look)
@@ -288,7 +292,8 @@ class Round:
 
 def _forget_stacks(workers: list[Worker]) -> None:
     for worker in workers:
-        worker.place.stack_file.unlink(missing_ok=True)
+        for path in (worker.place.stack_file, *files(worker.place.stack_file)):
+            path.unlink(missing_ok=True)
 
 
 def _numbers(metrics: object) -> dict[str, float]:

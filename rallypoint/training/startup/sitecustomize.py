@@ -105,6 +105,8 @@ class Life:
             pass  # the round is over, and nobody looks any more
         if self._mine and not attached:
             self._pulse.attach(self._memory)  # type: ignore[attr-defined]
+        if self._mine:
+            _quietly(_beside("recorder").listen, self._stacks)
 
     def _forked(self) -> None:
         self.fresh, self._mine = True, False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import stat
 import sys
 from pathlib import Path
@@ -112,3 +113,13 @@ def test_who_does_not_answer_is_told_by_py_spy(tmp_path: Path) -> None:
     assert (seen.frames[0], seen.note) == ("loader.py:9 fetch", "")
     assert seen.native == ("PyThread_acquire_lock_timed in libpython3.11.so",)
     assert "Thread 8 Thread-1 (py-spy):" in (tmp_path / "hang-1.txt").read_text()
+
+
+def test_who_is_stopped_is_not_waited_for(tmp_path: Path) -> None:
+    """It is told as such at once, and is not signalled: the answer would come when it goes on."""
+    asked = Asked(local_rank=0, pid=os.getpid(), stacks=2, file=tmp_path / "stacks.txt")
+    subject = Subject(rank=0, asked=asked, look=lambda: RankSeen(local_rank=0, pid=os.getpid(), state="T"))
+
+    [seen] = asyncio.run(take(1, [subject], round_=1, file=tmp_path / "hang-1.txt", py_spy=lambda: None)).ranks
+
+    assert seen.note == "a process that is stopped cannot answer"

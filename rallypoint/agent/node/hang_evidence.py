@@ -29,6 +29,9 @@ STACKS_WITHIN = 3.0
 
 _LOOK_EVERY = 0.02
 
+#: The kernel's letters for that.
+_STOPPED = frozenset("Tt")
+
 #: Bytes that are read of one worker's stacks.
 _MOST = 256 * 1024
 
@@ -121,7 +124,7 @@ async def take(
     number: int, subjects: Sequence[Subject], *, round_: int, file: Path, py_spy: Callable[[], str | None] = find_py_spy
 ) -> Evidence:
     """Ask all workers for their stacks and return what was found, as the answer to request `number`; `file` gets all of it."""
-    asked = await asyncio.to_thread(lambda: [ask_for_stacks(subject.asked) for subject in subjects])
+    asked = await asyncio.to_thread(lambda: [_ask(subject) for subject in subjects])
     paths = await asyncio.to_thread(lambda: [worker.file for worker in asked if ask(worker.file)])
     texts, called, spied = await asyncio.gather(read_stacks(asked), read_collectives(paths), _spy(subjects, py_spy()))
     found = []
@@ -135,6 +138,13 @@ async def take(
         found.append(dataclasses.replace(seen, frames=frames, note=note, native=more.native, collective=collective))
     path = await asyncio.to_thread(_write_all, file, subjects, found, texts, spied)
     return Evidence(round=round_, number=number, path=path, ranks=tuple(found))
+
+
+def _ask(subject: Subject) -> Asked:
+    # A process that is stopped would answer when it goes on, which nobody waits for.
+    if subject.look().state in _STOPPED:
+        return _not(subject.asked, "a process that is stopped cannot answer")
+    return ask_for_stacks(subject.asked)
 
 
 async def _spy(subjects: Sequence[Subject], program: str | None) -> dict[int, Spied]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from rallypoint.agent.coordinator.namespaced import Namespaced
 from rallypoint.agent.errors import ConfigError, LostContactError, OrphanedError, StaleError, UsageError
 from rallypoint.agent.flags import RunParser, add_run_flags
+from rallypoint.agent.importing import uncollected
 from rallypoint.version import __version__
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.exits import Exit
@@ -144,15 +145,18 @@ def _late(name: str) -> Callable[[argparse.Namespace], int]:
 
     def command(args: argparse.Namespace) -> int:
         if name == "run":
-            from rallypoint.agent.run import run  # noqa: PLC0415
+            with uncollected():
+                from rallypoint.agent.run import run  # noqa: PLC0415
 
             return run(args)
         if name == "node":
-            from rallypoint.agent.commands import node  # noqa: PLC0415
+            with uncollected():
+                from rallypoint.agent.commands import node  # noqa: PLC0415
 
             return node(args)
         _require_home(args)
-        from rallypoint.agent.coordinator.coordinating import coordinator  # noqa: PLC0415
+        with uncollected():
+            from rallypoint.agent.coordinator.coordinating import coordinator  # noqa: PLC0415
 
         return coordinator(args)
 

@@ -24,9 +24,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from rallypoint.supervision.record import HISTORY_LIMIT, Attempt, JobRecord
 from rallypoint.supervision.trimming import (
+    HISTORY_LIMIT,
     size_of,
     size_of_event,
     trim_attempt,
@@ -38,6 +39,9 @@ from rallypoint.supervision.trimming import (
 from rallypoint.wire.incident import Cause, Folded, Incident, IncidentId, Rung
 from rallypoint.wire.result import RESULT_LIMIT
 from rallypoint.wire.status import Event, JobStatus
+
+if TYPE_CHECKING:  # a coordinator folds what it tells, and knows nothing of records
+    from rallypoint.supervision.record import Attempt, JobRecord
 
 __all__ = ["LAST_ATTEMPTS", "LIMIT", "STATUS_LIMIT", "bounded", "fold", "fold_told", "news", "take_over"]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rallypoint.supervision.budget import Course
+from rallypoint.supervision.trimming import HISTORY_LIMIT
 from rallypoint.wire import codec
 from rallypoint.wire.incident import Folded, Incident
 from rallypoint.wire.size import Size
@@ -31,9 +32,6 @@ __all__ = [
 RECORD_VERSION = 1
 
 _NO_COURSE = Course()
-
-#: Lines of history kept; the oldest go first.
-HISTORY_LIMIT = 500
 
 
 class Phase(str, enum.Enum):

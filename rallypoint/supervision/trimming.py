@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
-from rallypoint.supervision.record import Attempt
 from rallypoint.wire import codec
 from rallypoint.wire.incident import Culprit, Incident, RankGroup
 from rallypoint.wire.places import fold
 from rallypoint.wire.status import Event, Progress, Verdict
 
+if TYPE_CHECKING:  # a coordinator trims what it tells, and knows nothing of records
+    from rallypoint.supervision.record import Attempt
+
 __all__ = [
+    "HISTORY_LIMIT",
     "MARK",
     "cut",
     "last_lines",
@@ -22,6 +26,9 @@ __all__ = [
     "trim_progress",
     "trim_verdict",
 ]
+
+#: Lines of a record's history; the oldest go first.
+HISTORY_LIMIT = 500
 
 #: What a text ends with that was cut.
 MARK = " […]"

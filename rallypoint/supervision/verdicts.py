@@ -15,11 +15,14 @@ import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rallypoint.supervision.observation import NodeSeen
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind
 from rallypoint.wire.plan import EndRule
+
+if TYPE_CHECKING:  # a coordinator judges workers, and sees no pods
+    from rallypoint.supervision.observation import NodeSeen
 
 __all__ = ["TABLE", "End", "Judgement", "Row", "classify", "exception_of", "judge", "node_end", "table", "worker_end"]
 

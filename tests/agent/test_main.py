@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import subprocess
+import sys
+
 import pytest
 
 from rallypoint.agent.coordinator.namespaced import Namespaced
+from rallypoint.agent.importing import uncollected
 from rallypoint.agent.main import build_parser, main
 
 COMMON = ["--plan", "p", "--secret-file", "s", "--attempt", "1"]
@@ -73,3 +78,27 @@ def test_what_a_pod_is_started_with_is_understood() -> None:
         Namespaced(namespace="lab", name="s"),
         Namespaced(namespace="lab", name="r"),
     )
+
+
+@pytest.mark.parametrize("enabled", [pytest.param(True, id="on"), pytest.param(False, id="off")])
+def test_the_collector_is_as_it_was_after_imports(enabled: bool) -> None:
+    """Off meanwhile; and what there was by then is out of its sight."""
+    frozen = gc.get_freeze_count()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with uncollected():
+            assert not gc.isenabled()
+        assert gc.isenabled() is enabled
+        assert gc.get_freeze_count() > frozen
+    finally:
+        gc.unfreeze()
+        gc.enable()
+
+
+def test_an_agent_imports_nothing_that_only_supervisors_need() -> None:
+    """Whatever is imported before a worker starts is waited for; torch, HTTP and records are nothing to a node by itself."""
+    code = "import sys; from rallypoint.agent import run; print(*sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+    assert "rallypoint.agent.node.agent" in told
+    assert {"torch", "aiohttp", "grpc", "pydantic", "yaml", "rallypoint.supervision.record", "rallypoint.job"}.isdisjoint(told)

@@ -172,6 +172,7 @@ class NodeAgent:
             self._launcher.close()
             self._adviser.close()
             await self._round.finish()
+            await self._round.close()
             await self._snapshots.close()
             self._reaper.close()
             self._spawner.close()

@@ -19,6 +19,7 @@ from rallypoint.agent.node.hang_evidence import Asked, Subject, take
 from rallypoint.agent.node.hang_vitals import Vital, Vitals
 from rallypoint.agent.node.node_config import NodeConfig
 from rallypoint.agent.node.pulses import Pulses, Seen
+from rallypoint.agent.node.status_server import StatusServer
 from rallypoint.agent.workers.affinity import bind
 from rallypoint.agent.workers.group import Worker, WorkerGroup
 from rallypoint.agent.workers.logs import OpenLogs, Streams, open_logs, written
@@ -61,6 +62,7 @@ class Round:
         self._vitals = Vitals()
         self._gpus = Gpus()
         self._pulses = Pulses(gpus=self._gpus)
+        self._trainers = StatusServer(config.folder, config.plan.nproc_per_node)
         self._result_path: Path | None = None
         self._result: Any = None
 
@@ -117,12 +119,14 @@ class Round:
             await asyncio.to_thread(forget_old_rounds, config.log_folder)
         self._last, self._lives, self._vitals = {}, {}, Vitals()
         self._pulses = Pulses(gpus=self._gpus)
+        await self._trainers.begin(round_)
         result = config.folder / f"result-{round_}.json"
         self._result_path, self._result = (result if assignment.first_rank == 0 else None), None
         return logs
 
     def _places(self, assignment: Assignment, logs: list[OpenLogs], line: Path | None) -> Iterator[tuple[Place, OpenLogs]]:
         folder, round_ = self._config.folder, assignment.fence.round
+        environ = {**os.environ, **self._config.plan.env}
         assert self._progress_path is not None
         for local_rank, opened in enumerate(logs):
             place = Place(
@@ -133,6 +137,7 @@ class Round:
                 stack_file=folder / f"stacks-{round_}-{local_rank}.txt",
                 result_file=folder / f"result-{round_}.json",
                 line=line,
+                told=self._trainers.environment(environ, round_, local_rank),
             )
             yield place, opened
 
@@ -276,7 +281,11 @@ class Round:
                 self._lives[local_rank] = self._progress.life(local_rank)
         if slot is not None:
             self._last[local_rank] = slot
-        return self._last.get(local_rank, ProgressSlot())
+        return self._trainers.told(local_rank, self._last.get(local_rank, ProgressSlot()))
+
+    async def close(self) -> None:
+        """Listen to trainers no more, once and for all."""
+        await self._trainers.close()
 
     async def finish(self) -> None:
         """Let the last lines out and drop the shared memory; the logs stay."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rallypoint.agent.devices import visible_device
@@ -39,6 +39,7 @@ class Place:
         stack_file: where its Python writes its stacks when it is asked for them.
         result_file: where rank 0 leaves the job's result.
         line: socket on which its agent speaks with it; None where it does not.
+        told: what else the round tells it, by variable.
     """
 
     assignment: Assignment
@@ -48,6 +49,7 @@ class Place:
     stack_file: Path
     result_file: Path
     line: Path | None = None
+    told: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def rank(self) -> int:
@@ -87,7 +89,7 @@ def worker_env(base: Mapping[str, str], plan: Plan, place: Place) -> dict[str, s
 
 def round_env(plan: Plan, place: Place) -> dict[str, str]:
     """Return what the round says, and nothing else: all that changes for a worker that lives on into it."""
-    return {**_torchrun_env(plan, place), **_our_env(plan, place)}
+    return {**_torchrun_env(plan, place), **_our_env(plan, place), **place.told}
 
 
 def _torchrun_env(plan: Plan, place: Place) -> dict[str, str]:

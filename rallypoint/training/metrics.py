@@ -57,4 +57,5 @@ class Told:
         try:
             report_progress(self._step, **numbers)
         except WireError as error:  # the script's own reports may have filled the slot; that must not end its training
-            _log.warning("progress cannot be told: %s", error)
+            _log.debug("only the step is told: %s", error)
+            report_progress(self._step)

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import logging
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -64,7 +63,7 @@ class StatusServer:
 
     def __init__(self, folder: Path, workers: int) -> None:
         self._workers = workers
-        self._token_file, self._token = folder / f"trainer-token-{os.getpid()}", secrets.token_urlsafe(32)
+        self._token_file, self._token = folder / f"trainer-token-{os.getpid()}", os.urandom(32).hex()
         self._server: asyncio.Server | None = None
         self._port = 0
         self._open: set[asyncio.StreamWriter] = set()

@@ -13,8 +13,8 @@ from rallypoint.wire.pulse import Pulse
 
 __all__ = ["OPERATIONS", "ask", "called", "files", "read_collectives"]
 
-#: Seconds in which a worker has answered, unless its GIL is held or it is stopped.
-_WITHIN = 1.5
+#: Seconds in which a worker has answered, unless its GIL is held.
+_WITHIN = 0.7
 
 _LOOK_EVERY = 0.02
 

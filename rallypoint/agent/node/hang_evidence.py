@@ -125,7 +125,7 @@ async def take(
 ) -> Evidence:
     """Ask all workers for their stacks and return what was found, as the answer to request `number`; `file` gets all of it."""
     asked = await asyncio.to_thread(lambda: [_ask(subject) for subject in subjects])
-    paths = await asyncio.to_thread(lambda: [worker.file for worker in asked if ask(worker.file)])
+    paths = await asyncio.to_thread(lambda: [worker.file for worker in asked if not worker.note and ask(worker.file)])
     texts, called, spied = await asyncio.gather(read_stacks(asked), read_collectives(paths), _spy(subjects, py_spy()))
     found = []
     for subject, worker in zip(subjects, asked, strict=True):

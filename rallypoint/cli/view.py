@@ -15,6 +15,7 @@ from rallypoint.wire.check import CheckState, NodeCheck, NodeFound, NodeVerdict
 from rallypoint.wire.incident import Cause, Incident, merge_incidents
 from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.status import JobState, JobStatus, Progress
+from rallypoint.wire.straggler import Straggler
 
 __all__ = ["overview", "phase_word", "view"]
 
@@ -29,6 +30,9 @@ _MOODS = {
     Phase.FAILED: Mood.BAD,
     Phase.TERMINATING: Mood.QUIET,
 }
+
+#: Stragglers that are named.
+_NAMED = 4
 
 #: Phases in which a wish to suspend has not been fulfilled yet.
 _SUSPENDABLE = (Phase.EMPTY, Phase.RESUMING, Phase.RUNNING, Phase.RESETTING)
@@ -192,8 +196,18 @@ def _details(record: JobRecord, status: JobStatus | None, now: float) -> Iterabl
         yield Fact(label="checkpoint", text=progress.checkpoint)
     if status is not None and status.check is not None:
         yield Fact(label="node check", text=_check(status.check))
+    if status is not None and status.hang is not None:
+        yield Fact(label="hang", text=f"{status.hang.state.value}: {status.hang.reason}")
+    if status is not None and status.stragglers:
+        yield Fact(label="stragglers", text=_slow(status.stragglers))
     yield Fact(label="time", text=_time(record, now))
     yield Fact(label="owner", text=record.owner)
+
+
+def _slow(stragglers: tuple[Straggler, ...]) -> str:
+    named = (f"rank {one.rank} on node {one.node} ({one.host}) {one.score:g} times" for one in stragglers[:_NAMED])
+    more = f"; and {len(stragglers) - _NAMED} more" if len(stragglers) > _NAMED else ""
+    return f"{'; '.join(named)}{more} as slow as the others"
 
 
 def _check(check: NodeCheck) -> str:

@@ -33,7 +33,7 @@ _LATER: Mapping[str, tuple[str, ...]] = {
         *("replica_every", "replica_limit"),
     ),
     "health": (
-        *("metrics_port", "hang_downtime", "hang_detection"),
+        *("metrics_port", "hang_downtime", "hang_detection", "hang_learning"),
         *("precheck", "network_check", "comm_perf_test", "exclude_straggler"),
         *("precheck_timeout", "precheck_all_pairs", "precheck_only", "precheck_program"),
         *("pre_check_ops", "xpu_type"),
@@ -164,6 +164,7 @@ def _agents(job: ElasticJob) -> dict[str, Any]:
         "report_interval": job.health.report_interval,
         "hang_downtime": job.health.hang_downtime,
         "hang_detection": job.health.hang_detection,
+        "hang_learning": job.health.hang_learning,
         **_check(job),
         "log_dir": job.logs.dir,
         # What is shown is captured, too: a culprit's last lines are read from its file.

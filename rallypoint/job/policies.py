@@ -214,6 +214,9 @@ class Health(Model):
     """So long without a sign of life of any rank is a hang (DLRover's argument; a plain number is minutes); 0 is off."""
     hang_detection: Annotated[int, one_of(0, 1, 2)] = 1
     """What a hang leads to: 0 a line in the log, 1 an incident and nothing else, 2 the workers are restarted."""
+    hang_learning: Annotated[bool, FLAG] = True
+    """How long steps, waits for data, checkpoints and evaluations take is learned, and hangs are found by that, too.
+    Without it `hang_downtime` is the only clock."""
     precheck: Annotated[int, one_of(0, 1, 2)] = 0
     """Nodes are checked before they train: 0 not at all, 1 in pairs, 2 and then all of them together (DLRover's argument)."""
     network_check: Annotated[bool, FLAG] = False

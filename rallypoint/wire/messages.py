@@ -147,10 +147,10 @@ class AgentReport:
     keeps: int = 0
     resizable: bool = False
     wish: NodeAnswer | None = None
-    learned: tuple[Learned, ...] = ()
     replicas: str = ""
     dumps: bool = False
     dump: DumpTold | None = None
+    learned: tuple[Learned, ...] = ()
     tolerance: str = ""
     hold: float = 0.0
     sequence: int = 0

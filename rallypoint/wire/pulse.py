@@ -4,7 +4,8 @@ A pulse is written by the start-up module (training/startup) beside the life rec
 agent, without a system call on either side. Times are nanoseconds of CLOCK_MONOTONIC, which all processes of a node share.
 
 ```
-words   Q at  Q phase  Q since  Q step_at  Q waited  Q collectives  Q left  q operation
+words   Q at  Q phase  Q since  Q step_at  Q waited  Q collectives  Q left  Q operation
+        Q out_time  Q out_steps
 counts  I[BUCKETS] for each phase: how long it took, a count for each length
 ```
 
@@ -38,7 +39,7 @@ __all__ = [
 ]
 
 BUCKETS = 256
-_WORDS = struct.Struct("<8Q")
+_WORDS = struct.Struct("<10Q")
 _HEAD = 128
 #: A unit of the buckets is 1,024 ns; eight of them are the least that is told apart.
 _UNIT_SHIFT, _LEAST = 10, 8
@@ -71,7 +72,10 @@ class Pulse:
         at: when the last beat was.
         phase, since: what it is doing, and when that began; a wait for data begins with its beat.
         step_at: when the last step of an optimizer ended.
-        waited: nanoseconds that it has waited for other ranks, all in all, where that can be told.
+        waited: nanoseconds that it has waited for other ranks, all in all, where that can be told, until then.
+        out_time, out_steps: of steps between which there was something else than a step: how many, and how long they took
+        without
+            what was waited.
         collectives, left: collectives that it has called, and those that it has returned from.
         operation: which one it called last, by its place among the start-up module's names.
     """
@@ -84,6 +88,8 @@ class Pulse:
     collectives: int = 0
     left: int = 0
     operation: int = 0
+    out_time: int = 0
+    out_steps: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +130,7 @@ class Pace:
 
 def pulse_of(memory: bytes) -> Pulse:
     """Return the words at the beginning of `memory`; a number of a phase that is not known here reads as the start."""
-    at, phase, since, step_at, waited, collectives, left, operation = _WORDS.unpack_from(memory, 0)
+    at, phase, since, step_at, waited, collectives, left, operation, out_time, out_steps = _WORDS.unpack_from(memory, 0)
     return Pulse(
         at=at,
         phase=_PHASES[phase] if phase < len(_PHASES) else Phase.START_UP,
@@ -134,6 +140,8 @@ def pulse_of(memory: bytes) -> Pulse:
         collectives=collectives,
         left=left,
         operation=operation,
+        out_time=out_time,
+        out_steps=out_steps,
     )
 
 

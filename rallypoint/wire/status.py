@@ -13,6 +13,7 @@ from rallypoint.wire.incident import Culprit, Folded, Incident
 from rallypoint.wire.missing import Missing
 from rallypoint.wire.pre_check import PreCheck
 from rallypoint.wire.pulse import Learned
+from rallypoint.wire.straggler import Straggler
 from rallypoint.wire.wish import WishStatus
 
 __all__ = [
@@ -140,6 +141,7 @@ class JobStatus:
     `result` is what rank 0 left as the job's result, once it has succeeded (wire/result.py).
     `samples`: the whole attempt in at most 96 of them, the oldest first (version 2).
     `hang`: a doubt or a verdict that training does not go on, None while it does or nobody looks (version 2).
+    `stragglers`: ranks of the running round that are slower than the others, the slowest first (version 2).
     `learned`: how long the phases of the job took so far, now and then renewed; the next attempt begins with it (version 2).
     `wish`: the last that somebody asked of all workers, and what they answered; None before the first (version 2).
     `check`: the last check of the nodes, which may still be running; None before the first (version 2).
@@ -170,6 +172,7 @@ class JobStatus:
     durable: bool = True
     result: Any = field(default=None, hash=False)
     hang: Hang | None = None
+    stragglers: tuple[Straggler, ...] = ()
     learned: tuple[Learned, ...] = ()
     check: NodeCheck | None = None
     tolerance: str = ""

@@ -75,7 +75,14 @@ WHOLE = {
         },
     },
     "rendezvous": {"join_timeout": "11s", "last_call_timeout": "12s", "fence_timeout": "13s", "port": 14},
-    "health": {"node_lease": "16s", "report_interval": "2s", "hang_downtime": 5, "hang_detection": 2, "metrics_port": 15},
+    "health": {
+        "node_lease": "16s",
+        "report_interval": "2s",
+        "hang_downtime": 5,
+        "hang_detection": 2,
+        "hang_learning": False,
+        "metrics_port": 15,
+    },
     "logs": {"dir": "/logs", "redirects": "none", "tee": "stderr", "tail_lines": 17},
 }
 
@@ -134,6 +141,7 @@ WHOLE_PLAN = Plan(
     report_interval=2.0,
     hang_downtime=300.0,
     hang_detection=2,
+    hang_learning=False,
     log_dir="/logs",
     redirects=2,
     tee=2,

@@ -144,6 +144,7 @@ health:
   report_interval: 1s
   hang_downtime: 30m
   hang_detection: 1
+  hang_learning: true
   precheck: 0
   network_check: false
   comm_perf_test: false

@@ -45,12 +45,12 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class _Window:
-    """Where a measurement began: so many steps, at `step_at`, and had waited so long; `since` as in the pulse."""
+    """Where a measurement began: after so many steps that count, at a step, and what had been waited and left out by then."""
 
     steps: int
     step_at: int
     waited: int
-    since: int
+    out: int
 
 
 def moved(pid: int) -> int:
@@ -95,13 +95,13 @@ class Pulses:
         return self._seen[local_rank]
 
     def _pace(self, local_rank: int, pulse: Pulse, steps: int, known: Pace | None) -> Pace | None:
-        """Return the last measurement; one that something else than steps falls into is thrown away."""
-        here = _Window(steps=steps, step_at=pulse.step_at, waited=pulse.waited, since=pulse.since)
+        """Return the last measurement, of steps that only steps lie between."""
+        here = _Window(steps=steps - pulse.out_steps, step_at=pulse.step_at, waited=pulse.waited, out=pulse.out_time)
         begun = self._windows.get(local_rank)
-        if pulse.phase not in (Phase.STEP, Phase.DATA) or begun is None or begun.since != here.since or begun.step_at == 0:
+        if begun is None or begun.step_at == 0 or pulse.phase is Phase.START_UP:
             self._windows[local_rank] = here
             return known
-        count, took = here.steps - begun.steps, here.step_at - begun.step_at
+        count, took = here.steps - begun.steps, here.step_at - begun.step_at - (here.out - begun.out)
         if count < _STEPS or took < _SECONDS * _BILLION:
             return known
         self._windows[local_rank] = here

@@ -58,6 +58,7 @@ from rallypoint.agent.rendezvous import (
     prechecks,
     rulings,
     rungs,
+    straggling,
     telling,
     tolerance,
     wishes,
@@ -519,4 +520,5 @@ def _close(state: State, ready: Sequence[Peer], usable: int, now: float) -> Stat
 def status(state: State, now: float) -> JobStatus:
     """Return what is true of the job, to be published."""
     told = dataclasses.replace(telling.status(state, now), wish=wishes.told(state), tolerance=tolerance.foreign(state))
+    told = dataclasses.replace(told, stragglers=straggling.told(state))
     return missing.told(told, state, now)

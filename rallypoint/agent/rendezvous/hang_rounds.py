@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from rallypoint.agent.rendezvous import hang, hang_known, telling
+from rallypoint.agent.rendezvous import hang, hang_known, straggling, telling
 from rallypoint.agent.rendezvous.hang import Watch
 from rallypoint.agent.rendezvous.hang_blame import Ranks, blame, far, waits
 from rallypoint.agent.rendezvous.hang_doubt import borne_out
@@ -66,6 +66,7 @@ def heard(state: State, before: AgentReport | None, report: AgentReport, now: fl
     round_ = state.fence.round
     if state.state is not JobState.RUNNING or report.round != round_ or report.state is not AgentState.RUNNING:
         return state
+    state = straggling.heard(state, before, report, now)
     if report.agent not in places(state.world) or state.settings.hang_downtime <= 0:
         return state
     watch = state.watch if state.watch.round == round_ else Watch.fresh(round_, now)
@@ -217,7 +218,7 @@ def _incident(state: State, inquiry: Inquiry, now: float) -> Incident:
         rung=Rung.RESTART_WORKERS,
         reason=f"{silence}{who or '; no rank stands out'}",
         culprit=culprit,
-        detected_at=now,
+        detected_at=inquiry.since,
         last_step=telling.last_step(state),
         kind=FaultKind.HANG,
         answer=Answer.RETRY_HERE,

@@ -12,6 +12,7 @@ from rallypoint.agent.precheck.course import PreChecks
 from rallypoint.agent.rendezvous.dump_course import Dumping
 from rallypoint.agent.rendezvous.hang import Limits, Watch
 from rallypoint.agent.rendezvous.lookup import Draft, places
+from rallypoint.agent.rendezvous.stragglers import Track
 from rallypoint.supervision.budget import Budget, Course
 from rallypoint.wire.check import NodeCheck
 from rallypoint.wire.fence import Fence
@@ -58,6 +59,7 @@ _CALM, _EACH, _LONGEST_STRETCH = 500, 0.0005, 5.0
 _FOR_LIFE = Refill()
 _UNTOUCHED = Course()
 _UNWATCHED = Watch()
+_UNTRACKED = Track()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +232,7 @@ class State:
         dumping: a last checkpoint that is written before the end (`dumping.py`).
         learned: how long the phases of the job take, as it was last told, at `learned_at`; `before`: as it was when this round
             began; `learned_in`: the last round that is over, of which all is in it.
+        track: how fast the ranks of the running round are.
         watch: how silent the running round is; `hang` what is told of that, `inquiry` what the agents are asked for it.
         wish: the last that somebody asked of the workers.
         lost: how many seconds it took to heal those incidents that are counts by now, by cause.
@@ -264,6 +267,7 @@ class State:
     learned_in: int = 0
     before: tuple[Learned, ...] = ()
     watch: Watch = _UNWATCHED
+    track: Track = _UNTRACKED
     inquiry: Inquiry | None = None
     hang: Hang | None = None
     checks: Checks = _UNCHECKED

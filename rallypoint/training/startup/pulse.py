@@ -45,12 +45,12 @@ clock = time.monotonic_ns
 _ident = threading.get_ident
 
 # Words of the pulse, its phases, and its counts: as in wire/pulse.py.
-_AT, _PHASE, _SINCE, _STEP_AT, _WAITED, _CALLED, _LEFT, _OPERATION = range(8)
+_AT, _PHASE, _SINCE, _STEP_AT, _WAITED, _CALLED, _LEFT, _OPERATION, _OUT_TIME, _OUT_STEPS = range(10)
 START_UP, STEP, DATA, FIRST_BATCH, CHECKPOINT, EVALUATION, COMPILE = range(7)
 _BUCKETS, _HEAD, _SIZE = 256, 128, 128 + 7 * 256 * 4
 
 #: The names of the phases that a script may tell itself.
-NAMES = {"data": DATA, "checkpoint": CHECKPOINT, "evaluation": EVALUATION, "compile": COMPILE, "start-up": START_UP}
+NAMES = {"data": DATA, "checkpoint": CHECKPOINT, "evaluation": EVALUATION, "compile": COMPILE}
 
 #: Steps until the start-up is over.
 _SETTLED = 3
@@ -66,11 +66,17 @@ counts = _own[_HEAD:].cast("I")
 _thread = threading.main_thread().ident
 _phase, _began = START_UP, clock()
 _steps, _last, _clean = 0, 0, False
-_waited, _depth, _replays = 0, 0, 0
+_waited, _mark, _depth, _replays = 0, 0, 0, 0
 _collectives = 0
 _evaluated: object = type(None)  # returns None, as a reference to a module that is gone
 _since, _silence = 0, 0
 _teachers: dict = {}  # type: ignore[type-arg]
+
+
+class _Told:
+    """Stands for the module of an evaluation that a script tells itself."""
+
+    training = False
 
 
 def attach(memory: memoryview) -> None:
@@ -106,9 +112,10 @@ def beat() -> None:
 
 def step() -> None:
     """Tell that an optimizer has taken a step."""
-    global _last, _replays  # noqa: PLW0603
+    global _last, _replays, _mark  # noqa: PLW0603
     now = clock()
     words[_AT] = words[_STEP_AT] = now
+    words[_WAITED] = _waited
     if _clean:
         units = now - _last >> 10
         if units > 8:
@@ -119,13 +126,15 @@ def step() -> None:
             counts[_BUCKETS] += 1
     else:
         _settles(now)
-    _last = now
+    _last, _mark = now, _waited
     _replays = 0
 
 
 def _settles(now: int) -> None:
     """Take a step that is not counted: it follows something else than a step."""
     global _steps, _clean  # noqa: PLW0603
+    words[_OUT_TIME] += now - (_last or now) - (_waited - _mark)
+    words[_OUT_STEPS] += 1
     if _phase == EVALUATION:
         _left(now)
     elif _phase == START_UP:
@@ -164,7 +173,7 @@ def _count(phase: int, nanoseconds: int) -> None:
 
 def enter(phase: int):  # type: ignore[no-untyped-def]  # noqa: ANN201
     """Begin a phase; give what is returned to `leave`. Of the start-up it is a part."""
-    global _silence  # noqa: PLW0603
+    global _silence, _evaluated  # noqa: PLW0603
     if _ident() != _thread:
         return None
     now = clock()
@@ -175,6 +184,8 @@ def enter(phase: int):  # type: ignore[no-untyped-def]  # noqa: ANN201
             _left(now)
             before = STEP
     words[_AT] = now
+    if phase == EVALUATION:  # a script tells it: it lasts until `leave`, whatever trains
+        _evaluated = _Told
     if before != START_UP:
         _to(phase, now)
     return before, now
@@ -246,10 +257,9 @@ def _left(now: int) -> None:
 
 
 def waits(began: int, now: int) -> None:
-    """Count time in which this rank may have waited for others."""
+    """Count time in which this rank may have waited for others; it is told with the next step."""
     global _waited  # noqa: PLW0603
     _waited += now - began
-    words[_WAITED] = _waited
 
 
 def called(operation: int) -> int:

@@ -10,6 +10,7 @@ import os
 import sys
 from pathlib import Path
 
+from rallypoint.agent.auto_config import configured
 from rallypoint.agent.caches import cache_variables, home_is_writable
 from rallypoint.agent.clock import monotone_clock
 from rallypoint.agent.files import read_plan, read_secret
@@ -32,7 +33,7 @@ log = logging.getLogger("rallypoint.node")
 
 def node(args: argparse.Namespace) -> int:
     """Run one node agent to its end and return the exit code."""
-    plan = read_plan(args.plan)
+    plan = configured(read_plan(args.plan), os.environ)
     secret = read_secret(args.secret_file)
     pod = args.output == "pod"
     config = NodeConfig(

@@ -11,6 +11,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rallypoint.agent.dlrover_flags import CHOICES as DLROVER_CHOICES
+from rallypoint.agent.dlrover_flags import NAMES, add_dlrover_flags
+from rallypoint.wire.arguments import WORDS
+
 __all__ = ["CHOICES", "OURS", "REFUSED", "WHY", "NoSwitch", "RunParser", "add_run_flags"]
 
 #: Flags with a few values. Checked when they are read, since their PET_ variables may say anything.
@@ -23,6 +27,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "--precheck": ("0", "1", "2"),
     "--hang-detection": ("0", "1", "2"),
     "--training-elastic-mode": ("base", "ucp"),
+    **DLROVER_CHOICES,
 }
 
 #: Values that another launcher takes, and why they are refused; what stands in CHOICES is told beside it.
@@ -41,13 +46,7 @@ WHY: Mapping[str, Mapping[str, str]] = {
 #: Flags that are refused, and why.
 REFUSED: Mapping[str, str] = {
     "--logs-specs": "per-rank files are laid out by Rallypoint; see --log-dir, --redirects and --tee",
-    "--auto-tunning": "nothing of a script is changed while it runs",
-    "--relaunch-on-worker-failure": "nobody could replace this node; in a job file it is recovery.node_replacements",
-    "--training-port": "it is for --accelerator ascend-npu alone",
 }
-
-#: Those of the refused ones that have no value.
-_SWITCHES = ("--auto-tunning",)
 
 #: Flags that torchrun has not. A beginning that means a flag of torchrun means that here, too.
 OURS = frozenset(
@@ -56,7 +55,7 @@ OURS = frozenset(
         *("save_at_breakpoint", "training_elastic_mode", "replica_every", "replica_limit"),
         *("network_check", "comm_perf_test", "exclude_straggler"),
         *("dynamic_failover_extension", "hang_detection", "hang_downtime"),
-        *(name[2:].replace("-", "_") for name in REFUSED if name != "--logs-specs"),
+        *NAMES,
     }
 )
 
@@ -71,7 +70,7 @@ class RunParser(argparse.ArgumentParser):
 
 
 class NoSwitch(str):
-    """A variable that says neither on nor off, and what it says. An error for those alone who run something."""
+    """A variable that says nothing that could be, and what it says. An error for those alone who run something."""
 
     __slots__ = ()
 
@@ -92,9 +91,9 @@ def add_run_flags(parser: argparse.ArgumentParser, env: Mapping[str, str] = os.e
     _add_recovery(_Flags(parser.add_argument_group("what follows a fault"), env))
     _add_devices(_Flags(parser.add_argument_group("devices"), env))
     _add_logs(_Flags(parser.add_argument_group("logs"), env))
+    add_dlrover_flags(_Flags(parser.add_argument_group("of dlrover-run and its master"), env))
     for name in REFUSED:
-        nargs = 0 if name in _SWITCHES else None
-        parser.add_argument(*_spellings(name), action=_Refused, nargs=nargs, help=argparse.SUPPRESS)
+        parser.add_argument(*_spellings(name), action=_Refused, help=argparse.SUPPRESS)
     parser.add_argument("training_script", help="script, module (-m) or program (--no-python) that each worker runs")
     parser.add_argument("training_script_args", nargs=argparse.REMAINDER, help="its arguments")
 
@@ -109,17 +108,26 @@ class _Flags:
         """Add a flag with a value."""
         self._group.add_argument(
             *_spellings(*names),
-            default=self._env.get(_variable(names), default),
+            default=self._said(names) or default,
             help=text,
             metavar=metavar,
             **({"type": read} if read else {}),
         )
 
+    def _said(self, names: Sequence[str]) -> str:
+        """Return what the environment says of a flag, by torchrun's variable or by ours for an argument of DLRover's."""
+        theirs = _variable(names)
+        word = WORDS.get(theirs.removeprefix("PET_").lower())
+        ours = "" if word is None else word.variable
+        said = self._env.get(theirs, ""), self._env.get(ours, "") if ours else ""
+        if all(said) and said[0] != said[1]:
+            return NoSwitch(f"{theirs} {said[0]!r} and {ours} {said[1]!r}, which are names of one flag")
+        return said[0] or said[1]
+
     def switch(self, *names: str, text: str) -> None:
         """Add a flag without a value; its variable switches it on with any number but 0."""
-        variable = _variable(names)
-        number = self._env.get(variable, "").strip() or "0"
-        on = int(number) != 0 if number.isdecimal() else NoSwitch(f"{variable} {number!r}")
+        number = {"true": "1", "false": "0"}.get(self._said(names).strip().lower(), self._said(names).strip()) or "0"
+        on = int(number) != 0 if number.isdecimal() else NoSwitch(f"{_variable(names)} {number!r}")
         self._group.add_argument(*_spellings(*names), action="store_true", default=on, help=text)
 
 

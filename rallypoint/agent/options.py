@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from rallypoint.agent import limits
 from rallypoint.agent.devices import count_gpus, workers_per_node
+from rallypoint.agent.dlrover_flags import dlrover_fields, dlrover_notes
 from rallypoint.agent.errors import UsageError
 from rallypoint.agent.flags import CHOICES, WHY, NoSwitch
 from rallypoint.agent.rdzv_conf import RdzvConf, parse_rdzv_conf
@@ -70,7 +71,8 @@ def read_options(args: argparse.Namespace, env: Mapping[str, str]) -> RunOptions
     """Return what the flags say; raises `UsageError` naming the flag, the value and what is allowed."""
     for value in vars(args).values():
         if isinstance(value, NoSwitch):
-            raise UsageError(f"environment variable {value}: not allowed; expected 0 or 1")
+            expected = "one value" if "names of one flag" in value else "0 or 1"
+            raise UsageError(f"environment variable {value}: not allowed; expected {expected}")
     for flag, allowed in CHOICES.items():
         _require_choice(flag, getattr(args, flag[2:].replace("-", "_")), allowed)
     args = _configured(args, env) if args.auto_config else args
@@ -89,7 +91,7 @@ def read_options(args: argparse.Namespace, env: Mapping[str, str]) -> RunOptions
         streams=streams,
         prefix=env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or DEFAULT_PREFIX,
         signals=parse_signals(args.signals_to_handle),
-        notes=(*conf.notes, *_notes(args, high, streams)),
+        notes=(*conf.notes, *_notes(args, high, streams), *dlrover_notes(args)),
     )
 
 
@@ -171,6 +173,7 @@ def _plan(args: argparse.Namespace, env: Mapping[str, str], low: int, high: int,
         preload=tuple(filter(None, (name.strip() for name in args.preload.split(",")))),
         virtual_local_rank=args.virtual_local_rank,
         numa_binding=args.numa_binding or ("node" if args.numa_affinity else ""),
+        **dlrover_fields(args),
     )
 
 

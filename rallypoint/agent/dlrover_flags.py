@@ -1,0 +1,98 @@
+"""Flags of dlrover-run and of its master that torchrun has not, where a run by hand can have them. Pure.
+
+Each has its `PET_` variable, and as every argument of DLRover's document its `RALLYPOINT_` one, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeGuard
+
+from rallypoint.agent.errors import UsageError
+from rallypoint.wire.arguments import WORDS
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.pre_check import DLROVER_MODULE, NO_PRE_CHECK, PreCheckOp
+
+__all__ = ["CHOICES", "NAMES", "Flags", "add_dlrover_flags", "dlrover_fields", "dlrover_notes"]
+
+#: Flags with a few values.
+CHOICES = {"--service-type": ("grpc", "http"), "--xpu-type": ("nvidia", "ascend")}
+
+NAMES = ("service_type", "xpu_type", "pre_check_ops", "training_port", "auto_tunning", "relaunch_on_worker_failure")
+
+_OPS = 'a list of (module, class, True or False), such as [("my.checks", "DiskCheck", True)]'
+
+
+class Flags(Protocol):
+    """Adds flags to a parser."""
+
+    def value(self, *names: str, default: Any, text: str, read: Callable[[str], Any] | None = None, metavar: str) -> None:
+        """Add a flag with a value."""
+
+    def switch(self, *names: str, text: str) -> None:
+        """Add a flag without one."""
+
+
+def add_dlrover_flags(flags: Flags) -> None:
+    """Add them."""
+    flags.value(
+        "--service-type", default=None, metavar="grpc|http", text="how agents speak with the coordinator (default http)"
+    )
+    flags.value("--xpu-type", default=Plan.xpu_type, metavar="nvidia|ascend", text=WORDS["xpu_type"].text)
+    flags.value("--pre-check-ops", default="", metavar="LIST", text=WORDS["pre_check_ops"].text)
+    flags.value("--training-port", default=Plan.training_port, read=int, metavar="PORT", text=WORDS["training_port"].text)
+    flags.switch("--auto-tunning", text=WORDS["auto_tunning"].text)
+    flags.value(
+        "--relaunch-on-worker-failure",
+        default=None,
+        read=int,
+        metavar="N",
+        text="read and told to be without effect: nobody replaces the nodes of a run by hand",
+    )
+
+
+def dlrover_fields(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of the plan that they set; raises `UsageError` naming the flag, the value and what is allowed."""
+    port, relaunches = args.training_port, args.relaunch_on_worker_failure
+    if not 0 < port < 1 << 16:
+        raise UsageError(f"--training-port {port}: not allowed; expected a port, 1 to 65535")
+    if relaunches is not None and relaunches < 1:
+        raise UsageError(f"--relaunch-on-worker-failure {relaunches}: not allowed; expected 1 or more")
+    return {
+        "service_type": args.service_type or "",
+        "xpu_type": args.xpu_type,
+        "pre_check_ops": tuple(_ops(args.pre_check_ops)),
+        "training_port": port,
+        "auto_tuning": args.auto_tunning,
+    }
+
+
+def dlrover_notes(args: argparse.Namespace) -> Iterator[str]:
+    """Yield what has no effect here."""
+    if args.relaunch_on_worker_failure is not None:
+        told = "nobody replaces the nodes of a run by hand; in a job it is recovery.node_replacements"
+        yield f"--relaunch-on-worker-failure {args.relaunch_on_worker_failure}: has no effect: {told}"
+
+
+def _ops(text: str) -> Iterator[PreCheckOp]:
+    """Yield the operators, without those that find nothing. The text is a literal, and never evaluated."""
+    try:
+        found = ast.literal_eval(text.strip() or "[]")
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        found = None
+    if not isinstance(found, (list, tuple)):
+        raise UsageError(f"--pre-check-ops {text}: not allowed; expected {_OPS}")
+    for entry in found:
+        module, name, enabled = entry if isinstance(entry, (list, tuple)) and len(entry) == 3 else ("", "", None)
+        if not _is_name(module, dotted=True) or not _is_name(name) or not isinstance(enabled, bool):
+            raise UsageError(f"--pre-check-ops: {entry!r} is not allowed; expected {_OPS}")
+        if (module, name) != (DLROVER_MODULE, NO_PRE_CHECK):
+            yield PreCheckOp(module=module, name=name, enabled=enabled)
+
+
+def _is_name(word: object, *, dotted: bool = False) -> TypeGuard[str]:
+    pattern = r"[^\W\d]\w*(\.[^\W\d]\w*)*" if dotted else r"[^\W\d]\w*"
+    return isinstance(word, str) and re.fullmatch(pattern, word) is not None

@@ -78,9 +78,16 @@ class Slow(TensorDataset):
         return super().__getitem__(index)
 
 
+def waits_before_it_trains() -> None:
+    began = sys.modules["_rallypoint_pulse"].clock()
+    sys.modules["_rallypoint_pulse"].waits(began - 10**12, began)
+    step()
+    tell("waited", out=[pulse().out_time, pulse().out_steps])
+
+
 def starts() -> None:
     phases = []
-    for _ in range(4):
+    for _ in range(3):
         phases.append(pulse().phase.value)
         step()
     tell("start", phases=phases, starts=count(Phase.START_UP), steps=count(Phase.STEP))
@@ -240,6 +247,7 @@ def forks() -> None:
 
 
 for work in (
+    waits_before_it_trains,
     starts,
     scales,
     accumulates,

@@ -45,7 +45,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 
 def test_a_start_lasts_until_the_third_step(found: Found) -> None:
     """The first ones warm up; the one after them is the first that counts."""
-    assert found["start"] == {"phases": ["start-up", "start-up", "start-up", "step"], "starts": 1, "steps": 1}
+    assert found["start"] == {"phases": ["start-up", "start-up", "step"], "starts": 1, "steps": 1}
+
+
+def test_what_was_waited_before_the_first_step_is_of_no_step(found: Found) -> None:
+    """A process group is made, a barrier is passed: that takes longer than the step that follows it."""
+    assert found["waited"] == {"out": [0, 1]}
 
 
 def test_a_step_that_the_scaler_skips_is_a_sign_of_life(found: Found) -> None:

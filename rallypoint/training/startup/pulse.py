@@ -133,7 +133,8 @@ def step() -> None:
 def _settles(now: int) -> None:
     """Take a step that is not counted: it follows something else than a step."""
     global _steps, _clean  # noqa: PLW0603
-    words[_OUT_TIME] += now - (_last or now) - (_waited - _mark)
+    if _last:
+        words[_OUT_TIME] += max(0, now - _last - (_waited - _mark))
     words[_OUT_STEPS] += 1
     if _phase == EVALUATION:
         _left(now)

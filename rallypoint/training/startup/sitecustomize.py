@@ -86,8 +86,13 @@ class Life:
         step = pulse.step
 
         def stepped(_optimizer: object, _args: object, _kwargs: object) -> None:
+            nonlocal step
             steps[0] = one_more()
-            step()
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001  the script must not notice
+                step = _nothing
+                sys.stderr.write(f"rallypoint: this worker does not tell how long its steps take: {error!r}\n")
             if self.fresh:
                 self._trains()
 
@@ -143,6 +148,10 @@ class _Waiting:
                 _after(spec.loader, told)
                 return spec
         return None
+
+
+def _nothing() -> None:
+    pass
 
 
 def _by_name(watch: object, name: str) -> object:

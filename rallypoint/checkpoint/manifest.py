@@ -28,8 +28,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from rallypoint.checkpoint.errors import CheckpointError, DamagedCheckpointError
 from rallypoint.wire.codec import WireError, loads
@@ -90,6 +91,8 @@ class Manifest:
         world_size: ranks that wrote; random states are restored to a world of this size only.
         torch: version of torch that wrote.
         files: by name, without the manifest.
+        position: where in the data it is: the plain entries of the state, such as a sampler's and the step.
+        digests: of the parts of a persisted snapshot, by file; see `training/snapshots/digest.py`.
     """
 
     version: int = _VERSION
@@ -100,6 +103,8 @@ class Manifest:
     world_size: int
     torch: str
     files: dict[str, FileEntry]
+    position: dict[str, Any] = field(default_factory=dict, hash=False)
+    digests: dict[str, str] = field(default_factory=dict, hash=False)
 
 
 def name_of(fence: Fence, step: int) -> str:

@@ -24,8 +24,9 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rallypoint.checkpoint.errors import DamagedCheckpointError
 from rallypoint.wire.codec import WireError, loads
@@ -90,6 +91,7 @@ class Part:
         digest: see `training/snapshots/digest.py`.
         values_at, values_size: where all that is not a tensor lies, pickled.
         tensors: in order of their place.
+        position: where in the data it is; see `Manifest.position`.
     """
 
     version: int = _VERSION
@@ -105,6 +107,7 @@ class Part:
     values_at: int
     values_size: int
     tensors: tuple[TensorEntry, ...]
+    position: dict[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def age(self) -> tuple[Fence, int]:

@@ -145,6 +145,8 @@ def commit(part: Part, store: Store, retention: Retention) -> Persisted:
             world_size=part.world_size,
             torch=part.torch,
             files=files,
+            position=part.position,
+            digests={part_files(rank)[0]: there[rank].digest for rank in sorted(ranks & set(there))},
         )
         store.publish(draft, name, manifest)
         for old in surplus_snapshots(store.complete(), retention):

@@ -38,6 +38,7 @@ from rallypoint.training import values
 from rallypoint.training.agreement import agree, place
 from rallypoint.training.context import current_job
 from rallypoint.training.errors import CheckpointError, DamagedCheckpointError
+from rallypoint.training.position import position_of
 from rallypoint.training.randomness import random_state, restore_random_state
 from rallypoint.training.reporting import report_progress, report_resumed
 from rallypoint.training.rounds import current_rounds
@@ -57,6 +58,17 @@ class _Choice:
     checkpoint: Checkpoint
     manifest: Manifest
     values: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Written:
+    """What all ranks have written of one checkpoint: `files` by their names."""
+
+    fence: Fence
+    step: int
+    world_size: int
+    files: set[str]
+    position: dict[str, Any]
 
 
 class Checkpoints:
@@ -113,7 +125,8 @@ class Checkpoints:
             rank, world_size = place()
             entries = {**tensors, _random_key(rank): random_state()}
             files = self._write(temporary, entries)
-            agree(lambda: self._complete(temporary, fence, step, world_size, files))
+            written = _Written(fence=fence, step=step, world_size=world_size, files=files, position=position_of(kept))
+            agree(lambda: self._complete(temporary, written))
         checkpoint = Checkpoint(fence=fence, step=step, path=self.directory / name_of(fence, step))
         report_progress(step, checkpoint=checkpoint.path)
         return checkpoint
@@ -200,21 +213,22 @@ class Checkpoints:
             raise CheckpointError(f"{temporary}: could not be written: {_reasons(error)}") from error
         return {info.relative_path for info in (metadata.storage_data or {}).values()} if metadata else set()
 
-    def _complete(self, temporary: Path, fence: Fence, step: int, world_size: int, written: set[str]) -> None:
+    def _complete(self, temporary: Path, written: _Written) -> None:
         granted, uid = _granted()
         with _removed_on_error(temporary):
             files = describe(temporary)
-            unseen = sorted(written - set(files))
+            unseen = sorted(written.files - set(files))
             if unseen:
                 raise CheckpointError(f"{self.directory}: rank 0 does not see {unseen}; all nodes must share the folder")
             manifest = Manifest(
                 job=uid,
                 granted=granted or Fence(attempt=1),
-                fence=fence,
-                step=step,
-                world_size=world_size,
+                fence=written.fence,
+                step=written.step,
+                world_size=written.world_size,
                 torch=str(torch.__version__),
                 files=files,
+                position=written.position,
             )
             folder.publish(temporary, manifest)
         folder.retain(self.directory, self.keep)

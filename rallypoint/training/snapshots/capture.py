@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from rallypoint.checkpoint.memory import TensorEntry
 from rallypoint.training import values
+from rallypoint.training.position import position_of
 from rallypoint.training.randomness import random_state
 from rallypoint.training.snapshots.crew import Piece
 from rallypoint.training.snapshots.digest import ROW, rounded
@@ -43,12 +44,14 @@ class Capture:
         now: must be copied before the script goes on.
         later: must be copied before the next step of an optimizer.
         values: all that is not a tensor, pickled.
+        position: what of that tells where in the data it is.
     """
 
     layout: Layout
     now: tuple[Piece, ...]
     later: tuple[Piece, ...]
     values: bytes
+    position: dict[str, Any]
 
     @property
     def size(self) -> int:
@@ -93,7 +96,7 @@ class Capturer:
                 piece = _piece(entry, _local(tensor))
                 (later if piece.source.data_ptr() in guarded else now).append(piece)
         content = pickle.dumps({"kept": kept, "random": random}, protocol=5)
-        return Capture(layout=layout, now=tuple(now), later=tuple(later), values=content)
+        return Capture(layout=layout, now=tuple(now), later=tuple(later), values=content, position=position_of(kept))
 
     def _laid_out(self, tensors: _Tensors) -> Layout:
         form = [(key, tensor.dtype, tensor.shape) for key, tensor in tensors.items()]

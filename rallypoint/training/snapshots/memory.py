@@ -203,6 +203,7 @@ class SnapshotMemory:
             values_at=layout.values_at,
             values_size=len(capture.values),
             tensors=(),
+            position=capture.position,
         )
         # The list of tensors is long, and the same from step to step.
-        return dumps(part).replace('"tensors": []', f'"tensors": {self._entries[1]}').encode()
+        return dumps(part).replace('"tensors": []', f'"tensors": {self._entries[1]}', 1).encode()

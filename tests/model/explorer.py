@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rallypoint.agent.node.decide import Phase
+from rallypoint.wire.incident import Cause
 from rallypoint.wire.status import JobState
+from tests.model.workers import whole_worlds
 from tests.model.world import RUNS, Limits, Move, World, moves, over, pass_time
 
 #: What happens less often on a random way than anything else: otherwise it has all gone wrong before it has begun.
@@ -25,6 +27,9 @@ _RARE = (
     "is suspended",
     "fails",
     "end well",
+    "is dead",
+    "raises",
+    "time enough",
 )
 _COMMON = 8
 
@@ -51,7 +56,7 @@ class Found:
 
 def check(world: World) -> tuple[str, ...]:
     """Return what must not be in a state."""
-    return tuple(_attempts(world)) + tuple(_worlds(world)) + tuple(_ends(world))
+    return (*_attempts(world), *_worlds(world), *_charges(world), *_ends(world))
 
 
 def _attempts(world: World) -> Iterable[str]:
@@ -61,26 +66,23 @@ def _attempts(world: World) -> Iterable[str]:
 
 
 def _worlds(world: World) -> Iterable[str]:
-    """Return whether two whole worlds have workers; a world of which a member is gone can do no step."""
-    members: dict[object, list[object]] = {}
-    sizes: dict[object, int] = {}
-    for key, agent in world.workers().items():
-        assignment = agent.node.assignment
-        if assignment is not None and 0 in agent.node.alive:
-            name = (key[0], assignment.fence.term, assignment.fence.round, assignment.digest)
-            members.setdefault(name, []).append(key)
-            sizes[name] = assignment.group_world_size
-    whole = [name for name, keys in members.items() if len(keys) == sizes[name]]
+    """Return whether two whole worlds have workers; a world of which a member is gone, or has left it, can do no step."""
+    yield from world.wrong
+    whole, twice = whole_worlds(world)
     if len(whole) > 1:
-        yield f"two whole worlds have workers: {whole}"
-    ranks: dict[object, set[int]] = {}
-    for key, agent in world.workers().items():
-        assignment = agent.node.assignment
-        if assignment is not None:
-            name = (key[0], assignment.fence.term, assignment.fence.round, assignment.digest)
-            if assignment.group_rank in ranks.setdefault(name, set()):
-                yield f"rank {assignment.group_rank} twice in {name}"
-            ranks[name].add(assignment.group_rank)
+        yield f"two whole worlds have workers: {[place.world for place in whole]}"
+    yield from twice
+
+
+def _charges(world: World) -> Iterable[str]:
+    """Return whether more faults of workers were charged than there were: each is charged once, whoever died of it."""
+    if not world.living or world.status is None:
+        return
+    told = sum(i.cause is Cause.PROCESS for i in world.status.incidents) + sum(
+        folded.count for folded in world.status.folded if folded.cause is Cause.PROCESS
+    )
+    if told > world.faults:
+        yield f"{told} faults of workers are charged, and {world.faults} things went wrong"
 
 
 def _ends(world: World) -> Iterable[str]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rallypoint.agent.node.decide import Node
+from rallypoint.agent.node.decide import Event, Node
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import Settings
 from rallypoint.supervision.actions import Action
@@ -15,7 +14,21 @@ from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.status import JobStatus
 
-__all__ = ["Agent", "Coordinator", "Key", "Limits", "Proc", "Supervisor", "World", "altered", "new_world", "put", "spend"]
+__all__ = [
+    "Agent",
+    "Coordinator",
+    "Key",
+    "Limits",
+    "Place",
+    "Proc",
+    "Supervisor",
+    "Worker",
+    "World",
+    "altered",
+    "new_world",
+    "put",
+    "spend",
+]
 
 #: (attempt, slot or -1, incarnation or term)
 Key = tuple[int, int, int]
@@ -34,6 +47,10 @@ class Limits:
     cuts: int = 0
     losses: int = 0
     worker_faults: int = 0
+    worker_kills: int = 0
+    raises: int = 0
+    echoes: int = 0
+    overdue: int = 0
     leases: int = 1
     moments: int = 2
     jumps: int = 0
@@ -67,13 +84,39 @@ class Supervisor:
 
 
 @dataclass(frozen=True)
+class Place:
+    """A worker's place in a world (attempt, term, round, digest): which rank of how many. The rank is no part of its name."""
+
+    world: tuple[int, int, int, str]
+    rank: int = dataclasses.field(compare=False)
+    size: int
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A worker that lives: its place, whether it was told to leave that world, and whether it has."""
+
+    place: Place
+    told: bool = False
+    free: bool = False
+
+
+@dataclass(frozen=True)
 class Agent:
-    """A node agent: the real state machine, whom it talks to, and since when it has heard nobody."""
+    """A node agent: the real state machine, whom it talks to, and since when it has heard nobody.
+
+    `workers` by local rank; whom a stop that is under way spares, None while none is; what it has yet to hear of its workers,
+    and the rounds for whose leaving somebody waits.
+    """
 
     node: Node
     heard: float
     newest: int = 0
     cut: bool = False
+    workers: tuple[tuple[int, Worker], ...] = ()
+    spare: frozenset[int] | None = None
+    inbox: tuple[Event, ...] = ()
+    overdue: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,12 +129,23 @@ class Coordinator:
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """Everything there is. `policy`, `settings` and `fence_timeout` are the same in all states of one run."""
+    """Everything there is. `policy`, `settings` and the fields up to `resizable` are the same in all states of one run.
+
+    `size` is how many workers a node has; `living`: they can live on, and where `resizable` into a world of another size.
+    `faults` counts what went wrong with workers and nodes; `torn` are worlds that somebody was in who is not any more; `wrong`
+    what must never be, as who did it noted.
+    """
 
     policy: Policy
     settings: Settings
     fence_timeout: float
     left: Limits
+    size: int = 1
+    living: bool = False
+    resizable: bool = True
+    faults: int = 0
+    torn: frozenset[Place] = frozenset()
+    wrong: tuple[str, ...] = ()
     now: float = 0.0
     wall: float = 0.0
     record: JobRecord | None = None
@@ -107,17 +161,22 @@ class World:
         """Return a process, or None if it never was."""
         return dict(self.procs).get(key)
 
-    def workers(self) -> Mapping[Key, Agent]:
-        """Return the agents whose workers run, or are still being stopped."""
-        return {k: a for k, a in self.agents if a.node.alive}
 
-
-def new_world(policy: Policy, settings: Settings, limits: Limits, *, fence_timeout: float = 60.0) -> World:
+def new_world(
+    policy: Policy, settings: Settings, limits: Limits, *, fence_timeout: float = 60.0, size: int = 1, living: bool = False
+) -> World:
     """Return a job that was just submitted, and its supervisors before their first turn."""
     record = JobRecord.new(name="digits", uid="u1", digest="d1", owner="cli", now=0.0)
     supervisors = tuple(Supervisor() for _ in range(limits.supervisors))
     return World(
-        policy=policy, settings=settings, fence_timeout=fence_timeout, left=limits, record=record, supervisors=supervisors
+        policy=policy,
+        settings=settings,
+        fence_timeout=fence_timeout,
+        left=limits,
+        size=size,
+        living=living,
+        record=record,
+        supervisors=supervisors,
     )
 
 

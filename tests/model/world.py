@@ -18,7 +18,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from rallypoint.agent.node import decide
-from rallypoint.agent.node.decide import Node, Phase
+from rallypoint.agent.node.decide import Phase
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous import peers
 from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveCoordinator, RemoveNode
@@ -26,9 +26,9 @@ from rallypoint.supervision.observation import NodeSeen, NodeState, Observation
 from rallypoint.supervision.reconcile import reconcile
 from rallypoint.supervision.record import Phase as JobPhase
 from rallypoint.wire.exits import Exit
-from rallypoint.wire.incident import Culprit
-from rallypoint.wire.messages import AgentReport, Reply
+from rallypoint.wire.messages import AgentReport, AgentState, Reply
 from rallypoint.wire.status import JobStatus
+from tests.model import workers
 from tests.model.state import Agent, Coordinator, Key, Limits, Proc, Supervisor, World, altered, new_world, put, spend
 
 __all__ = ["RUNS", "Limits", "Move", "World", "moves", "new_world", "over", "pass_time"]
@@ -180,6 +180,7 @@ def _remove(world: World, key: Key, *, force: bool) -> World:
 
 def end(world: World, key: Key, code: int | None) -> World:
     """Let a process end, and all that it is with it; whoever talked to it notices."""
+    world = workers.torn_by(world, dict(world.agents).get(key), None)
     procs = put(world.procs, key, Proc(phase="gone", code=code))
     world = altered(world, procs=procs, agents=put(world.agents, key, None), coordinators=put(world.coordinators, key, None))
     for name, coordinator in world.coordinators:
@@ -199,8 +200,8 @@ def _process_moves(world: World) -> Iterator[tuple[Move, World]]:
         elif proc.phase == "alive" and proc.asked:
             yield ("obeys", key), _obey(world, key)
     for key, agent in world.agents:
-        if agent.node.alive and agent.node.phase in (Phase.FAILING, Phase.REGROUPING, Phase.ENDING):
-            yield ("workers are stopped", key), _agent_event(world, key, decide.WorkersGone())
+        for move, after, code in workers.moves(world, key, agent):
+            yield move, _ended(key, after, code)
 
 
 def _start(world: World, key: Key) -> World:
@@ -214,7 +215,8 @@ def _start(world: World, key: Key) -> World:
     world = altered(world, procs=put(world.procs, key, dataclasses.replace(proc, phase="alive")))
     if key[1] < 0:
         return _start_coordinator(world, key)
-    return altered(world, agents=put(world.agents, key, Agent(node=Node(local_world_size=1), heard=world.now)))
+    agent = Agent(node=workers.new_node(world), heard=world.now)
+    return altered(world, agents=put(world.agents, key, agent))
 
 
 def _start_coordinator(world: World, key: Key) -> World:
@@ -239,15 +241,7 @@ def _obey(world: World, key: Key) -> World:
 
 
 def _agent_event(world: World, key: Key, event: decide.Event) -> World:
-    agent = dict(world.agents)[key]
-    node, _ = decide.step(agent.node, event)
-    if node.phase is Phase.ENDING and not node.alive:
-        node, _ = decide.step(node, decide.WorkersGone())
-    if node.phase in (Phase.FAILING, Phase.REGROUPING) and not node.alive:
-        node, _ = decide.step(node, decide.WorkersGone())
-    if node.phase is Phase.ENDED:
-        return end(world, key, node.code)
-    return altered(world, agents=put(world.agents, key, dataclasses.replace(agent, node=node)))
+    return _ended(key, *workers.deliver(world, key, event))
 
 
 # --- Talk ------------------------------------------------------------------------------------------------------------------
@@ -262,7 +256,7 @@ def _talk(world: World) -> Iterator[tuple[Move, World]]:
         for name, coordinator in world.coordinators:
             if not _reaches(world, agent, name) or name[0] != key[0]:
                 continue
-            report = _report(key, agent)
+            report = _report(world, key, agent)
             if not _is_news(coordinator, report):
                 continue
             yield ("reports", (key, name)), _deliver(world, key, name, report)
@@ -278,7 +272,7 @@ def _reaches(world: World, agent: Agent, name: Key) -> bool:
     return not agent.cut and name[2] >= agent.newest and (name[0], name[2]) <= world.endpoint
 
 
-def _report(key: Key, agent: Agent) -> AgentReport:
+def _report(world: World, key: Key, agent: Agent) -> AgentReport:
     attempt, node, incarnation = key
     return AgentReport(
         job="digits",
@@ -287,12 +281,14 @@ def _report(key: Key, agent: Agent) -> AgentReport:
         incarnation=incarnation,
         agent=_agent_name(key),
         host="h",
-        local_world_size=1,
+        local_world_size=world.size,
         store=f"h:{node}",
         state=agent.node.state,
         round=agent.node.round,
         failures=agent.node.told_failures,
         reason=agent.node.reason,
+        keeps=len(agent.node.keepable),
+        resizable=agent.node.keepable <= agent.node.resizable,
     )
 
 
@@ -312,8 +308,19 @@ def _deliver(world: World, key: Key, name: Key, report: AgentReport) -> World:
 
 def _know(world: World, name: Key, state: rendezvous.State) -> World:
     """Let a coordinator know something; where its steps are not split it publishes and answers at once."""
+    before = dict(world.coordinators)[name].state
+    if state.fence.round > before.fence.round and len(world.coordinators) == 1:
+        world = workers.closed(world, {key for key, _ in world.agents if _is_heard(state, name, key)}, state.fence.round)
     world = altered(world, coordinators=put(world.coordinators, name, Coordinator(state=state, durable=False)))
     return world if world.left.split_coordinators else _publish(world, name)
+
+
+def _is_heard(state: rendezvous.State, name: Key, key: Key) -> bool:
+    """Return whether a coordinator hears an agent that wants to go on: nobody waits for one that leaves."""
+    peer = state.peers.get(_agent_name(key))
+    if key[0] != name[0] or peer is None or peer.gone_at is not None:
+        return False
+    return peer.report.state is not AgentState.LEAVING
 
 
 def _publish(world: World, name: Key) -> World:
@@ -359,7 +366,8 @@ def _tell(world: World, name: Key, key: Key, reply: Reply) -> World:
 def _faults(world: World) -> Iterator[tuple[Move, World]]:
     for key, proc in world.procs:
         if world.left.kills > 0 and proc.phase in RUNS:
-            yield ("is killed", key), end(spend(world, "kills"), key, None)
+            struck = spend(altered(world, faults=world.faults + 1), "kills")
+            yield ("is killed", key), end(struck, key, None)
         if world.left.shims > 0 and proc.phase == "alive":
             orphaned = put(world.procs, key, Proc(phase="orphan"))
             yield ("loses its shim", key), altered(spend(world, "shims"), procs=orphaned)
@@ -375,12 +383,15 @@ def _agent_faults(world: World, key: Key, agent: Agent) -> Iterator[tuple[Move, 
         yield ("is cut off", key), _cut(spend(world, "cuts"), key, cut=True)
     if agent.node.phase is not Phase.RUNNING:
         return
-    ranks = frozenset({0})
-    yield ("workers end well", key), _agent_event(world, key, decide.WorkersEnded(ranks=ranks))
-    if world.left.worker_faults > 0:
-        culprit = Culprit(node=key[1], rank=0, local_rank=0, exit_code=1)
-        failed = decide.WorkersEnded(ranks=ranks, failures=(culprit,))
-        yield ("a worker fails", key), _agent_event(spend(world, "worker_faults"), key, failed)
+    if not agent.inbox and agent.workers and not any(worker.free or worker.told for _, worker in agent.workers):
+        yield ("workers end well", key), _ended(key, *workers.end_well(world, key))
+    if world.left.worker_faults > 0 and 0 in dict(agent.workers):
+        struck = spend(altered(world, faults=world.faults + 1), "worker_faults")
+        yield ("a worker fails", key), _ended(key, *workers.fail(struck, key))
+
+
+def _ended(key: Key, world: World, code: int | None) -> World:
+    return world if code is None else end(world, key, code)
 
 
 def _cut(world: World, key: Key, *, cut: bool) -> World:
@@ -435,7 +446,7 @@ def pass_time(world: World, seconds: float) -> World:
             told = decide.Told(code=int(Exit.LOST_CONTACT), reason="no coordinator answered", leaving=False)
             world = _agent_event(world, key, told)
             if key in dict(world.agents):  # its workers are gone by the time that anybody may count on it
-                world = _agent_event(world, key, decide.WorkersGone())
+                world = _ended(key, *workers.finish(world, key))
     for name, coordinator in world.coordinators:
         state = coordinator.state
         for key, agent in world.agents:  # a living agent says so every few seconds

@@ -1,25 +1,27 @@
 """N agents ask for a place in the first round: from the first one's connection to the last one's answer, beside torch's c10d.
 
 Ours is the real coordinator in a process of its own, with HTTP or gRPC (`--service`) and the durable status file of a
-supervised job; the agents
-are simulated, in two processes, and each has a connection of its own and says what a real one says. c10d's agents are threads
-around torch's own `DynamicRendezvousHandler`, in four processes. Either way all of them share the cores of this machine, so the
-figure is that of server and clients together: with c10d most of it is clients that poll and compute in Python, which the
-machines of a cluster would spread. Quote neither for what N real nodes would see; what tells most is how it grows.
+supervised job; the agents are simulated, in two processes, and each has a connection of its own and says what a real one says.
+c10d's agents are threads around torch's own `DynamicRendezvousHandler`, in four processes, each with a client of the store of
+its own. Either way all of them share the cores of this machine, so the figure is that of server and clients together: with
+c10d most of it is clients that poll and compute in Python, which the machines of a cluster would spread. Quote neither for
+what N real nodes would see; what tells most is how it grows.
 
-256 agents of c10d take over a minute of two cores, 512 do not finish in seven: `--c10d 32,64,128,256` asks for them.
+256 agents of c10d take over a minute of two cores, 512 do not finish in seven: `--c10d 32,64,128,256` asks for them, with a
+`--c10d-limit` that allows for it. A rendezvous of c10d that is not over by then is counted, and has no figure.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,9 +38,6 @@ TOKEN = "a secret of the benchmark"
 SIMULATORS = 2
 C10D_PROCESSES = 4
 
-#: Seconds for anything to happen at all.
-_LIMIT = 900.0
-
 
 @dataclass(frozen=True, kw_only=True)
 class Met:
@@ -49,7 +48,7 @@ class Met:
     asked: int = 0
 
 
-@contextmanager
+@contextlib.contextmanager
 def coordinator(folder: Path, nodes: int, service: str) -> Iterator[tuple[Endpoint, int]]:
     """Run the real coordinator for a world of `nodes`, and yield where it listens and its pid."""
     plan = Plan(
@@ -133,17 +132,25 @@ def _heard(player: subprocess.Popen[str]) -> str:
     return line
 
 
-def c10d(nodes: int) -> Met:
-    """Let simulated agents meet by torch's c10d rendezvous once."""
+def c10d(nodes: int, limit: float) -> Met | None:
+    """Let simulated agents meet by torch's c10d rendezvous once; return None when they have not within `limit` seconds."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     script = Path(__file__).with_name("rendezvous_c10d.py")
     command = [str(PEERS / "python"), str(script), str(nodes), str(min(nodes, C10D_PROCESSES)), str(port)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT, check=False)
-    if done.returncode:
-        raise SystemExit(f"c10d with {nodes} agents failed:\n{done.stderr[-2000:]}")
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, start_new_session=True, **pipes) as process:  # type: ignore[call-overload]
+        try:
+            said, trouble = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # the processes with the agents, too
+    if process.returncode:
+        raise SystemExit(f"c10d with {nodes} agents failed:\n{trouble[-2000:]}")
+    told: dict[str, Any] = json.loads(said.splitlines()[-1])
     return Met(seconds=told["seconds"], server_cpu=told["cpu"])
 
 
@@ -151,24 +158,38 @@ def _numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",") if part]
 
 
-def measure(nodes: Sequence[int], peers: Sequence[int], services: Sequence[str], n: int) -> list[Case]:
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """How often c10d is measured, with how many agents, and how many seconds it has each time."""
+
+    nodes: Sequence[int]
+    turns: int
+    limit: float
+
+
+def measure(nodes: Sequence[int], peer: Peer, services: Sequence[str], n: int) -> list[Case]:
     """Take turns, `n` of them; within a turn the services begin in turns, too."""
-    met: dict[tuple[str, int], list[Met]] = {}
+    met: dict[tuple[str, int], list[Met | None]] = {}
     for turn in range(n):
-        for count in sorted({*nodes, *peers}):
+        for count in sorted({*nodes, *peer.nodes}):
             for service in (*services[turn % len(services) :], *services[: turn % len(services)]):
                 if count in nodes:
                     met.setdefault((f"ours, {service}", count), []).append(ours(count, service))
-            if count in peers:
-                met.setdefault(("c10d", count), []).append(c10d(count))
-            last = ", ".join(f"{who} {known[-1].seconds:.3f} s" for (who, of), known in met.items() if of == count)
+            if count in peer.nodes and turn < peer.turns:
+                met.setdefault(("c10d", count), []).append(c10d(count, peer.limit))
+            last = ", ".join(f"{who} {_seconds(known[-1])}" for (who, of), known in met.items() if of == count)
             print(f"  turn {turn + 1}, {count}: {last}", file=sys.stderr)
     return [_case(who, count, known) for (who, count), known in sorted(met.items(), key=lambda item: (item[0][1], item[0][0]))]
 
 
-def _case(who: str, count: int, known: Sequence[Met]) -> Case:
-    cpu = sorted(one.server_cpu for one in known)[len(known) // 2]
-    counts = {} if who == "c10d" else {"asked": max(one.asked for one in known)}
+def _seconds(one: Met | None) -> str:
+    return "not in time" if one is None else f"{one.seconds:.3f} s"
+
+
+def _case(who: str, count: int, met: Sequence[Met | None]) -> Case:
+    known = [one for one in met if one is not None]
+    cpu = sorted(one.server_cpu for one in known)[len(known) // 2] if known else float("nan")
+    counts = {"not in time": len(met) - len(known)} if who == "c10d" else {"asked": max(one.asked for one in known)}
     return Case(
         name=f"{who} {count}",
         command="DynamicRendezvousHandler.next_rendezvous" if who == "c10d" else "rallypoint-agent coordinator",
@@ -184,6 +205,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-n", type=int, default=5, help="how often each is measured (default 5)")
     parser.add_argument("--nodes", default="32,128,512,2000,4000", help="how many agents of ours (default %(default)s)")
     parser.add_argument("--c10d", default="32,64,128", help="how many agents of c10d; empty for none (default %(default)s)")
+    parser.add_argument("--c10d-turns", type=int, default=2, help="how often each of these is measured (default 2)")
+    parser.add_argument("--c10d-limit", type=float, default=60.0, help="seconds that each has (default 60)")
     parser.add_argument("--service", default="grpc,http", help="service_type of ours: grpc, http (default %(default)s)")
     options = parser.parse_args(argv)
     services = options.service.split(",")
@@ -191,7 +214,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--service {options.service}: not allowed; expected grpc, http or both with a comma")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # whatever was started is ended, too
     peers = _numbers(options.c10d) if (PEERS / "python").exists() else []
-    cases = measure(_numbers(options.nodes), peers, services, options.n)
+    peer = Peer(nodes=peers, turns=options.c10d_turns, limit=options.c10d_limit)
+    cases = measure(_numbers(options.nodes), peer, services, options.n)
     deliver("rendezvous", cases, versions("torch", "aiohttp", "grpcio", "airflow-provider-rallypoint"), options.json)
     return 0
 

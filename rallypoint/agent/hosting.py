@@ -20,8 +20,7 @@ from rallypoint.agent.options import Meeting, RunOptions
 from rallypoint.agent.transport.choosing import HTTP, Exchanges, Servers
 from rallypoint.agent.transport.http_client import speaks_rallypoint
 from rallypoint.agent.waiting import set_within
-from rallypoint.agent.workers.worker_env import split_address
-from rallypoint.wire.endpoint import Endpoint
+from rallypoint.wire.endpoint import Endpoint, split_address
 
 __all__ = ["host_or_join"]
 

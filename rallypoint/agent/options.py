@@ -18,7 +18,7 @@ from rallypoint.agent.signals import SIGNALS, parse_signals
 from rallypoint.agent.stream_flags import read_streams
 from rallypoint.agent.workers.logs import STDERR, STDOUT, Streams
 from rallypoint.agent.workers.tee import DEFAULT_PREFIX
-from rallypoint.agent.workers.worker_env import split_address
+from rallypoint.wire.endpoint import split_address
 from rallypoint.wire.plan import ElasticMode, Entry, Plan
 
 __all__ = ["Meeting", "RunOptions", "parse_nnodes", "read_options"]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from rallypoint.training.snapshots.buffers import fault_in
 from rallypoint.checkpoint.room import free_memory
+from rallypoint.training.snapshots.buffers import fault_in
 
 __all__ = ["Form", "Held", "Slot"]
 

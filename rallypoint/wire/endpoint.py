@@ -1,10 +1,10 @@
-"""Where a coordinator listens, as it is written down for those who look for it."""
+"""Addresses as they are written down: of a coordinator for those who look for it, and `host:port` taken apart."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Endpoint"]
+__all__ = ["Endpoint", "split_address"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,3 +24,9 @@ class Endpoint:
     def address(self) -> str:
         """`host:port`; an IPv6 host is put in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of `host:port`; the brackets of an IPv6 host are taken off. Raises `ValueError`."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)

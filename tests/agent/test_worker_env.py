@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from rallypoint.agent.errors import ConfigError
-from rallypoint.agent.workers.worker_env import Place, round_env, split_address, worker_argv, worker_env
+from rallypoint.agent.workers.worker_env import Place, round_env, worker_argv, worker_env
 from rallypoint.training import startup
 from rallypoint.training.context import own_slot, read_job
 from rallypoint.wire import env
+from rallypoint.wire.endpoint import split_address
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.messages import Assignment
 from rallypoint.wire.plan import Entry, Plan

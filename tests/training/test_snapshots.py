@@ -11,11 +11,11 @@ import torch
 
 from rallypoint.checkpoint.errors import CheckpointError, DamagedCheckpointError, NoRoomError
 from rallypoint.checkpoint.memory import everything, held, pinned
+from rallypoint.checkpoint.room import free_memory, require_memory
 from rallypoint.training import Snapshots, weights_digest
 from rallypoint.training.snapshots.crew import Crew
 from rallypoint.training.snapshots.memory import SnapshotMemory, Writer
 from rallypoint.training.snapshots.parts import opened
-from rallypoint.checkpoint.room import free_memory, require_memory
 from rallypoint.wire import env
 from rallypoint.wire.fence import Fence
 from tests.training.states import make, spoil, step

@@ -24,9 +24,9 @@ from typing import Any
 
 from rallypoint.agent.workers.spawner import Command, Spawner
 from rallypoint.agent.workers.store import listening
-from rallypoint.agent.workers.worker_env import split_address
 from rallypoint.wire import env
 from rallypoint.wire.check import CheckReport, CheckTask, ProbeState
+from rallypoint.wire.endpoint import split_address
 from rallypoint.wire.plan import Plan
 
 __all__ = ["Checker", "Seen", "probe_env", "read_probe"]

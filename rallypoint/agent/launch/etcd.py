@@ -16,8 +16,7 @@ from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.launch.settle import EtcdPlace
 from rallypoint.agent.meeting import ATTEMPT
 from rallypoint.agent.transport.http_client import speaks_rallypoint
-from rallypoint.agent.workers.worker_env import split_address
-from rallypoint.wire.endpoint import Endpoint
+from rallypoint.wire.endpoint import Endpoint, split_address
 
 __all__ = ["EtcdAgreement"]
 

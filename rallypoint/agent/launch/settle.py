@@ -17,7 +17,7 @@ from rallypoint.agent.launch.entry import Entrypoint
 from rallypoint.agent.launch.std import read_streams
 from rallypoint.agent.options import Meeting, RunOptions
 from rallypoint.agent.workers.tee import DEFAULT_PREFIX
-from rallypoint.agent.workers.worker_env import split_address
+from rallypoint.wire.endpoint import split_address
 from rallypoint.wire.plan import Plan
 
 __all__ = ["EtcdPlace", "Settled", "read_signals", "settle"]

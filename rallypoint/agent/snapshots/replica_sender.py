@@ -29,10 +29,10 @@ from rallypoint.agent.snapshots.replica_frames import (
     write_head,
 )
 from rallypoint.agent.snapshots.threads import in_thread
-from rallypoint.agent.workers.worker_env import split_address
 from rallypoint.checkpoint.errors import CheckpointError
 from rallypoint.checkpoint.memory import Held, area_of, held, pinned
 from rallypoint.wire import codec
+from rallypoint.wire.endpoint import split_address
 from rallypoint.wire.replica import SOCKET, Offer, Settled
 from rallypoint.wire.unix import reachable
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from rallypoint.agent.errors import ConfigError, StoreError
 from rallypoint.agent.workers.spawner import Command, Starter
 from rallypoint.agent.workers.store_host import NO_TORCH
-from rallypoint.agent.workers.worker_env import split_address
+from rallypoint.wire.endpoint import split_address
 
 __all__ = ["StoreKeeper", "listening"]
 

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from rallypoint.agent.devices import visible_device
 from rallypoint.wire import env
+from rallypoint.wire.endpoint import split_address
 from rallypoint.wire.messages import Assignment
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.progress import life_offset
 
-__all__ = ["STARTUP", "Place", "round_env", "split_address", "worker_argv", "worker_env"]
+__all__ = ["STARTUP", "Place", "round_env", "worker_argv", "worker_env"]
 
 #: Stands for the local rank in a worker's arguments, as in torchrun's.
 _LOCAL_RANK_MACRO = "${local_rank}"
@@ -55,12 +56,6 @@ class Place:
     def rank(self) -> int:
         """Number in the whole world."""
         return self.assignment.first_rank + self.local_rank
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of `host:port`; the brackets of an IPv6 host are taken off. Raises `ValueError`."""
-    host, _, port = address.rpartition(":")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def worker_argv(plan: Plan, local_rank: int, base: Mapping[str, str]) -> list[str]:

@@ -1,8 +1,8 @@
 """What a job's own words say of MindCluster's recovery of processes: flags of its script, and variables. Pure.
 
-A script of MindSpeed is told by four flags, or by HIGH_AVAILABILITY, what it can do. Where no `recover-strategy` says what may
-be tried, they do. Three more variables switch strategies off. All are read where a job may have them: in `env`, in `pod_env`,
-and as `NAME=VALUE` in command lines. They reach the workers unchanged.
+A script of MindSpeed is told by four flags, or by HIGH_AVAILABILITY, what it can do, MindSpore's by MS_ENABLE_TFT. Where no
+`recover-strategy` says what may be tried, they do. Three more variables switch strategies off. All are read where a job may
+have them: in `env`, in `pod_env`, and as `NAME=VALUE` in command lines. They reach the workers unchanged.
 """
 
 from __future__ import annotations
@@ -12,7 +12,14 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from rallypoint.job.role import Role
-from rallypoint.wire.recovery_env import ELASTIC_RECOVER, HIGH_AVAILABILITY, PROCESS_RECOVER, RESTART_FAULT_PROCESS
+from rallypoint.wire.recovery_env import (
+    ELASTIC_RECOVER,
+    HIGH_AVAILABILITY,
+    PROCESS_RECOVER,
+    RESTART_FAULT_PROCESS,
+    TOLERANCE,
+    read_tolerance,
+)
 
 __all__ = ["FLAGS", "flags_of", "switched_off", "variable", "wanted", "wrong"]
 
@@ -26,6 +33,9 @@ FLAGS = (_AVAILABLE, _REPAIR, _REBOOT, _ELASTIC)
 #: Items of HIGH_AVAILABILITY, and the strategy that each stands for.
 _ITEMS = ("dump", "elastic-training", "recover", "retry")
 
+#: Items of MS_ENABLE_TFT, and the strategy that each stands for: RSC is rescheduling of pods, which is the label's to say.
+_TOLERATED = {"ARF:1": "recover", "HCCE:1": "retry", "RSC:1": "", "TTP:1": "dump", "UCE:1": "retry"}
+
 _IN_PLACE = "recover-in-place"
 _ORDER = ("retry", _IN_PLACE, "recover", "elastic-training", "dump")
 
@@ -36,12 +46,15 @@ def flags_of(role: Role) -> frozenset[str]:
     return frozenset(words.intersection(FLAGS))
 
 
-def variable(role: Role, name: str) -> str | None:
-    """Return the text of a variable of a role, or None where it is not said; a command line wins over `env`, as in a shell."""
+def variable(role: Role, name: str, text: str = r"[\w,.-]*") -> str | None:
+    """Return the text of a variable of a role, or None where it is not said; a command line wins over `env`, as in a shell.
+
+    `text` is what it may look like there.
+    """
     given = [entry.get("value") for entry in role.pod_env if entry.get("name") == name]
-    found = role.env.get(name, next((text for text in given if isinstance(text, str)), None))
-    for text in _texts(role):
-        for match in re.finditer(rf"(?<![\w$-]){name}=(?P<quote>['\"]?)(?P<text>[\w,.-]*)(?P=quote)", text):
+    found = role.env.get(name, next((said for said in given if isinstance(said, str)), None))
+    for line in _texts(role):
+        for match in re.finditer(rf"(?<![\w$-]){name}=(?P<quote>['\"]?)(?P<text>{text})(?P=quote)", line):
             found = match["text"]
     return found
 
@@ -51,20 +64,21 @@ def _texts(role: Role) -> Iterator[str]:
 
 
 def wanted(roles: Iterable[Role]) -> tuple[str, ...]:
-    """Return the strategies that flags and HIGH_AVAILABILITY ask for, in the order in which they are tried."""
+    """Return the strategies that flags, HIGH_AVAILABILITY and MS_ENABLE_TFT ask for, in the order in which they are tried."""
     words = {word for role in roles for word in _wanted(role)}
     return tuple(word for word in _ORDER if word in words)
 
 
 def _wanted(role: Role) -> Iterator[str]:
-    flags, items = flags_of(role), _items(role)
+    flags, items, tolerated = flags_of(role), _items(role), _tolerated(role)
+    yield from filter(None, map(_TOLERATED.get, tolerated))
     if _AVAILABLE in flags or items:
         yield "dump"  # comes with high availability
     if _REPAIR in flags or "retry" in items:
         yield "retry"
     if _ELASTIC in flags or "elastic-training" in items:
         yield "elastic-training"
-    if _REBOOT in flags or "recover" in items:
+    if _REBOOT in flags or "recover" in items or "ARF:1" in tolerated:
         yield "recover"
         if variable(role, RESTART_FAULT_PROCESS) == "on":
             yield _IN_PLACE
@@ -73,6 +87,10 @@ def _wanted(role: Role) -> Iterator[str]:
 def _items(role: Role) -> frozenset[str]:
     text = variable(role, HIGH_AVAILABILITY) or ""
     return frozenset(item.strip() for item in text.split(",") if item.strip())
+
+
+def _tolerated(role: Role) -> frozenset[str]:
+    return read_tolerance(variable(role, TOLERANCE, r"\{[^{}'\"]*\}") or "")
 
 
 def switched_off(role: Role) -> tuple[str, ...]:
@@ -97,5 +115,10 @@ def wrong(role: Role, strategy: str | None) -> Iterator[tuple[str, str]]:
     told = variable(role, PROCESS_RECOVER)
     if told not in (None, "on", "off"):
         yield f"env.{PROCESS_RECOVER}", f"{told!r} is not allowed; one of on, off"
+    for item in sorted(_tolerated(role).difference(_TOLERATED)):
+        yield (
+            f"env.{TOLERANCE}",
+            f"{item!r} is not allowed; some of {', '.join(_TOLERATED)}, in braces with commas between them",
+        )
     for item in sorted(_items(role).difference(_ITEMS)):
         yield f"env.{HIGH_AVAILABILITY}", f"{item!r} is not allowed; some of {', '.join(_ITEMS)}, with commas between them"

@@ -29,7 +29,6 @@ __all__ = [
     "Strategy",
     "after_failure",
     "as_ordinary",
-    "faulty_ranks",
     "resolve",
 ]
 
@@ -273,13 +272,3 @@ def _words(words: Iterable[_Word | str], kind: type[_Word], name: str) -> frozen
             allowed = ", ".join(str(known.value) for known in kind)
             raise ValueError(f"{name}: {word!r} is none of {allowed}") from None
     return frozenset(found)
-
-
-def faulty_ranks(faults: Iterable[Fault], per_pod: int, staying: Iterable[int] = ()) -> tuple[int, ...]:
-    """Return every rank that a fault takes along: all of its pod, but of a pod in `staying` (in place) the rank alone."""
-    kept = frozenset(staying)
-    ranks: set[int] = set()
-    for fault in faults:
-        pod = fault.rank // per_pod
-        ranks.update([fault.rank] if pod in kept else range(pod * per_pod, (pod + 1) * per_pod))
-    return tuple(sorted(ranks))

@@ -115,9 +115,9 @@ def dumps_lines(value: Any) -> str:
     for name in _defaults(kind):
         field = getattr(value, name)
         if isinstance(field, tuple) and field:
-            text = "[\n  " + ",\n  ".join(_encode(_slim(item)) for item in field) + "\n ]"
+            text = "[\n  " + ",\n  ".join(map(dumps_item, field)) + "\n ]"
         else:
-            text = _encode(_slim(field))
+            text = dumps_item(field)
         lines.append(f' "{name}": {text}')
     return _SURROGATE.sub(_spelled, "{\n" + ",\n".join(lines) + "\n}")
 

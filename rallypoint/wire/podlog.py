@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["LINE_BYTES", "PodLine", "format_line", "front", "parse_line", "pieces"]
+__all__ = ["LINE_BYTES", "PodLine", "front", "parse_line", "pieces"]
 
 #: Bytes of a whole line, its front and its end included; container runtimes split at 16 KiB.
 LINE_BYTES = 15 * 1024
@@ -38,11 +38,6 @@ def front(round_: int, rank: int, stream: str) -> str:
     if stream not in ("out", "err"):
         raise ValueError(f"stream: {stream!r} is not allowed; expected out or err")
     return f"rallypoint[{round_}/{rank}/{stream}] "
-
-
-def format_line(round_: int, rank: int, stream: str, text: str) -> str:
-    """Return a line of a pod's log, without its end; `text` has no line break in it."""
-    return front(round_, rank, stream) + text
 
 
 def parse_line(line: str) -> PodLine | None:

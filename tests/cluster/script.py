@@ -2,7 +2,8 @@
 
 It travels in the job's own command line, so it needs nothing of the image but what an agent needs. Where GATE names a folder
 words come as files of it, named by rank; elsewhere as requests to the pod's address, at 8700 + the local rank. MODE=fail
-raises at the third step. Where TRAIL names a folder each step is told there, for whoever looks for two worlds.
+raises at the third step; MODE=ordered does at each what the job is asked to: pause, resume, stop. Where TRAIL names a folder
+each step is told there, for whoever looks for two worlds.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import threading
 import time
 from pathlib import Path
 
-from rallypoint.training import report_progress
+from rallypoint.training import report_progress, stop_requested
 
 rank, local_rank, round_ = (os.environ[name] for name in ("RANK", "LOCAL_RANK", "RALLYPOINT_ROUND"))
 words: list[str] = []
@@ -53,6 +54,9 @@ with trail.open("a", buffering=1) as told:
         if os.environ.get("MODE") == "fail" and step == 3:
             print("about to divide", file=sys.stderr, flush=True)
             raise ZeroDivisionError("the loss is not a number")
+        if os.environ.get("MODE") == "ordered" and stop_requested():
+            print(f"rank {rank} stops", flush=True)
+            sys.exit(143)
         if "die" in words:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(0.05)

@@ -178,6 +178,30 @@ def test_a_strategy_wins_over_flags() -> None:
     assert tried(plan_of(strategy="dump", args=[HA, REBOOT])) == "dump,exit"
 
 
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({"env": {"MS_ENABLE_TFT": "{ARF:1}"}}, "recover,exit", id="E16 ARF"),
+        pytest.param({"env": {"MS_ENABLE_TFT": "'{ UCE:1, HCCE:1}'"}}, "retry,exit", id="E17 UCE and HCCE, as it is printed"),
+        pytest.param(
+            {"env": {"MS_ENABLE_TFT": "{ARF:1}", "ENABLE_RESTART_FAULT_PROCESS": "on"}},
+            "recover-in-place,recover,exit",
+            id="E18",
+        ),
+        pytest.param({"env": {"MS_ENABLE_TFT": "{TTP:1}"}}, "dump,exit", id="E19 TTP"),
+        pytest.param({"env": {"MS_ENABLE_TFT": "{RSC:1}"}}, "exit", id="E21 RSC is the label's to say"),
+        pytest.param({"setup_commands": ["export MS_ENABLE_TFT='{TTP:1,ARF:1}'"]}, "recover,dump,exit", id="a command line"),
+    ],
+)
+def test_what_a_script_of_mindspore_is_told_asks_for_strategies(fields: dict[str, Any], expected: str) -> None:
+    """As flags do; it reaches the workers as it is written, and a recover-strategy says more than it."""
+    plan = plan_of({"framework": "mindspore"}, **fields)
+    assert tried(plan) == expected
+    told = fields.get("env", {}).get("MS_ENABLE_TFT")
+    assert told is None or plan.env["MS_ENABLE_TFT"] == told
+    assert tried(plan_of({"framework": "mindspore"}, "dump", **fields)) == "dump,exit"
+
+
 def test_what_needs_a_graceful_deletion_is_not_derived() -> None:
     """A script with such flags runs without as it does in MindCluster."""
     assert tried(plan_of({"fault-scheduling": "off"}, args=[HA, REPAIR, REBOOT, ELASTIC])) == "elastic-training,dump,exit"
@@ -204,6 +228,12 @@ def test_what_needs_a_graceful_deletion_is_not_derived() -> None:
             "env.HIGH_AVAILABILITY: 'restart' is not allowed; "
             "some of dump, elastic-training, recover, retry, with commas between them",
             id="an item",
+        ),
+        pytest.param(
+            {"env": {"MS_ENABLE_TFT": "{ARF:1,XYZ:1}"}},
+            "env.MS_ENABLE_TFT: 'XYZ:1' is not allowed; "
+            "some of ARF:1, HCCE:1, RSC:1, TTP:1, UCE:1, in braces with commas between them",
+            id="an item of MindSpore",
         ),
         pytest.param(
             {"mindcluster": {"hot_reset": 1}},

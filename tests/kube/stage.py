@@ -19,7 +19,7 @@ from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.job import ElasticJob, load_job
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import codec
-from rallypoint.wire.podlog import format_line
+from rallypoint.wire.podlog import front
 from rallypoint.wire.status import JobStatus
 from tests.backends.stage import FAST, Stage
 from tests.emulator.running import Running
@@ -114,7 +114,7 @@ class KubernetesStage(Stage):
 
     def write_log(self, line: LogLine, *, attempt: int, round_: int, end: str = "\n") -> None:
         with (self.ends / f"node-{attempt}-0-1.say").open("a") as file:
-            file.write(format_line(round_, line.rank, line.stream, line.text) + end)
+            file.write(front(round_, line.rank, line.stream) + line.text + end)
         eventually(lambda: line.text in self._log_of(f"-a{attempt}-n0-1"))
 
     def _log_of(self, end: str) -> str:

@@ -6,11 +6,11 @@ import pytest
 
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.watching.logs import Listener, Places, parse_cursor
-from rallypoint.wire.podlog import format_line
+from rallypoint.wire.podlog import front
 
 
 def told(at, rank, text, *, round_=1, stream="out"):
-    return f"2026-01-02T03:04:{at}Z {format_line(round_, rank, stream, text)}\n"
+    return f"2026-01-02T03:04:{at}Z {front(round_, rank, stream)}{text}\n"
 
 
 #: Three lines of rank 0 at one time, as a fast program writes them, and others between.

@@ -224,12 +224,6 @@ def test_codes_that_are_no_failure_are_refused(code):
     assert str(code) in str(error.value)
 
 
-def test_a_fault_takes_its_whole_pod_along_unless_the_pod_stays():
-    """All ranks of a faulty pod are faulty; of a pod that is mended in place only the broken rank is."""
-    assert module.faulty_ranks([MEMORY, OTHER], per_pod=4) == (0, 1, 2, 3, 8, 9, 10, 11)
-    assert module.faulty_ranks([MEMORY, OTHER], per_pod=4, staying=[2]) == (0, 1, 2, 3, 9)
-
-
 @pytest.mark.parametrize(
     ("configured", "reported", "faults", "named"),
     [

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.wire.podlog import LINE_BYTES, PodLine, format_line, front, parse_line, pieces
+from rallypoint.wire.podlog import LINE_BYTES, PodLine, front, parse_line, pieces
 
 
 @given(
@@ -17,7 +17,7 @@ from rallypoint.wire.podlog import LINE_BYTES, PodLine, format_line, front, pars
 )
 def test_what_a_worker_said_is_read_back(round_: int, rank: int, stream: str, text: str) -> None:
     """Whatever it said, also what looks like a line of the log itself."""
-    line = format_line(round_, rank, stream, text)
+    line = front(round_, rank, stream) + text
 
     assert parse_line(line) == parse_line(line + "\n") == PodLine(round=round_, rank=rank, stream=stream, text=text)
 

@@ -22,7 +22,6 @@ __all__ = [
     "group",
     "hostname",
     "job_configmap",
-    "job_of",
     "node_pod",
     "service",
     "status_configmap",
@@ -67,11 +66,6 @@ class JobRef:
 def job_configmap(name: str) -> str:
     """Return the name of the ConfigMap that holds a job and its record."""
     return f"{PREFIX}{name}"
-
-
-def job_of(configmap: str) -> str:
-    """Return the name of the job that a ConfigMap of this name holds; "" where it can hold none."""
-    return configmap.removeprefix(PREFIX) if configmap.startswith(PREFIX) else ""
 
 
 def status_configmap(job: JobRef) -> str:

@@ -14,6 +14,10 @@ def rank(state: str = "S", cpu: float = 0.0, frames: tuple[str, ...] = ("train.p
     return RankSeen(local_rank=number, pid=10, state=state, cpu=cpu, frames=frames)
 
 
+def at(number: int, group: str = "0") -> RankSeen:
+    return RankSeen(local_rank=0, pid=10, state="R", cpu=1.0, collective=f"all_reduce #{number} of group {group}, not done")
+
+
 WAITS, SLEEPS, BUSY = rank(frames=REDUCE), rank(), rank(state="R", cpu=1.0)
 
 
@@ -33,6 +37,10 @@ WAITS, SLEEPS, BUSY = rank(frames=REDUCE), rank(), rank(state="R", cpu=1.0)
         pytest.param((rank("R", 1.0, REDUCE), rank("R", 1.0, REDUCE)), False, id="all are busy in a collective"),
         pytest.param((BUSY, rank("")), False, id="who has ended bears nothing out"),
         pytest.param((WAITS, rank("")), True, id="one has ended, the other waits"),
+        pytest.param((at(41), at(40)), True, id="one has not called the collective that the other is in"),
+        pytest.param((at(41), at(41)), False, id="all have called the same"),
+        pytest.param((at(41), at(40, "1")), False, id="two groups go on by themselves"),
+        pytest.param((at(41), BUSY), False, id="one does not tell"),
         pytest.param((), False, id="nobody was found"),
     ],
 )

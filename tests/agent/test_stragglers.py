@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rallypoint.agent.rendezvous.stragglers import CALM, SLOW, TIMES, Track, measured, score
 from rallypoint.wire.pulse import Pace
@@ -94,5 +97,15 @@ def test_nobody_is_told_in_an_even_run(ranks: int) -> None:
 
 def test_the_score_is_against_the_median_of_the_others() -> None:
     """One that is very slow makes nobody else fast."""
-    assert score(0.03, [0.03, 0.03, 3.0]) == (1.0, 0.03)
+    assert score(0.03, [0.03, 0.03, 0.03, 3.0]) == (1.0, 0.03)
     assert score(0.0, [0.0, 0.0]) == (1.0, 1e-4)
+
+
+@given(st.lists(st.floats(0.001, 10.0), min_size=2, max_size=30), st.data())
+def test_the_median_is_of_the_others_alone(owns: list[float], data: st.DataObject) -> None:
+    """Whichever rank is left out."""
+    rank = data.draw(st.integers(0, len(owns) - 1))
+
+    _, usual = score(owns[rank], sorted(owns))
+
+    assert usual == pytest.approx(statistics.median(owns[:rank] + owns[rank + 1 :]))

@@ -7,6 +7,8 @@ do not come to it: on a GPU who waits is busy, too.
 
 from __future__ import annotations
 
+import re
+
 from rallypoint.agent.rendezvous.hang_blame import Ranks, waits
 from rallypoint.agent.rendezvous.hang_words import ended
 from rallypoint.wire.hang import RankSeen
@@ -15,6 +17,9 @@ __all__ = ["BUSY", "borne_out"]
 
 #: Cores that a rank uses which computes.
 BUSY = 0.5
+
+#: A collective as torch's flight recorder has it: its number in its group.
+_NUMBER = re.compile(r"^\S+ (?P<number>#\d+) of group (?P<group>[^\s,]+)")
 
 
 def borne_out(ranks: Ranks) -> bool:
@@ -25,7 +30,13 @@ def borne_out(ranks: Ranks) -> bool:
     if not all(map(_computes, living)):
         return True
     waiting = sum(map(waits, living))
-    return 0 < waiting < len(living)
+    return 0 < waiting < len(living) or _apart(living)
+
+
+def _apart(living: list[RankSeen]) -> bool:
+    """Return whether the ranks have called different collectives of one group last: some of them wait there."""
+    told = [match for seen in living if (match := _NUMBER.match(seen.collective))]
+    return len(told) == len(living) and len({m["group"] for m in told}) == 1 and len({m["number"] for m in told}) > 1
 
 
 def _computes(seen: RankSeen) -> bool:

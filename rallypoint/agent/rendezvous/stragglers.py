@@ -12,8 +12,8 @@ was below `CALM` as often: what goes to and fro between the two stays as it is. 
 from __future__ import annotations
 
 import dataclasses
-import statistics
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rallypoint.wire.pulse import Pace
@@ -60,9 +60,15 @@ class Track:
         return tuple(sorted(rank for rank, lane in self.lanes.items() if lane.told))
 
 
-def score(own: float, others: Iterable[float]) -> tuple[float, float]:
-    """Return how many times the median of the others a rank's own time is, and that median, in seconds."""
-    usual = max(statistics.median(others), _LEAST)
+def score(own: float, everybody: Sequence[float]) -> tuple[float, float]:
+    """Return how many times the median of the others a rank's own time is, and that median, in seconds.
+
+    `everybody` is sorted, its own among them: thousands of ranks are scored against one list.
+    """
+    place, count = bisect_left(everybody, own), len(everybody) - 1
+    low, high = ((count - 1) // 2, count // 2)
+    middle = (everybody[low + (low >= place)] + everybody[high + (high >= place)]) / 2
+    usual = max(middle, _LEAST)
     return max(own, _LEAST) / usual, usual
 
 
@@ -79,7 +85,7 @@ def measured(track: Track, paces: Mapping[int, Pace], now: float) -> Track:
     everybody = sorted(pace.own for pace in paces.values())
     lanes = {}
     for rank, pace in paces.items():
-        ratio, usual = score(pace.own, _without(everybody, pace.own))
+        ratio, usual = score(pace.own, everybody)
         lane = dataclasses.replace(
             track.lanes.get(rank, Lane()),
             window=pace.window,
@@ -90,12 +96,6 @@ def measured(track: Track, paces: Mapping[int, Pace], now: float) -> Track:
         )
         lanes[rank] = _after(lane, now, heavy=pace.own - usual >= SHARE * pace.step)
     return dataclasses.replace(track, lanes=lanes)
-
-
-def _without(everybody: list[float], own: float) -> list[float]:
-    """Return the sorted times of the others; of two ranks that is the other one's."""
-    place = everybody.index(own)
-    return everybody[:place] + everybody[place + 1 :]
 
 
 def _after(lane: Lane, now: float, *, heavy: bool) -> Lane:

@@ -1,0 +1,204 @@
+"""The short clock of the coordinator: what was learned finds a hang in seconds, and what was found must bear it out."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from rallypoint.agent.rendezvous import core as rendezvous
+from rallypoint.agent.rendezvous import hang_rounds
+from rallypoint.agent.rendezvous.core import Settings, State
+from rallypoint.agent.rendezvous.hang import MOVES, PACE
+from rallypoint.wire import codec
+from rallypoint.wire.hang import Evidence, HangState, RankSeen
+from rallypoint.wire.incident import Rung
+from rallypoint.wire.messages import AgentReport, AgentState, WorkerReport
+from rallypoint.wire.pulse import Learned, Phase
+from rallypoint.wire.status import JobState, JobStatus
+from tests.agent.test_rendezvous import TWO, report, say, training
+
+STEPS = Learned(phase=Phase.STEP, count=500, p99=0.02, longest=0.05)
+SAVES = Learned(phase=Phase.CHECKPOINT, count=3, p99=20.0, longest=20.0)
+SETTINGS = dataclasses.replace(TWO, hang_downtime=600.0, hang_detection=2, report_interval=1.0)
+
+
+def says(node: int, *, quiet: float, now: float, learned: tuple[Learned, ...] = (STEPS,), **more: Any) -> AgentReport:
+    """Return a report of two ranks whose last beat was `quiet` seconds ago."""
+    told = {"phase": Phase.STEP, "liveness": 500, "beat": int((now - quiet) * 1000), "quiet": quiet, **more}
+    round_, fields = told.pop("round_", 1), {}
+    for name in ("evidence",):
+        if name in told:
+            fields[name] = told.pop(name)
+    workers = tuple(WorkerReport(local_rank=n, pid=10 + n, **told) for n in (0, 1))
+    return report(node, AgentState.RUNNING, round_, workers=workers, learned=learned, **fields)
+
+
+def trained(settings: Settings = SETTINGS, **more: Any) -> State:
+    """Return a job whose ranks showed their last sign of life at 100 s, heard at once."""
+    return say(training(settings), says(0, quiet=0.0, now=100.0, **more), says(1, quiet=0.0, now=100.0, **more), now=100.0)
+
+
+def silent(state: State, until: float, since: float = 100.0, every: float = 0.5, **more: Any) -> State:
+    now = since
+    while now < until:
+        now = min(until, now + every)
+        told = {"quiet": now - 100.0, "now": now, **more}
+        state = say(state, says(0, **told), says(1, **told), now=now)
+    return state
+
+
+def found(*, busy: bool) -> Evidence:
+    state, cpu = ("R", 1.0) if busy else ("S", 0.0)
+    ranks = tuple(RankSeen(local_rank=n, pid=10 + n, state=state, cpu=cpu, frames=("t.py:9 work",)) for n in (0, 1))
+    return Evidence(round=1, number=1, ranks=ranks)
+
+
+def answered(state: State, now: float, *, busy: bool) -> State:
+    told: dict[str, Any] = {"quiet": now - 100.0, "now": now, "evidence": found(busy=busy)}
+    return say(state, says(0, **told), says(1, **told), now=now)
+
+
+def test_a_hang_is_found_within_seconds() -> None:
+    """Doubted after two, looked into after four: the floor for steps that take a fiftieth of one."""
+    state = silent(trained(), 101.5)
+    assert (state.hang, hang_rounds.pace(state)) == (None, 0.0)
+
+    state = silent(state, 102.0, 101.5)
+    assert state.hang is not None
+    assert (state.hang.state, state.inquiry, hang_rounds.pace(state)) == (HangState.DOUBT, None, PACE)
+    assert [event.kind for event in state.events if event.kind.startswith("hang")] == []
+
+    state = silent(state, 104.0, 102.0)
+    assert state.inquiry is not None
+    assert (state.inquiry.since, hang_rounds.pace(state)) == (104.0, 0.0)
+
+    state = answered(state, 104.2, busy=False)
+    [incident] = state.incidents
+    assert (incident.rung, incident.detected_at, state.state) == (Rung.RESTART_WORKERS, 104.0, JobState.FORMING)
+    assert incident.rule == "hang_detection 2, learned: step takes 0.0 s, bound 4.0 s"
+
+
+def test_what_is_not_borne_out_is_taken_back_and_looked_into_again_later() -> None:
+    """All ranks compute: they may be at work on something that they do not tell. They are looked at again later."""
+    state = answered(silent(trained(), 104.0), 104.2, busy=True)
+
+    assert (state.incidents, state.inquiry, state.state) == ((), None, JobState.RUNNING)
+    assert state.hang is not None
+    assert state.hang.state is HangState.DOUBT
+    state = silent(state, 107.5, 104.2)
+    assert state.inquiry is None
+    state = silent(state, 108.5, 107.5)
+    assert state.inquiry is not None
+    state = answered(state, 108.7, busy=False)
+    assert len(state.incidents) == 1
+
+
+def test_hang_downtime_is_the_upper_bound_whatever_they_compute() -> None:
+    """The long clock asks for nothing to be borne out."""
+    state = silent(answered(silent(trained(), 104.0), 104.2, busy=True), 699.0, 104.2, every=1.0)
+    assert state.incidents == ()
+
+    # Between two looks the verdict may be due at any report; the agents answer each request.
+    for now in range(700, 720):
+        state = answered(state, float(now), busy=True)
+    assert [incident.rule for incident in state.incidents] == ["hang_detection 2, hang_downtime 10 min"]
+
+
+@pytest.mark.parametrize(
+    ("more", "found_by"),
+    [
+        pytest.param({"phase": Phase.CHECKPOINT, "learned": (STEPS, SAVES)}, 148.0, id="a checkpoint has its own bound"),
+        pytest.param({"phase": Phase.EVALUATION}, None, id="the first evaluation may take as long as it likes"),
+        pytest.param({"phase": Phase.STEP, "learned": (dataclasses.replace(STEPS, count=5),)}, None, id="too few steps"),
+        pytest.param({"phase": None}, None, id="ranks that tell no phase"),
+    ],
+)
+def test_a_phase_has_its_own_bound(more: dict[str, Any], found_by: float | None) -> None:
+    """What is not known has `hang_downtime`."""
+    state, now = trained(**more), 100.0
+    while state.inquiry is None and now < 200.0:
+        state, now = silent(state, now + 1.0, now, every=1.0, **more), now + 1.0
+
+    assert (None if state.inquiry is None else now) == found_by
+
+
+def test_it_can_be_switched_off() -> None:
+    """`health.hang_learning: false`."""
+    off = dataclasses.replace(SETTINGS, hang_learning=False)
+
+    assert silent(trained(off), 300.0).inquiry is None
+
+
+@pytest.mark.parametrize("field", ["output", "moved"])
+def test_a_rank_that_writes_or_reads_is_busy_with_something(field: str) -> None:
+    """Lines in the log, bytes to and from files: the short clock begins anew with each, the long one does not."""
+    state, now = trained(), 100.0
+    for number in range(1, 60):
+        state = silent(state, now + 3.0, now, every=1.0, **{field: number * MOVES})
+        now += 3.0
+    assert state.inquiry is None
+    assert state.watch.quiet == pytest.approx(177.0)
+
+    assert silent(state, now + 5.0, now, every=1.0, **{field: 59 * MOVES}).inquiry is not None
+
+
+def test_how_old_the_last_beat_was_counts() -> None:
+    """An agent speaks once in a second; what it tells may be nearly as old."""
+    late = says(0, quiet=0.9, now=100.9), says(1, quiet=0.9, now=100.9)
+    state = say(training(SETTINGS), *late, now=100.9)
+
+    assert silent(state, 104.5, 100.9).inquiry is not None
+    assert silent(state, 103.9, 100.9).inquiry is None
+
+
+def test_a_gap_is_not_silence() -> None:
+    """Agents or a coordinator that were stopped: it counts as a report and a half."""
+    state = silent(trained(), 101.0)
+    state = silent(state, 1000.0, 101.0, every=899.0)
+
+    assert (state.watch.brisk, state.inquiry) == (2.5, None)
+
+
+def test_a_rank_that_has_ended_says_nothing_about_the_phase() -> None:
+    """Its last phase is over."""
+    now, state = 100.0, trained()
+    while now < 105.0:
+        now += 0.5
+        gone = WorkerReport(local_rank=0, pid=10, liveness=500, phase=Phase.EVALUATION, beat=100000, quiet=0.0, ended=True)
+        lives = WorkerReport(local_rank=1, pid=11, liveness=500, phase=Phase.STEP, beat=100000, quiet=now - 100.0)
+        reports = (report(n, AgentState.RUNNING, 1, workers=(gone, lives), learned=(STEPS,)) for n in (0, 1))
+        state = say(state, *reports, now=now)
+
+    assert state.inquiry is not None
+
+
+def published(state: State, now: float) -> JobStatus:
+    return codec.loads(JobStatus, codec.dumps(rendezvous.status(state, now)))
+
+
+def test_a_new_coordinator_and_a_new_attempt_begin_with_what_was_learned() -> None:
+    """It stands in the status; of another job of the same name nobody takes it."""
+    status = published(silent(trained(), 131.0, every=1.0), 131.0)
+    assert [(one.phase, one.count, one.ranks) for one in status.learned] == [(Phase.STEP, 500, 4)]
+
+    again = rendezvous.new(SETTINGS, job="digits", uid="u1", attempt=1, term=2, now=0.0, previous=status)
+    attempt = rendezvous.new(SETTINGS, job="digits", uid="u1", attempt=2, term=3, now=0.0, previous=status)
+    other = rendezvous.new(SETTINGS, job="digits", uid="u2", attempt=1, term=1, now=0.0, previous=status)
+
+    assert again.before == attempt.before == status.learned
+    assert (attempt.round_step, attempt.hang, other.before) == (None, None, ())
+
+
+def test_a_restart_forgets_the_hang_and_keeps_what_was_learned() -> None:
+    """The round that hung is over: its watch is, too; how long steps take is known in the next one from its first report."""
+    state = answered(silent(trained(), 104.0), 104.2, busy=False)
+    state = say(state, report(0, AgentState.WAITING, 1), report(1, AgentState.WAITING, 1), now=105.0)
+    assert (state.state, state.fence.round) == (JobState.RUNNING, 2)
+
+    begin: dict[str, Any] = {"round_": 2, "learned": (), "liveness": 0, "phase": Phase.START_UP, "quiet": 0.0}
+    state = say(state, says(0, now=110.0, **begin), says(1, now=110.0, **begin), now=110.0)
+
+    assert (state.hang, state.watch.round, state.watch.begun, state.watch.brisk) == (None, 2, False, 0.0)
+    assert [(one.phase, one.p99) for one in state.before] == [(Phase.STEP, 0.02)]

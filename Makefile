@@ -61,6 +61,7 @@ docs: environment  ## write the reference, the JSON schemas, and what else the d
 	@$(VENV_PYTHON) tools/supervision_page.py
 	@$(VENV_PYTHON) tools/example_snippets.py
 	@$(VENV_PYTHON) tools/run_flags.py
+	@$(VENV_PYTHON) tools/arguments_page.py
 
 peers:  ## create or refresh .make/peers, the other launchers (bench does it by itself)
 	@$(PYTHON) tools/peers.py --index "$(PIP_INDEX)" --extra-index "$(TORCH_INDEX)"

@@ -192,15 +192,14 @@ def _master() -> tuple[Argument, ...]:
             seed="default",
             annotation=False,
             of_run=False,
-            note="without it that of the kubeconfig's context, which is `default` where it names none",
+            note="that is the kubeconfig's context, whose namespace is `default` where it names none",
         ),
         _of(
             "platform",
             "",
             seed="pyk8s",
             of_run=False,
-            note="without it where the submission goes (`--backend`, the connection, RALLYPOINT_BACKEND, or local); "
-            "`ray` is allowed, and is not installed in this version",
+            note="that is `--backend`, the connection, RALLYPOINT_BACKEND, or local; `ray` is allowed, and not installed in this version",
         ),
         _of("pending_timeout", "fault_tolerance", seed="900", of_run=False),
         _of("pending_fail_strategy", "fault_tolerance", seed="1", of_run=False),
@@ -212,7 +211,7 @@ def _master() -> tuple[Argument, ...]:
         ),
         _of("xpu_type", "health", seed="nvidia"),
         _of("hang_detection", "health", seed="1"),
-        _of("hang_downtime", "health", seed="30", note="a plain number is minutes; `90s` is a duration"),
+        _of("hang_downtime", "health", seed="30"),
         _of(
             "pre_check_ops",
             "health",

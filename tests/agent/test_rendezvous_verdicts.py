@@ -249,6 +249,7 @@ def test_an_extension_is_asked_before_the_rules() -> None:
     assert isinstance(answers(state, "1.1")[0], Stop)
 
 
+@pytest.mark.difference(14)
 @pytest.mark.parametrize(
     ("answer", "reason", "rung"),
     [

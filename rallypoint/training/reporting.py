@@ -6,10 +6,11 @@ import dataclasses
 import numbers
 import operator
 import os
+import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
+from time import time
 from typing import SupportsIndex
 
 from rallypoint.training.context import own_slot
@@ -43,6 +44,11 @@ def report_progress(
         OSError: when the agent's progress file cannot be opened.
 
     """
+    if type(step) is int and step >= 0 and resumed_from is None and checkpoint is None and not metrics and _follower is None:
+        quick = _quick
+        if quick is not None and quick.told == _environment.get(_KEY):
+            quick.step(step)
+            return
     news = ProgressSlot(
         step=_count("step", step),
         resumed_from=None if resumed_from is None else _count("resumed_from", resumed_from),
@@ -72,11 +78,27 @@ class Reporter:
         self._file, self._local_rank = ProgressFile.open(path), local_rank
         self._slot = self._file.read(local_rank) or ProgressSlot()
         self._lock = threading.Lock()
+        self._advance: Callable[[int, int, float], None] | None = None
+        self._step, self._liveness = 0, 0
+        self.told = _environment.get(_KEY)
+
+    def step(self, step: int) -> None:
+        """Report a step and nothing else, which is what most reports are: a few stores to memory."""
+        with self._lock:
+            if self._advance is None:
+                self._advance = self._file.stepper(self._local_rank)
+                self._step, self._liveness = step, self._slot.liveness
+            self._step = step
+            self._liveness += 1
+            self._advance(step, self._liveness, time())
 
     def report(self, news: ProgressSlot, *, at: float) -> None:
         """Merge `news` into the slot; `at`: seconds since the epoch. A report that does not fit changes nothing."""
         with self._lock:
             old = self._slot
+            if self._advance is not None:
+                self._slot = old = dataclasses.replace(old, step=self._step, liveness=self._liveness)
+                self._advance = None
             slot = dataclasses.replace(
                 old,
                 step=old.step if news.step is None else news.step,
@@ -95,27 +117,41 @@ _follower: Callable[[int], None] | None = None
 # Keyed by path, not opened at import: a worker that was forked, or that lives through a round, gets a new path.
 _reporters: dict[str, Reporter] = {}
 
+#: The last of them, for whoever reports a step and nothing else.
+_quick: Reporter | None = None
+
+# What `os.environ` keeps its values in: to ask that itself would take as long as all the rest of a report. Where it has
+# nothing of the kind, every report is a slow one.
+_environment: dict[object, object] = getattr(os.environ, "_data", {})
+_KEY = os.fsencode(env.PROGRESS_FILE)
+
 
 def forget() -> None:
     """Read anew what was reported last: the agent has prepared its file for another round."""
+    global _quick  # noqa: PLW0603
+    _quick = None
     _reporters.clear()
 
 
 def _report(news: ProgressSlot) -> None:
     reporter = _current()
     if reporter is not None:
-        reporter.report(news, at=time.time())
+        reporter.report(news, at=time())
 
 
 def _current() -> Reporter | None:
+    global _quick  # noqa: PLW0603
     path = os.environ.get(env.PROGRESS_FILE)
     if not path:
+        _quick = None
         return None
     known = _reporters.get(path)
     if known is None:
         known = Reporter(Path(path), own_slot(os.environ))
         _reporters.clear()
         _reporters[path] = known
+    # The quick way writes numbers as this machine has them, the file's are little-endian.
+    _quick = known if sys.byteorder == "little" else None
     return known
 
 

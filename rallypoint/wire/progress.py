@@ -24,6 +24,7 @@ import json
 import mmap
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -133,6 +134,28 @@ class ProgressFile:
             if before == after and before % 2 == 0:
                 return _slot(raw)
         return None
+
+    def stepper(self, index: int) -> Callable[[int, int, float], None]:
+        """Return a function `(step, liveness, at)` that replaces these three of slot `index`, much faster than `write`.
+
+        It is for the one writer of the slot, who must not write by any other way meanwhile.
+        """
+        base = self._base(index)
+        words, times = memoryview(self._map).cast("q"), memoryview(self._map).cast("d")
+        sequence = base // 8
+        step_at, liveness_at, time_at = sequence + 1, sequence + 3, sequence + 4
+        writing = words[sequence] | 1
+
+        def advance(step: int, liveness: int, at: float) -> None:
+            nonlocal writing
+            words[sequence] = writing
+            words[step_at] = step
+            words[liveness_at] = liveness
+            times[time_at] = at
+            words[sequence] = writing + 1
+            writing += 2
+
+        return advance
 
     def life(self, index: int) -> Life:
         """Return the life record of slot `index`."""

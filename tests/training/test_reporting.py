@@ -106,3 +106,28 @@ def test_another_round_has_another_file(slots, tmp_path, monkeypatch):
     assert after is not None
     assert (slots.read(1).step, after.step) == (1, 2)
     fresh.close()
+
+
+def test_steps_alone_are_told_as_all_else_is(slots):
+    """Most reports are nothing but a step and take another way: what was told before stays, and every one is a sign of life."""
+    report_progress(1, loss=0.5, checkpoint="/data/a")
+    for step in range(2, 9):
+        report_progress(step)
+
+    slot = slots.read(1)
+    assert (slot.step, slot.liveness, slot.checkpoint, slot.metrics) == (8, 8, "/data/a", {"loss": 0.5})
+    with pytest.raises(WireError):
+        report_progress(9, name="x" * 2000)
+    report_progress(9, loss=0.25)
+    report_progress(10)
+    slot = slots.read(1)
+    assert (slot.step, slot.liveness, slot.checkpoint, slot.metrics) == (10, 10, "/data/a", {"loss": 0.25})
+    assert slots.read(0) == ProgressSlot()
+
+
+def test_a_step_after_another_went_back_is_told(slots):
+    """A restart from an older step, as often as it happens."""
+    for step in (5, 6, 3):
+        report_progress(step)
+
+    assert (slots.read(1).step, slots.read(1).liveness) == (3, 3)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rallypoint.agent.errors import ConfigError, UsageError
 
-__all__ = ["count_cpus", "count_gpus", "visible_device", "workers_per_node"]
+__all__ = ["count_cpus", "count_gpus", "visible_device", "visible_numbers", "workers_per_node"]
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 
@@ -36,14 +36,27 @@ def count_gpus(env: Mapping[str, str], driver: Path = _DRIVER) -> int:
     return len(list(driver.iterdir())) if driver.is_dir() else 0
 
 
-def visible_device(env: Mapping[str, str], local_rank: int) -> str:
-    """Return the CUDA_VISIBLE_DEVICES with which a worker sees its own GPU alone; raises `ConfigError` when it has none."""
+def visible_numbers(env: Mapping[str, str], count: int) -> list[int]:
+    """Return the numbers of the GPUs that a worker sees out of `count`, in its order.
+
+    Entries of CUDA_VISIBLE_DEVICES that are no number (a UUID) stand for the GPU of their own place in the list.
+    """
     visible = env.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return list(range(count))
+    entries = [entry.strip() for entry in visible.split(",") if entry.strip()]
+    numbers = [int(entry) if entry.isdecimal() else place for place, entry in enumerate(entries)]
+    return [number for number in numbers if number < count]
+
+
+def visible_device(env: Mapping[str, str], local_rank: int, variable: str = "CUDA_VISIBLE_DEVICES") -> str:
+    """Return what `variable` must say for a worker to see its own device alone; raises `ConfigError` when it has none."""
+    visible = env.get(variable)
     if visible is None:
         return str(local_rank)
     entries = [entry.strip() for entry in visible.split(",")]
     if local_rank >= len(entries):
-        told = f"local rank {local_rank} has no GPU in CUDA_VISIBLE_DEVICES={visible}"
+        told = f"local rank {local_rank} has no GPU in {variable}={visible}"
         raise ConfigError(f"--virtual-local-rank: {told}; start fewer workers per node")
     return entries[local_rank]
 
@@ -58,16 +71,16 @@ def _listed_gpus() -> int | None:
     return sum(line.startswith("GPU ") for line in told.splitlines())
 
 
-def workers_per_node(text: str, env: Mapping[str, str]) -> int:
-    """Return the number that `--nproc-per-node` means.
+def workers_per_node(text: str, env: Mapping[str, str], devices: int | None = None) -> int:
+    """Return the number that `--nproc-per-node` means; `devices` counts what is no GPU of NVIDIA's.
 
-    A number; `cpu`: one per CPU; `gpu`: one per GPU; `auto`: one per GPU, or per CPU where there is none.
+    A number; `cpu`: one per CPU; `gpu`: one per device; `auto`: one per device, or per CPU where there is none.
     Raises `UsageError` for anything else, `ConfigError` for `gpu` without one.
     """
     if text == "cpu":
         return count_cpus()
     if text in ("gpu", "auto"):
-        gpus = count_gpus(env)
+        gpus = count_gpus(env) if devices is None else devices
         if gpus == 0 and text == "gpu":
             raise ConfigError("--nproc-per-node gpu: no NVIDIA GPU is visible here; give a number, cpu or auto")
         return gpus or count_cpus()

@@ -19,6 +19,8 @@ __all__ = [
     "LOCAL_RANK",
     "MACHINE",
     "MODULES_FILE",
+    "PARALLEL_CONFIG",
+    "PARALLEL_CONFIG_DLROVER",
     "PRELOAD",
     "PROGRESS_FILE",
     "RESULT_FILE",
@@ -30,6 +32,7 @@ __all__ = [
     "SNAPSHOT_REPLICA",
     "STACK_FILE",
     "TERM",
+    "TRAINING_PORT",
 ]
 
 #: Folder that holds the local backend's state. Default `~/.rallypoint`.
@@ -103,6 +106,13 @@ SNAPSHOT_DIR = "RALLYPOINT_SNAPSHOT_DIR"
 
 #: In every worker of a job whose snapshots are kept on another node, too: of which steps, those that are a multiple of this.
 SNAPSHOT_REPLICA = "RALLYPOINT_SNAPSHOT_REPLICA_EVERY"
+
+#: In every worker of a job whose batch is tuned: the file that tells it, by our name and by DLRover's.
+PARALLEL_CONFIG = "RALLYPOINT_PARALLEL_CONFIG"
+PARALLEL_CONFIG_DLROVER = "DLROVER_PARAL_CONFIG_PATH"
+
+#: In every worker with Ascend's NPUs: first of the ports that HCCL takes.
+TRAINING_PORT = "HCCL_IF_BASE_PORT"
 
 #: In every worker of a job whose agents persist the last snapshot of a worker that died: 1.
 SAVE_AT_BREAKPOINT = "RALLYPOINT_SAVE_AT_BREAKPOINT"

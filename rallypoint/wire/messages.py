@@ -20,6 +20,7 @@ from rallypoint.wire.hang import Evidence
 from rallypoint.wire.incident import Culprit
 from rallypoint.wire.pulse import Learned, Pace, Phase
 from rallypoint.wire.status import Verdict
+from rallypoint.wire.tuning import NodeTuning, Tuned
 from rallypoint.wire.wish import NodeAnswer, Wish
 
 __all__ = [
@@ -119,6 +120,9 @@ class AgentReport:
         dumps: it holds a snapshot, and knows where a last checkpoint would go; `dump` is its last answer about one.
         tolerance: what graceful fault tolerance has put into MindCluster's reset file; "" for nothing.
         learned: how long the phases of its workers took so far in this round.
+        tuning: what its workers' batch costs, where the plan has it tuned.
+        free_ports: ranges that are free on its node for the workers' own use, as first, last, first, last, ...; empty where the
+            plan needs none.
         hold: seconds the answer may be kept back while there is nothing to say.
         sequence: counts the reports of this agent process; of two that crossed on the way the higher is true.
     """
@@ -152,6 +156,8 @@ class AgentReport:
     dump: DumpTold | None = None
     learned: tuple[Learned, ...] = ()
     tolerance: str = ""
+    tuning: NodeTuning | None = None
+    free_ports: tuple[int, ...] = ()
     hold: float = 0.0
     sequence: int = 0
 
@@ -163,7 +169,8 @@ class Assignment:
     `node` is the slot (also for an agent that asked with -1). `store` is the `host:port` of the round's fresh TCPStore;
     the agent that listens there serves it. `digest` names the set of members, equal on all of them. `kept` counts the workers
     of the whole world that live on from the round before; with 0 none may. `replicas` is where the next node of the ring takes
-    snapshots of this one; "" where none does.
+    snapshots of this one; "" where none does. `training_port` is the first of the ports that are free on all nodes, 0 where
+    none were asked for or found; `tuned` is the batch to begin with, None for the script's own.
     """
 
     fence: Fence
@@ -178,6 +185,8 @@ class Assignment:
     digest: str
     kept: int = 0
     replicas: str = ""
+    training_port: int = 0
+    tuned: Tuned | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +220,7 @@ class Continue:
     try with its node's probe, repeated until a report says that it has begun. `dump`: what it is asked about a last checkpoint,
     repeated until a report has the answer. `wish`: what somebody asks of all workers,
     repeated until a report tells its number. `pace`: seconds after which to report again, while it is doubted whether the
-    workers go on; 0 is as usual.
+    workers go on; 0 is as usual. `tuned`: the batch that workers are to use, repeated until a report tells its version.
     """
 
     fence: Fence
@@ -221,6 +230,7 @@ class Continue:
     check: CheckTask | None = None
     dump: DumpAsk | None = None
     pace: float = 0.0
+    tuned: Tuned | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from rallypoint.wire.missing import Missing
 from rallypoint.wire.pre_check import PreCheck
 from rallypoint.wire.pulse import Learned
 from rallypoint.wire.straggler import Straggler
+from rallypoint.wire.tuning import Tuning
 from rallypoint.wire.wish import WishStatus
 
 __all__ = [
@@ -149,6 +150,8 @@ class JobStatus:
     `missing`: nodes that are wanted and not there, at most 64 of them, and `missing_count` how many there are (version 2).
     `pre_checks`: what the operators of `pre_check_ops` said before training, in their order (version 2).
     `tolerance`: what graceful fault tolerance has put into MindCluster's reset file; "" for nothing (version 2).
+    `tuning`: how far the tuned batch is, None where none is measured; it outlives the attempt (version 2).
+    `training_port`: the first of the ports that are free on all nodes, 0 where none were asked for or found (version 2).
     """
 
     neighbours: ClassVar[bool] = True
@@ -181,6 +184,8 @@ class JobStatus:
     missing: tuple[Missing, ...] = ()
     missing_count: int = 0
     pre_checks: tuple[PreCheck, ...] = ()
+    tuning: Tuning | None = None
+    training_port: int = 0
 
     @property
     def world_size(self) -> int:

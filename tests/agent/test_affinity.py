@@ -86,7 +86,6 @@ def test_what_may_not_be_used_is_left_out(machine: Path) -> None:
         pytest.param(["a"], 1, ALL, "local rank 1 has no GPU; 1 are visible", id="no GPU"),
         pytest.param(["lost"], 0, ALL, "GPU lost is at NUMA node 7, of which no CPU may be used here", id="no such node"),
         pytest.param(["c"], 0, [0], "GPU c is at NUMA node 3, of which no CPU may be used here", id="not allowed"),
-        pytest.param(["d"], 0, ALL, "the kernel does not say which NUMA node GPU d is at", id="no such GPU"),
         pytest.param(
             ["a"] * 5, 4, [0, 1, 2, 3], "no CPU of NUMA node 0 is left for local rank 4", id="more workers than cores"
         ),
@@ -104,6 +103,16 @@ def test_without_gpus_workers_are_dealt_out(machine: Path) -> None:
 
     assert [min(cpus) for cpus in nodes] == [0, 4, 8, 12, 0]
     assert cpus_for(Binding.EXCLUSIVE, 4, [], ALL, workers=5, root=machine) == parse_cpus("2-3,18-19")
+
+
+def test_a_gpu_whose_place_nobody_knows_is_no_obstacle(machine: Path, caplog) -> None:
+    """-1, as in virtual machines, and no file at all: those workers are dealt out, and the others stay where they belong."""
+    gpus = ["alone", "alone", "c", "d"]
+
+    near = [cpus_for(Binding.NODE, worker, gpus, ALL, workers=4, root=machine) for worker in range(4)]
+
+    assert [min(cpus) for cpus in near] == [0, 4, 12, 12]
+    assert "does not say which NUMA node GPU d is at" in caplog.text
 
 
 def test_one_node_or_none(machine: Path, tmp_path: Path) -> None:

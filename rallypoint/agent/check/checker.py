@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rallypoint.agent.accelerators import NVIDIA, accelerator
 from rallypoint.agent.workers.spawner import Command, Spawner
 from rallypoint.agent.workers.store import listening
 from rallypoint.wire import env
@@ -192,7 +193,10 @@ class Checker:
 def probe_env(base: Mapping[str, str], plan: Plan, task: CheckTask, local_rank: int, *, fd: int | None) -> dict[str, str]:
     """Return the whole environment of a probe: that of a worker, as far as a collective needs it, and its task."""
     host, port = split_address(task.store)
+    kind = accelerator(plan.accelerator)
     told: dict[str, Any] = {"whole": task.whole, "limit": task.limit, "key": f"check-{task.term}-{task.number}", "fd": fd}
+    if kind.name != NVIDIA:
+        told["device"] = (kind.device, kind.backend, kind.module)
     result = {**base, **plan.env}
     result.pop(env.SECRET, None)
     return {

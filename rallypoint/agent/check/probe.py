@@ -14,6 +14,7 @@ Each time is the best of several: noise only ever adds. Fast devices get more to
 from __future__ import annotations
 
 import datetime
+import importlib
 import json
 import os
 import sys
@@ -43,17 +44,29 @@ def main() -> int:
     _say(stage="start")
     import torch  # noqa: PLC0415  takes a second, and its failure is a finding
 
-    gpu = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()) if gpu else torch.device("cpu")
+    device, backend = _device(torch, int(os.environ["LOCAL_RANK"]), *task.get("device", ("cuda", "nccl", "")))
     torch.set_num_threads(1)
-    if gpu:
-        torch.cuda.set_device(device)
     _say(stage="compute")
     compute = _compute(torch, device)
     _say(stage="connect")
-    found = _Group(torch, device, task).measure()
+    found = _Group(torch, device, backend, task).measure()
     _say(compute=compute, **found)
     return 0
+
+
+def _device(torch: Any, local_rank: int, kind: str, backend: str, module: str) -> tuple[Any, str]:
+    """Return the device of this rank and torch's backend for it: the processor where none of its kind is there.
+
+    Raises `ImportError` where torch needs a module for such devices that is not installed: that is a finding.
+    """
+    if module:
+        importlib.import_module(module)
+    runtime = getattr(torch, kind, None)
+    if kind == "cpu" or runtime is None or not runtime.is_available():
+        return torch.device("cpu"), "gloo"
+    device = torch.device(kind, local_rank % runtime.device_count())
+    runtime.set_device(device)
+    return device, backend
 
 
 def _say(**words: Any) -> None:
@@ -80,14 +93,14 @@ def _times(work: Callable[[], object], wait: Callable[[], object]) -> int:
 
 
 def _waiter(torch: Any, device: Any) -> Callable[[], object]:
-    if device.type == "cuda":
-        return lambda: torch.cuda.synchronize(device)
-    return lambda: None
+    if device.type == "cpu":
+        return lambda: None
+    return lambda: getattr(torch, device.type).synchronize(device)
 
 
 def _compute(torch: Any, device: Any) -> float:
-    gpu = device.type == "cuda"
-    kind = torch.bfloat16 if gpu and torch.cuda.is_bf16_supported() else torch.float32
+    gpu = device.type != "cpu"
+    kind = torch.bfloat16 if gpu and getattr(torch, device.type).is_bf16_supported() else torch.float32
     side = _SIDE_GPU if gpu else _SIDE_CPU
     left, right = (torch.ones((side, side), device=device, dtype=kind) for _ in range(2))
     out = torch.empty_like(left)
@@ -107,17 +120,16 @@ def _compute(torch: Any, device: Any) -> float:
 class _Group:
     """The small world of the task."""
 
-    def __init__(self, torch: Any, device: Any, task: dict[str, Any]) -> None:
-        self._torch, self._device, self._task = torch, device, task
+    def __init__(self, torch: Any, device: Any, backend: str, task: dict[str, Any]) -> None:
+        self._torch, self._device, self._backend, self._task = torch, device, backend, task
         self._rank, self._size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
     def measure(self) -> dict[str, float]:
         """Return what the ranks can do together; raises what torch raises where they cannot."""
         dist = self._torch.distributed
         timeout = datetime.timedelta(seconds=self._task["limit"])
-        backend = "nccl" if self._device.type == "cuda" else "gloo"
         store = dist.PrefixStore(self._task["key"], self._store(timeout))
-        dist.init_process_group(backend, store=store, rank=self._rank, world_size=self._size, timeout=timeout)
+        dist.init_process_group(self._backend, store=store, rank=self._rank, world_size=self._size, timeout=timeout)
         _say(stage="collective")
         found = self._figures()
         dist.barrier()
@@ -140,7 +152,7 @@ class _Group:
 
     def _figures(self) -> dict[str, float]:
         dist, torch, wait = self._torch.distributed, self._torch, _waiter(self._torch, self._device)
-        gpu, whole = self._device.type == "cuda", self._task["whole"]
+        gpu, whole = self._device.type != "cpu", self._task["whole"]
         one = torch.ones(1, device=self._device)
 
         def turns() -> None:

@@ -22,7 +22,7 @@ from rallypoint.agent.clock import Clock
 from rallypoint.agent.coordinator import event_lines
 from rallypoint.agent.coordinator.sink import StatusSink
 from rallypoint.agent.errors import StaleError
-from rallypoint.agent.rendezvous import checks, hang_rounds, telling, wishes
+from rallypoint.agent.rendezvous import checks, hang_rounds, telling, tuning, wishes
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import State
 from rallypoint.agent.transport.service import MAX_HOLD
@@ -447,7 +447,8 @@ class Coordinator:
 def _audible(state: State) -> tuple[object, ...]:
     """What of the state an answer to a parked report can depend on; its own report cannot change while it is parked."""
     inquiry = None if state.inquiry is None else state.inquiry.number
-    return state.state, state.fence, state.broken, state.verdict, state.away, inquiry, checks.task(state), state.wish
+    asked = inquiry, checks.task(state), state.wish, tuning.tuned(state)
+    return state.state, state.fence, state.broken, state.verdict, state.away, *asked
 
 
 def _gist(status: JobStatus) -> JobStatus:

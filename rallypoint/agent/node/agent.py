@@ -40,10 +40,13 @@ from rallypoint.agent.node.lines import Lines
 from rallypoint.agent.node.node_config import NodeConfig
 from rallypoint.agent.node.obeying import Action as Obedience
 from rallypoint.agent.node.obeying import Obeying, Tell
+from rallypoint.agent.node.peak import peak_of
 from rallypoint.agent.node.reset_watch import ResetWatch
 from rallypoint.agent.node.round import Round, StartError
 from rallypoint.agent.node.starting import launcher
 from rallypoint.agent.node.talking import Talker
+from rallypoint.agent.node.training_ports import TrainingPorts
+from rallypoint.agent.node.tuner import Tuner
 from rallypoint.agent.rendezvous import rungs
 from rallypoint.agent.signals import SIGNALS
 from rallypoint.agent.snapshots.dumper import Dumper
@@ -64,7 +67,7 @@ from rallypoint.wire.failover import Failure
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.hang import Evidence
 from rallypoint.wire.incident import Culprit, FaultKind
-from rallypoint.wire.messages import AgentReport, AgentState, Continue, Reply
+from rallypoint.wire.messages import AgentReport, AgentState, Assignment, Continue, Reply
 from rallypoint.wire.status import Outcome
 
 __all__ = ["Ending", "NodeAgent"]
@@ -106,7 +109,10 @@ class NodeAgent:
         self._snapshots = SnapshotKeeper(
             config.plan, config.folder, attempt=config.attempt, host=config.host, secret=config.secret
         )
-        told = dataclasses.replace(config.plan, env={**config.plan.env, **self._snapshots.environment()})
+        self._tuner = self._new_tuner(config) if config.plan.auto_tuning else None
+        self._ports = TrainingPorts(config.plan)
+        variables = {**self._snapshots.environment(), **(self._tuner.environment() if self._tuner is not None else {})}
+        told = dataclasses.replace(config.plan, env={**config.plan.env, **variables})
         config = dataclasses.replace(config, plan=told)
         self._dumper = Dumper(self._snapshots, self._tell_news)
         self._config, self._client, self._clock = config, client, clock
@@ -142,6 +148,12 @@ class NodeAgent:
         self._reset_watch = ResetWatch.of(config.plan)
         self._checker = self._new_checker() if config.plan.check_level else None
 
+    def _new_tuner(self, config: NodeConfig) -> Tuner:
+        return Tuner(config.folder, peak_of(config.plan), pids=self._pids, changed=self._tell_news)
+
+    def _pids(self) -> dict[int, int]:
+        return self._round.pids()
+
     def _new_checker(self) -> Checker:
         config = self._config
         return Checker(config.plan, host=config.host, folder=config.folder, spawner=self._spawner, changed=self._tell_news)
@@ -158,6 +170,9 @@ class NodeAgent:
             await self._snapshots.begin()
             await self._lines.begin()
             await self._stores.prepare()
+            await self._ports.look()
+            if self._tuner is not None:
+                await self._tuner.begin()
             if self._checker is not None:
                 await self._checker.prepare()
             self._adviser.begin(self._cannot_work)
@@ -169,6 +184,8 @@ class NodeAgent:
             self._stores.close()
             if self._checker is not None:
                 await self._checker.close()
+            if self._tuner is not None:
+                await self._tuner.close()
             self._launcher.close()
             self._adviser.close()
             await self._round.finish()
@@ -322,6 +339,7 @@ class NodeAgent:
                 log.debug("%s -> %s", before.phase.value, self._node.phase.value)
             if isinstance(event, WorkersGone) and not self._node.alive:
                 await self._round.finish()
+                await self._ports.look()
             for action in actions:
                 if isinstance(action, End):
                     return await self._end(action)
@@ -426,7 +444,9 @@ class NodeAgent:
         pids = tuple(worker.pid for worker in self._group.workers)
         found = None if self._evidence is None else (self._evidence.round, self._evidence.number)
         told = (node.state, node.round, node.told_failures, node.failover, node.reason)
-        return *told, self._dumper.told, self._stores.offer, pids, found, node.keepable, self._check, self._obeying.told
+        measured = None if self._tuner is None else self._tuner.told
+        asked = self._dumper.told, self._check, self._obeying.told, measured
+        return *told, self._stores.offer, pids, found, node.keepable, *asked
 
     @property
     def _check(self) -> CheckReport | None:
@@ -438,6 +458,8 @@ class NodeAgent:
         self._talker.hurry(reply.pace if isinstance(reply, Continue) else 0.0)
         if isinstance(reply, Continue) and reply.wish is not None:
             self._obey(self._obeying.heard(reply.wish))
+        if isinstance(reply, (Assignment, Continue)) and self._tuner is not None:
+            self._tuner.take(reply.tuned)
         if isinstance(reply, Continue) and reply.dump is not None:
             self._dumper.take(reply.dump)
         if isinstance(reply, Continue) and self._node.phase is Phase.JOINING:
@@ -478,6 +500,7 @@ class NodeAgent:
         node, config = self._node, self._config
         state = node.state
         self._sequence += 1
+        workers = self._round.reports()
         return AgentReport(
             job=config.plan.name,
             fence=node.fence,
@@ -489,7 +512,7 @@ class NodeAgent:
             store=self._stores.offer,
             state=state,
             round=node.round,
-            workers=self._round.reports(),
+            workers=workers,
             failures=with_few_tails(node.told_failures),
             failover=node.failover,
             failover_note=node.note,
@@ -505,6 +528,8 @@ class NodeAgent:
             dumps=self._snapshots.can_dump,
             dump=self._dumper.told,
             tolerance=self._reset_watch.foreign(),
+            tuning=None if self._tuner is None else self._tuner.look(workers),
+            free_ports=self._ports.offer if state is AgentState.WAITING else (),
             hold=self._hold(state),
             sequence=self._sequence,
         )

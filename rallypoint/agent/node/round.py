@@ -186,6 +186,11 @@ class Round:
         """
         return tuple(self._report(worker) for worker in self._workers)
 
+    def pids(self) -> dict[int, int]:
+        """Return the process that trains of each worker that lives, by local rank."""
+        alive = (worker for worker in self._workers if worker.code is None)
+        return {w.place.local_rank: self._lives.get(w.place.local_rank, Life()).pid or w.pid for w in alive}
+
     def result(self) -> Any:
         """Return what rank 0 left as the job's result once it has ended, None where it left none or runs elsewhere."""
         path = self._result_path

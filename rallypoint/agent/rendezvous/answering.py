@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from rallypoint.agent.rendezvous import checks, dumping, hang_rounds, telling, wishes
+from rallypoint.agent.rendezvous import checks, dumping, hang_rounds, telling, tuning, wishes
 from rallypoint.agent.rendezvous.lookup import places, world_size
 from rallypoint.agent.rendezvous.peers import Peer, State, living, opened, sealed, with_peer
 from rallypoint.wire.messages import AgentState, Assignment, Regroup, Reply, Stop
@@ -30,7 +30,8 @@ def answer(state: State, agent: str) -> Reply | None:
         return Regroup(fence=state.fence, reason=reason, keep=state.living, dead=state.dead)
     if _is_current(state, peer) and agent in places(state.world):
         running = peer.report.state is AgentState.RUNNING
-        return (hang_rounds.asks(state, agent) or wishes.asks(state, agent)) if running else None
+        asked = hang_rounds.asks(state, agent) or wishes.asks(state, agent) or tuning.asks(state, agent)
+        return asked if running else None
     return Regroup(fence=state.fence, reason=f"the world went on to round {state.fence.round}")
 
 
@@ -58,6 +59,8 @@ def _assignment(state: State, peer: Peer) -> Assignment | None:
         digest=telling.digest(state),
         kept=state.kept,
         replicas=_next_in_ring(state, member),
+        training_port=state.training_port,
+        tuned=tuning.tuned(state),
     )
 
 

@@ -55,12 +55,14 @@ from rallypoint.agent.rendezvous import (
     hang_known,
     hang_rounds,
     missing,
+    ports,
     prechecks,
     rulings,
     rungs,
     straggling,
     telling,
     tolerance,
+    tuning,
     wishes,
 )
 from rallypoint.agent.rendezvous import last_world as lastworld
@@ -134,7 +136,7 @@ def new(
     up, or their lease where that is longer, and until then the round goes on as if nothing had happened.
     """
     state = prechecks.begun(State.fresh(settings, job=job, uid=uid, attempt=attempt, term=term, now=now))
-    state = hang_known.inherited(state, previous)
+    state = tuning.inherited(hang_known.inherited(state, previous), previous)
     if previous is None or previous.uid != uid or previous.fence.attempt != attempt:
         return telling.event(state, "coordinator", f"term {term} started", now)
     settled = all(incident.healed_at is not None for incident in previous.incidents)
@@ -144,6 +146,7 @@ def new(
         state=previous.state,
         world=previous.world,
         store=previous.store,
+        training_port=previous.training_port,
         round_step=previous.progress.step if settled else None,
         away=sent_away(previous),
         inherited=frozenset(incident.id for incident in previous.incidents),
@@ -180,8 +183,10 @@ def hear(state: State, report: AgentReport, now: float) -> State:
         state = _lose(state, replaced, "was replaced", now)
     state = lastworld.heard(state, report)
     state = telling.progress(state, report, now)
-    state = hang_rounds.heard(state, None if before is None else before.report, report, now)
-    return checks.heard(dumping.heard(state, report), report, now)
+    last = None if before is None else before.report
+    state = hang_rounds.heard(state, last, report, now)
+    state = dumping.heard(tuning.heard(state, last, report, now), report)
+    return checks.heard(state, report, now)
 
 
 def delayed(state: State, seconds: float) -> State:
@@ -503,13 +508,14 @@ def _close(state: State, ready: Sequence[Peer], usable: int, now: float) -> Stat
         kept=kept,
         living=True,
         store=chosen[0].report.store,
+        training_port=ports.common(chosen),
         broken="",
         absent=(),
         enough_since=None,
         round_step=None,
     )
     size = sum(m.local_world_size for m in state.world)
-    state = telling.began(state, now)
+    state = telling.began(ports.noted(state, now), now)
     on = f", {kept} of them live on" if kept else ""
     return telling.event(state, "round", f"round {fence.round}: {len(chosen)} nodes, {size} ranks{on}", now)
 

@@ -24,6 +24,7 @@ from rallypoint.wire.plan import EndRule, Plan, Profile, Refill, Scheduling
 from rallypoint.wire.pre_check import PreCheckOp
 from rallypoint.wire.pulse import Learned
 from rallypoint.wire.status import Event, JobState, JobStatus, Member, Progress, Sample, Verdict
+from rallypoint.wire.tuning import Tuning
 from rallypoint.wire.wish import Wish
 
 __all__ = [
@@ -235,6 +236,8 @@ class State:
         track: how fast the ranks of the running round are.
         watch: how silent the running round is; `hang` what is told of that, `inquiry` what the agents are asked for it.
         wish: the last that somebody asked of the workers.
+        tuning: the workers' batch, as far as it was measured; None where nobody does.
+        training_port: first of the ports that were free on all nodes of the world; 0 for none.
         lost: how many seconds it took to heal those incidents that are counts by now, by cause.
         gone: by slot, since when who was in it last is missing, or since when somebody is wanted there (`missing.py`).
         incidents, folded, events, progress, samples, verdict: as in `JobStatus`.
@@ -274,6 +277,8 @@ class State:
     prechecks: PreChecks = _UNASKED
     dumping: Dumping | None = None
     wish: Wish | None = None
+    tuning: Tuning | None = None
+    training_port: int = 0
     lost: Mapping[str, float] = field(default_factory=dict, hash=False)
     gone: Mapping[int, Missing] = field(default_factory=dict, hash=False)
     incidents: tuple[Incident, ...] = ()

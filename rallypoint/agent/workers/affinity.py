@@ -1,23 +1,27 @@
 """Which CPUs a worker may use so that it stays near its GPU, from what the kernel tells below /sys, and binding it to them.
 
-The worker of local rank *n* uses the *n*-th GPU that is visible. Where there is none, workers are dealt out to the NUMA nodes
-in turn. Neither torch nor numactl is needed.
+The worker of local rank *n* uses the *n*-th GPU that is visible. Where there is none, or the kernel does not say where it is,
+workers are dealt out to the NUMA nodes in turn. Neither torch nor numactl is needed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import enum
+import logging
 import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from rallypoint.agent.accelerators import NVIDIA
 from rallypoint.agent.errors import ConfigError
 from rallypoint.wire.plan import Plan
 
 __all__ = ["Binding", "bind", "cpus_for", "gpu_addresses", "parse_cpus", "worker_cpus"]
+
+log = logging.getLogger("rallypoint.affinity")
 
 _SYS = Path("/sys")
 _DRIVER = Path("/proc/driver/nvidia/gpus")
@@ -39,7 +43,9 @@ def worker_cpus(plan: Plan, env: Mapping[str, str]) -> dict[int, frozenset[int]]
     """Return the CPUs for each worker of a node by its local rank, none where the plan binds none; raises `ConfigError`."""
     if not plan.numa_binding:
         return {}
-    binding, count, gpus = Binding(plan.numa_binding), plan.nproc_per_node, gpu_addresses(env)
+    binding, count = Binding(plan.numa_binding), plan.nproc_per_node
+    # Where Ascend's NPUs are the kernel does not say by a name that is known here: their workers are dealt out.
+    gpus = gpu_addresses(env) if plan.accelerator == NVIDIA else []
     allowed = os.sched_getaffinity(0)
     return {worker: cpus_for(binding, worker, gpus, allowed, workers=count) for worker in range(count)}
 
@@ -64,7 +70,9 @@ def cpus_for(
         raise ConfigError(f"--numa-binding {binding.value}: local rank {worker} has no GPU; {len(gpus)} are visible")
     usable = frozenset(allowed)
     nodes = _nodes(root, usable)
-    homes = [_home(root, gpu, nodes) for gpu in gpus] or [sorted(nodes)[rank % len(nodes)] for rank in range(workers)]
+    dealt = sorted(nodes)
+    homes = [_home(root, gpu, nodes, dealt[rank % len(dealt)]) for rank, gpu in enumerate(gpus)]
+    homes = homes or [dealt[rank % len(dealt)] for rank in range(workers)]
     home = homes[worker]
     near = nodes[home]
     if binding is Binding.SOCKET:
@@ -85,12 +93,15 @@ def _nodes(root: Path, usable: frozenset[int]) -> dict[int, frozenset[int]]:
     return {node: cpus for node, cpus in found.items() if cpus} or {0: usable}
 
 
-def _home(root: Path, gpu: str, nodes: Mapping[int, frozenset[int]]) -> int:
+def _home(root: Path, gpu: str, nodes: Mapping[int, frozenset[int]], otherwise: int) -> int:
+    """Return the NUMA node of a GPU; `otherwise` where the kernel does not know it, as in virtual machines."""
     try:
-        # -1 is what the kernel says where there is one node only.
-        node = max(int((root / "bus/pci/devices" / gpu / "numa_node").read_text()), 0)
+        node = int((root / "bus/pci/devices" / gpu / "numa_node").read_text())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--numa-binding: the kernel does not say which NUMA node GPU {gpu} is at: {error}") from error
+        log.warning("the kernel does not say which NUMA node GPU %s is at (%s): its worker is dealt out", gpu, error)
+        return otherwise
+    if node < 0:  # what the kernel says where there is one node only, or where nobody told it
+        return otherwise
     if node not in nodes:
         raise ConfigError(f"--numa-binding: GPU {gpu} is at NUMA node {node}, of which no CPU may be used here")
     return node

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rallypoint.agent.accelerators import accelerator
 from rallypoint.agent.devices import visible_device
 from rallypoint.wire import env
 from rallypoint.wire.endpoint import split_address
@@ -76,8 +77,11 @@ def worker_env(base: Mapping[str, str], plan: Plan, place: Place) -> dict[str, s
     result.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if plan.nproc_per_node > 1:
         result.setdefault("OMP_NUM_THREADS", "1")
-    if plan.virtual_local_rank:
-        result["CUDA_VISIBLE_DEVICES"] = visible_device(result, place.local_rank)
+    kind = accelerator(plan.accelerator)
+    if plan.virtual_local_rank and kind.visible:
+        result[kind.visible] = visible_device(result, place.local_rank, kind.visible)
+    if kind.needs_ports:
+        result.setdefault(env.TRAINING_PORT, str(plan.training_port))  # where the nodes agree on none
     result["PYTHONPATH"] = os.pathsep.join(filter(None, (STARTUP, result.get("PYTHONPATH"))))
     return {**result, **round_env(plan, place)}
 
@@ -123,6 +127,8 @@ def _our_env(plan: Plan, place: Place) -> dict[str, str]:
         env.STACK_FILE: str(place.stack_file),
         env.KEPT: str(place.assignment.kept),
     }
+    if place.assignment.training_port:
+        told[env.TRAINING_PORT] = str(place.assignment.training_port)
     if place.line is not None:
         told[env.LINE] = str(place.line)
     if place.rank == 0:

@@ -199,7 +199,7 @@ def _master() -> tuple[Argument, ...]:
             "",
             seed="pyk8s",
             of_run=False,
-            note="that is `--backend`, the connection, RALLYPOINT_BACKEND, or local; `ray` is allowed, and not installed in this version",
+            note="that is `--backend`, the connection, RALLYPOINT_BACKEND, or local; `ray` is allowed, and not installed yet",
         ),
         _of("pending_timeout", "fault_tolerance", seed="900", of_run=False),
         _of("pending_fail_strategy", "fault_tolerance", seed="1", of_run=False),

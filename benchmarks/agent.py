@@ -1,13 +1,15 @@
 """What a launcher costs by itself: at rest, at `--help`, and for a script that does nothing; ours beside the others.
 
-At rest two workers sleep. All processes of a launcher but its workers count: the agent, and whatever it starts beside them.
-`own rss` is the launcher's first process alone; `all pss` counts pages that processes share once. Start-ups take turns; the
-rests run one after another, so that nobody shares pages with another launcher.
+At rest two workers sleep: those of ours and of torchrun for a minute (`--seconds`), those of the others for `_OTHERS` seconds.
+All processes of a launcher but its workers count: the agent, and whatever it starts beside them. `own rss` is the launcher's
+first process alone; `all pss` counts pages that processes share once. Start-ups take turns; `cpu` is how many seconds of a core
+they took, workers included. The rests run one after another, so that nobody shares pages with another launcher.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import statistics
 import subprocess
@@ -24,13 +26,20 @@ from benchmarks.report import Case, arguments, deliver, versions
 __all__ = ["main"]
 
 WORKERS = 2
+
+#: Whose figures are compared.
+_CLAIMED = ("ours", "torchrun")
 OURS = Path(sys.executable).with_name("rallypoint-agent")
 
 #: A worker that is there for the whole measurement and uses nothing itself.
 _SLEEPS = "import os, pathlib, sys, time\n(pathlib.Path(sys.argv[1]) / str(os.getpid())).touch()\ntime.sleep(3600)\n"
 
-#: Seconds that a launcher has to start its workers, and seconds that it gets to come to rest once they run.
-_START, _SETTLE = 120.0, 8.0
+#: Seconds for which a launcher is looked at that nothing is claimed against.
+_OTHERS = 20.0
+
+#: Seconds that a launcher has to start its workers, and as many to come to rest once they run. It is at rest when for so many
+#: seconds it starts and ends no process, and uses less than this share of a core.
+_START, _SETTLE, _AT_REST = 120.0, 4.0, 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +87,7 @@ def rest(launcher: Launcher, folder: Path, seconds: float) -> Rest:
     process = _popen(launcher, folder, str(script), str(started))
     try:
         _until(lambda: len(list(started.iterdir())) == WORKERS, process)
-        time.sleep(_SETTLE)
-        workers = {pid for path in started.iterdir() for pid in tree(int(path.name))}
-        own = [pid for pid in tree(process.pid) if pid not in workers]
+        own = _settled(process.pid, started)
         before, began = cpu_seconds(own), time.monotonic()
         time.sleep(seconds)
         used = cpu_seconds(own) - before
@@ -93,6 +100,19 @@ def rest(launcher: Launcher, folder: Path, seconds: float) -> Rest:
     finally:
         kill(tree(process.pid))
         process.wait()
+
+
+def _settled(root: int, started: Path) -> list[int]:
+    """Return a launcher's processes without its workers, once they have come to rest: they import much at first."""
+    give_up = time.monotonic() + _START
+    while True:
+        workers = {pid for path in started.iterdir() for pid in tree(int(path.name))}
+        own = [pid for pid in tree(root) if pid not in workers]
+        before = cpu_seconds(own)
+        time.sleep(_SETTLE)
+        same = set(tree(root)) - workers == set(own)
+        if (same and cpu_seconds(own) - before < _AT_REST * _SETTLE) or time.monotonic() > give_up:
+            return own
 
 
 def _popen(launcher: Launcher, folder: Path, *args: str) -> subprocess.Popen[bytes]:
@@ -116,22 +136,35 @@ def _until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> N
         time.sleep(0.05)
 
 
-def took(launcher: Launcher, folder: Path, *words: str) -> float:
-    """Return how many seconds a command takes from start to end."""
-    began = time.monotonic()
+@dataclass(frozen=True, kw_only=True)
+class Took:
+    """What a command took from start to end: seconds, and seconds of a core of all processes that it has waited for."""
+
+    seconds: float
+    cpu: float
+
+
+def took(launcher: Launcher, folder: Path, *words: str) -> Took:
+    """Run a command to its end."""
+    began, before = time.monotonic(), _cpu_of_the_dead()
     with (folder / f"{launcher.name}.log").open("ab") as log:
         subprocess.run(
             [str(launcher.path), *words], cwd=folder, env=_env(launcher), stdout=log, stderr=log, check=True, timeout=_START
         )
-    return time.monotonic() - began
+    return Took(seconds=time.monotonic() - began, cpu=_cpu_of_the_dead() - before)
+
+
+def _cpu_of_the_dead() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def measure(found: Sequence[Launcher], *, n: int, seconds: float, folder: Path) -> list[Case]:
     """Return the cases: starts in turn, then each at rest."""
     (folder / "noop.py").write_text("")
     (folder / "ft.yaml").write_text("fault_tolerance: {}\n")
-    helps: dict[str, list[float]] = {one.name: [] for one in found}
-    noops: dict[str, list[float]] = {one.name: [] for one in found}
+    helps: dict[str, list[Took]] = {one.name: [] for one in found}
+    noops: dict[str, list[Took]] = {one.name: [] for one in found}
     for turn in range(n + 1):
         for one in found:
             first = (*one.flags[: 1 if one.name == "ours" else 0], "--help")
@@ -140,11 +173,16 @@ def measure(found: Sequence[Launcher], *, n: int, seconds: float, folder: Path) 
                 helps[one.name].append(asked)
                 noops[one.name].append(launched)
         print(f"  turn {turn} of {n}", file=sys.stderr)
-    cases = [Case(name=f"{o.name} --help", command=f"{o.path.name} --help", samples=tuple(helps[o.name])) for o in found]
-    cases += [Case(name=f"{o.name} no-op", command=f"{o.shown} noop.py", samples=tuple(noops[o.name])) for o in found]
+    cases = [_start(f"{o.name} --help", f"{o.path.name} --help", helps[o.name]) for o in found]
+    cases += [_start(f"{o.name} no-op", f"{o.shown} noop.py", noops[o.name]) for o in found]
     for one in found:
-        cases += _rest_cases(one, rest(one, folder, seconds))
+        cases += _rest_cases(one, rest(one, folder, seconds if one.name in _CLAIMED else min(seconds, _OTHERS)))
     return cases
+
+
+def _start(name: str, command: str, known: Sequence[Took]) -> Case:
+    seconds, cpu = tuple(one.seconds for one in known), statistics.median(one.cpu for one in known)
+    return Case(name=name, command=command, samples=seconds, parts={"cpu": cpu})
 
 
 def _rest_cases(one: Launcher, found: Rest) -> list[Case]:
@@ -159,7 +197,7 @@ def _rest_cases(one: Launcher, found: Rest) -> list[Case]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, and write the figures."""
     parser = arguments(__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("-n", type=int, default=7, help="starts per launcher (default 7)")
+    parser.add_argument("-n", type=int, default=5, help="starts per launcher (default 5)")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long each is looked at while it rests (default 60)")
     parser.add_argument("--cases", default="", help="comma-separated names of launchers; all by default")
     options = parser.parse_args(argv)

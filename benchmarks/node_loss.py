@@ -3,7 +3,8 @@
 N agents of this machine, `--nproc-per-node=1`, `--nnodes=1:N`; the first one hosts the rendezvous and stays. In each turn
 
     shrink   the agent that came last is killed with all its processes: until the last survivor's first step without it;
-             `known`: until everyone was told to regroup
+             `known`: until everyone was told to regroup; `cpu`: seconds of a core that all survivors together used meanwhile,
+             which is the part that says little about the machine's other work
     grow     a new agent is started: until the last rank's first step in the larger world, its start and its import of torch
              included; `in the world`: from when the coordinator heard it first until the round with it was closed
     silent   the agent that came last is stopped (SIGSTOP) with all its processes: until the others' first step; `known`: until
@@ -125,6 +126,10 @@ class Job:
             if known == set(own) | (known & self._workers()) and cpu_seconds(own) - before < _REST * _LOOK:
                 return
 
+    def used(self) -> dict[int, float]:
+        """Return the CPU seconds of every process that is there, those of the agent that came last left out."""
+        return {pid: cpu_seconds([pid]) for agent in self._agents[:-1] for pid in tree(agent.pid)}
+
     def _workers(self) -> set[int]:
         """Return the processes that train, and theirs."""
         pids = {int(path.stem.rpartition("-")[2]) for path in self._folder.glob("*.json")}
@@ -188,8 +193,10 @@ class Job:
 def turn(job: Job, nodes: int, found: dict[str, list[float]], *, last: bool) -> None:
     """Disturb a job that trains in every way, once each, and add what that took; after the `last` nobody trains any more."""
     job.calm()
+    before = job.used()
     at = job.disturb_last(signal.SIGKILL)
     _note(found, "shrink", job.trains(nodes - 1, at) - at)
+    _note(found, "shrink: cpu", sum(used - before.get(pid, 0.0) for pid, used in job.used().items()))
     _note(found, "shrink: known", job.told("regroup", at), at)
     job.forget_last()
     job.calm()
@@ -234,7 +241,7 @@ def measure(launcher: Launcher, nodes: int, n: int) -> list[Case]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, and write the figures."""
     parser = arguments(__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("-n", type=int, default=5, help="turns of ours (default 5)")
+    parser.add_argument("-n", type=int, default=3, help="turns of ours (default 3)")
     parser.add_argument("--peers", type=int, default=1, help="turns of each case of torchrun (default 1); 0 for none")
     parser.add_argument("--nodes", default="2,4,8", help="how many nodes (default %(default)s)")
     parser.add_argument("--defaults-everywhere", action="store_true", help="torchrun's defaults with more than the fewest, too")

@@ -202,7 +202,7 @@ def _case(who: str, count: int, met: Sequence[Met | None]) -> Case:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, and write the figures."""
     parser = arguments(__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("-n", type=int, default=5, help="how often each is measured (default 5)")
+    parser.add_argument("-n", type=int, default=3, help="how often each is measured (default 3)")
     parser.add_argument("--nodes", default="32,128,512,2000,4000", help="how many agents of ours (default %(default)s)")
     parser.add_argument("--c10d", default="32,64,128", help="how many agents of c10d; empty for none (default %(default)s)")
     parser.add_argument("--c10d-turns", type=int, default=2, help="how often each of these is measured (default 2)")

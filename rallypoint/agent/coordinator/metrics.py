@@ -31,6 +31,9 @@ _RATE_OVER = 10.0
 #: The verdicts of a node check that somebody should look into.
 _BAD = (NodeVerdict.STRAGGLER, NodeVerdict.FAULT, NodeVerdict.UNKNOWN)
 
+#: Slow ranks that are told one by one.
+_SLOWEST = 8
+
 #: Rungs on which no further round follows.
 _NO_RESTART = frozenset({Rung.NOTIFY, Rung.RESET, Rung.EXIT})
 
@@ -152,6 +155,11 @@ def _health(status: JobStatus) -> Iterator[Family]:
     yield _gauge("rallypoint_hang", "1 while training is in doubt, or judged to hang.", states)
     silent = 0.0 if hang is None else status.updated_at - hang.quiet_since
     yield _gauge("rallypoint_hang_seconds", "For how long no rank has shown a sign of life, while that is in doubt.", silent)
+    yield _gauge("rallypoint_straggler_ranks", "Ranks of the round that are slower than the others.", len(status.stragglers))
+    scores = {("rank", str(slow.rank)): slow.score for slow in status.stragglers[:_SLOWEST]}
+    yield _gauge(
+        "rallypoint_straggler_score", "How many times as long as the others the slowest ranks take for a step.", scores
+    )
     check = status.check
     found = {} if check is None else {("verdict", v.value): len(check.named(v)) for v in _BAD}
     yield _gauge("rallypoint_check_nodes", "Nodes by the verdict of the last node check, the good ones left out.", found)

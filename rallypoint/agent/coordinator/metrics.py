@@ -157,9 +157,8 @@ def _health(status: JobStatus) -> Iterator[Family]:
     yield _gauge("rallypoint_hang_seconds", "For how long no rank has shown a sign of life, while that is in doubt.", silent)
     yield _gauge("rallypoint_straggler_ranks", "Ranks of the round that are slower than the others.", len(status.stragglers))
     scores = {("rank", str(slow.rank)): slow.score for slow in status.stragglers[:_SLOWEST]}
-    yield _gauge(
-        "rallypoint_straggler_score", "How many times as long as the others the slowest ranks take for a step.", scores
-    )
+    told = "How many times as long as the others a slow rank takes for its own part of a step."
+    yield _gauge("rallypoint_straggler_score", told, scores)
     check = status.check
     found = {} if check is None else {("verdict", v.value): len(check.named(v)) for v in _BAD}
     yield _gauge("rallypoint_check_nodes", "Nodes by the verdict of the last node check, the good ones left out.", found)

@@ -56,7 +56,7 @@ DIFFERENCES: Mapping[int, tuple[str, str, str]] = {
 }
 
 #: What is read, checked and handed to every agent, and has no effect there that a test shows.
-NOT_YET: frozenset[object] = frozenset({"xpu_type", "auto_tunning", "accelerator", "training_port", 16})
+NOT_YET: frozenset[object] = frozenset({"xpu_type"})
 
 _HEAD = """\
 <!-- Written by `python tools/arguments_page.py`; change rallypoint/job/arguments.py and the models, not this file. -->

@@ -57,11 +57,12 @@ def add_dlrover_flags(flags: Flags) -> None:
 def dlrover_fields(args: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the plan that they set; raises `UsageError` naming the flag, the value and what is allowed."""
     port, relaunches = args.training_port, args.relaunch_on_worker_failure
-    if not 0 < port < 1 << 16:
-        raise UsageError(f"--training-port {port}: not allowed; expected a port, 1 to 65535")
+    if not 1024 <= port <= 65520:
+        raise UsageError(f"--training-port {port}: not allowed; expected a port, 1024 to 65520")
     if relaunches is not None and relaunches < 1:
         raise UsageError(f"--relaunch-on-worker-failure {relaunches}: not allowed; expected 1 or more")
     return {
+        "accelerator": args.accelerator,
         "service_type": args.service_type or "",
         "xpu_type": args.xpu_type,
         "pre_check_ops": tuple(_ops(args.pre_check_ops)),

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rallypoint.agent.accelerators import ASCEND, CPU, NVIDIA
 from rallypoint.agent.dlrover_flags import CHOICES as DLROVER_CHOICES
 from rallypoint.agent.dlrover_flags import NAMES, add_dlrover_flags
 from rallypoint.wire.arguments import WORDS
@@ -23,7 +24,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "--start-method": ("spawn", "fork", "forkserver"),
     "--event-log-handler": ("null",),
     "--numa-binding": ("node", "socket", "exclusive", "core-complex"),
-    "--accelerator": ("nvidia.com/gpu", "cpu"),
+    "--accelerator": (NVIDIA, ASCEND, CPU),
     "--precheck": ("0", "1", "2"),
     "--hang-detection": ("0", "1", "2"),
     "--training-elastic-mode": ("base", "ucp"),
@@ -38,7 +39,6 @@ WHY: Mapping[str, Mapping[str, str]] = {
     },
     "--event-log-handler": {"console": "the agent tells its events on stderr anyway; see RALLYPOINT_LOG_LEVEL"},
     "--accelerator": {
-        "ascend-npu": "devices of Ascend are not counted or told apart here; set --nproc-per-node",
         "mthreads.com/gpu": "devices of Moore Threads are not counted or told apart here; set --nproc-per-node",
     },
 }
@@ -277,7 +277,9 @@ def _add_devices(flags: _Flags) -> None:
     )
     flags.switch("--numa-affinity", text="dlrover-run's name for --numa-binding node")
     flags.switch("--virtual-local-rank", text="LOCAL_RANK is 0 in each worker, which sees its own GPU alone")
-    flags.value("--accelerator", default="nvidia.com/gpu", metavar="NAME", text="what is counted: nvidia.com/gpu or cpu")
+    flags.value(
+        "--accelerator", default=NVIDIA, metavar="NAME", text="what devices there are: nvidia.com/gpu, ascend-npu or cpu"
+    )
     flags.value(
         "--precheck",
         default="0",

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from rallypoint.agent import limits
-from rallypoint.agent.devices import count_gpus, workers_per_node
+from rallypoint.agent.accelerators import accelerator
+from rallypoint.agent.devices import workers_per_node
 from rallypoint.agent.dlrover_flags import dlrover_fields, dlrover_notes
 from rallypoint.agent.errors import UsageError
 from rallypoint.agent.flags import CHOICES, WHY, NoSwitch
@@ -107,7 +108,7 @@ def _configured(args: argparse.Namespace, env: Mapping[str, str]) -> argparse.Na
     found = argparse.Namespace(**vars(args))
     if env.get("NODE_NUM"):
         found.nnodes = env["NODE_NUM"]
-    if args.accelerator != "cpu" and count_gpus(env):
+    if accelerator(args.accelerator).count(env):
         found.nproc_per_node = "gpu"
     return found
 
@@ -183,7 +184,7 @@ def _workers(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         if text == "gpu":
             raise UsageError("--nproc-per-node gpu: not allowed with --accelerator cpu; expected a number, cpu or auto")
         text = "cpu"
-    return workers_per_node(text, env)
+    return workers_per_node(text, env, accelerator(args.accelerator).count(env) if text in ("gpu", "auto") else None)
 
 
 def _entry(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[Entry, str, tuple[str, ...]]:

@@ -194,7 +194,7 @@ class Rendezvous(Model):
     """Where the coordinator listens; 0 takes a free port."""
     service_type: Annotated[str, SERVICE_TYPE] = ""
     """How agents speak with the coordinator: `grpc`, or `http`. Without it gRPC where grpcio is there, and else HTTP."""
-    training_port: Annotated[int, whole(1, 65535)] = 60000
+    training_port: Annotated[int, whole(1024, 65520)] = 60000
     """From here on all nodes look for ports of the workers' own; for `accelerator: ascend-npu` alone (DLRover's argument)."""
 
 

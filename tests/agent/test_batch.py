@@ -26,6 +26,7 @@ def tune(begin: int, limit: int, memory: Callable[[int], int]) -> tuple[list[See
     raise AssertionError(f"it does not settle: {seen}")
 
 
+@pytest.mark.difference(16)
 def test_two_observations_tell_what_a_sample_costs() -> None:
     """The line through them."""
     assert line([Seen(batch=10, memory=300), Seen(batch=20, memory=500)]) == (100.0, 20.0)
@@ -33,6 +34,7 @@ def test_two_observations_tell_what_a_sample_costs() -> None:
     assert line([]) is None
 
 
+@pytest.mark.argument("auto_tunning")
 def test_the_batch_grows_to_what_the_memory_holds() -> None:
     """A model of 200 MiB and 3 MiB a sample in 1 GiB: nine tenths of it are used, and not more."""
     seen, choice = tune(16, 1024 * MIB, lambda batch: (200 + 3 * batch) * MIB)

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from rallypoint.agent.accelerators import accelerator
 from rallypoint.agent.auto_config import configured
 from rallypoint.agent.errors import UsageError
 from rallypoint.agent.flags import RunParser, add_run_flags
@@ -103,8 +104,20 @@ def test_a_node_has_as_many_workers_as_devices() -> None:
     wished = dataclasses.replace(PLAN, auto_config=True)
 
     assert configured(wished, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}).nproc_per_node == 4
-    assert configured(wished, {}, count=lambda _: 0).nproc_per_node == 2
+    assert configured(wished, {"CUDA_VISIBLE_DEVICES": ""}).nproc_per_node == 2
+    npus = dataclasses.replace(wished, accelerator="ascend-npu")
+    assert configured(npus, {"ASCEND_RT_VISIBLE_DEVICES": "0,1,2"}).nproc_per_node == 3
     assert configured(PLAN, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}).nproc_per_node == 2
+
+
+@pytest.mark.argument("accelerator")
+def test_devices_are_those_that_are_named() -> None:
+    """They are counted, and each worker that shall see its own alone does, by the variable of its kind."""
+    plan = parse("--accelerator", "ascend-npu", "--nproc-per-node", "gpu", ASCEND_RT_VISIBLE_DEVICES="0,1,2").plan
+
+    assert (plan.accelerator, plan.nproc_per_node) == ("ascend-npu", 3)
+    assert accelerator(plan.accelerator).backend == "hccl"
+    assert accelerator(parse().plan.accelerator).backend == "nccl"
 
 
 @pytest.mark.argument("auto_config")

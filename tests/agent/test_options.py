@@ -111,7 +111,7 @@ def test_where_the_agents_meet(line: str, expected: Meeting | None) -> None:
             "--rdzv-backend etcd t.py", r"--rdzv-backend etcd: not allowed; expected c10d, rallypoint, static", id="backend"
         ),
         pytest.param("--event-log-handler console t.py", r"console: not allowed; expected null; .* on stderr", id="events"),
-        pytest.param("--accelerator ascend-npu t.py", r"ascend-npu: not allowed; expected nvidia.com/gpu, cpu; ", id="Ascend"),
+        pytest.param("--accelerator mthreads.com/gpu t.py", r"expected nvidia.com/gpu, ascend-npu, cpu; ", id="no kind"),
         pytest.param("--accelerator cpu --nproc-per-node gpu t.py", r"gpu: not allowed with --accelerator cpu", id="no GPUs"),
         pytest.param("--hang-detection 3 t.py", r"--hang-detection 3: not allowed; expected 0, 1, 2", id="hang"),
         pytest.param("--hang-downtime -1 t.py", r"--hang-downtime -1: not allowed; expected minutes", id="downtime"),

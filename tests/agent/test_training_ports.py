@@ -96,6 +96,7 @@ async def test_a_port_that_is_taken_is_not_offered() -> None:
     assert none.offer == ()
 
 
+@pytest.mark.argument("training_port")
 def test_every_agent_is_told_the_same_port() -> None:
     """One has the first ports taken: the world begins behind them, and its story says so."""
     state = rendezvous.receive(new_state(TWO, now=0.0), report(0, free_ports=all_but(60003)), 1.0)

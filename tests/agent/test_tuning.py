@@ -84,6 +84,7 @@ def test_a_batch_that_is_as_large_as_it_can_be_stays() -> None:
     assert [event.kind for event in state.events].count("tuned") == 1
 
 
+@pytest.mark.argument("auto_tunning")
 def test_the_next_attempt_begins_with_it() -> None:
     """The status carries it from one attempt to the next, and the place in the first round tells it."""
     state = running(begun(), measured(10, 300), measured(10, 300))
@@ -203,6 +204,7 @@ def workers(steps: int) -> tuple[WorkerReport, ...]:
     return (WorkerReport(local_rank=0, pid=1, liveness=steps),)
 
 
+@pytest.mark.argument("auto_tunning")
 @pytest.mark.may_block("the file is a few hundred bytes in shared memory")
 async def test_a_node_measures_and_writes(tmp_path: Path) -> None:
     """From the script's own batch to a tuned one; a script that begins anew with its own is overruled."""

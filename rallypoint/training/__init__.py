@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rallypoint.training.context import JobContext, current_job
     from rallypoint.training.errors import CheckpointError, StateLostError
     from rallypoint.training.groups import World, init_process_group, process_group
+    from rallypoint.training.phases import phase
     from rallypoint.training.reporting import report_progress
     from rallypoint.training.reproducibility import average_in_rank_order, seed_everything, weights_digest
     from rallypoint.training.result import report_result
@@ -38,6 +39,7 @@ __all__ = [
     "current_job",
     "elastic",
     "init_process_group",
+    "phase",
     "process_group",
     "report_progress",
     "report_result",
@@ -60,6 +62,7 @@ _ROOMS = {
     "current_job": "context",
     "elastic": "session",
     "init_process_group": "groups",
+    "phase": "phases",
     "process_group": "groups",
     "report_progress": "reporting",
     "report_result": "result",

@@ -38,6 +38,7 @@ from rallypoint.training import values
 from rallypoint.training.agreement import agree, place
 from rallypoint.training.context import current_job
 from rallypoint.training.errors import CheckpointError, DamagedCheckpointError
+from rallypoint.training.phases import phase
 from rallypoint.training.position import position_of
 from rallypoint.training.randomness import random_state, restore_random_state
 from rallypoint.training.reporting import report_progress, report_resumed
@@ -118,6 +119,11 @@ class Checkpoints:
         """
         if type(step) is not int or step < 0:  # neither a bool nor a number of numpy, which the name would show
             raise CheckpointError(f"step: {step!r} is not allowed; expected a whole number of at least 0")
+        # All of it: to agree and to sync may take longer than to write.
+        with phase("checkpoint"):
+            return self._save(step, state)
+
+    def _save(self, step: int, state: MutableMapping[str, Any]) -> Checkpoint:
         tensors: dict[str, torch.Tensor] = {}
         kept = {name: values.split(values.state_of(value), _key(name), tensors) for name, value in state.items()}
         temporary, fence = agree(lambda: self._open(step, kept))

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from xml.etree import ElementTree
 
 import pytest
 
 from rallypoint.supervision.record import Holder
 from rallypoint.supervision.simulation import simulate
 from rallypoint.wire import codec
+from rallypoint.wire.incident import Cause, Incident, IncidentId, Rung
+from rallypoint.wire.places import RankSpan
 from tests.cli import samples
 from tests.supervision.test_hindsight import LADDER
 
@@ -125,3 +128,39 @@ def test_a_file_that_is_not_there_is_an_error(run, tmp_path, capsys):
     """Its path is told, and why."""
     assert run("explain", tmp_path / "none.json") == 1
     assert "none.json cannot be read: No such file or directory" in capsys.readouterr().err
+
+
+def hung(record):
+    """The job with a hang as its last incident."""
+    places = (
+        RankSpan(first=0, last=2, count=3, least=42, most=42, waits=True),
+        RankSpan(first=3, last=3, count=1, least=41, most=41, culprit=True),
+    )
+    name = IncidentId(attempt=1, round=1, node=0, local_rank=0, sequence=1)
+    hang = Incident(id=name, cause=Cause.HANG, rung=Rung.NOTIFY, reason="it hangs", detected_at=1e6, places=places)
+    return dataclasses.replace(record, incidents=(*record.incidents, hang))
+
+
+def test_a_hang_has_a_picture(run, folder, record, tmp_path, capsys):
+    """In the text, and as a file where one is asked for."""
+    (folder / "record.json").write_text(hung(record).to_json())
+    number = len(record.incidents) + 1
+
+    assert run("explain", folder / "record.json", "--incident", number, "--svg", tmp_path / "hang.svg") == 0
+    page = capsys.readouterr().out
+    assert "behind   rank 3 is 1 sign of life behind ranks 0-2, which wait for it" in page
+    assert "picture  ranks" in page
+    assert "it hangs" in "".join(ElementTree.parse(tmp_path / "hang.svg").getroot().itertext())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        pytest.param(("--svg", "x.svg"), "--svg x.svg: it draws one incident", id="of which incident"),
+        pytest.param(("--incident", "1", "--svg", "/none/x.svg"), "--svg /none/x.svg cannot be written", id="no folder"),
+    ],
+)
+def test_a_picture_that_cannot_be_is_an_error(run, folder, capsys, words, message):
+    """It says what to do."""
+    assert run("explain", folder / "record.json", *words) == 1
+    assert message in capsys.readouterr().err

@@ -14,6 +14,7 @@ from rallypoint.supervision.record import ConditionType, JobRecord, Phase
 from rallypoint.wire.check import CheckState, NodeCheck, NodeFound, NodeVerdict
 from rallypoint.wire.incident import Cause, Incident, merge_incidents
 from rallypoint.wire.plan import OrphanPolicy, Plan
+from rallypoint.wire.pre_check import PreCheck, PreCheckState
 from rallypoint.wire.status import JobState, JobStatus, Progress
 from rallypoint.wire.straggler import Straggler
 
@@ -194,6 +195,8 @@ def _details(record: JobRecord, status: JobStatus | None, now: float) -> Iterabl
         yield Fact(label="metrics", text=metrics_text(progress))
     if progress.checkpoint:
         yield Fact(label="checkpoint", text=progress.checkpoint)
+    if status is not None and (asked := _pre_check(status.pre_checks)):
+        yield Fact(label="pre-check", text=asked)
     if status is not None and status.check is not None:
         yield Fact(label="node check", text=_check(status.check))
     if status is not None and status.hang is not None:
@@ -208,6 +211,15 @@ def _slow(stragglers: tuple[Straggler, ...]) -> str:
     named = (f"rank {one.rank} on node {one.node} ({one.host}) {one.score:g} times" for one in stragglers[:_NAMED])
     more = f"; and {len(stragglers) - _NAMED} more" if len(stragglers) > _NAMED else ""
     return f"{'; '.join(named)}{more} as slow as the others"
+
+
+def _pre_check(told: tuple[PreCheck, ...]) -> str:
+    """Return which operator training waits for, or what became of all; "" where there are none."""
+    now = next((one for one in told if one.state not in (PreCheckState.PASSED, PreCheckState.BYPASSED)), None)
+    if now is None:
+        return ", ".join(f"{one.operator} {one.state.value}" for one in told)
+    tries = "was not asked yet" if not now.tries else f"{now.state.value}, asked {now.tries} times"
+    return f"{now.operator} {tries}{f': {now.message}' if now.message else ''}"
 
 
 def _check(check: NodeCheck) -> str:

@@ -102,9 +102,21 @@ def variables(environ: Mapping[str, str]) -> Callable[[Mapping[str, Any]], dict[
                 found, problem = _read(argument, f"environment variable {argument.variable}", text, read)
                 said += found
                 wrong += problem
-        return _completed(document, said, wrong)
+        return _counted(_completed(document, said, wrong), environ)
 
     return complete
+
+
+def _counted(document: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the document with the nodes that `auto_config` finds where nobody says how many: NODE_NUM, as in DLRover."""
+    at, count = ("roles", "auto_config"), environ.get("NODE_NUM", "")
+    if not count:
+        return document
+    spelled = spell(document).document
+    wished = (_given(spelled, spot, at) for spot in _spots(spelled, at))
+    if not any(given and str(value).lower() == "true" for given, value in wished):
+        return document
+    return completed(document, {"nnodes": count}, at=lambda _: "environment variable NODE_NUM")
 
 
 def overridden(document: Mapping[str, Any], values: Mapping[str, object]) -> dict[str, Any]:

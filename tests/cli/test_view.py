@@ -12,6 +12,7 @@ from rallypoint.supervision.record import ConditionType, JobRecord, Phase, Slot
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Cause, Incident, IncidentId, Rung
 from rallypoint.wire.plan import OrphanPolicy
+from rallypoint.wire.pre_check import PreCheck, PreCheckState
 from rallypoint.wire.status import JobState, JobStatus, Outcome
 from tests.cli.samples import (
     HOLDER,
@@ -43,6 +44,23 @@ def resetting(*, gone: bool) -> JobRecord:
     if gone:
         record = record.with_condition(ConditionType.RESOURCES_DEPLOYED, "Resetting", value=False)
     return dataclasses.replace(record, clock=110.0, last_now=NOW - 10, retries=1)
+
+
+@pytest.mark.parametrize(
+    ("told", "text"),
+    [
+        pytest.param([("my.Disk", "passed", 2, ""), ("my.N", "bypassed", 0, "")], "my.Disk passed, my.N bypassed", id="over"),
+        pytest.param([("my.Disk", "checking", 3, "full")], "my.Disk checking, asked 3 times: full", id="not content"),
+        pytest.param([("my.Disk", "waiting", 0, "")], "my.Disk was not asked yet", id="not yet"),
+    ],
+)
+def test_pre_checks_are_shown(told, text):
+    """Which operator training waits for; or what became of all."""
+    checks = tuple(PreCheck(operator=o, state=PreCheckState(s), tries=n, message=m) for o, s, n, m in told)
+    shown = show(begun(), dataclasses.replace(forming(0), pre_checks=checks))
+
+    assert [fact.text for fact in shown.details if fact.label == "pre-check"] == [text]
+    assert not [fact for fact in show(begun(), forming(0)).details if fact.label == "pre-check"]
 
 
 @pytest.mark.parametrize(

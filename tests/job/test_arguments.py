@@ -225,6 +225,20 @@ def test_what_would_have_no_effect_is_an_error(document, text):
     assert str(caught.value) == text
 
 
+@pytest.mark.argument("auto_config")
+def test_auto_config_takes_the_number_of_nodes_from_the_environment():
+    """NODE_NUM, where nobody says how many; without auto_config it means nothing."""
+    environment = variables({"NODE_NUM": "3"})
+
+    def nodes(**said):
+        return load_job(environment({**BARE, **said}), based=False).roles[0].nodes.max
+
+    assert (nodes(auto_config=True), nodes(), nodes(auto_config=True, nnodes=2)) == (3, 1, 2)
+    assert nodes(annotations={"auto_config": "true"}) == 3
+    with pytest.raises(JobError, match="environment variable NODE_NUM: 'many' is not allowed"):
+        variables({"NODE_NUM": "many"})({**BARE, "auto-config": True})
+
+
 def test_an_argument_of_a_role_needs_one_role():
     """With several nobody knows which is meant; with one its form does not matter."""
     role = {"entrypoint": "train.py"}

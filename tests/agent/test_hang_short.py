@@ -77,7 +77,7 @@ def test_a_hang_is_found_within_seconds() -> None:
     state = answered(state, 104.2, busy=False)
     [incident] = state.incidents
     assert (incident.rung, incident.detected_at, state.state) == (Rung.RESTART_WORKERS, 104.0, JobState.FORMING)
-    assert incident.rule == "hang_detection 2, learned: step takes 0.0 s, bound 4.0 s"
+    assert incident.rule == "hang_detection 2, learned: step takes 20 ms, bound 4.0 s"
 
 
 def test_what_is_not_borne_out_is_taken_back_and_looked_into_again_later() -> None:

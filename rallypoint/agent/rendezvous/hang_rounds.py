@@ -270,6 +270,8 @@ def _number(state: State) -> int:
 
 
 def _span(seconds: float) -> str:
+    if 0 < seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)

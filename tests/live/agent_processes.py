@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from rallypoint.wire import codec
 from rallypoint.wire.plan import Entry, Plan
@@ -63,6 +66,14 @@ class Agents:
         )
         self.started.append(process)
         return process
+
+    def drain(self) -> None:
+        """Write what the processes say to `FOLDER/said-N.txt` from now on: a pipe that nobody reads stops whoever writes to it."""
+        for number, process in enumerate(self.started):
+            stream, process.stdout = process.stdout, None
+            if stream is not None:
+                path = self.folder / f"said-{number}.txt"
+                threading.Thread(target=_copy, args=(stream, path), daemon=True).start()
 
     def run(self, *args: object) -> subprocess.Popen[str]:
         """Start `rallypoint-agent run ARGS`."""
@@ -127,6 +138,11 @@ class Agents:
     def finish(self) -> None:
         """Let all workers end with 0."""
         (self.work / "finish").touch()
+
+
+def _copy(stream: IO[str], path: Path) -> None:
+    with stream, path.open("w", encoding="utf-8") as file:
+        shutil.copyfileobj(stream, file)
 
 
 @contextmanager

@@ -97,6 +97,7 @@ def run(kinds: Sequence[Kind], folder: Path, told: Told | None = None, downtime:
         )
         job.coordinator()
         job.node()
+        job.drain()
         results = []
         for number, kind in enumerate(kinds, start=1):
             results.append(_wait(job, kind, number))

@@ -41,6 +41,7 @@ def soak(job: Agents, *, seconds: float, seed: int) -> list[str]:
         warmup_grace=300.0,
     )
     processes = [job.coordinator(), job.node(0), job.node(1)]
+    job.drain()
     until = time.monotonic() + seconds
     while time.monotonic() < until and all(process.poll() is None for process in processes):
         time.sleep(chance.uniform(5.0, 30.0))
@@ -49,7 +50,7 @@ def soak(job: Agents, *, seconds: float, seed: int) -> list[str]:
     job.finish()
     (job.work / "enough").touch()
     for process in processes:
-        process.communicate()
+        process.wait()
     status = job.status()
     assert status is not None
     alarms = [incident.reason for incident in status.incidents if incident.cause is Cause.HANG]

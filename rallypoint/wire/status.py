@@ -142,6 +142,7 @@ class JobStatus:
     `result` is what rank 0 left as the job's result, once it has succeeded (wire/result.py).
     `samples`: the whole attempt in at most 96 of them, the oldest first (version 2).
     `hang`: a doubt or a verdict that training does not go on, None while it does or nobody looks (version 2).
+    `phases`: how many ranks of the running round are in which phase (wire/pulse.py), of those that tell one (version 2).
     `stragglers`: ranks of the running round that are slower than the others, the slowest first (version 2).
     `learned`: how long the phases of the job took so far, now and then renewed; the next attempt begins with it (version 2).
     `wish`: the last that somebody asked of all workers, and what they answered; None before the first (version 2).
@@ -175,6 +176,7 @@ class JobStatus:
     durable: bool = True
     result: Any = field(default=None, hash=False)
     hang: Hang | None = None
+    phases: dict[str, int] = field(default_factory=dict, hash=False)
     stragglers: tuple[Straggler, ...] = ()
     learned: tuple[Learned, ...] = ()
     check: NodeCheck | None = None

@@ -28,6 +28,7 @@ from rallypoint.wire.missing import Absence, Missing
 from rallypoint.wire.paths import METRICS_PATH
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.ports import METRICS_PORT
+from rallypoint.wire.pulse import Phase
 from rallypoint.wire.status import JobState, JobStatus, Member, Progress, Sample
 from rallypoint.wire.straggler import Straggler
 from tests.agent.fakes import MemorySink, new_state, report
@@ -172,6 +173,14 @@ def test_the_age_of_a_checkpoint_counts_from_when_it_was_new() -> None:
     assert scraped(rendezvous.status(state, 60.0))["rallypoint_checkpoint_age_seconds", ""] == 50
     state = trained(state, 10, "/ckpt/10", 70.0)
     assert scraped(rendezvous.status(state, 71.0))["rallypoint_checkpoint_age_seconds", ""] == 1
+
+
+def test_ranks_are_counted_by_phase() -> None:
+    found = scraped(status_of(phases={"step": 6, "data wait": 2}))
+    told = {phase: count for (name, phase), count in found.items() if name == "rallypoint_phase_ranks"}
+
+    assert set(told) == {phase.value for phase in Phase}
+    assert {phase: count for phase, count in told.items() if count} == {"step": 6, "data wait": 2}
 
 
 def test_doubt_and_the_nodes_that_a_check_found_bad() -> None:

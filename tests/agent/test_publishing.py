@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator
 
+import pytest
+
 from rallypoint.agent.clock import monotone_clock
+from rallypoint.agent.coordinator import shell
 from rallypoint.agent.coordinator.shell import Coordinator
+from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import Settings
 from rallypoint.wire.messages import AgentState, Assignment, Reply, WorkerReport
-from rallypoint.wire.status import JobState
+from rallypoint.wire.missing import Absence, Missing
+from rallypoint.wire.pulse import Phase
+from rallypoint.wire.status import JobState, Progress
+from rallypoint.wire.straggler import Straggler
 from tests.agent.fakes import GatedSink, new_state, report
 from tests.waiting import eventually_async
 
@@ -18,6 +26,14 @@ ONE = Settings(min_nodes=1, max_nodes=1, last_call=0.0, node_lease=1e6)
 
 #: Longer than any test.
 NEVER = 1e6
+
+
+def slow(rank: int, score: float = 3.0) -> Straggler:
+    return Straggler(rank=rank, node=0, host="gpu-0", score=score, own=score, usual=1.0, step=score, since=5.0)
+
+
+def missing(why: Absence) -> Missing:
+    return Missing(node=0, why=why, since=5.0)
 
 
 @contextlib.asynccontextmanager
@@ -60,6 +76,37 @@ async def test_steps_wait_for_their_time_and_a_change_does_not() -> None:
         await eventually_async(lambda: len(sink.published) > written)
 
     assert (sink.published[written].progress.step, sink.published[written].events[-1].kind) == (99, "test")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "same"),
+    [
+        pytest.param({"phases": {"step": 2}}, {"phases": {"evaluation": 2}}, True, id="a phase"),
+        pytest.param({"stragglers": (slow(3), slow(1))}, {"stragglers": (slow(1, 4.5), slow(3, 2.5))}, True, id="how slow"),
+        pytest.param({"stragglers": (slow(3),)}, {"stragglers": (slow(1),)}, False, id="who is slow"),
+        pytest.param({}, {"missing": (missing(Absence.SILENT),), "missing_count": 1}, True, id="overdue"),
+        pytest.param({}, {"missing": (missing(Absence.LOST),), "missing_count": 1}, False, id="lost"),
+        pytest.param({"progress": Progress(step=1)}, {"progress": Progress(step=2)}, True, id="a step"),
+    ],
+)
+def test_what_is_written_at_once_and_what_when_it_is_due(before, after, same) -> None:
+    """Each write is a request to somebody: what changes with every report waits for its time."""
+    bare = rendezvous.status(new_state(ONE, now=0.0), 1.0)
+    nobody = {"missing": (), "missing_count": 0}
+    first, second = (shell._gist(dataclasses.replace(bare, **{**nobody, **told})) for told in (before, after))
+
+    assert (first == second) is same
+
+
+async def test_the_phases_of_ranks_are_told_to_whoever_asks() -> None:
+    """Of the round that runs, and as they are now."""
+    sink = GatedSink()
+    async with serving(sink) as coordinator:
+        assert isinstance(await tell(coordinator), Assignment)
+        for number, phase in enumerate((Phase.START_UP, Phase.CHECKPOINT)):
+            worker = WorkerReport(local_rank=0, pid=1, phase=phase)
+            await tell(coordinator, AgentState.RUNNING, round=1, workers=(worker,), hold=0.0, sequence=number + 1)
+            assert coordinator.status().phases == {phase.value: 1}
 
 
 async def test_steps_are_written_when_they_are_due() -> None:

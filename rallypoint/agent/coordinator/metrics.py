@@ -18,6 +18,7 @@ from rallypoint.wire.check import NodeVerdict
 from rallypoint.wire.hang import HangState
 from rallypoint.wire.incident import Cause, Incident, Rung
 from rallypoint.wire.missing import Absence
+from rallypoint.wire.pulse import Phase
 from rallypoint.wire.status import JobState, JobStatus, Sample
 
 __all__ = ["CONTENT_TYPE", "Family", "Kind", "families", "render"]
@@ -128,6 +129,8 @@ def _training(status: JobStatus) -> Iterator[Family]:
     yield _gauge("rallypoint_step_timestamp_seconds", "When it was reported, seconds since the epoch.", at)
     rate = "Steps per second of late, within the round; falls while no step comes."
     yield _gauge("rallypoint_steps_per_second", rate, _rate(status))
+    phases = {("phase", phase.value): status.phases.get(phase.value, 0) for phase in Phase}
+    yield _gauge("rallypoint_phase_ranks", "Ranks of the round by what they are doing, of those that tell.", phases)
     saved = progress.checkpoint_at or None
     yield _gauge("rallypoint_checkpoint_timestamp_seconds", "When a new checkpoint was reported last.", saved)
     age = None if saved is None else now - saved

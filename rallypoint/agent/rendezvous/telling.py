@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import hashlib
 import itertools
@@ -317,6 +318,7 @@ def status(state: State, now: float) -> JobStatus:
         waiting=waiting,
         store=state.store,
         ranks=_ranks(state),
+        phases=_phases(state),
         progress=state.progress,
         incidents=state.incidents,
         folded=state.folded,
@@ -348,3 +350,15 @@ def _ranks(state: State) -> tuple[RankStatus, ...]:
         if m.agent in state.peers and state.peers[m.agent].report.round == state.fence.round
         for w in state.peers[m.agent].report.workers
     )
+
+
+def _phases(state: State) -> dict[str, int]:
+    """Return how many workers of the running round are in which phase."""
+    told = (
+        worker.phase.value
+        for peer in members(state)
+        if peer.report.round == state.fence.round
+        for worker in peer.report.workers
+        if worker.phase is not None
+    )
+    return dict(sorted(collections.Counter(told).items()))

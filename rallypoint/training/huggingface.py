@@ -145,13 +145,12 @@ class _Run:
     def train(self, _: State) -> Any:
         """Enter the trainer's loop, where the state says."""
         trainer, self._found = self._trainer, self._luggage.take()
-        self._tidy()
+        if self._found is not None:
+            self._tidy()
+            trainer.model.load_state_dict(self._found["model"])
         if self._found is None or not self._found["running"]:
-            if self._found is not None:
-                trainer.model.load_state_dict(self._found["model"])
             self._found = None
             return trainer.train(**self._arguments)
-        trainer.model.load_state_dict(self._found["model"])
         with tempfile.TemporaryDirectory(prefix="rallypoint-") as folder, self._loading():
             told = {**json.loads(self._found["trainer"]), "log_history": json.loads(self._found["log"])}
             Path(folder, TRAINER_STATE_NAME).write_text(json.dumps(told), encoding="utf-8")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rallypoint.training.snapshots.snapshots import Snapshots
     from rallypoint.training.state import State
     from rallypoint.training.stopping import stop_requested
+    from rallypoint.training.tuning import TunedBatchSampler
 
 __all__ = [
     "Checkpoint",
@@ -34,6 +35,7 @@ __all__ = [
     "Snapshots",
     "State",
     "StateLostError",
+    "TunedBatchSampler",
     "World",
     "average_in_rank_order",
     "current_job",
@@ -57,6 +59,7 @@ _ROOMS = {
     "Snapshots": "snapshots.snapshots",
     "State": "state",
     "StateLostError": "errors",
+    "TunedBatchSampler": "tuning",
     "World": "groups",
     "average_in_rank_order": "reproducibility",
     "current_job": "context",

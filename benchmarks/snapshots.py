@@ -8,8 +8,9 @@ Cases of the first table, milliseconds for which training stands still, 1 GiB of
     dcp.async_save  `torch.distributed.checkpoint.async_save`, the part that blocks
     torch.save      to a file, without waiting for the disk
 
-Cases of the second: steps of a one-worker job with 50 MB of state, AdamW's included, with and without a snapshot at each step;
-blocks of steps alternate. `waiting` has 17 ms of sleep in each step, `computing` none and a larger batch.
+Cases of the second: steps of a one-worker job with 50 MB of state, AdamW's included: plain, with a snapshot at each step, and
+with a commit of `training.State` at each step; blocks of steps take turns. `waiting` has 17 ms of sleep in each step,
+`computing` none and a larger batch.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from benchmarks.report import Case, arguments, deliver, versions
 from benchmarks.snapshots_dlrover import Dlrover
 from rallypoint.checkpoint.memory import area_of
 from rallypoint.training import Snapshots
+from rallypoint.training.commits import Commits
 from rallypoint.training.snapshots.buffers import Buffer
+from rallypoint.training.snapshots.crew import crew_size
 from rallypoint.training.snapshots.linux import move
 from rallypoint.wire import env
 
@@ -42,6 +45,7 @@ __all__ = ["main"]
 
 TENSORS = 64
 WAIT = 0.017
+_PLAIN, _SNAPSHOT, _COMMIT = "plain", "each step kept", "each step committed"
 PEERS = Path(__file__).parents[1] / ".make" / "peers" / "bin"
 
 Turn = Callable[[], float]
@@ -184,6 +188,10 @@ class Job:
         self._run()
         self.snapshots = Snapshots({"model": self.model, "optimizer": self.optimizer})
         self.snapshots.prepared()
+        folder = Path(os.environ[env.SNAPSHOT_DIR]) / "commits"
+        self._commits = Commits(folder, str(id(self)), 1, threads=crew_size(1))
+        self._parts = {"model": self.model, "optimizer": self.optimizer, "step": 0}
+        self._commits.prepare(self._parts)
 
     def _run(self) -> None:
         self.optimizer.zero_grad()
@@ -192,42 +200,50 @@ class Job:
         self.optimizer.step()
         self._step += 1
 
-    def block(self, steps: int, *, kept: bool) -> float:
-        """Return the mean of the step times of a block, in milliseconds."""
+    def block(self, steps: int, kept: str) -> float:
+        """Return the mean of the step times of a block, in milliseconds; `kept` names how each step is."""
         began = time.perf_counter()
         for _ in range(steps):
             self._run()
-            if kept:
+            if kept == _SNAPSHOT:
                 self.snapshots.save(self._step)
+            elif kept == _COMMIT:
+                self._commits.take(self._parts, self._step, 0, 1)
         took = 1e3 * (time.perf_counter() - began) / steps
         self.snapshots.wait()
+        self._commits.settle()
         return took
+
+    def close(self) -> None:
+        """End the threads."""
+        self.snapshots.close()
+        self._commits.close()
 
 
 def measure_steps(name: str, *, batch: int, pause: float, blocks: int, steps: int) -> list[Case]:
-    """Let blocks with and without snapshots take turns, and the first of each pair too."""
-    job = Job(batch, pause)
-    samples: dict[bool, list[float]] = {False: [], True: []}
+    """Let blocks with and without snapshots take turns, and the first of each round too."""
+    job, ways = Job(batch, pause), (_PLAIN, _SNAPSHOT, _COMMIT)
+    samples: dict[str, list[float]] = {way: [] for way in ways}
     for number in range(blocks):
-        for kept in (False, True) if number % 2 else (True, False):
-            samples[kept].append(job.block(steps, kept=kept))
-    job.snapshots.close()
-    ratios = [after / before for before, after in zip(samples[False], samples[True], strict=True)]
-    slower = 100 * (statistics.median(ratios) - 1)
-    print(f"  {name}: {slower:+.2f} % (median of {blocks} pairs of {steps} steps)", file=sys.stderr)
-    return [
-        Case(name=f"{name}, plain", command=name, samples=tuple(samples[False]), unit="ms"),
-        Case(name=f"{name}, each step kept", command=name, samples=tuple(samples[True]), unit="ms"),
-        Case(name=f"{name}, slower by", command=name, samples=tuple(100 * (ratio - 1) for ratio in ratios), unit="%"),
-    ]
+        first = number % len(ways)
+        for way in (*ways[first:], *ways[:first]):
+            samples[way].append(job.block(steps, way))
+    job.close()
+    cases = [Case(name=f"{name}, {way}", command=name, samples=tuple(took), unit="ms") for way, took in samples.items()]
+    for way in (_SNAPSHOT, _COMMIT):
+        slower = tuple(100 * (after / before - 1) for before, after in zip(samples[_PLAIN], samples[way], strict=True))
+        told = f"{statistics.median(slower):+.2f} % (median of {blocks} rounds of {steps} steps)"
+        print(f"  {name}, {way}: {told}", file=sys.stderr)
+        cases.append(Case(name=f"{name}, {way}, slower by", command=name, samples=slower, unit="%"))
+    return cases
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, and write the figures."""
     parser = arguments(__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--size", type=int, default=1 << 30, metavar="BYTES", help="of the large state (default 1 GiB)")
-    parser.add_argument("--rounds", type=int, default=9, metavar="N", help="turns of each way (default 9)")
-    parser.add_argument("--blocks", type=int, default=20, metavar="N", help="pairs of blocks of steps (default 20)")
+    parser.add_argument("--rounds", type=int, default=7, metavar="N", help="turns of each way (default 7)")
+    parser.add_argument("--blocks", type=int, default=15, metavar="N", help="rounds of blocks of steps (default 15)")
     parser.add_argument("--steps", type=int, default=50, metavar="N", help="steps of a block (default 50)")
     parser.add_argument("--dlrover", type=Path, default=PEERS / "dlrover-run", metavar="FILE", help="dlrover-run")
     options = parser.parse_args(argv)

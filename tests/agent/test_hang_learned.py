@@ -58,6 +58,9 @@ def test_the_rank_that_may_take_longest_decides() -> None:
     assert seconds(Phase.STEP, Phase.CHECKPOINT, seen=known) == 72.0
     assert seconds(Phase.STEP, Phase.EVALUATION, seen=known) == math.inf
     assert bound([Phase.STEP, Phase.CHECKPOINT], {}, known, 8).phase is Phase.CHECKPOINT
+    known = of(seen(), seen(Phase.DATA))
+    for phases in ((Phase.STEP, Phase.DATA), (Phase.DATA, Phase.STEP)):
+        assert bound(phases, {}, known, 8).phase is Phase.DATA
 
 
 def test_agents_together_have_seen_the_worst_of_them() -> None:

@@ -42,13 +42,13 @@ class Rule:
 
 #: A start or a compilation says little about the next one: a cache may be cold, a graph be larger.
 RULES: Mapping[Phase, Rule] = {
-    Phase.START_UP: Rule(enough=2, floor=60.0),
+    Phase.START_UP: Rule(enough=2, floor=600.0),
     Phase.STEP: Rule(enough=20, floor=4.0, often=True),
     Phase.DATA: Rule(enough=20, floor=4.0),
     Phase.FIRST_BATCH: Rule(enough=2, floor=4.0),
     Phase.CHECKPOINT: Rule(enough=2, floor=4.0),
     Phase.EVALUATION: Rule(enough=2, floor=4.0),
-    Phase.COMPILE: Rule(enough=3, floor=60.0),
+    Phase.COMPILE: Rule(enough=3, floor=600.0),
 }
 
 
@@ -95,11 +95,14 @@ def later(before: Mapping[Phase, Learned], seen: Mapping[Phase, Learned], ranks:
 def bound(phases: Iterable[Phase | None], before: Mapping[Phase, Learned], seen: Mapping[Phase, Learned], ranks: int) -> Bound:
     """Return how long a world of `ranks` ranks may be silent whose ranks are in these phases; infinite where one is not known.
 
-    Ranks wait for each other, so the one that may take longest decides. None is a rank that tells no phase.
+    Ranks wait for each other, so the one that may take longest decides; of equal ones it is not the one that only trains. None
+    is a rank that tells no phase.
     """
-    longest = Bound(seconds=0.0)
-    for phase in frozenset(phases) or (None,):
-        here = None if phase is None else _of_phase(phase, before, seen, ranks)
+    longest, here_are = Bound(seconds=0.0), frozenset(phases)
+    if not here_are or None in here_are:
+        return Bound(seconds=float("inf"))
+    for phase in (phase for phase in reversed(Phase) if phase in here_are):
+        here = _of_phase(phase, before, seen, ranks)
         if here is None:
             return Bound(seconds=float("inf"), phase=phase)
         longest = max(longest, here, key=lambda one: one.seconds)

@@ -55,9 +55,6 @@ DIFFERENCES: Mapping[int, tuple[str, str, str]] = {
     16: ("`auto_tunning`", "tunes to what is measured", "figures of a model that is nobody's"),
 }
 
-#: What is read, checked and handed to every agent, and has no effect there that a test shows.
-NOT_YET: frozenset[object] = frozenset({"xpu_type"})
-
 _HEAD = """\
 <!-- Written by `python tools/arguments_page.py`; change rallypoint/job/arguments.py and the models, not this file. -->
 
@@ -92,11 +89,8 @@ def page() -> str:
         ("Of training", [argument for name, argument in ARGUMENTS.items() if name not in master]),
     )
     titles = ("Argument", "Field", "Meaning", "Allowed", "Default", "Document's", "Not where", "Test")
-    tables = (
-        f"\n## {title}\n\n{_table(titles, (_row(one, arguments.get(one.name, [])) for one in some))}"
-        for title, some in sections
-    )
-    rows = ((str(n), *words, _tests(differences.get(n, []))) for n, words in DIFFERENCES.items())
+    tables = (f"\n## {title}\n\n{_table(titles, (_row(one, arguments[one.name]) for one in some))}" for title, some in sections)
+    rows = ((str(n), *words, _tests(differences[n])) for n, words in DIFFERENCES.items())
     differs = _table(("", "Argument", "DLRover's document", "DLRover's code", "Test"), rows)
     return "".join((_HEAD.format(prefix=PREFIX), *tables, "\n## Where DLRover's code differs\n\n", differs))
 
@@ -122,7 +116,7 @@ def _names(test: ast.FunctionDef | ast.AsyncFunctionDef, marker: str) -> Iterato
 
 
 def _require(marker: str, known: Iterable[object], found: Mapping[object, object]) -> None:
-    missing = [name for name in known if name not in found and name not in NOT_YET]
+    missing = [name for name in known if name not in found]
     unknown = [name for name in found if name not in set(known)]
     if missing or unknown:
         raise LookupError(f"{marker}: without a test are {missing}; tests name what there is not: {unknown}")
@@ -148,8 +142,6 @@ def _row(argument: Argument, tests: list[str]) -> tuple[str, ...]:
 
 
 def _tests(tests: list[str]) -> str:
-    if not tests:
-        return "none: it is read and handed on, and no test shows an effect"
     return ", ".join(f"[{test.rpartition('::')[2]}](../../{test.partition('::')[0]})" for test in tests)
 
 

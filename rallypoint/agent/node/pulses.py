@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from rallypoint.agent.node.gpus import Gpus
+from rallypoint.agent.node.npus import Meter
 from rallypoint.wire.progress import Life, ProgressFile
 from rallypoint.wire.pulse import Learned, Pace, Phase, Pulse, learned_of
 
@@ -72,7 +72,7 @@ class Pulses:
     """Of the workers of one round, by local rank."""
 
     def __init__(
-        self, *, clock: Callable[[], int] = time.monotonic_ns, files: Callable[[int], int] = moved, gpus: Gpus | None = None
+        self, *, clock: Callable[[], int] = time.monotonic_ns, files: Callable[[int], int] = moved, gpus: Meter | None = None
     ) -> None:
         self._clock, self._files, self._gpus = clock, files, gpus
         self._seen: dict[int, Seen] = {}

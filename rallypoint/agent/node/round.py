@@ -13,11 +13,11 @@ from typing import Any
 
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.node.copies import console_tails, forget_old_rounds, pod_tails
-from rallypoint.agent.node.gpus import Gpus
 from rallypoint.agent.node.hang_collectives import called, files
 from rallypoint.agent.node.hang_evidence import Asked, Subject, take
 from rallypoint.agent.node.hang_vitals import Vital, Vitals
 from rallypoint.agent.node.node_config import NodeConfig
+from rallypoint.agent.node.npus import meter
 from rallypoint.agent.node.pulses import Pulses, Seen
 from rallypoint.agent.node.status_server import StatusServer
 from rallypoint.agent.workers.affinity import bind
@@ -60,7 +60,7 @@ class Round:
         self._last: dict[int, ProgressSlot] = {}
         self._lives: dict[int, Life] = {}
         self._vitals = Vitals()
-        self._gpus = Gpus()
+        self._gpus = meter(config.plan.xpu_type)
         self._pulses = Pulses(gpus=self._gpus)
         self._trainers = StatusServer(config.folder, config.plan.nproc_per_node)
         self._result_path: Path | None = None

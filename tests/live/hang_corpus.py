@@ -264,7 +264,8 @@ _PAGE = """\
 
 Written by `make hang-corpus` ([tests/live/hang_corpus.py](../tests/live/hang_corpus.py)): plain scripts that hang for
 real in each of these ways, with nothing of ours in them. Time is counted from the moment at which the first rank began to
-hang; in time means within the longer one of three times the 99th percentile of the steps so far and five seconds, and for a
+hang until the agents are asked for what they find; the verdict follows when they have answered, 5 s later at the most. In
+time means within the longer one of three times the 99th percentile of the steps so far and five seconds, and for a
 hang before the first step within `hang_downtime`, which is 30 s here, and the same five seconds. How it works is told in
 [health.md](health.md).
 

@@ -19,9 +19,9 @@ __all__ = ["Form", "Held", "Slot"]
 
 _log = logging.getLogger(__name__)
 
-#: magic, number (-1 while it is written), attempt, rank, world size, bytes of data, bytes of the description
-_HEADER = struct.Struct("<8sqqqqqq")
-_MAGIC = b"RPCOMMIT"
+#: magic, number (-1 while it is written), attempt, rank, world size, bytes of data and of the description, step (-1: unknown)
+_HEADER = struct.Struct("<8sqqqqqqq")
+_MAGIC = b"RPCOMMI2"
 _DATA_AT = 64
 _NUMBER = struct.Struct("<q")
 _NUMBER_AT = 8
@@ -32,13 +32,14 @@ Form = tuple[tuple[str, torch.dtype, tuple[int, ...], int], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """One complete commit, and whose it is."""
+    """One complete commit, and whose it is; `step` is how many were finished, -1 where the state does not count them."""
 
     number: int
     rank: int
     world_size: int
     data_bytes: int
     text_bytes: int
+    step: int = -1
 
 
 class Slot:
@@ -55,10 +56,10 @@ class Slot:
         """Return what it holds, None where that is not complete, or of another attempt."""
         if self._map is None:
             return None
-        magic, number, attempt, rank, world_size, data_bytes, text_bytes = _HEADER.unpack_from(self._map, 0)
+        magic, number, attempt, rank, world_size, data_bytes, text_bytes, step = _HEADER.unpack_from(self._map, 0)
         if magic != _MAGIC or number < 0 or attempt != self._attempt or _DATA_AT + data_bytes + text_bytes > len(self._map):
             return None
-        return Held(number=number, rank=rank, world_size=world_size, data_bytes=data_bytes, text_bytes=text_bytes)
+        return Held(number=number, rank=rank, world_size=world_size, data_bytes=data_bytes, text_bytes=text_bytes, step=step)
 
     def reserve(self, size: int) -> None:
         """Have `size` bytes for data and description faulted in, so that the next commit costs its copy and no more.
@@ -85,15 +86,20 @@ class Slot:
         if self._map is None or len(self._map) < needed:
             self._open(needed + max(4096, text_bytes))  # the description grows by some bytes from time to time
         assert self._map is not None
-        _HEADER.pack_into(self._map, 0, _MAGIC, -1, self._attempt, 0, 0, data_bytes, text_bytes)
+        _HEADER.pack_into(self._map, 0, _MAGIC, -1, self._attempt, 0, 0, data_bytes, text_bytes, -1)
 
-    def finish(self, text: bytes, number: int, rank: int, world_size: int) -> None:
+    def finish(self, text: bytes, number: int, rank: int, world_size: int, step: int = -1) -> None:
         """Be complete; the number is written last."""
         assert self._map is not None
         data_bytes = _HEADER.unpack_from(self._map, 0)[5]
         at = _DATA_AT + data_bytes
         self._map[at : at + len(text)] = text
-        _HEADER.pack_into(self._map, 0, _MAGIC, -1, self._attempt, rank, world_size, data_bytes, len(text))
+        _HEADER.pack_into(self._map, 0, _MAGIC, -1, self._attempt, rank, world_size, data_bytes, len(text), step)
+        _NUMBER.pack_into(self._map, _NUMBER_AT, number)
+
+    def renumber(self, number: int) -> None:
+        """Give what it holds another number."""
+        assert self._map is not None
         _NUMBER.pack_into(self._map, _NUMBER_AT, number)
 
     def clear(self) -> None:
@@ -104,7 +110,7 @@ class Slot:
     def text(self) -> bytes:
         """Return the description."""
         assert self._map is not None
-        *_, data_bytes, text_bytes = _HEADER.unpack_from(self._map, 0)
+        *_, data_bytes, text_bytes, _ = _HEADER.unpack_from(self._map, 0)
         at = _DATA_AT + data_bytes
         return self._map[at : at + text_bytes]
 

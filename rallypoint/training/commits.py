@@ -72,6 +72,7 @@ class _Rest:
     number: int
     rank: int
     world_size: int
+    step: int
 
 
 class Commits:
@@ -126,13 +127,21 @@ class Commits:
             torch.cuda.synchronize()  # whatever stream the script computes in, the threads read what it has computed
         self._crew.copy(now, into)
         if not later:
-            slot.finish(text, number, rank, world_size)
+            slot.finish(text, number, rank, world_size, _step_of(state))
             return
         for optimizer in optimizers_of(state):
             self._guard(optimizer)
         versions = [piece.source._version for piece in later]  # noqa: SLF001  torch's word for how often it was changed
         rest = _Rest(
-            slot=slot, pieces=later, into=into, versions=versions, text=text, number=number, rank=rank, world_size=world_size
+            slot=slot,
+            pieces=later,
+            into=into,
+            versions=versions,
+            text=text,
+            number=number,
+            rank=rank,
+            world_size=world_size,
+            step=_step_of(state),
         )
         self._copied.clear()
         self._under_way = self._behind.submit(self._finish, rest)
@@ -176,6 +185,10 @@ class Commits:
             if held is not None and held.number > number:
                 slot.clear()
 
+    def renumber(self, number: int, to: int) -> None:
+        """Give a commit another number: that of the round in which it was agreed on."""
+        self._slot(number)[0].renumber(to)
+
     def flat(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a commit's memory and its description, to be sent."""
         slot, held = self._slot(number)
@@ -189,10 +202,10 @@ class Commits:
         self._into.begin(data_bytes, text_bytes)
         return self._into.data(data_bytes), torch.empty(text_bytes, dtype=torch.uint8)
 
-    def received(self, text: torch.Tensor, number: int, source: int, world_size: int) -> None:
+    def received(self, text: torch.Tensor, number: int, source: int, world_size: int, step: int = -1) -> None:
         """Note that what `receive` gave is filled; it was the commit `number` of rank `source`."""
         assert self._into is not None
-        self._into.finish(bytes(text.numpy()), number, source, world_size)
+        self._into.finish(bytes(text.numpy()), number, source, world_size, step)
 
     def dropped(self) -> None:
         """Note that what `receive` gave is not needed."""
@@ -214,7 +227,7 @@ class Commits:
                 rest.number,
             )
             return
-        rest.slot.finish(rest.text, rest.number, rest.rank, rest.world_size)
+        rest.slot.finish(rest.text, rest.number, rest.rank, rest.world_size, rest.step)
 
     def _reserve(self, size: int) -> None:
         for slot in self._slots:
@@ -267,6 +280,11 @@ class Commits:
         if sum(piece.size for piece in later) < _LAZY_FROM:
             return [*now, *later], []
         return now, later
+
+
+def _step_of(state: Mapping[str, Any]) -> int:
+    step = state.get("step")
+    return step if isinstance(step, int) else -1
 
 
 def _key(name: str) -> str:

@@ -12,7 +12,10 @@ from torch import distributed as dist
 from rallypoint.training.commits import SLOTS, Commits
 from rallypoint.training.errors import StateLostError
 
-__all__ = ["Agreement", "choose", "heal"]
+__all__ = ["ROUND", "Agreement", "choose", "heal"]
+
+#: The commits of round r are numbered from r * ROUND on: those of a later round are the greater, whatever their count.
+ROUND = 1 << 32
 
 #: Bytes of a state that are sent at a time.
 _PIECE = 256 << 20
@@ -32,12 +35,15 @@ class Agreement:
 def choose(held: Sequence[frozenset[int]]) -> Agreement | None:
     """Return what ranks that hold these commits go on from; None where nobody holds any. Pure.
 
-    It is the last that all holders have. Where they have none in common, one of them cannot have taken part in the last rounds:
-    then it is the lowest of their newest.
+    It is the last that all have who took part in the last round that anybody was in. What the others still hold is of an
+    earlier one, however high its count: the dead worker of a node that was away left it there. Where those of the last round
+    have none in common, it is the lowest of their newest.
     """
-    holders = [numbers for numbers in held if numbers]
-    if not holders:
+    newest = max((number // ROUND for numbers in held for number in numbers), default=None)
+    if newest is None:
         return None
+    current = [frozenset(number for number in numbers if number // ROUND == newest) for numbers in held]
+    holders = [numbers for numbers in current if numbers]
     common = frozenset.intersection(*holders)
     number = max(common) if common else min(max(numbers) for numbers in holders)
     having = [rank for rank, numbers in enumerate(held) if number in numbers]
@@ -45,10 +51,19 @@ def choose(held: Sequence[frozenset[int]]) -> Agreement | None:
     return Agreement(number=number, source=having[0], needy=needy)
 
 
-def heal(commits: Commits, state: MutableMapping[str, Any], *, sharded: bool, device: torch.device) -> int | None:
-    """Bring `state` to the last commit that all ranks can have, and return its number; None where there is none. A collective.
+def heal(
+    commits: Commits,
+    state: MutableMapping[str, Any],
+    *,
+    sharded: bool,
+    device: torch.device,
+    round_: int,
+    loaded: int | None = None,
+) -> int | None:
+    """Bring `state` to the last commit that all ranks can have; return its number in this round, None where there is none.
 
-    `sharded`: each rank has a part of the state that no other has, so that nobody can be sent it.
+    A collective. `sharded`: each rank has a part of the state that no other has, so that nobody can be sent it. `loaded`: the
+    step that the script has loaded; a commit of an earlier one is of a world that is long over, and counts as none.
 
     Raises:
         StateLostError: on every rank, when a part of the state is lost.
@@ -56,28 +71,37 @@ def heal(commits: Commits, state: MutableMapping[str, Any], *, sharded: bool, de
     """
     rank, size = dist.get_rank(), dist.get_world_size()
     ours = [h for h in commits.held() if not sharded or (h.rank, h.world_size) == (rank, size)]
-    agreed = choose(_told([held.number for held in ours], size, device))
-    if agreed is None:
+    told, steps = _told({held.number: held.step for held in ours}, -1 if loaded is None else loaded, size, device)
+    agreed = choose(told)
+    if agreed is None or -1 < steps[agreed.number] < steps[_NONE]:
         return None
     if agreed.needy and sharded:
         lost = ", ".join(map(str, agreed.needy))
         raise StateLostError(f"commit {agreed.number}: the part of rank {lost} is lost, and no other rank has it")
     if agreed.needy:
-        _send(commits, agreed, rank, size, device)
+        _send(commits, agreed, rank, size, device, steps[agreed.number])
     commits.forget_above(agreed.number)
     commits.restore(agreed.number, state, rank)
-    return agreed.number
+    commits.renumber(agreed.number, round_ * ROUND)
+    return round_ * ROUND
 
 
-def _told(numbers: list[int], size: int, device: torch.device) -> list[frozenset[int]]:
-    """Tell the others which commits we hold, and return what each of them holds."""
-    mine = torch.tensor([*numbers, *[_NONE] * SLOTS][:SLOTS], dtype=torch.int64, device=device)
+def _told(held: dict[int, int], loaded: int, size: int, device: torch.device) -> tuple[list[frozenset[int]], dict[int, int]]:
+    """Tell the others which commits we hold; return what each of them holds, and the step of each.
+
+    The latest step that any of us has loaded stands under `_NONE`.
+    """
+    pairs = [*held.items(), *[(_NONE, _NONE)] * SLOTS][:SLOTS]
+    mine = torch.tensor([loaded, *(part for pair in pairs for part in pair)], dtype=torch.int64, device=device)
     told = [torch.empty_like(mine) for _ in range(size)]
     dist.all_gather(told, mine)
-    return [frozenset(number for number in row.tolist() if number != _NONE) for row in told]
+    rows = [row.tolist() for row in told]
+    steps = {number: step for row in rows for number, step in zip(row[1::2], row[2::2], strict=True)}
+    steps[_NONE] = max(row[0] for row in rows)
+    return [frozenset(number for number in row[1::2] if number != _NONE) for row in rows], steps
 
 
-def _send(commits: Commits, agreed: Agreement, rank: int, size: int, device: torch.device) -> None:
+def _send(commits: Commits, agreed: Agreement, rank: int, size: int, device: torch.device, step: int) -> None:
     """Let the source spread its commit; whoever has it takes part, and forgets what it hears."""
     flat = commits.flat(agreed.number) if rank == agreed.source else None
     sizes = torch.tensor([0, 0] if flat is None else [len(flat[0]), len(flat[1])], dtype=torch.int64, device=device)
@@ -87,7 +111,7 @@ def _send(commits: Commits, agreed: Agreement, rank: int, size: int, device: tor
     for piece in (*data.split(_PIECE), *text.split(_PIECE)):
         _broadcast(piece, agreed.source, device)
     if rank in agreed.needy:
-        commits.received(text, agreed.number, agreed.source, size)
+        commits.received(text, agreed.number, agreed.source, size, step)
     elif flat is None:
         commits.dropped()
 

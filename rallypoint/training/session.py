@@ -35,7 +35,7 @@ from rallypoint.training import orders, reporting
 from rallypoint.training.commits import Commits
 from rallypoint.training.context import current_job, environment_int, own_slot
 from rallypoint.training.errors import StateLostError
-from rallypoint.training.healing import heal
+from rallypoint.training.healing import ROUND, heal
 from rallypoint.training.line import Line, current_line
 from rallypoint.training.orders import Orders
 from rallypoint.training.rounds import Rounds, current_rounds
@@ -189,11 +189,12 @@ class Session:
         if self._rounds.rehearses:
             self._regroup(first=True)
             return
-        if self._round > 1 and (number := self._heal()) is not None:
+        if self._round > 1 and (number := self._heal(loaded=self._step)) is not None:
             self._number = number
             reporting.report_resumed(self._step or 0)
         else:
-            self._commits.take(self._state.parts, 0, dist.get_rank(), dist.get_world_size(), lazy=False)
+            self._number = self._round * ROUND
+            self._commits.take(self._state.parts, self._number, dist.get_rank(), dist.get_world_size(), lazy=False)
         self._commits.prepare(self._state.parts)
         self._hello()
 
@@ -205,7 +206,7 @@ class Session:
         if self._is_broken:
             _log.info("left round %d: %s", self._round, self._ear.reason)
         else:
-            _log.warning("a step raised; going back to step %s", self._step_of_commit(), exc_info=error)
+            _log.warning("a step raised; going back to the last commit", exc_info=error)
         traceback.clear_frames(error.__traceback__)
         error.__traceback__ = None
         self._rounds.leave()
@@ -257,10 +258,11 @@ class Session:
         self._number = number
         reporting.report_resumed(self._step or 0)
 
-    def _heal(self) -> int | None:
+    def _heal(self, loaded: int | None = None) -> int | None:
         parts = self._state.parts
         device = torch.device("cpu") if "gloo" in self._rounds.backend else torch.device("cuda")
-        return heal(self._commits, parts, sharded=is_sharded(self._state.modules()), device=device)
+        sharded = is_sharded(self._state.modules())
+        return heal(self._commits, parts, sharded=sharded, device=device, round_=self._round, loaded=loaded)
 
     def _wait(self) -> wire.Assign:
         word = self._ear.places.get()
@@ -289,9 +291,6 @@ class Session:
     def _step(self) -> int | None:
         step = self._state.parts.get("step")
         return step if isinstance(step, int) else None
-
-    def _step_of_commit(self) -> str:
-        return str(self._number)
 
     def _say_left(self, error: str) -> None:
         if self._is_broken:

@@ -58,6 +58,7 @@ def main() -> int:
     parser.add_argument("--calm", action="store_true", help="run each kind of job once without any fault first")
     parser.add_argument("--steps", type=int, default=400, help="steps of each job (400)")
     parser.add_argument("--per-job", type=int, default=12, metavar="M", help="faults that one job gets at most (12)")
+    parser.add_argument("--only", default="", metavar="WORDS", help="only jobs of the kinds with these words in their name")
     parser.add_argument("--silence", default="6s", help="a world without progress for so long hangs (6s)")
     args = parser.parse_args()
     seed = random.SystemRandom().randrange(1 << 32) if args.seed is None else args.seed
@@ -66,10 +67,10 @@ def main() -> int:
     where = Path(tempfile.mkdtemp(prefix="chaos-"))
     chaos = Chaos(where, random.Random(seed), steps=args.steps, silence=args.silence, why=why)
     try:
-        chaos.run(args.faults, per_job=args.per_job, calm=args.calm)
+        chaos.run(args.faults, per_job=args.per_job, calm=args.calm, only=args.only)
     finally:
         chaos.close()
-    print(chaos.summary(), *chaos.wrong, f"seed {seed}", sep="\n", flush=True)
+        print(chaos.summary(), *chaos.wrong, f"seed {seed}", sep="\n", flush=True)
     if chaos.wrong:
         print(f"what is left of them is in {where}", flush=True)
     else:
@@ -98,9 +99,9 @@ class Chaos:
         """How many were made."""
         return sum(found.total() for found in self.table.values())
 
-    def run(self, faults: int, *, per_job: int, calm: bool) -> None:
+    def run(self, faults: int, *, per_job: int, calm: bool, only: str) -> None:
         """Make as many faults, of as many jobs as that takes; `calm`: after each kind of job was run once without any."""
-        order = list(KINDS)
+        order = [kind for kind in KINDS if only in kind.name]
         for kind in order if calm else ():
             self.try_(self.new(f"calm-{order.index(kind)}", kind), 0)
         self.chance.shuffle(order)

@@ -189,13 +189,16 @@ def complaints(job: SoakJob) -> list[str]:
     return found
 
 
-def expected_phase(record: JobRecord, budgets: Budgets) -> Phase:
-    """Return how a job must end: it fails when the last attempt that it may have has spent a budget, and else succeeds."""
+def expected_phase(record: JobRecord, budgets: Budgets, *, least: int = 1) -> Phase:
+    """Return how a job must end: it fails when the last attempt that it may have has spent a budget, and else succeeds.
+
+    `least` is the least number of nodes that it trains with.
+    """
     last = record.attempt > budgets.retry_limit
-    return Phase.FAILED if last and _spent(record, budgets) else Phase.SUCCEEDED
+    return Phase.FAILED if last and _spent(record, budgets, least) else Phase.SUCCEEDED
 
 
-def _spent(record: JobRecord, budgets: Budgets) -> bool:
+def _spent(record: JobRecord, budgets: Budgets, least: int) -> bool:
     """Return whether something of the last attempt was struck more often than its budget answers."""
     ours = [i for i in record.incidents if i.id.attempt == record.attempt]
     counts = Counter(_what(i) for i in ours)
@@ -204,7 +207,7 @@ def _spent(record: JobRecord, budgets: Budgets) -> bool:
             counts[folded.cause, folded.node if folded.cause is Cause.NODE else -1] += folded.count
     nodes = {node for (cause, node), count in counts.items() if cause is Cause.NODE and count > budgets.node_replacements}
     silent = record.silent_terms >= 3
-    return counts[Cause.PROCESS, -1] > budgets.max_restarts or len(nodes) == len(record.slots) or silent
+    return counts[Cause.PROCESS, -1] > budgets.max_restarts or len(record.slots) - len(nodes) < least or silent
 
 
 def _what(incident: Incident) -> tuple[Cause, int]:

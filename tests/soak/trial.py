@@ -218,7 +218,7 @@ class Job(Trial):
         record = self.record
         if record is None:
             return ["its record cannot be read"]
-        expected = Phase.FAILED if self.final else expected_phase(record, self.budgets)
+        expected = Phase.FAILED if self.final else expected_phase(record, self.budgets, least=int(self.kind.nodes[0]))
         found = []
         if record.phase is not expected:
             told = "" if record.verdict is None else f" ({record.verdict.reason}: {record.verdict.message})"

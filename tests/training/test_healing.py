@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import distributed as dist
 from torch import nn
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # public, but torch lists it by dir()
 
 from rallypoint.training.commits import Commits
-from rallypoint.training.healing import Agreement, choose
+from rallypoint.training.healing import ROUND, Agreement, choose, heal
 
 
 def held(*ranks: tuple[int, ...]) -> list[frozenset[int]]:
@@ -29,6 +32,16 @@ def held(*ranks: tuple[int, ...]) -> list[frozenset[int]]:
         pytest.param(held((5, 6), (), (6, 7)), Agreement(number=6, source=0, needy=(1,)), id="the lowest that has it sends"),
         pytest.param(held((0,), ()), Agreement(number=0, source=0, needy=(1,)), id="the state at the start is one, too"),
         pytest.param(held((8, 9), (2, 3)), Agreement(number=3, source=1, needy=(0,)), id="nothing in common"),
+        pytest.param(
+            held((17, 18), (ROUND + 1, ROUND + 2)),
+            Agreement(number=ROUND + 2, source=1, needy=(0,)),
+            id="one was away for a round: what its dead worker left is old",
+        ),
+        pytest.param(
+            held((ROUND + 40,), (2 * ROUND,), (2 * ROUND, 2 * ROUND + 1)),
+            Agreement(number=2 * ROUND, source=1, needy=(0,)),
+            id="however high its count",
+        ),
     ],
 )
 def test_a_world_goes_on_from_the_last_commit_that_all_can_have(ranks: list[frozenset[int]], agreed: Agreement | None) -> None:
@@ -139,3 +152,34 @@ def test_where_there_is_no_room_a_commit_stays_in_the_process(tmp_path: Path, ca
     told = train(state, 2)
     commits.restore(2, state, rank=0)
     assert train(state, 2) == told
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of this process by itself."""
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(
+    ("loaded", "healed", "step"),
+    [
+        pytest.param(None, 2 * ROUND, 3, id="nothing was loaded"),
+        pytest.param(2, 2 * ROUND, 3, id="an older checkpoint was"),
+        pytest.param(3, 2 * ROUND, 3, id="one of the same step was"),
+        pytest.param(5, None, 5, id="a newer one was: the commit is of a world that is long over"),
+    ],
+)
+def test_nobody_goes_back_behind_what_was_loaded(loaded: int | None, healed: int | None, step: int) -> None:
+    """A commit that a node still has from before others trained on without it is older than their checkpoint."""
+    commits, state = Commits(None, "0", attempt=1), parts()
+    train(state, 3)
+    commits.take(state, ROUND + 17, rank=0, world_size=1)
+    state["step"] = 5
+
+    assert heal(commits, state, sharded=False, device=torch.device("cpu"), round_=2, loaded=loaded) == healed
+
+    assert state["step"] == step
+    assert [found.number for found in commits.held()] == [ROUND + 17 if healed is None else healed]

@@ -64,7 +64,7 @@ class Resources(Model):
     gpus: Annotated[int, whole(0, unit="GPUs")] = 0
     """Number of GPUs; asked for and limited to, alike."""
     gpu_resource: Annotated[str, RESOURCE] = ""
-    """What a GPU is called in the cluster; `nvidia.com/gpu` without it."""
+    """What a GPU is called in the cluster; without it `nvidia.com/gpu`, or `huawei.com/Ascend910` of an `ascend-npu`."""
     extended: _Extended = Field(default_factory=dict)
     """Any further resource by its full name: `rdma/hca: 1`."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rallypoint.backends.kubernetes.manifests.checks.place import Place, Wrong
-from rallypoint.backends.kubernetes.manifests.resources import GPU
+from rallypoint.backends.kubernetes.manifests.resources import device_resource
 from rallypoint.job import Role
 from rallypoint.job.quantity import quantity
 
@@ -39,6 +39,8 @@ def _whole_devices(at: Place, role: Role) -> Iterator[Wrong]:
     for name, text in asked.extended.items():
         if "/" in name and quantity(text).denominator != 1:
             yield at.at("extended", name).refused(text, "a whole number; a device is not divided")
-    name = asked.gpu_resource or GPU
+    if asked.gpus and role.accelerator == "cpu":
+        yield at.at("gpus").refused(asked.gpus, "0 with accelerator cpu")
+    name = device_resource(role)
     if asked.gpus and name in asked.extended:
         yield at.at("extended", name).refused(asked.extended[name], f"given already, as resources.gpus ({asked.gpus})")

@@ -56,6 +56,17 @@ def test_what_a_node_asks_for(resources, requests, limits):
     assert asked.get("limits") == limits
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "name"),
+    [("nvidia.com/gpu", "nvidia.com/gpu"), ("ascend-npu", "huawei.com/Ascend910"), ("cpu", "nvidia.com/gpu")],
+)
+def test_devices_are_called_as_their_kind_is(accelerator, name):
+    """A job names the kind; the cluster knows it by its vendor's plugin."""
+    asked = trainer_of(accelerator=accelerator, resources={"gpus": 4})["resources"]
+
+    assert asked["limits"] == {name: "4"}
+
+
 def test_shared_memory_is_sized_for_the_workers():
     """Each worker has as much as a container has by itself, and a size that is given is kept."""
     for fields, size in (({"nproc_per_node": 8}, "512Mi"), ({"resources": {"shm": "1.5Gi"}}, "1536Mi")):

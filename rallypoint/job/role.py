@@ -64,11 +64,7 @@ class Resources(Model):
     gpus: Annotated[int, whole(0, unit="GPUs")] = 0
     """Number of GPUs; asked for and limited to, alike."""
     gpu_resource: Annotated[str, RESOURCE] = ""
-<<<<<<< HEAD
-    """What a device is called in the cluster; `nvidia.com/gpu` without it, `huawei.com/Ascend910` for `ascend-npu`."""
-=======
     """What a GPU is called in the cluster; without it `nvidia.com/gpu`, or `huawei.com/Ascend910` of an `ascend-npu`."""
->>>>>>> b78170015f65911c3cf494586cd008d03e463d05
     extended: _Extended = Field(default_factory=dict)
     """Any further resource by its full name: `rdma/hca: 1`."""
 

@@ -10,18 +10,11 @@ from rallypoint.backends.kubernetes.manifests.volumes import shm_size
 from rallypoint.job import Role
 from rallypoint.job.quantity import quantity, write_bytes
 
-<<<<<<< HEAD
-__all__ = ["COORDINATOR_RESOURCES", "device_resource", "trainer_resources"]
-
-#: What a device is called by its vendor's plugin, where nobody says otherwise.
-_DEVICES = {"": "nvidia.com/gpu", "nvidia.com/gpu": "nvidia.com/gpu", "ascend-npu": "huawei.com/Ascend910"}
-=======
 __all__ = ["COORDINATOR_RESOURCES", "GPU", "device_resource", "trainer_resources"]
 
 #: What devices are called where nobody says otherwise: the names of NVIDIA's device plugin, and of Ascend's for its 910s.
 GPU, NPU = "nvidia.com/gpu", "huawei.com/Ascend910"
 _OF_ACCELERATORS = {"ascend-npu": NPU}
->>>>>>> b78170015f65911c3cf494586cd008d03e463d05
 
 #: A coordinator waits for most of its life; a thousand nodes that report to it fit into this.
 COORDINATOR_RESOURCES: Mapping[str, Any] = {
@@ -52,11 +45,6 @@ def trainer_resources(role: Role, template: Mapping[str, Any]) -> dict[str, Any]
         for kind, quantities in (("requests", requests), ("limits", limits))
         if any(quantities.values())
     }
-
-
-def device_resource(role: Role) -> str:
-    """Return what a device of a role is called in the cluster: as it says, or as its `accelerator` is called."""
-    return role.resources.gpu_resource or _DEVICES.get(role.accelerator, _DEVICES[""])
 
 
 def _bytes(text: str) -> Fraction:

@@ -39,11 +39,8 @@ def _whole_devices(at: Place, role: Role) -> Iterator[Wrong]:
     for name, text in asked.extended.items():
         if "/" in name and quantity(text).denominator != 1:
             yield at.at("extended", name).refused(text, "a whole number; a device is not divided")
-<<<<<<< HEAD
-=======
     if asked.gpus and role.accelerator == "cpu":
         yield at.at("gpus").refused(asked.gpus, "0 with accelerator cpu")
->>>>>>> b78170015f65911c3cf494586cd008d03e463d05
     name = device_resource(role)
     if asked.gpus and name in asked.extended:
         yield at.at("extended", name).refused(asked.extended[name], f"given already, as resources.gpus ({asked.gpus})")

@@ -108,7 +108,8 @@ def test_what_a_pending_node_does_then(strategy: int, nnodes: str, fails: bool, 
 
 
 @pytest.mark.argument("service_type")
-def test_agents_speak_by_the_service_that_is_named() -> None:
+@pytest.mark.may_block("it imports grpcio")
+async def test_agents_speak_by_the_service_that_is_named() -> None:
     """Both ends read it in the plan; tests/agent/test_transports.py has the whole suite for each."""
     pytest.importorskip("grpc")
 

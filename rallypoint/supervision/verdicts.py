@@ -102,8 +102,8 @@ TABLE: Mapping[FaultKind, Row] = {
         node=(_ELSEWHERE, Cause.NODE),
     ),
     FaultKind.HANG: Row(
-        known_by="no sign of life of any rank for `health.hang_downtime`; a collective that timed out: NCCL's watchdog, gloo's "
-        "`Timed out waiting`, a monitored barrier",
+        known_by="no sign of life of any rank for `health.hang_downtime`, or for longer than was learned; a collective "
+        "that timed out: NCCL's watchdog, gloo's `Timed out waiting`, a monitored barrier",
         worker=(_HERE, Cause.HANG),
         node=(_HERE, Cause.HANG),
     ),

@@ -20,7 +20,7 @@ FRAMES = 12
 class HangState(str, enum.Enum):
     """How sure it is."""
 
-    DOUBT = "doubt"  #: no sign of life for half of `hang_downtime`: it is watched, and nothing is done
+    DOUBT = "doubt"  #: no sign of life for half of a bound: it is watched more closely, and nothing is done
     VERDICT = "verdict"  #: none for all of it: what `hang_detection` asks for is done
 
 

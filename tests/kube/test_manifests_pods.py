@@ -58,7 +58,7 @@ def test_what_a_node_asks_for(resources, requests, limits):
 
 @pytest.mark.parametrize(
     ("accelerator", "name"),
-    [("nvidia.com/gpu", "nvidia.com/gpu"), ("ascend-npu", "huawei.com/Ascend910"), ("cpu", "nvidia.com/gpu")],
+    [("nvidia.com/gpu", "nvidia.com/gpu"), ("ascend-npu", "huawei.com/Ascend910")],
 )
 def test_devices_are_called_as_their_kind_is(accelerator, name):
     """A job names the kind; the cluster knows it by its vendor's plugin."""

@@ -1,7 +1,7 @@
 """Lightning's Trainer on two ranks: `lightning_trainer.py FOLDER STEPS [MODE ...]`. A small model with dropout, AdamW.
 
 Tells what living.py tells, in the same files, and takes its modes `kill=RANK@STEP` and `raise=RANK@STEP`; `validation=`
-raises in the validation that ends an epoch. At the end rank 0 writes to `FOLDER/log.json` what it logged.
+raises in the validation that ends an epoch. What a validation of a rank found, by step, is in `FOLDER/validated.RANK`.
 """
 
 from __future__ import annotations
@@ -56,8 +56,10 @@ class Module(LightningModule):
         self.log("val_loss", self.layers(batch[0]).square().mean(), sync_dist=True)
 
     def on_validation_epoch_end(self) -> None:
-        told[self.trainer.global_step] = float(self.trainer.callback_metrics["val_loss"])
-        (folder / f"validated.{os.environ['RANK']}").write_text(json.dumps(told))
+        path = folder / f"validated.{os.environ['RANK']}"
+        told = json.loads(path.read_text()) if path.exists() else {}
+        told[str(self.trainer.global_step)] = float(self.trainer.callback_metrics["val_loss"])
+        path.write_text(json.dumps(told))
 
     def configure_optimizers(self) -> dict[str, object]:
         optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
@@ -65,7 +67,6 @@ class Module(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
-told: dict[int, float] = {}
 training.seed_everything(7)
 rows = torch.randn(40, 8, generator=torch.Generator().manual_seed(1))
 trainer = Trainer(

@@ -8,7 +8,8 @@ N agents of this machine, `--nproc-per-node=1`, `--nnodes=1:N`; the first one ho
     grow     a new agent is started: until the last rank's first step in the larger world, its start and its import of torch
              included; `in the world`: from when the coordinator heard it first until the round with it was closed
     silent   the agent that came last is stopped (SIGSTOP) with all its processes: until the others' first step; `known`: until
-             the coordinator gave it up
+             the coordinator gave it up. Ours alone: under torchrun the others wait in their collective for who stopped,
+             and with its best tuning had not trained again after 240 s
 
 `in the world` and `known` are read from our coordinator's own story; torchrun tells neither. torchrun runs with
 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which its restarts hang (benchmarks/README.md). Its defaults take minutes for each
@@ -83,6 +84,11 @@ class Job:
             self._port = probe.getsockname()[1]
         self._agents: list[subprocess.Popen[bytes]] = []
         self._disturbed: set[int] = set()
+
+    @property
+    def tells(self) -> bool:
+        """Whether the launcher tells its own story."""
+        return self._launcher.tells
 
     def start_agent(self) -> float:
         """Start one more agent; return when."""
@@ -205,6 +211,8 @@ def turn(job: Job, nodes: int, found: dict[str, list[float]], *, last: bool) -> 
     joined = job.told("regroup", at)
     if joined is not None:
         _note(found, "grow: in the world", job.told("round", joined), joined)
+    if not job.tells:
+        return
     job.calm()
     at = job.disturb_last(signal.SIGSTOP)
     _note(found, "silent", job.trains(nodes - 1, at) - at)

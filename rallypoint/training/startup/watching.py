@@ -13,7 +13,10 @@ import sys
 
 __all__ = ["MODULES", "OPERATIONS", "watch"]
 
-pulse = sys.modules["_rallypoint_pulse"]
+if "_rallypoint_pulse" in sys.modules:
+    pulse = sys.modules["_rallypoint_pulse"]
+else:  # read as a part of the package, not by the start-up module of a worker
+    from rallypoint.training.startup import pulse
 
 #: Collectives, by their number in the pulse (agent/node/pulses.py has the same); those that wait for nobody are none.
 OPERATIONS = (

@@ -1,0 +1,78 @@
+"""When a round is closed, and with whom; or given up. Pure; `now` is an argument."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from rallypoint.agent.rendezvous import checks, faults, ports, prechecks, rungs, telling
+from rallypoint.agent.rendezvous import last_world as lastworld
+from rallypoint.agent.rendezvous.peers import Peer, State, outstanding, waiting, world_of
+from rallypoint.wire.status import JobState, Outcome, Verdict
+
+__all__ = ["form"]
+
+
+def form(state: State, now: float) -> State:
+    """Close a round if it is time, or give up if it is too late."""
+    ready = waiting(state)
+    usable = state.settings.usable(len(ready))
+    if outstanding(state) or checks.running(state) or prechecks.waiting(state):
+        return state
+    if usable >= state.settings.min_nodes and state.enough_since is None:
+        state = dataclasses.replace(state, enough_since=now)
+    if usable < state.settings.min_nodes:
+        state = dataclasses.replace(state, enough_since=None)
+        return _give_up(state, len(ready), now) if now >= state.forming_since + state.settings.join_timeout else state
+    if lastworld.blocked(state, ready, now):
+        return telling.once(
+            state, "fenced", "nobody of the last world is here, and it may still train; waiting until it is over", now
+        )
+    full = usable == state.settings.usable(state.settings.max_nodes)
+    called = state.enough_since is not None and now >= state.enough_since + state.settings.last_call
+    if not (full or called or state.world):
+        return state
+    state, may_train = checks.passed(state, ready, now)
+    return _close(state, ready, usable, now) if may_train else state
+
+
+def _give_up(state: State, joined: int, now: float) -> State:
+    bounds = f"{state.settings.min_nodes} to {state.settings.max_nodes}"
+    message = (
+        f"{joined} of {bounds} nodes joined within the join time-out of {state.settings.join_timeout:g} s"
+        f" (rendezvous.join_timeout)"
+    )
+    return telling.verdict(state, Verdict(outcome=Outcome.FAILED, reason="RendezvousTimeout", message=message), now)
+
+
+def _close(state: State, ready: Sequence[Peer], usable: int, now: float) -> State:
+    """Close the next round with `usable` of the agents that wait; members of the last world come first."""
+    state = faults.charge_echoes(state, now)
+    if state.verdict is not None:
+        return state
+    known = {m.agent for m in state.world}
+    chosen = sorted(ready, key=lambda p: (p.report.agent not in known, p.node))[:usable]
+    chosen.sort(key=lambda p: p.node)
+    fence = state.fence.with_round(state.fence.round + 1)
+    world = world_of(chosen)
+    kept = rungs.kept_in(state, chosen, world)
+    if not kept:
+        state = telling.climbed(state)
+    state = dataclasses.replace(
+        state,
+        fence=fence,
+        state=JobState.RUNNING,
+        world=world,
+        kept=kept,
+        living=True,
+        store=chosen[0].report.store,
+        training_port=ports.common(chosen),
+        broken="",
+        absent=(),
+        enough_since=None,
+        round_step=None,
+    )
+    size = sum(m.local_world_size for m in state.world)
+    state = telling.began(ports.noted(state, now), now)
+    on = f", {kept} of them live on" if kept else ""
+    return telling.event(state, "round", f"round {fence.round}: {len(chosen)} nodes, {size} ranks{on}", now)

@@ -22,8 +22,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.report import Case, arguments, deliver, versions
-from rallypoint.agent.node.hang_vitals import Vitals
-from rallypoint.agent.node.pulses import Pulses
+from rallypoint.agent.node.health.pulses import Pulses
+from rallypoint.agent.node.health.vitals import Vitals
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import Settings, State
 from rallypoint.agent.workers.logs import RankLogs, written

@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
-from rallypoint.agent.rendezvous import hang_rounds
 from rallypoint.agent.rendezvous.core import Settings, State
+from rallypoint.agent.rendezvous.health import rounds as hang_rounds
 from rallypoint.wire.messages import AgentReport, AgentState, WorkerReport
 from rallypoint.wire.pulse import BUCKETS, Learned, Phase, bucket, learned_of
 from tests.agent.test_rendezvous import TWO, report, say, training

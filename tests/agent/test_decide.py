@@ -6,28 +6,20 @@ import dataclasses
 
 import pytest
 
-from rallypoint.agent.node.decide import (
-    STATES,
-    Action,
+from rallypoint.agent.node.actions import Action, AskExtension, End, LeaveWorld, StartWorkers, StopWorkers
+from rallypoint.agent.node.decide import STATES, Node, Phase, step
+from rallypoint.agent.node.events import (
     Advised,
     Announced,
     Answered,
-    AskExtension,
-    End,
     Event,
     Freed,
     LeaveOverdue,
-    LeaveWorld,
-    Node,
-    Phase,
-    StartWorkers,
     StepFailed,
-    StopWorkers,
     StoreLost,
     Told,
     WorkersEnded,
     WorkersGone,
-    step,
 )
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.failover import Failover

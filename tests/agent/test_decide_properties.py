@@ -7,24 +7,9 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.agent.node.decide import (
-    Action,
-    Announced,
-    End,
-    Event,
-    Freed,
-    LeaveOverdue,
-    LeaveWorld,
-    Node,
-    Phase,
-    StartWorkers,
-    StepFailed,
-    StopWorkers,
-    StoreLost,
-    WorkersEnded,
-    WorkersGone,
-    step,
-)
+from rallypoint.agent.node.actions import Action, End, LeaveWorld, StartWorkers, StopWorkers
+from rallypoint.agent.node.decide import Node, Phase, step
+from rallypoint.agent.node.events import Announced, Event, Freed, LeaveOverdue, StepFailed, StoreLost, WorkersEnded, WorkersGone
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Culprit
 from rallypoint.wire.messages import Continue, Refusal, Regroup, Stop

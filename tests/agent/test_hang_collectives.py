@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.node.hang_collectives import OPERATIONS, ask, called, files, read_collectives
+from rallypoint.agent.node.health.collectives import OPERATIONS, ask, called, files, read_collectives
 from rallypoint.wire.pulse import Pulse
 from tests.waiting import PATIENCE, eventually
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.node.hang_evidence import Asked, Subject, take
-from rallypoint.agent.node.hang_native import read_spied, spy
+from rallypoint.agent.node.health.evidence import Asked, Subject, take
+from rallypoint.agent.node.health.native import read_spied, spy
 from rallypoint.wire.hang import Evidence, RankSeen
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from rallypoint.agent.rendezvous.hang_known import bound_of
+from rallypoint.agent.rendezvous.health.known import bound_of
 from rallypoint.wire.hang import HangState
 from rallypoint.wire.pulse import Phase
 from tests.agent.hang_world import PACE, World

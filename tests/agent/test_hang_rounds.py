@@ -9,7 +9,7 @@ import pytest
 
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import Settings, State
-from rallypoint.agent.rendezvous.hang_rounds import EVIDENCE_WITHIN
+from rallypoint.agent.rendezvous.health.rounds import EVIDENCE_WITHIN
 from rallypoint.wire import codec
 from rallypoint.wire.hang import Evidence, HangState, RankSeen
 from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind, Incident, Rung

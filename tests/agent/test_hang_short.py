@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rallypoint.agent.rendezvous import core as rendezvous
-from rallypoint.agent.rendezvous import hang_rounds
 from rallypoint.agent.rendezvous.core import Settings, State
-from rallypoint.agent.rendezvous.hang import MOVES, PACE
+from rallypoint.agent.rendezvous.health import rounds as hang_rounds
+from rallypoint.agent.rendezvous.health.hang import MOVES, PACE
 from rallypoint.wire import codec
 from rallypoint.wire.hang import Evidence, HangState, RankSeen
 from rallypoint.wire.incident import Rung

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from rallypoint.agent.node.hang_vitals import Usage, Vitals, usage_of
+from rallypoint.agent.node.health.vitals import Usage, Vitals, usage_of
 
 TRAINS, STARTED = 20, 10
 

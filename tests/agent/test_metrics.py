@@ -84,10 +84,12 @@ def test_the_parser_of_prometheus_reads_what_is_told() -> None:
 
 
 def test_a_label_comes_back_as_it_was() -> None:
+    """What Prometheus must have escaped in a label is escaped."""
     assert scraped(status_of())["rallypoint_job_info", 'a "job"\\with\nodd characters'] == 1
 
 
 def test_the_world_and_who_is_missing() -> None:
+    """Rounds, nodes, ranks, and who is missing in which way and for how long, are told."""
     gone = Missing(node=3, why=Absence.LOST, since=NOW - 30)
     silent = Missing(node=1, why=Absence.SILENT, since=NOW - 2)
     found = scraped(status_of(missing=(gone, silent), missing_count=2))
@@ -141,6 +143,7 @@ def test_restarts_and_seconds_lost_are_told_by_cause() -> None:
     ],
 )
 def test_the_rate_of_steps(samples, step, rate) -> None:
+    """Steps a second are those between the samples of the running round; of too few, none is told."""
     points = tuple(Sample(at=at, round=5, world_size=8, step=number) for at, number in samples)
     points = (Sample(at=400.0, round=4, world_size=8, step=3), *points)
     found = scraped(status_of(progress=Progress(step=step, at=NOW - 1), samples=points))
@@ -176,6 +179,7 @@ def test_the_age_of_a_checkpoint_counts_from_when_it_was_new() -> None:
 
 
 def test_ranks_are_counted_by_phase() -> None:
+    """Every phase has a figure, so that one that ended is 0 and not gone."""
     found = scraped(status_of(phases={"step": 6, "data wait": 2}))
     told = {phase: count for (name, phase), count in found.items() if name == "rallypoint_phase_ranks"}
 
@@ -184,6 +188,7 @@ def test_ranks_are_counted_by_phase() -> None:
 
 
 def test_doubt_and_the_nodes_that_a_check_found_bad() -> None:
+    """A doubt is told with its silence, and how many nodes the check found bad in which way."""
     doubt = Hang(round=5, state=HangState.DOUBT, quiet_since=NOW - 900, since=NOW - 10)
     nodes = [
         NodeFound(node=n, incarnation=1, host="h", verdict=v)
@@ -249,6 +254,7 @@ def test_the_page_lists_every_metric_and_no_other() -> None:
     ],
 )
 def test_where_the_metrics_are(port, pod, where) -> None:
+    """In a pod metrics have a port; elsewhere only where one is named; 0 is off."""
     plan = Plan(name="a", role="r", min_nodes=1, max_nodes=1, entry=Entry.SCRIPT, entrypoint="a.py", metrics_port=port)
     assert metrics_server.port_of(plan, pod=pod) == where
 
@@ -365,5 +371,6 @@ async def test_each_event_is_one_line_with_the_same_keys(heard: list[str]) -> No
 
 
 def test_the_page_tells_every_key() -> None:
+    """The keys of an event line in the docs are those of the code."""
     page = (ROOT / "docs" / "metrics.md").read_text()
     assert tuple(re.findall(r"^\| `(\w+)` \| [^|]*\|$", page, re.MULTILINE)) == event_lines.KEYS

@@ -52,14 +52,17 @@ def running(nodes: int = 3, settings: Settings = SOME) -> State:
 
 
 def test_nobody_is_missing_from_a_whole_world() -> None:
+    """Of a whole world that reports, nobody is missing."""
     assert told(running(), 2.0) == []
 
 
 def test_before_anybody_came_all_are_expected_since_the_coordinator_began() -> None:
+    """Before anybody came all nodes are expected, since the coordinator began."""
     assert told(new_state(SOME, now=5.0), 9.0) == [(node, "expected", 5.0) for node in range(3)]
 
 
 def test_who_came_is_missed_no_more() -> None:
+    """Who came is missed no more; the others are, since when they were."""
     state = heard(new_state(SOME, now=5.0), 1, 6.0, AgentState.WAITING)
     assert told(state, 6.0) == [(0, "expected", 5.0), (2, "expected", 5.0)]
 
@@ -86,6 +89,7 @@ def test_a_process_that_ends_is_told_when_it_did_not_come_back() -> None:
 
 
 def test_who_is_lost_stays_missing_in_the_next_round_and_until_somebody_comes() -> None:
+    """A lost node is missing until another takes its place, whatever rounds go by."""
     state = rendezvous.tick(rendezvous.disconnected(running(), "agent-1", 2.5), 2.5 + RECONNECT_WITHIN)
     for node in (0, 2):
         state = heard(state, node, 2.6, AgentState.WAITING)
@@ -99,6 +103,7 @@ def test_who_is_lost_stays_missing_in_the_next_round_and_until_somebody_comes() 
 
 
 def test_who_leaves_has_left_when_it_said_so() -> None:
+    """A node that said that it leaves has left since then, and is not lost when its connection ends."""
     state = heard(running(), 1, 2.4, AgentState.LEAVING)
     assert told(state, 2.4) == [(1, "left", 2.4)]
 
@@ -115,11 +120,13 @@ def test_a_spare_that_takes_the_place_of_a_lost_one_is_enough() -> None:
 
 
 def test_more_nodes_are_missing_since_they_are_wanted() -> None:
+    """Nodes of a larger size are expected since that was wanted."""
     state = rendezvous.resized(running(), Size(min_nodes=2, max_nodes=4), SOME, 2.2)
     assert told(state, 2.3) == [(3, "expected", 2.2)]
 
 
 def test_a_later_coordinator_tells_the_same_times() -> None:
+    """A coordinator that takes over tells the times that the last one told."""
     state = rendezvous.tick(rendezvous.disconnected(running(), "agent-1", 2.5), 2.5 + RECONNECT_WITHIN)
     known = codec.loads(JobStatus, codec.dumps(rendezvous.status(state, 2.6)))
 
@@ -134,17 +141,20 @@ def test_a_later_coordinator_tells_the_same_times() -> None:
 
 
 def test_nobody_is_missing_after_the_verdict() -> None:
+    """After the verdict nobody is waited for."""
     over = Verdict(outcome=Outcome.SUCCEEDED, reason="Completed", message="done")
     assert told(dataclasses.replace(new_state(SOME, now=0.0), verdict=over), 1.0) == []
 
 
 def test_of_thousands_a_few_are_named_and_all_are_counted() -> None:
+    """Of thousands a few are named and all are counted: a status is bounded."""
     status = rendezvous.status(new_state(dataclasses.replace(SOME, max_nodes=4000), now=0.0), 1.0)
     assert (len(status.missing), status.missing_count) == (MISSING_LIMIT, 4000)
 
 
 @pytest.mark.parametrize("stretched", [pytest.param(False, id="few agents"), pytest.param(True, id="thousands")])
 def test_thousands_take_turns_and_are_not_silent_for_that(stretched: bool) -> None:
+    """Where reports are stretched because there are thousands, a later one is not silence."""
     many = 2500 if stretched else 3
     state = running(many, dataclasses.replace(SOME, max_nodes=many))
     silent = rendezvous.status(state, 3.9).missing_count

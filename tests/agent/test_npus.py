@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rallypoint.agent.node.gpus import Gpus
-from rallypoint.agent.node.npus import Npus, meter
+from rallypoint.agent.node.health.gpus import Gpus
+from rallypoint.agent.node.health.npus import Npus, meter
 from rallypoint.job import compile_plan, load_job
 
 

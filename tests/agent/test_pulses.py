@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rallypoint.agent.node.gpus import Gpus
-from rallypoint.agent.node.pulses import Pulses, moved
+from rallypoint.agent.node.health.gpus import Gpus
+from rallypoint.agent.node.health.pulses import Pulses, moved
 from rallypoint.wire.progress import Life, ProgressFile, life_offset
 from rallypoint.wire.pulse import BUCKETS, COUNTS_OFFSET, Phase, Pulse, bucket, pulse_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import State
-from rallypoint.agent.rendezvous.stragglers import TIMES
+from rallypoint.agent.rendezvous.health.stragglers import TIMES
 from rallypoint.wire.messages import AgentReport, AgentState, WorkerReport
 from rallypoint.wire.pulse import Pace, Phase
 from rallypoint.wire.straggler import Straggler

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from rallypoint.agent.node.decide import Event, Node
+from rallypoint.agent.node.decide import Node
+from rallypoint.agent.node.events import Event
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import Settings
 from rallypoint.supervision.actions import Action

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from rallypoint.agent.node import decide
+from rallypoint.agent.node import actions, decide, events
 from rallypoint.agent.node.decide import Node, Phase
 from rallypoint.wire.incident import Culprit, FaultKind
 from rallypoint.wire.messages import Assignment
@@ -27,24 +27,24 @@ Move = tuple[str, object]
 # --- What the agent does ---------------------------------------------------------------------------------------------------
 
 
-def deliver(world: World, key: Key, event: decide.Event) -> tuple[World, int | None]:
+def deliver(world: World, key: Key, event: events.Event) -> tuple[World, int | None]:
     """Let an agent decide on an event and do what follows; returns with what code it ended, None while it lives."""
     agent = dict(world.agents)[key]
-    node, actions = decide.step(agent.node, event)
+    node, to_do = decide.step(agent.node, event)
     world = _with(world, key, dataclasses.replace(agent, node=node))
-    return perform(world, key, actions)
+    return perform(world, key, to_do)
 
 
-def perform(world: World, key: Key, actions: tuple[decide.Action, ...]) -> tuple[World, int | None]:
+def perform(world: World, key: Key, to_do: tuple[actions.Action, ...]) -> tuple[World, int | None]:
     """Do what an agent has decided; returns with what code it ended."""
-    for action in actions:
-        if isinstance(action, decide.StartWorkers):
+    for action in to_do:
+        if isinstance(action, actions.StartWorkers):
             world = _start(world, key, action)
-        elif isinstance(action, decide.LeaveWorld):
+        elif isinstance(action, actions.LeaveWorld):
             world = _tell_to_leave(world, key, action)
-        elif isinstance(action, decide.StopWorkers):
+        elif isinstance(action, actions.StopWorkers):
             world = _changed(world, key, spare=action.spare)
-        elif isinstance(action, decide.End):
+        elif isinstance(action, actions.End):
             return world, action.code
     agent = dict(world.agents)[key]
     if agent.spare is not None and not set(dict(agent.workers)) - agent.spare:
@@ -52,11 +52,11 @@ def perform(world: World, key: Key, actions: tuple[decide.Action, ...]) -> tuple
     return world, None
 
 
-def _start(world: World, key: Key, action: decide.StartWorkers) -> World:
+def _start(world: World, key: Key, action: actions.StartWorkers) -> World:
     agent = dict(world.agents)[key]
     assignment, known = action.assignment, dict(agent.workers)
     workers: list[tuple[int, Worker]] = []
-    inbox: list[decide.Event] = []
+    inbox: list[events.Event] = []
     for local_rank in range(agent.node.local_world_size):
         place = _place(key, assignment, local_rank)
         worker = known.pop(local_rank, None)
@@ -68,7 +68,7 @@ def _start(world: World, key: Key, action: decide.StartWorkers) -> World:
             world = _wrong(world, f"rank {local_rank} of {key} is started in {place}, and {worker} lives")
         if local_rank not in action.kept and world.living:
             round_ = assignment.fence.round
-            inbox.append(decide.Announced(round=round_, local_rank=local_rank, able=True, resizable=world.resizable))
+            inbox.append(events.Announced(round=round_, local_rank=local_rank, able=True, resizable=world.resizable))
         workers.append((local_rank, Worker(place=place)))
     return _changed(world, key, workers=tuple(workers), inbox=(*agent.inbox, *inbox), overdue=())
 
@@ -82,7 +82,7 @@ def _place(key: Key, assignment: Assignment, local_rank: int) -> Place:
     )
 
 
-def _tell_to_leave(world: World, key: Key, action: decide.LeaveWorld) -> World:
+def _tell_to_leave(world: World, key: Key, action: actions.LeaveWorld) -> World:
     agent = dict(world.agents)[key]
     workers = tuple((r, dataclasses.replace(w, told=True) if r in action.ranks else w) for r, w in agent.workers)
     return _changed(world, key, workers=workers, overdue=(*agent.overdue, action.round))
@@ -94,8 +94,8 @@ def _stopped(world: World, key: Key, *, at_once: bool = False) -> tuple[World, i
     assert agent.spare is not None
     dead = frozenset(rank for rank, _ in agent.workers if rank not in agent.spare)
     workers = tuple((r, w) for r, w in agent.workers if r not in dead)
-    seen: tuple[decide.Event, ...] = (decide.WorkersEnded(ranks=dead),) if dead else ()
-    gone = decide.WorkersGone(spared=agent.spare)
+    seen: tuple[events.Event, ...] = (events.WorkersEnded(ranks=dead),) if dead else ()
+    gone = events.WorkersGone(spared=agent.spare)
     world = _changed(world, key, workers=workers, spare=None, inbox=(*agent.inbox, *seen, gone))
     # Where nothing was left to be stopped and nothing else waits to be heard, this is one step and not two.
     return _hear(world, key) if at_once and not agent.inbox else (world, None)
@@ -117,7 +117,7 @@ def moves(world: World, key: Key, agent: Agent) -> Iterator[tuple[Move, World, i
         yield (("workers are stopped", key), *_stopped(world, key))
     if agent.overdue and world.left.overdue > 0:
         round_, *rest = agent.overdue
-        late = decide.LeaveOverdue(round=round_)
+        late = events.LeaveOverdue(round=round_)
         told = _changed(spend(world, "overdue"), key, overdue=tuple(rest), inbox=(*agent.inbox, late))
         yield ("workers had time enough to leave", key), told, None
     for local_rank, worker in agent.workers:
@@ -128,7 +128,7 @@ def moves(world: World, key: Key, agent: Agent) -> Iterator[tuple[Move, World, i
 def _worker_moves(world: World, key: Key, agent: Agent, rank: int, worker: Worker) -> Iterator[tuple[Move, World]]:
     round_, who = worker.place.world[2], (key, rank)
     if worker.told and not worker.free:
-        yield ("leaves its world", who), _frees(world, key, rank, decide.Freed(round=round_, local_rank=rank))
+        yield ("leaves its world", who), _frees(world, key, rank, events.Freed(round=round_, local_rank=rank))
     if world.left.worker_kills > 0:
         struck = spend(altered(world, faults=world.faults + 1), "worker_kills")
         yield ("is dead", who), _dies(struck, key, rank, agent, line_first=True)
@@ -136,15 +136,15 @@ def _worker_moves(world: World, key: Key, agent: Agent, rank: int, worker: Worke
     if not world.living or worker.free or agent.node.phase in (Phase.ENDING, Phase.ENDED):
         return
     if world.left.raises > 0:
-        failed = decide.StepFailed(round=round_, failure=_culprit(key, rank, error="ValueError: loss is nan"))
+        failed = events.StepFailed(round=round_, failure=_culprit(key, rank, error="ValueError: loss is nan"))
         yield ("raises", who), _frees(spend(altered(world, faults=world.faults + 1), "raises"), key, rank, failed)
     if world.left.echoes > 0 and worker.place in world.torn:
         error = "RuntimeError: [/src/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1"
-        echo = decide.StepFailed(round=round_, failure=_culprit(key, rank, error=error))
+        echo = events.StepFailed(round=round_, failure=_culprit(key, rank, error=error))
         yield ("misses its peer", who), _frees(spend(world, "echoes"), key, rank, echo)
 
 
-def _frees(world: World, key: Key, rank: int, said: decide.Event) -> World:
+def _frees(world: World, key: Key, rank: int, said: events.Event) -> World:
     agent = dict(world.agents)[key]
     workers = tuple((r, dataclasses.replace(w, free=True) if r == rank else w) for r, w in agent.workers)
     return _changed(world, key, workers=workers, inbox=(*agent.inbox, said))
@@ -155,9 +155,9 @@ def _dies(world: World, key: Key, rank: int, agent: Agent, *, line_first: bool) 
     round_ = worker.place.world[2]
     stopped = agent.spare is not None and rank not in agent.spare
     failures = () if stopped else (_culprit(key, rank, signal=9),)
-    ended = decide.WorkersEnded(ranks=frozenset({rank}), failures=failures)
-    closed = decide.Announced(round=round_, local_rank=rank, able=False)
-    seen: tuple[decide.Event, ...] = (closed, ended) if line_first else (ended, closed)
+    ended = events.WorkersEnded(ranks=frozenset({rank}), failures=failures)
+    closed = events.Announced(round=round_, local_rank=rank, able=False)
+    seen: tuple[events.Event, ...] = (closed, ended) if line_first else (ended, closed)
     workers = tuple((r, w) for r, w in agent.workers if r != rank)
     return _changed(world, key, workers=workers, inbox=(*agent.inbox, *(seen if world.living else (ended,))))
 
@@ -221,14 +221,14 @@ def torn_by(world: World, before: Agent | None, after: Agent | None) -> World:
 def end_well(world: World, key: Key) -> tuple[World, int | None]:
     """Let all workers of a node end with 0."""
     ranks = frozenset(rank for rank, _ in dict(world.agents)[key].workers)
-    return deliver(_changed(world, key, workers=()), key, decide.WorkersEnded(ranks=ranks))
+    return deliver(_changed(world, key, workers=()), key, events.WorkersEnded(ranks=ranks))
 
 
 def fail(world: World, key: Key) -> tuple[World, int | None]:
     """Let the first worker of a node end with 1, and its agent hear of it at once."""
     culprit = Culprit(node=key[1], rank=0, local_rank=0, exit_code=1)
     others = tuple((rank, worker) for rank, worker in dict(world.agents)[key].workers if rank != 0)
-    return deliver(_changed(world, key, workers=others), key, decide.WorkersEnded(ranks=frozenset({0}), failures=(culprit,)))
+    return deliver(_changed(world, key, workers=others), key, events.WorkersEnded(ranks=frozenset({0}), failures=(culprit,)))
 
 
 def finish(world: World, key: Key) -> tuple[World, int | None]:

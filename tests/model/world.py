@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from rallypoint.agent.node import decide
+from rallypoint.agent.node import events
 from rallypoint.agent.node.decide import Phase
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous import peers
@@ -237,10 +237,10 @@ def _published(status: JobStatus | None) -> tuple[int, int]:
 def _obey(world: World, key: Key) -> World:
     if key[1] < 0 or key not in dict(world.agents):
         return end(world, key, 143)
-    return _agent_event(world, key, decide.Told(code=143, reason="it was asked to", leaving=True))
+    return _agent_event(world, key, events.Told(code=143, reason="it was asked to", leaving=True))
 
 
-def _agent_event(world: World, key: Key, event: decide.Event) -> World:
+def _agent_event(world: World, key: Key, event: events.Event) -> World:
     return _ended(key, *workers.deliver(world, key, event))
 
 
@@ -302,7 +302,7 @@ def _deliver(world: World, key: Key, name: Key, report: AgentReport) -> World:
     coordinator = dict(world.coordinators)[name]
     refused = rendezvous.refusal(coordinator.state, report)
     if refused is not None:
-        return _hear(world, key, name, decide.Answered(reply=refused))
+        return _hear(world, key, name, events.Answered(reply=refused))
     return _know(world, name, rendezvous.receive(coordinator.state, report, world.now))
 
 
@@ -339,7 +339,7 @@ def _answers(world: World, name: Key, coordinator: Coordinator) -> Iterator[tupl
         reply = rendezvous.answer(coordinator.state, _agent_name(key))
         if reply is not None:
             told = _tell(world, name, key, reply)
-            after = _hear(told, key, name, decide.Answered(reply=reply))
+            after = _hear(told, key, name, events.Answered(reply=reply))
             if after != world:
                 yield ("answers", (name, key, type(reply).__name__)), after
             if told != world and world.left.losses > 0:
@@ -348,7 +348,7 @@ def _answers(world: World, name: Key, coordinator: Coordinator) -> Iterator[tupl
         yield ("ends", name), end(world, name, 0)
 
 
-def _hear(world: World, key: Key, name: Key, event: decide.Answered) -> World:
+def _hear(world: World, key: Key, name: Key, event: events.Answered) -> World:
     agent = dataclasses.replace(dict(world.agents)[key], heard=world.now, newest=name[2])
     world = altered(world, agents=put(world.agents, key, agent))
     return _agent_event(world, key, event)
@@ -443,7 +443,7 @@ def pass_time(world: World, seconds: float) -> World:
         if any(_reaches(world, agent, name) for name, _ in world.coordinators):
             world = altered(world, agents=put(world.agents, key, dataclasses.replace(agent, heard=world.now)))
         elif world.now - agent.heard >= world.fence_timeout and agent.node.phase is not Phase.ENDING:
-            told = decide.Told(code=int(Exit.LOST_CONTACT), reason="no coordinator answered", leaving=False)
+            told = events.Told(code=int(Exit.LOST_CONTACT), reason="no coordinator answered", leaving=False)
             world = _agent_event(world, key, told)
             if key in dict(world.agents):  # its workers are gone by the time that anybody may count on it
                 world = _ended(key, *workers.finish(world, key))

@@ -117,7 +117,7 @@ def test_steps_alone_are_told_as_all_else_is(slots):
     slot = slots.read(1)
     assert (slot.step, slot.liveness, slot.checkpoint, slot.metrics) == (8, 8, "/data/a", {"loss": 0.5})
     with pytest.raises(WireError):
-        report_progress(9, name="x" * 2000)
+        report_progress(9, **{"x" * 2000: 1.0})  # type: ignore[arg-type]  # of what it is, only the name is wrong
     report_progress(9, loss=0.25)
     report_progress(10)
     slot = slots.read(1)

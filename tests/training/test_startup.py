@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.node.hang_evidence import Asked, ask_for_stacks, read_stacks
-from rallypoint.agent.node.hang_stacks import main_frames
+from rallypoint.agent.node.health.evidence import Asked, ask_for_stacks, read_stacks
+from rallypoint.agent.node.health.stacks import main_frames
 from rallypoint.training import startup
 from rallypoint.wire import env
 from rallypoint.wire.hang import STACK_SIGNAL

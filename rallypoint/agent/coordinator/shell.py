@@ -22,9 +22,10 @@ from rallypoint.agent.clock import Clock
 from rallypoint.agent.coordinator import event_lines
 from rallypoint.agent.coordinator.sink import StatusSink
 from rallypoint.agent.errors import StaleError
-from rallypoint.agent.rendezvous import checks, hang_rounds, telling, tuning, wishes
+from rallypoint.agent.rendezvous import checks, telling, tuning, wishes
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import State
+from rallypoint.agent.rendezvous.health import rounds as hang_rounds
 from rallypoint.agent.transport.service import MAX_HOLD
 from rallypoint.agent.waiting import set_within
 from rallypoint.supervision.folding import bounded

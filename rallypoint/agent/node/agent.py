@@ -15,27 +15,23 @@ from rallypoint.agent.clock import Clock
 from rallypoint.agent.culprit import is_collateral, with_few_tails
 from rallypoint.agent.errors import ConfigError, StoreError
 from rallypoint.agent.linux import become_subreaper
-from rallypoint.agent.node import decide
+from rallypoint.agent.node import decide, events
+from rallypoint.agent.node.actions import AskExtension, End, LeaveWorld, StartWorkers, StopWorkers
 from rallypoint.agent.node.adviser import Adviser
-from rallypoint.agent.node.decide import (
+from rallypoint.agent.node.decide import Node, Phase
+from rallypoint.agent.node.events import (
     Advised,
     Announced,
     Answered,
-    AskExtension,
-    End,
     Freed,
     LeaveOverdue,
-    LeaveWorld,
-    Node,
-    Phase,
-    StartWorkers,
     StepFailed,
-    StopWorkers,
     StoreLost,
     Told,
     WorkersEnded,
     WorkersGone,
 )
+from rallypoint.agent.node.health.looking import Looker
 from rallypoint.agent.node.lines import Lines
 from rallypoint.agent.node.node_config import NodeConfig
 from rallypoint.agent.node.obeying import Action as Obedience
@@ -53,7 +49,7 @@ from rallypoint.agent.snapshots.dumper import Dumper
 from rallypoint.agent.snapshots.keeper import SnapshotKeeper
 from rallypoint.agent.transport.client import CoordinatorClient
 from rallypoint.agent.transport.service import MAX_HOLD
-from rallypoint.agent.workers.facts import end_of, how
+from rallypoint.agent.workers.facts import end_of, how, raised
 from rallypoint.agent.workers.group import Worker, WorkerGroup
 from rallypoint.agent.workers.memory import OomWatch
 from rallypoint.agent.workers.reaper import Reaper
@@ -65,7 +61,6 @@ from rallypoint.wire.check import CheckReport, CheckTask
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.failover import Failure
 from rallypoint.wire.fence import Fence
-from rallypoint.wire.hang import Evidence
 from rallypoint.wire.incident import Culprit, FaultKind
 from rallypoint.wire.messages import AgentReport, AgentState, Assignment, Continue, Reply
 from rallypoint.wire.status import Outcome
@@ -123,7 +118,7 @@ class NodeAgent:
             extension=bool(config.plan.failover_extension),
             keeps=bool(rungs.allowed(config.plan.profile, config.plan.scheduling) & _LIVING),
         )
-        self._events: asyncio.Queue[decide.Event | _WorkerSeen | _StepSeen] = asyncio.Queue()
+        self._events: asyncio.Queue[events.Event | _WorkerSeen | _StepSeen] = asyncio.Queue()
         self._ended: list[Worker] = []
         self._talker = Talker(
             client, pace=self._pace(), gist=self._gist, report=self._report, heard=self._heard, put=self._events.put_nowait
@@ -139,8 +134,7 @@ class NodeAgent:
         self._round = Round(config, self._group, now=clock)
         self._lines = Lines(config.folder / f"line-{os.getpid()}.sock", self._worker_said)
         self._obeying = Obeying(workers=config.plan.nproc_per_node)
-        self._evidence: Evidence | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._looker = Looker(self._round.evidence, self._tell_news)
         self._stores = StoreKeeper(config.host, self._launcher.own, self._store_lost)
         self._launcher.when_ready(self._stores.host_ahead)
         self._adviser = Adviser(config.plan, self._spawner)
@@ -205,8 +199,7 @@ class NodeAgent:
                 talk.result()  # it only ends by an error
             return await live
         finally:
-            looking = () if self._looking is None else (self._looking,)
-            tasks = (talk, live, *self._talker.asking, *self._advice, *looking)
+            tasks = (talk, live, *self._talker.asking, *self._advice, *self._looker.tasks)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -283,34 +276,20 @@ class NodeAgent:
         failures = [await asyncio.to_thread(self._end_of, worker) for worker in bad]
         return WorkersEnded(ranks=frozenset(w.place.local_rank for w in ended), failures=tuple(failures))
 
-    async def _judge_step(self, seen: _StepSeen) -> decide.Event | None:
+    async def _judge_step(self, seen: _StepSeen) -> events.Event | None:
         """Say whose step raised, None where that worker has ended meanwhile."""
         found = (w for w in self._group.workers if w.place.local_rank == seen.local_rank and w.code is None)
         worker = next(found, None)
         if worker is None:
             return None
         log.info("rank %d (pid %d): a step raised %s", worker.place.rank, worker.pid, seen.word.error)
-        failure = self._raised(worker, seen.word.error)
+        config = self._config
+        failure = raised(worker, seen.word.error, host=config.told, incarnation=config.incarnation, at=self._clock())
         if self._node.phase is Phase.RUNNING and not is_collateral(failure):
             # Of the others nobody will want to read the log, and who broke the round may have to wait for this.
             end = await asyncio.to_thread(self._end_of, worker)
             failure = dataclasses.replace(failure, log_tail=end.log_tail, log_path=end.log_path)
         return StepFailed(round=seen.word.round, failure=failure)
-
-    def _raised(self, worker: Worker, error: str) -> Culprit:
-        place = worker.place
-        return Culprit(
-            node=place.assignment.node,
-            incarnation=self._config.incarnation,
-            host=self._config.told,
-            rank=place.rank,
-            local_rank=place.local_rank,
-            pid=worker.pid,
-            error=error,
-            at=self._clock(),
-            kind=FaultKind.APPLICATION_ERROR,
-            lives=True,
-        )
 
     def _end_of(self, worker: Worker) -> Culprit:
         plan = self._config.plan
@@ -442,11 +421,10 @@ class NodeAgent:
         if node.phase in (Phase.ENDING, Phase.ENDED) and not node.leaving:
             return None
         pids = tuple(worker.pid for worker in self._group.workers)
-        found = None if self._evidence is None else (self._evidence.round, self._evidence.number)
         told = (node.state, node.round, node.told_failures, node.failover, node.reason)
         measured = None if self._tuner is None else self._tuner.told
         asked = self._dumper.told, self._check, self._obeying.told, measured
-        return *told, self._stores.offer, pids, found, node.keepable, *asked
+        return *told, self._stores.offer, pids, self._looker.told, node.keepable, *asked
 
     @property
     def _check(self) -> CheckReport | None:
@@ -454,7 +432,7 @@ class NodeAgent:
 
     def _heard(self, reply: Reply) -> None:
         """Do what an answer asks for beside what is decided on it."""
-        self._look_into(reply.evidence if isinstance(reply, Continue) else 0)
+        self._looker.asked(reply.evidence if isinstance(reply, Continue) else 0, self._node.round)
         self._talker.hurry(reply.pace if isinstance(reply, Continue) else 0.0)
         if isinstance(reply, Continue) and reply.wish is not None:
             self._obey(self._obeying.heard(reply.wish))
@@ -468,21 +446,6 @@ class NodeAgent:
     def _try(self, task: CheckTask | None) -> None:
         if task is not None and self._checker is not None:
             self._checker.take(task)
-
-    def _look_into(self, number: int) -> None:
-        """Find out what the coordinator asks for, once; what it does not ask for any more is told no more."""
-        if number == 0:
-            self._evidence = None
-        elif (self._looking is None or self._looking.done()) and not self._answers(number):
-            self._looking = asyncio.create_task(self._find_evidence(number))
-
-    def _answers(self, number: int) -> bool:
-        return self._evidence is not None and (self._evidence.round, self._evidence.number) == (self._node.round, number)
-
-    async def _find_evidence(self, number: int) -> None:
-        self._evidence = await self._round.evidence(number)
-        log.warning("round %d: looked into the workers for a hang: %s", self._evidence.round, self._evidence.path or "no file")
-        self._tell_news()
 
     def _pace(self) -> float:
         plan = self._config.plan
@@ -518,7 +481,7 @@ class NodeAgent:
             failover_note=node.note,
             reason=node.reason,
             result=self._round.result() if state is AgentState.DONE else None,
-            evidence=self._evidence if self._evidence is not None and self._evidence.round == node.round else None,
+            evidence=self._looker.found_in(node.round),
             keeps=len(node.keepable),
             resizable=node.keepable <= node.resizable,
             check=self._check,

@@ -13,12 +13,12 @@ from typing import Any
 
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.node.copies import console_tails, forget_old_rounds, pod_tails
-from rallypoint.agent.node.hang_collectives import called, files
-from rallypoint.agent.node.hang_evidence import Asked, Subject, take
-from rallypoint.agent.node.hang_vitals import Vital, Vitals
+from rallypoint.agent.node.health.collectives import called, files
+from rallypoint.agent.node.health.evidence import Asked, Subject, take
+from rallypoint.agent.node.health.npus import meter
+from rallypoint.agent.node.health.pulses import Pulses, Seen
+from rallypoint.agent.node.health.vitals import Vital, Vitals
 from rallypoint.agent.node.node_config import NodeConfig
-from rallypoint.agent.node.npus import meter
-from rallypoint.agent.node.pulses import Pulses, Seen
 from rallypoint.agent.node.status_server import StatusServer
 from rallypoint.agent.workers.affinity import bind
 from rallypoint.agent.workers.group import Worker, WorkerGroup

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from rallypoint.agent.errors import LostContactError, OrphanedError
-from rallypoint.agent.node.decide import Answered, Told
+from rallypoint.agent.node.events import Answered, Told
 from rallypoint.agent.transport.client import CoordinatorClient
 from rallypoint.agent.waiting import set_within
 from rallypoint.wire.exits import Exit

@@ -33,7 +33,7 @@ An end of a worker has a verdict (`rulings.py`). Most are answered by a restart,
 Some ask for another node: that worker's agent is told to leave (`away`), and its end is the fault of a node, which the
 supervisor replaces. Some end the job, whatever is left of any budget.
 
-A world that is silent for `hang_downtime` hangs (`hang.py`); what is done about it is `hang_rounds.py`'s to say.
+A world that is silent for `hang_downtime` hangs (`health/hang.py`); what is done about it is `health/rounds.py`'s to say.
 
 A rank whose peer vanished fails too, and may be heard first. While a member is out of touch, or all that is told is of lost
 connections, the failure is kept as an echo: a lost node or another rank's own failure takes its place, and only if neither
@@ -47,24 +47,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from rallypoint.agent.rendezvous import (
-    checks,
-    closing,
-    dumping,
-    faults,
-    hang_known,
-    hang_rounds,
-    missing,
-    prechecks,
-    straggling,
-    telling,
-    tolerance,
-    tuning,
-    wishes,
-)
+from rallypoint.agent.rendezvous import checks, closing, dumping, faults, missing, prechecks, telling, tolerance, tuning, wishes
 from rallypoint.agent.rendezvous import last_world as lastworld
 from rallypoint.agent.rendezvous.answering import answer, dismissed, told, told_all
 from rallypoint.agent.rendezvous.faults import ECHO_GRACE
+from rallypoint.agent.rendezvous.health import known as hang_known
+from rallypoint.agent.rendezvous.health import rounds as hang_rounds
+from rallypoint.agent.rendezvous.health import straggling
 from rallypoint.agent.rendezvous.peers import (
     Peer,
     Settings,

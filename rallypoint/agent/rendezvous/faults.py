@@ -144,7 +144,7 @@ def _send_away(state: State, peer: Peer, culprit: Culprit | None, judged: Judgem
 
 
 def restart(state: State, told: Incident, now: float) -> State:
-    """Charge an incident and have everyone regroup; where its budget is spent, end the attempt, after a last checkpoint if it can."""
+    """Charge an incident and have everyone regroup; where its budget is spent, end the attempt, after a last checkpoint."""
     rescheduled = tolerance.master(state)
     if rescheduled is not None:
         return _send_away(state, rescheduled[0], told.culprit, rescheduled[1], now)

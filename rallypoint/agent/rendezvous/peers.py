@@ -10,9 +10,9 @@ from typing import Any
 from rallypoint.agent.check.course import Course as CheckCourse
 from rallypoint.agent.precheck.course import PreChecks
 from rallypoint.agent.rendezvous.dump_course import Dumping
-from rallypoint.agent.rendezvous.hang import Limits, Watch
+from rallypoint.agent.rendezvous.health.hang import Limits, Watch
+from rallypoint.agent.rendezvous.health.stragglers import Track
 from rallypoint.agent.rendezvous.lookup import Draft, places
-from rallypoint.agent.rendezvous.stragglers import Track
 from rallypoint.supervision.budget import Budget, Course
 from rallypoint.wire.check import NodeCheck
 from rallypoint.wire.fence import Fence

@@ -11,9 +11,9 @@ from typing import Any
 
 from rallypoint.agent.workers.group import Worker
 from rallypoint.agent.workers.logs import RankLogs
-from rallypoint.wire.incident import Culprit
+from rallypoint.wire.incident import Culprit, FaultKind
 
-__all__ = ["TAIL_BYTES", "end_of", "first_error", "how", "recorded_error", "tail_lines"]
+__all__ = ["TAIL_BYTES", "end_of", "first_error", "how", "raised", "recorded_error", "tail_lines"]
 
 #: Bytes of a log tail that travel with an incident.
 TAIL_BYTES = 8 * 1024
@@ -136,6 +136,23 @@ def _disk_is_full(folder: Path) -> bool:
         return os.statvfs(folder).f_bavail == 0
     except OSError:
         return False
+
+
+def raised(worker: Worker, error: str, *, host: str, incarnation: int, at: float) -> Culprit:
+    """Return what is told of a worker whose step raised `error` (one line) and which lives; `at` is the node's clock."""
+    place = worker.place
+    return Culprit(
+        node=place.assignment.node,
+        incarnation=incarnation,
+        host=host,
+        rank=place.rank,
+        local_rank=place.local_rank,
+        pid=worker.pid,
+        error=error,
+        at=at,
+        kind=FaultKind.APPLICATION_ERROR,
+        lives=True,
+    )
 
 
 def how(worker: Worker) -> str:

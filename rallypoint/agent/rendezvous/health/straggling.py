@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from rallypoint.agent.rendezvous import telling
+from rallypoint.agent.rendezvous.health.stragglers import Track, measured
 from rallypoint.agent.rendezvous.lookup import places
 from rallypoint.agent.rendezvous.peers import State, members
-from rallypoint.agent.rendezvous.stragglers import Track, measured
 from rallypoint.wire.messages import AgentReport, AgentState
 from rallypoint.wire.pulse import Pace
 from rallypoint.wire.status import JobState, Member

@@ -20,7 +20,7 @@ Nothing follows from a doubt but that agents report more often (`PACE`); it is t
 The long one has the bound `downtime`. Before the first sign of life of a round (imports, compilation, the first batch) that is
 `startup`, and anything that happens counts as one: a rank uses the processor, or writes.
 
-The short one (`brisk`) has the bound that was learned for what the ranks are doing (`hang_learned.py`). It knows from the
+The short one (`brisk`) has the bound that was learned for what the ranks are doing (`learned.py`). It knows from the
 agents how old the last sign of life was when they spoke, counts shorter gaps (`short_gap`), and is set back by whatever shows
 that a rank is busy with something that it does not tell: lines in its log, files that it reads or writes. Its verdict is one
 to be looked into: where what the agents find does not bear it out, it is taken back, and the next one needs twice as long
@@ -34,7 +34,7 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from rallypoint.agent.rendezvous.hang_learned import Bound
+from rallypoint.agent.rendezvous.health.learned import Bound
 from rallypoint.wire.hang import HangState
 from rallypoint.wire.messages import AgentReport
 from rallypoint.wire.pulse import Phase

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from rallypoint.agent.node.gpus import Gpus
+from rallypoint.agent.node.health.gpus import Gpus
 
 __all__ = ["Meter", "Npus", "meter"]
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from rallypoint.agent.node.npus import Meter
+from rallypoint.agent.node.health.npus import Meter
 from rallypoint.wire.progress import Life, ProgressFile
 from rallypoint.wire.pulse import Learned, Pace, Phase, Pulse, learned_of
 

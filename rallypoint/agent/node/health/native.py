@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rallypoint.agent.node.hang_stacks import few, short
+from rallypoint.agent.node.health.stacks import few, short
 
 __all__ = ["NATIVE", "Spied", "find_py_spy", "read_spied", "spy"]
 

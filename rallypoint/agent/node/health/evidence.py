@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rallypoint.agent.node.hang_collectives import ask, read_collectives
-from rallypoint.agent.node.hang_native import Spied, find_py_spy, spy
-from rallypoint.agent.node.hang_stacks import complete, main_frames
+from rallypoint.agent.node.health.collectives import ask, read_collectives
+from rallypoint.agent.node.health.native import Spied, find_py_spy, spy
+from rallypoint.agent.node.health.stacks import complete, main_frames
 from rallypoint.wire.hang import STACK_SIGNAL, Evidence, RankSeen
 
 __all__ = ["STACKS_WITHIN", "Asked", "Subject", "ask_for_stacks", "read_stacks", "take"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from rallypoint.agent.rendezvous.hang_learned import Bound, bound, later, merged
+from rallypoint.agent.rendezvous.health.learned import Bound, bound, later, merged
 from rallypoint.agent.rendezvous.lookup import world_size
 from rallypoint.agent.rendezvous.peers import State, members
 from rallypoint.wire.messages import AgentState

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import dataclasses
 
-from rallypoint.agent.rendezvous import hang, hang_known, straggling, telling
-from rallypoint.agent.rendezvous.hang import Watch
-from rallypoint.agent.rendezvous.hang_blame import Ranks, blame, far, waits
-from rallypoint.agent.rendezvous.hang_doubt import borne_out
-from rallypoint.agent.rendezvous.hang_words import groups, place
-from rallypoint.agent.rendezvous.hang_words import places as places_of
+from rallypoint.agent.rendezvous import telling
+from rallypoint.agent.rendezvous.health import hang, straggling
+from rallypoint.agent.rendezvous.health import known as hang_known
+from rallypoint.agent.rendezvous.health.blame import Ranks, blame, far, waits
+from rallypoint.agent.rendezvous.health.doubt import borne_out
+from rallypoint.agent.rendezvous.health.hang import Watch
+from rallypoint.agent.rendezvous.health.words import groups, place
+from rallypoint.agent.rendezvous.health.words import places as places_of
 from rallypoint.agent.rendezvous.lookup import places
 from rallypoint.agent.rendezvous.peers import Inquiry, State, members
 from rallypoint.wire.hang import Hang, HangState

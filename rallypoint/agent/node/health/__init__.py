@@ -1,0 +1,1 @@
+"""What an agent sees of its workers' life, and what it finds when they hang."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import json
 import socket
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rallypoint.agent.errors import ConfigError
+from rallypoint.agent.user_class import load_class, make, raised
 from rallypoint.wire import codec
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.failover import Failover, Failure
@@ -48,21 +48,11 @@ Decide = Callable[[Failure], object]
 def load(name: str) -> Decide:
     """Return the method that decides, of a new instance of the class `module::Class`; raises `ConfigError`."""
     module_name, _, class_name = name.partition("::")
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
-        raise ConfigError(f"{FIELD}: {name}: module {module_name} cannot be imported: {_told(error)}") from error
-    cls = getattr(module, class_name, None)
-    if not isinstance(cls, type):
-        what = "has no class" if cls is None else "has something else than a class of the name"
-        raise ConfigError(f"{FIELD}: {name}: module {module_name} {what} {class_name}")
-    try:
-        instance = cls()
-    except (Exception, SystemExit) as error:
-        raise ConfigError(f"{FIELD}: {name}: {class_name}() cannot be made without arguments: {_told(error)}") from error
+    where = f"{FIELD}: {name}"
+    instance = make(load_class(module_name, class_name, where), where)
     method = next((m for m in (getattr(instance, method, None) for method in _METHODS) if callable(m)), None)
     if method is None:
-        raise ConfigError(f"{FIELD}: {name}: class {class_name} has no method {' or '.join(_METHODS)}")
+        raise ConfigError(f"{where}: class {class_name} has no method {' or '.join(_METHODS)}")
     found: Decide = method
     return found
 
@@ -81,7 +71,7 @@ def say(decide: Decide, failure: Failure, name: str) -> dict[str, str]:
     try:
         said = decide(failure)
     except (Exception, SystemExit) as error:  # noqa: BLE001 the user's code may raise anything
-        return _normal(f"extension {name} raised {_told(error)}")
+        return _normal(f"extension {name} raised {raised(error)}")
     try:
         return {"failover": read_answer(said).value, "note": ""}
     except ValueError as error:
@@ -90,10 +80,6 @@ def say(decide: Decide, failure: Failure, name: str) -> dict[str, str]:
 
 def _normal(trouble: str) -> dict[str, str]:
     return {"failover": Failover.NORMAL.value, "note": f"{trouble}; taken as NORMAL"}
-
-
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import inspect
 import json
 import os
@@ -27,6 +26,7 @@ from typing import Any
 
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.precheck.builtin import BUILT_IN
+from rallypoint.agent.user_class import load_class, make, raised
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.pre_check import DLROVER_MODULE
 
@@ -63,13 +63,12 @@ class Loaded:
     def __init__(self, module: str, name: str) -> None:
         """Load it; raises `ConfigError`."""
         self.name = f"{module}.{name}"
-        cls = _class(module, name)
-        try:
-            self._operator = cls()
-        except (Exception, SystemExit) as error:
-            raise ConfigError(f"{FIELD}: {self.name}: {name}() cannot be made without arguments: {_told(error)}") from error
+        where = f"{FIELD}: {self.name}"
+        cls = BUILT_IN.get(name) if module == DLROVER_MODULE else None
+        cls = cls or load_class(module, name, where)
+        self._operator = make(cls, where)
         if not callable(getattr(self._operator, "check", None)):
-            raise ConfigError(f"{FIELD}: {self.name}: class {name} has no method check")
+            raise ConfigError(f"{where}: class {name} has no method check")
         self.interval = self._number("get_retry_interval_secs", _INTERVAL)
         self.limit = None if not hasattr(cls, "get_retry_times") else max(1, int(self._number("get_retry_times", 1)))
 
@@ -78,7 +77,7 @@ class Loaded:
         try:
             fine, message, abnormal = _result(_call(self._operator.check, job_args=job_of(job)))
         except (Exception, SystemExit) as error:  # noqa: BLE001 the user's code may raise anything
-            return _said(message=f"check raised {_told(error)}", trouble=True)
+            return _said(message=f"check raised {raised(error)}", trouble=True)
         if fine:
             return _said(fine=True, message=message)
         nodes = [_node(one) for one in abnormal]
@@ -88,7 +87,7 @@ class Loaded:
             wanted = () if asked is None else _call(asked, result_msg=message, abnormal_nodes=list(abnormal))
             actions = [_action(one) for one in wanted or ()]
         except (Exception, SystemExit) as error:  # noqa: BLE001 as above
-            return _said(message=f"{message}; {wish} raised {_told(error)}", nodes=nodes, trouble=True)
+            return _said(message=f"{message}; {wish} raised {raised(error)}", nodes=nodes, trouble=True)
         return _said(message=message, nodes=nodes, actions=actions)
 
     def _number(self, method: str, usual: float) -> float:
@@ -98,7 +97,7 @@ class Loaded:
         try:
             number = float(asked())
         except (Exception, SystemExit) as error:
-            raise ConfigError(f"{FIELD}: {self.name}: {method}() raised {_told(error)}") from error
+            raise ConfigError(f"{FIELD}: {self.name}: {method}() raised {raised(error)}") from error
         if not 0 <= number < float("inf"):
             raise ConfigError(f"{FIELD}: {self.name}: {method}() is {number:g}; expected 0 or more")
         return number
@@ -115,20 +114,6 @@ def job_of(facts: Mapping[str, Any]) -> SimpleNamespace:
         SimpleNamespace(**node, rank_index=node["id"], name=f"node-{node['id']}", type="worker") for node in facts["nodes"]
     ]
     return SimpleNamespace(**{**facts, "nodes": nodes}, distribution_strategy="AllreduceStrategy")
-
-
-def _class(module_name: str, name: str) -> type[Any]:
-    if module_name == DLROVER_MODULE and name in BUILT_IN:
-        return BUILT_IN[name]
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
-        raise ConfigError(f"{FIELD}: {module_name}.{name}: module {module_name} cannot be imported: {_told(error)}") from error
-    cls = getattr(module, name, None)
-    if not isinstance(cls, type):
-        what = "has no class" if cls is None else "has something else than a class of the name"
-        raise ConfigError(f"{FIELD}: {module_name}.{name}: module {module_name} {what} {name}")
-    return cls
 
 
 def _call(method: Callable[..., Any], **words: Any) -> Any:
@@ -165,10 +150,6 @@ def _action(action: Any) -> dict[str, Any]:
 
 def _said(*, message: str = "", **words: Any) -> dict[str, Any]:
     return {"fine": False, "message": message[:_LONGEST], "nodes": [], "actions": [], "trouble": False, **words}
-
-
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

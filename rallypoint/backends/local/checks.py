@@ -16,9 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rallypoint.backends.contract import SubmitError
-from rallypoint.backends.local.extension import check_extension
 from rallypoint.backends.local.files import describe
-from rallypoint.backends.local.pre_checks import check_pre_checks
+from rallypoint.backends.local.loading import check_extension, check_pre_checks
 from rallypoint.wire.plan import Entry, Plan
 
 __all__ = ["check_agent", "check_plan", "check_writable"]

@@ -124,6 +124,7 @@ class Chaos:
     def try_(self, trial: Trial, most: int) -> None:
         """Run one job through at most so many faults, and judge it."""
         last = isinstance(trial, Job) and self.chance.random() < _FINAL
+        (trial.folder / "course").write_text("\n".join(self.course))
         try:
             trial.begin()
             for left in reversed(range(most)):

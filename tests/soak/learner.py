@@ -2,6 +2,7 @@
 
 `living` trains with the five lines of `elastic`, `plain` with the checkpoint helper alone; both save a checkpoint every ten
 steps. Everything is written into the folder's ledger: what was resumed from, each step with the digest of the state, each save.
+The first state that is not that of `FOLDER/course` is kept as a file, with the gradients that led to it.
 
 What is asked of a rank in `FOLDER/orders/RANK` it does in the middle of its next step, once: `raise`, or `exit CODE`. While
 `FOLDER/slowly` is there a step takes a twentieth of a second more.
@@ -17,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
@@ -45,6 +47,8 @@ class Learner:
         # A program that is started again has no supervisor who counts.
         self.attempt = "CHAOS_RUN" if "CHAOS_RUN" in os.environ else "RALLYPOINT_ATTEMPT"
         self.ledger = os.open(folder / "ledger", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        course = folder / "course"
+        self.course = course.read_text().split() if course.exists() else []
 
     def note(self, what: str, step: int, **more: Any) -> None:
         """Write a line down: one write, so that those of several processes do not mix."""
@@ -62,6 +66,16 @@ class Learner:
 
     def digest(self) -> str:
         return digest_of(self.model.parameters(), self.optimizer)
+
+    def note_state(self, what: str, step: int) -> None:
+        """Write a state down, and keep what made it where it is wrong."""
+        digest = self.digest()
+        self.note(what, step, digest=digest)
+        if self.course and digest != self.course[step]:
+            weight = self.model.module.weight
+            kept = {"weight": weight.detach(), "gradient": weight.grad, "optimizer": self.optimizer.state_dict()}
+            torch.save(kept, self.folder / f"wrong-{step}-rank-{dist.get_rank()}-{os.getpid()}.pt")
+            self.course = []
 
     def step(self, step: int) -> None:
         """Train one step."""
@@ -102,12 +116,12 @@ def live(learner: Learner) -> None:
 
     @training.elastic
     def train(state: training.State) -> None:
-        learner.note("resumed", state.step, digest=learner.digest())
+        learner.note_state("resumed", state.step)
         while state.step < learner.steps:
             learner.step(state.step)
             state.step += 1
             state.commit()
-            learner.note("step", state.step, digest=learner.digest())
+            learner.note_state("step", state.step)
             if state.step % SAVE_EVERY == 0:
                 learner.save(state.step, parts)
 
@@ -118,11 +132,11 @@ def train_plain(learner: Learner) -> None:
     """Train with the checkpoint helper."""
     parts = {"model": learner.model, "optimizer": learner.optimizer, "sampler": learner.sampler}
     begin = learner.checkpoints.load(parts) or 0
-    learner.note("resumed", begin, digest=learner.digest())
+    learner.note_state("resumed", begin)
     for step in range(begin, learner.steps):
         learner.step(step)
         training.report_progress(step + 1)
-        learner.note("step", step + 1, digest=learner.digest())
+        learner.note_state("step", step + 1)
         if (step + 1) % SAVE_EVERY == 0:
             learner.save(step + 1, parts)
 

@@ -27,7 +27,7 @@ from rallypoint.wire.messages import AgentState, WorkerReport
 from rallypoint.wire.missing import Absence, Missing
 from rallypoint.wire.paths import METRICS_PATH
 from rallypoint.wire.plan import Entry, Plan
-from rallypoint.wire.ports import METRICS_PORT
+from rallypoint.wire.ports import METRICS_PORT, metrics_port
 from rallypoint.wire.pulse import Phase
 from rallypoint.wire.status import JobState, JobStatus, Member, Progress, Sample
 from rallypoint.wire.straggler import Straggler
@@ -256,7 +256,7 @@ def test_the_page_lists_every_metric_and_no_other() -> None:
 def test_where_the_metrics_are(port, pod, where) -> None:
     """In a pod metrics have a port; elsewhere only where one is named; 0 is off."""
     plan = Plan(name="a", role="r", min_nodes=1, max_nodes=1, entry=Entry.SCRIPT, entrypoint="a.py", metrics_port=port)
-    assert metrics_server.port_of(plan, pod=pod) == where
+    assert metrics_port(plan, pod=pod) == where
 
 
 def shell_at(clock) -> Coordinator:

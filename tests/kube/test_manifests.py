@@ -290,10 +290,6 @@ def test_selectors_find_a_job_or_all_jobs():
     assert selector(part=Part.JOB) == "rallypoint.dev/job,rallypoint.dev/part=job"
 
 
-def test_job_names_are_found_in_the_names_of_their_configmaps():
-    """And other ConfigMaps hold no job."""
-
-
 def test_a_service_begins_with_a_letter():
     """A job's name may begin with a digit, a Service's may not."""
     assert names.service(JobRef(name="7b", uid="0123456789abcdef", namespace="n")) == "j7b-01234567"

@@ -21,7 +21,7 @@ from rallypoint.wire.incident import Cause, Incident
 from tests.live.jobs import Process, processes
 from tests.waiting import eventually
 
-__all__ = ["FRAIL", "STURDY", "Budgets", "SoakJob", "complaints", "expected_phase", "kill", "survivors"]
+__all__ = ["FRAIL", "STURDY", "Budgets", "SoakJob", "complaints", "expected_phase", "kill", "submitted", "survivors"]
 
 #: Seconds for which a process that forks may look like two.
 _MOMENT = 2.0
@@ -41,6 +41,20 @@ class Budgets:
 #: No number of kills that is made here ends the one; a few end the other.
 STURDY = Budgets(max_restarts=1000, node_replacements=1000, retry_limit=100)
 FRAIL = Budgets(max_restarts=1, node_replacements=0, retry_limit=1)
+
+
+def submitted(document: dict[str, Any], *, home: Path, base: Path, owner: str) -> str:
+    """Submit a job on the local backend, and return its uid; nobody supervises it yet."""
+
+    async def go() -> str:
+        backend = LocalBackend(home)
+        try:
+            blueprint = backend.plan(load_job(document, base=base))
+            return (await submit_or_adopt(backend, blueprint, owner=owner)).stored.record.uid
+        finally:
+            await backend.close()
+
+    return asyncio.run(go())
 
 
 @dataclass
@@ -81,16 +95,7 @@ class SoakJob:
             },
             "health": {"report_interval": "200ms"},
         }
-
-        async def go() -> str:
-            backend = LocalBackend(self.home)
-            try:
-                blueprint = backend.plan(load_job(document, base=self.folder))
-                return (await submit_or_adopt(backend, blueprint, owner="soak")).stored.record.uid
-            finally:
-                await backend.close()
-
-        self.uid = asyncio.run(go())
+        self.uid = submitted(document, home=self.home, base=self.folder, owner="soak")
         self.supervise()
 
     def supervise(self) -> None:

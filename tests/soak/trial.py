@@ -14,12 +14,11 @@ from pathlib import Path
 
 from rallypoint.backends.local.backend import LocalBackend
 from rallypoint.backends.local.detach import spawn_supervisor
-from rallypoint.backends.requests import delete, submit_or_adopt
-from rallypoint.job import load_job
+from rallypoint.backends.requests import delete
 from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.codec import WireError
 from tests.live.jobs import Process, processes
-from tests.soak.field import Budgets, expected_phase
+from tests.soak.field import Budgets, expected_phase, submitted
 from tests.soak.ledger import Line, read, wrongs
 from tests.waiting import eventually
 
@@ -179,16 +178,7 @@ class Job(Trial):
             },
             "health": {"report_interval": "200ms", "hang_detection": 2, "hang_downtime": self.silence},
         }
-
-        async def go() -> str:
-            backend = LocalBackend(self.home)
-            try:
-                blueprint = backend.plan(load_job(document, base=self.folder))
-                return (await submit_or_adopt(backend, blueprint, owner="chaos")).stored.record.uid
-            finally:
-                await backend.close()
-
-        self.uid = asyncio.run(go())
+        self.uid = submitted(document, home=self.home, base=self.folder, owner="chaos")
         spawn_supervisor(self.home, self.name)
 
     def look_after(self) -> bool:

@@ -78,9 +78,12 @@ def test_wrong_values_are_refused_anywhere(arguments, message):
         report_progress(**arguments)
 
 
-def test_outside_a_worker_nothing_happens():
-    """Without a progress file a right report does nothing."""
+def test_outside_a_worker_nothing_happens(tmp_path, monkeypatch):
+    """Without a progress file a right report does nothing, and leaves nothing."""
+    monkeypatch.chdir(tmp_path)
     report_progress(1, loss=0.5)
+
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_report_that_does_not_fit_changes_nothing(slots):

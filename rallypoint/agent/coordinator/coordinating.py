@@ -26,6 +26,7 @@ from rallypoint.agent.transport.choosing import Servers
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.ports import metrics_port
 
 __all__ = ["coordinator"]
 
@@ -113,7 +114,7 @@ async def _live(args: argparse.Namespace, plan: Plan, secret: str, home: Home, s
         # The first status is durable before anybody can find us: an agent that does can be answered.
         await signals.unless_asked(_publish_first(shell, home))
         await home.announce(Endpoint(attempt=args.attempt, term=args.term, host=args.host, port=port, grpc=grpc))
-        metrics = metrics_server.port_of(plan, pod=args.status_configmap is not None)
+        metrics = metrics_port(plan, pod=args.status_configmap is not None)
         async with metrics_server.exposed(shell, args.host, metrics, clock):
             await _serve(shell, home, plan, clock)
     finally:

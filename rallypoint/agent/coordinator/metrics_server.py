@@ -19,22 +19,13 @@ from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.transport.http_listen import listen
 from rallypoint.wire.paths import METRICS_PATH
-from rallypoint.wire.plan import Plan
-from rallypoint.wire.ports import METRICS_PORT
 
-__all__ = ["FRESH", "exposed", "port_of"]
+__all__ = ["FRESH", "exposed"]
 
 log = logging.getLogger("rallypoint.metrics")
 
 #: Seconds for which one reading serves everybody: who scrapes more often, or is nobody whom we know, costs no more than that.
 FRESH = 1.0
-
-
-def port_of(plan: Plan, *, pod: bool) -> int:
-    """Return where a job's metrics are, 0 for nowhere. Without a word that is in pods alone, which have an address each."""
-    if plan.metrics_port is None:
-        return METRICS_PORT if pod else 0
-    return plan.metrics_port
 
 
 @contextlib.asynccontextmanager

@@ -19,7 +19,6 @@ from rallypoint.backends.kubernetes.manifests.parts import (
     container_of,
     coordinator_port,
     filled,
-    metrics_port,
     pod_defaults,
     role_of,
     spec_fields,
@@ -43,6 +42,7 @@ from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.job import ElasticJob, Role
 from rallypoint.wire.paths import METRICS_PATH
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.ports import metrics_port
 
 __all__ = ["coordinator_pod"]
 
@@ -105,7 +105,7 @@ def _our_mounts(*, tmp: bool) -> list[dict[str, Any]]:
 
 
 def _container(job: JobRef, role: Role, plan: Plan, attempt: int, term: int, mounts: list[dict[str, Any]]) -> dict[str, Any]:
-    ports = {"coordinator": coordinator_port(plan), **filled({"metrics": metrics_port(plan)})}
+    ports = {"coordinator": coordinator_port(plan), **filled({"metrics": metrics_port(plan, pod=True)})}
     command = agent_command(
         role,
         "coordinator",
@@ -130,7 +130,7 @@ def _container(job: JobRef, role: Role, plan: Plan, attempt: int, term: int, mou
 
 def _scraped(plan: Plan) -> dict[str, str]:
     """Return the annotations by which a Prometheus without an operator finds the metrics; a job may say something else."""
-    port = metrics_port(plan)
+    port = metrics_port(plan, pod=True)
     return {"prometheus.io/scrape": "true", "prometheus.io/port": str(port), "prometheus.io/path": METRICS_PATH} if port else {}
 
 

@@ -18,7 +18,7 @@ from rallypoint.backends.kubernetes.manifests.volumes import SECRETS
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.job import ElasticJob, Role
 from rallypoint.wire.plan import Plan
-from rallypoint.wire.ports import COORDINATOR_PORT, METRICS_PORT
+from rallypoint.wire.ports import COORDINATOR_PORT
 
 __all__ = [
     "CONTAINER_SECURITY",
@@ -32,7 +32,6 @@ __all__ = [
     "coordinator_port",
     "filled",
     "grace_seconds",
-    "metrics_port",
     "pod_defaults",
     "role_of",
     "spec_fields",
@@ -79,11 +78,6 @@ def container_of(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
 def coordinator_port(plan: Plan) -> int:
     """Return where the coordinator listens: each pod has an address of its own, so one number serves all."""
     return plan.coordinator_port or COORDINATOR_PORT
-
-
-def metrics_port(plan: Plan) -> int:
-    """Return where the coordinator serves its metrics, 0 for nowhere."""
-    return METRICS_PORT if plan.metrics_port is None else plan.metrics_port
 
 
 def agent_command(role: Role, *words: object) -> list[str]:

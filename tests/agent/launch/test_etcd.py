@@ -12,9 +12,9 @@ from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.launch.etcd import EtcdAgreement
 from rallypoint.agent.launch.settle import EtcdPlace
 from rallypoint.agent.transport.http_server import HttpServer
-from tests.agent.launch.etcd_server import EtcdServer, serving
+from tests.agent.launch.etcd_server import EtcdServer, needs_etcd, serving
 
-pytest.importorskip("etcd", reason="the Python client of etcd is not installed")
+pytestmark = needs_etcd
 
 KEY = "/rallypoint/job/coordinator"
 
@@ -57,13 +57,13 @@ async def test_the_first_hosts_and_the_others_join(server: EtcdServer) -> None:
 
 async def test_a_host_that_was_killed_is_forgotten(server: EtcdServer) -> None:
     """Nobody answers at the address that is settled: it is waited for until its key dies."""
-    server.keys[KEY] = ("127.0.0.1:1", float("inf"))
+    server.put(KEY, "127.0.0.1:1")
     late = agreement(server)
     settling = asyncio.create_task(late.settle("127.0.0.1:2"))
     done, _ = await asyncio.wait({settling}, timeout=0.1)
     assert not done
 
-    del server.keys[KEY]
+    server.delete(KEY)
 
     assert await settling == "127.0.0.1:2"
     await late.close()
@@ -76,7 +76,7 @@ async def test_who_answers_and_is_no_coordinator_is_not_joined(server: EtcdServe
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     theirs = f"127.0.0.1:{runner.addresses[0][1]}"
-    server.keys[KEY] = (theirs, float("inf"))
+    server.put(KEY, theirs)
     try:
         with pytest.raises(ConfigError, match=rf"{KEY}: {theirs} is settled, and nobody answers there, for 0 s"):
             await agreement(server, within=0.0).settle("127.0.0.1:2")
@@ -98,11 +98,11 @@ async def test_the_key_is_kept_alive(server: EtcdServer) -> None:
     """A refresh brings it back where it has died; another's is left alone."""
     ours = agreement(server)
     await ours.settle("127.0.0.1:2")
-    del server.keys[KEY]
+    server.delete(KEY)
 
     await asyncio.to_thread(ours._refresh)
     assert server.value(KEY) == "127.0.0.1:2"
-    server.keys[KEY] = ("127.0.0.1:3", float("inf"))
+    server.put(KEY, "127.0.0.1:3")
     with pytest.raises(OSError, match=r"Compare"):
         await asyncio.to_thread(ours._refresh)
 

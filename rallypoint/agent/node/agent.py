@@ -5,19 +5,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import os
 import signal
-import uuid
 from dataclasses import dataclass
 
-from rallypoint.agent.check.checker import Checker
 from rallypoint.agent.clock import Clock
-from rallypoint.agent.culprit import is_collateral, with_few_tails
+from rallypoint.agent.culprit import with_few_tails
 from rallypoint.agent.errors import ConfigError, StoreError
-from rallypoint.agent.linux import become_subreaper
 from rallypoint.agent.node import decide, events
 from rallypoint.agent.node.actions import AskExtension, End, LeaveWorld, StartWorkers, StopWorkers
-from rallypoint.agent.node.adviser import Adviser
 from rallypoint.agent.node.decide import Node, Phase
 from rallypoint.agent.node.events import (
     Advised,
@@ -25,44 +20,31 @@ from rallypoint.agent.node.events import (
     Answered,
     Freed,
     LeaveOverdue,
-    StepFailed,
     StoreLost,
     Told,
     WorkersEnded,
     WorkersGone,
 )
-from rallypoint.agent.node.health.looking import Looker
-from rallypoint.agent.node.lines import Lines
+from rallypoint.agent.node.judging import Judge, went_wrong
 from rallypoint.agent.node.node_config import NodeConfig
 from rallypoint.agent.node.obeying import Action as Obedience
 from rallypoint.agent.node.obeying import Obeying, Tell
-from rallypoint.agent.node.peak import peak_of
-from rallypoint.agent.node.reset_watch import ResetWatch
-from rallypoint.agent.node.round import Round, StartError
-from rallypoint.agent.node.starting import launcher
+from rallypoint.agent.node.parts import Parts
+from rallypoint.agent.node.reporting import Reporter, report_pace
+from rallypoint.agent.node.round import StartError
 from rallypoint.agent.node.talking import Talker
-from rallypoint.agent.node.training_ports import TrainingPorts
-from rallypoint.agent.node.tuner import Tuner
 from rallypoint.agent.rendezvous import rungs
 from rallypoint.agent.signals import SIGNALS
-from rallypoint.agent.snapshots.dumper import Dumper
-from rallypoint.agent.snapshots.keeper import SnapshotKeeper
 from rallypoint.agent.transport.client import CoordinatorClient
-from rallypoint.agent.transport.service import MAX_HOLD
-from rallypoint.agent.workers.facts import end_of, how, raised
-from rallypoint.agent.workers.group import Worker, WorkerGroup
-from rallypoint.agent.workers.memory import OomWatch
-from rallypoint.agent.workers.reaper import Reaper
-from rallypoint.agent.workers.spawner import Spawner
-from rallypoint.agent.workers.store import StoreKeeper
+from rallypoint.agent.workers.group import Worker
 from rallypoint.supervision.strategy import Strategy
 from rallypoint.wire import line as wire
-from rallypoint.wire.check import CheckReport, CheckTask
+from rallypoint.wire.check import CheckTask
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.failover import Failure
 from rallypoint.wire.fence import Fence
-from rallypoint.wire.incident import Culprit, FaultKind
-from rallypoint.wire.messages import AgentReport, AgentState, Assignment, Continue, Reply
+from rallypoint.wire.incident import FaultKind
+from rallypoint.wire.messages import AgentReport, Assignment, Continue, Reply
 from rallypoint.wire.status import Outcome
 
 __all__ = ["Ending", "NodeAgent"]
@@ -101,56 +83,30 @@ class NodeAgent:
     """One agent of one node. `run` once, in the main thread."""
 
     def __init__(self, config: NodeConfig, *, client: CoordinatorClient, clock: Clock) -> None:
-        self._snapshots = SnapshotKeeper(
-            config.plan, config.folder, attempt=config.attempt, host=config.host, secret=config.secret
-        )
-        self._tuner = self._new_tuner(config) if config.plan.auto_tuning else None
-        self._ports = TrainingPorts(config.plan)
-        variables = {**self._snapshots.environment(), **(self._tuner.environment() if self._tuner is not None else {})}
-        told = dataclasses.replace(config.plan, env={**config.plan.env, **variables})
-        config = dataclasses.replace(config, plan=told)
-        self._dumper = Dumper(self._snapshots, self._tell_news)
-        self._config, self._client, self._clock = config, client, clock
-        self._name = f"{config.host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        plan = config.plan
         self._node = Node(
-            local_world_size=config.plan.nproc_per_node,
+            local_world_size=plan.nproc_per_node,
             fence=Fence(attempt=config.attempt),
-            extension=bool(config.plan.failover_extension),
-            keeps=bool(rungs.allowed(config.plan.profile, config.plan.scheduling) & _LIVING),
+            extension=bool(plan.failover_extension),
+            keeps=bool(rungs.allowed(plan.profile, plan.scheduling) & _LIVING),
         )
         self._events: asyncio.Queue[events.Event | _WorkerSeen | _StepSeen] = asyncio.Queue()
         self._ended: list[Worker] = []
+        self._parts = Parts(config, now=clock, changed=self._tell_news, said=self._worker_said, store_lost=self._store_lost)
+        self._config, self._client, self._clock = self._parts.config, client, clock
+        self._reporter = Reporter(self._parts)
         self._talker = Talker(
-            client, pace=self._pace(), gist=self._gist, report=self._report, heard=self._heard, put=self._events.put_nowait
+            client,
+            pace=report_pace(plan),
+            gist=self._gist,
+            report=self._report,
+            heard=self._heard,
+            put=self._events.put_nowait,
         )
         self._advice: set[asyncio.Task[None]] = set()
-        self._sequence = 0
         self._signalled = False
-        become_subreaper()
-        self._reaper = Reaper()
-        self._spawner = Spawner(self._reaper)
-        self._launcher = launcher(config, self._spawner, self._reaper)
-        self._group = WorkerGroup(self._launcher, self._reaper, grace=config.plan.stop_grace, now=clock)
-        self._round = Round(config, self._group, now=clock)
-        self._lines = Lines(config.folder / f"line-{os.getpid()}.sock", self._worker_said)
-        self._obeying = Obeying(workers=config.plan.nproc_per_node)
-        self._looker = Looker(self._round.evidence, self._tell_news)
-        self._stores = StoreKeeper(config.host, self._launcher.own, self._store_lost)
-        self._launcher.when_ready(self._stores.host_ahead)
-        self._adviser = Adviser(config.plan, self._spawner)
-        self._memory = OomWatch()
-        self._reset_watch = ResetWatch.of(config.plan)
-        self._checker = self._new_checker() if config.plan.check_level else None
-
-    def _new_tuner(self, config: NodeConfig) -> Tuner:
-        return Tuner(config.folder, peak_of(config.plan), pids=self._pids, changed=self._tell_news)
-
-    def _pids(self) -> dict[int, int]:
-        return self._round.pids()
-
-    def _new_checker(self) -> Checker:
-        config = self._config
-        return Checker(config.plan, host=config.host, folder=config.folder, spawner=self._spawner, changed=self._tell_news)
+        self._obeying = Obeying(workers=plan.nproc_per_node)
+        self._judge = Judge(self._parts.config, now=clock)
 
     async def run(self) -> Ending:
         """Take part in the job until it is over, or until this agent must end; leaves no process behind.
@@ -161,32 +117,10 @@ class NodeAgent:
         for number in self._config.signals:
             loop.add_signal_handler(number, self._signal, number)
         try:
-            await self._snapshots.begin()
-            await self._lines.begin()
-            await self._stores.prepare()
-            await self._ports.look()
-            if self._tuner is not None:
-                await self._tuner.begin()
-            if self._checker is not None:
-                await self._checker.prepare()
-            self._adviser.begin(self._cannot_work)
+            await self._parts.begin(self._cannot_work)
             return await self._live_and_talk()
         finally:
-            self._group.kill()
-            self._group.close()
-            self._lines.close()
-            self._stores.close()
-            if self._checker is not None:
-                await self._checker.close()
-            if self._tuner is not None:
-                await self._tuner.close()
-            self._launcher.close()
-            self._adviser.close()
-            await self._round.finish()
-            await self._round.close()
-            await self._snapshots.close()
-            self._reaper.close()
-            self._spawner.close()
+            await self._parts.close()
             await self._client.close()
             for number in self._config.signals:
                 loop.remove_signal_handler(number)
@@ -199,7 +133,7 @@ class NodeAgent:
                 talk.result()  # it only ends by an error
             return await live
         finally:
-            tasks = (talk, live, *self._talker.asking, *self._advice, *self._looker.tasks)
+            tasks = (talk, live, *self._talker.asking, *self._advice, *self._parts.looker.tasks)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -210,11 +144,11 @@ class NodeAgent:
         name = signal.Signals(number).name
         if self._signalled:
             log.warning("%s again: killing the workers", name)
-            self._group.kill()
+            self._parts.group.kill()
             return
         self._signalled = True
         if number not in SIGNALS:
-            self._group.stop_signal = number
+            self._parts.group.stop_signal = number
         log.warning("%s: leaving the job", name)
         self._events.put_nowait(Told(code=128 + number, reason=f"its agent was ended by {name}", leaving=True))
 
@@ -256,11 +190,11 @@ class NodeAgent:
         for action in actions:
             if isinstance(action, Tell):
                 for local_rank in action.ranks:
-                    self._lines.say(local_rank, wire.Order(verb=action.verb, number=action.number))
+                    self._parts.lines.say(local_rank, wire.Order(verb=action.verb, number=action.number))
             else:
                 log.warning("the workers are asked to end: SIGTERM")
                 # They end well, as far as the job is concerned: their agent is done when the last one has ended.
-                self._group.stop(lambda: None)
+                self._parts.group.stop(lambda: None)
         self._tell_news()
 
     async def _judge_ended(self) -> WorkersEnded:
@@ -268,35 +202,17 @@ class NodeAgent:
         ended, self._ended = self._ended, []
         # An old round's last words: the list of workers was replaced meanwhile.
         ended = [worker for worker in ended if worker.place.assignment.fence.round == self._node.round]
-        for worker in ended:
-            log.info("rank %d (pid %d) %s", worker.place.rank, worker.pid, how(worker))
-        bad = [worker for worker in ended if worker.code != 0 and not worker.stopped]
-        if bad:
-            self._snapshots.breakpoint()
-        failures = [await asyncio.to_thread(self._end_of, worker) for worker in bad]
-        return WorkersEnded(ranks=frozenset(w.place.local_rank for w in ended), failures=tuple(failures))
+        if any(map(went_wrong, ended)):
+            self._parts.snapshots.breakpoint()
+        return await self._judge.ended(ended)
 
     async def _judge_step(self, seen: _StepSeen) -> events.Event | None:
         """Say whose step raised, None where that worker has ended meanwhile."""
-        found = (w for w in self._group.workers if w.place.local_rank == seen.local_rank and w.code is None)
+        found = (w for w in self._parts.group.workers if w.place.local_rank == seen.local_rank and w.code is None)
         worker = next(found, None)
         if worker is None:
             return None
-        log.info("rank %d (pid %d): a step raised %s", worker.place.rank, worker.pid, seen.word.error)
-        config = self._config
-        failure = raised(worker, seen.word.error, host=config.told, incarnation=config.incarnation, at=self._clock())
-        if self._node.phase is Phase.RUNNING and not is_collateral(failure):
-            # Of the others nobody will want to read the log, and who broke the round may have to wait for this.
-            end = await asyncio.to_thread(self._end_of, worker)
-            failure = dataclasses.replace(failure, log_tail=end.log_tail, log_path=end.log_path)
-        return StepFailed(round=seen.word.round, failure=failure)
-
-    def _end_of(self, worker: Worker) -> Culprit:
-        plan = self._config.plan
-        end = end_of(worker, host=self._config.told, incarnation=self._config.incarnation, log_tail=plan.log_tail)
-        if end.signal == signal.SIGKILL and self._memory.killed():
-            return dataclasses.replace(end, kind=FaultKind.OOM)
-        return end
+        return await self._judge.raised(worker, seen.word, broke=self._node.phase is Phase.RUNNING)
 
     # --- Decide, then do ---------------------------------------------------------------------------------------------------
 
@@ -317,8 +233,8 @@ class NodeAgent:
             if self._node.phase is not before.phase:
                 log.debug("%s -> %s", before.phase.value, self._node.phase.value)
             if isinstance(event, WorkersGone) and not self._node.alive:
-                await self._round.finish()
-                await self._ports.look()
+                await self._parts.round.finish()
+                await self._parts.ports.look()
             for action in actions:
                 if isinstance(action, End):
                     return await self._end(action)
@@ -340,17 +256,17 @@ class NodeAgent:
         self._tell_news()  # what happened is told before anything is done about it
         await asyncio.sleep(0)
         spared = action.spare
-        self._group.stop(lambda: self._workers_gone(spared), spare=spared)
+        self._parts.group.stop(lambda: self._workers_gone(spared), spare=spared)
         if action.at_once:
-            self._group.kill(spare=spared)
+            self._parts.group.kill(spare=spared)
 
     def _workers_gone(self, spared: frozenset[int]) -> None:
         verdict = self._node.verdict
         if verdict is None or verdict.outcome is not Outcome.SUCCEEDED:
-            self._snapshots.breakpoint()
-        if self._snapshots.flushes and verdict is None:
+            self._parts.snapshots.breakpoint()
+        if self._parts.snapshots.flushes and verdict is None:
             # The world stays without this node, and so closed, until its last snapshot is in storage.
-            flushing = asyncio.create_task(self._snapshots.settled())
+            flushing = asyncio.create_task(self._parts.snapshots.settled())
             self._advice.add(flushing)
             flushing.add_done_callback(self._advice.discard)
             flushing.add_done_callback(lambda _: self._events.put_nowait(WorkersGone(spared=spared)))
@@ -360,7 +276,7 @@ class NodeAgent:
     def _leave(self, action: LeaveWorld) -> None:
         """Tell workers to leave their world; one that does not has as long as one that is to end."""
         for local_rank in action.ranks:
-            self._lines.say(local_rank, wire.Leave(round=action.round, reason=action.reason))
+            self._parts.lines.say(local_rank, wire.Leave(round=action.round, reason=action.reason))
         overdue = LeaveOverdue(round=action.round)
         asyncio.get_running_loop().call_later(self._config.plan.stop_grace, self._events.put_nowait, overdue)
 
@@ -375,21 +291,23 @@ class NodeAgent:
             at=self._clock(),
             workers=with_few_tails(action.failures),
         )
-        advice = await self._adviser.ask(failure)
+        advice = await self._parts.adviser.ask(failure)
         log.info("the failover extension answered %s", advice.failover.name)
         self._events.put_nowait(Advised(round=action.round, failover=advice.failover, note=advice.note))
 
     async def _start(self, action: StartWorkers) -> None:
         assignment = action.assignment
         self._obeying, wanted = self._obeying.started(assignment.first_rank)
-        self._snapshots.assigned(assignment)
+        self._parts.snapshots.assigned(assignment)
         try:
-            if self._checker is not None:
-                await self._checker.stop()
-            await self._stores.assigned(assignment.store)
-            living = await self._round.start(assignment, self._worker_ended, kept=action.kept, line=self._lines.path)
+            if self._parts.checker is not None:
+                await self._parts.checker.stop()
+            await self._parts.stores.assigned(assignment.store)
+            living = await self._parts.round.start(
+                assignment, self._worker_ended, kept=action.kept, line=self._parts.lines.path
+            )
             for worker, word in living:
-                self._lines.say(worker.place.local_rank, word)
+                self._parts.lines.say(worker.place.local_rank, word)
         except ConfigError as error:
             log.warning("%s", error)
             self._events.put_nowait(Told(code=Exit.CONFIG, reason=str(error), leaving=True))
@@ -397,7 +315,7 @@ class NodeAgent:
             log.warning("%s", error)
             self._events.put_nowait(StoreLost(reason=str(error)))
         except StartError as error:
-            failure = dataclasses.replace(self._end_of(error.worker), error=error.reason, kind=FaultKind.START_FAILED)
+            failure = dataclasses.replace(self._judge.end_of(error.worker), error=error.reason, kind=FaultKind.START_FAILED)
             self._events.put_nowait(WorkersEnded(ranks=frozenset({failure.local_rank}), failures=(failure,)))
         else:
             last = assignment.first_rank + self._config.plan.nproc_per_node - 1
@@ -417,82 +335,24 @@ class NodeAgent:
         self._talker.tell_news()
 
     def _gist(self) -> object | None:
-        node = self._node
-        if node.phase in (Phase.ENDING, Phase.ENDED) and not node.leaving:
-            return None
-        pids = tuple(worker.pid for worker in self._group.workers)
-        told = (node.state, node.round, node.told_failures, node.failover, node.reason)
-        measured = None if self._tuner is None else self._tuner.told
-        asked = self._dumper.told, self._check, self._obeying.told, measured
-        return *told, self._stores.offer, pids, self._looker.told, node.keepable, *asked
+        return self._reporter.gist(self._node, self._obeying.told)
 
-    @property
-    def _check(self) -> CheckReport | None:
-        return None if self._checker is None else self._checker.report
+    def _report(self) -> AgentReport:
+        return self._reporter.report(self._node, self._obeying.told, pace=self._talker.pace)
 
     def _heard(self, reply: Reply) -> None:
         """Do what an answer asks for beside what is decided on it."""
-        self._looker.asked(reply.evidence if isinstance(reply, Continue) else 0, self._node.round)
+        self._parts.looker.asked(reply.evidence if isinstance(reply, Continue) else 0, self._node.round)
         self._talker.hurry(reply.pace if isinstance(reply, Continue) else 0.0)
         if isinstance(reply, Continue) and reply.wish is not None:
             self._obey(self._obeying.heard(reply.wish))
-        if isinstance(reply, (Assignment, Continue)) and self._tuner is not None:
-            self._tuner.take(reply.tuned)
+        if isinstance(reply, (Assignment, Continue)) and self._parts.tuner is not None:
+            self._parts.tuner.take(reply.tuned)
         if isinstance(reply, Continue) and reply.dump is not None:
-            self._dumper.take(reply.dump)
+            self._parts.dumper.take(reply.dump)
         if isinstance(reply, Continue) and self._node.phase is Phase.JOINING:
             self._try(reply.check)
 
     def _try(self, task: CheckTask | None) -> None:
-        if task is not None and self._checker is not None:
-            self._checker.take(task)
-
-    def _pace(self) -> float:
-        plan = self._config.plan
-        return min(plan.report_interval, plan.node_lease / 3, plan.fence_timeout / 3)
-
-    def _hold(self, state: AgentState) -> float:
-        if state is AgentState.LEAVING:
-            return 0.0
-        if state is AgentState.RUNNING:
-            return self._talker.pace
-        # An answer that is held back must not look like a coordinator that is gone.
-        return min(self._config.plan.node_lease / 3, self._config.plan.fence_timeout / 3, MAX_HOLD)
-
-    def _report(self) -> AgentReport:
-        node, config = self._node, self._config
-        state = node.state
-        self._sequence += 1
-        workers = self._round.reports()
-        return AgentReport(
-            job=config.plan.name,
-            fence=node.fence,
-            node=config.node,
-            incarnation=config.incarnation,
-            agent=self._name,
-            host=config.told,
-            local_world_size=config.plan.nproc_per_node,
-            store=self._stores.offer,
-            state=state,
-            round=node.round,
-            workers=workers,
-            failures=with_few_tails(node.told_failures),
-            failover=node.failover,
-            failover_note=node.note,
-            reason=node.reason,
-            result=self._round.result() if state is AgentState.DONE else None,
-            evidence=self._looker.found_in(node.round),
-            keeps=len(node.keepable),
-            resizable=node.keepable <= node.resizable,
-            check=self._check,
-            wish=self._obeying.told,
-            learned=self._round.learned(),
-            replicas=self._snapshots.replicas,
-            dumps=self._snapshots.can_dump,
-            dump=self._dumper.told,
-            tolerance=self._reset_watch.foreign(),
-            tuning=None if self._tuner is None else self._tuner.look(workers),
-            free_ports=self._ports.offer if state is AgentState.WAITING else (),
-            hold=self._hold(state),
-            sequence=self._sequence,
-        )
+        if task is not None and self._parts.checker is not None:
+            self._parts.checker.take(task)

@@ -1,0 +1,62 @@
+"""What is known of a worker that has ended, or whose step raised: who, how, and with which last words."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import signal
+from collections.abc import Sequence
+
+from rallypoint.agent.clock import Clock
+from rallypoint.agent.culprit import is_collateral
+from rallypoint.agent.node.events import StepFailed, WorkersEnded
+from rallypoint.agent.node.node_config import NodeConfig
+from rallypoint.agent.workers.facts import end_of, how, raised
+from rallypoint.agent.workers.group import Worker
+from rallypoint.agent.workers.memory import OomWatch
+from rallypoint.wire.incident import Culprit, FaultKind
+from rallypoint.wire.line import Failed
+
+__all__ = ["Judge", "went_wrong"]
+
+log = logging.getLogger("rallypoint.node")
+
+
+class Judge:
+    """Reads what workers left behind. Made before the first of them starts: what the kernel kills from then on is counted."""
+
+    def __init__(self, config: NodeConfig, *, now: Clock) -> None:
+        self._config, self._now = config, now
+        self._memory = OomWatch()
+
+    async def ended(self, workers: Sequence[Worker]) -> WorkersEnded:
+        """Say how each of the workers that ended by themselves has ended."""
+        for worker in workers:
+            log.info("rank %d (pid %d) %s", worker.place.rank, worker.pid, how(worker))
+        failures = [await asyncio.to_thread(self.end_of, worker) for worker in workers if went_wrong(worker)]
+        return WorkersEnded(ranks=frozenset(w.place.local_rank for w in workers), failures=tuple(failures))
+
+    async def raised(self, worker: Worker, word: Failed, *, broke: bool) -> StepFailed:
+        """Say what the step of a worker raised; with its log where that may be what `broke` the round."""
+        log.info("rank %d (pid %d): a step raised %s", worker.place.rank, worker.pid, word.error)
+        config = self._config
+        failure = raised(worker, word.error, host=config.told, incarnation=config.incarnation, at=self._now())
+        if broke and not is_collateral(failure):
+            # Of the others nobody will want to read the log, and who broke the round may have to wait for this.
+            end = await asyncio.to_thread(self.end_of, worker)
+            failure = dataclasses.replace(failure, log_tail=end.log_tail, log_path=end.log_path)
+        return StepFailed(round=word.round, failure=failure)
+
+    def end_of(self, worker: Worker) -> Culprit:
+        """Return what is known of a worker's end. Reads files."""
+        plan = self._config.plan
+        end = end_of(worker, host=self._config.told, incarnation=self._config.incarnation, log_tail=plan.log_tail)
+        if end.signal == signal.SIGKILL and self._memory.killed():
+            return dataclasses.replace(end, kind=FaultKind.OOM)
+        return end
+
+
+def went_wrong(worker: Worker) -> bool:
+    """Return whether a worker that has ended failed, rather than was done or told to."""
+    return worker.code != 0 and not worker.stopped

@@ -1,0 +1,109 @@
+"""What an agent works with on its node: made together, begun together, closed together."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+
+from rallypoint.agent.check.checker import Checker
+from rallypoint.agent.clock import Clock
+from rallypoint.agent.linux import become_subreaper
+from rallypoint.agent.node.adviser import Adviser
+from rallypoint.agent.node.health.looking import Looker
+from rallypoint.agent.node.lines import Lines
+from rallypoint.agent.node.node_config import NodeConfig
+from rallypoint.agent.node.peak import peak_of
+from rallypoint.agent.node.reset_watch import ResetWatch
+from rallypoint.agent.node.round import Round
+from rallypoint.agent.node.starting import launcher
+from rallypoint.agent.node.training_ports import TrainingPorts
+from rallypoint.agent.node.tuner import Tuner
+from rallypoint.agent.snapshots.dumper import Dumper
+from rallypoint.agent.snapshots.keeper import SnapshotKeeper
+from rallypoint.agent.workers.group import WorkerGroup
+from rallypoint.agent.workers.reaper import Reaper
+from rallypoint.agent.workers.spawner import Spawner
+from rallypoint.agent.workers.store import StoreKeeper
+from rallypoint.wire.line import FromWorker
+
+__all__ = ["Parts"]
+
+
+class Parts:
+    """The parts of one agent. Those that not every plan asks for are None where it does not.
+
+    `changed` is called when there may be something to tell the coordinator, `said` with each word of a worker (None: its line
+    is closed), `store_lost` with the reason. `config` is the agent's own, with the variables that the parts give workers.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        now: Clock,
+        changed: Callable[[], None],
+        said: Callable[[int, FromWorker | None], None],
+        store_lost: Callable[[str], None],
+    ) -> None:
+        plan = config.plan
+        self.snapshots = SnapshotKeeper(plan, config.folder, attempt=config.attempt, host=config.host, secret=config.secret)
+        self.tuner = Tuner(config.folder, peak_of(plan), pids=self._pids, changed=changed) if plan.auto_tuning else None
+        self.ports = TrainingPorts(plan)
+        variables = {**self.snapshots.environment(), **(self.tuner.environment() if self.tuner is not None else {})}
+        plan = dataclasses.replace(plan, env={**plan.env, **variables})
+        self.config = config = dataclasses.replace(config, plan=plan)
+        self.dumper = Dumper(self.snapshots, changed)
+        become_subreaper()
+        self._reaper = Reaper()
+        self._spawner = Spawner(self._reaper)
+        self._launcher = launcher(config, self._spawner, self._reaper)
+        self.group = WorkerGroup(self._launcher, self._reaper, grace=plan.stop_grace, now=now)
+        self.round = Round(config, self.group, now=now)
+        self.lines = Lines(config.folder / f"line-{os.getpid()}.sock", said)
+        self.looker = Looker(self.round.evidence, changed)
+        self.stores = StoreKeeper(config.host, self._launcher.own, store_lost)
+        self._launcher.when_ready(self.stores.host_ahead)
+        self.adviser = Adviser(plan, self._spawner)
+        self.reset_watch = ResetWatch.of(plan)
+        self.checker = (
+            Checker(plan, host=config.host, folder=config.folder, spawner=self._spawner, changed=changed)
+            if plan.check_level
+            else None
+        )
+
+    def _pids(self) -> dict[int, int]:
+        return self.round.pids()
+
+    async def begin(self, cannot_work: Callable[[str], None]) -> None:
+        """Get ready for the first round; `cannot_work` is called where it turns out later that nothing can be done here.
+
+        Raises `ConfigError` where that is known at once.
+        """
+        await self.snapshots.begin()
+        await self.lines.begin()
+        await self.stores.prepare()
+        await self.ports.look()
+        if self.tuner is not None:
+            await self.tuner.begin()
+        if self.checker is not None:
+            await self.checker.prepare()
+        self.adviser.begin(cannot_work)
+
+    async def close(self) -> None:
+        """End the workers and all else that was started; leaves no process behind."""
+        self.group.kill()
+        self.group.close()
+        self.lines.close()
+        self.stores.close()
+        if self.checker is not None:
+            await self.checker.close()
+        if self.tuner is not None:
+            await self.tuner.close()
+        self._launcher.close()
+        self.adviser.close()
+        await self.round.finish()
+        await self.round.close()
+        await self.snapshots.close()
+        self._reaper.close()
+        self._spawner.close()

@@ -1,0 +1,90 @@
+"""What an agent says of its node: everything that is true of it, and what of it is worth saying at once."""
+
+from __future__ import annotations
+
+import os
+import uuid
+
+from rallypoint.agent.culprit import with_few_tails
+from rallypoint.agent.node.decide import Node, Phase
+from rallypoint.agent.node.parts import Parts
+from rallypoint.agent.transport.service import MAX_HOLD
+from rallypoint.wire.messages import AgentReport, AgentState
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.wish import NodeAnswer
+
+__all__ = ["Reporter", "report_pace"]
+
+
+class Reporter:
+    """Puts an agent's reports together, and numbers them; `wish` is what its workers answered to the last one."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self._config = parts, parts.config
+        self._agent = f"{parts.config.host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._sequence = 0
+
+    def gist(self, node: Node, wish: NodeAnswer | None) -> object | None:
+        """Return what is reported as soon as it changes, None while there is nobody whom it concerns."""
+        parts = self._parts
+        if node.phase in (Phase.ENDING, Phase.ENDED) and not node.leaving:
+            return None
+        pids = tuple(worker.pid for worker in parts.group.workers)
+        told = (node.state, node.round, node.told_failures, node.failover, node.reason)
+        measured = None if parts.tuner is None else parts.tuner.told
+        check = None if parts.checker is None else parts.checker.report
+        return *told, parts.stores.offer, pids, parts.looker.told, node.keepable, parts.dumper.told, check, wish, measured
+
+    def report(self, node: Node, wish: NodeAnswer | None, *, pace: float) -> AgentReport:
+        """Return the next report; while nothing happens there is one every `pace` seconds."""
+        parts, config = self._parts, self._config
+        state = node.state
+        self._sequence += 1
+        workers = parts.round.reports()
+        return AgentReport(
+            job=config.plan.name,
+            fence=node.fence,
+            node=config.node,
+            incarnation=config.incarnation,
+            agent=self._agent,
+            host=config.told,
+            local_world_size=config.plan.nproc_per_node,
+            store=parts.stores.offer,
+            state=state,
+            round=node.round,
+            workers=workers,
+            failures=with_few_tails(node.told_failures),
+            failover=node.failover,
+            failover_note=node.note,
+            reason=node.reason,
+            result=parts.round.result() if state is AgentState.DONE else None,
+            evidence=parts.looker.found_in(node.round),
+            keeps=len(node.keepable),
+            resizable=node.keepable <= node.resizable,
+            check=None if parts.checker is None else parts.checker.report,
+            wish=wish,
+            learned=parts.round.learned(),
+            replicas=parts.snapshots.replicas,
+            dumps=parts.snapshots.can_dump,
+            dump=parts.dumper.told,
+            tolerance=parts.reset_watch.foreign(),
+            tuning=None if parts.tuner is None else parts.tuner.look(workers),
+            free_ports=parts.ports.offer if state is AgentState.WAITING else (),
+            hold=_hold(config.plan, state, pace),
+            sequence=self._sequence,
+        )
+
+
+def report_pace(plan: Plan) -> float:
+    """Return the seconds between two reports of an agent to which nothing happens."""
+    return min(plan.report_interval, plan.node_lease / 3, plan.fence_timeout / 3)
+
+
+def _hold(plan: Plan, state: AgentState, pace: float) -> float:
+    """Return the seconds that an answer may be held back."""
+    if state is AgentState.LEAVING:
+        return 0.0
+    if state is AgentState.RUNNING:
+        return pace
+    # An answer that is held back must not look like a coordinator that is gone.
+    return min(plan.node_lease / 3, plan.fence_timeout / 3, MAX_HOLD)

@@ -1,10 +1,21 @@
-"""Waiting for an event, but not for ever."""
+"""Waiting for an event, but not for ever; and how long a loop that serves many lets work wait."""
 
 from __future__ import annotations
 
 import asyncio
 
-__all__ = ["set_within"]
+__all__ = ["TIMER_FLOOR", "breather", "set_within"]
+
+#: Seconds. A timer that fires a moment too early would find nothing due: never ask again sooner than this.
+TIMER_FLOOR = 0.001
+
+#: How many times as long as it took is waited before the same is done again; and how many seconds at the most.
+_PAUSE, _LONGEST_PAUSE = 3.0, 0.25
+
+
+def breather(took: float) -> float:
+    """Return the seconds that the loop has for others after work that took so many."""
+    return min(_PAUSE * took, _LONGEST_PAUSE)
 
 
 async def set_within(event: asyncio.Event, seconds: float) -> bool:

@@ -118,7 +118,7 @@ async def test_nobody_is_told_what_is_not_durable() -> None:
 
 async def test_a_sink_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that is full for a while costs time, not the job."""
-    monkeypatch.setattr("rallypoint.agent.coordinator.shell._SINK_RETRY", 0.01)
+    monkeypatch.setattr("rallypoint.agent.coordinator.publishing._SINK_RETRY", 0.01)
     sink = GatedSink()
     sink.broken = 2
     async with serving(ONE, sink) as shell:
@@ -127,7 +127,7 @@ async def test_a_sink_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch)
 
 async def test_while_nothing_can_be_made_durable_agents_stay_in_contact(monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk withholds what is new, not the answer: an agent that hears nothing would stop its workers."""
-    monkeypatch.setattr("rallypoint.agent.coordinator.shell._DURABLE_WITHIN", 0.05)
+    monkeypatch.setattr("rallypoint.agent.coordinator.answering._DURABLE_WITHIN", 0.05)
     sink = GatedSink(open_=False)
     async with serving(ONE, sink) as shell:
         assert isinstance(await asyncio.wait_for(ask(shell, 0, hold=0.05), timeout=200), Continue)

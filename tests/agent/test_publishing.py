@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rallypoint.agent.clock import monotone_clock
-from rallypoint.agent.coordinator import shell
+from rallypoint.agent.coordinator import publishing
 from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import Settings
@@ -93,7 +93,7 @@ def test_what_is_written_at_once_and_what_when_it_is_due(before, after, same) ->
     """Each write is a request to somebody: what changes with every report waits for its time."""
     bare = rendezvous.status(new_state(ONE, now=0.0), 1.0)
     nobody = {"missing": (), "missing_count": 0}
-    first, second = (shell._gist(dataclasses.replace(bare, **{**nobody, **told})) for told in (before, after))
+    first, second = (publishing.gist(dataclasses.replace(bare, **{**nobody, **told})) for told in (before, after))
 
     assert (first == second) is same
 

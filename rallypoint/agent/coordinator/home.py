@@ -10,7 +10,7 @@ import asyncio
 from typing import Protocol
 
 from rallypoint.agent.coordinator.orphan import LOOK, FileHeartbeat, HeartbeatSource
-from rallypoint.agent.coordinator.shell import PROGRESS_PERIOD
+from rallypoint.agent.coordinator.publishing import PROGRESS_PERIOD
 from rallypoint.agent.coordinator.sink import FileSink, StatusSink, read_status
 from rallypoint.agent.coordinator.size import FileSize, SizeSource
 from rallypoint.agent.coordinator.wishes import FileWish, WishSource

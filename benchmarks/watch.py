@@ -34,7 +34,8 @@ from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.backend import KubernetesBackend
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
-from rallypoint.backends.supervise import Snapshot, supervise
+from rallypoint.backends.supervise import supervise
+from rallypoint.backends.turns import Snapshot
 from rallypoint.supervision.record import Phase
 
 __all__ = ["main"]

@@ -20,7 +20,8 @@ from rallypoint.backends.contract import (
     ResizeError,
     Stored,
 )
-from rallypoint.backends.supervise import OnTurn, supervise
+from rallypoint.backends.supervise import supervise
+from rallypoint.backends.turns import OnTurn
 from rallypoint.supervision.record import Advice, JobRecord, Phase
 from rallypoint.supervision.resizing import refusal, size_of
 from rallypoint.wire.plan import Kind

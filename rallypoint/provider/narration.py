@@ -10,7 +10,7 @@ from rallypoint.backends.story import metrics_text
 from rallypoint.wire.status import Event, JobState, JobStatus
 
 if TYPE_CHECKING:
-    from rallypoint.backends.supervise import Snapshot
+    from rallypoint.backends.turns import Snapshot
 
 __all__ = ["Narrator", "news", "progress_line"]
 

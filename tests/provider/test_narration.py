@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.backends.supervise import Snapshot
+from rallypoint.backends.turns import Snapshot
 from rallypoint.job import ElasticJob, compile_plan
 from rallypoint.provider.narration import PROGRESS_EVERY, Narrator, news, progress_line
 from rallypoint.supervision.record import JobRecord

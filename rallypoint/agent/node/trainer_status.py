@@ -25,7 +25,6 @@ from rallypoint.wire.progress import METRICS_BYTES
 
 __all__ = [
     "BODY_LIMIT",
-    "CA_CERT",
     "HEAD_LIMIT",
     "TOKEN",
     "URL",
@@ -43,7 +42,6 @@ __all__ = [
 #: What a training process looks for, as Kubeflow Trainer and transformers released it.
 URL = "KUBEFLOW_TRAINER_SERVER_URL"
 TOKEN = "KUBEFLOW_TRAINER_SERVER_TOKEN"
-CA_CERT = "KUBEFLOW_TRAINER_SERVER_CA_CERT"
 _OFF = "DISABLE_KUBEFLOW_INTEGRATION"
 
 #: Bytes of a request's head and of its body.

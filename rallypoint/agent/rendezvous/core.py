@@ -56,7 +56,6 @@ from rallypoint.agent.rendezvous.health import rounds as hang_rounds
 from rallypoint.agent.rendezvous.health import straggling
 from rallypoint.agent.rendezvous.peers import (
     Peer,
-    Settings,
     State,
     accept,
     opened,
@@ -67,6 +66,7 @@ from rallypoint.agent.rendezvous.peers import (
     with_peer,
 )
 from rallypoint.agent.rendezvous.refusing import refusal
+from rallypoint.agent.rendezvous.settings import Settings
 from rallypoint.supervision.budget import Course
 from rallypoint.wire.messages import AgentReport
 from rallypoint.wire.size import Size

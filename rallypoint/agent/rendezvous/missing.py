@@ -11,7 +11,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from rallypoint.agent.rendezvous.peers import Peer, Settings, State, stretch
+from rallypoint.agent.rendezvous.peers import Peer, State, stretch
+from rallypoint.agent.rendezvous.settings import Settings
 from rallypoint.wire.messages import AgentState
 from rallypoint.wire.missing import MISSING_LIMIT, Absence, Missing
 from rallypoint.wire.status import JobStatus

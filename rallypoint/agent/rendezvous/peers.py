@@ -1,4 +1,4 @@
-"""What the rendezvous remembers: the agents it hears, the world of the last round, and the limits it keeps."""
+"""What the rendezvous remembers: the agents it hears, and the world of the last round."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from typing import Any
 from rallypoint.agent.check.course import Course as CheckCourse
 from rallypoint.agent.precheck.course import PreChecks
 from rallypoint.agent.rendezvous.dump_course import Dumping
-from rallypoint.agent.rendezvous.health.hang import Limits, Watch
+from rallypoint.agent.rendezvous.health.hang import Watch
 from rallypoint.agent.rendezvous.health.stragglers import Track
 from rallypoint.agent.rendezvous.lookup import Draft, places
-from rallypoint.supervision.budget import Budget, Course
+from rallypoint.agent.rendezvous.settings import Settings
+from rallypoint.supervision.budget import Course
 from rallypoint.wire.check import NodeCheck
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.hang import Evidence, Hang
 from rallypoint.wire.incident import Answer, Cause, Folded, Incident, IncidentId
 from rallypoint.wire.messages import AgentReport, AgentState
 from rallypoint.wire.missing import Missing
-from rallypoint.wire.plan import EndRule, Plan, Profile, Refill, Scheduling
-from rallypoint.wire.pre_check import PreCheckOp
 from rallypoint.wire.pulse import Learned
 from rallypoint.wire.status import Event, JobState, JobStatus, Member, Progress, Sample, Verdict
 from rallypoint.wire.tuning import Tuning
@@ -33,7 +32,6 @@ __all__ = [
     "Checks",
     "Inquiry",
     "Peer",
-    "Settings",
     "State",
     "accept",
     "holder",
@@ -57,77 +55,9 @@ TAKEOVER = 15.0
 #: longer, and how long that is at the most.
 _CALM, _EACH, _LONGEST_STRETCH = 500, 0.0005, 5.0
 
-_FOR_LIFE = Refill()
 _UNTOUCHED = Course()
 _UNWATCHED = Watch()
 _UNTRACKED = Track()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """The limits of the rendezvous; durations are seconds. The meaning of each is that of `Plan`'s field of the same name."""
-
-    min_nodes: int
-    max_nodes: int
-    node_unit: int = 1
-    join_timeout: float = 600.0
-    last_call: float = 30.0
-    node_lease: float = 3.0
-    fence_timeout: float = 600.0
-    stop_grace: float = 10.0
-    max_restarts: int = 3
-    process_refill: Refill = _FOR_LIFE
-    max_hangs: int = 3
-    hang_refill: Refill = _FOR_LIFE
-    node_replacements: int = 3
-    profile: Profile = Profile.LADDER
-    scheduling: Scheduling | None = None
-    terminal_exit_codes: tuple[int, ...] = ()
-    retryable_exit_codes: tuple[int, ...] = ()
-    end_rules: tuple[EndRule, ...] = ()
-    failover_extension: str = ""
-    warmup_grace: float = 300.0
-    report_interval: float = 1.0
-    hang_downtime: float = 1800.0
-    hang_detection: int = 1
-    hang_learning: bool = True
-    check_level: int = 0
-    check_timeout: float = 300.0
-    check_all_pairs: bool = False
-    check_only: bool = False
-    exclude_straggler: bool = False
-    pending_timeout: float = 900.0
-    pending_fail_strategy: int = 1
-    pre_check_ops: tuple[PreCheckOp, ...] = ()
-
-    @classmethod
-    def from_plan(cls, plan: Plan) -> Settings:
-        """Return the settings that a plan asks for."""
-        return cls(**{f.name: getattr(plan, f.name) for f in dataclasses.fields(cls)})
-
-    @property
-    def elsewhere(self) -> bool:
-        """Whether a node that is sent away is missed by somebody: it is replaced, or its loss resets the job."""
-        return self.node_replacements > 0 or self.profile is Profile.APPWRAPPER
-
-    @property
-    def restarts(self) -> Budget:
-        """The budget of process faults."""
-        return Budget(cause=Cause.PROCESS, limit=self.max_restarts, refill=self.process_refill)
-
-    @property
-    def hangs(self) -> Budget:
-        """The budget of hangs."""
-        return Budget(cause=Cause.HANG, limit=self.max_hangs, refill=self.hang_refill)
-
-    @property
-    def silence(self) -> Limits:
-        """How long a world may be silent."""
-        return Limits.of(downtime=self.hang_downtime, warmup=self.warmup_grace, pace=self.report_interval)
-
-    def usable(self, nodes: int) -> int:
-        """Return how many of `nodes` can form a world: at most `max_nodes`, and a multiple of `node_unit`."""
-        return min(nodes, self.max_nodes) // self.node_unit * self.node_unit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,8 @@ import dataclasses
 from collections.abc import Sequence
 
 from rallypoint.agent.culprit import culprit_first, is_collateral
-from rallypoint.agent.rendezvous.peers import Peer, Settings
+from rallypoint.agent.rendezvous.peers import Peer
+from rallypoint.agent.rendezvous.settings import Settings
 from rallypoint.supervision import verdicts
 from rallypoint.supervision.verdicts import Judgement
 from rallypoint.wire.failover import Failover

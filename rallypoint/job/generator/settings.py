@@ -31,13 +31,7 @@ from rallypoint.job.generator.rules import (
 from rallypoint.job.part import Model
 from rallypoint.job.rules import LIST
 
-__all__ = ["OLD_KEYS", "OUR_KEYS", "Settings"]
-
-#: Keys of chart 1.1.5 that chart 1.1.12 has no more.
-OLD_KEYS = ("bypassCoscheduler",)
-
-#: Keys that no chart has.
-OUR_KEYS = ("elastic", "minPods", "maxRestarts", "podGroup")
+__all__ = ["Settings"]
 
 _PULL_POLICY = one_word_of("IfNotPresent", "Always", "Never")
 _PRIORITY = one_word_of("default-priority", "low-priority", "high-priority")

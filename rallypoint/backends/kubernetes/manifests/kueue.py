@@ -20,7 +20,6 @@ from rallypoint.wire.plan import Plan
 
 __all__ = [
     "FINALIZER",
-    "GATE",
     "GROUP",
     "QUEUE",
     "QUEUE_PRIORITY",
@@ -43,9 +42,6 @@ FINALIZER = f"{_DOMAIN}managed"
 
 #: Annotation of a pod, "false": nobody takes its place. A group whose pods have all ended is over once one of them says so.
 RETRIABLE = f"{_DOMAIN}retriable-in-group"
-
-#: The scheduling gate of a pod that waits for its quota.
-GATE = f"{_DOMAIN}admission"
 
 
 @dataclass(frozen=True, kw_only=True)

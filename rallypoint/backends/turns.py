@@ -1,0 +1,202 @@
+"""The turns of the process that holds a job: load, observe, decide, save, and only then act."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from rallypoint.backends.contract import ActionError, BackendError, Changes, ConflictError, HeldError, Stored
+from rallypoint.backends.holding import Job, told
+from rallypoint.backends.story import describe_holder
+from rallypoint.supervision.actions import Action, CreateComponents, CreateCoordinator, CreateNode, Purge
+from rallypoint.supervision.observation import CreateError, Observation
+from rallypoint.supervision.policy import Policy
+from rallypoint.supervision.reconcile import Decision, reconcile
+from rallypoint.supervision.record import Holder, JobRecord
+from rallypoint.supervision.resizing import sized
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.status import JobStatus
+
+__all__ = ["Backoff", "OnTurn", "Snapshot", "Turn", "Turns"]
+
+log = logging.getLogger("rallypoint.backends.supervise")
+
+#: Shortest pause between two turns, in seconds: a deadline that is due by a rounding error must not spin.
+_SHORTEST = 0.01
+
+#: Pause after a failure of the backend, in seconds: doubled from the first to the last while it goes on.
+_FIRST_PAUSE, _LAST_PAUSE = 0.5, 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """A job after one turn. `supervising`: this process holds the job; otherwise it only looks on."""
+
+    record: JobRecord
+    plan: Plan
+    status: JobStatus | None
+    supervising: bool
+
+
+OnTurn = Callable[[Snapshot], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """What one turn came to: the job is over, or when to look again."""
+
+    over: bool = False
+    record: JobRecord | None = None
+    snapshot: Snapshot | None = None
+    at_once: bool = False
+    wake_at: float | None = None
+
+
+class Backoff:
+    """Ever longer pauses while the backend fails."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._seconds = name, _FIRST_PAUSE
+
+    async def pause(self, error: BackendError) -> None:
+        """Log the error and wait."""
+        log.warning("job %s: %s; trying again in %g s", self._name, error, self._seconds)
+        await asyncio.sleep(self._seconds)
+        self._seconds = min(2 * self._seconds, _LAST_PAUSE)
+
+    def reset(self) -> None:
+        """Begin with the shortest pause again: it works."""
+        self._seconds = _FIRST_PAUSE
+
+
+class Turns:
+    """The holder's side: what one process remembers between its turns, none of which the next one needs."""
+
+    def __init__(self, job: Job, changes: Changes, tell: OnTurn, clock: Callable[[], float], me: Holder) -> None:
+        self._job, self._backend, self._name = job, job.backend, job.name
+        self._changes, self._tell, self._clock, self._me = changes, tell, clock, me
+        self._last: JobRecord | None = None
+        self._create_errors: tuple[CreateError, ...] = ()
+        self._last_actions: tuple[Action, ...] = ()
+
+    async def run(self, poll: float) -> JobRecord | None:
+        """Take turns until the job is over; see `supervise`. Raises `HeldError` when another process has taken it over."""
+        backoff = Backoff(self._name)
+        while True:
+            try:
+                turn = await told(self._turn())
+                if turn.snapshot is not None:
+                    self._tell(turn.snapshot)
+                await self._pause(turn, poll)
+            except ConflictError:
+                continue
+            except HeldError:
+                raise  # this process slept so long that another took the job over
+            except BackendError as error:
+                await backoff.pause(error)
+                continue
+            backoff.reset()
+            if turn.over:
+                return turn.record
+
+    async def _pause(self, turn: Turn, poll: float) -> None:
+        if not turn.over and not turn.at_once:
+            left = poll if turn.wake_at is None else turn.wake_at - self._clock()
+            await told(self._changes.wait(max(_SHORTEST, min(poll, left))))
+
+    async def _turn(self) -> Turn:
+        stored = await self._job.load()
+        if stored is None:
+            return await self._vanished()
+        self._last = stored.record
+        now = self._clock()
+        seen = await self._backend.observe(stored.record)
+        decision = self._decide(stored, seen, now)
+        if decision.record.phase is not stored.record.phase:
+            # What ends a phase was waited for, or is gone for good: neither is decided on what was seen a while ago.
+            seen = await self._backend.confirm(stored.record) or seen
+            decision = self._decide(stored, seen, now)
+        self._narrate(stored.record, decision.record)
+        saved = await self._save(stored, decision)
+        purged = await self._act(decision, stored.plan)
+        shown = sized(stored.plan, decision.record)
+        snapshot = Snapshot(record=decision.record, plan=shown, status=seen.status, supervising=True)
+        if decision.done and (purged or not (await self._look_again(decision.record)).present):
+            # Looked at once more after the record was saved: whoever starts a node reads the record after showing the node.
+            return Turn(over=True, record=None if purged else saved, snapshot=snapshot)
+        fresh = decision.actions != self._last_actions
+        self._last_actions = decision.actions
+        at_once = decision.done or (fresh and bool(decision.actions))
+        return Turn(at_once=at_once, wake_at=decision.wake_at, snapshot=snapshot)
+
+    async def _vanished(self) -> Turn:
+        """The record is gone, and not by our doing: end what is left of the job."""
+        if self._last is None:
+            return Turn(over=True)
+        log.warning("job %s: its record was deleted from outside; what is left of it is ended", self._name)
+        return Turn(over=await self._backend.sweep(self._last))
+
+    def _decide(self, stored: Stored, seen: Observation, now: float) -> Decision:
+        seen = dataclasses.replace(seen, create_errors=self._create_errors)
+        return self._signed(reconcile(stored.record, seen, Policy.from_plan(stored.plan), now))
+
+    def _narrate(self, before: JobRecord, after: JobRecord) -> None:
+        known = set(before.history)
+        for event in after.history:
+            if event not in known:
+                log.info("job %s: %s: %s", self._name, event.kind, event.detail)
+
+    async def _look_again(self, record: JobRecord) -> Observation:
+        return await self._backend.confirm(record) or await self._backend.observe(record)
+
+    def _signed(self, decision: Decision) -> Decision:
+        """Name this process in the record: by its heartbeat the job knows that it is supervised."""
+        record, before = decision.record, decision.record.holder
+        if decision.done or (before is not None and before.id == self._me.id):
+            return decision
+        record = dataclasses.replace(record, holder=dataclasses.replace(self._me, since=record.last_now))
+        if before is not None:
+            told = f"{describe_holder(self._me)} took over from {describe_holder(before)}"
+            record = record.with_history("supervisor", told)
+        return dataclasses.replace(decision, record=record)
+
+    async def _save(self, stored: Stored, decision: Decision) -> JobRecord:
+        """Save what was decided, unless only time has passed; return the record as it is stored now."""
+        old, new = stored.record, decision.record
+        idle = dataclasses.replace(new, clock=old.clock, last_now=old.last_now) == old
+        # Either way: a clock that was set back must be saved, or the next turn would start from the future again.
+        if idle and abs(new.last_now - old.last_now) < self._backend.clock_saved_every:
+            return old
+        await self._backend.save(new, version=stored.version)
+        return new
+
+    async def _act(self, decision: Decision, plan: Plan) -> bool:
+        """Do the actions; return whether the job was purged. What cannot be created is told to the next turn."""
+        errors = []
+        for action in decision.actions:
+            if action not in self._last_actions:
+                log.info("job %s: %s", self._name, _words(action))
+            try:
+                await self._backend.act(decision.record, plan, action)
+            except ActionError as error:
+                log.warning("job %s: %s: %s", self._name, _words(action), error)
+                errors.append((action, error))
+        self._create_errors = tuple(_create_errors(errors))
+        return any(isinstance(action, Purge) for action in decision.actions)
+
+
+def _create_errors(errors: Iterable[tuple[Action, ActionError]]) -> Iterable[CreateError]:
+    for action, error in errors:
+        if isinstance(action, (CreateNode, CreateCoordinator, CreateComponents)):
+            node = action.node if isinstance(action, CreateNode) else -1
+            yield CreateError(attempt=action.attempt, node=node, reason=str(error), fatal=error.fatal, waits=error.waits)
+
+
+def _words(action: Action) -> str:
+    """Return an action as a log line has it: `create node: attempt 1, node 0, incarnation 1`."""
+    kind = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in type(action).__name__).strip()
+    fields = ", ".join(f"{name} {value}" for name, value in vars(action).items() if value is not False)
+    return f"{kind}: {fields}".rstrip(": ").replace("force True", "by force")

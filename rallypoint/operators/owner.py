@@ -29,7 +29,8 @@ from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferralError, TaskDe
 
 from rallypoint.backends.site import KUBERNETES, LOCAL
 from rallypoint.operators.lineage import TellsLineage
-from rallypoint.operators.telling import count, mark_outlets
+from rallypoint.operators.retrying import advice, growing
+from rallypoint.operators.telling import count_end, mark_outlets, note_job
 from rallypoint.provider import doors
 from rallypoint.provider.claim import Claim, End, Ending
 from rallypoint.provider.errors import (
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from rallypoint.backends.contract import Backend
     from rallypoint.provider.conduct import Post
     from rallypoint.provider.submission import Work
-    from rallypoint.supervision.record import Advice
 
 __all__ = ["JobOwner"]
 
@@ -161,7 +161,7 @@ class JobOwner(TellsLineage, PlacedOperator):
 
         work = self._valid_work(context)
         claim = self._claim(context, work.name)
-        self._note(context, claim)
+        note_job(context, claim, xcom=self.do_xcom_push, log=self.log)
         if not self.wait_for_completion:
             return self._at(claim, lambda post: submission.submit_and_leave(post, work), tries=_tries(context))
         if not self.deferrable:
@@ -231,22 +231,6 @@ class JobOwner(TellsLineage, PlacedOperator):
             return None
         return context["ti"].start_date.timestamp() + self.execution_timeout.total_seconds()
 
-    def _note(self, context: Context, claim: Claim) -> None:
-        """Write the intent down before anything is submitted. A hint for people: the job's record is the truth."""
-        if self.do_xcom_push:
-            context["ti"].xcom_push(key="job_name", value=claim.name)
-        # Airflow stores links when the task ends; while it runs, the job is there to be looked at.
-        link = ElasticTrainingLink()
-        context["ti"].xcom_push(key=link.xcom_key, value=link.address(context["ti"]))
-        store: Any = context.get("task_state_store")
-        if store is None:
-            return
-        try:
-            handle = {"name": claim.name, **claim.place.words(), "owner": claim.owner}
-            store.set("rallypoint_job", handle)
-        except Exception as error:  # noqa: BLE001  whatever a store of states may raise
-            self.log.warning("The job's name could not be noted in the task's state store: %s", error)
-
     def _wait_here(self, context: Context, claim: Claim, work: Work) -> Ending:
         from rallypoint.provider import submission  # noqa: PLC0415  as in `execute`
 
@@ -282,12 +266,12 @@ class JobOwner(TellsLineage, PlacedOperator):
         self.finished_with = ending.summary
         ending = self._judged(context, claim, ending)
         if ending.end in (End.SUCCEEDED, End.FAILED):
-            advise = self._advise(context, ending)
+            advise = advice(self.retry_policy, ending.failure, context["ti"])
             do = functools.partial(submission.settle, ending=ending, on_finish_action=self.on_finish_action, advise=advise)
             self._at(claim, do)
         if ending.end is End.ERROR:
             self._give_up(context, claim, healthy=ending.local_failure)
-        self._count(context, ending)
+        count_end(context["ti"], ending, log=self.log)
         if ending.end is End.FAILED:
             raise TrainingFailed(ending.text, ending.failure)
         if ending.end is not End.SUCCEEDED:
@@ -307,11 +291,10 @@ class JobOwner(TellsLineage, PlacedOperator):
 
     def _judged(self, context: Context, claim: Claim, ending: Ending) -> Ending:
         """Return an ending whose failure says, where a policy would ask for more memory, whether there is more to be had."""
-        from rallypoint.provider.retry_policy import GROW, TrainingRetryPolicy  # noqa: PLC0415  as in `execute`
-        from rallypoint.provider.submission import no_growth  # noqa: PLC0415
+        from rallypoint.provider.submission import no_growth  # noqa: PLC0415  as in `execute`
 
-        policy, failure = self.retry_policy, ending.failure
-        if failure is None or not isinstance(policy, TrainingRetryPolicy) or policy.action_on(failure) != GROW:
+        policy, failure = growing(self.retry_policy, ending.failure), ending.failure
+        if policy is None or failure is None:
             return ending
         work, factor, limit = self._valid_work(context), policy.memory_factor, policy.memory_limit
         why = self._at(claim, lambda post: no_growth(post, work, factor=factor, limit=limit))
@@ -331,25 +314,6 @@ class JobOwner(TellsLineage, PlacedOperator):
             return
         if page is not None:
             ti.xcom_push(key=PAGE_KEY, value=page)
-
-    def _count(self, context: Context, ending: Ending) -> None:
-        """Tell Airflow's metrics how it went. They are nobody's training: what goes wrong there is a line in the log."""
-        from airflow.sdk.observability import stats  # noqa: PLC0415  as in `execute`
-
-        ti = context["ti"]
-        try:
-            count(stats, ending.summary, end=ending.end.value, dag_id=ti.dag_id, task_id=ti.task_id)
-        except Exception as error:  # noqa: BLE001  whatever a backend of metrics may raise
-            self.log.warning("The job's metrics could not be told to Airflow: %s", error)
-
-    def _advise(self, context: Context, ending: Ending) -> Callable[[Advice], Advice] | None:
-        """Return what decides what a next try is to do otherwise, None where there is none or nobody asks."""
-        from rallypoint.provider.retry_policy import TrainingRetryPolicy  # noqa: PLC0415  as in `execute`
-
-        policy, failure, ti = self.retry_policy, ending.failure, context["ti"]
-        if failure is None or not isinstance(policy, TrainingRetryPolicy) or ti.try_number > (ti.max_tries or 0):
-            return None
-        return functools.partial(policy.advise, failure)
 
     def _give_up(self, context: Context, claim: Claim, *, healthy: bool = False) -> None:
         """Nobody watches the job any more: leave it to the next try.

@@ -1,17 +1,41 @@
-"""What a finished task tells the rest of Airflow of its job: its outlets, its metrics, its lineage."""
+"""What a task tells the rest of Airflow of its job: its name at first; its metrics and the events of its outlets in the end."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["asset_extra", "count", "mark_outlets"]
+from rallypoint.provider.links import ElasticTrainingLink
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from rallypoint.provider.claim import Claim, Ending
+
+__all__ = ["asset_extra", "count", "count_end", "mark_outlets", "note_job"]
 
 #: What an outlet's event has of the summary of its job.
 _EXTRA = ("job", "uid", "checkpoint", "step", "metrics", "attempts", "incidents", "world_size", "result")
 
 #: Numbers that are told to Airflow's metrics, by the field of the summary that each is.
 _GAUGES = {"step": "final_step", "world_size": "world_size", "steps_lost": "steps_lost"}
+
+
+def note_job(context: Context, claim: Claim, *, xcom: bool, log: Any) -> None:
+    """Write the intent down before anything is submitted. A hint for people: the job's record is the truth."""
+    if xcom:
+        context["ti"].xcom_push(key="job_name", value=claim.name)
+    # Airflow stores links when the task ends; while it runs, the job is there to be looked at.
+    link = ElasticTrainingLink()
+    context["ti"].xcom_push(key=link.xcom_key, value=link.address(context["ti"]))
+    store: Any = context.get("task_state_store")
+    if store is None:
+        return
+    try:
+        handle = {"name": claim.name, **claim.place.words(), "owner": claim.owner}
+        store.set("rallypoint_job", handle)
+    except Exception as error:  # noqa: BLE001  whatever a store of states may raise
+        log.warning("The job's name could not be noted in the task's state store: %s", error)
 
 
 def asset_extra(summary: dict[str, Any]) -> dict[str, Any]:
@@ -40,3 +64,13 @@ def count(stats: Any, summary: dict[str, Any], *, end: str, dag_id: str, task_id
     for field in ("restarts", "incidents"):
         if summary.get(field):
             stats.incr(f"rallypoint.job.{field}", int(summary[field]), tags=tags)
+
+
+def count_end(ti: Any, ending: Ending, *, log: Any) -> None:
+    """Tell Airflow's metrics how it went. They are nobody's training: what goes wrong there is a line in the log."""
+    from airflow.sdk.observability import stats  # noqa: PLC0415  a DAG file need not pay for it
+
+    try:
+        count(stats, ending.summary, end=ending.end.value, dag_id=ti.dag_id, task_id=ti.task_id)
+    except Exception as error:  # noqa: BLE001  whatever a backend of metrics may raise
+        log.warning("The job's metrics could not be told to Airflow: %s", error)

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 
 from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.errors import ConfigError
-from rallypoint.agent.meeting import Agreement, Met, address_towards, asked_before, endpoint_at
+from rallypoint.agent.meeting_place import Agreement, Met, address_towards, asked_before, endpoint_at
 from rallypoint.agent.options import Meeting, RunOptions
 from rallypoint.agent.transport.choosing import HTTP, Exchanges, Servers
 from rallypoint.agent.transport.http_client import speaks_rallypoint

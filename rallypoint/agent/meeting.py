@@ -11,51 +11,19 @@ import contextlib
 import hashlib
 import os
 import secrets
-import socket
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Protocol
 
-from rallypoint.agent.clock import Clock, monotone_clock
+from rallypoint.agent.clock import Clock
 from rallypoint.agent.coordinator.shell import Coordinator
+from rallypoint.agent.meeting_place import ATTEMPT, TERM, Agreement, Met, asked_before, endpoint_at
 from rallypoint.agent.options import RunOptions
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.transport.near import NearExchange
-from rallypoint.agent.transport.service import Exchange
 from rallypoint.wire import env
-from rallypoint.wire.endpoint import Endpoint
 
-__all__ = ["ATTEMPT", "Agreement", "Met", "address_towards", "asked_before", "endpoint_at", "meet"]
-
-#: A job by hand has one attempt and one coordinator.
-ATTEMPT = _TERM = 1
+__all__ = ["meet"]
 
 _LOOPBACK = "127.0.0.1"
-
-
-class Agreement(Protocol):
-    """Settles among the agents of a run whose address is the coordinator's."""
-
-    host: str
-    port: int
-
-    async def settle(self, ours: str) -> str:
-        """Return the `host:port` that all use, which is `ours` when we are to host; raises `ConfigError`."""
-        ...
-
-    async def close(self) -> None:
-        """Take back what was settled, if we are who hosts."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Met:
-    """Where the coordinator is, how it is asked, its task where it lives in this process, and the secret of all who do."""
-
-    endpoint: Endpoint
-    exchange: Exchange
-    hosted: asyncio.Task[None] | None = None
-    secret: str = ""
 
 
 @contextlib.asynccontextmanager
@@ -78,28 +46,6 @@ async def meet(options: RunOptions, clock: Clock, agreement: Agreement | None = 
         await serving
 
 
-@contextlib.asynccontextmanager
-async def asked_before(shell: Coordinator, options: RunOptions) -> AsyncIterator[None]:
-    """Have the operators of --pre-check-ops asked while the context lasts; whoever hosts the coordinator does."""
-    if not options.plan.pre_check_ops:
-        yield
-        return
-    # Few runs have any.
-    from rallypoint.agent.coordinator.prechecking import ask_operators  # noqa: PLC0415
-
-    asking = asyncio.create_task(ask_operators(shell.change, options.plan, monotone_clock(), os.environ))
-    try:
-        yield
-    finally:
-        asking.cancel()
-        await asyncio.wait({asking})
-
-
-def endpoint_at(host: str, port: int) -> Endpoint:
-    """Return the address of a run's coordinator."""
-    return Endpoint(attempt=ATTEMPT, term=_TERM, host=host, port=port)
-
-
 def _token(options: RunOptions) -> str:
     """Return the secret of the run. Without RALLYPOINT_SECRET whoever knows the run's id may join it, as with torchrun."""
     given = os.environ.get(env.SECRET)
@@ -112,18 +58,6 @@ def _new_state(options: RunOptions, clock: Clock) -> rendezvous.State:
         job=options.plan.name,
         uid=secrets.token_hex(8),
         attempt=ATTEMPT,
-        term=_TERM,
+        term=TERM,
         now=clock(),
     )
-
-
-def address_towards(endpoint: Endpoint) -> str:
-    """Return our own address on the way to the coordinator: the others, who come the same way, reach us there."""
-    try:
-        info = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(info[0], socket.SOCK_DGRAM) as probe:
-            probe.connect(info[4])  # a datagram socket sends nothing by that
-            address: str = probe.getsockname()[0]
-    except OSError:
-        return socket.getfqdn()
-    return address

@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 
 from rallypoint.agent.clock import monotone_clock
-from rallypoint.agent.meeting import ATTEMPT, Agreement, address_towards, meet
+from rallypoint.agent.meeting import meet
+from rallypoint.agent.meeting_place import ATTEMPT, Agreement, address_towards
 from rallypoint.agent.node.agent import Ending, NodeAgent
 from rallypoint.agent.node.node_config import NodeConfig
 from rallypoint.agent.options import RunOptions, read_options

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import logging
 import os
-import warnings
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
@@ -33,32 +32,23 @@ from rallypoint.checkpoint.manifest import (
     refuse_stale,
     verify,
 )
-from rallypoint.checkpoint.persist import is_snapshot
 from rallypoint.training import values
 from rallypoint.training.agreement import agree, place
 from rallypoint.training.context import current_job
 from rallypoint.training.errors import CheckpointError, DamagedCheckpointError
 from rallypoint.training.phases import phase
 from rallypoint.training.position import position_of
-from rallypoint.training.randomness import random_state, restore_random_state
-from rallypoint.training.reporting import report_progress, report_resumed
+from rallypoint.training.randomness import random_state
+from rallypoint.training.reporting import report_progress
 from rallypoint.training.rounds import current_rounds
-from rallypoint.training.snapshots.steps import StepSnapshots, read_snapshot, run_name
+from rallypoint.training.snapshots.steps import StepSnapshots, run_name
+from rallypoint.training.stored import key_of, load_stored, quiet, random_key, who_failed
 from rallypoint.wire import env
 from rallypoint.wire.fence import Fence
 
 __all__ = ["Checkpoints"]
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Choice:
-    """The checkpoint that all ranks load: `values` is the content of its `values.pt`, if it has one."""
-
-    checkpoint: Checkpoint
-    manifest: Manifest
-    values: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,11 +115,11 @@ class Checkpoints:
 
     def _save(self, step: int, state: MutableMapping[str, Any]) -> Checkpoint:
         tensors: dict[str, torch.Tensor] = {}
-        kept = {name: values.split(values.state_of(value), _key(name), tensors) for name, value in state.items()}
+        kept = {name: values.split(values.state_of(value), key_of(name), tensors) for name, value in state.items()}
         temporary, fence = agree(lambda: self._open(step, kept))
         if temporary is not None:
             rank, world_size = place()
-            entries = {**tensors, _random_key(rank): random_state()}
+            entries = {**tensors, random_key(rank): random_state()}
             files = self._write(temporary, entries)
             written = _Written(fence=fence, step=step, world_size=world_size, files=files, position=position_of(kept))
             agree(lambda: self._complete(temporary, written))
@@ -157,24 +147,9 @@ class Checkpoints:
             return None  # the others are past this point, and what they have is newer
         step = self._steps.load(state, lambda: next(iter(folder.complete(self.directory)), None))
         if step is None:
-            step = self.load_stored(state)
+            step = load_stored(self.directory, state)
         self._steps.follow(state, self.directory)
         return step
-
-    def load_stored(self, state: MutableMapping[str, Any]) -> int | None:
-        """As `load`, of the folder alone: what lies in memory is left out."""
-        passed_over: dict[Path, str] = {}
-        while (choice := agree(lambda: self._choose(passed_over))) is not None:
-            try:
-                self._read(choice, state)
-            except DamagedCheckpointError as error:
-                passed_over[choice.checkpoint.path] = str(error)
-                continue
-            found = choice.checkpoint
-            report_resumed(found.step, str(found.path))
-            return found.step
-        report_resumed(0)
-        return None
 
     def _open(self, step: int, kept: dict[str, Any]) -> tuple[Path | None, Fence]:
         """Make the temporary folder with all that is not a tensor; no folder when this step is complete already."""
@@ -211,12 +186,12 @@ class Checkpoints:
         """Let every rank write its share; returns, on rank 0, the names of the files that were written."""
         planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         try:
-            with _quiet():
+            with quiet():
                 metadata = state_dict_saver.save(entries, storage_writer=_Writer(temporary), planner=planner)
         except CheckpointException as error:
             if place()[0] == 0:
                 folder.remove(temporary)
-            raise CheckpointError(f"{temporary}: could not be written: {_reasons(error)}") from error
+            raise CheckpointError(f"{temporary}: could not be written: {who_failed(error)}") from error
         return {info.relative_path for info in (metadata.storage_data or {}).values()} if metadata else set()
 
     def _complete(self, temporary: Path, written: _Written) -> None:
@@ -239,46 +214,6 @@ class Checkpoints:
             folder.publish(temporary, manifest)
         folder.retain(self.directory, self.keep)
 
-    def _choose(self, passed_over: dict[Path, str]) -> _Choice | None:
-        reasons = dict(passed_over)
-        for checkpoint in folder.listing(self.directory):
-            if checkpoint.path in passed_over:
-                continue
-            try:
-                manifest = verify(checkpoint)
-                content = b"" if is_snapshot(manifest) else (checkpoint.path / VALUES).read_bytes()
-            except (DamagedCheckpointError, OSError) as error:
-                _log.warning("this checkpoint is damaged and is passed over: %s", error)
-                reasons[checkpoint.path] = str(error)
-                continue
-            return _Choice(checkpoint=checkpoint, manifest=manifest, values=content)
-        if reasons:
-            told = "; ".join(reasons.values())
-            raise CheckpointError(f"{self.directory}: no checkpoint can be read; move them away to start from nothing: {told}")
-        return None
-
-    def _read(self, choice: _Choice, state: MutableMapping[str, Any]) -> None:
-        path = choice.checkpoint.path
-        if is_snapshot(choice.manifest):
-            read_snapshot(choice.checkpoint, choice.manifest, state)
-            return
-        kept = torch.load(io.BytesIO(choice.values), map_location="cpu", weights_only=False)
-        for name in state:
-            if name not in kept:
-                raise CheckpointError(f"{path}: has no entry {name!r}; it has {', '.join(map(repr, kept))}")
-        entries: dict[str, Any] = {}
-        for name, value in state.items():
-            entries.update(values.targets(kept[name], value, _key(name)))
-        rank, world_size = place()
-        own_random = _random_key(rank) if world_size == choice.manifest.world_size else None
-        if own_random is not None:
-            entries[own_random] = None
-        _fetch(path, entries)
-        for name in state:
-            values.restore(state, name, values.join(kept[name], entries))
-        if own_random is not None:
-            restore_random_state(entries[own_random])
-
 
 class _Writer(FileSystemWriter):
     """torch's writer, which also tells that the disk is full: torch.save hides an `OSError` behind one of its own."""
@@ -299,31 +234,6 @@ def _granted() -> tuple[Fence | None, str]:
     return (None, "") if job is None else (job.fence, run_name(job.uid))
 
 
-def _fetch(path: Path, entries: dict[str, Any]) -> None:
-    planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-    try:
-        with _quiet():
-            state_dict_loader.load(entries, storage_reader=FileSystemReader(path), planner=planner)
-    except CheckpointException as error:
-        reason = f"{path}: {_reasons(error)}; is the folder one that all nodes share?"
-        _log.warning("this checkpoint cannot be read and is passed over: %s", reason)
-        raise DamagedCheckpointError(reason) from error
-
-
-def _key(name: str) -> str:
-    return f"state/{name}"
-
-
-def _random_key(rank: int) -> str:
-    return f"random/{rank}"
-
-
-def _reasons(error: CheckpointException) -> str:
-    """Return who failed at what; `CheckpointException` itself prints a traceback for every rank."""
-    told = {rank: f"{type(cause).__name__}: {cause}" for rank, (cause, _) in sorted(error.failures.items())}
-    return "; ".join(f"rank {rank}: {text}" for rank, text in told.items())
-
-
 @contextmanager
 def _removed_on_error(temporary: Path) -> Iterator[None]:
     try:
@@ -331,11 +241,3 @@ def _removed_on_error(temporary: Path) -> Iterator[None]:
     except BaseException:
         folder.remove(temporary)
         raise
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without a process group torch warns at every call that there is none; here that is a supported way to run."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
-        yield

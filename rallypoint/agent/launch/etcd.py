@@ -14,7 +14,7 @@ from typing import Any
 
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.launch.settle import EtcdPlace
-from rallypoint.agent.meeting import ATTEMPT
+from rallypoint.agent.meeting_place import ATTEMPT
 from rallypoint.agent.transport.http_client import speaks_rallypoint
 from rallypoint.wire.endpoint import Endpoint, split_address
 

@@ -206,9 +206,9 @@ class Snapshots:
         assert store is not None
         if isinstance(store, FolderStore):
             # Beside snapshots the helper's own checkpoints may lie there: it reads both.
-            from rallypoint.training.checkpoints import Checkpoints  # noqa: PLC0415  it imports this module
+            from rallypoint.training.stored import load_stored  # noqa: PLC0415  torch's own checkpoints take long to import
 
-            return Checkpoints(store.path).load_stored(self._state)
+            return load_stored(store.path, self._state)
         passed_over: list[str] = []
         while (choice := agree(lambda: _choose(store, passed_over))) is not None:
             checkpoint, manifest = choice

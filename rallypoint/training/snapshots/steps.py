@@ -10,18 +10,17 @@ from typing import Any
 
 import torch
 
-from rallypoint.checkpoint.folder_store import FolderStore
 from rallypoint.checkpoint.lineage import take_lineage
-from rallypoint.checkpoint.manifest import Checkpoint, Manifest
+from rallypoint.checkpoint.manifest import Manifest
 from rallypoint.training import reporting
 from rallypoint.training.agreement import agree
 from rallypoint.training.snapshots.choosing import newer_than_stored
 from rallypoint.training.snapshots.crew import Crew
-from rallypoint.training.snapshots.loading import load_from_memory, load_from_store
+from rallypoint.training.snapshots.loading import load_from_memory
 from rallypoint.training.snapshots.snapshots import Snapshots, agent_folder, shared_lineage
 from rallypoint.wire import env
 
-__all__ = ["StepSnapshots", "read_snapshot", "run_name"]
+__all__ = ["StepSnapshots", "run_name"]
 
 _log = logging.getLogger(__name__)
 
@@ -30,15 +29,6 @@ def run_name(uid: str) -> str:
     """Return what tells this run's checkpoints from those of another: the job's uid, where it has one."""
     folder = agent_folder()
     return uid if uid or folder is None else take_lineage(folder)
-
-
-def read_snapshot(checkpoint: Checkpoint, manifest: Manifest, state: MutableMapping[str, Any]) -> None:
-    """Take up a snapshot that was persisted into a folder; raises `DamagedCheckpointError` on every rank."""
-    crew = Crew(1)
-    try:
-        load_from_store(FolderStore(checkpoint.path.parent), checkpoint, manifest, state, crew)
-    finally:
-        crew.close()
 
 
 class StepSnapshots:

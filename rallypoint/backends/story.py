@@ -6,7 +6,7 @@ import signal
 
 from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.wire.incident import Cause, Culprit, Incident
-from rallypoint.wire.status import Progress
+from rallypoint.wire.status import JobStatus, Progress
 
 __all__ = [
     "culprit_of",
@@ -14,6 +14,7 @@ __all__ = [
     "describe_holder",
     "describe_who",
     "failure_story",
+    "latest_progress",
     "metrics_text",
     "span",
     "success_line",
@@ -37,6 +38,12 @@ def span(seconds: float) -> str:
     if whole < _DAY:
         return f"{whole // _HOUR}h {whole % _HOUR // _MINUTE:02d}m"
     return f"{whole // _DAY}d {whole % _DAY // _HOUR}h"
+
+
+def latest_progress(record: JobRecord, status: JobStatus | None) -> Progress:
+    """Return how far training is: the coordinator's word where it has one, what the record remembers elsewhere."""
+    told = None if status is None else status.progress
+    return record.progress if told is None or told.step is None else told
 
 
 def metrics_text(progress: Progress) -> str:

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rallypoint.backends.story import describe_holder, failure_story, metrics_text, span, success_line
+from rallypoint.backends.story import describe_holder, failure_story, latest_progress, metrics_text, span, success_line
 from rallypoint.cli.document import JobDocument, SupervisorSeen
 from rallypoint.cli.tables import clock_time, incident_table, node_table
 from rallypoint.cli.values import Column, Fact, JobView, Mood, Row, Table
@@ -15,7 +15,7 @@ from rallypoint.wire.check import CheckState, NodeCheck, NodeFound, NodeVerdict
 from rallypoint.wire.incident import Cause, Incident, merge_incidents
 from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.pre_check import PreCheck, PreCheckState
-from rallypoint.wire.status import JobState, JobStatus, Progress
+from rallypoint.wire.status import JobState, JobStatus
 from rallypoint.wire.straggler import Straggler
 
 __all__ = ["overview", "phase_word", "view"]
@@ -108,11 +108,6 @@ def _incidents(record: JobRecord, status: JobStatus | None) -> tuple[Incident, .
     return merge_incidents(record.incidents, () if status is None else status.incidents)
 
 
-def _progress(record: JobRecord, status: JobStatus | None) -> Progress:
-    told = None if status is None else status.progress
-    return record.progress if told is None or told.step is None else told
-
-
 def _mood(record: JobRecord, status: JobStatus | None, plan: Plan) -> Mood:
     if record.phase is Phase.RUNNING and (status is None or status.state is not JobState.RUNNING):
         return Mood.BUSY
@@ -173,7 +168,7 @@ def _restarts(record: JobRecord, status: JobStatus | None, plan: Plan) -> tuple[
 
 
 def _figures(record: JobRecord, status: JobStatus | None, plan: Plan) -> tuple[Fact, ...]:
-    step = _progress(record, status).step
+    step = latest_progress(record, status).step
     # A retry is counted when the attempt before it has failed.
     begun = record.retries - (record.phase is Phase.RESETTING)
     attempts = record.attempt + plan.retry_limit - begun
@@ -190,7 +185,7 @@ def _figures(record: JobRecord, status: JobStatus | None, plan: Plan) -> tuple[F
 
 
 def _details(record: JobRecord, status: JobStatus | None, now: float) -> Iterable[Fact]:
-    progress = _progress(record, status)
+    progress = latest_progress(record, status)
     if progress.metrics:
         yield Fact(label="metrics", text=metrics_text(progress))
     if progress.checkpoint:

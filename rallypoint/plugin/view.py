@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from rallypoint.backends import explain
+from rallypoint.backends import explain, explain_incident
 from rallypoint.backends.explain_hang import evidence_lines
 from rallypoint.backends.site import Site
-from rallypoint.backends.story import describe_end, describe_holder, describe_who, metrics_text
+from rallypoint.backends.story import describe_end, describe_holder, describe_who, latest_progress, metrics_text
 from rallypoint.plugin import spans, words
 from rallypoint.plugin.curves import curves
 from rallypoint.plugin.nodes import nodes
@@ -19,7 +19,7 @@ from rallypoint.supervision.reconcile import reconcile
 from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.wire.incident import FREE, Cause, Incident
 from rallypoint.wire.plan import Plan
-from rallypoint.wire.status import JobStatus, Progress
+from rallypoint.wire.status import JobStatus
 
 __all__ = ["as_of", "keepsake", "page_of", "plain_page"]
 
@@ -112,7 +112,7 @@ def keepsake(page: Page) -> Page:
 
 
 def _facts(record: JobRecord, status: JobStatus | None, incidents: Sequence[Incident]) -> Iterator[Fact]:
-    progress = _progress(record, status)
+    progress = latest_progress(record, status)
     faults = [i for i in incidents if i.cause not in FREE and i.cause is not Cause.JOB]
     folded = sum(f.count for f in record.folded if f.cause not in FREE)
     healed = sum(1 for i in faults if i.healed_at is not None)
@@ -134,13 +134,8 @@ def _facts(record: JobRecord, status: JobStatus | None, incidents: Sequence[Inci
     yield Fact(label="Steps lost", text=f"{lost:,}", note="trained again")
 
 
-def _progress(record: JobRecord, status: JobStatus | None) -> Progress:
-    told = None if status is None else status.progress
-    return record.progress if told is None or told.step is None else told
-
-
 def _details(record: JobRecord, status: JobStatus | None, tries: Mapping[str, int]) -> Iterator[Fact]:
-    progress = _progress(record, status)
+    progress = latest_progress(record, status)
     if progress.checkpoint:
         yield Fact(label="Checkpoint", text=progress.checkpoint)
     if progress.resumed_from is not None:
@@ -177,7 +172,7 @@ _CAUSES = {
 
 def _fault(number: int, incident: Incident, record: JobRecord) -> Fault:
     culprit = incident.culprit
-    judged, done = explain.judgement(incident), explain.done(incident)
+    judged, done = explain_incident.judgement(incident), explain_incident.done(incident)
     return Fault(
         number=number,
         at=incident.detected_at,

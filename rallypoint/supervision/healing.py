@@ -1,16 +1,15 @@
-"""Which nodes and coordinators of a running attempt are missing, lost, replaceable or strays. Pure, like `reconcile`."""
+"""Which nodes of a running attempt are missing, lost, replaceable or strays. Pure, like `reconcile`."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from rallypoint.supervision.actions import Action, RemoveCoordinator, RemoveNode
-from rallypoint.supervision.budget import Budget
+from rallypoint.supervision.actions import Action, RemoveNode
 from rallypoint.supervision.census import Census
 from rallypoint.supervision.charges import after_fault, node_budget
 from rallypoint.supervision.deadline import Deadline
-from rallypoint.supervision.observation import NodeSeen, NodeState, Observation
+from rallypoint.supervision.observation import NodeSeen, NodeState, Observation, how_it_ended
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import JobRecord, Slot
 from rallypoint.supervision.verdicts import judge, node_end
@@ -29,14 +28,9 @@ from rallypoint.wire.incident import (
 from rallypoint.wire.status import JobState, JobStatus
 
 __all__ = [
-    "COORDINATOR_LIMIT",
-    "SILENT_TERMS",
-    "coordinator_exists",
-    "coordinators_lost",
     "describe_lost",
     "evacuate",
     "hopeless",
-    "how_it_ended",
     "irreplaceable",
     "missing_nodes",
     "next_replacement",
@@ -44,64 +38,16 @@ __all__ = [
     "note_healed",
     "note_lost_nodes",
     "note_uncreatable",
-    "replace_coordinator",
     "replace_lost_nodes",
     "replace_nodes",
-    "stray_coordinators",
     "strays",
 ]
-
-#: Coordinators that end before they speak, in a row, until the attempt is given up: the next one would end alike.
-SILENT_TERMS = 3
-
-
-#: Coordinators that may be lost within one attempt. They cost no budget, but something that kills each of them will not stop.
-COORDINATOR_LIMIT = 100
-
-
-def coordinators_lost(record: JobRecord) -> int:
-    """Return how many coordinators of the current attempt have ended."""
-    return Budget(cause=Cause.COORDINATOR, limit=COORDINATOR_LIMIT).spent(
-        record.incidents, record.attempt, folded=record.folded
-    )
 
 
 def missing_nodes(record: JobRecord, seen: Observation) -> tuple[Slot, ...]:
     """Return the slots whose wanted incarnation was not created yet."""
     created = {(n.node, n.incarnation) for n in seen.nodes if n.attempt == record.attempt}
     return tuple(s for s in record.slots if s.lost_clock is None and (s.node, s.incarnation) not in created)
-
-
-def coordinator_exists(record: JobRecord, seen: Observation) -> bool:
-    """Return whether the coordinator of the current term was created."""
-    return _coordinator(record, seen) is not None
-
-
-def _coordinator(record: JobRecord, seen: Observation) -> NodeSeen | None:
-    return next((c for c in seen.coordinators if (c.attempt, c.incarnation) == (record.attempt, record.term)), None)
-
-
-def replace_coordinator(record: JobRecord, seen: Observation, status: JobStatus | None) -> tuple[JobRecord, str | None]:
-    """Grant the next term when the coordinator of this one has ended; return how it ended, or None while it lives."""
-    ended = _coordinator(record, seen)
-    if ended is None or not ended.ended:
-        return record, None
-    spoke = status is not None and status.fence.term >= record.term
-    reason = how_it_ended(ended)
-    incident = Incident(
-        id=IncidentId(attempt=record.attempt, round=0, sequence=record.term),
-        cause=Cause.COORDINATOR,
-        rung=Rung.RECOVER,
-        reason=f"the coordinator of term {record.term} {reason}",
-        detected_at=record.last_now,
-    )
-    record = dataclasses.replace(
-        record,
-        incidents=merge_incidents(record.incidents, (incident,)),
-        term=record.term + 1,
-        silent_terms=0 if spoke else record.silent_terms + 1,
-    )
-    return record.with_history("coordinator-lost", f"{incident.reason}; term {record.term} takes over"), reason
 
 
 def note_lost_nodes(record: JobRecord, census: Census, policy: Policy) -> JobRecord:
@@ -214,12 +160,6 @@ def evacuate(record: JobRecord, flagged: Iterable[NodeSeen]) -> JobRecord:
     return record
 
 
-def how_it_ended(seen: NodeSeen) -> str:
-    """Return in words how a node ended."""
-    how = "was lost" if seen.exit_code is None else f"ended with exit code {seen.exit_code}"
-    return f"{how}: {seen.reason}" if seen.reason else how
-
-
 def _replaceable(record: JobRecord, policy: Policy) -> tuple[Slot, ...]:
     """Return the lost slots whose budget allows another node."""
     lost = tuple(s for s in record.slots if s.lost_clock is not None)
@@ -323,13 +263,4 @@ def strays(record: JobRecord, seen: Observation, forceful_grace: float) -> tuple
         RemoveNode(attempt=n.attempt, node=n.node, incarnation=n.incarnation, force=force(n))
         for n in seen.nodes
         if n.present and stray(n)
-    )
-
-
-def stray_coordinators(record: JobRecord, seen: Observation) -> tuple[Action, ...]:
-    """Return the removal of coordinators of other terms and of what an ended one left running."""
-    return tuple(
-        RemoveCoordinator(attempt=c.attempt, term=c.incarnation, force=True)
-        for c in seen.coordinators
-        if c.present and (c.ended or (c.attempt, c.incarnation) != (record.attempt, record.term))
     )

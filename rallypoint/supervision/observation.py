@@ -9,7 +9,7 @@ from rallypoint.supervision.record import Condition, ConditionType, Phase
 from rallypoint.wire.incident import FaultKind
 from rallypoint.wire.status import JobStatus
 
-__all__ = ["Components", "CreateError", "NodeSeen", "NodeState", "Observation", "Told"]
+__all__ = ["Components", "CreateError", "NodeSeen", "NodeState", "Observation", "Told", "how_it_ended"]
 
 
 class NodeState(str, enum.Enum):
@@ -146,3 +146,9 @@ class Observation:
     def present(self) -> bool:
         """Something of some attempt still holds resources."""
         return any(seen.present for seen in (*self.nodes, *self.coordinators))
+
+
+def how_it_ended(seen: NodeSeen) -> str:
+    """Return in words how a node ended."""
+    how = "was lost" if seen.exit_code is None else f"ended with exit code {seen.exit_code}"
+    return f"{how}: {seen.reason}" if seen.reason else how

@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 
-from rallypoint.supervision import clocks, endings, healing, pending, rescheduling
+from rallypoint.supervision import clocks, coordinators, endings, healing, pending, rescheduling
 from rallypoint.supervision.actions import Action, CreateComponents, CreateCoordinator, CreateNode
 from rallypoint.supervision.census import exit_codes
 from rallypoint.supervision.charges import refilled
 from rallypoint.supervision.deadline import Deadline
-from rallypoint.supervision.observation import NodeSeen, NodeState
+from rallypoint.supervision.observation import NodeSeen, NodeState, how_it_ended
 from rallypoint.supervision.record import ConditionType, JobRecord
 from rallypoint.supervision.turn import Step, Turn, over, since
 from rallypoint.wire.exits import Exit
@@ -40,7 +40,7 @@ def deployed(turn: Turn) -> bool:
     if turn.policy.wrapped:
         return components.deployed >= components.expected
     refused = any(error.attempt == turn.record.attempt and not error.waits for error in turn.seen.create_errors)
-    begun = turn.census.existing + turn.census.failed > 0 or healing.coordinator_exists(turn.record, turn.seen)
+    begun = turn.census.existing + turn.census.failed > 0 or coordinators.exists(turn.record, turn.seen)
     return begun and not refused
 
 
@@ -83,14 +83,14 @@ def wanted(turn: Turn) -> tuple[Action, ...]:
     changed = record.slots is not turn.census.slots and record.slots != turn.census.slots
     missing = healing.missing_nodes(record, seen) if changed else turn.census.missing
     actions: list[Action] = []
-    if not healing.coordinator_exists(record, seen):
+    if not coordinators.exists(record, seen):
         actions.append(CreateCoordinator(attempt=record.attempt, term=record.term))
     # Two nodes of one slot must never run at once: that a later one speaks is the coordinator's proof that the earlier is gone.
     taken = {n.node for n in seen.nodes if n.present and n.attempt == record.attempt} if missing else ()
     actions.extend(
         CreateNode(attempt=record.attempt, node=s.node, incarnation=s.incarnation) for s in missing if s.node not in taken
     )
-    strays = healing.stray_coordinators(record, seen)
+    strays = coordinators.strays(record, seen)
     if changed or not turn.census.tidy:
         strays = (*healing.strays(record, seen, endings.forceful_grace(turn.policy)), *strays)
     return (*strays, *actions)
@@ -154,17 +154,17 @@ def _success(turn: Turn) -> Step:
 def _coordinator(turn: Turn) -> Step:
     if turn.policy.wrapped:
         return Step(record=turn.record)
-    record, ended = healing.replace_coordinator(turn.record, turn.seen, turn.status)
+    record, ended = coordinators.replace(turn.record, turn.seen, turn.status)
     if ended is None:
         return Step(record=record)
     if _may_live_on(turn):
         reason = f"{ended}; it may live on, and its status was written where no other coordinator finds it, so {_SPLIT}"
         return endings.reset_or_fail(turn.with_record(record), "CoordinatorFailed", reason)
-    lost = healing.coordinators_lost(record)
-    if record.silent_terms >= healing.SILENT_TERMS:
+    lost = coordinators.lost(record)
+    if record.silent_terms >= coordinators.SILENT_TERMS:
         reason = f"{record.silent_terms} coordinators in a row ended before they spoke; the last: {ended}"
         return endings.reset_or_fail(turn.with_record(record), "CoordinatorFailed", reason)
-    if lost > healing.COORDINATOR_LIMIT:
+    if lost > coordinators.COORDINATOR_LIMIT:
         reason = f"{lost} coordinators ended in this attempt; the last: {ended}"
         return endings.reset_or_fail(turn.with_record(record), "CoordinatorFailed", reason)
     return Step(record=record)
@@ -344,7 +344,7 @@ def _terminal(turn: Turn) -> bool:
 
 def _how(ended: Iterable[NodeSeen]) -> str:
     failed = (node for node in ended if node.state is not NodeState.SUCCEEDED)
-    return "; ".join(f"pod {node.node} {healing.how_it_ended(node)}" for node in failed)
+    return "; ".join(f"pod {node.node} {how_it_ended(node)}" for node in failed)
 
 
 #: The checks of a running attempt, in this order. A component that is missing goes before everything but suspension.

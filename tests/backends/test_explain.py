@@ -5,7 +5,8 @@ import datetime
 
 import pytest
 
-from rallypoint.backends.explain import account, incident_lines, incidents_of, time_of_day
+from rallypoint.backends.explain import account, incidents_of
+from rallypoint.backends.explain_incident import incident_lines, time_of_day
 from rallypoint.supervision.hindsight import remembered
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.reconcile import reconcile

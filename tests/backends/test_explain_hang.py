@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rallypoint.backends.explain import incident_lines
 from rallypoint.backends.explain_hang import behind_lines, ranks_of
+from rallypoint.backends.explain_incident import incident_lines
 from rallypoint.backends.hang_picture import drawn, picture
 from rallypoint.supervision.trimming import size_of, trim_incident
 from rallypoint.wire import codec

@@ -8,7 +8,7 @@ import pytest
 
 from rallypoint.supervision import clocks
 from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveNode
-from rallypoint.supervision.healing import COORDINATOR_LIMIT
+from rallypoint.supervision.coordinators import COORDINATOR_LIMIT
 from rallypoint.supervision.observation import CreateError, NodeState, Observation
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.reconcile import TRANSITIONS, reconcile

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from rallypoint.agent.rendezvous import checks, dumping, telling, tuning, wishes
+from rallypoint.agent.rendezvous import checks, dumping, picture, telling, tuning, wishes
 from rallypoint.agent.rendezvous.health import rounds as hang_rounds
 from rallypoint.agent.rendezvous.lookup import places, world_size
 from rallypoint.agent.rendezvous.peers import Peer, State, living, opened, sealed, with_peer
@@ -57,7 +57,7 @@ def _assignment(state: State, peer: Peer) -> Assignment | None:
         store=state.store,
         restart_count=restarts,
         max_restarts=state.settings.max_restarts,
-        digest=telling.digest(state),
+        digest=picture.digest(state),
         kept=state.kept,
         replicas=_next_in_ring(state, member),
         training_port=state.training_port,

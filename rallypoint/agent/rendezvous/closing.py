@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from rallypoint.agent.rendezvous import checks, faults, ports, prechecks, rungs, telling
+from rallypoint.agent.rendezvous import checks, faults, ports, prechecks, progress, rungs, telling
 from rallypoint.agent.rendezvous import last_world as lastworld
 from rallypoint.agent.rendezvous.peers import Peer, State, outstanding, waiting, world_of
 from rallypoint.wire.status import JobState, Outcome, Verdict
@@ -73,6 +73,6 @@ def _close(state: State, ready: Sequence[Peer], usable: int, now: float) -> Stat
         round_step=None,
     )
     size = sum(m.local_world_size for m in state.world)
-    state = telling.began(ports.noted(state, now), now)
+    state = progress.began(ports.noted(state, now), now)
     on = f", {kept} of them live on" if kept else ""
     return telling.event(state, "round", f"round {fence.round}: {len(chosen)} nodes, {size} ranks{on}", now)

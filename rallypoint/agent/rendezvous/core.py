@@ -47,7 +47,20 @@ from __future__ import annotations
 
 import dataclasses
 
-from rallypoint.agent.rendezvous import checks, closing, dumping, faults, missing, prechecks, telling, tolerance, tuning, wishes
+from rallypoint.agent.rendezvous import (
+    checks,
+    closing,
+    dumping,
+    faults,
+    missing,
+    picture,
+    prechecks,
+    progress,
+    telling,
+    tolerance,
+    tuning,
+    wishes,
+)
 from rallypoint.agent.rendezvous import last_world as lastworld
 from rallypoint.agent.rendezvous.answering import answer, dismissed, told, told_all
 from rallypoint.agent.rendezvous.faults import ECHO_GRACE
@@ -156,7 +169,7 @@ def hear(state: State, report: AgentReport, now: float) -> State:
     if replaced is not None:
         state = faults.lose(state, replaced, "was replaced", now)
     state = lastworld.heard(state, report)
-    state = telling.progress(state, report, now)
+    state = progress.heard(state, report, now)
     last = None if before is None else before.report
     state = hang_rounds.heard(state, last, report, now)
     state = dumping.heard(tuning.heard(state, last, report, now), report)
@@ -259,6 +272,6 @@ def _how_lost(peer: Peer) -> str:
 
 def status(state: State, now: float) -> JobStatus:
     """Return what is true of the job, to be published."""
-    told = dataclasses.replace(telling.status(state, now), wish=wishes.told(state), tolerance=tolerance.foreign(state))
+    told = dataclasses.replace(picture.status(state, now), wish=wishes.told(state), tolerance=tolerance.foreign(state))
     told = dataclasses.replace(told, stragglers=straggling.told(state))
     return missing.told(told, state, now)

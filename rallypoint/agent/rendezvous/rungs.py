@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from rallypoint.agent.rendezvous import tolerance
+from rallypoint.agent.rendezvous.lookup import world_size
 from rallypoint.agent.rendezvous.peers import Peer, State, members
 from rallypoint.supervision import inplace
 from rallypoint.supervision.scheduling import strategies
@@ -84,10 +85,6 @@ def kept_in(state: State, chosen: Iterable[Peer], world: Sequence[Member]) -> in
     before = {member.agent: member.first_rank for member in state.world}
     after = {member.agent: member.first_rank for member in world}
     moved = any(before.get(peer.report.agent) != after[peer.report.agent] for peer in keeping)
-    if (moved or _size(state.world) != _size(world)) and not all(peer.report.resizable for peer in keeping):
+    if (moved or world_size(state.world) != world_size(world)) and not all(peer.report.resizable for peer in keeping):
         return 0
     return sum(peer.report.keeps for peer in keeping)
-
-
-def _size(world: Iterable[Member]) -> int:
-    return sum(member.local_world_size for member in world)

@@ -1,28 +1,21 @@
-"""How the rendezvous tells what happened: incidents, events, progress, the published status. Pure."""
+"""How the rendezvous tells what happened: incidents and events. Pure."""
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-import hashlib
-import itertools
 
 from rallypoint.agent.culprit import culprit_first
-from rallypoint.agent.rendezvous.lookup import of_world, places
-from rallypoint.agent.rendezvous.peers import Peer, State, living, members
-from rallypoint.agent.rendezvous.series import few, sampled
+from rallypoint.agent.rendezvous.peers import Peer, State, members
 from rallypoint.supervision.folding import fold_told
 from rallypoint.supervision.verdicts import Judgement
 from rallypoint.wire.incident import FREE, Answer, Cause, Culprit, FaultKind, Incident, IncidentId, Rung, merge_incidents
-from rallypoint.wire.messages import SENT_AWAY, AgentReport, AgentState, WorkerReport
-from rallypoint.wire.status import Event, JobState, JobStatus, Member, Outcome, Progress, RankStatus, Sample, Verdict
+from rallypoint.wire.messages import SENT_AWAY
+from rallypoint.wire.status import Event, JobState, Outcome, Verdict
 
 __all__ = [
     "away_incident",
-    "began",
     "climbed",
     "describe",
-    "digest",
     "event",
     "farewell",
     "healed",
@@ -31,9 +24,7 @@ __all__ = [
     "last_step",
     "node_incident",
     "process_incident",
-    "progress",
     "refilled",
-    "status",
     "verdict",
 ]
 
@@ -201,59 +192,6 @@ def describe(culprit: Culprit) -> str:
     return f"rank {culprit.rank} (local rank {culprit.local_rank}) on node {culprit.node} ({culprit.host}) {how}{said}"
 
 
-def progress(state: State, report: AgentReport, now: float) -> State:
-    """Return the state with the progress that a report tells, if its lowest reporting rank is the lowest known."""
-    member = _member(state, report)
-    if member is None or report.round != state.fence.round:
-        return state
-    speaker = next((w for w in report.workers if w.step is not None), None)
-    if speaker is None or _lower_rank_speaks(state, member):
-        return state
-    state = _first_step(_advance(state, speaker, now), speaker, now)
-    return dataclasses.replace(state, course=state.course.reported(state.progress, now))
-
-
-def _advance(state: State, speaker: WorkerReport, now: float) -> State:
-    newer = speaker.checkpoint not in ("", state.progress.checkpoint)
-    told = Progress(
-        step=speaker.step,
-        metrics=speaker.metrics,
-        checkpoint=speaker.checkpoint or state.progress.checkpoint,
-        checkpoint_at=now if newer else state.progress.checkpoint_at,
-        resumed_from=speaker.resumed_from,
-        at=now if speaker.step != state.progress.step else state.progress.at,
-    )
-    if told.step is None or told.step == state.progress.step:
-        return dataclasses.replace(state, progress=told)
-    sample = dataclasses.replace(_moment(state, now), step=told.step, metrics=few(told.metrics))
-    return dataclasses.replace(state, progress=told, samples=sampled(state.samples, sample))
-
-
-def began(state: State, now: float) -> State:
-    """Return the state with the beginning of its round among the samples."""
-    return dataclasses.replace(state, samples=sampled(state.samples, _moment(state, now)))
-
-
-def _moment(state: State, now: float) -> Sample:
-    size = sum(member.local_world_size for member in state.world)
-    return Sample(at=round(now, 3), round=state.fence.round, world_size=size)
-
-
-def _first_step(state: State, speaker: WorkerReport, now: float) -> State:
-    """Note where a round resumed: what the script says, or else the step before the first one it reports."""
-    if state.round_step is not None or speaker.step is None:
-        return state
-    resumed = max(0, speaker.step - 1) if speaker.resumed_from is None else speaker.resumed_from
-    state = dataclasses.replace(state, round_step=speaker.step)
-    incidents = tuple(
-        dataclasses.replace(i, healed_at=now, resumed_step=resumed)
-        for i in state.incidents
-        if i.healed_at is None and i.id.attempt == state.fence.attempt
-    )
-    state = dataclasses.replace(state, incidents=merge_incidents(state.incidents, incidents))
-    return event(state, "resumed" if state.fence.round > 1 else "first-step", f"step {speaker.step}, from {resumed}", now)
-
-
 def healed(state: State, now: float) -> State:
     """Mark incidents healed once a whole world runs again, where no step tells it better."""
     everyone = len(members(state)) == len(state.world)
@@ -270,95 +208,3 @@ def healed(state: State, now: float) -> State:
 def _goes_on(state: State, told: Incident) -> bool:
     """Return whether an incident is a hang about which nothing was done: that the world is whole heals nothing."""
     return told.rung is Rung.NOTIFY and told.id.round == state.fence.round
-
-
-def _member(state: State, report: AgentReport) -> Member | None:
-    return places(state.world).get(report.agent)
-
-
-def _lower_rank_speaks(state: State, member: Member) -> bool:
-    # In order of rank: the first one speaks as a rule, so nobody else is looked at.
-    lower = itertools.takewhile(lambda m: m.first_rank < member.first_rank, state.world)
-    known = (state.peers[m.agent].report for m in lower if m.agent in state.peers)
-    return any(r.round == state.fence.round and any(w.step is not None for w in r.workers) for r in known)
-
-
-def digest(state: State) -> str:
-    """Return a name of the set of members and the round, equal for all of them."""
-    return hashlib.sha256(f"{state.uid} {state.fence} {_in_words(state.world)}".encode()).hexdigest()[:16]
-
-
-@of_world
-def _in_words(world: tuple[Member, ...]) -> str:
-    text = " ".join(f"{m.node}.{m.incarnation}.{m.agent}" for m in world)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def status(state: State, now: float) -> JobStatus:
-    """Return what is published."""
-    world = tuple(dataclasses.replace(m, done=_done(state, m)) for m in state.world)
-    known = {m.agent for m in state.world}
-    waiting = tuple(
-        Member(
-            node=p.node,
-            incarnation=p.incarnation,
-            agent=p.report.agent,
-            host=p.report.host,
-            local_world_size=p.report.local_world_size,
-        )
-        for p in sorted(living(state), key=lambda p: p.node)
-        if p.report.state is AgentState.WAITING and (state.state is JobState.FORMING or p.report.agent not in known)
-    )
-    return JobStatus(
-        job=state.job,
-        uid=state.uid,
-        fence=state.fence,
-        state=state.state,
-        world=world,
-        waiting=waiting,
-        store=state.store,
-        ranks=_ranks(state),
-        phases=_phases(state),
-        progress=state.progress,
-        incidents=state.incidents,
-        folded=state.folded,
-        lost=dict(state.lost),
-        events=state.events,
-        samples=state.samples,
-        verdict=state.verdict,
-        hang=state.hang,
-        learned=state.learned,
-        check=state.checks.told,
-        tuning=state.tuning,
-        training_port=state.training_port,
-        pre_checks=state.prechecks.told,
-        updated_at=now,
-        result=state.result,
-    )
-
-
-def _done(state: State, member: Member) -> bool:
-    peer = state.peers.get(member.agent)
-    done = peer is not None and peer.report.state is AgentState.DONE and peer.report.round == state.fence.round
-    return done or (peer is None and member.done)
-
-
-def _ranks(state: State) -> tuple[RankStatus, ...]:
-    return tuple(
-        RankStatus(rank=m.first_rank + w.local_rank, node=m.node, local_rank=w.local_rank, pid=w.pid, step=w.step)
-        for m in state.world
-        if m.agent in state.peers and state.peers[m.agent].report.round == state.fence.round
-        for w in state.peers[m.agent].report.workers
-    )
-
-
-def _phases(state: State) -> dict[str, int]:
-    """Return how many workers of the running round are in which phase."""
-    told = (
-        worker.phase.value
-        for peer in members(state)
-        if peer.report.round == state.fence.round
-        for worker in peer.report.workers
-        if worker.phase is not None
-    )
-    return dict(sorted(collections.Counter(told).items()))

@@ -1,0 +1,96 @@
+"""One incident in words: what it was, by which rule it was judged, what was done about it and what it has cost. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+
+from rallypoint.backends.explain_hang import hang_lines
+from rallypoint.backends.story import describe_who, span
+from rallypoint.wire.incident import FREE, Cause, Culprit, FaultKind, Incident, Rung
+
+__all__ = ["done", "incident_lines", "judgement", "time_of_day"]
+
+
+def judgement(incident: Incident) -> str:
+    """Return what an incident was, what that asks for, by which rule, and who pays for it."""
+    what = incident.kind.value if incident.kind is not None else f"a fault of cause {incident.cause.value}"
+    answer = f" -> {incident.answer.value}" if incident.answer is not None else ""
+    rule = f" (by {incident.rule})" if incident.rule else ""
+    free = incident.cause in FREE or incident.rung is Rung.NOTIFY
+    budget = "; it costs no budget" if free else f"; paid by the {_BUDGETS[incident.cause]} budget"
+    if incident.refilled:
+        budget = "; its budget was refilled since"
+    return f"{what}{answer}{rule}{budget}"
+
+
+_BUDGETS = {
+    Cause.PROCESS: "process",
+    Cause.NODE: "node",
+    Cause.HANG: "hang",
+    Cause.RENDEZVOUS: "process",
+    Cause.JOB: "reset",
+}
+
+
+_RUNGS = {
+    Rung.NOTIFY: "it was told, and nothing was done about it",
+    Rung.RETRY: "the step was tried again",
+    Rung.RECOVER_IN_PLACE: "the worker was replaced where it was",
+    Rung.RESTART_WORKERS: "the workers of all nodes were started again",
+    Rung.RECOVER: "another one takes its place",
+    Rung.ELASTIC_TRAINING: "the world goes on without it",
+    Rung.RESET: "everything is deleted, and begins anew",
+    Rung.DUMP: "a last checkpoint is saved",
+    Rung.EXIT: "the job ends",
+}
+
+
+def done(incident: Incident) -> str:
+    """Return what was done about an incident, by which rung, and what it has cost."""
+    parts = [f"{incident.rung.value} ({_RUNGS[incident.rung]})"]
+    if incident.healed_at is not None:
+        parts.append(f"healed after {span(incident.healed_at - incident.detected_at)}")
+    elif incident.cause not in FREE and incident.cause is not Cause.JOB:
+        parts.append("not healed")
+    if incident.steps_lost is not None:
+        parts.append(f"{incident.steps_lost} steps trained again (from {incident.resumed_step} to {incident.last_step})")
+    return ", ".join(parts)
+
+
+def incident_lines(
+    incident: Incident, number: int, *, zone: datetime.tzinfo | None = None, plain: bool = False
+) -> Iterator[str]:
+    """Yield everything that is known of one incident; `plain` draws with ASCII alone."""
+    yield f"Incident {number}: {incident.reason}"
+    yield f"  when     {time_of_day(incident.detected_at, zone)}, attempt {incident.id.attempt}, round {incident.id.round}"
+    if incident.culprit is not None:
+        yield from _culprit_lines(incident.culprit)
+    yield f"  judged   {judgement(incident)}"
+    yield f"  done     {done(incident)}"
+    yield from hang_lines(incident, plain=plain)
+    if incident.culprit is not None and incident.culprit.log_tail:
+        yield "  its last lines"
+        yield from (f"    {line.rstrip()}" for line in incident.culprit.log_tail)
+
+
+def _culprit_lines(culprit: Culprit) -> Iterator[str]:
+    yield f"  who      {describe_who(culprit)}, incarnation {culprit.incarnation}" + (
+        f", pid {culprit.pid}" if culprit.pid else ""
+    )
+    ended = f"signal {culprit.signal}" if culprit.signal is not None else f"exit code {culprit.exit_code}"
+    if culprit.kind is FaultKind.HANG:
+        ended = "not by itself: it was there and did not go on"
+    elif culprit.signal is culprit.exit_code is None:
+        ended = "nobody saw how"
+    yield f"  ended    {ended}"
+    if culprit.error:
+        yield f"  said     {culprit.error}"
+    if culprit.log_path:
+        yield f"  log      {culprit.log_path}"
+
+
+def time_of_day(at: float, zone: datetime.tzinfo | None = None) -> str:
+    """Return `2026-01-02 14:00:40`, in this machine's zone unless another is given."""
+    moment = datetime.datetime.fromtimestamp(at, tz=datetime.timezone.utc).astimezone(zone)
+    return moment.strftime("%Y-%m-%d %H:%M:%S")

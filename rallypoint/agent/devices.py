@@ -10,9 +10,10 @@ from pathlib import Path
 
 from rallypoint.agent.errors import ConfigError, UsageError
 
-__all__ = ["count_cpus", "count_gpus", "visible_device", "visible_numbers", "workers_per_node"]
+__all__ = ["DRIVER", "count_cpus", "count_gpus", "visible_device", "visible_numbers", "workers_per_node"]
 
-_DRIVER = Path("/proc/driver/nvidia/gpus")
+#: Of NVIDIA's: an entry for each GPU, by its address on the PCI bus.
+DRIVER = Path("/proc/driver/nvidia/gpus")
 
 
 def count_cpus() -> int:
@@ -20,7 +21,7 @@ def count_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def count_gpus(env: Mapping[str, str], driver: Path = _DRIVER) -> int:
+def count_gpus(env: Mapping[str, str], driver: Path = DRIVER) -> int:
     """Return the number of NVIDIA GPUs that a worker would see.
 
     CUDA_VISIBLE_DEVICES decides where it is set (an entry of -1 ends the list, as in CUDA); else the lines of `nvidia-smi -L`;

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.linux import die_with_parent
+from rallypoint.agent.signals import SIGNALS
 from rallypoint.wire import env
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.exits import Exit
@@ -45,8 +46,6 @@ _OF_THE_SHELL = ("_", "SHLVL", "PWD", "OLDPWD")
 
 #: Codes that mean something else when an agent ends with them.
 _TAKEN = frozenset({Exit.OK, Exit.STALE, Exit.LOST_CONTACT, Exit.ELSEWHERE, Exit.ORPHANED, Exit.CONFIG})
-
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 class SetupError(RallypointError):
@@ -137,12 +136,12 @@ def _signals(told: asyncio.Future[int]) -> Iterator[None]:
         if not told.done():
             told.set_result(number)
 
-    for number in _SIGNALS:
+    for number in SIGNALS:
         loop.add_signal_handler(number, note, number)
     try:
         yield
     finally:
-        for number in _SIGNALS:
+        for number in SIGNALS:
             loop.remove_signal_handler(number)
 
 

@@ -10,12 +10,11 @@ import re
 from collections.abc import Sequence
 
 from rallypoint.job.rules import Rule
-from rallypoint.job.values import RefusedError, read_flag, read_text
+from rallypoint.job.values import MODULE, RefusedError, read_flag, read_text
 from rallypoint.wire.pre_check import DLROVER_MODULE, NO_PRE_CHECK, PreCheckOp
 
 __all__ = ["NOTHING", "PRE_CHECK_OPS", "effective"]
 
-_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _CLASS = re.compile(r"[^\W\d]\w*")
 _ALLOWED = 'a list of (module, class, true or false), such as [("my.checks", "DiskCheck", True)]; false bypasses the operator'
 
@@ -50,7 +49,7 @@ def _entry(entry: object, index: int) -> PreCheckOp:
     if not isinstance(entry, (list, tuple)) or len(entry) != 3:
         raise RefusedError(f"entry {index} is {entry!r}; {_ALLOWED}")
     module, name, enabled = entry
-    if not isinstance(module, str) or not _MODULE.fullmatch(module):
+    if not isinstance(module, str) or not MODULE.fullmatch(module):
         raise RefusedError(f"the module of entry {index} is {module!r}; a dotted name; {_ALLOWED}")
     if not isinstance(name, str) or not _CLASS.fullmatch(name):
         raise RefusedError(f"the class of entry {index} is {name!r}; one name; {_ALLOWED}")

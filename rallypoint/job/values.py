@@ -17,6 +17,7 @@ from rallypoint.job.quantity import is_quantity
 from rallypoint.wire.plan import Entry
 
 __all__ = [
+    "MODULE",
     "Entrypoint",
     "NodeRange",
     "RefusedError",
@@ -37,7 +38,8 @@ __all__ = [
 
 _WHOLE = re.compile(r"\d{1,18}", re.ASCII)
 _NODES = re.compile(r"(\d{1,6})(?::(\d{1,6}))?", re.ASCII)
-_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+#: The name of a module of Python, with those that it is in.
+MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 class RefusedError(ValueError):
@@ -186,7 +188,7 @@ def _entrypoint_of_text(text: str) -> Entrypoint:
 
 
 def _entrypoint_of_module_words(words: list[str]) -> Entrypoint:
-    if len(words) != 2 or not _MODULE.fullmatch(words[1]):
+    if len(words) != 2 or not MODULE.fullmatch(words[1]):
         raise RefusedError("'-m' and one dotted module name; arguments go to args")
     return Entrypoint(entry=Entry.MODULE, words=(words[1],))
 

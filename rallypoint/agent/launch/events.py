@@ -21,6 +21,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from rallypoint.agent.flags import CHOICES
 from rallypoint.agent.launch import futex
 from rallypoint.wire import env
 from rallypoint.wire.errors import RallypointError
@@ -42,7 +43,7 @@ _NUMBERS = ("progress_bar_iter", "progress_bar_total")
 #: What everybody who takes part has, be it ours or somebody else's object.
 NAMES = (*_FLAGS, *_NUMBERS)
 
-_START_METHODS = ("spawn", "fork", "forkserver")
+_START_METHODS = CHOICES["--start-method"]
 
 #: Of the file: a word per flag (with room for more), the numbers of orders to save and of changes among the paused, eight bytes
 #: per number, and a word per worker of the node with the process that is paused.

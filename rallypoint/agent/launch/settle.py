@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rallypoint.agent.flags import CHOICES
 from rallypoint.agent.launch.config import DEFAULT_TIMEOUT, LaunchConfig
 from rallypoint.agent.launch.entry import Entrypoint
 from rallypoint.agent.launch.std import read_streams
@@ -26,7 +27,7 @@ __all__ = ["EtcdPlace", "Settled", "read_signals", "settle"]
 _OURS, _ETCD, _ZEUS = ("c10d", "rallypoint"), ("etcd", "etcd-v2"), "zeus-adapter"
 _BACKENDS = (*_OURS, "static", *_ETCD, _ZEUS)
 
-_START_METHODS = ("spawn", "fork", "forkserver")
+_START_METHODS = CHOICES["--start-method"]
 
 _C10D_PORT, _ETCD_PORT = 29400, 2379
 
@@ -58,7 +59,7 @@ _WITHOUT: Mapping[str, tuple[object, str]] = {
     "event_log_handler": ("null", "only 'null' is known"),
 }
 
-_NUMA = ("node", "socket", "exclusive", "core-complex")
+_NUMA = CHOICES["--numa-binding"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,7 +77,7 @@ def _in_place(state: State, failed: Iterable[Peer]) -> bool:
     return inplace.judge(inplace.PodFaults(node=peer.node, software=True) for peer in failed).eligible
 
 
-def kept_in(state: State, chosen: Iterable[Peer], world: Sequence[Member]) -> int:
+def kept_in(state: State, chosen: Iterable[Peer], world: tuple[Member, ...]) -> int:
     """Return how many workers live on into the next world: none where they may not, or cannot follow into its shape."""
     keeping = [peer for peer in chosen if peer.report.keeps and peer.report.round == state.fence.round]
     if not keeping or not state.living:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rallypoint.agent.accelerators import NVIDIA
+from rallypoint.agent.devices import DRIVER
 from rallypoint.agent.errors import ConfigError
 from rallypoint.wire.plan import Plan
 
@@ -24,7 +25,6 @@ __all__ = ["Binding", "bind", "cpus_for", "gpu_addresses", "parse_cpus", "worker
 log = logging.getLogger("rallypoint.affinity")
 
 _SYS = Path("/sys")
-_DRIVER = Path("/proc/driver/nvidia/gpus")
 
 #: A thread may be born while the threads are bound; it has its parent's CPUs, so a few looks are enough.
 _LOOKS = 8
@@ -160,7 +160,7 @@ def parse_cpus(text: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def gpu_addresses(env: Mapping[str, str], driver: Path = _DRIVER) -> list[str]:
+def gpu_addresses(env: Mapping[str, str], driver: Path = DRIVER) -> list[str]:
     """Return the addresses on the PCI bus, as /sys spells them, of the GPUs that a worker would see, in its order.
 
     CUDA_VISIBLE_DEVICES chooses among them by number or by UUID, and ends at the first entry that is none of them, as in CUDA.

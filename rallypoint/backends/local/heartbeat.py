@@ -67,7 +67,7 @@ class Heartbeat:
 
     def alive(self) -> bool:
         """Return whether its process lives. Blocks."""
-        return proc.start_ticks(self.pid) == self.start_ticks and proc.boot_id() == self.boot_id
+        return proc.lives(self.pid, self.start_ticks, self.boot_id)
 
 
 class _Heart:

@@ -56,7 +56,7 @@ class Shim:
 
     def alive(self) -> bool:
         """Return whether the shim itself still runs."""
-        return proc.start_ticks(self.pid) == self.start_ticks and proc.boot_id() == self.boot_id
+        return proc.lives(self.pid, self.start_ticks, self.boot_id)
 
     def open(self) -> int | None:
         """Return a pidfd of the shim, or None when it has ended."""

@@ -7,7 +7,7 @@ import signal
 
 from rallypoint.wire.env import JOB_MARK
 
-__all__ = ["boot_id", "children", "kill_job", "marked", "send_to_marked", "start_ticks"]
+__all__ = ["boot_id", "children", "kill_job", "lives", "marked", "send_to_marked", "start_ticks"]
 
 
 def boot_id() -> str:
@@ -23,6 +23,11 @@ def start_ticks(pid: int) -> int | None:
     """
     stat = _stat(pid)
     return None if stat is None or stat[0] in "ZX" else stat[2]
+
+
+def lives(pid: int, ticks: int, boot: str) -> bool:
+    """Return whether the process lives that started at `ticks` of that `boot`, and not another one of its number."""
+    return start_ticks(pid) == ticks and boot_id() == boot
 
 
 def children() -> list[int]:

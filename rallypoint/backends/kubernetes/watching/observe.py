@@ -33,12 +33,12 @@ from rallypoint.wire.incident import FaultKind
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.status import JobStatus
 
-__all__ = ["Observer"]
+__all__ = ["CLEARING", "Observer"]
 
 log = logging.getLogger(__name__)
 
 #: Phases in which everything of the job is taken away, what has ended included.
-_CLEARING = frozenset({Phase.RESETTING, Phase.SUSPENDING, Phase.TERMINATING})
+CLEARING = frozenset({Phase.RESETTING, Phase.SUSPENDING, Phase.TERMINATING})
 
 #: Phases in which an attempt is there.
 _LIVE = frozenset({Phase.RESUMING, Phase.RUNNING})
@@ -129,7 +129,7 @@ class Observer:
 
     def _seen(self, record: JobRecord, pod: PodView, *, gone: bool, plan: Plan | None) -> NodeSeen:
         host = self._cluster.cache.host(pod.host) if pod.host else None
-        keeps = record.phase not in _CLEARING and pod.labels.attempt == record.attempt
+        keeps = record.phase not in CLEARING and pod.labels.attempt == record.attempt
         around = Around(
             stuck=self._stuck(pod),
             unreachable=self._unreachable(pod, host, plan) if not gone else 0.0,

@@ -10,6 +10,7 @@ from typing import Any
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.labels import ATTEMPT, DOMAIN
 from rallypoint.backends.kubernetes.watching.judging import Around, node_seen
+from rallypoint.backends.kubernetes.watching.observe import CLEARING
 from rallypoint.backends.kubernetes.watching.views import HostView, PodView
 from rallypoint.supervision.observation import Components, NodeSeen, NodeState, Told
 from rallypoint.supervision.record import Condition, ConditionType, JobRecord, Phase
@@ -20,7 +21,6 @@ __all__ = ["SUSPENDED", "components", "nodes", "told", "waiting"]
 SUSPENDED = f"{DOMAIN}suspended"
 
 #: Phases in which everything of the job is taken away, what has ended included.
-_CLEARING = frozenset({Phase.RESETTING, Phase.SUSPENDING, Phase.TERMINATING})
 
 _TYPES = {kind.value: kind for kind in ConditionType}
 
@@ -103,7 +103,7 @@ def _nodes(
 ) -> Iterator[NodeSeen]:
     for pod in pods:
         host = hosts.get(pod.host)
-        around = Around(log_tail=tails.get(pod.uid, ()), kept=record.phase not in _CLEARING)
+        around = Around(log_tail=tails.get(pod.uid, ()), kept=record.phase not in CLEARING)
         if host is not None:
             around = dataclasses.replace(around, host=host)
         asked = dataclasses.replace(pod, phase="Running", containers=()) if pod.deleting and not pod.target else pod

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from rallypoint.agent.rendezvous import checks, faults, ports, prechecks, progress, rungs, telling
-from rallypoint.agent.rendezvous import last_world as lastworld
+from rallypoint.agent.rendezvous import checks, faults, last_world, ports, prechecks, progress, rungs, telling
 from rallypoint.agent.rendezvous.peers import Peer, State, outstanding, waiting, world_of
 from rallypoint.wire.status import JobState, Outcome, Verdict
 
@@ -24,7 +23,7 @@ def form(state: State, now: float) -> State:
     if usable < state.settings.min_nodes:
         state = dataclasses.replace(state, enough_since=None)
         return _give_up(state, len(ready), now) if now >= state.forming_since + state.settings.join_timeout else state
-    if lastworld.blocked(state, ready, now):
+    if last_world.blocked(state, ready, now):
         return telling.once(
             state, "fenced", "nobody of the last world is here, and it may still train; waiting until it is over", now
         )

@@ -18,8 +18,8 @@ A round is closed when every living member of the last world is back (it may sti
 
 Before that the nodes are checked, where the plan asks for it (`checks.py`), and its operators are asked (`prechecks.py`).
 
-A world that takes over no member of the last one waits until that is known to be over (`lastworld.py`): an agent that is out of
-reach may still train.
+A world that takes over no member of the last one waits until that is known to be over (`last_world.py`): an agent that is out
+of reach may still train.
 
 A round is broken when a worker ends badly, when a member is lost (its lease is over, or all its connections ended and it
 was not back within `RECONNECT_WITHIN`), when one leaves, or when somebody waits who would make the world larger. Everyone is
@@ -52,6 +52,7 @@ from rallypoint.agent.rendezvous import (
     closing,
     dumping,
     faults,
+    last_world,
     missing,
     picture,
     prechecks,
@@ -61,7 +62,6 @@ from rallypoint.agent.rendezvous import (
     tuning,
     wishes,
 )
-from rallypoint.agent.rendezvous import last_world as lastworld
 from rallypoint.agent.rendezvous.answering import answer, dismissed, told, told_all
 from rallypoint.agent.rendezvous.faults import ECHO_GRACE
 from rallypoint.agent.rendezvous.health import known as hang_known
@@ -168,7 +168,7 @@ def hear(state: State, report: AgentReport, now: float) -> State:
     state, replaced = accept(state, report, now)
     if replaced is not None:
         state = faults.lose(state, replaced, "was replaced", now)
-    state = lastworld.heard(state, report)
+    state = last_world.heard(state, report)
     state = progress.heard(state, report, now)
     last = None if before is None else before.report
     state = hang_rounds.heard(state, last, report, now)
@@ -251,7 +251,7 @@ def deadline(state: State) -> float | None:
         if state.enough_since is None:
             times.append(state.forming_since + state.settings.join_timeout)
         elif state.world:
-            over = lastworld.over_at(state)
+            over = last_world.over_at(state)
             times.extend(() if over is None else (over,))
         else:
             times.append(state.enough_since + state.settings.last_call)

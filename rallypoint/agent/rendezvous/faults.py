@@ -8,8 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 from rallypoint.agent.culprit import is_collateral
-from rallypoint.agent.rendezvous import dumping, missing, rulings, rungs, telling, tolerance
-from rallypoint.agent.rendezvous import last_world as lastworld
+from rallypoint.agent.rendezvous import dumping, last_world, missing, rulings, rungs, telling, tolerance
 from rallypoint.agent.rendezvous.lookup import places
 from rallypoint.agent.rendezvous.peers import Peer, State, living, members, waiting
 from rallypoint.supervision.verdicts import Judgement
@@ -26,7 +25,7 @@ ECHO_GRACE = 1.0
 def lose(state: State, peer: Peer, how: str, now: float) -> State:
     """Forget an agent that is gone; if it was in the world, the round is over and somebody is to blame."""
     state = dataclasses.replace(state, peers={k: p for k, p in state.peers.items() if k != peer.report.agent})
-    state = missing.lost(lastworld.lost(state, peer, now), peer)
+    state = missing.lost(last_world.lost(state, peer, now), peer)
     member = next((m for m in state.world if m.agent == peer.report.agent), None)
     if member is None or state.verdict is not None or state.dumping is not None or peer.report.state is AgentState.LEAVING:
         return state

@@ -154,7 +154,7 @@ class State:
         echoes: agents whose workers failed in a way that looks like the echo of another fault, not charged yet, and since when
             (`echo_since`).
         round_step: the first step reported in this round; None until then.
-        absent: members of the last world that are out of reach and may still train (`lastworld.py`).
+        absent: members of the last world that are out of reach and may still train (`last_world.py`).
         away: agents that were told to leave, so that another node takes their place.
         since: when this coordinator began; the incidents that it `inherited` count as if they had happened then.
         course: how training goes, for the refill of budgets.

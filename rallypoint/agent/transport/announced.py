@@ -1,7 +1,8 @@
 """A coordinator that announces itself: the agent listens, and takes the newest word for true.
 
 Where agents share no file with their coordinator, they cannot look up where it is. So each listens at its own address, and
-whoever coordinates comes by (`announcing.py`): `POST /v1/coordinator` with its `Endpoint`, and the job's secret as the proof.
+whoever coordinates comes by (`coordinator/announcing.py`): `POST /v1/coordinator` with its `Endpoint`, and the job's secret as
+the proof.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ if "_rallypoint_pulse" in sys.modules:
 else:  # read as a part of the package, not by the start-up module of a worker
     from rallypoint.training.startup import pulse
 
-#: Collectives, by their number in the pulse (agent/node/pulses.py has the same); those that wait for nobody are none.
+#: Collectives, by their number in the pulse, as agent/node/health/collectives.py has them; what waits for nobody is none.
 OPERATIONS = (
     "all_reduce",
     "all_gather",

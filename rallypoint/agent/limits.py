@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from rallypoint.agent.errors import UsageError
 
 __all__ = [
+    "SHUTDOWN_TIMEOUT",
     "check_level",
     "extension",
     "hang_downtime",
@@ -25,7 +26,7 @@ __all__ = [
 ]
 
 #: torchrun's seconds from SIGTERM to SIGKILL.
-_SHUTDOWN_TIMEOUT = 30.0
+SHUTDOWN_TIMEOUT = 30.0
 
 
 def node_unit(unit: int, low: int, high: int) -> int:
@@ -87,7 +88,7 @@ def shutdown_timeout(given: float | None, env: Mapping[str, str]) -> float:
     """Return the seconds from SIGTERM to SIGKILL: of the flag, of torchrun's variable, or its default."""
     if given is None:
         text = env.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "")
-        given = number(text, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT") if text else _SHUTDOWN_TIMEOUT
+        given = number(text, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT") if text else SHUTDOWN_TIMEOUT
     if given < 0:
         raise UsageError(f"--shutdown-timeout {given:g}: not allowed; expected 0 or more seconds")
     return given

@@ -22,13 +22,13 @@ from rallypoint.agent.workers.tee import DEFAULT_PREFIX
 from rallypoint.wire.endpoint import split_address
 from rallypoint.wire.plan import ElasticMode, Entry, Plan
 
-__all__ = ["Meeting", "RunOptions", "parse_nnodes", "read_options"]
+__all__ = ["C10D_PORT", "FENCE_TIMEOUT", "Meeting", "RunOptions", "parse_nnodes", "read_options"]
 
 #: torchrun's ports: of the c10d store, and of the static rendezvous.
-_C10D_PORT, _STATIC_PORT = 29400, 29500
+C10D_PORT, _STATIC_PORT = 29400, 29500
 
 #: Seconds without the coordinator after which a node ends. Nobody replaces the agent that hosts it: waiting long is no use.
-_FENCE_TIMEOUT = 30.0
+FENCE_TIMEOUT = 30.0
 
 _RUN_PATH = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
@@ -158,7 +158,7 @@ def _plan(args: argparse.Namespace, env: Mapping[str, str], low: int, high: int,
         join_timeout=bounds.get("join_timeout", Plan.join_timeout),
         last_call=bounds.get("last_call", Plan.last_call),
         node_lease=bounds.get("node_lease", Plan.node_lease),
-        fence_timeout=bounds.get("fence_timeout", _FENCE_TIMEOUT),
+        fence_timeout=bounds.get("fence_timeout", FENCE_TIMEOUT),
         report_interval=limits.interval(args.monitor_interval),
         check_level=limits.check_level(args),
         hang_detection=int(args.hang_detection),
@@ -207,7 +207,7 @@ def _meeting(args: argparse.Namespace, high: int, conf: RdzvConf) -> Meeting | N
         return None
     static = args.rdzv_backend == "static"
     if args.rdzv_endpoint:
-        host, port = _address(args.rdzv_endpoint, _STATIC_PORT if static else _C10D_PORT)
+        host, port = _address(args.rdzv_endpoint, _STATIC_PORT if static else C10D_PORT)
         if port == 0 and high == 1:
             return None  # torchrun's way to say: by itself, at any port
         if port == 0:

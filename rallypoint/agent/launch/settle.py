@@ -16,7 +16,8 @@ from rallypoint.agent.flags import CHOICES
 from rallypoint.agent.launch.config import DEFAULT_TIMEOUT, LaunchConfig
 from rallypoint.agent.launch.entry import Entrypoint
 from rallypoint.agent.launch.std import read_streams
-from rallypoint.agent.options import Meeting, RunOptions
+from rallypoint.agent.limits import SHUTDOWN_TIMEOUT
+from rallypoint.agent.options import C10D_PORT, FENCE_TIMEOUT, Meeting, RunOptions
 from rallypoint.agent.workers.tee import DEFAULT_PREFIX
 from rallypoint.wire.endpoint import split_address
 from rallypoint.wire.plan import Plan
@@ -29,13 +30,7 @@ _BACKENDS = (*_OURS, "static", *_ETCD, _ZEUS)
 
 _START_METHODS = CHOICES["--start-method"]
 
-_C10D_PORT, _ETCD_PORT = 29400, 2379
-
-#: torch's seconds from SIGTERM to SIGKILL.
-_SHUTDOWN_TIMEOUT = 30.0
-
-#: As in a run by hand: nobody replaces the agent that hosts the coordinator, so waiting long for it is no use.
-_FENCE_TIMEOUT = 30.0
+_ETCD_PORT = 2379
 
 #: Keys of `rdzv_configs` by what they are for; the values of the first are fields of the plan.
 _LIMITS = {"last_call_timeout": "last_call", "node_lease": "node_lease", "fence_timeout": "fence_timeout"}
@@ -184,7 +179,7 @@ def _plan(config: LaunchConfig, entrypoint: Entrypoint, env: Mapping[str, str]) 
         join_timeout=_seconds(configs.get("join_timeout", timeout), "rdzv_configs['timeout']"),
         last_call=limits.get("last_call", Plan.last_call),
         node_lease=limits.get("node_lease", _lease(configs)),
-        fence_timeout=limits.get("fence_timeout", _FENCE_TIMEOUT),
+        fence_timeout=limits.get("fence_timeout", FENCE_TIMEOUT),
     )
 
 
@@ -217,7 +212,7 @@ def _numa(options: Any) -> str:
 def _grace(config: LaunchConfig, env: Mapping[str, str]) -> float:
     if config.shutdown_timeout is not None:
         return _seconds(config.shutdown_timeout, "shutdown_timeout")
-    return _seconds(env.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT") or _SHUTDOWN_TIMEOUT, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
+    return _seconds(env.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT") or SHUTDOWN_TIMEOUT, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
 
 
 # --- Where nodes meet ------------------------------------------------------------------------------------------------------
@@ -238,7 +233,7 @@ def _meeting(config: LaunchConfig, *, has_etcd: bool) -> tuple[Meeting | None, E
                 f"rdzv_endpoint: is needed for max_nodes {config.max_nodes}; expected HOST:PORT, the same on every node"
             )
         return None, None, notes
-    host, port = _address(endpoint, _C10D_PORT)
+    host, port = _address(endpoint, C10D_PORT)
     return Meeting(host=host, port=port, may_host=_may_host(config)), None, notes
 
 

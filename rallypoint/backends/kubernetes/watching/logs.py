@@ -22,6 +22,9 @@ __all__ = ["Listener", "Place", "Places", "Said", "parse_cursor", "read_pod", "r
 #: Bytes of a tail at the most: it stands in the record.
 _TAIL_BYTES = 64 * 1024
 
+#: Seconds that they may take: the end of a pod is not held up for its last words.
+_TAIL_TIMEOUT = 5.0
+
 _STREAMS = ("out", "err")
 
 _PLACE = re.compile(r"(\d+)=(\d+)\.(\d+)((?:,[0-9TZ:.+-]*x\d+){2})")
@@ -160,13 +163,13 @@ async def read_pod(cluster: Cluster, pod: PodView, query: Mapping[str, str] | No
     return data.decode(errors="replace").splitlines(keepends=True)
 
 
-async def read_tail(cluster: Cluster, pod: PodView, lines: int, *, timeout: float) -> tuple[str, ...]:
+async def read_tail(cluster: Cluster, pod: PodView, lines: int) -> tuple[str, ...]:
     """Return the last lines of a pod's log, of ranks as they wrote them. Raises `BackendError`."""
     if lines <= 0:
         return ()
     path = cluster.path("pods", pod.name, "log")
     asked = {"container": pod.main, "tailLines": str(lines), "limitBytes": str(_TAIL_BYTES)}
-    data = await cluster.api.request("GET", path, query=asked, timeout=timeout)
+    data = await cluster.api.request("GET", path, query=asked, timeout=_TAIL_TIMEOUT)
     return tuple(_bare(line) for line in data.decode(errors="replace").splitlines()[-lines:])
 
 

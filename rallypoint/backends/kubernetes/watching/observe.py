@@ -46,9 +46,6 @@ _LIVE = frozenset({Phase.RESUMING, Phase.RUNNING})
 #: Lines of a node's log that are kept with its end where the plan is not known.
 _TAIL = 20
 
-#: Seconds that a log may take: the end of a node is not held up for its last words.
-_TAIL_TIMEOUT = 5.0
-
 #: Seconds past its grace that a pod may take to go before its machine counts as out of reach.
 _STUCK = 60.0
 
@@ -122,7 +119,7 @@ class Observer:
 
     async def _tail(self, pod: PodView, lines: int) -> tuple[str, ...]:
         try:
-            return await read_tail(self._cluster, pod, lines, timeout=_TAIL_TIMEOUT)
+            return await read_tail(self._cluster, pod, lines)
         except BackendError as error:
             log.info("pod %s: its last words cannot be read: %s", pod.name, error)
             return ()

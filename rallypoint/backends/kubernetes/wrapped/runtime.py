@@ -34,9 +34,6 @@ __all__ = ["Wrapped", "sweep_wrappers"]
 
 log = logging.getLogger(__name__)
 
-#: Seconds that a log may take: the end of a pod is not held up for its last words.
-_TAIL_TIMEOUT = 5.0
-
 
 class Wrapped:
     """What one backend does for jobs of the kinds `appwrapper` and `pytorchjob`."""
@@ -86,7 +83,7 @@ class Wrapped:
         for pod in pods:
             if pod.uid not in known and _has_failed(pod):
                 try:
-                    known[pod.uid] = await read_tail(self._cluster, pod, plan.log_tail, timeout=_TAIL_TIMEOUT)
+                    known[pod.uid] = await read_tail(self._cluster, pod, plan.log_tail)
                 except BackendError as error:
                     log.info("pod %s: its last words cannot be read: %s", pod.name, error)
                     known[pod.uid] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 
 from rallypoint.training.commits import Commits
 from rallypoint.training.snapshots.crew import Crew
+from rallypoint.training.state import State
 
 WIDE = 1100  # 4.8 MB of weights: more than what is copied at once
 
@@ -28,7 +30,7 @@ def backward(state: dict[str, object]) -> None:
     model(torch.ones(1, WIDE)).square().mean().backward()
 
 
-def weights(state: dict[str, object]) -> torch.Tensor:
+def weights(state: Mapping[str, object]) -> torch.Tensor:
     model = state["model"]
     assert isinstance(model, nn.Linear)
     return model.weight.detach().clone()
@@ -107,6 +109,20 @@ def test_a_weight_that_changed_meanwhile_drops_the_commit(
     crew.let.clear()
     commits.take(state, 2, rank=0, world_size=1)
     assert [h.number for h in commits.held()] == [2, 0]
+    commits.close()
+
+
+def test_a_script_may_ask_that_all_is_copied_before_a_commit_returns(tmp_path: Path, commits: Commits) -> None:
+    """It changes weights between a commit and the next step in a way that torch does not count; the commit is whole."""
+    state = State(**wide())
+    state.copy_at_once()
+    told = weights(state.parts)
+    commits.take(state.parts, 0, rank=0, world_size=1, lazy=state.lazy)
+    state.model.weight.data.zero_()
+
+    fresh = wide()
+    Commits(tmp_path, "0", attempt=1).restore(0, fresh, rank=0)
+    assert torch.equal(weights(fresh), told)
     commits.close()
 
 

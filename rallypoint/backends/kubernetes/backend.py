@@ -26,12 +26,12 @@ from rallypoint.backends.kubernetes.act import Actor
 from rallypoint.backends.kubernetes.coordinators import Coordinators
 from rallypoint.backends.kubernetes.heartbeat import BEAT, SILENT, read_pulse
 from rallypoint.backends.kubernetes.hold import Holds
-from rallypoint.backends.kubernetes.labels import Part
 from rallypoint.backends.kubernetes.manifests.blueprint import draw
 from rallypoint.backends.kubernetes.manifests.kueue import queue_of
 from rallypoint.backends.kubernetes.manifests.parts import role_of
 from rallypoint.backends.kubernetes.names import job_configmap
-from rallypoint.backends.kubernetes.store import Store, UnreadableStatusError, is_job_name
+from rallypoint.backends.kubernetes.statuses import Statuses
+from rallypoint.backends.kubernetes.store import Store, is_job_name
 from rallypoint.backends.kubernetes.submission import check
 from rallypoint.backends.kubernetes.sweeping import Sweeper
 from rallypoint.backends.kubernetes.tending import tending
@@ -58,9 +58,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Seconds for which what a coordinator said itself is not asked again.
-_LIVE = 1.0
-
 
 class _Parts:
     """What the backend is made of, for one event loop."""
@@ -73,6 +70,7 @@ class _Parts:
         self.observer = Observer(cluster, self.store)
         self.actor = Actor(cluster, self.store)
         self.coordinators = Coordinators(cluster)
+        self.statuses = Statuses(cluster, self.store, self.coordinators, self.holds)
         self.wrapped = Wrapped(cluster, self.store)
         self.sweeper = Sweeper(cluster)
 
@@ -107,7 +105,6 @@ class KubernetesBackend(Backend):
         self._stack: contextlib.AsyncExitStack | None = None
         self._parts: _Parts | None = None
         self._joining = asyncio.Lock()
-        self._live: dict[str, tuple[float, JobStatus]] = {}
 
     async def _its(self) -> _Parts:
         """Return what does the work, once this event loop has a cluster."""
@@ -282,49 +279,11 @@ class KubernetesBackend(Backend):
 
     async def status(self, name: str) -> JobStatus | None:
         """Ask the coordinator itself, or else read what it wrote down last."""
-        its = await self._its()
-        stored = await its.store.load(name)
-        if stored is None:
-            return None
-        written = await self._written(its, stored.record)
-        if its.holds.holds(name) or stored.record.finished:
-            return written
-        told = await self._asked(its, stored)
-        return written if told is None or (written is not None and written.fence > told.fence) else told
+        return await (await self._its()).statuses.status(name)
 
     async def written(self, name: str) -> JobStatus | None:
         """Read the status ConfigMap, as the watch told of it."""
-        its = await self._its()
-        stored = await its.store.load(name)
-        return None if stored is None else await self._written(its, stored.record)
-
-    async def _written(self, its: _Parts, record: JobRecord) -> JobStatus | None:
-        try:
-            return await its.store.status(record)
-        except UnreadableStatusError as error:
-            log.warning("job %s: %s; going on as if the coordinator had said nothing", record.name, error)
-            return None
-
-    async def _asked(self, its: _Parts, stored: Stored) -> JobStatus | None:
-        """Return what the coordinator says now, None where it cannot be asked."""
-        record, now = stored.record, asyncio.get_running_loop().time()
-        known = self._live.get(record.uid)
-        if known is not None and now - known[0] < _LIVE:
-            return known[1]
-        fresh = its.cluster.fresh
-        try:
-            pods = its.cluster.cache.pods_of(record.uid) if fresh else await its.cluster.pods_of(its.store.ref(record))
-            mine = (p for p in pods if p.labels.part is Part.COORDINATOR and p.labels.incarnation == record.term)
-            pod = next((p for p in mine if p.phase == "Running" and p.ip and not p.deleting), None)
-            if pod is None:
-                return None
-            told = await its.coordinators.status(its.store.ref(record), stored.plan, pod)
-        except BackendError as error:
-            log.debug("job %s: its coordinator cannot be asked: %s", record.name, error)
-            return None
-        # One backend may be asked for many jobs, and what is old is of no use.
-        self._live = {uid: heard for uid, heard in self._live.items() if now - heard[0] < _LIVE} | {record.uid: (now, told)}
-        return told
+        return await (await self._its()).statuses.written(name)
 
     async def names(self) -> tuple[str, ...]:
         """List the ConfigMaps that are jobs."""

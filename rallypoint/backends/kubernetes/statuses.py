@@ -1,0 +1,74 @@
+"""What the coordinator of a job says: what it wrote down last, or what it answers when it is asked itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from rallypoint.backends.contract import BackendError, Stored
+from rallypoint.backends.kubernetes.coordinators import Coordinators
+from rallypoint.backends.kubernetes.hold import Holds
+from rallypoint.backends.kubernetes.labels import Part
+from rallypoint.backends.kubernetes.store import Store, UnreadableStatusError
+from rallypoint.backends.kubernetes.watching.cluster import Cluster
+from rallypoint.supervision.record import JobRecord
+from rallypoint.wire.status import JobStatus
+
+__all__ = ["Statuses"]
+
+log = logging.getLogger(__name__)
+
+#: Seconds for which what a coordinator said itself is not asked again.
+_LIVE = 1.0
+
+
+class Statuses:
+    """The statuses of the jobs of one namespace. Who supervises a job reads what is written; whoever only looks asks."""
+
+    def __init__(self, cluster: Cluster, store: Store, coordinators: Coordinators, holds: Holds) -> None:
+        self._cluster, self._store, self._coordinators, self._holds = cluster, store, coordinators, holds
+        self._live: dict[str, tuple[float, JobStatus]] = {}
+
+    async def status(self, name: str) -> JobStatus | None:
+        """Return the newest status that can be had, None where there is none, or no such job."""
+        stored = await self._store.load(name)
+        if stored is None:
+            return None
+        written = await self._written(stored.record)
+        if self._holds.holds(name) or stored.record.finished:
+            return written
+        told = await self._asked(stored)
+        return written if told is None or (written is not None and written.fence > told.fence) else told
+
+    async def written(self, name: str) -> JobStatus | None:
+        """Return what the coordinator wrote down last, as the watch told of it."""
+        stored = await self._store.load(name)
+        return None if stored is None else await self._written(stored.record)
+
+    async def _written(self, record: JobRecord) -> JobStatus | None:
+        try:
+            return await self._store.status(record)
+        except UnreadableStatusError as error:
+            log.warning("job %s: %s; going on as if the coordinator had said nothing", record.name, error)
+            return None
+
+    async def _asked(self, stored: Stored) -> JobStatus | None:
+        """Return what the coordinator says now, None where it cannot be asked."""
+        record, now = stored.record, asyncio.get_running_loop().time()
+        known = self._live.get(record.uid)
+        if known is not None and now - known[0] < _LIVE:
+            return known[1]
+        fresh, ref = self._cluster.fresh, self._store.ref(record)
+        try:
+            pods = self._cluster.cache.pods_of(record.uid) if fresh else await self._cluster.pods_of(ref)
+            mine = (p for p in pods if p.labels.part is Part.COORDINATOR and p.labels.incarnation == record.term)
+            pod = next((p for p in mine if p.phase == "Running" and p.ip and not p.deleting), None)
+            if pod is None:
+                return None
+            told = await self._coordinators.status(ref, stored.plan, pod)
+        except BackendError as error:
+            log.debug("job %s: its coordinator cannot be asked: %s", record.name, error)
+            return None
+        # One backend may be asked for many jobs, and what is old is of no use.
+        self._live = {uid: heard for uid, heard in self._live.items() if now - heard[0] < _LIVE} | {record.uid: (now, told)}
+        return told

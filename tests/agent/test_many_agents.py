@@ -18,6 +18,7 @@ from rallypoint.wire.fence import Fence
 from rallypoint.wire.messages import AgentReport, AgentState, Assignment, Continue, Reply, Stop
 from rallypoint.wire.status import JobState
 from tests.agent.fakes import ListedEndpoints, MemorySink, new_state, report
+from tests.waiting import eventually_async
 
 LEASED = Settings(min_nodes=1, max_nodes=8, last_call=0.0, node_lease=3.0)
 
@@ -99,6 +100,33 @@ def test_thousands_are_held_back_longer_and_may_be_silent_longer() -> None:
     more = dataclasses.replace(state, peers={f"agent-{n}": peer for n in range(40000)})
     assert [rendezvous.stretch(one) for one in (state, many, more)] == [0.0, 1.75, 5.0]
     assert rendezvous.deadline(many) == 1.0 + LEASED.node_lease + 1.75
+
+
+async def test_who_came_before_the_thousands_waits_as_long_as_they_do() -> None:
+    """Its answer is held back for what it asked for, and as much longer as those of all who are there by then."""
+    clock = monotone_clock()
+    settings = Settings(min_nodes=1000, max_nodes=1000, node_lease=1000.0)
+    shell = Coordinator(new_state(settings, now=clock()), sink=MemorySink(), clock=clock)
+    serve = asyncio.create_task(shell.serve())
+    try:
+        began = clock()
+        first = asyncio.create_task(shell.report(report(0, hold=1.0)))
+        await eventually_async(lambda: shell.status().waiting)
+        later = shell.change(lambda state, _: crowded(state, 600))
+        assert isinstance(await first, Continue)
+
+        assert rendezvous.stretch(later) == 0.05
+        assert clock() - began >= 1.0 + rendezvous.stretch(later)
+    finally:
+        shell.stop()
+        await serve
+
+
+def crowded(state: State, count: int) -> State:
+    """Return the state with `count` agents, all of them like the first."""
+    peer = state.peers["agent-0"]
+    others = {f"agent-{n}": peer for n in range(1, count)}
+    return dataclasses.replace(state, peers={**state.peers, **others})
 
 
 def test_a_world_has_longer_than_a_lease_to_find_its_next_coordinator() -> None:

@@ -30,7 +30,7 @@ class Asked:
     """A report whose answer is held back.
 
     `reply` is the answer that is about to be given, read from the state of number `version`; None while there is nothing to
-    say. `over` says that the time is over for which the agent wants to wait for one.
+    say. `until` is how long the agent wants to wait for one, by the loop's clock; `over` says that this is over.
     """
 
     report: AgentReport
@@ -70,8 +70,7 @@ class Answers:
     def asked(self, report: AgentReport) -> Asked:
         """Begin to hold an answer back."""
         loop = asyncio.get_running_loop()
-        hold = min(report.hold, MAX_HOLD) + (rendezvous.stretch(self._newest()) if report.hold else 0.0)
-        return Asked(report=report, answer=loop.create_future(), until=loop.time() + hold)
+        return Asked(report=report, answer=loop.create_future(), until=loop.time() + min(report.hold, MAX_HOLD))
 
     def park(self, asked: Asked) -> None:
         """Keep a report whose answer may take a while; the one before it is let go."""
@@ -143,20 +142,28 @@ class Answers:
             self._ready[agent] = asked
         else:
             self._ready.pop(agent, None)
-        loop = asyncio.get_running_loop()
-        if asked.reply is None and (asked.over or asked.until <= loop.time()):
+        loop, due = asyncio.get_running_loop(), self._due(asked)
+        if asked.reply is None and (asked.over or due <= loop.time()):
             self.give(asked, self.last_word())
         elif asked.timer is None:
-            asked.timer = loop.call_at(asked.until, self._hold_over, asked)
+            asked.timer = loop.call_at(due, self._hold_over, asked)
+
+    def _due(self, asked: Asked) -> float:
+        """Until when an answer is held back. Who came first, before thousands, waits as long as they do."""
+        return asked.until + (rendezvous.stretch(self._newest()) if asked.report.hold else 0.0)
 
     def _hold_over(self, asked: Asked) -> None:
-        if asked.over or asked.reply is None:
+        loop, due = asyncio.get_running_loop(), self._due(asked)
+        if asked.over or (asked.reply is None and due <= loop.time()):
             self.give(asked, self.last_word())
+            return
+        if asked.reply is None:  # others have come meanwhile
+            asked.timer = loop.call_at(due, self._hold_over, asked)
             return
         asked.over = True  # what there is to say may still become durable
         durable_within = min(_DURABLE_WITHIN, self._newest().settings.node_lease / 3)
         longer = max(0.0, durable_within - min(asked.report.hold, MAX_HOLD))
-        asked.timer = asyncio.get_running_loop().call_later(longer, self._hold_over, asked)
+        asked.timer = loop.call_later(longer, self._hold_over, asked)
 
     def _tell(self, agent: str, reply: Reply) -> Reply:
         if isinstance(reply, Continue):

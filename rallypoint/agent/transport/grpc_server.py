@@ -20,6 +20,10 @@ _SHUTDOWN = 2.0
 #: Streams that may wait to be taken: all agents of a job may come at once, and grpcio cancels what is beyond a thousand.
 _BACKLOG = 1 << 16
 
+#: Seconds for which one may wait: grpcio's default of 30 cancels those whom an overloaded machine has not come to, and they
+#: would come again.
+_TAKEN_WITHIN = 3600
+
 
 class _NotTakenError(Exception):
     """A message that ends its stream: gRPC's status, and what is told."""
@@ -49,6 +53,7 @@ class GrpcServer:
             ("grpc.so_reuseport", 0),  # a port that two share would give each some of the agents
             ("grpc.server.max_pending_requests", _BACKLOG),
             ("grpc.server.max_pending_requests_hard_limit", _BACKLOG),
+            ("grpc.server_max_unrequested_time_in_server", _TAKEN_WITHIN),
         ]
         server = grpc.aio.server(handlers=(self._handlers(),), options=options)
         try:

@@ -1,4 +1,4 @@
-"""`tools/check.py`: what is run again, and how that is told."""
+"""`tools/check.py`: what runs beside what, what is run again, and how that is told."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_what_fails_once_is_named_and_counted_as_a_rerun(tmp_path):
     assert seen.code == 0
     assert seen.said.startswith("1 rerun, 3 passed in ")
     assert [name.partition("::")[2] for name in seen.rerun] == ["test_of_luck[in the worker]"]
-    assert any("passed only when run again" in line for line in check._table([seen]))
+    assert any("passed only when run again" in line for line in check._table([seen], seen.seconds))
 
 
 def test_what_fails_twice_has_failed(tmp_path):
@@ -67,3 +67,30 @@ def test_much_that_fails_is_not_run_again(tmp_path):
 def test_a_closing_line_adds_up(said, corrected):
     """Nothing that was counted gets lost."""
     assert check._corrected(said) == corrected
+
+
+#: Leaves a file, and waits for the one that the other leaves.
+MEET = """
+import pathlib, sys, time
+pathlib.Path(sys.argv[1]).touch()
+while not pathlib.Path(sys.argv[2]).exists():
+    time.sleep(0.01)
+print("one")
+print("two")
+"""
+
+
+def test_parts_of_one_core_run_side_by_side_and_the_others_after_them(tmp_path, capfd):
+    """Two that wait for each other both end; what a part says stays together; who is alone begins when all of them are over."""
+    here, there, over = (str(tmp_path / name) for name in ("here", "there", "over"))
+    parts = [
+        check.Part(name="alone", group="last", command=("python", "-c", MEET, over, over), alone=True),
+        check.Part(name="first", group="lint", command=("python", "-c", MEET, here, there)),
+        check.Part(name="second", group="lint", command=("python", "-c", MEET, there, here)),
+        check.Part(name="third", group="lint", command=("python", "-c", "import sys; sys.exit(sys.argv[1])", "no")),
+    ]
+
+    seen = list(check._outcomes(parts))
+
+    assert [(outcome.name, outcome.code) for outcome in seen] == [("first", 0), ("second", 0), ("third", 1), ("alone", 0)]
+    assert capfd.readouterr().out.count("\none\ntwo\n") == 3

@@ -13,6 +13,7 @@ import hashlib
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,9 @@ EXTRAS = "client,agent,airflow,kubernetes,demo,dev"
 #: The lines of pip that a person waits for: downloads of a megabyte and more, and the beginning of the long last step.
 _DOWNLOAD = re.compile(r"\s*Downloading (?:\S*/)?([^\s/-]+-[^\s-]+)\S* \((\S+ [MG]B)\)")
 _INSTALL = re.compile(r"Installing collected packages: (.*)")
+
+#: A third of all source that nobody imports: packages' own tests, and one folder for each architecture of transformers.
+_UNCOMPILED = r"site-packages/(?:.*/tests?/|torch/testing/_internal/|transformers/models/(?!auto/)\w+/)"
 
 
 def main() -> int:
@@ -40,7 +44,8 @@ def main() -> int:
         began = time.monotonic()
         code = _create() or _install(options)
         if code == 0:
-            _compile()
+            print("[3/4] compiling what was installed ...", flush=True)
+            _compile(VENV / "lib")
             _remember(stamp)
             print(f"[4/4] .venv is ready after {time.monotonic() - began:.0f} s", flush=True)
         return code
@@ -84,30 +89,57 @@ def _install(options: argparse.Namespace) -> int:
     print(f"[2/4] installing rallypoint[{EXTRAS}] at the versions of constraints.txt;", flush=True)
     print("      the first time this downloads about 1 GB, and more where torch comes with CUDA ...", flush=True)
     command = [str(PYTHON), "-m", "pip", "install", "--progress-bar=off", "--no-input", "--disable-pip-version-check"]
-    # Compiled afterwards, on all cores: pip would do that on one.
+    # Compiled beside it, and what is left on all cores: pip would do that on one.
     command += ["--no-compile", "-c", "constraints.txt", "-e", f".[{EXTRAS}]"]
     command += ["--index-url", options.index] if options.index else []
     command += ["--extra-index-url", options.extra_index] if options.extra_index else []
     lines = []
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pip:
         assert pip.stdout is not None
+        beside = threading.Thread(target=_compile_beside, args=(pip,))
+        beside.start()
         for line in pip.stdout:
             lines.append(line)
             if told := _progress(line):
                 print(f"      {told}", flush=True)
+        pip.wait()
+        beside.join()
     if pip.returncode:
         print("".join(lines[-40:]), "pip failed; the lines above are its last", sep="\n", file=sys.stderr)
     return pip.returncode
 
 
-def _compile() -> None:
+def _compile_beside(pip: subprocess.Popen[str]) -> None:
+    """Compile what pip has laid down while it lays down the next, until it ends: it keeps one core busy."""
+    done: set[Path] = set()
+    while pip.poll() is None:
+        # The last file that pip writes of a distribution lists all that belongs to it.
+        new = set(VENV.glob("lib/python3*/site-packages/*.dist-info/RECORD")) - done
+        done |= new
+        folders = {folder for record in new for folder in _folders(record)}
+        if folders:
+            _compile(*sorted(folders), cores=1)
+        else:
+            time.sleep(0.5)
+
+
+def _folders(record: Path) -> set[Path]:
+    """Return the folders of a distribution, without those for its scripts and for what is known of it."""
+    with contextlib.suppress(FileNotFoundError):  # of a distribution that pip has just replaced
+        names = {line.partition("/")[0] for line in record.read_text(encoding="utf-8").splitlines() if "/" in line}
+        return {record.parents[1] / name for name in names if name != ".." and not name.endswith(".dist-info")}
+    return set()
+
+
+def _compile(*folders: Path, cores: int = 0) -> None:
     """Compile what was installed, wherever the environment says that imports must not (PYTHONDONTWRITEBYTECODE).
 
-    A worker would compile torch anew each time it starts, for seconds. What cannot be compiled (a template, a test of a syntax
-    error) is nobody's to import, so the exit code says nothing.
+    A worker would compile torch anew each time it starts, for seconds. What is compiled already is left alone; what cannot be
+    compiled (a template, a test of a syntax error) is nobody's to import, so the exit code says nothing. With no `cores` all
+    are used.
     """
-    print("[3/4] compiling what was installed ...", flush=True)
-    subprocess.run([PYTHON, "-m", "compileall", "-q", "-j", "0", VENV / "lib"], capture_output=True, check=False)
+    command = [PYTHON, "-m", "compileall", "-q", "-j", str(cores), "-x", _UNCOMPILED, *folders]
+    subprocess.run(command, capture_output=True, check=False)
 
 
 def _progress(line: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 from tests.cluster.sites import ClusterSite, LocalSite, Pods, Site, emulated
 from tests.emulator.options import NodeOptions, Options
 from tests.emulator.running import Running, running
+from tests.live.light import without_torch
 
 HERE = Path(__file__).parent
 
@@ -36,11 +37,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in unwanted]
 
 
+NODES = tuple(NodeOptions(name=f"node-{letter}") for letter in "abcdefg")
+
+
 @pytest.fixture(scope="module")
-def emulator() -> Iterator[Running]:
-    """A cluster that enforces Roles."""
-    nodes = tuple(NodeOptions(name=f"node-{letter}") for letter in "abcdefg")
-    with running(Options(rbac=True, nodes=nodes)) as cluster:
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A cluster that enforces Roles; its images hold no torch, which few scripts here need."""
+    image = {"PYTHONPATH": without_torch(tmp_path_factory.mktemp("image"))}
+    with running(Options(rbac=True, nodes=NODES, image_env=image)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def torch_emulator() -> Iterator[Running]:
+    """The same with torch."""
+    with running(Options(rbac=True, nodes=NODES)) as cluster:
         yield cluster
 
 
@@ -57,9 +68,12 @@ def real(folder: Path) -> ClusterSite:
 
 
 @pytest.fixture(params=["local", "emulator", pytest.param("cluster", marks=pytest.mark.cluster)])
-async def site(request: pytest.FixtureRequest, tmp_path: Path, home: Path) -> AsyncIterator[Site]:
+async def site(
+    request: pytest.FixtureRequest, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Site]:
     """Each place where the suite runs."""
     if request.param == "local":
+        monkeypatch.setenv("PYTHONPATH", without_torch(tmp_path))
         yield LocalSite(tmp_path, home)
         return
     made = real(tmp_path) if request.param == "cluster" else emulated(request.getfixturevalue("emulator"), tmp_path)

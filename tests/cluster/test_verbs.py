@@ -11,7 +11,8 @@ import pytest
 from rallypoint.supervision.record import Phase
 from rallypoint.wire.status import JobStatus, Outcome
 from tests.cluster.jobs import Job, submitted
-from tests.cluster.sites import ClusterSite, Site
+from tests.cluster.sites import ClusterSite, Site, emulated
+from tests.emulator.running import Running
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.may_block("the hands of a test read files and kubeconfigs")
@@ -65,8 +66,13 @@ async def test_a_job_is_paused_resumed_and_stopped(site: Site) -> None:
     assert record.verdict.outcome is Outcome.SUCCEEDED
 
 
-async def test_pods_save_at_one_step(place: ClusterSite, tmp_path: Path) -> None:
+async def test_pods_save_at_one_step(torch_emulator: Running, tmp_path: Path) -> None:
     """With the five lines, all ranks pause, save and stop after the same step, in pods as on one machine (tests/live)."""
+    async with emulated(torch_emulator, tmp_path).opened() as place:
+        await _saves_at_one_step(place, tmp_path)
+
+
+async def _saves_at_one_step(place: ClusterSite, tmp_path: Path) -> None:
     command = [place.python, "-c", ORDERED, str(tmp_path)]
     spec = place.job(nodes=2, entrypoint={"command": command}, recovery={"start_method": "spawn"})
     async with submitted(place, spec) as job:

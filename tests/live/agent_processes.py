@@ -18,6 +18,7 @@ from typing import IO
 from rallypoint.wire import codec
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.status import JobState, JobStatus
+from tests.live.light import without_torch
 from tests.waiting import PATIENCE, eventually
 
 __all__ = ["GROUP", "OBEY", "Agents", "agents", "alive", "free_port"]
@@ -49,7 +50,7 @@ class Agents:
 
     folder: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
-    torch: bool = False
+    path: str = str(ROOT)  #: the PYTHONPATH of all of them
 
     @property
     def work(self) -> Path:
@@ -59,8 +60,7 @@ class Agents:
     def spawn(self, *args: object) -> subprocess.Popen[str]:
         """Start `rallypoint-agent ARGS`; its output is one pipe."""
         command = [sys.executable, "-m", "rallypoint.agent", *map(str, args)]
-        path = [str(ROOT)] if self.torch else [str(self.folder / "no_torch"), str(ROOT)]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+        env = {**os.environ, "PYTHONPATH": self.path}
         process = subprocess.Popen(
             command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
         )
@@ -148,11 +148,8 @@ def _copy(stream: IO[str], path: Path) -> None:
 @contextmanager
 def agents(folder: Path, *, torch: bool = False) -> Iterator[Agents]:
     """Yield a folder for one job. Without `torch` there is none to import, so that a start costs a tenth."""
-    job = Agents(folder=folder, torch=torch)
+    job = Agents(folder=folder, path=str(ROOT) if torch else without_torch(folder))
     job.work.mkdir()
-    stub = folder / "no_torch" / "torch"
-    stub.mkdir(parents=True)
-    (stub / "__init__.py").write_text("raise ModuleNotFoundError('torch is hidden from this test')\n")
     try:
         yield job
     finally:

@@ -17,9 +17,8 @@ import pytest
 from rallypoint.provider.naming import default_name
 from rallypoint.wire.status import JobStatus
 from tests.live.jobs import Job, cli
+from tests.live.light import without_torch
 from tests.waiting import PATIENCE, eventually
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def job(tmp_path: Path, home: Path) -> Iterator[Job]:
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     """An Airflow home of its own."""
-    return {**os.environ, "AIRFLOW_HOME": str(tmp_path / "airflow"), "PYTHONPATH": str(ROOT)}
+    return {**os.environ, "AIRFLOW_HOME": str(tmp_path / "airflow"), "PYTHONPATH": without_torch(tmp_path)}
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from rallypoint.supervision.record import Phase
 from tests.live.jobs import Job, cli
 from tests.waiting import PATIENCE, eventually
 
+pytestmark = pytest.mark.usefixtures("light")
+
 
 def test_a_script_that_always_fails_ends_with_its_reason(tmp_path: Path, home: Path) -> None:
     """Restarts, then a reset, then Failed: with the culprit, its first error and the last lines of its log."""

@@ -18,7 +18,7 @@ from tests.waiting import eventually
 
 
 @pytest.fixture
-def job(tmp_path: Path, home: Path) -> Iterator[Job]:
+def job(tmp_path: Path, home: Path, light: None) -> Iterator[Job]:
     """Two nodes of two workers that count until they may end, submitted and training."""
     job = Job.write(tmp_path, home, 20, 0.05, endless=True, nodes=2, nproc_per_node=2).submit()
     job.trains(ranks=4, beyond=10)
@@ -83,7 +83,7 @@ def test_the_supervisor(job: Job) -> None:
     assert job.record.released
 
 
-def test_a_node(tmp_path: Path, home: Path) -> None:
+def test_a_node(tmp_path: Path, home: Path, light: None) -> None:
     """The rest shrink and go on while the node is away, and grow when its replacement comes."""
     recovery = {"replace_delay": "0s"}
     job = Job.write(tmp_path, home, 20, 0.05, endless=True, nodes="1:2", nproc_per_node=2, recovery=recovery).submit()

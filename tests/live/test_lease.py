@@ -18,6 +18,8 @@ from tests.backends.stage import remove_tree
 from tests.live.jobs import Job, cli, supervising
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("light")
+
 #: A lease whose end is waited for: many beats of a supervisor, so that a machine that is slow makes no orphans.
 SHORT = "15s"
 

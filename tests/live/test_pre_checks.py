@@ -45,7 +45,7 @@ class Result:
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, light: None):
     """A job with operators beside it; `job(ops)` writes it."""
     home = tmp_path / "home"
     monkeypatch.setenv("RALLYPOINT_HOME", str(home))

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from rallypoint.supervision.record import Phase
 from rallypoint.wire.incident import Cause
 from rallypoint.wire.status import JobStatus
 from tests.live.jobs import Job
 from tests.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("light")
 
 
 def put(path: Path, policy: str) -> None:

@@ -8,11 +8,15 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from rallypoint.supervision.record import Phase
 from rallypoint.wire.incident import Cause
 from rallypoint.wire.status import JobState
 from tests.live.jobs import Job, Process, cli, supervising
 from tests.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("light")
 
 
 @contextlib.contextmanager

@@ -32,6 +32,8 @@ report_progress(2)
 EXTENSION = """
 from rallypoint.training.failover import Failover, FailoverExtension
 
+pytestmark = pytest.mark.usefixtures("light")
+
 class Decides(FailoverExtension):
     def decide(self, failure):
         return {41: Failover.ABORT, 42: Failover.NODE, 43: Failover.GLOBAL}.get(failure.workers[0].exit_code, Failover.NORMAL)

@@ -19,6 +19,19 @@ from tests.waiting import eventually
 
 LIVE = Path(__file__).parent / "live"
 
+#: Files that take minutes, some busy and some waiting. They are begun first: at the end nobody waits for one of them.
+LONG = (
+    "test_airflow_dags.py",
+    "test_disasters.py",
+    "test_hang_corpus.py",
+    "test_airflow_clusters.py",
+    "test_rights.py",
+    "test_chaos.py",
+    "test_behaviours.py",
+    "test_airflow_kills.py",
+    "test_tab.py",
+)
+
 #: How long the processes of a live test may take to end after it, in seconds.
 LEAVE = 5.0
 
@@ -33,10 +46,11 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark everything under tests/live as `live`."""
+    """Mark everything under tests/live as `live`, and put what takes long first."""
     for item in items:
         if item.path.is_relative_to(LIVE):
             item.add_marker(pytest.mark.live)
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
 
 
 @pytest.fixture(autouse=True)

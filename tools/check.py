@@ -26,7 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: Tests that start real processes. The folder whose files take minutes comes first: at the end nobody waits for one of them.
+#: Tests that start real processes.
 LIVE = ("tests/cluster", "tests/live")
 
 #: Tests that are no unit tests.
@@ -57,10 +57,12 @@ PARTS = (
         command=("pytest", "-q", "-n", "2", "--dist", "worksteal", *(f"--ignore={path}" for path in APART)),
         alone=True,
     ),
+    # Three on two cores: much of what these do is to wait for a lease, a grace or a round. Files come in the order that
+    # tests/conftest.py gives them.
     Part(
         name="live tests",
         group="live",
-        command=("pytest", "-q", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "--durations", "20", *LIVE),
+        command=("pytest", "-q", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", "--durations", "20", *LIVE),
         alone=True,
     ),
     Part(name="real Airflow", group="airflow", command=("python", "-m", "tests.airflow", "--subset"), alone=True),

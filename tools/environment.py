@@ -138,7 +138,7 @@ def _compile(*folders: Path, cores: int = 0) -> None:
     compiled (a template, a test of a syntax error) is nobody's to import, so the exit code says nothing. With no `cores` all
     are used.
     """
-    command = [PYTHON, "-m", "compileall", "-q", "-j", str(cores), "-x", _UNCOMPILED, *folders]
+    command = [str(PYTHON), "-m", "compileall", "-q", "-j", str(cores), "-x", _UNCOMPILED, *map(str, folders)]
     subprocess.run(command, capture_output=True, check=False)
 
 

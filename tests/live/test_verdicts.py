@@ -12,6 +12,8 @@ from rallypoint.wire.exits import Exit
 from rallypoint.wire.incident import Answer, Cause, FaultKind
 from tests.live.jobs import Job, cli
 
+pytestmark = pytest.mark.usefixtures("light")
+
 #: Reports a step, then ends in the way that the first argument says, but only in the first incarnation of its node.
 SCRIPT = """
 import os, pathlib, sys, time
@@ -31,8 +33,6 @@ report_progress(2)
 
 EXTENSION = """
 from rallypoint.training.failover import Failover, FailoverExtension
-
-pytestmark = pytest.mark.usefixtures("light")
 
 class Decides(FailoverExtension):
     def decide(self, failure):

@@ -103,9 +103,10 @@ def explore(start: World, *, depth: int, most: int, check_: Callable[[World], tu
         fresh: list[World] = []
         for world in edge:
             for move, after in moves(world):
-                if after in parents:
+                # One look: a world is large, and its hash takes a while.
+                way = (world, move)
+                if parents.setdefault(after, way) is not way:
                     continue
-                parents[after] = (world, move)
                 broken = check_(after)
                 if broken:
                     return Found(states=len(parents), depth=level, broken=broken, trace=_story(parents, after))

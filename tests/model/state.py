@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rallypoint.agent.node.decide import Node
 from rallypoint.agent.node.events import Event
@@ -137,8 +137,8 @@ class World:
     what must never be, as who did it noted.
     """
 
-    policy: Policy
-    settings: Settings
+    policy: Policy = field(hash=False)  # what tells no two states of a run apart is not worth its time
+    settings: Settings = field(hash=False)
     fence_timeout: float
     left: Limits
     size: int = 1

@@ -44,6 +44,7 @@ _HEAD = 128
 #: A unit of the buckets is 1,024 ns; eight of them are the least that is told apart.
 _UNIT_SHIFT, _LEAST = 10, 8
 _COUNT_BYTES = 4
+_NOTHING = bytes(BUCKETS * _COUNT_BYTES)
 
 
 class Phase(str, enum.Enum):
@@ -147,12 +148,12 @@ def pulse_of(memory: bytes) -> Pulse:
 
 def counts_of(memory: bytes) -> dict[Phase, tuple[int, ...]]:
     """Return the counts of all phases of which anything was counted; `memory` is all of a pulse."""
-    size = BUCKETS * _COUNT_BYTES
+    size = len(_NOTHING)
     found = {}
     for number, phase in enumerate(_PHASES):
         begin = _HEAD + number * size
         block = memory[begin : begin + size]
-        if any(block):
+        if block != _NOTHING:
             found[phase] = struct.unpack(f"<{BUCKETS}I", block)
     return found
 

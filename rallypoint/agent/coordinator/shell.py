@@ -196,7 +196,9 @@ class Coordinator:
         loop = asyncio.get_running_loop()
         began, now = loop.time(), self._clock()
         said, self._inbox = self._inbox, []
-        state, fresh = rendezvous.opened(self._with_told(self._state)), []
+        state, fresh = self._with_told(self._state), []
+        if len(said) > 1:
+            state = rendezvous.opened(state)
         for one in said:
             if isinstance(one, str):
                 state = rendezvous.disconnected(state, one, now)

@@ -37,6 +37,7 @@ class Talker:
     ) -> None:
         self._client, self._pace, self._gist, self._report, self._pass_on, self._put = client, pace, gist, report, heard, put
         self._news = asyncio.Event()
+        self._stirred = asyncio.Event()  # there is news, or an answer
         self._farewell = asyncio.Event()
         self._taken = asyncio.Event()
         self._taken.set()
@@ -62,6 +63,7 @@ class Talker:
         """Talk now if something is true that was not said."""
         if self._gist() != self._told:
             self._news.set()
+            self._stirred.set()
 
     def take(self) -> None:
         """Note that an answer was acted upon."""
@@ -96,17 +98,19 @@ class Talker:
         """
         ask = asyncio.create_task(self._client.ask(report))
         self._asking.add(ask)
-        ask.add_done_callback(self._asking.discard)
-        news = asyncio.create_task(self._news.wait())
-        try:
-            await asyncio.wait({ask, news}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            news.cancel()
+        ask.add_done_callback(self._answered)
+        while not ask.done() and not self._news.is_set():
+            self._stirred.clear()
+            await self._stirred.wait()
         if not ask.done():
             ask.add_done_callback(self._heard_late)
             return False
         self._heard(report, ask)
         return True
+
+    def _answered(self, ask: asyncio.Task[Reply]) -> None:
+        self._asking.discard(ask)
+        self._stirred.set()
 
     def _heard_late(self, ask: asyncio.Task[Reply]) -> None:
         """Of an answer to what is no longer true only the end of the job interests."""

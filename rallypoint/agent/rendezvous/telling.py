@@ -66,6 +66,8 @@ def _lost_with(state: State, known: tuple[Incident, ...], kept: tuple[Incident, 
 
 def refilled(state: State, now: float) -> State:
     """Return the state with a mark on each process fault and each hang that counts no more."""
+    if not state.incidents:
+        return state
     incidents = state.incidents
     for budget in (state.settings.restarts, state.settings.hangs):
         incidents = budget.refilled(incidents, state.course, clock=now, when=state.when)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -111,8 +112,9 @@ class SnapshotKeeper:
     def can_dump(self) -> bool:
         """Whether a worker has left a snapshot here, and it is known where a checkpoint would go."""
         if not self._can_dump and self._owned is not None:
-            found = any(self._owned.path.glob(f"*/*{HEADER}"))
-            self._can_dump = found and self.destination() is not None
+            # Each report asks: where no worker keeps snapshots this is one look into one folder.
+            held = any(next(area.glob(f"*{HEADER}"), None) for area in _folders(self._owned.path))
+            self._can_dump = held and self.destination() is not None
         return self._can_dump
 
     def held(self) -> list[Held]:
@@ -210,3 +212,11 @@ class SnapshotKeeper:
         if self._again:
             self._again = False
             self.breakpoint()
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        with os.scandir(path) as found:
+            return [Path(one.path) for one in found if one.is_dir()]
+    except OSError:
+        return []

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from rallypoint.agent.errors import ConfigError, LostContactError, OrphanedError, UnreachableError
 from rallypoint.agent.files import read_json
@@ -38,13 +38,9 @@ class EndpointSource(Protocol):
         """Return the newest endpoint, or None while there is none. `term` 0 says that the term is not known."""
         ...
 
-    async def news(self) -> None:
-        """Return when another endpoint is known than was read last; never where that must be looked for."""
+    def news(self) -> Coroutine[Any, Any, None] | None:
+        """Return what ends when another endpoint is known than was read last; None where that must be looked for."""
         ...
-
-
-async def _never() -> None:
-    await asyncio.get_running_loop().create_future()
 
 
 class FileEndpoint:
@@ -61,9 +57,8 @@ class FileEndpoint:
             log.warning("%s", error)
             return None
 
-    async def news(self) -> None:
+    def news(self) -> None:
         """A file must be looked at."""
-        await _never()
 
     def __str__(self) -> str:
         return str(self._path)
@@ -79,9 +74,8 @@ class FixedEndpoint:
         """Return the address."""
         return self._endpoint
 
-    async def news(self) -> None:
+    def news(self) -> None:
         """There is only the one."""
-        await _never()
 
     def __str__(self) -> str:
         return self._endpoint.address
@@ -183,21 +177,22 @@ class CoordinatorClient:
         """
         patience = seconds + self._fence_timeout
         exchange = asyncio.ensure_future(self._exchange.exchange(endpoint, report, timeout=patience))
-        news = asyncio.ensure_future(self._source.news())
+        told = self._source.news()
+        news = set() if told is None else {asyncio.ensure_future(told)}
         try:
-            await asyncio.wait({exchange, news}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({exchange, *news}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if exchange.done():
                 return exchange.result()
-            if news.done():
+            if any(one.done() for one in news):
                 raise UnreachableError(f"{endpoint.address}: another coordinator was named meanwhile")
             self._late.add(exchange)
             raise UnreachableError(f"{endpoint.address}: no answer within {seconds:.0f} s")
         finally:
-            news.cancel()
-            ended = {news} if exchange in self._late else {news, exchange}
-            if exchange not in self._late:
-                exchange.cancel()
-            await asyncio.gather(*ended, return_exceptions=True)
+            ended = [one for one in (exchange, *news) if not one.done() and one not in self._late]
+            for one in ended:
+                one.cancel()
+            if ended:
+                await asyncio.gather(*ended, return_exceptions=True)
 
     def _forget_late(self) -> None:
         for exchange in self._late:
@@ -206,7 +201,11 @@ class CoordinatorClient:
         self._late.clear()
 
     async def _pause(self, seconds: float) -> None:
-        news = asyncio.ensure_future(self._source.news())
+        told = self._source.news()
+        if told is None:
+            await asyncio.sleep(seconds)
+            return
+        news = asyncio.ensure_future(told)
         await asyncio.wait({news}, timeout=seconds)
         news.cancel()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from rallypoint.agent.errors import UnreachableError
 from rallypoint.agent.transport.service import CoordinatorService
@@ -17,26 +18,31 @@ class NearExchange:
 
     def __init__(self, service: CoordinatorService) -> None:
         self._service = service
-        self._under_way: set[asyncio.Task[Reply]] = set()
+        self._under_way: set[Callable[[str], None]] = set()
 
     async def exchange(self, endpoint: Endpoint, report: AgentReport, *, timeout: float) -> Reply:
         """See `Exchange.exchange`; `endpoint` is not looked at."""
-        asked = asyncio.create_task(self._service.report(report))
-        self._under_way.add(asked)
-        asked.add_done_callback(self._under_way.discard)
+        task, ended = asyncio.current_task(), []
+
+        def end(why: str) -> None:
+            ended.append(why)
+            if task is not None:
+                task.cancel()
+
+        # The service is asked in the task that asks us: it answers once a second for as long as the job lasts.
+        late = asyncio.get_running_loop().call_later(timeout, end, f"no answer within {timeout:.0f} s")
+        self._under_way.add(end)
         try:
-            done, _ = await asyncio.wait({asked}, timeout=timeout)
+            return await self._service.report(report)
         except asyncio.CancelledError:
-            asked.cancel()
-            raise
-        if not done:
-            asked.cancel()
-            raise UnreachableError(f"{endpoint.host}: no answer within {timeout:.0f} s")
-        if asked.cancelled():
-            raise UnreachableError(f"{endpoint.host}: closed")
-        return asked.result()
+            if not ended:
+                raise
+            raise UnreachableError(f"{endpoint.host}: {ended[0]}") from None
+        finally:
+            late.cancel()
+            self._under_way.discard(end)
 
     async def close(self) -> None:
         """See `Exchange.close`."""
-        for asked in tuple(self._under_way):
-            asked.cancel()
+        for end in tuple(self._under_way):
+            end("closed")

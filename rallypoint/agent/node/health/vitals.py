@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 __all__ = ["Usage", "Vital", "Vitals", "usage_of"]
+
+#: What is wanted of `/proc/PID/stat` behind the name: the letter is the first field, the processor time the 12th and 13th.
+_FIELDS = 13
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -60,7 +62,7 @@ def usage_of(pid: int) -> Usage | None:
     except OSError:
         return None
     try:
-        fields = os.read(fd, 1024).rpartition(b")")[2].split()
+        fields = os.read(fd, 1024).rpartition(b")")[2].split(None, _FIELDS)
     except OSError:
         return None
     finally:
@@ -89,14 +91,24 @@ class Vitals:
             # Another process counts from nothing; that it took over is no sign of life by itself.
             since = now if known is None or known.liveness != liveness else known.since
             known = Vital(pid=pid, liveness=liveness, since=since, cpu_then=seen.cpu, taken_at=now, taken_cpu=seen.cpu)
-        if known.liveness != liveness:
-            known = dataclasses.replace(known, liveness=liveness, since=now, cpu_then=seen.cpu)
-        if now - known.taken_at >= _WINDOW:
-            busy = max(0.0, seen.cpu - known.taken_cpu) / (now - known.taken_at)
-            known = dataclasses.replace(known, taken_at=now, taken_cpu=seen.cpu, busy=round(busy, 2))
-        self._known[local_rank] = dataclasses.replace(known, state=seen.state, cpu=seen.cpu)
-        return self._known[local_rank]
+        lives, counted = known.liveness != liveness, now - known.taken_at
+        over = counted >= _WINDOW
+        vital = self._known[local_rank] = Vital(
+            pid=pid,
+            liveness=liveness,
+            since=now if lives else known.since,
+            cpu_then=seen.cpu if lives else known.cpu_then,
+            taken_at=now if over else known.taken_at,
+            taken_cpu=seen.cpu if over else known.taken_cpu,
+            busy=round(max(0.0, seen.cpu - known.taken_cpu) / counted, 2) if over else known.busy,
+            state=seen.state,
+            cpu=seen.cpu,
+        )
+        return vital
 
     def _first(self, pids: Sequence[int]) -> tuple[int, Usage]:
-        found = ((pid, self._usage(pid)) for pid in pids if pid > 0)
-        return next(((pid, seen) for pid, seen in found if seen is not None), (0, _GONE))
+        for pid in pids:
+            seen = self._usage(pid) if pid > 0 else None
+            if seen is not None:
+                return pid, seen
+        return 0, _GONE

@@ -1,7 +1,8 @@
 """What it costs to be watched: a worker per step, a node's agent and the coordinator per report; beside the budget of each.
 
 - `step`: our hook on the optimizer's step, called as torch calls it, in a process that the start-up module has prepared. It
-  is what a script pays that knows nothing of us. `report_progress` is what one pays that reports its step itself.
+  is what a script pays that knows nothing of us. `report_progress` is what one pays that reports its step itself, alone or
+  with two metrics.
 - `watch`: what an agent looks at for 8 workers with each of its reports (shared memory, /proc, logs), and what the coordinator
   makes of that report. Reports come once a second, so the time that they take together is the share of a core.
 
@@ -69,7 +70,9 @@ count = int(sys.argv[1])
 step = per_call(lambda: hook(sgd, arguments, words), count)
 nothing = per_call(lambda: None, count)
 reported = per_call(lambda: report_progress(7), count // 10)
-print(json.dumps({"step": step - nothing, "report": reported}))
+losses = [number / 7 for number in range(100)]
+shown = per_call(lambda: report_progress(7, loss=losses[7], rate=0.1), count // 10)
+print(json.dumps({"step": step - nothing, "report": reported, "metrics": shown}))
 """
 
 
@@ -180,17 +183,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments((__doc__ or "").splitlines()[0])
     parser.add_argument("-n", type=int, default=5, help="measurements of each (default 5)")
     options = parser.parse_args(argv)
-    steps, reports, looks, hears = [], [], [], []
+    steps, reports, metrics, looks, hears = [], [], [], [], []
     for _ in range(options.n):
         with tempfile.TemporaryDirectory(prefix="watch-cost-") as folder:
             found = worker(Path(folder))
             steps.append(1e6 * found["step"])
             reports.append(1e6 * found["report"])
+            metrics.append(1e6 * found["metrics"])
             looks.append(1e6 * agent(Path(folder)))
             hears.append(1e6 * coordinator())
     cases = [
         Case(name="step, by the hook", command="training/startup", samples=tuple(steps), unit="us"),
         Case(name="report_progress(step)", command="rallypoint.training.report_progress", samples=tuple(reports), unit="us"),
+        Case(name="report_progress(step, loss=, rate=)", command="the same with metrics", samples=tuple(metrics), unit="us"),
         Case(name="agent, a report of 8 workers", command="agent/node", samples=tuple(looks), unit="us"),
         Case(name="coordinator, the same report", command="agent/rendezvous", samples=tuple(hears), unit="us"),
     ]

@@ -13,6 +13,7 @@ from rallypoint.agent.coordinator.namespaced import Namespaced
 from rallypoint.agent.errors import ConfigError, LostContactError, OrphanedError, StaleError, UsageError
 from rallypoint.agent.flags import RunParser, add_run_flags
 from rallypoint.agent.importing import uncollected
+from rallypoint.agent.stderr import unstalled
 from rallypoint.version import __version__
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.exits import Exit
@@ -31,6 +32,7 @@ _EXITS: tuple[tuple[type[RallypointError], Exit], ...] = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code (`wire/exits.py`); errors are one line on stderr."""
     args = build_parser().parse_args(argv)
+    unstalled()
     logging.basicConfig(
         stream=sys.stderr,
         level=os.environ.get("RALLYPOINT_LOG_LEVEL", "INFO").upper(),

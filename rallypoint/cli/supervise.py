@@ -10,6 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
+from rallypoint.agent.stderr import unstalled
 from rallypoint.backends.story import failure_story, success_line
 from rallypoint.cli.doors import Doors
 from rallypoint.cli.looking import find
@@ -75,6 +76,7 @@ def _with_credentials(doors: Doors) -> Doors:
 
 def supervise_to_the_end(doors: Doors, where: Where, name: str) -> int:
     """Supervise in the foreground, with what happens on standard error; return the exit code."""
+    unstalled()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=_LOG_FORMAT, datefmt="%Y-%m-%d %H:%M:%S")
     try:
         record = asyncio.run(_supervise(doors, where, name))

@@ -8,7 +8,7 @@ import operator
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import time
 from typing import SupportsIndex
@@ -37,17 +37,19 @@ def report_progress(
         resumed_from: the step that this process started from; kept until given again.
         checkpoint: path of the last complete checkpoint; kept until given again.
         **metrics: numbers to show, or tensors of one element (a CUDA tensor is waited for). Each name is kept until given
-            again; all of them together fit into 1,024 bytes of JSON.
+            again; the names of all of them together fit into 1,024 bytes of JSON.
 
     Raises:
         WireError: for a wrong type or value; it is also a `ValueError`.
         OSError: when the agent's progress file cannot be opened.
 
     """
-    if type(step) is int and step >= 0 and resumed_from is None and checkpoint is None and not metrics and _follower is None:
+    plain = resumed_from is None and checkpoint is None
+    if plain and type(step) is int and step >= 0:
         quick = _quick
-        if quick is not None and quick.told == _environment.get(_KEY):
-            quick.step(step)
+        if quick is not None and quick.told == _environment.get(_KEY) and quick.step(step, metrics):
+            if _follower is not None:
+                _follower(step)
             return
     news = ProgressSlot(
         step=_count("step", step),
@@ -55,7 +57,7 @@ def report_progress(
         checkpoint="" if checkpoint is None else os.fspath(checkpoint),
         metrics={name: _number(name, value) for name, value in metrics.items()},
     )
-    _report(news)
+    _report(news, plain=plain)
     if _follower is not None and news.step is not None:
         _follower(news.step)
 
@@ -78,27 +80,20 @@ class Reporter:
         self._file, self._local_rank = ProgressFile.open(path), local_rank
         self._slot = self._file.read(local_rank) or ProgressSlot()
         self._lock = threading.Lock()
-        self._advance: Callable[[int, int, float], None] | None = None
-        self._step, self._liveness = 0, 0
+        #: Reports a step and metrics in a few stores to memory, and returns False where that takes a `report`.
+        self.step: Callable[[int, Mapping[str, float]], bool] = self._first
         self.told = _environment.get(_KEY)
 
-    def step(self, step: int) -> None:
-        """Report a step and nothing else, which is what most reports are: a few stores to memory."""
+    def _first(self, step: int, metrics: Mapping[str, float]) -> bool:
         with self._lock:
-            if self._advance is None:
-                self._advance = self._file.stepper(self._local_rank)
-                self._step, self._liveness = step, self._slot.liveness
-            self._step = step
-            self._liveness += 1
-            self._advance(step, self._liveness, time())
+            self.step = self._file.stepper(self._local_rank, self._lock)
+        return self.step(step, metrics)
 
     def report(self, news: ProgressSlot, *, at: float) -> None:
         """Merge `news` into the slot; `at`: seconds since the epoch. A report that does not fit changes nothing."""
         with self._lock:
-            old = self._slot
-            if self._advance is not None:
-                self._slot = old = dataclasses.replace(old, step=self._step, liveness=self._liveness)
-                self._advance = None
+            # The quick way has told newer steps and metrics than are known here.
+            old = self._file.read(self._local_rank) or self._slot
             slot = dataclasses.replace(
                 old,
                 step=old.step if news.step is None else news.step,
@@ -109,7 +104,7 @@ class Reporter:
                 at=at,
             )
             self._file.write(self._local_rank, slot)
-            self._slot = slot
+            self._slot, self.step = slot, self._first
 
 
 _follower: Callable[[int], None] | None = None
@@ -133,9 +128,12 @@ def forget() -> None:
     _reporters.clear()
 
 
-def _report(news: ProgressSlot) -> None:
+def _report(news: ProgressSlot, *, plain: bool = False) -> None:
     reporter = _current()
-    if reporter is not None:
+    if reporter is None:
+        return
+    # Of a step and metrics that are `plain` only their types may have stood in the way of the quick way.
+    if not (plain and _quick is not None and news.step is not None and reporter.step(news.step, news.metrics)):
         reporter.report(news, at=time())
 
 

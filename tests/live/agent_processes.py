@@ -68,7 +68,7 @@ class Agents:
         return process
 
     def drain(self) -> None:
-        """Write what the processes say to `FOLDER/said-N.txt` from now on: a pipe that nobody reads stops who writes to it."""
+        """Write what the processes say to `FOLDER/said-N.txt` from now on, so that nothing of it is missing."""
         for number, process in enumerate(self.started):
             stream, process.stdout = process.stdout, None
             if stream is not None:

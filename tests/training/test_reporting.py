@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any
 
 import pytest
 import torch
 
-from rallypoint.training import report_progress
+from rallypoint.training import report_progress, reporting
 from rallypoint.wire import env
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.progress import ProgressFile, ProgressSlot
@@ -134,3 +135,84 @@ def test_a_step_after_another_went_back_is_told(slots):
         report_progress(step)
 
     assert (slots.read(1).step, slots.read(1).liveness) == (3, 3)
+
+
+def test_metrics_are_told_with_their_step(slots):
+    """Each time, with the very step that they are of, however they were told: nothing is kept back for later."""
+    report_progress(1, loss=2.0)
+    for step in range(2, 6):
+        report_progress(step, loss=1.0 / step)
+
+        slot = slots.read(1)
+        assert (slot.step, slot.liveness, slot.metrics) == (step, step, {"loss": 1.0 / step})
+
+
+def test_names_may_come_go_and_come_again(slots):
+    """A new one takes its place beside the others, one that is left out keeps its value, and none is told for another."""
+    report_progress(1, loss=1.0)
+    report_progress(2, loss=2.0, rate=0.5)
+    report_progress(3, rate=0.25, loss=3.0)
+    report_progress(4, rate=0.125)
+    report_progress(5)
+
+    slot = slots.read(1)
+    assert (slot.step, slot.liveness) == (5, 5)
+    assert slot.metrics == {"loss": 3.0, "rate": 0.125}
+
+
+def test_a_wrong_metric_among_known_ones_changes_nothing(slots):
+    """Neither the step nor the metrics before it in the same call."""
+    report_progress(1, loss=1.0, rate=0.5)
+    report_progress(2, loss=2.0, rate=0.5)
+    with pytest.raises(WireError, match="metric rate"):
+        report_progress(3, loss=3.0, rate="0.5")
+
+    slot = slots.read(1)
+    assert (slot.step, slot.liveness, slot.metrics) == (2, 2, {"loss": 2.0, "rate": 0.5})
+
+
+def test_a_whole_number_becomes_a_metric_on_any_way(slots):
+    """As a number of another type does, of a name that was told before."""
+    report_progress(1, loss=1.0)
+    report_progress(2, loss=1.5)
+    report_progress(3, loss=4)
+    report_progress(torch.tensor(4), loss=torch.tensor(0.5))
+
+    slot = slots.read(1)
+    assert (slot.step, slot.liveness, slot.metrics) == (4, 4, {"loss": 0.5})
+
+
+def test_who_follows_steps_hears_of_each_once(slots):
+    """With metrics or without, on any way."""
+    heard = []
+    reporting.follow_steps(heard.append)
+    try:
+        report_progress(1)
+        report_progress(2, loss=1.0)
+        report_progress(3, loss=2.0)
+        report_progress(4, loss=3)
+        report_progress(5, checkpoint="/data/a")
+    finally:
+        reporting.follow_steps(None)
+
+    assert heard == [1, 2, 3, 4, 5]
+
+
+def test_threads_that_report_with_new_names_lose_none(slots):
+    """A report that changes where values are must not be followed by one that still knows the old places."""
+    report_progress(0, a=0.0)
+    report_progress(0, a=0.0)
+
+    def tell(name: str) -> None:
+        for number in range(200):
+            report_progress(number, a=1.0, **{f"{name}{number % 20}": float(number)})
+
+    threads = [threading.Thread(target=tell, args=(name,)) for name in "xy"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    slot = slots.read(1)
+    assert slot.liveness == 402
+    assert slot.metrics == {"a": 1.0} | {f"{name}{n}": 180.0 + n for name in "xy" for n in range(20)}

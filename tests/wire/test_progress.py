@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
     """Whatever is not ours is not written to."""
     path = tmp_path / "p"
     path.write_bytes(b"x" * 64)
-    with pytest.raises(WireError, match="progress file of version 3"):
+    with pytest.raises(WireError, match="progress file of version 4"):
         ProgressFile.open(path)
 
 
@@ -72,3 +73,31 @@ def test_a_life_record_has_its_own_place(tmp_path: Path) -> None:
     assert (read.life(0), read.life(2)) == (Life(), Life())
     assert read.read(1) == ProgressSlot(step=5)
     assert life_offset(3, 1) % 8 == 0
+
+
+def test_a_torn_slot_is_not_stepped_on(tmp_path: Path) -> None:
+    """Whoever takes over from a writer that died in mid-write must write it whole once."""
+    file = ProgressFile.create(tmp_path / "p", 1)
+    file.write(0, ProgressSlot(step=1, metrics={"loss": 1.0}))
+    sequence = int.from_bytes(file._map[16:24], "little")
+    file._map[16:24] = (sequence + 1).to_bytes(8, "little")
+    advance = file.stepper(0, threading.Lock())
+
+    assert not advance(2, {})
+    assert file.read(0) is None
+
+    file.write(0, ProgressSlot(step=2, metrics={"loss": 0.5}))
+    assert file.stepper(0, threading.Lock())(3, {"loss": 0.25})
+    assert file.read(0) == ProgressSlot(step=3, liveness=1, at=(file.read(0) or ProgressSlot()).at, metrics={"loss": 0.25})
+
+
+def test_names_that_none_of_ours_writes_are_an_error(tmp_path: Path) -> None:
+    """What a script scribbles there must not be taken for metrics."""
+    file = ProgressFile.create(tmp_path / "p", 1)
+    file.write(0, ProgressSlot(step=1, metrics={"loss": 1.0}))
+    begin = file._map.find(b'["loss"]')
+    file._map[begin : begin + 8] = b'{"l": 1}'
+
+    with pytest.raises(WireError, match="metrics: 'dict' is not allowed; expected a list of at most 256 names"):
+        file.read(0)
+    file.close()

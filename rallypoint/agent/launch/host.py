@@ -23,6 +23,7 @@ from rallypoint.agent.launch.settle import EtcdPlace
 from rallypoint.agent.node.agent import Ending
 from rallypoint.agent.options import RunOptions
 from rallypoint.agent.run import take_part
+from rallypoint.agent.stderr import unstalled
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.exits import Exit
 
@@ -54,6 +55,7 @@ def main(folder: Path) -> int:
     """Run the agent that the folder describes, and return the exit code."""
     # What lies there is by the process that started us, in a folder that nobody else may enter.
     orders: Orders = pickle.loads((folder / ORDERS).read_bytes())  # noqa: S301
+    unstalled()
     logging.basicConfig(
         stream=sys.stderr,
         level=orders.level,

@@ -189,7 +189,9 @@ def step(node: Node, event: Event) -> _Step:
 
 
 def _answered(node: Node, reply: Reply) -> _Step:
-    node = dataclasses.replace(node, fence=max(node.fence, reply.fence.with_round(node.fence.round)))
+    fence = max(node.fence, reply.fence.with_round(node.fence.round))
+    if fence != node.fence:
+        node = dataclasses.replace(node, fence=fence)
     if isinstance(reply, Stop):
         return _judged(node, reply.verdict)
     if isinstance(reply, Refusal):

@@ -224,6 +224,20 @@ class State:
         """Return the state of a job whose first round is asked for now."""
         return cls(settings=settings, job=job, uid=uid, fence=Fence(attempt=attempt, term=term), forming_since=now, since=now)
 
+    def with_peers(self, peers: Mapping[str, Peer]) -> State:
+        """Return the state with other peers."""
+        return self._with(peers=peers)
+
+    def with_watch(self, watch: Watch) -> State:
+        """Return the state with another watch of its round."""
+        return self._with(watch=watch)
+
+    def _with(self, **changed: object) -> State:
+        # What `dataclasses.replace` does, without handing all the other fields over one by one: each report comes by here.
+        after = object.__new__(State)
+        after.__dict__.update(self.__dict__, **changed)
+        return after
+
     def when(self, incident: Incident) -> float:
         """Return when an incident was, on our own clock: that of the coordinator before us says nothing here."""
         return self.since if incident.id in self.inherited else incident.detected_at
@@ -231,12 +245,12 @@ class State:
 
 def opened(state: State) -> State:
     """Return the state as a draft, in which peers are replaced in place until it is `sealed`; nobody else may hold it."""
-    return dataclasses.replace(state, peers=Draft(state.peers))
+    return state.with_peers(Draft(state.peers))
 
 
 def sealed(state: State) -> State:
     """Return the state of a draft."""
-    return dataclasses.replace(state, peers=dict(state.peers)) if isinstance(state.peers, Draft) else state
+    return state.with_peers(dict(state.peers)) if isinstance(state.peers, Draft) else state
 
 
 def with_peer(state: State, peer: Peer) -> State:
@@ -244,7 +258,7 @@ def with_peer(state: State, peer: Peer) -> State:
     if isinstance(state.peers, Draft):
         state.peers.put(peer.report.agent, peer)
         return state
-    return dataclasses.replace(state, peers={**state.peers, peer.report.agent: peer})
+    return state.with_peers({**state.peers, peer.report.agent: peer})
 
 
 def holder(state: State, node: int) -> Peer | None:

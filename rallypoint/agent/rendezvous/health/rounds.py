@@ -77,7 +77,7 @@ def heard(state: State, before: AgentReport | None, report: AgentReport, now: fl
     # Where there is life nobody else has to be heard, and most reports tell of life.
     expected = frozenset() if sign.life else _expected(state)
     judged = hang.judge(watch, sign, expected, state.settings.silence, now, lambda: hang_known.bound_of(state))
-    state = _told(dataclasses.replace(state, watch=judged), now)
+    state = _told(state.with_watch(judged), now)
     return _found(state, report)
 
 

@@ -9,6 +9,7 @@ import pytest
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import RECONNECT_WITHIN, Settings, State
 from rallypoint.agent.rendezvous.peers import TAKEOVER
+from rallypoint.agent.rendezvous.settings import pace_of
 from rallypoint.wire import codec
 from rallypoint.wire.messages import AgentReport, AgentState
 from rallypoint.wire.missing import MISSING_LIMIT, Absence, Missing
@@ -159,3 +160,50 @@ def test_thousands_take_turns_and_are_not_silent_for_that(stretched: bool) -> No
     state = running(many, dataclasses.replace(SOME, max_nodes=many))
     silent = rendezvous.status(state, 3.9).missing_count
     assert silent == (0 if stretched else 3)
+
+
+#: The lease of the profile `mindcluster`, and the pace that it asks for.
+LONG = Settings(min_nodes=2, max_nodes=3, node_lease=15.0, report_interval=5.0)
+
+
+@pytest.mark.parametrize("state", [AgentState.RUNNING, AgentState.WAITING])
+def test_silence_is_told_in_time_whatever_the_lease(state: AgentState) -> None:
+    """Within two seconds, also while it waits for a round; that it is lost is said when its lease is over, and not before."""
+    job = running(settings=LONG) if state is AgentState.RUNNING else all_heard(new_state(LONG, now=0.0), 2, 2.0, state)
+    last = rendezvous.wakes(job)
+    assert last == 3.5  # somebody looks then, although nobody speaks
+    job = rendezvous.tick(job, last)
+    assert ("silent", 2.0) in {(why, since) for _, why, since in told(job, last)}
+
+    later = rendezvous.wakes(job)
+    assert later is not None
+    assert later > last  # nobody looks again for the same
+    job = rendezvous.tick(job, 16.9)
+    assert "lost" not in {why for _, why, _ in told(job, 16.9)}
+    job = rendezvous.tick(job, 17.0)
+    assert "lost" in {why for _, why, _ in told(job, 17.0)}
+
+
+def test_who_speaks_again_is_awaited_again() -> None:
+    """Somebody looks for its next silence as for the first."""
+    job = rendezvous.tick(running(settings=LONG), 3.5)
+    for node in range(3):
+        job = heard(job, node, 5.0)
+    assert told(job, 5.0) == []
+    assert rendezvous.wakes(job) == 6.5
+
+
+@pytest.mark.parametrize(
+    ("interval", "lease", "fence", "expected"),
+    [
+        pytest.param(1.0, 3.0, 600.0, 1.0, id="the defaults"),
+        pytest.param(5.0, 15.0, 600.0, 1.0, id="mindcluster"),
+        pytest.param(0.2, 15.0, 600.0, 0.2, id="as often as it is asked for"),
+        pytest.param(1.0, 1.5, 600.0, 0.5, id="a short lease"),
+        pytest.param(1.0, 3.0, 1.2, 0.4, id="a short fence time-out"),
+    ],
+)
+def test_an_agent_speaks_once_a_second_at_least(interval: float, lease: float, fence: float, expected: float) -> None:
+    """Whatever the lease is: more often where something shorter asks for it."""
+    assert pace_of(interval, lease, fence) == pytest.approx(expected)
+    assert Settings(min_nodes=1, max_nodes=1, report_interval=interval, node_lease=lease, fence_timeout=fence).pace <= expected

@@ -149,3 +149,19 @@ async def test_what_no_other_coordinator_can_read_is_said() -> None:
         ("status-undurable", "the status ConfigMap may not be written"),
         ("status-durable", "the status can be written again"),
     ]
+
+
+async def test_silence_is_published_although_nobody_speaks() -> None:
+    """Long before the lease is over and long before progress alone would be written; so is its end."""
+    sink = GatedSink()
+    async with serving(sink) as shell:
+        assert isinstance(await tell(shell), Assignment)
+        await step(shell, 1)
+        await eventually_async(lambda: sink.published[-1].progress.step == 1)
+        assert sink.published[-1].missing_count == 0
+
+        await eventually_async(lambda: sink.published[-1].missing_count == 1)
+        assert [one.why for one in sink.published[-1].missing] == [Absence.SILENT]
+
+        await step(shell, 2)
+        await eventually_async(lambda: sink.published[-1].missing_count == 0)

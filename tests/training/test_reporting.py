@@ -165,7 +165,7 @@ def test_a_wrong_metric_among_known_ones_changes_nothing(slots):
     report_progress(1, loss=1.0, rate=0.5)
     report_progress(2, loss=2.0, rate=0.5)
     with pytest.raises(WireError, match="metric rate"):
-        report_progress(3, loss=3.0, rate="0.5")
+        report_progress(3, loss=3.0, rate="0.5")  # type: ignore[arg-type]  # which is what is tried
 
     slot = slots.read(1)
     assert (slot.step, slot.liveness, slot.metrics) == (2, 2, {"loss": 2.0, "rate": 0.5})
@@ -176,7 +176,8 @@ def test_a_whole_number_becomes_a_metric_on_any_way(slots):
     report_progress(1, loss=1.0)
     report_progress(2, loss=1.5)
     report_progress(3, loss=4)
-    report_progress(torch.tensor(4), loss=torch.tensor(0.5))
+    value: Any = torch.tensor(0.5)
+    report_progress(torch.tensor(4), loss=value)
 
     slot = slots.read(1)
     assert (slot.step, slot.liveness, slot.metrics) == (4, 4, {"loss": 0.5})
@@ -184,7 +185,7 @@ def test_a_whole_number_becomes_a_metric_on_any_way(slots):
 
 def test_who_follows_steps_hears_of_each_once(slots):
     """With metrics or without, on any way."""
-    heard = []
+    heard: list[int] = []
     reporting.follow_steps(heard.append)
     try:
         report_progress(1)
@@ -205,7 +206,8 @@ def test_threads_that_report_with_new_names_lose_none(slots):
 
     def tell(name: str) -> None:
         for number in range(200):
-            report_progress(number, a=1.0, **{f"{name}{number % 20}": float(number)})
+            told: dict[str, Any] = {f"{name}{number % 20}": float(number)}
+            report_progress(number, a=1.0, **told)
 
     threads = [threading.Thread(target=tell, args=(name,)) for name in "xy"]
     for thread in threads:

@@ -15,6 +15,7 @@ from rallypoint.agent.rendezvous import checks, tuning
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import State
 from rallypoint.agent.rendezvous.health import rounds as hang_rounds
+from rallypoint.agent.rendezvous.settings import HEARD_EVERY
 from rallypoint.agent.transport.service import MAX_HOLD
 from rallypoint.wire.messages import AgentReport, Assignment, Continue, Reply, Stop
 
@@ -161,7 +162,7 @@ class Answers:
             asked.timer = loop.call_at(due, self._hold_over, asked)
             return
         asked.over = True  # what there is to say may still become durable
-        durable_within = min(_DURABLE_WITHIN, self._newest().settings.node_lease / 3)
+        durable_within = min(_DURABLE_WITHIN, self._newest().settings.node_lease / 3, HEARD_EVERY)
         longer = max(0.0, durable_within - min(asked.report.hold, MAX_HOLD))
         asked.timer = loop.call_later(longer, self._hold_over, asked)
 

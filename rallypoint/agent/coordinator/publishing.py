@@ -21,6 +21,10 @@ log = logging.getLogger("rallypoint.coordinator")
 #: Seconds between two writes that tell progress only, where writing costs nobody anything.
 PROGRESS_PERIOD = 1.0
 
+#: Seconds after a write until the next that tells who fell silent: that is known within two seconds, and somebody who is silent
+#: for a moment now and then costs no more writes.
+_SILENCE_PERIOD = 0.4
+
 #: Seconds between two tries to publish while the sink does not work.
 _SINK_RETRY = 1.0
 
@@ -68,7 +72,8 @@ class Publisher:
         """Publish until it is cancelled; raises `StaleError` when a later coordinator has published."""
         loop = asyncio.get_running_loop()
         published: JobStatus | None = None
-        due, pause_until = self._clock(), 0.0
+        due = written = self._clock()
+        pause_until = 0.0
         while True:
             await self._dirty.wait()
             await set_within(self._urgent, pause_until - loop.time())
@@ -76,9 +81,12 @@ class Publisher:
             self._urgent.clear()
             began = loop.time()
             version, status = self._newest()
+            if published is not None and _silent(status) != _silent(published):
+                due = min(due, written + _SILENCE_PERIOD)
             if published is None or gist(status) != gist(published) or self._clock() >= due:
                 await self._write(status)
-                published, due = status, self._clock() + self._period
+                published, written = status, self._clock()
+                due = written + self._period
             else:  # the gist is durable already; the rest follows when it is due
                 self._publish_at(due)
             self._durable(version)
@@ -111,6 +119,10 @@ class Publisher:
         if bool(trouble) != bool(self._trouble):
             self._note("status-undurable" if trouble else "status-durable", trouble or "the status can be written again")
         self._trouble = trouble
+
+
+def _silent(status: JobStatus) -> list[int]:
+    return [one.node for one in status.missing if one.why is Absence.SILENT]
 
 
 def gist(status: JobStatus) -> JobStatus:

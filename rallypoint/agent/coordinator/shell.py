@@ -247,7 +247,7 @@ class Coordinator:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        due = rendezvous.deadline(self._state)
+        due = rendezvous.wakes(self._state)
         if due is not None and not self._closing and not self._calling:
             delay = max(due - self._clock(), TIMER_FLOOR)
             self._due = self._clock() + delay

@@ -8,7 +8,7 @@ import uuid
 from rallypoint.agent.culprit import with_few_tails
 from rallypoint.agent.node.decide import Node, Phase
 from rallypoint.agent.node.parts import Parts
-from rallypoint.agent.transport.service import MAX_HOLD
+from rallypoint.agent.rendezvous.settings import HEARD_EVERY, pace_of
 from rallypoint.wire.messages import AgentReport, AgentState
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.wish import NodeAnswer
@@ -77,7 +77,7 @@ class Reporter:
 
 def report_pace(plan: Plan) -> float:
     """Return the seconds between two reports of an agent to which nothing happens."""
-    return min(plan.report_interval, plan.node_lease / 3, plan.fence_timeout / 3)
+    return pace_of(plan.report_interval, plan.node_lease, plan.fence_timeout)
 
 
 def _hold(plan: Plan, state: AgentState, pace: float) -> float:
@@ -87,4 +87,4 @@ def _hold(plan: Plan, state: AgentState, pace: float) -> float:
     if state is AgentState.RUNNING:
         return pace
     # An answer that is held back must not look like a coordinator that is gone.
-    return min(plan.node_lease / 3, plan.fence_timeout / 3, MAX_HOLD)
+    return pace_of(HEARD_EVERY, plan.node_lease, plan.fence_timeout)

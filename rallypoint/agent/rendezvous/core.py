@@ -107,6 +107,7 @@ __all__ = [
     "tick",
     "told",
     "told_all",
+    "wakes",
 ]
 
 #: Seconds after which an agent that has no connection left, and did not come back, is lost. This is the reaction time to a
@@ -221,7 +222,7 @@ def tick(state: State, now: float, *, listened: float | None = None) -> State:
     for peer in tuple(state.peers.values()):
         if heard_to >= _expires(state, peer):
             state = faults.lose(state, peer, _how_lost(peer), now)
-    state = telling.refilled(state, now)
+    state = missing.noted(telling.refilled(state, now), heard_to)
     if state.verdict is None and state.state is JobState.RUNNING:
         state = faults.judge_round(state, now)
     if state.verdict is None and state.state is JobState.RUNNING:
@@ -236,6 +237,11 @@ def tick(state: State, now: float, *, listened: float | None = None) -> State:
         state = closing.form(state, now)
     state = dumping.advanced(state, now)
     return hang_rounds.tidied(state)
+
+
+def wakes(state: State) -> float | None:
+    """Return when to call `tick` even if nobody says anything: at the deadline, or before it, where somebody falls silent."""
+    return min((at for at in (deadline(state), missing.due(state)) if at is not None), default=None)
 
 
 def deadline(state: State) -> float | None:

@@ -4,6 +4,8 @@ What is told is read from the agents as they are now, so it can be no older than
 was lost cannot be read from who is there: that alone is remembered (`State.gone`), and a later coordinator takes it over.
 
 A node whose report is overdue is told at once, long before its lease is over: it may come back, and then it was never missing.
+Somebody has to look when that is (`due`), since whoever is silent says nothing; who was found silent then is noted, so that
+nobody looks again for the same.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from rallypoint.wire.messages import AgentState
 from rallypoint.wire.missing import MISSING_LIMIT, Absence, Missing
 from rallypoint.wire.status import JobStatus
 
-__all__ = ["inherited", "lost", "told", "wanted"]
+__all__ = ["due", "inherited", "lost", "noted", "told", "wanted"]
 
 #: A report is overdue after so many times as long as its agent waits between two.
 _OVERDUE = 1.5
@@ -40,6 +42,25 @@ def wanted(state: State, before: Settings, now: float) -> State:
     return _with(state, *(Missing(node=node, why=Absence.EXPECTED, since=now) for node in new))
 
 
+def due(state: State) -> float | None:
+    """Return when the next report will be overdue, None where none is awaited: whoever is silent already is not."""
+    if state.verdict is not None:
+        return None
+    pace, more = state.settings.pace, stretch(state)
+    heard = (p for name, p in state.peers.items() if name not in state.silent)
+    awaited = (p for p in heard if p.report.state is not AgentState.LEAVING)
+    return min((_overdue_at(p, pace, more) for p in awaited), default=None)
+
+
+def noted(state: State, now: float) -> State:
+    """Return the state that knows who is silent at `now`; the very same where nobody else is than before."""
+    if state.verdict is not None:
+        return state
+    pace, more = state.settings.pace, stretch(state)
+    silent = frozenset(p.report.agent for p in state.peers.values() if _is_silent(p, pace, more, now))
+    return state if silent == state.silent else dataclasses.replace(state, silent=silent)
+
+
 def inherited(state: State, previous: JobStatus) -> State:
     """Return the state that remembers what the last coordinator told."""
     return _with(state, *(one for one in previous.missing if one.why is not Absence.SILENT))
@@ -54,7 +75,9 @@ def told(status: JobStatus, state: State, now: float) -> JobStatus:
     if state.verdict is not None:
         return status
     here = {peer.node: peer for peer in state.peers.values()}
-    overdue = [_known(state, p) or _of(p, Absence.SILENT, p.heard_at) for p in here.values() if _is_silent(state, p, now)]
+    pace, more = state.settings.pace, stretch(state)
+    silent = [p for p in here.values() if _is_silent(p, pace, more, now)]
+    overdue = [_known(state, p) or _of(p, Absence.SILENT, p.heard_at) for p in silent]
     found = sorted((*overdue, *_empty(state, here)), key=_rank(state))
     if not found:
         return status
@@ -78,12 +101,12 @@ def _rank(state: State) -> Callable[[Missing], tuple[bool, bool, int]]:
     return lambda one: (one.node not in world, one.why is Absence.EXPECTED, one.node)
 
 
-def _is_silent(state: State, peer: Peer, now: float) -> bool:
-    if peer.report.state is AgentState.LEAVING:
-        return False
-    settings = state.settings
-    pace = min(settings.report_interval, settings.node_lease / 3, settings.fence_timeout / 3)
-    return now - peer.heard_at > _OVERDUE * max(pace, peer.report.hold) + stretch(state)
+def _is_silent(peer: Peer, pace: float, more: float, now: float) -> bool:
+    return peer.report.state is not AgentState.LEAVING and now >= _overdue_at(peer, pace, more)
+
+
+def _overdue_at(peer: Peer, pace: float, more: float) -> float:
+    return peer.heard_at + _OVERDUE * max(pace, peer.report.hold) + more
 
 
 def _known(state: State, peer: Peer) -> Missing | None:

@@ -170,6 +170,7 @@ class State:
         training_port: first of the ports that were free on all nodes of the world; 0 for none.
         lost: how many seconds it took to heal those incidents that are counts by now, by cause.
         gone: by slot, since when who was in it last is missing, or since when somebody is wanted there (`missing.py`).
+        silent: agents whose report is overdue, as of the last conclusion (`missing.py`).
         incidents, folded, events, progress, samples, verdict: as in `JobStatus`.
     """
 
@@ -211,6 +212,7 @@ class State:
     training_port: int = 0
     lost: Mapping[str, float] = field(default_factory=dict, hash=False)
     gone: Mapping[int, Missing] = field(default_factory=dict, hash=False)
+    silent: frozenset[str] = frozenset()
     incidents: tuple[Incident, ...] = ()
     folded: tuple[Folded, ...] = ()
     events: tuple[Event, ...] = ()

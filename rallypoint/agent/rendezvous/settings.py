@@ -11,7 +11,11 @@ from rallypoint.wire.incident import Cause
 from rallypoint.wire.plan import EndRule, Plan, Profile, Refill, Scheduling
 from rallypoint.wire.pre_check import PreCheckOp
 
-__all__ = ["Settings"]
+__all__ = ["HEARD_EVERY", "Settings", "pace_of"]
+
+#: Seconds between two reports of an agent at the most, whatever it is asked for: its silence is to be told within two seconds,
+#: also where the verdict on it waits for a longer lease.
+HEARD_EVERY = 1.0
 
 _FOR_LIFE = Refill()
 
@@ -78,6 +82,16 @@ class Settings:
         """How long a world may be silent."""
         return Limits.of(downtime=self.hang_downtime, warmup=self.warmup_grace, pace=self.report_interval)
 
+    @property
+    def pace(self) -> float:
+        """Seconds between two reports of an agent while nothing happens."""
+        return pace_of(self.report_interval, self.node_lease, self.fence_timeout)
+
     def usable(self, nodes: int) -> int:
         """Return how many of `nodes` can form a world: at most `max_nodes`, and a multiple of `node_unit`."""
         return min(nodes, self.max_nodes) // self.node_unit * self.node_unit
+
+
+def pace_of(report_interval: float, node_lease: float, fence_timeout: float) -> float:
+    """Return how many seconds are between two reports of an agent while nothing happens; agent and coordinator both ask."""
+    return min(report_interval, node_lease / 3, fence_timeout / 3, HEARD_EVERY)

@@ -262,7 +262,8 @@ class Session:
         parts = self._state.parts
         device = torch.device("cpu") if "gloo" in self._rounds.backend else torch.device("cuda")
         sharded = is_sharded(self._state.modules())
-        return heal(self._commits, parts, sharded=sharded, device=device, round_=self._round, loaded=loaded)
+        store, round_ = self._rounds.store, self._round
+        return heal(self._commits, parts, sharded=sharded, device=device, round_=round_, store=store, loaded=loaded)
 
     def _wait(self) -> wire.Assign:
         word = self._ear.places.get()

@@ -62,9 +62,16 @@ class Zygote:
         assert ready is not None
         return born["born"], ours, ready
 
-    def run(self, *args: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, startup: str = "") -> Ran:
+    def run(
+        self,
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        startup: str = "",
+        warm: bool = False,
+    ) -> Ran:
         """Let a fork become `python -u ARGS` and wait for its end."""
-        pid, line, _ = self.standby()
+        pid, line, _ = self.standby(warm=warm)
         order = Order(
             argv=(sys.executable, "-u", *args),
             env=dict(ENV if env is None else env),

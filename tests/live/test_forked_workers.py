@@ -207,6 +207,32 @@ def test_a_warm_standby_says_what_it_costs(born: Zygote) -> None:
     assert os.waitpid(pid, 0)[1] == 0  # it ends when its line does
 
 
+GROUPS = """
+import os, sys
+from pathlib import Path
+
+import torch
+from torch import distributed as dist
+
+names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
+print(dist.is_initialized(), sys.excepthook is sys.__excepthook__, [name for name in names if "gloo" in name])
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+print(dist.group.WORLD.group_name, dist.get_world_size(), dist.new_group().group_name)
+dist.destroy_process_group()
+os.write(1, b"done\\n")
+"""
+
+
+def test_of_the_group_in_which_a_standby_was_warmed_nothing_is_left(born: Zygote, tmp_path: Path) -> None:
+    """The script makes the first group of its process, with the names that a first group has."""
+    script = written(tmp_path, GROUPS)
+
+    ran, program = born.run(script, warm=True), spawned(script)
+
+    assert (ran.code, ran.out) == (program.code, program.out), ran.err
+    assert ran.out.splitlines() == ["False True []", "0 1 1", "done"]
+
+
 def test_a_folder_that_is_not_there_is_told(born: Zygote, tmp_path: Path) -> None:
     """As the error that starting a program there would be."""
     from rallypoint.agent.workers.zygote.words import Order, frame, receive

@@ -179,7 +179,8 @@ def test_nobody_goes_back_behind_what_was_loaded(loaded: int | None, healed: int
     commits.take(state, ROUND + 17, rank=0, world_size=1)
     state["step"] = 5
 
-    assert heal(commits, state, sharded=False, device=torch.device("cpu"), round_=2, loaded=loaded) == healed
+    cpu, store = torch.device("cpu"), HashStore()
+    assert heal(commits, state, sharded=False, device=cpu, round_=2, store=store, loaded=loaded) == healed
 
     assert state["step"] == step
     assert [found.number for found in commits.held()] == [ROUND + 17 if healed is None else healed]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rallypoint.agent.workers.zygote.becoming import prepare
-from rallypoint.agent.workers.zygote.warming import warm_cpu, warm_device
+from rallypoint.agent.workers.zygote.warming import warm_cpu, warm_device, warm_group
 from rallypoint.agent.workers.zygote.words import Memory, Order, frame, receive
 
 __all__ = ["wait"]
@@ -60,6 +60,7 @@ def _warm(started: dict[str, Any]) -> str:
     try:
         if started.get("warm"):
             warm_cpu()
+            warm_group()
         if started.get("device") is not None:
             warm_device(int(started["device"]))
     except Exception as error:  # noqa: BLE001  one that is not warm can work all the same

@@ -1,7 +1,8 @@
 """N agents ask for a place in the first round: from the first one's connection to the last one's answer, beside torch's c10d.
 
 Ours is the real coordinator in a process of its own, with HTTP or gRPC (`--service`) and the durable status file of a
-supervised job; the agents are simulated, in two processes, and each has a connection of its own and says what a real one says.
+supervised job; `bare` is a server of grpcio that echoes: what gRPC costs before anything of ours is done. The agents are
+simulated, in two processes, and each has a connection of its own and says what a real one says.
 c10d's agents are threads around torch's own `DynamicRendezvousHandler`, in four processes, each with a client of the store of
 its own. Either way all of them share the cores of this machine, so the figure is that of server and clients together: with
 c10d most of it is clients that poll and compute in Python, which the machines of a cluster would spread. Quote neither for
@@ -81,21 +82,32 @@ def coordinator(folder: Path, nodes: int, service: str) -> Iterator[tuple[Endpoi
             process.kill()
 
 
+@contextlib.contextmanager
+def bare() -> Iterator[tuple[Endpoint, int]]:
+    """Run a server of grpcio with nothing of ours in it, and yield where it listens and its pid."""
+    command = [sys.executable, "-m", "benchmarks.rendezvous_bare"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield Endpoint(attempt=1, term=1, host="127.0.0.1", port=1, grpc=int(_heard(process))), process.pid
+        finally:
+            process.kill()
+
+
 def _pause() -> None:
     subprocess.run(["sleep", "0.02"], check=True)
 
 
 def ours(nodes: int, service: str) -> Met:
-    """Let simulated agents meet at our coordinator once, over `service`."""
+    """Let simulated agents meet at our coordinator once, over `service`; or at the server that is `bare`."""
     with (
         tempfile.TemporaryDirectory(prefix="rendezvous-bench-") as name,
-        coordinator(Path(name), nodes, service) as (where, pid),
+        bare() if service == "bare" else coordinator(Path(name), nodes, service) as (where, pid),
     ):
         players: list[subprocess.Popen[str]] = []
-        port = where.grpc if service == "grpc" else where.port
+        port, spoken = (where.port, "http") if service == "http" else (where.grpc, "grpc")
         try:
             shares = [range(number, nodes, SIMULATORS) for number in range(min(SIMULATORS, nodes))]
-            players += (_player(where.host, port, service, share) for share in shares)
+            players += (_player(where.host, port, spoken, share) for share in shares)
             before = cpu_seconds([pid])
             for player in players:
                 _say(player, "go")
@@ -174,12 +186,16 @@ def measure(nodes: Sequence[int], peer: Peer, services: Sequence[str], n: int) -
         for count in sorted({*nodes, *peer.nodes}):
             for service in (*services[turn % len(services) :], *services[: turn % len(services)]):
                 if count in nodes:
-                    met.setdefault((f"ours, {service}", count), []).append(ours(count, service))
+                    met.setdefault((_name(service), count), []).append(ours(count, service))
             if count in peer.nodes and turn < peer.turns:
                 met.setdefault(("c10d", count), []).append(c10d(count, peer.limit))
             last = ", ".join(f"{who} {_seconds(known[-1])}" for (who, of), known in met.items() if of == count)
             print(f"  turn {turn + 1}, {count}: {last}", file=sys.stderr)
     return [_case(who, count, known) for (who, count), known in sorted(met.items(), key=lambda item: (item[0][1], item[0][0]))]
+
+
+def _name(service: str) -> str:
+    return "grpcio alone" if service == "bare" else f"ours, {service}"
 
 
 def _seconds(one: Met | None) -> str:
@@ -192,7 +208,9 @@ def _case(who: str, count: int, met: Sequence[Met | None]) -> Case:
     counts = {"not in time": len(met) - len(known)} if who == "c10d" else {"asked": max(one.asked for one in known)}
     return Case(
         name=f"{who} {count}",
-        command="DynamicRendezvousHandler.next_rendezvous" if who == "c10d" else "rallypoint-agent coordinator",
+        command={"c10d": "DynamicRendezvousHandler.next_rendezvous", "grpcio alone": "benchmarks.rendezvous_bare"}.get(
+            who, "rallypoint-agent coordinator"
+        ),
         samples=tuple(one.seconds for one in known),
         parts={"cpu of all agents" if who == "c10d" else "cpu of the server": cpu},
         counts=counts,
@@ -207,11 +225,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--c10d", default="32,64,128", help="how many agents of c10d; empty for none (default %(default)s)")
     parser.add_argument("--c10d-turns", type=int, default=2, help="how often each of these is measured (default 2)")
     parser.add_argument("--c10d-limit", type=float, default=60.0, help="seconds that each has (default 60)")
-    parser.add_argument("--service", default="grpc,http", help="service_type of ours: grpc, http (default %(default)s)")
+    parser.add_argument(
+        "--service", default="grpc,http", help="service_type of ours: grpc, http; or bare (default %(default)s)"
+    )
     options = parser.parse_args(argv)
     services = options.service.split(",")
-    if not set(services) <= {"grpc", "http"}:
-        parser.error(f"--service {options.service}: not allowed; expected grpc, http or both with a comma")
+    if not set(services) <= {"grpc", "http", "bare"}:
+        parser.error(f"--service {options.service}: not allowed; expected grpc, http or bare, with commas")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # whatever was started is ended, too
     peers = _numbers(options.c10d) if (PEERS / "python").exists() else []
     peer = Peer(nodes=peers, turns=options.c10d_turns, limit=options.c10d_limit)

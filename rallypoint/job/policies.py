@@ -207,8 +207,8 @@ class Health(Model):
     """An agent that says nothing for this long is lost."""
     report_interval: Annotated[float, _TIMEOUT] = 1.0
     """Period of an agent's health reports while nothing happens (torchrun: `monitor_interval`); less than half of `node_lease`.
-    A worker that ends is reported at once, whatever this is, and an agent speaks at least once a second: its silence is told
-    within two."""
+    A worker that ends is reported at once, whatever this is. An agent says more often that it lives, once a second at least:
+    its silence is told within two."""
     metrics_port: Annotated[int | None, whole(0, 65535)] = None
     """Where the coordinator serves Prometheus metrics (docs/metrics.md); 0 is off. Without it 29620 in pods, off elsewhere."""
     hang_downtime: Annotated[float, _MINUTES] = 1800.0

@@ -53,6 +53,7 @@ class Parts:
         variables = {**self.snapshots.environment(), **(self.tuner.environment() if self.tuner is not None else {})}
         plan = dataclasses.replace(plan, env={**plan.env, **variables})
         self.config = config = dataclasses.replace(config, plan=plan)
+        self.now = now
         self.dumper = Dumper(self.snapshots, changed)
         become_subreaper()
         self._reaper = Reaper()

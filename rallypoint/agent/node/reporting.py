@@ -9,11 +9,30 @@ from rallypoint.agent.culprit import with_few_tails
 from rallypoint.agent.node.decide import Node, Phase
 from rallypoint.agent.node.parts import Parts
 from rallypoint.agent.rendezvous.settings import HEARD_EVERY, pace_of
-from rallypoint.wire.messages import AgentReport, AgentState
+from rallypoint.wire.messages import AgentReport, AgentState, WorkerReport
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.wish import NodeAnswer
 
-__all__ = ["Reporter", "report_pace"]
+__all__ = ["Looks", "Reporter", "report_pace"]
+
+
+class Looks:
+    """When the workers are looked at: each `interval` seconds, and at once where something else than their health has changed.
+
+    An agent speaks more often than that, since its silence is news (`pace_of`): between two looks it says again what it saw.
+    """
+
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
+        self._last, self._of = float("-inf"), object()
+
+    def due(self, gist: object, now: float, *, pace: float, hurry: bool) -> bool:
+        """Return whether to look now, and count on it; `pace` is that of the reports, and in a `hurry` each of them looks."""
+        # Half a pace is no time: a report that is a little early must not put the look off until the next.
+        if not hurry and gist == self._of and now - self._last < self._interval - pace / 2:
+            return False
+        self._last, self._of = now, gist
+        return True
 
 
 class Reporter:
@@ -23,6 +42,8 @@ class Reporter:
         self._parts, self._config = parts, parts.config
         self._agent = f"{parts.config.host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._sequence = 0
+        self._looks, self._pace = Looks(parts.config.plan.report_interval), report_pace(parts.config.plan)
+        self._workers: tuple[WorkerReport, ...] = ()
 
     def gist(self, node: Node, wish: NodeAnswer | None) -> object | None:
         """Return what is reported as soon as it changes, None while there is nobody whom it concerns."""
@@ -36,11 +57,13 @@ class Reporter:
         return *told, parts.stores.offer, pids, parts.looker.told, node.keepable, parts.dumper.told, check, wish, measured
 
     def report(self, node: Node, wish: NodeAnswer | None, *, pace: float) -> AgentReport:
-        """Return the next report; while nothing happens there is one every `pace` seconds."""
+        """Return the next report; while nothing happens there is one every `pace` seconds, less in a hurry."""
         parts, config = self._parts, self._config
         state = node.state
         self._sequence += 1
-        workers = parts.round.reports()
+        if self._looks.due(self.gist(node, wish), parts.now(), pace=pace, hurry=pace < self._pace):
+            self._workers = parts.round.reports()
+        workers = self._workers
         return AgentReport(
             job=config.plan.name,
             fence=node.fence,

@@ -116,6 +116,17 @@ class StuckSpawner(Spawner):
         return 0
 
 
+class ReadySpawner(Spawner):
+    """Starts nothing either, and says so of a process that cannot be: its number is above all that the kernel gives."""
+
+    def __init__(self) -> None:
+        self.ended: Ended = lambda _: None
+
+    async def spawn(self, command: Command, ended: Ended) -> int:
+        self.ended = ended
+        return 1 << 22
+
+
 class DeafReaper(Reaper):
     """Reaps nothing, and takes every process for one that is watched: none of them is an orphan to be killed."""
 

@@ -377,6 +377,26 @@ def test_a_step_that_raised_is_a_failure_of_a_worker_that_lives() -> None:
     assert node.keepable == frozenset({1})
 
 
+CLOSED = Announced(round=1, local_rank=0, able=False)
+EXITED = WorkersEnded(ranks=frozenset({0}), failures=(Culprit(local_rank=0, exit_code=66),))
+
+
+@pytest.mark.parametrize(
+    ("events", "phase"),
+    [
+        pytest.param([RAISED, CLOSED, EXITED], Phase.FAILING, id="while the others leave"),
+        pytest.param([RAISED, CLOSED, WorkersGone(spared=frozenset({1})), EXITED], Phase.JOINING, id="after they have"),
+        pytest.param([DEAD, CLOSED, EXITED], Phase.REGROUPING, id="another node was heard first"),
+    ],
+)
+def test_who_broke_the_round_may_be_heard_last(events: list[Event], phase: Phase) -> None:
+    """Rank 0 exits, and before its agent sees that rank 1 has lost its connection to it, and the line to rank 0 is closed."""
+    node, _ = keep(ASSIGNED, *ABLE, *events)
+
+    assert (node.phase, node.keepable) == (phase, frozenset({1}))
+    assert node.told_failures[0] == EXITED.failures[0]
+
+
 def test_who_lived_on_can_do_so_again() -> None:
     """Without another word; the one beside it must say so first."""
     again = WorkersEnded(ranks=frozenset({1}), failures=(Culprit(local_rank=1, signal=9),))

@@ -142,7 +142,10 @@ class Chaos:
         self.resumed += sum(line.what == "resumed" for line in lines)
         self.wrong += wrong
         self.trials[_how_it_ended(trial)] += 1
-        if not wrong:
+        if wrong:
+            # The jobs' disk is small, and ends with the soak.
+            shutil.copytree(trial.home, trial.folder / "home", ignore=_no_files, dirs_exist_ok=True)
+        else:
             trial.remove()
             shutil.rmtree(trial.checkpoints, ignore_errors=True)
             shutil.rmtree(trial.folder)
@@ -229,6 +232,12 @@ class Chaos:
                 *rows,
             )
         )
+
+
+def _no_files(folder: str, names: list[str]) -> list[str]:
+    """Return what cannot be copied: sockets, pipes, links."""
+    paths = [Path(folder, name) for name in names]
+    return [path.name for path in paths if path.is_symlink() or not (path.is_file() or path.is_dir())]
 
 
 def _outcome(before: Sight, after: Sight) -> str:

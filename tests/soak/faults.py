@@ -97,7 +97,8 @@ def _exit(trial: Trial, stage: Stage) -> bool:
 
 
 def _exit_well(trial: Trial, stage: Stage) -> bool:
-    return _ordered(trial, stage, "exit 0")
+    """One of several: a script that is alone in its world and ends well is done, for all that anybody can know."""
+    return len(trial.workers()) > 1 and _ordered(trial, stage, "exit 0")
 
 
 def _ordered(trial: Trial, stage: Stage, words: str) -> bool:

@@ -17,6 +17,8 @@ other case there is nobody left whom it concerns. An agent stays FAILING or REGR
 workers' groups is gone, and only then asks for a place in the next round: so when a round closes, nobody of the last is left.
 
 What failed is told with every report until the next assignment, also while the agent waits: the first report of it may be lost.
+Of several that end at nearly the same time the one that broke the round may be heard of last, when its peers, or other nodes,
+have told of the connections that they lost; it is told then.
 
 Workers that live on
 ====================
@@ -275,7 +277,8 @@ def _workers_ended(node: Node, event: WorkersEnded) -> _Step:
         return _fail(node, event.failures)
     if node.phase is Phase.RUNNING:
         return (node if node.alive else dataclasses.replace(node, phase=Phase.DONE)), ()
-    if node.phase is Phase.FAILING:
+    if node.phase in (Phase.FAILING, Phase.REGROUPING, Phase.JOINING):
+        # It ended by itself (who is stopped does not fail), and may be who broke the round, though others were heard first.
         node = dataclasses.replace(node, failures=culprit_first((*node.failures, *event.failures)))
     if not lost:
         return node, ()

@@ -50,7 +50,7 @@ class WorkerGroup:
     def __init__(self, spawner: Starter, reaper: Reaper, *, grace: float, now: Callable[[], float]) -> None:
         self._spawner, self._reaper, self._grace, self._now = spawner, reaper, grace, now
         self._timer: asyncio.TimerHandle | None = None
-        self._stopping = self._warned = False
+        self._stopping = self._at_once = self._warned = False
         self._spared: frozenset[int] = frozenset()
         self._gone: Callable[[], None] | None = None
         self.workers: list[Worker] = []
@@ -61,7 +61,7 @@ class WorkerGroup:
         """Start one worker; `ended` is called when it has ended. Raises `OSError` when it cannot be started."""
 
         def note(code: int) -> None:
-            worker.code, worker.ended_at, worker.stopped = code, self._now(), self._stopping and not self._spares(worker)
+            worker.code, worker.ended_at, worker.stopped = code, self._now(), self._is_ours(worker, code)
             ended(worker)
 
         self.workers.append(worker)
@@ -91,7 +91,11 @@ class WorkerGroup:
         self._look()
 
     def kill(self, *, spare: frozenset[int] = frozenset()) -> None:
-        """KILL what is left, now."""
+        """KILL what is left, now. Who ends by another signal or with a code all the same had ended before, by itself."""
+        self._at_once = self._stopping
+        self._kill(spare)
+
+    def _kill(self, spare: frozenset[int]) -> None:
         self._signal(signal.SIGKILL, spare=spare)
         if not spare:
             self._kill_orphans()
@@ -100,6 +104,13 @@ class WorkerGroup:
         """Forget the reaper."""
         self._cancel_timer()
         self._reaper.unlisten(self._look)
+
+    def _is_ours(self, worker: Worker, code: int) -> bool:
+        """Return whether we have ended it. Of two that end at once the second may be the one that broke the round."""
+        if not self._stopping or self._spares(worker):
+            return False
+        signals = (signal.SIGKILL, self.stop_signal)
+        return not self._at_once or code in (*(-one for one in signals), *(128 + one for one in signals))
 
     def _spares(self, worker: Worker) -> bool:
         return worker.place.local_rank in self._spared
@@ -130,7 +141,7 @@ class WorkerGroup:
             if not self._warned:
                 log.warning("workers are still there %g s after SIGTERM: killing them", self._grace)
             self._warned = True
-            self.kill(spare=self._spared)
+            self._kill(self._spared)
         self._look()
         if self._gone is not None:
             self._again(deadline)
@@ -150,7 +161,7 @@ class WorkerGroup:
         self.workers = [worker for worker in self.workers if self._spares(worker)]
         if not self.workers:  # what a worker that lives on has left behind is its own
             self._kill_orphans()
-        self._stopping = self._warned = False
+        self._stopping = self._at_once = self._warned = False
         self._spared = frozenset()
         if gone is not None:
             gone()

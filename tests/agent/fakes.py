@@ -136,5 +136,8 @@ class DeafReaper(Reaper):
     def listen(self, changed: Callable[[], None]) -> None:
         self.listeners.append(changed)
 
+    def unlisten(self, changed: Callable[[], None]) -> None:
+        self.listeners.remove(changed)
+
     def watched(self, pid: int) -> bool:
         return True

@@ -98,14 +98,20 @@ def test_thousands_are_held_back_longer_and_may_be_silent_longer() -> None:
     peer = state.peers["agent-0"]
     many = dataclasses.replace(state, peers={f"agent-{n}": peer for n in range(4000)})
     more = dataclasses.replace(state, peers={f"agent-{n}": peer for n in range(40000)})
-    assert [rendezvous.stretch(one) for one in (state, many, more)] == [0.0, 1.75, 5.0]
-    assert rendezvous.deadline(many) == 1.0 + LEASED.node_lease + 1.75
+    assert [rendezvous.stretch(one) for one in (state, many, more)] == [0.0, 3.5, 5.0]
+    assert rendezvous.deadline(many) == 1.0 + LEASED.node_lease + 3.5
+
+
+def test_who_comes_first_waits_as_long_as_all_who_are_awaited() -> None:
+    """Before the thousands are there, which may take a while."""
+    alone = new_state(Settings(min_nodes=2000, max_nodes=2000), now=0.0)
+    assert rendezvous.stretch(rendezvous.receive(alone, report(0), 0.0)) == 1.5
 
 
 async def test_who_came_before_the_thousands_waits_as_long_as_they_do() -> None:
     """Its answer is held back for what it asked for, and as much longer as those of all who are there by then."""
     clock = monotone_clock()
-    settings = Settings(min_nodes=1000, max_nodes=1000, node_lease=1000.0)
+    settings = Settings(min_nodes=2, max_nodes=1000, node_lease=1000.0)
     shell = Coordinator(new_state(settings, now=clock()), sink=MemorySink(), clock=clock)
     serve = asyncio.create_task(shell.serve())
     try:
@@ -115,7 +121,7 @@ async def test_who_came_before_the_thousands_waits_as_long_as_they_do() -> None:
         later = shell.change(lambda state, _: crowded(state, 600))
         assert isinstance(await first, Continue)
 
-        assert rendezvous.stretch(later) == 0.05
+        assert rendezvous.stretch(later) == 0.1
         assert clock() - began >= 1.0 + rendezvous.stretch(later)
     finally:
         shell.stop()

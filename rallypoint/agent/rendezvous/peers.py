@@ -53,7 +53,7 @@ TAKEOVER = 15.0
 
 #: Agents whose questions one coordinator answers as often as they like; how many seconds each one more makes them all wait
 #: longer, and how long that is at the most.
-_CALM, _EACH, _LONGEST_STRETCH = 500, 0.0005, 5.0
+_CALM, _EACH, _LONGEST_STRETCH = 500, 0.001, 5.0
 
 _UNTOUCHED = Course()
 _UNWATCHED = Watch()
@@ -330,8 +330,11 @@ def sent_away(status: JobStatus) -> frozenset[str]:
 
 
 def stretch(state: State) -> float:
-    """Return how many seconds longer than they asked for agents are held back, and may be silent: thousands take turns."""
-    return min(max(0, len(state.peers) - _CALM) * _EACH, _LONGEST_STRETCH)
+    """Return how many seconds longer than they asked for agents are held back, and may be silent: thousands take turns.
+
+    Those that are still to come count: who came first would else ask again while the others are let in.
+    """
+    return min(max(0, max(len(state.peers), state.settings.min_nodes) - _CALM) * _EACH, _LONGEST_STRETCH)
 
 
 def outstanding(state: State) -> tuple[Peer, ...]:

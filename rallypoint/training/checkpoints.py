@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import os
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
@@ -47,8 +46,6 @@ from rallypoint.wire import env
 from rallypoint.wire.fence import Fence
 
 __all__ = ["Checkpoints"]
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)

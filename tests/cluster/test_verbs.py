@@ -11,7 +11,7 @@ import pytest
 from rallypoint.supervision.record import Phase
 from rallypoint.wire.status import JobStatus, Outcome
 from tests.cluster.jobs import Job, submitted
-from tests.cluster.sites import ClusterSite, Site, emulated
+from tests.cluster.sites import Site, emulated
 from tests.emulator.running import Running
 from tests.waiting import PATIENCE
 
@@ -69,23 +69,19 @@ async def test_a_job_is_paused_resumed_and_stopped(site: Site) -> None:
 async def test_pods_save_at_one_step(torch_emulator: Running, tmp_path: Path) -> None:
     """With the five lines, all ranks pause, save and stop after the same step, in pods as on one machine (tests/live)."""
     async with emulated(torch_emulator, tmp_path).opened() as place:
-        await _saves_at_one_step(place, tmp_path)
-
-
-async def _saves_at_one_step(place: ClusterSite, tmp_path: Path) -> None:
-    command = [place.python, "-c", ORDERED, str(tmp_path)]
-    spec = place.job(nodes=2, entrypoint={"command": command}, recovery={"start_method": "spawn"})
-    async with submitted(place, spec) as job:
-        await job.trains(ranks=2, beyond=3)
-        code, paused = await asked(place, job, "pause")
-        assert code == 0, paused
-        code, saved = await asked(place, job, "save")
-        assert code == 0, saved
-        step = paused.removeprefix("Job counter: 2 of 2 ranks paused at step ")
-        assert saved == f"Job counter: 2 of 2 ranks saved at step {step}"
-        assert saves(tmp_path) == [step.strip()] * 2
-        code, told = await asked(place, job, "stop")
-        record = await job.over()
+        command = [place.python, "-c", ORDERED, str(tmp_path)]
+        spec = place.job(nodes=2, entrypoint={"command": command}, recovery={"start_method": "spawn"})
+        async with submitted(place, spec) as job:
+            await job.trains(ranks=2, beyond=3)
+            code, paused = await asked(place, job, "pause")
+            assert code == 0, paused
+            code, saved = await asked(place, job, "save")
+            assert code == 0, saved
+            step = paused.removeprefix("Job counter: 2 of 2 ranks paused at step ")
+            assert saved == f"Job counter: 2 of 2 ranks saved at step {step}"
+            assert saves(tmp_path) == [step.strip()] * 2
+            code, told = await asked(place, job, "stop")
+            record = await job.over()
 
     assert (code, record.phase) == (0, Phase.SUCCEEDED), told
     last = saves(tmp_path)

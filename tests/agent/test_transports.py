@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -31,10 +32,10 @@ def service(request) -> str:
 
 
 @contextlib.asynccontextmanager
-async def listening(service: str, settings: Settings = TWO) -> AsyncIterator[tuple[Coordinator, Endpoint]]:
+async def listening(service: str, settings: Settings = TWO, *, agents: int = 2) -> AsyncIterator[tuple[Coordinator, Endpoint]]:
     clock = monotone_clock()
     shell = Coordinator(new_state(settings, now=clock()), sink=MemorySink(), clock=clock)
-    server = Servers(shell, token=TOKEN, service_type=service)
+    server = Servers(shell, token=TOKEN, service_type=service, agents=agents)
     port, grpc = await server.start("127.0.0.1", 0)
     serve = asyncio.create_task(shell.serve())
     try:
@@ -192,6 +193,28 @@ async def test_an_answer_that_does_not_come_is_unreachable(service: str) -> None
     server.close()
 
 
+async def test_a_crowd_is_taken_by_several_servers_on_one_port() -> None:
+    """Whichever of them the machine gives a connection to serves it; with all of them the world is one, and they all close."""
+    pytest.importorskip("grpc")
+    many = dataclasses.replace(TWO, min_nodes=32, max_nodes=32)
+    async with contextlib.AsyncExitStack() as stack:
+        _, endpoint = await stack.enter_async_context(listening(GRPC, many, agents=1000))
+        exchanges = [await stack.enter_async_context(exchanging(GRPC)) for _ in range(32)]
+        asking = (
+            exchange.exchange(endpoint, report(number, hold=60.0), timeout=60) for number, exchange in enumerate(exchanges)
+        )
+        assert {type(reply) for reply in await asyncio.gather(*asking)} == {Assignment}
+        assert _listeners(endpoint.grpc) == 8
+    assert _listeners(endpoint.grpc) == 0
+
+
+def _listeners(port: int) -> int:
+    """Return how many sockets of this machine listen on a port (`proc(5)`, /proc/net/tcp: 0A is LISTEN)."""
+    tables = (Path(f"/proc/net/{name}") for name in ("tcp", "tcp6"))
+    rows = (row.split() for table in tables if table.exists() for row in table.read_text().splitlines()[1:])
+    return sum(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
+
+
 async def test_a_message_that_is_too_large_is_not_read() -> None:
     """Its sender is told so; the coordinator goes on with everybody else. For HTTP see `test_http.py`."""
     pytest.importorskip("grpc")
@@ -317,11 +340,13 @@ def test_another_type_is_refused() -> None:
         choosing.speaks_grpc("thrift")
 
 
-async def test_a_wanted_port_for_grpc_may_be_taken() -> None:
-    """Where gRPC listens is told and not agreed on: any free port will do."""
+@pytest.mark.parametrize("theirs", [2, 1000])
+@pytest.mark.parametrize("ours", [2, 1000])
+async def test_a_wanted_port_for_grpc_may_be_taken(ours: int, theirs: int) -> None:
+    """Where gRPC listens is told and not agreed on: any free port will do. None is shared, not even by two crowds."""
     pytest.importorskip("grpc")
-    async with listening(GRPC) as (shell, taken):
-        other = Servers(shell, token=TOKEN, service_type=GRPC)
+    async with listening(GRPC, agents=theirs) as (shell, taken):
+        other = Servers(shell, token=TOKEN, service_type=GRPC, agents=ours)
         _, port = await other.start("127.0.0.1", 0, grpc=taken.grpc)
         await other.close()
     assert port not in (0, taken.grpc)

@@ -114,7 +114,7 @@ async def _live(args: argparse.Namespace, plan: Plan, secret: str, home: Home, s
     told = event_lines.structured
     shell = Coordinator(state, sink=home.sink, clock=clock, progress_period=home.progress_period, log_event=told)
     signals.shell = shell
-    server = Servers(shell, token=secret, service_type=plan.service_type, door=home.door)
+    server = Servers(shell, token=secret, service_type=plan.service_type, agents=plan.max_nodes, door=home.door)
     try:
         port, grpc = await server.start(args.host, home.port(plan), grpc=home.grpc_port(plan))
         # The first status is durable before anybody can find us: an agent that does can be answered.

@@ -49,9 +49,15 @@ class Servers:
     """The servers of one coordinator."""
 
     def __init__(
-        self, service: CoordinatorService, *, token: str, service_type: str, door: SupervisorDoor | None = None
+        self,
+        service: CoordinatorService,
+        *,
+        token: str,
+        service_type: str,
+        agents: int = 1,
+        door: SupervisorDoor | None = None,
     ) -> None:
-        """Prepare to serve; raises `ConfigError` as `speaks_grpc` does."""
+        """Prepare to serve at most so many `agents`; raises `ConfigError` as `speaks_grpc` does."""
         from rallypoint.agent.transport.http_server import HttpServer  # noqa: PLC0415  as grpcio, where it is needed
 
         self._http = HttpServer(service, token=token, door=door)
@@ -59,7 +65,7 @@ class Servers:
         if speaks_grpc(service_type):
             from rallypoint.agent.transport.grpc_server import GrpcServer  # noqa: PLC0415
 
-            self._grpc = GrpcServer(service, token=token)
+            self._grpc = GrpcServer(service, token=token, agents=agents)
 
     async def start(self, host: str, port: int, *, grpc: int = 0) -> tuple[int, int]:
         """Listen and return the ports of HTTP and of gRPC, 0 where that is not spoken; raises `ConfigError` as `listen` does.

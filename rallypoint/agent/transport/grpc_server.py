@@ -1,9 +1,14 @@
-"""The coordinator's gRPC transport: one stream for each agent. What travels on it is told in `grpc_words.py`."""
+"""The coordinator's gRPC transport: one stream for each agent. What travels on it is told in `grpc_words.py`.
+
+grpcio takes over one stream after another, with two changes of threads for each. Where a crowd may come at once several servers
+listen on the one port, so that the streams are taken side by side: for 2,000 agents that is a third of the time.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+import socket
 from typing import Any
 
 from rallypoint.agent.errors import ConfigError
@@ -25,6 +30,10 @@ _BACKLOG = 1 << 16
 _TAKEN_WITHIN = 3600
 
 
+#: From how many agents on they are a crowd, and how many servers take it; with 16 or 32 it was no faster.
+_CROWD, _SERVERS = 256, 8
+
+
 class _NotTakenError(Exception):
     """A message that ends its stream: gRPC's status, and what is told."""
 
@@ -36,46 +45,53 @@ class _NotTakenError(Exception):
 class GrpcServer:
     """Serves one coordinator to agents on one port. People, supervisors and whoever asks for the status come by HTTP.
 
-    Answers under way get `patience` seconds when it closes.
+    At most `agents` of them are expected. Answers under way get `patience` seconds when it closes.
     """
 
-    def __init__(self, service: CoordinatorService, *, token: str, patience: float = _SHUTDOWN) -> None:
+    def __init__(self, service: CoordinatorService, *, token: str, agents: int = 1, patience: float = _SHUTDOWN) -> None:
         self._service, self._token, self._patience = service, token.encode(), patience
-        self._server: Any = None
+        self._count = _SERVERS if agents >= _CROWD and hasattr(socket, "SO_REUSEPORT") else 1
+        self._servers: list[Any] = []
         self._sessions: set[_Session] = set()
         self._heard: dict[str, set[_Session]] = {}
 
     async def start(self, host: str, port: int) -> int:
         """Listen and return the port, a free one when `port` is 0. Raises `ConfigError` when it cannot be had."""
+        try:
+            if port and self._count > 1:
+                _refuse_used(host, port)
+            for _ in range(self._count):
+                port = await self._listen(host, port)
+        except (OSError, RuntimeError) as error:
+            await self.close()
+            raise ConfigError(f"port {port} on {host} cannot be opened for gRPC: {error}") from error
+        return port
+
+    async def _listen(self, host: str, port: int) -> int:
         grpc = grpcio()
         options = [
             *limits(),
-            ("grpc.so_reuseport", 0),  # a port that two share would give each some of the agents
+            # A port that two coordinators share would give each some of the agents.
+            ("grpc.so_reuseport", int(self._count > 1)),
             ("grpc.server.max_pending_requests", _BACKLOG),
             ("grpc.server.max_pending_requests_hard_limit", _BACKLOG),
             ("grpc.server_max_unrequested_time_in_server", _TAKEN_WITHIN),
         ]
         server = grpc.aio.server(handlers=(self._handlers(),), options=options)
-        try:
-            bound = int(server.add_insecure_port(address(host, port)))
-        except RuntimeError as error:
-            await server.stop(None)
-            raise ConfigError(f"port {port} on {host} cannot be opened for gRPC: {error}") from error
+        self._servers.append(server)
+        bound = int(server.add_insecure_port(address(host, port)))
         await server.start()
-        self._server = server
         return bound
 
     async def close(self) -> None:
         """Let answers under way out, end the streams, stop listening."""
-        if self._server is None:
-            return
         answers = [answer for session in self._sessions for answer in session.answers]
         if answers:
             await asyncio.wait(answers, timeout=self._patience)
         for session in tuple(self._sessions):
             session.end()
-        server, self._server = self._server, None
-        await server.stop(self._patience)
+        servers, self._servers = self._servers, []
+        await asyncio.gather(*(server.stop(self._patience) for server in servers))
 
     def _handlers(self) -> Any:
         grpc = grpcio()
@@ -158,6 +174,14 @@ class _Session:
         answer = await self._server.report(self, report)
         async with self._writing:
             await self._context.write(answer)
+
+
+def _refuse_used(host: str, port: int) -> None:
+    """Raise `OSError` where somebody listens on a port already: servers that share theirs would share it with him, too."""
+    family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(where)
 
 
 def _report(data: bytes) -> AgentReport:

@@ -11,13 +11,16 @@ A process that joins a world in which others live on cannot do what the script d
 spread the parameters) together with all ranks: those are past it. Until it is in, its inner group is a rehearsal: it has the
 right rank and size, and each collective ends at once, with what it would give if every rank had the same as this one. What that
 leaves behind is made good when the state is healed.
+
+A collective of gloo's may wait for ever although its connections have ended (torch 2.13: for a send, once in some hundred ranks
+that are freed). So those that gloo has begun are known here until the next begins.
 """
 
 # ruff: noqa: D102, SLF001  torch names these, and tells of them
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -73,6 +76,9 @@ _PASSED_ON = (
     "send",
 )
 
+#: These wait for one peer each, and nobody may ever ask what became of them.
+_BETWEEN_TWO = frozenset({"recv", "recv_anysource", "send"})
+
 #: Makes the inner group of a new outer one: its store, rank and size are given.
 _Form = Callable[[Store, int, int], Any]
 
@@ -84,6 +90,7 @@ class ReconfigurableGroup(ProcessGroup):
         super().__init__(rank, size)  # type: ignore[call-arg]  # torch's stubs know the other form alone
         self._rank, self._size, self.inner = rank, size, inner
         self._name = self._description = ""
+        self._begun: list[Any] = []
 
     def replace(self, rank: int, size: int, inner: Any) -> None:
         """Take another inner group, of another world perhaps."""
@@ -91,7 +98,18 @@ class ReconfigurableGroup(ProcessGroup):
 
     def drop(self) -> None:
         """Have no inner group any more."""
+        self.stuck()  # what has ended holds the group no longer
         self.inner = None
+
+    def stuck(self) -> bool:
+        """Return whether a collective of gloo's has not ended; in any thread."""
+        self._begun = [work for work in self._begun if not work.is_completed()]
+        return bool(self._begun)
+
+    def begin(self, work: Any) -> None:
+        """Know of a collective until it has ended."""
+        self.stuck()
+        self._begun.append(work)
 
     # What torch calls, from Python and from C++.
 
@@ -145,10 +163,23 @@ def _passed_on(name: str) -> Callable[..., Any]:
     def call(self: ReconfigurableGroup, *args: Any, **kwargs: Any) -> Any:
         if self.inner is None:
             raise RuntimeError(f"{name}: this process has left its world; connection closed")
-        return getattr(self.inner, name)(*args, **kwargs)
+        result = getattr(self.inner, name)(*args, **kwargs)
+        if name not in _BETWEEN_TWO and isinstance(result, dist.Work) and _is_gloo(self.inner, args):
+            self.begin(result)
+        return result
 
     call.__name__ = name
     return call
+
+
+def _is_gloo(inner: Any, args: Sequence[Any]) -> bool:
+    """Return whether gloo does it: it has what is on the CPU. NCCL may not be asked for news while a graph is captured."""
+    first = args[0] if args else None
+    while isinstance(first, (list, tuple)) and first:
+        first = first[0]
+    if isinstance(first, torch.Tensor):
+        return first.is_cpu
+    return all(device.type == "cpu" for device in inner._device_types)
 
 
 for _name in _PASSED_ON:

@@ -33,7 +33,7 @@ _DEFAULT_TIMEOUT = timedelta(minutes=30)
 
 
 class Rounds:
-    """The group of this process. Only `free` may be called in another thread."""
+    """The group of this process. Only `free` and `stuck` may be used in another thread."""
 
     def __init__(self, backend: str, timeout: timedelta | None) -> None:
         self.backend, self._timeout = backend, timeout or _DEFAULT_TIMEOUT
@@ -102,6 +102,11 @@ class Rounds:
             with contextlib.suppress(Exception):  # a communicator that was never used, or one that has failed already
                 group.abort()
         _log.debug("ended %d connections of the process group", ended)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a collective goes on; some time after `free` it never ends. In any thread."""
+        return self.group is not None and self.group.stuck()
 
     def leave(self) -> None:
         """Have no part in any world; the others notice."""

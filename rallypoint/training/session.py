@@ -18,6 +18,7 @@ the moment when it calls the function.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -54,6 +55,9 @@ T = TypeVar("T")
 
 #: Characters of an error that are told.
 _TOLD = 500
+
+#: Seconds in which a collective fails whose connections have ended; it takes milliseconds, unless it never does.
+_FAILS_WITHIN = 0.5
 
 
 class WorldLeft(BaseException):
@@ -93,8 +97,8 @@ def elastic(train: Callable[Concatenate[State, P], T]) -> Callable[Concatenate[S
 class _Ear:
     """What the thread of the line notes, for the script's own to see."""
 
-    def __init__(self, rounds: Rounds, round_: int) -> None:
-        self.rounds, self.round = rounds, round_
+    def __init__(self, rounds: Rounds, round_: int, stuck: Callable[[int], None]) -> None:
+        self.rounds, self.round, self._stuck = rounds, round_, stuck
         self.broken = 0
         self.reason = ""
         self.places: queue.SimpleQueue[wire.Assign | None] = queue.SimpleQueue()
@@ -106,6 +110,9 @@ class _Ear:
             self.broken, self.reason = word.round, word.reason
             self.rounds.free()
             self.ordered.set()
+            look = threading.Timer(_FAILS_WITHIN, self._stuck, [word.round])
+            look.daemon = True
+            look.start()
 
     def assign(self, word: wire.Assign) -> None:
         self.places.put(word)
@@ -125,7 +132,7 @@ class Session:
         self._state, self._line, self._rounds, self._commits = state, line, rounds, commits
         self._number = 0
         self._round = environment_int(os.environ, env.ROUND)
-        self._ear = _Ear(rounds, self._round)
+        self._ear = _Ear(rounds, self._round, self._look_stuck)
         self._orders = Orders(self._ear.orders, self)
 
     @classmethod
@@ -298,6 +305,12 @@ class Session:
             self._line.say(wire.Freed(round=self._round))
         else:
             self._line.say(wire.Failed(round=self._round, error=error))
+
+    def _look_stuck(self, round_: int) -> None:
+        """Tell the agent where this process will never leave a round: it ends it then, and another one takes its place."""
+        if self._round == round_ and self._rounds.stuck:
+            with contextlib.suppress(OSError):  # the agent is gone
+                self._line.say(self._who((), f"a collective of round {round_} does not end though its connections have"))
 
     def _hello(self) -> None:
         modules = list(self._state.modules())

@@ -52,11 +52,11 @@ def job(tmp_path: Path) -> Iterator[Agents]:
         yield job
 
 
-def trained(job: Agents, name: str, *modes: str, restarts: int = 3) -> Run:
+def trained(job: Agents, name: str, *modes: str, restarts: int = 3, options: tuple[object, ...] = ()) -> Run:
     """Train two ranks on one node to the end."""
     folder = job.work / name
     folder.mkdir()
-    arguments = ("--standalone", "--nproc-per-node", 2, "--max-restarts", restarts, LIVING, folder, STEPS, *modes)
+    arguments = ("--standalone", "--nproc-per-node", 2, "--max-restarts", restarts, *options, LIVING, folder, STEPS, *modes)
     code, output = said(job.run(*arguments))
     assert code == 0, output
     return Run.of(folder, output)
@@ -78,6 +78,17 @@ def test_no_bit_is_lost_and_who_lives_keeps_its_process(job: Agents, wrapper: st
     for rank in (0, 1):
         numbers = [step for _, _, step, _ in run.steps[rank]]
         assert len(numbers) <= STEPS + 3, f"rank {rank} went back further than a step: {numbers}"
+
+
+def test_who_can_never_leave_is_replaced_at_once(job: Agents) -> None:
+    """A collective may go on for ever without a connection: that process is not waited for as for one that is busy."""
+    calm = trained(job, "calm")
+
+    run = trained(job, "stuck", "stuck=0@6", "kill=1@6", options=("--shutdown-timeout", 3600))
+
+    assert "rank 0 cannot recover in place: a collective of round 1 does not end though its connections have" in run.output
+    assert (run.digest, run.losses()) == (calm.digest, calm.losses()), run.output
+    assert [len(run.pids(rank)) for rank in (0, 1)] == [2, 2]
 
 
 def test_a_step_that_always_fails_spends_the_budget(job: Agents) -> None:

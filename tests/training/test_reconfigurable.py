@@ -7,9 +7,11 @@ import threading
 from datetime import timedelta
 
 import pytest
+import torch
+from torch import distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # public, but torch lists it by dir()
 
-from rallypoint.training.reconfigurable import form
+from rallypoint.training.reconfigurable import ReconfigurableGroup, form
 from rallypoint.training.sockets import Opened
 from tests.training.worlds import run_world
 
@@ -98,6 +100,47 @@ def test_a_wrapper_lives_on_in_another_group() -> None:
         assert output == "freed\nswapped\n"
 
 
+class _Work(dist.Work):
+    """Work that has ended when it is said so."""
+
+    ended = False
+
+    def is_completed(self) -> bool:
+        return self.ended
+
+
+class _Inner:
+    """A group that hands out the work that it is given."""
+
+    def __init__(self, work: dist.Work, *devices: str) -> None:
+        self._work, self._device_types = work, [torch.device(name) for name in devices]
+
+    def allreduce(self, *_: object) -> dist.Work:
+        return self._work
+
+    barrier = recv = allreduce
+
+
+def test_a_collective_of_gloo_is_known_until_it_has_ended() -> None:
+    """What waits for one peer is not, and what NCCL does may not be asked for; the next collective forgets what has ended."""
+    work, cpu, gpu = _Work(), torch.ones(1), torch.ones(1, device="meta")
+    group = ReconfigurableGroup(0, 2, _Inner(work, "cpu", "cuda"))
+    assert not group.stuck()
+    for call in (lambda: group.recv([cpu], 1, 0), lambda: group.allreduce([gpu], None), lambda: group.barrier(None)):
+        call()
+        assert not group.stuck()
+    group.allreduce([cpu], None)
+    assert group.stuck()
+    group.drop()
+    assert group.stuck(), "it has left its world, and what it left there goes on"
+    work.ended = True
+    assert not group.stuck()
+
+    group.replace(0, 2, _Inner(_Work(), "cpu"))
+    group.barrier(None)
+    assert group.stuck(), "a barrier of gloo alone"
+
+
 def test_only_what_was_opened_meanwhile_is_ended() -> None:
     """And of that no socket that listens, and none that is no TCP."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -125,12 +168,13 @@ def test_only_what_was_opened_meanwhile_is_ended() -> None:
 def test_whoever_waits_while_a_group_forms_is_freed() -> None:
     """What was opened since the watch began counts, before it has ended."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        opened, waits, heard = Opened(), threading.Event(), []
+        opened, waits, counted, heard = Opened(), threading.Event(), threading.Event(), []
 
         def wait() -> None:
             with opened.watching(), socket.create_connection(listener.getsockname()) as ours:
                 waits.set()
                 heard.append(ours.recv(1))
+                assert counted.wait(60)
 
         thread = threading.Thread(target=wait)
         thread.start()
@@ -138,6 +182,7 @@ def test_whoever_waits_while_a_group_forms_is_freed() -> None:
         assert waits.wait(60)
         # The peer's own end is of this process, too, and was opened meanwhile.
         assert opened.shut_down() == 2
+        counted.set()
         thread.join(60)
         assert heard == [b""]
         peer.close()

@@ -303,11 +303,8 @@ class NodeAgent:
             if self._parts.checker is not None:
                 await self._parts.checker.stop()
             await self._parts.stores.assigned(assignment.store)
-            living = await self._parts.round.start(
-                assignment, self._worker_ended, kept=action.kept, line=self._parts.lines.path
-            )
-            for worker, word in living:
-                self._parts.lines.say(worker.place.local_rank, word)
+            lines = self._parts.lines
+            await self._parts.round.start(assignment, self._worker_ended, kept=action.kept, tell=lines.say, line=lines.path)
         except ConfigError as error:
             log.warning("%s", error)
             self._events.put_nowait(Told(code=Exit.CONFIG, reason=str(error), leaving=True))
@@ -320,7 +317,7 @@ class NodeAgent:
         else:
             last = assignment.first_rank + self._config.plan.nproc_per_node - 1
             ranks = f"ranks {assignment.first_rank} to {last} of {assignment.world_size}"
-            on = f", {len(living)} of them live on" if living else ""
+            on = f", {len(action.kept)} of them live on" if action.kept else ""
             log.info("round %d: started %s%s, store at %s", assignment.fence.round, ranks, on, assignment.store)
             self._obey((self._obeying, wanted))
 

@@ -72,22 +72,24 @@ class Round:
         ended: Callable[[Worker], None],
         *,
         kept: frozenset[int] = frozenset(),
+        tell: Callable[[int, Assign], bool],
         line: Path | None = None,
-    ) -> tuple[tuple[Worker, Assign], ...]:
-        """Start the workers but for the local ranks that were `kept`; return what those must be told.
+    ) -> None:
+        """Start the workers but for the local ranks that were `kept`: those `tell` tells their places, by local rank.
 
-        Raises `ConfigError` when logs or shared memory cannot be written, `StartError` when a worker cannot be started.
+        They are told first: what they do for the new world takes longer than to start somebody. Raises `ConfigError` when logs
+        or shared memory cannot be written, `StartError` when a worker cannot be started.
         """
         living = {worker.place.local_rank: worker for worker in self._workers if worker.place.local_rank in kept}
         logs = await self._begin(assignment, kept)
-        self._workers, told, missing = [], [], []
+        self._workers, missing = [], []
         try:
             for place, opened in self._places(assignment, logs, line):
                 worker = living.get(place.local_rank)
                 if worker is None:
                     missing.append((place, opened))
                 else:
-                    told.append((worker, self._go_on(worker, place, opened)))
+                    tell(place.local_rank, self._go_on(worker, place, opened))
             # Together: each answers for itself, and nobody waits for the answer of another.
             started = await asyncio.gather(*(self._start_one(*one, ended) for one in missing), return_exceptions=True)
             self._workers.sort(key=lambda worker: worker.place.local_rank)
@@ -97,7 +99,6 @@ class Round:
         for error in started:
             if error is not None:
                 raise error
-        return tuple(told)
 
     async def _begin(self, assignment: Assignment, kept: frozenset[int]) -> list[OpenLogs]:
         """Open the round's files; with the workers that live on the memory lives on in which they report."""

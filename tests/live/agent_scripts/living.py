@@ -3,8 +3,8 @@
 It tells its process number (`FOLDER/started/ROUND.RANK`) and each finished step (`FOLDER/steps.RANK`: round, pid, step, loss in
 hex, size of the world). At the end rank 0 writes the digest of the weights to `FOLDER/digest`. Modes, any of them:
 `kill=RANK@STEP` kills itself in the middle of that step, once; `raise=RANK@STEP` raises there, once, and `always=` each
-time; `fsdp` shards the model with FSDP2; `plain` trains without `elastic`. While `FOLDER/slowly` is there a step takes 50 ms
-more.
+time; `stuck=RANK@STEP` has its collective never end there, as gloo's does now and then in a world that is lost; `fsdp`
+shards the model with FSDP2; `plain` trains without `elastic`. While `FOLDER/slowly` is there a step takes 50 ms more.
 """
 
 from __future__ import annotations
@@ -32,6 +32,29 @@ def once(mode: str, step: int) -> bool:
         return False
     mark.touch()
     return True
+
+
+class Unending(dist.Work):
+    """Work that nothing ends, whatever becomes of its connections."""
+
+    def is_completed(self) -> bool:
+        return False
+
+    def get_future(self) -> torch.futures.Future:
+        return torch.futures.Future()
+
+
+class Stuck:
+    """A process group whose sums never end."""
+
+    def __init__(self, group: object) -> None:
+        self._group = group
+
+    def allreduce(self, *_: object) -> Unending:
+        return Unending()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._group, name)
 
 
 def note(step: int, loss: float) -> None:
@@ -71,6 +94,8 @@ def train(state: training.State) -> None:
         loss = model(data[rows]).square().mean()
         if once("kill", state.step):
             os.kill(os.getpid(), signal.SIGKILL)
+        if once("stuck", state.step):
+            dist.group.WORLD.inner = Stuck(dist.group.WORLD.inner)
         if once("raise", state.step) or f"always={os.environ['RANK']}@{state.step}" in modes:
             raise ValueError("loss is nan")
         (loss * sampler.weight(state.step, rows)).backward()

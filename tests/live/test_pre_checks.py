@@ -82,7 +82,7 @@ def test_training_begins_when_the_operators_are_content(job, tmp_path: Path) -> 
         ("checks_of_job.Disk", PreCheckState.PASSED),
         ("no.such.module.Any", PreCheckState.BYPASSED),
     ]
-    assert status.pre_checks[0].tries >= 4
+    assert status.pre_checks[0].tries >= 3  # the third may have found the room that was made while it was asked
     assert (tmp_path / "trained").read_text() == "False"
 
 

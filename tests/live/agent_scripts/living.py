@@ -20,6 +20,7 @@ from torch import distributed as dist
 from torch import nn
 
 from rallypoint import training
+from rallypoint.training.reconfigurable import ReconfigurableGroup
 
 folder, steps, modes = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
 
@@ -95,6 +96,7 @@ def train(state: training.State) -> None:
         if once("kill", state.step):
             os.kill(os.getpid(), signal.SIGKILL)
         if once("stuck", state.step):
+            assert isinstance(dist.group.WORLD, ReconfigurableGroup)
             dist.group.WORLD.inner = Stuck(dist.group.WORLD.inner)
         if once("raise", state.step) or f"always={os.environ['RANK']}@{state.step}" in modes:
             raise ValueError("loss is nan")

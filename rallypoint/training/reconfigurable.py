@@ -12,8 +12,8 @@ spread the parameters) together with all ranks: those are past it. Until it is i
 right rank and size, and each collective ends at once, with what it would give if every rank had the same as this one. What that
 leaves behind is made good when the state is healed.
 
-A collective of gloo's may wait for ever although its connections have ended (torch 2.13: for a send, once in some hundred ranks
-that are freed). So those that gloo has begun are known here until the next begins.
+A collective of gloo's may wait for ever although its connections have ended (torch 2.13: for a send; with eight
+workers in 5 of 160 kills). So those that gloo has begun are known here until the next begins.
 """
 
 # ruff: noqa: D102, SLF001  torch names these, and tells of them
@@ -98,18 +98,19 @@ class ReconfigurableGroup(ProcessGroup):
 
     def drop(self) -> None:
         """Have no inner group any more."""
-        self.stuck()  # what has ended holds the group no longer
+        self._begun = self._unfinished()  # what has ended holds the group no longer
         self.inner = None
 
     def stuck(self) -> bool:
         """Return whether a collective of gloo's has not ended; in any thread."""
-        self._begun = [work for work in self._begun if not work.is_completed()]
-        return bool(self._begun)
+        return bool(self._unfinished())
 
-    def begin(self, work: Any) -> None:
+    def _begin(self, work: Any) -> None:
         """Know of a collective until it has ended."""
-        self.stuck()
-        self._begun.append(work)
+        self._begun = [*self._unfinished(), work]
+
+    def _unfinished(self) -> list[Any]:
+        return [work for work in self._begun if not work.is_completed()]
 
     # What torch calls, from Python and from C++.
 
@@ -165,7 +166,7 @@ def _passed_on(name: str) -> Callable[..., Any]:
             raise RuntimeError(f"{name}: this process has left its world; connection closed")
         result = getattr(self.inner, name)(*args, **kwargs)
         if name not in _BETWEEN_TWO and isinstance(result, dist.Work) and _is_gloo(self.inner, args):
-            self.begin(result)
+            self._begin(result)
         return result
 
     call.__name__ = name

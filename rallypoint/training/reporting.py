@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import numbers
 import operator
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from time import time
+from time import monotonic, sleep, time
 from typing import SupportsIndex
 
 from rallypoint.training.context import own_slot
@@ -19,6 +20,9 @@ from rallypoint.wire.codec import WireError
 from rallypoint.wire.progress import ProgressFile, ProgressSlot
 
 __all__ = ["Reporter", "follow_steps", "forget", "report_progress", "report_resumed"]
+
+#: Seconds for which the turn is waited for, which is had within microseconds.
+_TURN = 0.1
 
 
 def report_progress(
@@ -80,18 +84,39 @@ class Reporter:
         self._file, self._local_rank = ProgressFile.open(path), local_rank
         self._slot = self._file.read(local_rank) or ProgressSlot()
         self._lock = threading.Lock()
+        #: Empty while somebody writes the slot (`ProgressFile.stepper`).
+        self._turn: list[None] = [None]
         #: Reports a step and metrics in a few stores to memory, and returns False where that takes a `report`.
         self.step: Callable[[int, Mapping[str, float]], bool] = self._first
         self.told = _environment.get(_KEY)
 
     def _first(self, step: int, metrics: Mapping[str, float]) -> bool:
-        with self._lock:
-            self.step = self._file.stepper(self._local_rank, self._lock)
+        with self._alone():
+            self.step = self._file.stepper(self._local_rank, self._turn)
         return self.step(step, metrics)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let no other thread of this process write. Who was interrupted right after taking the turn never gives it back."""
+        with self._lock:
+            until = monotonic() + _TURN
+            while not self._turn_taken() and monotonic() < until:
+                sleep(0)
+            try:
+                yield
+            finally:
+                self._turn[:] = [None]
+
+    def _turn_taken(self) -> bool:
+        try:
+            self._turn.pop()
+        except IndexError:
+            return False
+        return True
 
     def report(self, news: ProgressSlot, *, at: float) -> None:
         """Merge `news` into the slot; `at`: seconds since the epoch. A report that does not fit changes nothing."""
-        with self._lock:
+        with self._alone():
             # The quick way has told newer steps and metrics than are known here.
             old = self._file.read(self._local_rank) or self._slot
             slot = dataclasses.replace(

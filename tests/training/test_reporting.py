@@ -218,3 +218,18 @@ def test_threads_that_report_with_new_names_lose_none(slots):
     slot = slots.read(1)
     assert slot.liveness == 402
     assert slot.metrics == {"a": 1.0} | {f"{name}{n}": 180.0 + n for name in "xy" for n in range(20)}
+
+
+def test_a_turn_that_was_never_given_back_is_taken(slots):
+    """A signal's exception may come right after it was taken; the reports go on, each of them."""
+    report_progress(1, loss=1.0)
+    report_progress(2, loss=1.0)
+    reporter = reporting._quick
+    assert reporter is not None
+    reporter._turn.clear()
+
+    report_progress(3, loss=2.0)
+    report_progress(4, loss=3.0)
+
+    assert (slots.read(1).step, slots.read(1).liveness, slots.read(1).metrics) == (4, 4, {"loss": 3.0})
+    assert reporter._turn == [None]

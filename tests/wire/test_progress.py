@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import threading
 from pathlib import Path
 
 import pytest
@@ -56,7 +55,7 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
     """Whatever is not ours is not written to."""
     path = tmp_path / "p"
     path.write_bytes(b"x" * 64)
-    with pytest.raises(WireError, match="progress file of version 4"):
+    with pytest.raises(WireError, match="progress file of version 5"):
         ProgressFile.open(path)
 
 
@@ -81,14 +80,30 @@ def test_a_torn_slot_is_not_stepped_on(tmp_path: Path) -> None:
     file.write(0, ProgressSlot(step=1, metrics={"loss": 1.0}))
     sequence = int.from_bytes(file._map[16:24], "little")
     file._map[16:24] = (sequence + 1).to_bytes(8, "little")
-    advance = file.stepper(0, threading.Lock())
+    advance = file.stepper(0, [None])
 
     assert not advance(2, {})
     assert file.read(0) is None
 
     file.write(0, ProgressSlot(step=2, metrics={"loss": 0.5}))
-    assert file.stepper(0, threading.Lock())(3, {"loss": 0.25})
+    assert file.stepper(0, [None])(3, {"loss": 0.25})
     assert file.read(0) == ProgressSlot(step=3, liveness=1, at=(file.read(0) or ProgressSlot()).at, metrics={"loss": 0.25})
+
+
+def test_whoever_has_the_turn_writes_alone(tmp_path: Path) -> None:
+    """Another thread's step is refused meanwhile, and every way out gives the turn back."""
+    file = ProgressFile.create(tmp_path / "p", 1)
+    turn: list[None] = [None]
+    advance = file.stepper(0, turn)
+
+    turn.clear()
+    assert not advance(1, {})
+    turn.append(None)
+    assert not advance(1, {"new": 1.0})
+    assert advance(2, {})
+
+    assert turn == [None]
+    assert file.read(0) == ProgressSlot(step=2, liveness=1, at=(file.read(0) or ProgressSlot()).at)
 
 
 def test_names_that_none_of_ours_writes_are_an_error(tmp_path: Path) -> None:

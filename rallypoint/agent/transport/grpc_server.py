@@ -29,7 +29,6 @@ _BACKLOG = 1 << 16
 #: would come again.
 _TAKEN_WITHIN = 3600
 
-
 #: From how many agents on they are a crowd, and how many servers take it; with 16 or 32 it was no faster.
 _CROWD, _SERVERS = 256, 8
 
@@ -71,7 +70,7 @@ class GrpcServer:
         grpc = grpcio()
         options = [
             *limits(),
-            # A port that two coordinators share would give each some of the agents.
+            # Between these servers alone: two coordinators on one port would each get some of the agents (`_refuse_used`).
             ("grpc.so_reuseport", int(self._count > 1)),
             ("grpc.server.max_pending_requests", _BACKLOG),
             ("grpc.server.max_pending_requests_hard_limit", _BACKLOG),
@@ -177,7 +176,7 @@ class _Session:
 
 
 def _refuse_used(host: str, port: int) -> None:
-    """Raise `OSError` where somebody listens on a port already: servers that share theirs would share it with him, too."""
+    """Raise `OSError` where somebody listens on a port already: servers that share a port would share it with them, too."""
     family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

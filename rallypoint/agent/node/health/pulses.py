@@ -128,7 +128,7 @@ class Pulses:
 def _together(counts: list[dict[Phase, tuple[int, ...]]]) -> tuple[Learned, ...]:
     """Return what workers have seen together; how often is told as of the one that has seen most, since they go in step."""
     found = []
-    for phase in Phase:
+    for phase in Phase if any(counts) else ():
         own = [one[phase] for one in counts if phase in one]
         learned = learned_of(phase, own) if own else None
         if learned is not None:

@@ -72,9 +72,10 @@ def recoveries(marks: Sequence[Mark], logged: Mapping[str, Sequence[float]], *, 
         trained = [a for a in range(kill.attempt + 1, last + 1) if _last(marks, a, "stepped", workers) is not None]
         if not trained:
             continue
-        own = [_first_after(logged[part], kill.at) for part in ("detect", "stop", "rendezvous")]
         names = ("started", "imported", "grouped", "wrapped", "loaded", "stepped")
         ends = [_last(marks, trained[0], name, workers) for name in names]
+        # A line that comes after the step is of a later recovery: where nobody is stopped, nothing is said of it.
+        own = [_first_after(logged[part], kill.at, ends[-1]) for part in ("detect", "stop", "rendezvous")]
         parts = _parts(kill.at, [*own, *ends])
         found.append(Recovery(total=sum(parts.values()), parts=parts, failed=trained[0] - kill.attempt - 1))
     return tuple(found)
@@ -85,8 +86,8 @@ def _last(marks: Sequence[Mark], attempt: int, name: str, workers: int) -> float
     return max(reached.values()) if len(reached) == workers else None
 
 
-def _first_after(times: Sequence[float], start: float) -> float | None:
-    return min((t for t in times if t >= start), default=None)
+def _first_after(times: Sequence[float], start: float, end: float | None) -> float | None:
+    return min((t for t in times if t >= start and (end is None or t <= end)), default=None)
 
 
 def _parts(start: float, times: Sequence[float | None]) -> dict[str, float]:

@@ -9,11 +9,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["become_subreaper", "children", "die_with_parent", "give_back"]
+__all__ = ["become_subreaper", "children", "collapse", "die_with_parent", "give_back"]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _FALLOC_KEEP_SIZE, _FALLOC_PUNCH_HOLE = 1, 2
+_MADV_COLLAPSE = 25
 
 
 def _load_prctl() -> Callable[[int, int, int, int, int], int] | None:
@@ -36,7 +37,18 @@ def _load_fallocate() -> Callable[[int, int, int, int], int] | None:
     return function
 
 
+def _load_madvise() -> Callable[[int, int, int], int] | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    madvise = ctypes.CDLL(None, use_errno=True).madvise
+    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    madvise.restype = ctypes.c_int
+    function: Callable[[int, int, int], int] = madvise
+    return function
+
+
 _fallocate = _load_fallocate()
+_madvise = _load_madvise()
 
 # Looked up before any fork: between fork and exec nothing may be imported or allocated that another thread could hold locked.
 _prctl = _load_prctl()
@@ -81,3 +93,11 @@ def give_back(fd: int, offset: int, length: int) -> bool:
     Return whether that worked: some file systems cannot.
     """
     return _fallocate is not None and _fallocate(fd, _FALLOC_PUNCH_HOLE | _FALLOC_KEEP_SIZE, offset, length) == 0
+
+
+def collapse(address: int, length: int) -> bool:
+    """Have a part of this process's memory in huge pages, at once; `address` and `length` are multiples of their size.
+
+    Return whether that worked: a kernel before 6.1 does not know of it, and not every memory can be.
+    """
+    return _madvise is not None and _madvise(address, length, _MADV_COLLAPSE) == 0

@@ -61,13 +61,14 @@ def heal(
     device: torch.device,
     round_: int,
     store: Store,
+    turn: int = 0,
     loaded: int | None = None,
 ) -> int | None:
     """Bring `state` to the last commit that all ranks can have; return its number in this round, None where there is none.
 
-    A collective; `store` is that of this world. `sharded`: each rank has a part of the state that no other has, so that nobody
-    can be sent it. `loaded`: the step that the script has loaded; a commit of an earlier one is of a world that is long over,
-    and counts as none.
+    A collective; `store` is that of this world, which has healed `turn` times before. `sharded`: each rank has a part of the
+    state that no other has, so that nobody can be sent it. `loaded`: the step that the script has loaded; a commit of an
+    earlier one is of a world that is long over, and counts as none.
 
     Raises:
         StateLostError: on every rank, when a part of the state is lost.
@@ -75,7 +76,7 @@ def heal(
     """
     rank, size = dist.get_rank(), dist.get_world_size()
     ours = [h for h in commits.held() if not sharded or (h.rank, h.world_size) == (rank, size)]
-    told, steps = _told({held.number: held.step for held in ours}, -1 if loaded is None else loaded, store)
+    told, steps = _told({held.number: held.step for held in ours}, -1 if loaded is None else loaded, store, turn)
     agreed = choose(told)
     if agreed is None or -1 < steps[agreed.number] < steps[_NONE]:
         return None
@@ -90,14 +91,13 @@ def heal(
     return round_ * ROUND
 
 
-def _told(held: dict[int, int], loaded: int, store: Store) -> tuple[list[frozenset[int]], dict[int, int]]:
+def _told(held: dict[int, int], loaded: int, store: Store, turn: int) -> tuple[list[frozenset[int]], dict[int, int]]:
     """Tell the others which commits we hold; return what each of them holds, and the step of each.
 
     The latest step that any of us has loaded stands under `_NONE`. It goes over the store, not over the group: a collective
     wakes each rank once for every other, which costs eight ranks on two cores 5 ms and more.
     """
     rank, size = dist.get_rank(), dist.get_world_size()
-    turn = store.add(f"healing/{rank}", 1)  # a world may heal more than once, and each of its ranks as often
     store.set(f"held/{turn}/{rank}", json.dumps([loaded, *held.items()]))
     rows = [json.loads(told) for told in store.multi_get([f"held/{turn}/{other}" for other in range(size)])]
     steps = {number: step for row in rows for number, step in row[1:]}

@@ -39,7 +39,7 @@ class Rounds:
         self.backend, self._timeout = backend, timeout or _DEFAULT_TIMEOUT
         self._opened, self._lock = Opened(), threading.Lock()
         self._store: Store | None = None
-        self._groups, self._freed = 0, False
+        self._groups, self._freed, self._turns = 0, False, 0
         self.group: ReconfigurableGroup | None = None
 
     @property
@@ -70,10 +70,15 @@ class Rounds:
             with self._opened.watching():
                 store = self._connect()
                 dist.init_process_group(BACKEND, store=store, rank=rank, world_size=size, timeout=self._timeout)
-        self._store = store
+        self._store, self._turns = store, 0
         made = dist.group.WORLD
         assert isinstance(made, ReconfigurableGroup)
         self.group = made
+
+    def turn(self) -> int:
+        """Count what the ranks of this world do together over its store, each as often: 0 the first time."""
+        self._turns += 1
+        return self._turns - 1
 
     def prepare(self) -> None:
         """Have been freed from nothing yet: what `free` is called for from now on ends the next `rejoin`."""
@@ -87,7 +92,7 @@ class Rounds:
         with self._opened.watching():
             if self._freed:
                 raise ConnectionAbortedError("the round was broken before this process joined it; connection closed")
-            self._store = PrefixStore("regrouped", self._connect())
+            self._store, self._turns = PrefixStore("regrouped", self._connect()), 0
             inner = form(self.backend, self._store, rank, size, self._timeout)
         group.replace(rank, size, inner)
         _tell_torch(group, self._store, size)

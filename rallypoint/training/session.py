@@ -59,6 +59,9 @@ _TOLD = 500
 #: Seconds in which a collective fails whose connections have ended; it takes milliseconds, unless it never does.
 _FAILS_WITHIN = 0.5
 
+#: Seconds after which a step's traceback is logged: the cores belong to the recovery until then.
+_TOLD_AFTER = 0.5
+
 
 class WorldLeft(BaseException):
     """The world of this round is over; raised by `State.commit` where nothing else would end the step."""
@@ -213,7 +216,7 @@ class Session:
         if self._is_broken:
             _log.info("left round %d: %s", self._round, self._ear.reason)
         else:
-            _log.warning("a step raised; going back to the last commit", exc_info=error)
+            _tell_later(error)
         traceback.clear_frames(error.__traceback__)
         error.__traceback__ = None
         self._rounds.leave()
@@ -269,8 +272,16 @@ class Session:
         parts = self._state.parts
         device = torch.device("cpu") if "gloo" in self._rounds.backend else torch.device("cuda")
         sharded = is_sharded(self._state.modules())
-        store, round_ = self._rounds.store, self._round
-        return heal(self._commits, parts, sharded=sharded, device=device, round_=round_, store=store, loaded=loaded)
+        return heal(
+            self._commits,
+            parts,
+            sharded=sharded,
+            device=device,
+            round_=self._round,
+            store=self._rounds.store,
+            turn=self._rounds.turn(),
+            loaded=loaded,
+        )
 
     def _wait(self) -> wire.Assign:
         word = self._ear.places.get()
@@ -330,6 +341,16 @@ class Session:
             abilities=abilities,
             why=why,
         )
+
+
+def _tell_later(error: BaseException) -> None:
+    """Log what a step raised: with all of its lines, which are read from files, once training goes on again."""
+    raised = traceback.TracebackException.from_exception(error, lookup_lines=False)
+
+    def tell() -> None:
+        _log.warning("a step raised; went back to the last commit\n%s", "".join(raised.format()).rstrip())
+
+    threading.Timer(_TOLD_AFTER, tell).start()
 
 
 def _redirect(path: str, fd: int) -> None:

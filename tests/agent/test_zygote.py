@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 import threading
@@ -16,7 +17,7 @@ from rallypoint.agent.node.starting import restarts
 from rallypoint.agent.workers.logs import Streams
 from rallypoint.agent.workers.reaper import Ended
 from rallypoint.agent.workers.spawner import Command, Spawner
-from rallypoint.agent.workers.zygote import choosing
+from rallypoint.agent.workers.zygote import choosing, pages
 from rallypoint.agent.workers.zygote.launcher import Launcher
 from rallypoint.agent.workers.zygote.nursery import Nursery, Wanted, declared
 from rallypoint.agent.workers.zygote.preload import load, without
@@ -127,6 +128,48 @@ def test_what_fails_to_import_is_told_and_costs_nothing_else(tmp_path: Path, mon
     assert loaded.count >= 2
     for name in ("zy_asks", "zy_fine"):
         del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("line", "begins"),
+    [
+        pytest.param("00200000-00600000 rw-p 00000000 00:00 0", [0x200000, 0x400000], id="two whole ones"),
+        pytest.param("001ff000-00601000 rw-p 00000000 00:00 0", [0x200000, 0x400000], id="and less than one at each end"),
+        pytest.param("00201000-00400000 rw-p 00000000 00:00 0", [], id="none is whole"),
+        pytest.param("00200000-00400000 rw-p 00000000 00:00 0   [heap]", [0x200000], id="the heap"),
+        pytest.param("00200000-00400000 rw-p 00000000 00:00 0   [stack]", [], id="the stack"),
+        pytest.param("00200000-00400000 r--p 00000000 00:00 0", [], id="not to be written to"),
+        pytest.param("00200000-00400000 rw-s 00000000 00:01 0   /dev/zero", [], id="shared"),
+        pytest.param("00200000-00400000 rw-p 00001000 fe:00 77  /lib/a library.so", [], id="of a file"),
+    ],
+)
+def test_where_huge_pages_could_be(line: str, begins: list[int]) -> None:
+    """Only what is this process's own, and whole."""
+    assert list(pages.spans([line])) == begins
+
+
+@pytest.mark.parametrize(("used", "taken"), [(1.0, True), (0.8, True), (0.7, False), (0.0, False)])
+def test_only_memory_in_use_comes_into_huge_pages(tmp_path: Path, used: float, *, taken: bool) -> None:
+    """A huge page for little would take what nobody had."""
+    (tmp_path / "maps").write_text("00200000-00400000 rw-p 00000000 00:00 0\n")
+    page = os.sysconf("SC_PAGE_SIZE")
+    there = round(used * (pages.HUGE // page))
+    entries = (1 << 63).to_bytes(8, "little") * there + bytes(8) * (pages.HUGE // page - there)
+    (tmp_path / "pagemap").write_bytes(bytes(0x200000 // page * 8) + entries)
+    asked: list[tuple[int, int]] = []
+
+    def take(address: int, length: int) -> bool:
+        asked.append((address, length))
+        return True
+
+    assert pages.into_huge_pages(process=tmp_path, take=take) == (pages.HUGE if taken else 0)
+    assert asked == ([(0x200000, pages.HUGE)] if taken else [])
+
+
+def test_a_kernel_without_them_costs_nothing(tmp_path: Path) -> None:
+    """It refuses, or tells nothing of its memory."""
+    assert pages.into_huge_pages(process=tmp_path / "none") == 0
+    assert pages.into_huge_pages(take=lambda *_: False) == 0
 
 
 def test_packages_can_be_left_out() -> None:

@@ -57,7 +57,7 @@ class Zygote:
         with theirs:
             born = self.ask({"fork": True}, theirs.fileno())
         ours.settimeout(30 * PATIENCE)
-        ours.sendall(frame({"warm": False, **start}))
+        ours.sendall(frame({"warm": False, "startup": "", **start}))
         ready, _ = receive(ours)
         assert ready is not None
         return born["born"], ours, ready
@@ -71,7 +71,7 @@ class Zygote:
         warm: bool = False,
     ) -> Ran:
         """Let a fork become `python -u ARGS` and wait for its end."""
-        pid, line, _ = self.standby(warm=warm)
+        pid, line, _ = self.standby(warm=warm, startup=startup)
         order = Order(
             argv=(sys.executable, "-u", *args),
             env=dict(ENV if env is None else env),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import re
 import signal
@@ -11,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from rallypoint.agent.linux import collapse
+from rallypoint.agent.workers.zygote.pages import HUGE
 from rallypoint.wire.progress import ProgressFile, life_offset
 from tests.live.forked import STARTUP, Zygote, light_torch, spawned, zygote
 
@@ -205,6 +209,16 @@ def test_a_warm_standby_says_what_it_costs(born: Zygote) -> None:
         assert 0 < said["ready"]["own"] < 60e6
         assert os.getsid(pid) == pid
     assert os.waitpid(pid, 0)[1] == 0  # it ends when its line does
+
+
+def test_what_forks_share_is_in_huge_pages(born: Zygote) -> None:
+    """Most of it, where the kernel can do it at all."""
+    with mmap.mmap(-1, 4 * HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory[:] = bytes(len(memory))
+        here = ctypes.addressof(ctypes.c_char.from_buffer(memory))  # held no longer than this expression
+        can = collapse(-(-here // HUGE) * HUGE, HUGE)
+
+    assert (born.ready["ready"]["huge"] > 0) is can
 
 
 GROUPS = """

@@ -40,11 +40,12 @@ def launcher(config: NodeConfig, spawner: Spawner, reaper: Reaper, base: Mapping
             "workers are started as programs, not by fork: each sees a GPU of its own, which a zygote could not know before"
         )
         return Launcher(spawner, None)
+    startup = os.path.join(STARTUP, "sitecustomize.py")  # noqa: PTH118
     wanted = Wanted(
         standbys=plan.nproc_per_node if plan.standbys is None else plan.standbys,
         preload=declared((*plan.preload, base.get(env.PRELOAD, ""))),
         learned=config.folder / _FILE,
         device=bool(plan.standbys),  # it holds memory of the device: only where standbys were asked for
+        startup=startup,
     )
-    startup = os.path.join(STARTUP, "sitecustomize.py")  # noqa: PTH118
     return Launcher(spawner, Nursery(spawner, reaper, wanted), startup=startup, names=str(wanted.learned))

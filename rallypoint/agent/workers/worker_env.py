@@ -75,6 +75,8 @@ def worker_env(base: Mapping[str, str], plan: Plan, place: Place) -> dict[str, s
     result = {**base, **plan.env}
     result.pop(env.SECRET, None)  # a worker is the user's code and has no business with the coordinator
     result.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    # gloo asks a store for the addresses of all ranks at once, and no longer for one after another.
+    result.setdefault("GLOO_ENABLE_STORE_V2_API", "1")
     if plan.nproc_per_node > 1:
         result.setdefault("OMP_NUM_THREADS", "1")
     kind = accelerator(plan.accelerator)

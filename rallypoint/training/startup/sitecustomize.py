@@ -17,7 +17,8 @@ another one than the agent's, and each start pays for it. What it knows of the s
 - After its first step, or when it ends, it leaves the names of what it has imported from installed packages, where that is
   asked for: the next worker may be forked from a process that has imported them already.
 
-A worker that is such a fork calls `begin` itself: its interpreter was started for nobody in particular.
+A worker that is such a fork calls `begin` itself: its interpreter was started for nobody in particular. What of it needs no
+worker it does before, by `anticipate`.
 """
 
 import atexit
@@ -25,7 +26,7 @@ import faulthandler
 import os
 import sys
 
-__all__ = ["Life", "begin"]
+__all__ = ["Life", "anticipate", "begin"]
 
 _STEPS, _CLAIM, _WORD = 0, 8, 8
 _SIGNAL = 45
@@ -126,14 +127,7 @@ class _Waiting:
 
     def watch(self) -> None:
         """Wrap what torch tells phases by, now where it is imported already."""
-        _beside("pulse")
-        watching = _beside("watching")
-        for name in watching.MODULES:
-            told = _by_name(watching.watch, name)
-            if name in sys.modules:
-                _quietly(told, sys.modules[name])
-            else:
-                self._told[name] = told
+        self._told.update(_wrap())
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
         if name not in self._told:
@@ -148,6 +142,19 @@ class _Waiting:
                 _after(spec.loader, told)
                 return spec
         return None
+
+
+def _wrap() -> dict:  # type: ignore[type-arg]
+    """Wrap what is imported already, once; return what wraps the others, by the name of the module."""
+    _beside("pulse")
+    watching, later = _beside("watching"), {}
+    for name in watching.MODULES:
+        told = _by_name(watching.watch, name)
+        if name in sys.modules:
+            _quietly(told, sys.modules[name])
+        else:
+            later[name] = told
+    return later
 
 
 def _nothing() -> None:
@@ -218,6 +225,12 @@ def _begin() -> None:
             life.count(optimizer)
     if os.environ.get(_NAMES_FILE):
         atexit.register(_leave_names)
+
+
+def anticipate() -> None:
+    """Do what needs no worker yet, in a process that will be one: torch is wrapped, and nobody is told of anything."""
+    if _OPTIMIZER in sys.modules:
+        _quietly(_wrap)
 
 
 def begin() -> None:

@@ -23,26 +23,46 @@ import socket
 import sys
 import threading
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rallypoint.agent.workers.zygote.program import Program, What, parse
 from rallypoint.agent.workers.zygote.words import Order
 
-__all__ = ["become", "prepare"]
+__all__ = ["anticipate", "become", "prepare"]
 
 #: Descriptors of our own are moved out of the way of those that a command names.
 _HIGH = 500
 
 
+#: The start-up module, by its file, where it was loaded before there was an order.
+_loaded: dict[str, Any] = {}
+
+
+def anticipate(startup: str) -> None:
+    """Do all that a worker begins with and that needs no order: nobody waits for it now. `startup` is as in `Order`."""
+    importlib.invalidate_caches()
+    _reseed()
+    if startup:
+        _loaded[startup] = _load(startup)
+        _loaded[startup].anticipate()
+
+
 def prepare(order: Order, fds: Sequence[int], line: socket.socket) -> None:
-    """Take over environment, folder and streams, and begin random numbers anew; raises `OSError` when that cannot be."""
-    os.environ.clear()
-    os.environ.update(order.env)
+    """Take over environment, folder and streams; raises `OSError` when that cannot be."""
+    _take_over(order.env)
     if order.cwd:
         os.chdir(order.cwd)
     _place(line, [*order.streams, *order.keep], fds)
-    _reseed()
+
+
+def _take_over(env: Mapping[str, str]) -> None:
+    """Change what is another than ours: a worker's is long, and hardly anything of it is new."""
+    for name in os.environ.keys() - env.keys():
+        del os.environ[name]
+    for name, value in env.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
 
 
 def _place(line: socket.socket, wanted: Sequence[int], fds: Sequence[int]) -> None:
@@ -102,21 +122,21 @@ def _failure(program: Program) -> BaseException | None:
 
 def _refresh(order: Order, program: Program) -> None:
     """Make the process look as if it had just been started."""
-    importlib.invalidate_caches()
     sys.orig_argv[:] = list(order.argv)
     flag = {What.MODULE: "-m", What.CODE: "-c"}.get(program.what)
     sys.argv = [flag or program.name, *program.args]
     if order.startup:
-        _start_up(order.startup)
+        (_loaded.get(order.startup) or _load(order.startup)).begin()
 
 
-def _start_up(path: str) -> None:
-    """Run the start-up module of workers, which an interpreter of its own would have found on its path."""
+def _load(path: str) -> Any:
+    """Run the start-up module of workers, which an interpreter of its own would have found on its path, and return it."""
     spec = importlib.util.spec_from_file_location("rallypoint_startup", path)
-    if spec is not None and spec.loader is not None:
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        module.begin()
+    if spec is None or spec.loader is None:
+        raise ImportError(path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _run(program: Program) -> None:

@@ -48,12 +48,14 @@ class Wanted:
         preload: modules that are imported beside torch.
         learned: file in which a worker leaves the names of what it has imported; None learns nothing.
         device: standbys make the context of a CUDA device, too, where there is one: the n-th that of device n.
+        startup: file of the start-up module of workers, which a standby loads before it is one; "" is none.
     """
 
     standbys: int
     preload: tuple[str, ...] = ()
     learned: Path | None = None
     device: bool = False
+    startup: str = ""
 
 
 class Nursery:
@@ -112,7 +114,7 @@ class Nursery:
             return standby
         if not self._ready or self._busy:
             return None
-        standby = self._order(slot, {"warm": False})
+        standby = self._order(slot)
         if not await standby.settled:
             return None
         self._standbys.remove(standby)
@@ -197,7 +199,13 @@ class Nursery:
             log.warning("preload of %s: %s", name, error)
         for name, asked in told["asked"].items():
             log.warning("preload of %s: it asks for %s when it is imported, and every worker has one answer", name, asked)
-        log.info("zygote (pid %d) is ready: %d modules in %.1f s", self._pid, told["modules"], told["seconds"])
+        log.info(
+            "zygote (pid %d) is ready: %d modules in %.1f s, %d MB in huge pages",
+            self._pid,
+            told["modules"],
+            told["seconds"],
+            told["huge"] >> 20,
+        )
         self._ready, self._stillbirths = True, 0
         for call in self._was_ready:
             call()
@@ -258,15 +266,15 @@ class Nursery:
         there = {s.slot for s in self._standbys if s.generation == self._generation}
         for slot in range(self._wanted.standbys):
             if slot not in there:
-                self._order(slot, {"warm": True, **({"device": slot} if self._wanted.device else {})})
+                self._order(slot, warm=True, **({"device": slot} if self._wanted.device else {}))
 
-    def _order(self, slot: int, start: dict[str, Any]) -> Standby:
-        """Ask the zygote for one more fork."""
+    def _order(self, slot: int, **start: Any) -> Standby:
+        """Ask the zygote for one more fork, and tell it what to `start` with."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)
         standby = Standby(self._reaper, ours, self._changed, generation=self._generation, slot=slot)
         self._standbys.append(standby)
-        self._pending.append((standby, start))
+        self._pending.append((standby, {"startup": self._wanted.startup, **start}))
         with theirs:
             try:
                 if self._line is not None:

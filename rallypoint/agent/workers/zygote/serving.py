@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rallypoint.agent.workers.zygote.fitness import unfit
+from rallypoint.agent.workers.zygote.pages import into_huge_pages
 from rallypoint.agent.workers.zygote.preload import ALWAYS, Loaded, load, without
 from rallypoint.agent.workers.zygote.waiting import wait
 from rallypoint.agent.workers.zygote.words import PACKET, Order, packet, unpacked
@@ -41,9 +42,10 @@ def main(argv: Sequence[str]) -> int | Order:
     if reason:
         return _refuse(line, reason)
     _settle()
+    huge = into_huge_pages()
     seconds = round(time.monotonic() - started, 3)
-    ready = {"modules": len(sys.modules), "seconds": seconds, "failed": dict(more.failed), "asked": dict(more.asked)}
-    line.send(packet({"ready": ready}))
+    ready = {"modules": len(sys.modules), "seconds": seconds, "huge": huge}
+    line.send(packet({"ready": {**ready, "failed": dict(more.failed), "asked": dict(more.asked)}}))
     return _serve(line, agent)
 
 

@@ -11,7 +11,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from rallypoint.agent.workers.zygote.becoming import prepare
+from rallypoint.agent.workers.zygote.becoming import anticipate, prepare
 from rallypoint.agent.workers.zygote.warming import warm_cpu, warm_device, warm_group
 from rallypoint.agent.workers.zygote.words import Memory, Order, frame, receive
 
@@ -33,6 +33,7 @@ def wait(line: socket.socket, agent: int) -> Order:
     os.setsid()
     _die_with(agent)
     trouble = _warm(started)
+    anticipated = _anticipated(started["startup"])
     memory = _memory()
     line.sendall(frame({"ready": {"own": memory.own, "share": memory.share}, "trouble": trouble}))
     while True:
@@ -41,6 +42,8 @@ def wait(line: socket.socket, agent: int) -> Order:
             os._exit(0)
         order = Order.from_json(message)
         try:
+            if not anticipated:
+                anticipate(order.startup)
             prepare(order, fds, line)
         except OSError as error:
             # The line may have been moved away under the numbers that the order wants; it is told on the same object.
@@ -66,6 +69,15 @@ def _warm(started: dict[str, Any]) -> str:
     except Exception as error:  # noqa: BLE001  one that is not warm can work all the same
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def _anticipated(startup: str) -> bool:
+    """Do what needs no order yet; what goes wrong in it is tried again, and told, when there is one."""
+    try:
+        anticipate(startup)
+    except Exception:  # noqa: BLE001  see above
+        return False
+    return True
 
 
 def _die_with(agent: int) -> None:

@@ -158,13 +158,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-n", type=int, default=9, help="recoveries per case (default 9)")
     parser.add_argument("--kills", type=int, default=3, help="kills per launch (default 3)")
     parser.add_argument("--workers", type=int, default=2, help="workers per launch (default 2)")
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds after which a launch counts as hung (default 120)")
+    parser.add_argument("--limit", type=float, help="seconds until a launch counts as hung (default 120, and 3 for each kill)")
     parser.add_argument("--cases", default="", help="comma-separated names; all that can be run by default")
     parser.add_argument("--script", type=Path, help="one more case of ours, with this script")
     options = parser.parse_args(argv)
     names = [name for name in options.cases.split(",") if name]
     cases = launchers(names, workers=options.workers, kills=options.kills, script=options.script)
-    tallies = measure(cases, n=options.n, workers=options.workers, kills=options.kills, limit=options.limit)
+    limit = 120.0 + 3 * options.kills if options.limit is None else options.limit
+    tallies = measure(cases, n=options.n, workers=options.workers, kills=options.kills, limit=limit)
     results = [_case(launcher, tallies[launcher.name]) for launcher in cases]
     deliver("recovery", results, versions("torch", "airflow-provider-rallypoint"), options.json)
     for line in _ratios(tallies):

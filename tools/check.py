@@ -50,12 +50,11 @@ PARTS = (
     Part(name="ruff format", group="lint", command=("ruff", "format", "--check", ".")),
     Part(name="import-linter", group="lint", command=("lint-imports",)),
     Part(name="wheel tests", group="wheel", command=("pytest", "-q", "tests/packaging")),
-    # Three on two cores: a third of the time both would wait. worksteal: some tests take a minute, and must not all be left to
-    # one in the end.
+    # worksteal: some tests take a minute, and must not all be left to one of the two in the end.
     Part(
         name="unit tests",
         group="unit",
-        command=("pytest", "-q", "-n", "3", "--dist", "worksteal", *(f"--ignore={path}" for path in APART)),
+        command=("pytest", "-q", "-n", "2", "--dist", "worksteal", *(f"--ignore={path}" for path in APART)),
         alone=True,
     ),
     # Three on two cores: much of what these do is to wait for a lease, a grace or a round. Files come in the order that

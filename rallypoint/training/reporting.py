@@ -100,14 +100,14 @@ class Reporter:
         """Let no other thread of this process write. Who was interrupted right after taking the turn never gives it back."""
         with self._lock:
             until = monotonic() + _TURN
-            while not self._turn_taken() and monotonic() < until:
+            while not self._take_turn() and monotonic() < until:
                 sleep(0)
             try:
                 yield
             finally:
                 self._turn[:] = [None]
 
-    def _turn_taken(self) -> bool:
+    def _take_turn(self) -> bool:
         try:
             self._turn.pop()
         except IndexError:

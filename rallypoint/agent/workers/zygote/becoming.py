@@ -34,7 +34,6 @@ __all__ = ["anticipate", "become", "prepare"]
 #: Descriptors of our own are moved out of the way of those that a command names.
 _HIGH = 500
 
-
 #: The start-up module, by its file, where it was loaded before there was an order.
 _loaded: dict[str, Any] = {}
 

@@ -25,6 +25,11 @@ LOST_KEY = {"env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "nowher
         ),
         pytest.param({"image": "Not A Name"}, ("InvalidImageName",), id="no name of an image"),
         pytest.param(LOST_KEY, ("CreateContainerConfigError",), id="a secret that is not there"),
+        pytest.param(
+            {"image": "alpine:3.10", "securityContext": {"runAsNonRoot": True}},
+            ("CreateContainerConfigError",),
+            id="an image of root where root is not allowed",
+        ),
     ],
 )
 def test_a_container_that_cannot_be_made_waits(calls, container, reasons):

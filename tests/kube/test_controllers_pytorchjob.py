@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.emulator.controllers.pytorchjob_rules import Address, next_status, wanted
+from tests.emulator.controllers.pytorchjob_rules import Address, PortError, next_status, problems, wanted
 
 NOW = 1_700_000_000.0
 
@@ -86,6 +86,48 @@ def test_every_replica_is_created_with_its_rank() -> None:
         }
         == last["metadata"]["labels"]
     )
+
+
+def test_workers_wait_for_the_master_in_an_init_container() -> None:
+    """The operator adds it after those of the job, to workers alone."""
+    made = job()
+    for role in made["spec"]["pytorchReplicaSpecs"].values():
+        role["template"]["spec"]["initContainers"] = [{"name": "mine", "image": "any"}]
+
+    master, worker, _ = wanted(made, [], Address()).pods
+
+    assert [one["name"] for one in master["spec"]["initContainers"]] == ["mine"]
+    assert [one["name"] for one in worker["spec"]["initContainers"]] == ["mine", "init-pytorch"]
+
+
+def test_the_port_of_the_master_is_the_declared_one() -> None:
+    """It is found by the container's and the port's name; a container of another name has none, and no pod is created."""
+    made = job()
+    container = made["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]
+    container["ports"] = [{"name": "other", "containerPort": 1}, {"name": "pytorchjob-port", "containerPort": 4000}]
+    variables = wanted(made, [], Address()).pods[0]["spec"]["containers"][0]["env"]
+
+    assert {"name": "MASTER_PORT", "value": "4000"} in variables
+    container["name"] = "trainer"
+    with pytest.raises(PortError, match="port not found"):
+        wanted(made, [], Address())
+
+
+def test_what_the_webhook_refuses() -> None:
+    """A job that the operator could never run is refused, with the place of what is missing."""
+    made = job()
+    roles = made["spec"]["pytorchReplicaSpecs"]
+    assert problems(made) == []
+
+    roles["Worker"]["template"] = {"spec": {"containers": [{"name": "trainer"}]}}
+    roles["Master"]["replicas"] = 2
+
+    where = "spec.pytorchReplicaSpecs"
+    assert problems(made) == [
+        f"{where}[Master].replicas: Forbidden: must be 1",
+        f"{where}[Worker].template.spec.containers[0].image: Required value: must be required",
+        f"{where}[Worker].template.spec.containers: Required value: must have at least one container with name pytorch",
+    ]
 
 
 def test_where_names_are_not_resolved_the_master_is_somewhere_else() -> None:

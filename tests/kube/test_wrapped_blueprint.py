@@ -154,6 +154,29 @@ def test_a_job_of_one_node_has_no_workers() -> None:
     assert list(job()["spec"]["pytorchReplicaSpecs"]) == ["Master"]
 
 
+def test_the_operator_finds_the_container_and_its_port() -> None:
+    """The training operator looks for them by name: without these names it never creates a pod."""
+    container = trainer(job(nodes=2, rendezvous={"port": 4000}), "Worker")
+
+    assert (container["name"], container["ports"]) == (
+        "pytorch",
+        [{"name": "pytorchjob-port", "containerPort": 4000, "protocol": "TCP"}],
+    )
+    assert trainer(job())["ports"][0]["containerPort"] == 23456
+
+
+def test_the_operators_own_init_container_may_run_as_root() -> None:
+    """The pod says nothing of users, each container of ours does; a pod whose user is given holds for all of its containers."""
+    own = {"sidecars": [{"name": "s", "image": "any:1"}], "init_containers": [{"name": "i", "image": "any:1"}]}
+    pod = job(nodes=2, **own)["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    named = job(nodes=2, pod_security_context={"runAsUser": 1000})["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+
+    assert pod["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
+    ours = [*pod["initContainers"], *pod["containers"]]
+    assert {one["name"]: one["securityContext"]["runAsNonRoot"] for one in ours} == {"i": True, "s": True, "pytorch": True}
+    assert (named["securityContext"]["runAsNonRoot"], named["securityContext"]["runAsUser"]) == (True, 1000)
+
+
 def test_setup_commands_run_before_the_agent() -> None:
     """In one shell that stops at the first error, and becomes the agent."""
     command = trainer(job(setup_commands=["export A=1"]))["command"]

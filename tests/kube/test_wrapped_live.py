@@ -14,6 +14,7 @@ from rallypoint.backends.contract import SubmitError
 from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.backend import KubernetesBackend
 from rallypoint.backends.requests import delete, request_resumption, request_suspension
+from rallypoint.job import load_job
 from rallypoint.job.generator import appwrapper, read_settings
 from rallypoint.supervision.record import ConditionType, Phase
 from rallypoint.wire.plan import Kind
@@ -195,6 +196,24 @@ async def test_an_elastic_wrapper_runs_to_its_end(backend: KubernetesBackend, tm
     assert (record.phase, record.retries, len(record.attempts)) == (Phase.SUCCEEDED, 0, 1)
     worlds = {line.rpartition("worker ")[2] for line in said if "worker " in line and " of " in line}
     assert {"0 of 2 round 1", "1 of 2 round 1"} <= worlds or "0 of 1 round 1" in worlds, said
+
+
+@pytest.mark.parametrize("kind", [Kind.APPWRAPPER, Kind.PYTORCHJOB])
+async def test_a_job_file_runs_to_its_end(backend: KubernetesBackend, tmp_path: Path, kind: Kind) -> None:
+    """The operator accepts the pods of a job file, its init container starts in them, and the agents meet at the master."""
+    folder = tmp_path / "f"
+    folder.mkdir()
+    (folder / "worker.py").write_text(WORKER)
+    name = f"file-{kind.value}"
+    job = load_job({"name": name, "entrypoint": str(folder / "worker.py"), "image": "any:1", "nodes": 2}, based=False)
+    async with submitted(backend, name, folder, blueprint=backend.plan_as(job, kind)) as running_job:
+        record = await running_job.over()
+        lines = [line.text async for line in backend.logs(name)]
+
+    assert record is not None
+    assert (record.phase, record.retries) == (Phase.SUCCEEDED, 0), record.history
+    # The master decides about the job's end: another pod may be deleted, with its log, while its agent still ends.
+    assert any(line.endswith("worker 0 of 2 round 1") for line in lines), lines
 
 
 async def test_it_is_deleted_from_outside(backend: KubernetesBackend, cluster: Running, tmp_path: Path) -> None:

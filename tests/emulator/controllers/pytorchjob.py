@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import zlib
 from collections.abc import Callable
 
 from tests.emulator.controllers.api import Api, ApiError, Kind, Object
 from tests.emulator.controllers.loop import Controller, Key, key_of
-from tests.emulator.controllers.pytorchjob_rules import JOB_NAME, Address, labels_of, next_status, wanted
+from tests.emulator.controllers.pytorchjob_rules import JOB_NAME, Address, PortError, labels_of, next_status, wanted
 
 __all__ = ["JOBS", "PyTorchJobController"]
+
+log = logging.getLogger(__name__)
 
 JOBS = Kind("kubeflow.org/v1", "pytorchjobs")
 PODS = Kind("v1", "pods")
@@ -18,6 +21,9 @@ SERVICES = Kind("v1", "services")
 
 #: Ports of masters where all pods share one machine: each job has another.
 _FIRST_PORT, _PORTS = 20000, 9000
+
+#: Seconds until a job that could not be reconciled is looked at again.
+_RETRY = 1.0
 
 
 class PyTorchJobController(Controller):
@@ -54,7 +60,12 @@ class PyTorchJobController(Controller):
         if status != job.get("status", {}):
             body = {"metadata": {"resourceVersion": job["metadata"]["resourceVersion"]}, "status": status}
             job = await self.api.patch(JOBS, *key, body, part="status")
-        found = wanted(job, pods, self._address(job))
+        try:
+            found = wanted(job, pods, self._address(job))
+        except PortError as error:
+            # The operator logs it and tries again: nothing of the object says why there are no pods.
+            log.info("PyTorchJob %s/%s: %s", *key, error)
+            return _RETRY
         for pod in found.deleted:
             await self.api.delete(PODS, pod)
         for service in found.services:

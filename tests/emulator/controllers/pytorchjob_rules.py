@@ -14,7 +14,7 @@ from typing import Any
 from tests.emulator.controllers.conditions import holds
 from tests.emulator.controllers.times import write_time
 
-__all__ = ["JOB_NAME", "Address", "Wanted", "labels_of", "next_status", "replicas_of", "wanted"]
+__all__ = ["JOB_NAME", "Address", "PortError", "Wanted", "labels_of", "next_status", "problems", "replicas_of", "wanted"]
 
 Object = dict[str, Any]
 
@@ -23,13 +23,27 @@ _ROLES = ("Master", "Worker")
 _PREFIX = "training.kubeflow.org"
 _RETRYABLE = 128
 
+#: The operator finds a replica's container, and the port of its master, by these names and by no others.
+_CONTAINER, _PORT, _DEFAULT_PORT = "pytorch", "pytorchjob-port", 23456
+
+#: What the operator puts before each worker's containers where there is a master. Its image runs as root. The operator takes
+#: this from a file; the real one looks the master's name up until it is found, and this cluster resolves no names.
+_INIT_CONTAINER = {"name": "init-pytorch", "image": "alpine:3.10", "command": ["sh", "-c", "true"]}
+
+
+class PortError(ValueError):
+    """The master's container does not have the port that the operator looks for."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where the master is told to be: the name of its Service, or another `host` where names are not resolved."""
+    """Where the master is told to be: the name of its Service, or another `host` and `port` where names are not resolved.
+
+    With `port` 0 it is the one that the master's container declares.
+    """
 
     host: str = ""
-    port: int = 23456
+    port: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +67,10 @@ def labels_of(job: Object) -> dict[str, str]:
 
 
 def wanted(job: Object, pods: Iterable[Object], address: Address) -> Wanted:
-    """Return what must be created and deleted so that the job's replicas are there."""
+    """Return what must be created and deleted so that the job's replicas are there.
+
+    Raises `PortError`, and nothing is created, where the master's port is not declared.
+    """
     here = {pod["metadata"]["name"]: pod for pod in pods}
     policy = job["spec"].get("runPolicy", {})
     if policy.get("suspend"):
@@ -62,6 +79,7 @@ def wanted(job: Object, pods: Iterable[Object], address: Address) -> Wanted:
         return Wanted(deleted=_cleaned(here.values(), policy.get("cleanPodPolicy", "None")))
     names = [(role, index) for role, count in replicas_of(job).items() for index in range(count)]
     missing = [place for place in names if _pod_name(job, *place) not in here]
+    address = Address(host=address.host, port=address.port or _declared_port(job)) if missing else address
     again = [pod for role, index in names if (pod := here.get(_pod_name(job, role, index))) and _restarts(job, role, pod)]
     return Wanted(
         pods=tuple(_pod(job, role, index, address) for role, index in missing),
@@ -203,6 +221,38 @@ def _of_role(role: str) -> dict[str, str]:
     return {f"{_PREFIX}/replica-type": role.lower()}
 
 
+def problems(job: Object) -> list[str]:
+    """Return what the operator's webhook refuses of a job."""
+    found = []
+    for role, spec in (job["spec"].get("pytorchReplicaSpecs") or {}).items():
+        path = f"spec.pytorchReplicaSpecs[{role}]"
+        containers = ((spec.get("template") or {}).get("spec") or {}).get("containers") or []
+        where = f"{path}.template.spec.containers"
+        if role not in _ROLES:
+            found.append(f'{path}: Unsupported value: "{role}": supported values: "Master", "Worker"')
+        if not containers:
+            found.append(f"{where}: Required value: must be specified")
+        found += [
+            f"{where}[{i}].image: Required value: must be required" for i, c in enumerate(containers) if not c.get("image")
+        ]
+        if containers and all(container.get("name") != _CONTAINER for container in containers):
+            found.append(f"{where}: Required value: must have at least one container with name {_CONTAINER}")
+        if role == "Master" and spec.get("replicas") != 1:
+            found.append(f"{path}.replicas: Forbidden: must be 1")
+    return found
+
+
+def _declared_port(job: Object) -> int:
+    roles = job["spec"].get("pytorchReplicaSpecs", {})
+    spec = roles["Master" if "Master" in roles else "Worker"]["template"]["spec"]
+    for container in spec["containers"]:
+        if container["name"] == _CONTAINER:
+            ports = container.get("ports") or []
+            # The operator's defaults declare the port where no port has its name.
+            return next((int(port["containerPort"]) for port in ports if port.get("name") == _PORT), _DEFAULT_PORT)
+    raise PortError("port not found")
+
+
 # --- The objects -----------------------------------------------------------------------------------------------------------
 
 
@@ -233,6 +283,8 @@ def _pod(job: Object, role: str, index: int, address: Address) -> Object:
     spec["restartPolicy"] = "Never" if policy == "ExitCode" else policy
     for container in spec["containers"]:
         container["env"] = [*container.get("env", []), *_environment(job, role, index, address)]
+    if role == "Worker" and "Master" in replicas_of(job):
+        spec["initContainers"] = [*spec.get("initContainers", []), copy.deepcopy(_INIT_CONTAINER)]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 

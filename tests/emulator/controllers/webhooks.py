@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.emulator.controllers.kueue_groups import QUEUE, gated_pod
 from tests.emulator.controllers.podsets import PodSetError, at_path, pod_sets
+from tests.emulator.controllers.pytorchjob_rules import problems
 from tests.emulator.errors import ApiError
 from tests.emulator.resources import Resource
 
@@ -57,5 +58,18 @@ def _checked(component: Object, namespace: str) -> int:
     return len(found)
 
 
+def _pytorchjob(resource: Resource, body: Object) -> None:
+    """The training operator: each replica has a container of the name by which the operator finds it."""
+    if resource.kind != "PyTorchJob":
+        return
+    if found := problems(body):
+        hook = "validator.pytorchjob.training-operator.kubeflow.org"
+        raise ApiError(403, "Forbidden", f'admission webhook "{hook}" denied the request: {"; ".join(found)}')
+
+
 #: By the controller that brings them; each may change the body, or refuse it.
-WEBHOOKS: dict[str, Callable[[Resource, Object], None]] = {"appwrapper": _wrapper, "kueue": _queue}
+WEBHOOKS: dict[str, Callable[[Resource, Object], None]] = {
+    "appwrapper": _wrapper,
+    "kueue": _queue,
+    "pytorchjob": _pytorchjob,
+}

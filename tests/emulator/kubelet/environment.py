@@ -13,7 +13,7 @@ from tests.emulator.kubelet.fields import field_value, resource_value
 from tests.emulator.kubelet.volumes import ACCOUNT_PATH, Mounts, decoded
 from tests.emulator.store import Store
 
-__all__ = ["ConfigError", "command_of", "environment_of", "image_environment"]
+__all__ = ["ConfigError", "check_user", "command_of", "environment_of", "image_environment"]
 
 _REFERENCE = re.compile(r"\$(\$)?\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
 
@@ -54,6 +54,16 @@ def environment_of(pod: Body, container: Body, store: Store, mounts: Mounts, bas
         if value is not None:
             given[entry["name"]] = value
     return {**variables, **{name: mounts.rewrite(value) for name, value in given.items()}}
+
+
+def check_user(pod: Body, container: Body, *, root: bool) -> None:
+    """Raise `ConfigError` where a container must not run as root and would; `root`: the user of its image is root."""
+    shared, own = (part.get("securityContext") or {} for part in (pod["spec"], container))
+    user = own.get("runAsUser", shared.get("runAsUser"))
+    if own.get("runAsNonRoot", shared.get("runAsNonRoot")) and (root if user is None else user == 0):
+        name = f"{pod['metadata']['name']}_{pod['metadata']['namespace']}({pod['metadata']['uid']})"
+        how = "image will run as root" if user is None else "container's runAsUser breaks non-root policy"
+        raise ConfigError(f'container has runAsNonRoot and {how} (pod: "{name}", container: {container["name"]})')
 
 
 def command_of(container: Body, environment: Mapping[str, str], mounts: Mounts) -> list[str]:

@@ -9,6 +9,9 @@ from tests.emulator.bodies import Body
 
 __all__ = ["Images", "PullError"]
 
+#: Names of images whose user is root; every other image is taken to have a user with a number that is not 0.
+_ROOT = frozenset({"alpine", "busybox"})
+
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._/-]|:[0-9]+/)*(:[\w][\w.-]{0,127})?(@sha256:[0-9a-f]{64})?")
 
 
@@ -25,6 +28,11 @@ class Images:
 
     def __init__(self) -> None:
         self.failing: set[str] = set()
+
+    @staticmethod
+    def runs_as_root(image: str) -> bool:
+        """Return whether the user of an image is root."""
+        return image.rpartition("/")[2].partition(":")[0] in _ROOT
 
     def pull(self, container: Body) -> None:
         """PullError where the image of this container cannot be had."""

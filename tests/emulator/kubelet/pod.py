@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.emulator.bodies import Body
-from tests.emulator.kubelet.environment import ConfigError, command_of, environment_of, image_environment
+from tests.emulator.kubelet.environment import ConfigError, check_user, command_of, environment_of, image_environment
 from tests.emulator.kubelet.images import Images, PullError
 from tests.emulator.kubelet.process import ContainerProcess
 from tests.emulator.kubelet.status import ContainerState, pod_status
@@ -192,6 +192,7 @@ class PodRun:
         assert volumes
         try:
             self.host.images.pull(spec)
+            check_user(self.pod, spec, root=self.host.images.runs_as_root(spec["image"]))
             mounts = volumes.mounts(spec)
             base = image_environment(self.host.url, self.host.image_env, self.folder)
             # The address of the pod is known to its containers before the status that tells it is written.

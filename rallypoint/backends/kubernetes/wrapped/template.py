@@ -26,6 +26,12 @@ from rallypoint.wire.plan import Entry, Kind, Plan
 
 __all__ = ["pytorchjob_of"]
 
+#: The training operator finds the container of a replica, and the port of its master, by these names alone.
+_CONTAINER, _PORT = "pytorch", "pytorchjob-port"
+
+#: Where the master's agent listens: the operator's own default.
+_MASTER_PORT = 23456
+
 _SECRET = f"{OURS}secret"
 _KUEUE = "kueue.x-k8s.io/"
 
@@ -70,7 +76,8 @@ def _template(job: ElasticJob, plan: Plan, role: Role) -> dict[str, Any]:
     spec = {key: value for key, value in pod["spec"].items() if key not in ("hostname", "restartPolicy", "subdomain")}
     spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] != _SECRET]
     trainer, *others = spec["containers"]
-    trainer = {key: value for key, value in trainer.items() if key != "ports"}
+    trainer["name"] = _CONTAINER
+    trainer["ports"] = [{"name": _PORT, "containerPort": plan.coordinator_port or _MASTER_PORT, "protocol": "TCP"}]
     trainer["volumeMounts"] = [mount for mount in trainer["volumeMounts"] if mount["name"] != _SECRET]
     trainer["env"] = [*trainer.get("env", ()), *_environment(plan)]
     trainer["command"] = _command(plan, role)
@@ -79,8 +86,26 @@ def _template(job: ElasticJob, plan: Plan, role: Role) -> dict[str, Any]:
     metadata = {key: _given(pod["metadata"].get(key) or {}) for key in ("labels", "annotations")}
     return {
         "metadata": {key: words for key, words in metadata.items() if words},
-        "spec": {**spec, "containers": [trainer, *others]},
+        "spec": _with_own_users({**spec, "containers": [trainer, *others]}),
     }
+
+
+def _with_own_users(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a pod's spec in which each container says for itself that it must not run as root.
+
+    The training operator adds an init container to each worker, whose image runs as root and which says nothing of users. Where
+    the pod as a whole said `runAsNonRoot` that container could never start, unless the pod names a user.
+    """
+    shared = dict(spec["securityContext"])
+    if not shared.get("runAsNonRoot") or shared.get("runAsUser") is not None:
+        return dict(spec)
+    del shared["runAsNonRoot"]
+    containers = {
+        field: [{**one, "securityContext": {"runAsNonRoot": True, **(one.get("securityContext") or {})}} for one in spec[field]]
+        for field in ("initContainers", "containers")
+        if field in spec
+    }
+    return {**spec, **containers, "securityContext": shared}
 
 
 def _given(words: Mapping[str, str]) -> dict[str, str]:

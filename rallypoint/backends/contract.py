@@ -33,6 +33,7 @@ __all__ = [
     "ResizeError",
     "Stored",
     "SubmitError",
+    "Tail",
 ]
 
 
@@ -135,6 +136,17 @@ class LogLine:
     stream: str
     text: str
     cursor: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tail:
+    """The last lines of a job's logs, in the order of `Backend.logs`; `cursor` given to `logs` continues after them.
+
+    A long line is shortened and says so.
+    """
+
+    lines: tuple[LogLine, ...] = ()
+    cursor: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,6 +295,13 @@ class Backend(abc.ABC):
 
         Attempts and rounds come in order, within one the ranks, and of each rank first `out`, then `err`; with `follow` each
         line as it is written. A line that is not finished yet is kept back. Raises `JobNotFoundError`.
+        """
+
+    @abc.abstractmethod
+    async def tail(self, name: str, *, lines: int, rank: int | None = None) -> Tail:
+        """Return the last lines of each stream of one rank (or of all), without reading what is before them.
+
+        Raises `JobNotFoundError`.
         """
 
     @abc.abstractmethod

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import enum
+import sys
 import time
+from typing import TypeVar, cast
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -12,8 +16,11 @@ from rallypoint.cli.document import JobDocument
 from rallypoint.cli.pretty import job_screen, table_screen
 from rallypoint.cli.values import Table
 from rallypoint.cli.view import view
+from rallypoint.wire.printable import printable, terminal_stream
 
 __all__ = ["LiveScreen", "draw_job", "draw_table"]
+
+T = TypeVar("T")
 
 #: Lines of a job's screen that are not ranks. Where the ranks do not fit beside them, each node has one row.
 _FRAME = 20
@@ -26,7 +33,7 @@ class LiveScreen(contextlib.AbstractContextManager["LiveScreen"]):
     """A job drawn again in its place; the last drawing stays when the context ends."""
 
     def __init__(self) -> None:
-        self._console = Console(highlight=False)
+        self._console = _console()
         self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="ellipsis")
 
     def __enter__(self) -> LiveScreen:
@@ -46,16 +53,34 @@ class LiveScreen(contextlib.AbstractContextManager["LiveScreen"]):
 
 def draw_job(document: JobDocument) -> None:
     """Draw a job once."""
-    Console(highlight=False).print(_drawn(document, ranks=_MANY))
+    _console().print(_drawn(document, ranks=_MANY))
 
 
 def draw_table(table: Table) -> None:
     """Draw a table once."""
-    Console(highlight=False).print(table_screen(table))
+    _console().print(table_screen(_printable(table)))
+
+
+def _console() -> Console:
+    return Console(file=terminal_stream(sys.stdout), highlight=False)
 
 
 def _drawn(document: JobDocument, *, ranks: int) -> RenderableType:
     by_node = document.plan.max_nodes * document.plan.nproc_per_node > ranks
-    return job_screen(
-        view(document.record, document.status, document.plan, time.time(), supervisor=document.supervisor, by_node=by_node)
-    )
+    shown = view(document.record, document.status, document.plan, time.time(), supervisor=document.supervisor, by_node=by_node)
+    return job_screen(_printable(shown))
+
+
+def _printable(shown: T) -> T:
+    """Return a value of `values.py` with its control characters spelled out: rich draws with escape sequences of its own."""
+    return cast("T", _spelled(shown))
+
+
+def _spelled(value: object) -> object:
+    if isinstance(value, str) and not isinstance(value, enum.Enum):
+        return printable(value)
+    if isinstance(value, tuple):
+        return tuple(_spelled(item) for item in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.replace(value, **{f.name: _spelled(getattr(value, f.name)) for f in dataclasses.fields(value)})
+    return value

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator
+import functools
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from rallypoint.cli.doors import Doors
 from rallypoint.cli.looking import find
 from rallypoint.cli.options import Commands, add_job_command, natural
+from rallypoint.cli.terminal import is_screen
 from rallypoint.wire.errors import RallypointError
+from rallypoint.wire.printable import printable, terminal_stream
 
 if TYPE_CHECKING:
     from rallypoint.backends.contract import Backend, LogLine
@@ -22,6 +26,10 @@ __all__ = ["RankError", "add", "run"]
 _DESCRIPTION = """\
 Print what the ranks of a job have said, on standard output and standard error.
 Where there are several ranks, each line has its rank in front.
+
+Control characters are spelled out, so that no script can steer your terminal;
+colours stay at a terminal that shows colours. Lines of more than 64 KiB are
+printed in pieces.
 """
 
 
@@ -40,6 +48,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("-r", "--rank", metavar="R", type=natural, help="of this rank alone")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the job is over")
     parser.add_argument("-n", "--tail", metavar="N", type=natural, help="begin with the last N lines of each rank and stream")
+    parser.add_argument("--raw", action="store_true", help="leave control characters as they are")
     streams = parser.add_mutually_exclusive_group()
     for stream in ("out", "err"):
         streams.add_argument(f"--std{stream}", dest="stream", action="store_const", const=stream, help=f"std{stream} alone")
@@ -53,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _print(doors: Doors, args: argparse.Namespace) -> None:
+    shown, out = _shown(args), terminal_stream(sys.stdout)
     async with doors.backend(args.where) as backend:
         plan = (await find(backend, args.name)).plan
         ranks = plan.max_nodes * plan.nproc_per_node
@@ -61,26 +71,24 @@ async def _print(doors: Doors, args: argparse.Namespace) -> None:
         several = args.rank is None and ranks > 1
         async for line in _lines(backend, args):
             if args.stream in (None, line.stream):
-                print(f"[{line.rank}] {line.text}" if several else line.text, flush=args.follow)
+                text = shown(line.text)
+                print(f"[{line.rank}] {text}" if several else text, file=out, flush=args.follow)
+
+
+def _shown(args: argparse.Namespace) -> Callable[[str], str]:
+    """Return what makes a line fit to be printed."""
+    if args.raw:
+        return str
+    return functools.partial(printable, colors=is_screen(os.environ, isatty=sys.stdout.isatty()))
 
 
 async def _lines(backend: Backend, args: argparse.Namespace) -> AsyncIterator[LogLine]:
     cursor = ""
     if args.tail is not None:
-        last, cursor = await _tail(backend, args)
-        for line in last:
+        tail = await backend.tail(args.name, lines=args.tail, rank=args.rank)
+        cursor = tail.cursor
+        for line in tail.lines:
             yield line
     if args.tail is None or args.follow:
         async for line in backend.logs(args.name, rank=args.rank, cursor=cursor, follow=args.follow):
             yield line
-
-
-async def _tail(backend: Backend, args: argparse.Namespace) -> tuple[list[LogLine], str]:
-    """Return the last lines of each stream of each rank, in their order, and the place where the rest begins."""
-    kept: dict[tuple[int, str], deque[tuple[int, LogLine]]] = {}
-    cursor, number = "", 0
-    async for line in backend.logs(args.name, rank=args.rank):
-        cursor, number = line.cursor, number + 1
-        if args.stream in (None, line.stream):
-            kept.setdefault((line.rank, line.stream), deque(maxlen=args.tail)).append((number, line))
-    return [line for _, line in sorted((entry for lines in kept.values() for entry in lines), key=lambda e: e[0])], cursor

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rallypoint.cli import (
     check,
@@ -29,6 +30,7 @@ from rallypoint.cli.options import HelpFormat, read_where, site_options
 from rallypoint.version import __version__
 from rallypoint.wire.env import DEBUG
 from rallypoint.wire.errors import RallypointError
+from rallypoint.wire.printable import PrintableStream
 
 __all__ = ["build_parser", "main"]
 
@@ -65,7 +67,22 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None, *, doors: Doors | None = None) -> int:
-    """Run one command; return its exit code: 0 well, 1 an error, 2 wrong usage, 130 interrupted."""
+    """Run one command; return its exit code: 0 well, 1 an error, 2 wrong usage, 130 interrupted.
+
+    Control characters of what it prints are spelled out: names, errors and output of a job are its script's words.
+    """
+    with _printable():
+        return _run(argv, doors)
+
+
+@contextlib.contextmanager
+def _printable() -> Iterator[None]:
+    out, err = PrintableStream(sys.stdout), PrintableStream(sys.stderr)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        yield
+
+
+def _run(argv: Sequence[str] | None, doors: Doors | None) -> int:
     parser = build_parser()
     args = parser.parse_args(argv)
     args.doors = doors or Doors()

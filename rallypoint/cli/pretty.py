@@ -70,7 +70,7 @@ def _headline(shown: JobView) -> Text:
 def _figures(figures: tuple[Fact, ...]) -> RichTable:
     rich = RichTable(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style=_TITLE)
     for fact in figures:
-        rich.add_column(fact.label.upper(), no_wrap=True)
+        rich.add_column(Text(fact.label.upper()), no_wrap=True)
     rich.add_row(*(Text(fact.text) for fact in figures))
     return rich
 
@@ -80,7 +80,7 @@ def _details(details: tuple[Fact, ...]) -> RenderableType:
     rich.add_column(style=_TITLE, no_wrap=True)
     rich.add_column(overflow="ellipsis")
     for fact in details:
-        rich.add_row(fact.label, Text(fact.text, no_wrap=True, overflow="ellipsis"))
+        rich.add_row(Text(fact.label), Text(fact.text, no_wrap=True, overflow="ellipsis"))
     return Group(Text(), rich)
 
 

@@ -19,7 +19,7 @@ __all__ = ["EARLIER_LINES", "Bookmark", "LineLog", "tell_culprit", "telling_logs
 #: Lines of earlier output that are told again by a try or a triggerer that takes over and knows no better.
 EARLIER_LINES = 100
 
-#: Lines of who broke first, when the job has failed and that rank's output was not told.
+#: Lines of each stream of who broke first, when the job has failed and that rank's output was not told.
 CULPRIT_LINES = 100
 
 #: Fewer lines than this are told as they are; more than that at once are told in several groups.
@@ -72,11 +72,9 @@ async def telling_logs(
 
 async def tell_culprit(backend: Backend, name: str, log: LineLog, rank: int) -> None:
     """Tell the last lines of one rank, in a group of its own."""
-    last = deque[LogLine](maxlen=CULPRIT_LINES)
-    async for line in backend.logs(name, rank=rank):
-        last.append(line)
+    last = (await backend.tail(name, lines=CULPRIT_LINES, rank=rank)).lines
     if last:
-        _tell_group(log, f"The last {len(last)} lines of rank {rank}, which was the first to break", list(last))
+        _tell_group(log, f"The last {len(last)} lines of rank {rank}, which was the first to break", last)
 
 
 class _Teller:

@@ -83,6 +83,9 @@ class Crashing(Backend):
     async def names(self) -> tuple[str, ...]:
         return await self._backend.names()
 
+    async def tail(self, name, *, lines, rank=None):
+        return await self._backend.tail(name, lines=lines, rank=rank)
+
     def logs(self, name, *, rank=None, cursor="", follow=False):
         return self._backend.logs(name, rank=rank, cursor=cursor, follow=follow)
 

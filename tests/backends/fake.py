@@ -23,6 +23,7 @@ from rallypoint.backends.contract import (
     Pulse,
     Stored,
     SubmitError,
+    Tail,
 )
 from rallypoint.job import ElasticJob, compile_plan
 from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveCoordinator, RemoveNode
@@ -285,6 +286,18 @@ class FakeBackend(Backend):
             if not follow or job is None or JobRecord.from_json(job.record).released:
                 return
             await asyncio.sleep(self.world.pause)
+
+    async def tail(self, name: str, *, lines: int, rank: int | None = None) -> Tail:
+        if name not in self.world.jobs:
+            raise JobNotFoundError(name)
+        every = self.world.jobs[name].logs
+        mine = [line for line in every if rank in (None, line.rank)]
+        kept = [
+            line
+            for number, line in enumerate(mine)
+            if sum((later.rank, later.stream) == (line.rank, line.stream) for later in mine[number:]) <= lines
+        ]
+        return Tail(lines=tuple(kept), cursor=str(len(every)))
 
     async def close(self) -> None:
         """Nothing is held."""

@@ -416,6 +416,34 @@ async def test_a_cursor_continues_after_its_line(stage):
         await act(stage, stored, dataclasses.replace(END_NODE, force=True))
 
 
+async def test_the_tail_of_a_log_and_what_comes_after_it(stage):
+    """The last lines of each stream of each rank; the cursor continues behind them, and loses and repeats nothing."""
+    stored = await deployed_with_logs(stage)
+    try:
+        stage.write_log(line("careful", stream="err"), attempt=1, round_=2)
+        tail = await stage.backend.tail("digits", lines=1)
+        assert [(found.rank, found.text) for found in tail.lines] == [(1, "three"), (0, "four"), (0, "careful")]
+        assert [found.text for found in (await stage.backend.tail("digits", lines=3, rank=0)).lines] == [
+            "one",
+            "two",
+            "four",
+            "careful",
+        ]
+        assert (await stage.backend.tail("digits", lines=2, rank=7)).lines == ()
+        assert (await stage.backend.tail("digits", lines=0)).lines == ()
+
+        stage.write_log(line("five"), attempt=1, round_=2)
+        assert [found.text for found in await read(stage, cursor=tail.cursor)] == ["five"]
+    finally:
+        await act(stage, stored, dataclasses.replace(END_NODE, force=True))
+
+
+async def test_the_tail_of_a_job_that_is_not_there_is_an_error(stage):
+    """As its logs are."""
+    with pytest.raises(JobNotFoundError):
+        await stage.backend.tail("digits", lines=1)
+
+
 async def test_followed_logs_end_with_the_job(stage):
     """Lines come as they are written, and the end of the job ends them."""
     stored = await deployed_with_logs(stage)

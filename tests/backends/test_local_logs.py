@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from rallypoint.backends.contract import BackendError
-from rallypoint.backends.local import logs
+from rallypoint.backends.local import files, logs
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.local.logs import LogReader
+from rallypoint.backends.local.store import Store
+from rallypoint.supervision.record import JobRecord
+from rallypoint.wire import codec
 from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.tail import LINE_BYTES
 
 PLAN = Plan(name="digits", role="trainer", min_nodes=1, max_nodes=2, entry=Entry.SCRIPT, entrypoint="/train.py")
 
@@ -143,3 +149,133 @@ def test_a_cursor_that_is_none(written, cursor):
     """Somebody mistyped it."""
     with pytest.raises(BackendError, match="cursor: "):
         written.reader(cursor=cursor)
+
+
+# --- Hostile logs ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Count the bytes that are read of logs."""
+    read = []
+
+    class Counting:
+        def __init__(self, file):
+            self._file = file
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self._file.close()
+
+        def __getattr__(self, name):
+            return getattr(self._file, name)
+
+        def read(self, size=-1):
+            read.append(self._file.read(size))
+            return read[-1]
+
+        def readline(self, size=-1):
+            read.append(self._file.readline(size))
+            return read[-1]
+
+    monkeypatch.setattr(logs, "open_below", lambda *path: Counting(files.open_below(*path)))
+    return lambda: sum(map(len, read))
+
+
+def test_the_tail_of_a_huge_log_reads_no_more_than_its_end(written, counted):
+    """Neither one line of hundreds of MiB nor millions of lines are read for the last few of them."""
+    written.write("first\n" + "x" * (64 << 20), round_=1)
+    written.write("short\n" * (4 << 20), round_=2, stream="err")
+    tail = written.reader(rank=0).tail(1000, final=True)
+
+    assert counted() <= 5 << 20
+    assert len(tail.lines) <= 1002
+    assert max(len(line.text) for line in tail.lines) <= LINE_BYTES + 100
+
+
+def test_a_line_without_an_end_is_read_in_pieces(written, counted):
+    """One batch needs a bounded part of memory, whatever a script writes."""
+    written.write("x" * (64 << 20) + "\nlast\n")
+    reader = written.reader()
+    first = reader.read(final=False)
+
+    assert counted() <= 6 << 20
+    assert {len(line.text) for line in first} == {LINE_BYTES}
+    rest, size = first, 0
+    while rest:
+        size += sum(len(line.text) for line in rest)
+        last, rest = rest[-1], reader.read(final=False)
+    assert (size, last.text) == ((64 << 20) + len("last"), "last")
+
+
+def test_a_huge_line_that_is_not_finished_is_told_before_its_end(written):
+    """Who follows a log sees it grow, and the memory does not."""
+    written.write("x" * (LINE_BYTES + 10))
+
+    assert [len(line.text) for line in written.read()] == [LINE_BYTES]
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        pytest.param(lambda log, secret: log.symlink_to(secret), id="the file is a link"),
+        pytest.param(lambda log, secret: (log.parent.rmdir(), log.parent.symlink_to(secret.parent)), id="its folder is a link"),
+        pytest.param(lambda log, _: os.mkfifo(log), id="a named pipe"),
+        pytest.param(lambda log, _: log.mkdir(), id="a folder"),
+    ],
+)
+@pytest.mark.parametrize("how", ["read", "tail"])
+def test_what_is_no_file_of_the_job_is_not_read(written, tmp_path, plant, how):
+    """A script writes to its job's folder, and whoever reads it may read more than the script may."""
+    secret = tmp_path / "elsewhere" / "rank-0.out"
+    secret.parent.mkdir()
+    secret.write_text("JWT_SECRET=open sesame\n")
+    log = written.folder.node(0, 1, 1).path / "logs/round-1/rank-0.out"
+    log.parent.mkdir(parents=True)
+    plant(log, secret)
+    reader = written.reader()
+
+    with pytest.raises(BackendError, match=r"rank-0\.out: .*(symbolic link|regular file)"):
+        reader.read(final=True) if how == "read" else reader.tail(10, final=True)
+
+
+@pytest.mark.parametrize("name", ["record.json", "plan.json", "status.json"])
+def test_a_job_that_is_a_link_to_a_file_is_not_read(tmp_path, name):
+    """And what is in that file is not in the error."""
+    (tmp_path / "secret").write_text("JWT_SECRET=open sesame")
+    folder = tmp_path / "jobs" / "digits"
+    folder.mkdir(parents=True)
+    (folder / "record.json").write_text(JobRecord.new(name="digits", uid="u", digest="d", owner="o", now=1.0).to_json())
+    (folder / "plan.json").write_text(codec.dumps(PLAN))
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(tmp_path / "secret")
+    store = Store(home=tmp_path)
+
+    with pytest.raises(BackendError, match="symbolic link") as refused:
+        store.status("digits") if name == "status.json" else store.load("digits")
+    assert "sesame" not in str(refused.value)
+
+
+def test_a_status_that_is_too_large_is_not_read(tmp_path):
+    """A file of the job must not fill the memory of who looks at it."""
+    folder = tmp_path / "jobs" / "digits"
+    folder.mkdir(parents=True)
+    with (folder / "status.json").open("wb") as file:
+        file.truncate(files.LARGEST + 1)
+
+    with pytest.raises(BackendError, match=f"more than {files.LARGEST} bytes"):
+        Store(home=tmp_path).status("digits")
+
+
+def test_logs_elsewhere_can_be_left_alone(written, tmp_path):
+    """The job chooses `log_dir`; a process with rights that the job has not reads the job's own folder alone."""
+    path = tmp_path / "elsewhere/digits/attempt-1/node-0.1/round-1"
+    path.mkdir(parents=True)
+    (path / "rank-0.out").write_text("chosen\n")
+    written.write("own\n")
+    plan = Plan(**{**PLAN.__dict__, "log_dir": str(tmp_path / "elsewhere")})
+    reader = LogReader(written.folder, plan, rank=0, own_folder=True)
+
+    assert told(reader.tail(10, final=True).lines) == [(0, "out", "own")]

@@ -12,6 +12,7 @@ from typing import Any
 from rallypoint.agent.workers.group import Worker
 from rallypoint.agent.workers.logs import RankLogs
 from rallypoint.wire.incident import Culprit, FaultKind
+from rallypoint.wire.tail import Bounds, last_lines
 
 __all__ = ["TAIL_BYTES", "end_of", "first_error", "how", "raised", "recorded_error", "tail_lines"]
 
@@ -122,13 +123,11 @@ def _read_end(path: Path | None) -> tuple[str, ...]:
         return ()
     try:
         with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _SEARCHED))
-            text = file.read(_SEARCHED).decode(errors="replace")
+            found = last_lines(file, Bounds(lines=_SEARCHED, size=_SEARCHED))
     except OSError:
         return ()
-    lines = text.splitlines()
-    return tuple(lines if size <= _SEARCHED else lines[1:])
+    # The first one may have lost its beginning. A progress bar's carriage returns part lines, too.
+    return tuple(part for line in found if line.omitted is not None for part in (line.text.splitlines() or [""]))
 
 
 def _disk_is_full(folder: Path) -> bool:

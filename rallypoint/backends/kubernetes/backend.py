@@ -20,6 +20,7 @@ from rallypoint.backends.contract import (
     Pulse,
     ResizeError,
     Stored,
+    Tail,
 )
 from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.act import Actor
@@ -294,10 +295,7 @@ class KubernetesBackend(Backend):
     ) -> AsyncIterator[LogLine]:
         """Read the logs of the job's pods; see `Backend.logs`."""
         its = await self._its()
-        stored = await its.store.load(name, now=True)
-        if stored is None:
-            raise JobNotFoundError(f"there is no job {name} in namespace {self.access.namespace}")
-        reader = LogReader(its.cluster, its.store.ref(stored.record), rank=rank, cursor=cursor)
+        stored, reader = await self._reader(its, name, rank=rank, cursor=cursor)
         if not follow:
             for line in await reader.read():
                 yield line
@@ -314,6 +312,21 @@ class KubernetesBackend(Backend):
         async with its.cluster.following(name):
             async for line in reader.follow(over):
                 yield line
+
+    async def tail(self, name: str, *, lines: int, rank: int | None = None) -> Tail:
+        """Read the ends of the logs of the job's pods; see `Backend.tail`."""
+        its = await self._its()
+        stored, reader = await self._reader(its, name, rank=rank)
+        status = await its.statuses.written(name)
+        world = () if rank is None or status is None else status.world
+        node = next((m.node for m in world if rank is not None and 0 <= rank - m.first_rank < m.local_world_size), None)
+        return await reader.tail(lines, node=node, local_ranks=stored.plan.nproc_per_node)
+
+    async def _reader(self, its: _Parts, name: str, *, rank: int | None, cursor: str = "") -> tuple[Stored, LogReader]:
+        stored = await its.store.load(name, now=True)
+        if stored is None:
+            raise JobNotFoundError(f"there is no job {name} in namespace {self.access.namespace}")
+        return stored, LogReader(its.cluster, its.store.ref(stored.record), rank=rank, cursor=cursor)
 
     async def close(self) -> None:
         """Leave the cluster; the last one to leave closes its connections."""

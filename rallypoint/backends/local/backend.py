@@ -21,6 +21,7 @@ from rallypoint.backends.contract import (
     LogLine,
     Pulse,
     Stored,
+    Tail,
 )
 from rallypoint.backends.local import checks, proc
 from rallypoint.backends.local.blueprint import HOST, coordinator_command, draw, mark, node_command
@@ -58,6 +59,7 @@ class LocalBackend(Backend):
         agent_command: what runs coordinators and nodes; None is this Python's `rallypoint.agent`.
         clock: gives the time of submission, in seconds since the epoch.
         sweeps: seconds between two looks at jobs that are over, while this process supervises any.
+        own_folders: read no log outside of the job's folder (`log_dir`), for a process that may read what the job may not.
     """
 
     name = "local"
@@ -69,8 +71,10 @@ class LocalBackend(Backend):
         agent_command: Sequence[str] | None = None,
         clock: Callable[[], float] = time.time,
         sweeps: float = EVERY,
+        own_folders: bool = False,
     ) -> None:
         self.home = home
+        self._own_folders = own_folders
         self._store = Store(home=home)
         self._own_agent = agent_command is None
         self._agent = tuple(agent_command or (sys.executable, "-m", "rallypoint.agent"))
@@ -253,10 +257,7 @@ class LocalBackend(Backend):
         self, name: str, *, rank: int | None = None, cursor: str = "", follow: bool = False
     ) -> AsyncIterator[LogLine]:
         """Read the per-rank files; see `Backend.logs`."""
-        stored = await self.load(name)
-        if stored is None:
-            raise JobNotFoundError(f"there is no job {name}")
-        reader = LogReader(self._store.job(name), stored.plan, rank=rank, cursor=cursor)
+        reader = await self._reader(name, rank=rank, cursor=cursor)
         over = False
         while True:
             lines = await in_thread(reader.read, final=over)
@@ -266,11 +267,25 @@ class LocalBackend(Backend):
                 continue
             if over:
                 return
-            stored = await self.load(name)
-            over = stored is None or stored.record.released
+            over = await self._is_over(name)
             if not over and not follow:
                 return
             await asyncio.sleep(0 if over else _FOLLOW)
+
+    async def tail(self, name: str, *, lines: int, rank: int | None = None) -> Tail:
+        """Read the ends of the per-rank files; see `Backend.tail`."""
+        reader = await self._reader(name, rank=rank)
+        return await in_thread(reader.tail, lines, final=await self._is_over(name))
+
+    async def _reader(self, name: str, *, rank: int | None, cursor: str = "") -> LogReader:
+        stored = await self.load(name)
+        if stored is None:
+            raise JobNotFoundError(f"there is no job {name}")
+        return LogReader(self._store.job(name), stored.plan, rank=rank, cursor=cursor, own_folder=self._own_folders)
+
+    async def _is_over(self, name: str) -> bool:
+        stored = await self.load(name)
+        return stored is None or stored.record.released
 
     async def close(self) -> None:
         """Nothing is held: every file is opened for the moment in which it is needed."""

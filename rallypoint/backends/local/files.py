@@ -1,18 +1,25 @@
-"""Reading and writing the small files of a job, with errors that tell what to do about them."""
+"""Reading and writing the files of a job, with errors that tell what to do about them.
+
+A job's script can write to the job's folder, and other processes (the API server, a supervisor, an operator's shell) read it
+with their own rights. So no symbolic link below the folder is followed, nothing but a regular file is read, and no more of it
+than a file of its kind can need.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from rallypoint.backends.contract import BackendError
 from rallypoint.wire import codec
 from rallypoint.wire.env import HOME
 
-__all__ = ["FATAL", "FULL", "UnreadableError", "describe", "read_optional", "telling"]
+__all__ = ["FATAL", "FULL", "LARGEST", "UnreadableError", "describe", "open_below", "read_bytes", "read_optional", "telling"]
 
 T = TypeVar("T")
 
@@ -21,6 +28,13 @@ _FORBIDDEN = (errno.EACCES, errno.EROFS)
 
 #: Trying again does not help before somebody has mended the machine.
 FATAL = frozenset({*FULL, *_FORBIDDEN, errno.ENOENT, errno.ENOTDIR, errno.ENOEXEC})
+
+
+#: Bytes of the largest file of a job that is read whole: a status of 4,096 ranks has a tenth of it.
+LARGEST = 32 << 20
+
+#: `NONBLOCK`: to open a named pipe must not wait for its writer.
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class UnreadableError(BackendError):
@@ -48,10 +62,59 @@ def telling(path: Path, kind: type[BackendError] = BackendError) -> Iterator[Non
         raise kind(describe(error, path)) from error
 
 
+def open_below(root: Path, path: Path) -> BinaryIO:
+    """Open a regular file below the folder `root` to read it; no link below `root` is followed.
+
+    Raises `UnreadableError` for a link, a named pipe or a device, `OSError` as `open` does.
+    """
+    *folders, name = path.relative_to(root).parts
+    parent = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for folder in folders:
+            below = _open_at(parent, folder, os.O_DIRECTORY, path)
+            os.close(parent)
+            parent = below
+        return _regular(_open_at(parent, name, 0, path), path)
+    finally:
+        os.close(parent)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a regular file; raises as `open_below` does, and for one of more than `LARGEST` bytes."""
+    with open_below(path.parent, path) as file:
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise UnreadableError(f"{path}: has more than {LARGEST} bytes; expected at most that")
+    return content
+
+
+def _open_at(parent: int, name: str, flags: int, path: Path) -> int:
+    try:
+        return os.open(name, _FLAGS | flags, dir_fd=parent)
+    except OSError as error:
+        link = error.errno == errno.ELOOP or (error.errno == errno.ENOTDIR and _is_link(parent, name))
+        if link:
+            raise UnreadableError(f"{path}: {name!r} is a symbolic link; expected a regular file without links") from error
+        if error.errno == errno.ENXIO:
+            raise UnreadableError(f"{path}: is a socket; expected a regular file") from error
+        raise
+
+
+def _is_link(parent: int, name: str) -> bool:
+    return stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+
+
+def _regular(descriptor: int, path: Path) -> BinaryIO:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UnreadableError(f"{path}: is no regular file; expected one")
+    return os.fdopen(descriptor, "rb")
+
+
 def read_optional(cls: type[T], path: Path) -> T | None:
     """Read a JSON file as a `cls`; None when there is none. Raises `UnreadableError` when it is not what it should be."""
     try:
-        return codec.loads(cls, path.read_bytes())
+        return codec.loads(cls, read_bytes(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

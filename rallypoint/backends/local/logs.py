@@ -1,25 +1,35 @@
-"""Per-rank logs over attempts and rounds, from where a reader stopped. Everything here may block.
+"""Per-rank logs over attempts and rounds: from where a reader stopped, or their ends. Everything here may block.
 
 A rank's log of one round is two files that only grow. A cursor holds, for each rank that was read, the attempt, the round
 and how many bytes of `out` and of `err`: `0=1.2.480.0;1=1.2.460.16`.
+
+What a script writes is bounded by nothing, so no line is read whole that is longer than `LINE_BYTES`, and ends are read from
+behind. No symbolic link below a job's folder is followed.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
-from rallypoint.backends.contract import BackendError, LogLine
+from rallypoint.backends.contract import BackendError, LogLine, Tail
+from rallypoint.backends.local.files import open_below
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.tail import LINE_BYTES, Bounds, TailLine, last_lines, read_line
 
 __all__ = ["LogReader"]
 
-#: Lines that one call of `read` returns at the most, so that a long log need not fit into memory.
-_BATCH = 1000
+#: Lines and bytes that one call of `read` returns, so that a long log need not fit into memory.
+_BATCH, _BATCH_BYTES = 1000, 4 << 20
+
+#: Bytes that one call of `tail` reads of one stream of a rank, and of all of them.
+_TAIL_BYTES, _ALL_TAIL_BYTES = 2 << 20, 64 << 20
 
 _STREAMS = ("out", "err")
 _RANK = re.compile(r"round-(\d+)/rank-(\d+)\.(?:out|err)", re.ASCII)
@@ -28,12 +38,23 @@ _PLACE = re.compile(r"(\d+)=(\d+)\.(\d+)\.(\d+)\.(\d+)", re.ASCII)
 
 @dataclass(frozen=True, order=True, kw_only=True)
 class _Segment:
-    """The log of one rank in one round; `base` is its path without the stream."""
+    """The log of one rank in one round; `base` is its path without the stream, `root` a folder above it.
+
+    No link below `root` is followed.
+    """
 
     attempt: int
     round: int
     rank: int
     base: Path
+    root: Path
+
+    def open(self, stream: str) -> BinaryIO | None:
+        """Open the file of a stream; None where it was not captured, or was deleted with the job."""
+        try:
+            return open_below(self.root, self.base.with_name(f"{self.base.name}.{stream}"))
+        except FileNotFoundError:
+            return None
 
     @property
     def when(self) -> tuple[int, int]:
@@ -56,17 +77,24 @@ class _Place:
 
 
 class LogReader:
-    """Reads a job's logs on from a cursor, batch by batch."""
+    """Reads a job's logs on from a cursor, batch by batch, or their ends.
 
-    def __init__(self, folder: JobFolder, plan: Plan, *, rank: int | None, cursor: str) -> None:
-        self._folder, self._plan, self._rank = folder, plan, rank
+    Args:
+        own_folder: read logs in the job's own folder alone, not in the `log_dir` that the job has chosen.
+    """
+
+    def __init__(self, folder: JobFolder, plan: Plan, *, rank: int | None, cursor: str = "", own_folder: bool = False) -> None:
+        self._folder, self._plan, self._rank, self._own = folder, plan, rank, own_folder
         self._places = _parse(cursor)
 
     def read(self, *, final: bool) -> list[LogLine]:
-        """Return the next lines, none when there are no more for now; with `final` also those that nobody will finish."""
+        """Return the next lines, none when there are no more for now; with `final` also those that nobody will finish.
+
+        A line of more than `LINE_BYTES` comes in pieces. Raises `BackendError`.
+        """
         segments = sorted(self._segments())
         newest = {segment.rank: segment.when for segment in segments}
-        lines: list[LogLine] = []
+        lines, size = list[LogLine](), 0
         for segment in segments:
             place = self._places.get(segment.rank)
             if place is not None and segment.when < place.when:
@@ -76,40 +104,84 @@ class LogReader:
             complete = final or segment.when < newest[segment.rank]
             for line in self._new_lines(segment, complete=complete):
                 lines.append(line)
-                if len(lines) == _BATCH:
+                size += len(line.text)
+                if len(lines) == _BATCH or size >= _BATCH_BYTES:
                     return lines
         return lines
 
+    def tail(self, count: int, *, final: bool) -> Tail:
+        """Return the last `count` lines of each stream of each rank, and the cursor behind them. Raises `BackendError`."""
+        ranks: dict[int, list[_Segment]] = {}
+        for segment in sorted(self._segments()):
+            ranks.setdefault(segment.rank, []).append(segment)
+        size = min(_TAIL_BYTES, _ALL_TAIL_BYTES // max(1, len(ranks) * len(_STREAMS)))
+        found: list[tuple[tuple[int, int, int, int], list[TailLine], _Segment, str]] = []
+        for rank, segments in ranks.items():
+            self._places[rank] = _Place(when=segments[-1].when)
+            for index, stream in enumerate(_STREAMS):
+                left, budget = count, size
+                for segment in reversed(segments):
+                    last = segment is segments[-1]
+                    lines, end = _end_of(segment, stream, Bounds(lines=left, size=budget), whole_only=last and not final)
+                    if last:
+                        self._places[rank] = self._places[rank].with_read(index, end)
+                    found.append(((*segment.when, rank, index), lines, segment, stream))
+                    left, budget = left - len(lines), budget - sum(len(line.text) for line in lines)
+                    if left <= 0 or budget <= 0:
+                        break
+        cursor = self._cursor()
+        told = (
+            LogLine(rank=segment.rank, stream=stream, text=str(line), cursor=cursor)
+            for _, lines, segment, stream in sorted(found, key=lambda part: part[0])
+            for line in lines
+        )
+        return Tail(lines=tuple(told), cursor=cursor)
+
     def _new_lines(self, segment: _Segment, *, complete: bool) -> Iterator[LogLine]:
         for index, stream in enumerate(_STREAMS):
-            path = segment.base.with_name(f"{segment.base.name}.{stream}")
-            try:
-                file = path.open("rb")
-            except FileNotFoundError:  # not captured, or deleted with the job
+            file = segment.open(stream)
+            if file is None:
                 continue
             with file:
                 file.seek(self._places[segment.rank].read[index])
-                while (text := file.readline()) and (complete or text.endswith(b"\n")):
+                while (text := read_line(file)) and (complete or text.endswith(b"\n") or len(text) > LINE_BYTES - 4):
                     self._places[segment.rank] = self._places[segment.rank].with_read(index, file.tell())
                     yield LogLine(
                         rank=segment.rank,
                         stream=stream,
                         text=text.decode(errors="replace").rstrip("\r\n"),
-                        cursor=";".join(f"{rank}={place}" for rank, place in sorted(self._places.items())),
+                        cursor=self._cursor(),
                     )
+
+    def _cursor(self) -> str:
+        return ";".join(f"{rank}={place}" for rank, place in sorted(self._places.items()))
 
     def _segments(self) -> set[_Segment]:
         found = set()
         for attempt, node in self._folder.nodes():
-            own = node.path / "logs"
-            named = Path(self._plan.log_dir, self._plan.name, f"attempt-{attempt}", f"node-{node.number}.{node.incarnation}")
-            root = named if self._plan.log_dir else own
-            for path in root.glob("round-*/rank-*"):
+            root, logs = self._folder.path.parent, node.path / "logs"
+            if self._plan.log_dir and not self._own:
+                root = Path(self._plan.log_dir)
+                logs = root / self._plan.name / f"attempt-{attempt}" / f"node-{node.number}.{node.incarnation}"
+            for path in logs.glob(f"round-*/rank-{'*' if self._rank is None else self._rank}.*"):
                 match = _RANK.fullmatch(f"{path.parent.name}/{path.name}")
-                if match and self._rank in (None, int(match[2])):
+                if match:
                     base = path.with_suffix("")
-                    found.add(_Segment(attempt=attempt, round=int(match[1]), rank=int(match[2]), base=base))
+                    found.add(_Segment(attempt=attempt, round=int(match[1]), rank=int(match[2]), base=base, root=root))
         return found
+
+
+def _end_of(segment: _Segment, stream: str, bounds: Bounds, *, whole_only: bool) -> tuple[list[TailLine], int]:
+    """Return the last lines of a stream, and the offset of what comes after the last line of it."""
+    file = segment.open(stream)
+    if file is None:
+        return [], 0
+    with file:
+        # Where none is asked for, the end of the last one is.
+        lines = last_lines(file, dataclasses.replace(bounds, lines=max(1, bounds.lines)), whole_only=whole_only)
+        begun = file.seek(0, os.SEEK_END)
+    end = lines[-1].end if lines else (begun if begun > bounds.size else 0)
+    return lines if bounds.lines else [], end
 
 
 def _parse(cursor: str) -> dict[int, _Place]:

@@ -14,10 +14,11 @@ from pathlib import Path
 import rallypoint
 from rallypoint.backends.contract import ActionError
 from rallypoint.backends.local import cgroup, durable, proc
-from rallypoint.backends.local.files import FATAL, read_optional
+from rallypoint.backends.local.files import FATAL, open_below, read_optional
 from rallypoint.backends.local.shim import EXIT_FILE, FORCE, LOCK_FILE, SHIM_FILE, write_exit
 from rallypoint.supervision.observation import NodeSeen, NodeState
 from rallypoint.wire.env import JOB_MARK
+from rallypoint.wire.tail import Bounds, last_lines
 
 __all__ = ["SHIM", "Exit", "NodeFolder", "Shim"]
 
@@ -37,7 +38,8 @@ _START_TIMEOUT = 30.0
 #: How long what a lost node left may take to die, in seconds, before another turn looks again.
 _KILL_TIMEOUT = 2.0
 
-_TAIL_LINES, _TAIL_BYTES = 20, 8192
+#: Of the agent's own log, in the record.
+_TAIL = Bounds(lines=20, size=8192, width=2048)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,13 +163,10 @@ class NodeFolder:
 
     def _tail(self) -> tuple[str, ...]:
         try:
-            with self.log.open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - _TAIL_BYTES))
-                text = file.read().decode(errors="replace")
+            with open_below(self.path, self.log) as file:
+                return tuple(str(line) for line in last_lines(file, _TAIL))
         except FileNotFoundError:  # somebody tidied up; how the node ended is known without it
             return ()
-        return tuple(text.splitlines()[-_TAIL_LINES:])
 
     def start(self, command: Sequence[str], *, record: Path, attempt: int, mark: str, environment: Mapping[str, str]) -> None:
         """Start the node unless it was started before; returns once every supervisor can see it. Raises `ActionError`."""

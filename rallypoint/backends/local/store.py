@@ -25,7 +25,7 @@ from rallypoint.backends.contract import (
     SubmitError,
 )
 from rallypoint.backends.local import cgroup, durable, proc
-from rallypoint.backends.local.files import FULL, read_optional, telling
+from rallypoint.backends.local.files import FULL, read_bytes, read_optional, telling
 from rallypoint.backends.local.layout import JobFolder, is_job_name
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import codec
@@ -200,7 +200,7 @@ def _locked(folder: JobFolder) -> Iterator[None]:
 
 def _read(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        return read_bytes(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-from rallypoint.backends.contract import BackendError, LogLine
+from rallypoint.backends.contract import BackendError, LogLine, Tail
 from rallypoint.backends.kubernetes.errors import ApiError
 from rallypoint.backends.kubernetes.labels import Part
 from rallypoint.backends.kubernetes.names import JobRef
@@ -14,6 +15,7 @@ from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.judging import mounts
 from rallypoint.backends.kubernetes.watching.logs import Listener, Places, Said, read_pod
 from rallypoint.backends.kubernetes.watching.views import PodView
+from rallypoint.wire.podlog import LINE_BYTES
 
 __all__ = ["LogReader"]
 
@@ -26,6 +28,9 @@ _SILENCE, _LAST = 300.0, 20.0
 
 #: Lines that wait to be taken from all pods together; a pod whose lines nobody takes is read no further.
 _BUFFER = 2000
+
+#: Lines of the end of a pod's log that are read at least and at most, and bytes of all pods together.
+_TAIL_LINES, _MOST_LINES, _TAIL_BYTES = 1000, 4000, 64 << 20
 
 Queue = asyncio.Queue[Said]
 
@@ -44,6 +49,35 @@ class LogReader:
             found += await self._whole(pod)
         ordered = sorted(found, key=lambda line: line.order)
         return [self._places.take(line) for line in ordered if self._places.is_new(line)]
+
+    async def tail(self, count: int, *, node: int | None, local_ranks: int) -> Tail:
+        """Return the last `count` lines of each stream of the ranks, and the cursor behind them. Raises `BackendError`.
+
+        Args:
+            count: a pod's log mixes ranks, so a rank that wrote little beside others may have fewer.
+            node: where the rank was seen last; None where that is not known. Its pods are read first.
+            local_ranks: ranks that share a pod's log.
+        """
+        asked = min(_MOST_LINES, max(_TAIL_LINES, 2 * count * local_ranks))
+        pods = sorted(await self._pods(), key=lambda p: (p.labels.node == node, p.labels.attempt, p.labels.incarnation))
+        found, left = list[Said](), _TAIL_BYTES
+        while pods and left > 0 and (self._rank is None or len(found) < max(1, count)):
+            limit = min(asked * LINE_BYTES, left if self._rank is not None else max(LINE_BYTES, left // len(pods)))
+            # What is over the limit is cut from the end of the answer, so no more lines are requested than fit.
+            query = {"tailLines": str(max(1, limit // LINE_BYTES)), "limitBytes": str(limit)}
+            said = await self._whole(pods.pop(), query)
+            left -= sum(len(line.text) for line in said)
+            found += said
+        return self._taken(sorted(found, key=lambda line: line.order), count)
+
+    def _taken(self, every: list[Said], count: int) -> Tail:
+        """Return the last lines of each stream; all of them are taken as read."""
+        streams: dict[tuple[int, str], deque[tuple[int, LogLine]]] = {}
+        for number, said in enumerate(every):
+            kept = streams.setdefault((said.rank, said.stream), deque(maxlen=count))
+            kept.append((number, self._places.take(said)))
+        last = sorted((pair for kept in streams.values() for pair in kept), key=lambda pair: pair[0])
+        return Tail(lines=tuple(line for _, line in last), cursor=self._places.cursor())
 
     async def follow(self, over: Callable[[], Awaitable[bool]]) -> AsyncIterator[LogLine]:
         """Yield lines as they come, until the job is `over` and its pods have been read to their ends."""
@@ -112,9 +146,9 @@ class LogReader:
             return False
         return now is None or (now.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
-    async def _whole(self, pod: PodView) -> list[Said]:
+    async def _whole(self, pod: PodView, query: Mapping[str, str] | None = None) -> list[Said]:
         try:
-            lines = await read_pod(self._cluster, pod)
+            lines = await read_pod(self._cluster, pod, query)
         except ApiError as error:
             # Gone by now, or not begun.
             if error.status in (400, 404):

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from torch.distributed.run import get_args_parser
 
-from rallypoint.agent.flags import REFUSED, WHY, RunParser, add_run_flags
+from rallypoint.agent.command_line import RunParser
+from rallypoint.agent.flags import REFUSED, WHY, add_run_flags
 from rallypoint.agent.launch.config import LaunchConfig
 from rallypoint.agent.rdzv_conf import WITHOUT_EFFECT
 from rallypoint.job.profiles import DEFAULTS

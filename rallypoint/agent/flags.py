@@ -1,7 +1,7 @@
-"""torchrun's command line, and dlrover-run's, as a parser. What is accepted has its effect; the rest is refused and told why.
+"""torchrun's command line, and dlrover-run's, as a parser. What is accepted has its effect; the rest is refused with a reason.
 
 Both spellings of a flag (`--nproc-per-node`, `--nproc_per_node`), its unique beginnings and the `PET_*` variables work as they
-do in torchrun. What the values mean is in `options`.
+do in torchrun; `command_line` splits the line at the script. What the values mean is in `options`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rallypoint.agent.accelerators import ASCEND, CPU, NVIDIA
+from rallypoint.agent.command_line import RunParser
 from rallypoint.agent.dlrover_flags import CHOICES as DLROVER_CHOICES
 from rallypoint.agent.dlrover_flags import NAMES, add_dlrover_flags
 from rallypoint.wire.arguments import WORDS
 
-__all__ = ["CHOICES", "OURS", "REFUSED", "WHY", "NoSwitch", "RunParser", "add_run_flags"]
+__all__ = ["CHOICES", "OURS", "REFUSED", "WHY", "WrongVariable", "add_run_flags"]
 
 #: Flags with a few values. Checked when they are read, since their PET_ variables may say anything.
 CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -60,19 +62,17 @@ OURS = frozenset(
 )
 
 
-class RunParser(argparse.ArgumentParser):
-    """A parser for which flags of ours do not make the beginning of one of torchrun's ambiguous."""
+@dataclass(frozen=True, kw_only=True)
+class WrongVariable:
+    """The default of a flag whose environment variable has a value that is not allowed.
 
-    def _get_option_tuples(self, option_string: str) -> list[Any]:
-        found = super()._get_option_tuples(option_string)
-        theirs = [match for match in found if match[0].dest not in OURS]
-        return theirs if len({match[0].dest for match in theirs}) == 1 else found
+    It is an error of `read_options`, not of the parser: an agent in a pod builds the same parser and does not read it.
 
+    Attributes:
+        problem: the variable, its value and what is allowed.
+    """
 
-class NoSwitch(str):
-    """A variable that says nothing that could be, and what it says. An error for those alone who run something."""
-
-    __slots__ = ()
+    problem: str
 
 
 class _Refused(argparse.Action):
@@ -83,52 +83,79 @@ class _Refused(argparse.Action):
         parser.error(f"{option_string}: not supported: {REFUSED[name]}")
 
 
-def add_run_flags(parser: argparse.ArgumentParser, env: Mapping[str, str] = os.environ) -> None:
+def add_run_flags(parser: RunParser, env: Mapping[str, str] = os.environ) -> None:
     """Add all flags; the values of PET_* variables in `env` are their defaults."""
-    _add_nodes(_Flags(parser.add_argument_group("nodes and workers"), env))
-    _add_rendezvous(_Flags(parser.add_argument_group("rendezvous"), env))
-    _add_launch(_Flags(parser.add_argument_group("what is run"), env))
-    _add_recovery(_Flags(parser.add_argument_group("what follows a fault"), env))
-    _add_devices(_Flags(parser.add_argument_group("devices"), env))
-    _add_logs(_Flags(parser.add_argument_group("logs"), env))
-    add_dlrover_flags(_Flags(parser.add_argument_group("of dlrover-run and its master"), env))
+    parser.takes_script, parser.extra_flags = True, OURS
+    parser.usage = "%(prog)s [flags] training_script [arguments of the script]"
+    for title, add in (
+        ("nodes and workers", _add_nodes),
+        ("rendezvous", _add_rendezvous),
+        ("what is run", _add_launch),
+        ("what follows a fault", _add_recovery),
+        ("devices", _add_devices),
+        ("logs", _add_logs),
+        ("of dlrover-run and its master", add_dlrover_flags),
+    ):
+        add(_Flags(parser.add_argument_group(title), env, parser.variables))
     for name in REFUSED:
         parser.add_argument(*_spellings(name), action=_Refused, help=argparse.SUPPRESS)
-    parser.add_argument("training_script", help="script, module (-m) or program (--no-python) that each worker runs")
+    # Both are filled in by `RunParser`, which splits the line before argparse reads it.
+    parser.add_argument("training_script", nargs="?", help="script, module (-m) or program (--no-python) that each worker runs")
     parser.add_argument("training_script_args", nargs=argparse.REMAINDER, help="its arguments")
 
 
 class _Flags:
     """Adds flags with torchrun's spellings and environment variables."""
 
-    def __init__(self, group: Any, env: Mapping[str, str]) -> None:
-        self._group, self._env = group, env
+    def __init__(self, group: Any, env: Mapping[str, str], variables: dict[str, str]) -> None:
+        self._group, self._env, self._variables = group, env, variables
 
     def value(self, *names: str, default: Any, text: str, read: Callable[[str], Any] | None = None, metavar: str) -> None:
         """Add a flag with a value."""
-        self._group.add_argument(
-            *_spellings(*names),
-            default=self._said(names) or default,
-            help=text,
-            metavar=metavar,
-            **({"type": read} if read else {}),
-        )
-
-    def _said(self, names: Sequence[str]) -> str:
-        """Return what the environment says of a flag, by torchrun's variable or by ours for an argument of DLRover's."""
-        theirs = _variable(names)
-        word = WORDS.get(theirs.removeprefix("PET_").lower())
-        ours = "" if word is None else word.variable
-        said = self._env.get(theirs, ""), self._env.get(ours, "") if ours else ""
-        if all(said) and said[0] != said[1]:
-            return NoSwitch(f"{theirs} {said[0]!r} and {ours} {said[1]!r}, which are names of one flag")
-        return said[0] or said[1]
+        action = self._group.add_argument(*_spellings(*names), default=default, help=text, metavar=metavar, type=read)
+        variable, said = self._variable(names, action.dest)
+        if isinstance(said, WrongVariable):
+            action.default = said
+        elif said:
+            action.default = _read_variable(variable, said, read)
 
     def switch(self, *names: str, text: str) -> None:
         """Add a flag without a value; its variable switches it on with any number but 0."""
-        number = {"true": "1", "false": "0"}.get(self._said(names).strip().lower(), self._said(names).strip()) or "0"
-        on = int(number) != 0 if number.isdecimal() else NoSwitch(f"{_variable(names)} {number!r}")
-        self._group.add_argument(*_spellings(*names), action="store_true", default=on, help=text)
+        action = self._group.add_argument(*_spellings(*names), action="store_true", help=text)
+        variable, said = self._variable(names, action.dest)
+        if isinstance(said, WrongVariable):
+            action.default = said
+        elif said:
+            action.default = _read_switch(variable, said)
+
+    def _variable(self, names: Sequence[str], dest: str) -> tuple[str, str | WrongVariable]:
+        """Return the variable that sets a flag, and its value: torchrun's, or for an argument of DLRover's ours."""
+        theirs = _variable(names)
+        word = WORDS.get(theirs.removeprefix("PET_").lower())
+        found = {name: self._env[name] for name in (theirs, word.variable if word else "") if self._env.get(name)}
+        if not found:
+            return "", ""
+        if len(set(found.values())) > 1:
+            both = " and ".join(f"{name} {value!r}" for name, value in found.items())
+            return "", WrongVariable(problem=f"{both}, which are names of one flag: not allowed; expected one value")
+        variable, value = next(iter(found.items()))
+        self._variables[dest] = variable
+        return variable, value
+
+
+def _read_variable(variable: str, text: str, read: Callable[[str], Any] | None) -> Any:
+    try:
+        return text if read is None else read(text)
+    except (ValueError, argparse.ArgumentTypeError):
+        kind = "a whole number" if read is int else "a number"
+        return WrongVariable(problem=f"{variable} {text!r}: not allowed; expected {kind}")
+
+
+def _read_switch(variable: str, text: str) -> bool | WrongVariable:
+    number = {"true": "1", "false": "0"}.get(text.strip().lower(), text.strip())
+    if not number.isdecimal():
+        return WrongVariable(problem=f"{variable} {text!r}: not allowed; expected 0 or 1")
+    return int(number) != 0
 
 
 def _spellings(*names: str) -> list[str]:

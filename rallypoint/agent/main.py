@@ -9,16 +9,20 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rallypoint.agent.command_line import RunParser
 from rallypoint.agent.coordinator.namespaced import Namespaced
 from rallypoint.agent.errors import ConfigError, LostContactError, OrphanedError, StaleError, UsageError
-from rallypoint.agent.flags import RunParser, add_run_flags
+from rallypoint.agent.flags import add_run_flags
 from rallypoint.agent.importing import uncollected
 from rallypoint.agent.stderr import unstalled
+from rallypoint.usage import UsageParser
 from rallypoint.version import __version__
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.exits import Exit
 
 __all__ = ["build_parser", "main"]
+
+_LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 _EXITS: tuple[tuple[type[RallypointError], Exit], ...] = (
     (UsageError, Exit.USAGE),
@@ -33,22 +37,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code (`wire/exits.py`); errors are one line on stderr."""
     args = build_parser().parse_args(argv)
     unstalled()
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=os.environ.get("RALLYPOINT_LOG_LEVEL", "INFO").upper(),
-        format="%(asctime)s.%(msecs)03d %(name)s: %(message)s",
-        datefmt="%H:%M:%S",
-    )
     try:
+        logging.basicConfig(
+            stream=sys.stderr,
+            level=_log_level(os.environ.get("RALLYPOINT_LOG_LEVEL") or "INFO"),
+            format="%(asctime)s.%(msecs)03d %(name)s: %(message)s",
+            datefmt="%H:%M:%S",
+        )
         return int(args.command(args))
     except RallypointError as error:
         print(f"rallypoint-agent: {error}", file=sys.stderr)  # noqa: T201 the one line of a clear error
         return next((code for kind, code in _EXITS if isinstance(error, kind)), Exit.JOB_FAILED)
 
 
+def _log_level(text: str) -> str:
+    level = text.upper()
+    if level not in _LOG_LEVELS:
+        raise UsageError(f"environment variable RALLYPOINT_LOG_LEVEL {text!r}: not allowed; expected {', '.join(_LOG_LEVELS)}")
+    return level
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
-    parser = argparse.ArgumentParser(prog="rallypoint-agent", description="Elastic PyTorch training: agent and coordinator.")
+    # Without abbreviations, since argparse would look for them in the arguments of the script as well.
+    parser = UsageParser(
+        prog="rallypoint-agent", description="Elastic PyTorch training: agent and coordinator.", allow_abbrev=False
+    )
     parser.add_argument("--version", action="version", version=f"rallypoint {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=RunParser)
     _add_run(commands.add_parser("run", help="run a script by hand, with torchrun's flags"))
@@ -57,7 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_run(parser: argparse.ArgumentParser) -> None:
+def _add_run(parser: RunParser) -> None:
     add_run_flags(parser)
     parser.set_defaults(command=_late("run"))
 

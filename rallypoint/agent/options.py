@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,11 +14,11 @@ from rallypoint.agent import limits
 from rallypoint.agent.accelerators import accelerator
 from rallypoint.agent.devices import workers_per_node
 from rallypoint.agent.dlrover_flags import dlrover_fields, dlrover_notes
-from rallypoint.agent.errors import UsageError
-from rallypoint.agent.flags import CHOICES, WHY, NoSwitch
+from rallypoint.agent.errors import ConfigError, UsageError
+from rallypoint.agent.flags import CHOICES, WHY, WrongVariable
 from rallypoint.agent.rdzv_conf import RdzvConf, parse_rdzv_conf
 from rallypoint.agent.signals import SIGNALS, parse_signals
-from rallypoint.agent.stream_flags import read_streams
+from rallypoint.agent.stream_flags import copies_all, read_streams
 from rallypoint.agent.workers.logs import STDERR, STDOUT, Streams
 from rallypoint.agent.workers.tee import DEFAULT_PREFIX
 from rallypoint.wire.endpoint import split_address
@@ -29,6 +31,9 @@ C10D_PORT, _STATIC_PORT = 29400, 29500
 
 #: Seconds without the coordinator after which a node ends. Nobody replaces the agent that hosts it: waiting long is no use.
 FENCE_TIMEOUT = 30.0
+
+#: Errors begin with the flag that they are about.
+_FLAG = re.compile(r"--([a-z][a-z-]*)")
 
 _RUN_PATH = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
@@ -69,11 +74,24 @@ class RunOptions:
 
 
 def read_options(args: argparse.Namespace, env: Mapping[str, str]) -> RunOptions:
-    """Return what the flags say; raises `UsageError` naming the flag, the value and what is allowed."""
+    """Return what the flags say; raises `UsageError` naming the flag or its variable, the value and what is allowed."""
+    try:
+        return _read(args, env)
+    except (UsageError, ConfigError) as error:
+        raise type(error)(_with_origin(str(error), args.variables)) from error.__cause__
+
+
+def _with_origin(problem: str, variables: Mapping[str, str]) -> str:
+    """Return the text of an error, in which a flag that an environment variable set is called by that variable's name."""
+    flag = _FLAG.match(problem)
+    variable = variables.get(flag[1].replace("-", "_")) if flag else None
+    return problem if flag is None or variable is None else f"environment variable {variable}{problem[flag.end() :]}"
+
+
+def _read(args: argparse.Namespace, env: Mapping[str, str]) -> RunOptions:
     for value in vars(args).values():
-        if isinstance(value, NoSwitch):
-            expected = "one value" if "names of one flag" in value else "0 or 1"
-            raise UsageError(f"environment variable {value}: not allowed; expected {expected}")
+        if isinstance(value, WrongVariable):
+            raise UsageError(f"environment variable {value.problem}")
     for flag, allowed in CHOICES.items():
         _require_choice(flag, getattr(args, flag[2:].replace("-", "_")), allowed)
     args = _configured(args, env) if args.auto_config else args
@@ -88,9 +106,10 @@ def read_options(args: argparse.Namespace, env: Mapping[str, str]) -> RunOptions
         meeting=_meeting(args, high, conf),
         node=limits.slot(args.node_rank, high) if static else -1,
         local_addr=args.local_addr or "",
-        log_dir=args.log_dir or "",
+        log_dir="" if args.log_dir in (None, os.devnull) else args.log_dir,
         streams=streams,
-        prefix=env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or DEFAULT_PREFIX,
+        # A folder for the logs that was asked for alone leaves the console as it is without one.
+        prefix=env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or ("" if copies_all(args) else DEFAULT_PREFIX),
         signals=parse_signals(args.signals_to_handle),
         notes=(*conf.notes, *_notes(args, high, streams), *dlrover_notes(args)),
     )

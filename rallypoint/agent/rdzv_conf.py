@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rallypoint.agent.errors import UsageError
+from rallypoint.wire.arguments import unquoted
 
 __all__ = ["KNOWN", "WITHOUT_EFFECT", "RdzvConf", "parse_rdzv_conf"]
 
@@ -62,13 +64,18 @@ class RdzvConf:
 
 
 def parse_rdzv_conf(text: str) -> RdzvConf:
-    """Read `KEY=VALUE,...`; raises `UsageError` for an unknown key or a value that is not allowed."""
-    given = dict(_pairs(text))
+    """Read `KEY=VALUE,...`; raises `UsageError` for a value that is not allowed.
+
+    An unknown key is a note, since torchrun ignores it. Quotes around the whole text are dropped: shells that split a command
+    line from a file or a template leave them there, and torch's own tests pass them.
+    """
+    given = dict(_pairs(unquoted(text)))
     limits = {_SECONDS[key]: _seconds(key, value) for key, value in given.items() if key in _SECONDS}
     if given.keys() & _ALIVE.keys():
         interval, attempts = (_seconds(key, given[key]) if key in given else usual for key, usual in _ALIVE.items())
         limits.setdefault("node_lease", interval * attempts)
-    notes = (f"--rdzv-conf {key}: has no effect: {why}" for key, why in WITHOUT_EFFECT.items() if key in given)
+    notes = [f"--rdzv-conf {key}: has no effect: {why}" for key, why in WITHOUT_EFFECT.items() if key in given]
+    notes += [f"--rdzv-conf {key}: has no effect: {_unknown(key)}" for key in given if key not in KNOWN]
     return RdzvConf(
         limits=limits,
         node_unit=_unit(given["node_unit"]) if "node_unit" in given else None,
@@ -77,15 +84,18 @@ def parse_rdzv_conf(text: str) -> RdzvConf:
     )
 
 
+def _unknown(key: str) -> str:
+    near = difflib.get_close_matches(key, KNOWN, n=1)
+    effective = ", ".join(sorted(KNOWN - WITHOUT_EFFECT.keys()))
+    return f"it is not a known key; did you mean {near[0]}?" if near else f"it is not a known key; known are {effective}"
+
+
 def _pairs(text: str) -> list[tuple[str, str]]:
     pairs = []
     for item in filter(None, (part.strip() for part in text.split(","))):
         key, equals, value = (part.strip() for part in item.partition("="))
-        if key not in KNOWN:
-            effective = ", ".join(sorted(KNOWN - WITHOUT_EFFECT.keys()))
-            raise UsageError(f"--rdzv-conf {key}: not allowed; expected one of {effective}")
-        if not equals or not value:
-            raise UsageError(f"--rdzv-conf {item}: not allowed; expected {key}=VALUE")
+        if not key or not equals or not value:
+            raise UsageError(f"--rdzv-conf {item}: not allowed; expected {key or 'KEY'}=VALUE")
         pairs.append((key, value))
     return pairs
 

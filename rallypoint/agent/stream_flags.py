@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from rallypoint.agent.errors import UsageError
-from rallypoint.agent.workers.logs import Streams
+from rallypoint.agent.workers.logs import STDERR, STDOUT, Streams
 
-__all__ = ["parse_std", "read_streams"]
+__all__ = ["copies_all", "parse_std", "read_streams"]
 
 
 def read_streams(args: argparse.Namespace) -> Streams:
-    """Return what --redirects, --tee and the filters say; raises `UsageError`."""
+    """Return what --log-dir, --redirects, --tee and the filters say; raises `UsageError`.
+
+    A --log-dir alone copies both streams there, as with dlrover-run; under torchrun it would stay empty.
+    """
     redirects, redirects_of = parse_std(args.redirects, "--redirects")
     tee, tee_of = parse_std(args.tee, "--tee")
+    if copies_all(args):
+        tee = STDOUT | STDERR
+    if args.log_dir == os.devnull:  # torchrun's way to keep no file
+        redirects, redirects_of, tee, tee_of = 0, {}, 0, {}
     return Streams(
         redirects=redirects,
         redirects_of=redirects_of,
@@ -23,6 +31,11 @@ def read_streams(args: argparse.Namespace) -> Streams:
         duplicate_out=tuple(filter(None, args.duplicate_stdout_filters)),
         duplicate_err=tuple(filter(None, args.duplicate_stderr_filters)),
     )
+
+
+def copies_all(args: argparse.Namespace) -> bool:
+    """Return whether --log-dir is given and nothing says which streams go there."""
+    return bool(args.log_dir) and args.log_dir != os.devnull and not args.given & {"redirects", "tee"}
 
 
 def _console(text: str) -> frozenset[int] | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
+from rallypoint.wire.arguments import NAMESPACE, NAMESPACE_ALLOWED
 from rallypoint.wire.errors import RallypointError
 
 __all__ = ["KINDS", "KUBERNETES", "LOCAL", "Site", "SiteError"]
@@ -34,7 +36,7 @@ class Site:
             the pod's own cluster and namespace.
 
     Raises:
-        SiteError: for another kind, or a word that this kind does not know.
+        SiteError: for another kind, a word that this kind does not know, or a namespace that no cluster can have.
     """
 
     kind: str = LOCAL
@@ -51,6 +53,8 @@ class Site:
             if value and field not in KINDS[self.kind]:
                 allowed = ", ".join(KINDS[self.kind])
                 raise SiteError(field, f"{value!r} is not allowed with backend {self.kind}; it takes {allowed}")
+        if self.namespace and not re.fullmatch(NAMESPACE, self.namespace):
+            raise SiteError("namespace", f"{self.namespace!r} is not allowed; {NAMESPACE_ALLOWED}")
 
     @property
     def on_this_machine(self) -> bool:

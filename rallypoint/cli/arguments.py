@@ -70,9 +70,10 @@ def place_of(args: argparse.Namespace, environ: Mapping[str, str]) -> Where:
         args.backend = meant
     if args.backend is None and said.get("platform"):
         args.backend = backend_of(said["platform"], at="platform")
+    origins = {}
     if args.namespace is None and said.get("namespace"):
-        args.namespace = said["namespace"]
-    where = read_where(args, environ, args.usage_error)
+        args.namespace, origins["namespace"] = said["namespace"], f"{args.file}: namespace"
+    where = read_where(args, environ, args.usage_error, origins)
     overruled = {"platform": where.site.kind, "namespace": where.site.namespace}
     args.arguments = {
         **args.arguments,

@@ -27,6 +27,7 @@ from rallypoint.cli import (
 )
 from rallypoint.cli.doors import Doors
 from rallypoint.cli.options import HelpFormat, read_where, site_options
+from rallypoint.usage import UsageParser
 from rallypoint.version import __version__
 from rallypoint.wire.env import DEBUG
 from rallypoint.wire.errors import RallypointError
@@ -51,7 +52,7 @@ examples:
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    parser = argparse.ArgumentParser(
+    parser = UsageParser(
         prog="rallypoint",
         description="Elastic PyTorch training jobs: start them, look at them, end them.",
         epilog=_EPILOG,

@@ -96,18 +96,35 @@ class Where:
     options: tuple[str, ...] = ()
 
 
-def read_where(args: argparse.Namespace, environ: Mapping[str, str], refuse: Callable[[str], NoReturn]) -> Where:
-    """Return what the command line and the environment say of where jobs are; `refuse` tells a wrong one."""
+_NO_ORIGINS: Mapping[str, str] = {}
+
+
+def read_where(
+    args: argparse.Namespace,
+    environ: Mapping[str, str],
+    refuse: Callable[[str], NoReturn],
+    origins: Mapping[str, str] = _NO_ORIGINS,
+) -> Where:
+    """Return where the jobs are, as the command line and the environment say.
+
+    Args:
+        args: of the command line; a job file may have filled in what it does not say.
+        environ: gives what nothing else gives.
+        refuse: ends the command with the text of an error.
+        origins: names of what was filled in, for errors, by the field of the `Site`.
+    """
     known = ("backend", *sorted({word for words in KINDS.values() for word in words}))
     given = {word: value for word in known if (value := getattr(args, word))}
     words = dict(given)
     kind = words.pop("backend", "") or _backend(environ, refuse) or LOCAL
-    if kind == KUBERNETES:
-        words.setdefault("namespace", environ.get(WORDS["namespace"].variable, ""))
+    names = {"backend": f"${BACKEND}", **origins}
+    namespace = environ.get(WORDS["namespace"].variable, "")
+    if kind == KUBERNETES and namespace and "namespace" not in words:
+        words["namespace"], names["namespace"] = namespace, f"${WORDS['namespace'].variable}"
     try:
         site = Site(kind=kind, **words)
     except SiteError as error:
-        refuse(f"${BACKEND}: {error.text}" if error.field == "backend" else f"--{error.field}: {error.text}")
+        refuse(f"{names.get(error.field, f'--{error.field}')}: {error.text}")
     return Where(site=site, options=tuple(part for word, value in given.items() for part in (f"--{word}", value)))
 
 

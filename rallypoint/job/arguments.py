@@ -17,9 +17,9 @@ from rallypoint.job.part import Model
 from rallypoint.job.platform import PLATFORM
 from rallypoint.job.policies import FaultTolerance, Health, Logs, Recovery, Rendezvous
 from rallypoint.job.role import Role
-from rallypoint.job.rules import NAME, WORD, Rule, rule_of, whole
+from rallypoint.job.rules import NAME, NAMESPACE, Rule, rule_of, whole
 from rallypoint.job.values import RefusedError
-from rallypoint.wire.arguments import PREFIX, WORDS
+from rallypoint.wire.arguments import PREFIX, WORDS, unquoted
 from rallypoint.wire.pre_check import DLROVER_MODULE, NO_PRE_CHECK
 
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
 Field = tuple[str, str]
 
 #: Fields of the job itself; the model that has them reads its documents by means of this table.
-_OF_THE_JOB: Mapping[str, Rule] = {"name": NAME, "platform": PLATFORM, "namespace": WORD}
+_OF_THE_JOB: Mapping[str, Rule] = {"name": NAME, "platform": PLATFORM, "namespace": NAMESPACE}
 
 _MODELS: Mapping[str, type[Model]] = {
     "roles": Role,
@@ -153,7 +153,7 @@ def _pairs(value: object) -> Mapping[str, object]:
     if value.strip().startswith("{"):
         return _mapping(value)
     found: dict[str, object] = {}
-    for item in filter(None, (part.strip() for part in value.split(","))):
+    for item in filter(None, (part.strip() for part in unquoted(value).split(","))):
         key, equals, text = (part.strip() for part in item.partition("="))
         if not equals or not text or found.setdefault(key, text) != text:
             raise RefusedError

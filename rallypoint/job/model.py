@@ -20,7 +20,7 @@ from rallypoint.job.policies import FaultTolerance, Health, Logs, Recovery, Rend
 from rallypoint.job.problems import problems
 from rallypoint.job.profiles import PROFILE
 from rallypoint.job.role import DEFAULT_ROLE, Role, Texts, resolve
-from rallypoint.job.rules import NAME, WORD, Collection, refusal
+from rallypoint.job.rules import NAME, NAMESPACE, Collection, refusal
 from rallypoint.job.settle import settle
 from rallypoint.job.shape import normal
 from rallypoint.job.spelling import Spelled, spell
@@ -59,7 +59,7 @@ class ElasticJob(Model):
     """What runs. One role may be written short: its fields at the top level, and its name is `trainer`."""
     platform: Annotated[str, PLATFORM] = ""
     """What runs the job (DLRover's argument): `pyk8s` and `k8s` are `kubernetes`. Without it where it is submitted to."""
-    namespace: Annotated[str, WORD] = ""
+    namespace: Annotated[str, NAMESPACE] = ""
     """Where in a cluster (DLRover's argument). Without it where it is submitted to."""
     profile: Annotated[Profile, PROFILE] = Profile.LADDER
     """Whose rules hold, and whose defaults. `mindcluster` also where a label or annotation of it is given and no profile is."""

@@ -26,11 +26,14 @@ PLATFORM = Rule(
 
 
 def backend_of(platform: str, *, at: str) -> str:
-    """Return the backend that a platform means; raises `JobError`, which names the place `at`, for one that is not there."""
+    """Return the backend that a platform means, in any of its spellings.
+
+    Raises `JobError`, which names the place `at`, for one that is not installed.
+    """
     if platform == RAY:
         known = ", ".join(word for word in PLATFORMS if word != RAY)
         raise JobError([Problem(path=at, text=f"{show(RAY)} is not installed in this version; one of {known}")])
-    return platform
+    return PLATFORMS[platform]
 
 
 def refuse_elsewhere(platform: str, namespace: str, *, backend: str, its_namespace: str = "") -> None:

@@ -29,7 +29,7 @@ from rallypoint.job.values import (
     write_entrypoint,
     write_nodes,
 )
-from rallypoint.wire import env
+from rallypoint.wire import arguments, env
 
 __all__ = [
     "ARGUMENT",
@@ -40,6 +40,7 @@ __all__ = [
     "LIST",
     "MAPPING",
     "NAME",
+    "NAMESPACE",
     "NODES",
     "NUMA",
     "PATH",
@@ -245,6 +246,7 @@ MAPPING = Collection(kind="mapping", allowed="a mapping", types=(dict,))
 
 _SCALAR_TYPES = ["string", "number", "boolean"]
 
+NAMESPACE = _matching(arguments.NAMESPACE, kind="name", allowed=arguments.NAMESPACE_ALLOWED)
 NAME = _matching(
     _NAME, kind="name", allowed="1 to 52 lower-case letters, digits and '-', with a letter or a digit at both ends"
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["PLATFORMS", "PREFIX", "RAY", "VARIABLES", "WORDS", "Word", "ambient"]
+__all__ = ["NAMESPACE", "NAMESPACE_ALLOWED", "PLATFORMS", "PREFIX", "RAY", "VARIABLES", "WORDS", "Word", "ambient", "unquoted"]
 
 #: What the annotation of an argument may begin with.
 PREFIX = "rallypoint.dev/"
@@ -20,6 +20,10 @@ RAY = "ray"
 
 #: The words of `platform`, and what each means here. Ray is one of them; nothing of ours runs there yet.
 PLATFORMS = {"pyk8s": "kubernetes", "k8s": "kubernetes", "kubernetes": "kubernetes", "local": "local", RAY: RAY}
+
+#: Pattern of a namespace of Kubernetes, a DNS label (RFC 1123), and the same in words.
+NAMESPACE = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+NAMESPACE_ALLOWED = "1 to 63 lower-case letters, digits and '-', with a letter or a digit at both ends"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +87,12 @@ _TRAINING = (
 
 #: By name, in the order of the document.
 WORDS = {name: Word(name=name, metavar=metavar, text=text) for name, metavar, text in (*_MASTER, *_TRAINING)}
+
+
+def unquoted(text: str) -> str:
+    """Return the text without one pair of equal quotes around all of it."""
+    text = text.strip()
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
 def ambient(environ: Mapping[str, str]) -> dict[str, str]:

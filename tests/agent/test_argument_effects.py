@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from rallypoint.agent.command_line import RunParser
 from rallypoint.agent.commands import _log_folder
-from rallypoint.agent.flags import RunParser, add_run_flags
+from rallypoint.agent.flags import add_run_flags
 from rallypoint.agent.node.adviser import extension_command
 from rallypoint.agent.node.extension import load as load_extension
 from rallypoint.agent.options import read_options

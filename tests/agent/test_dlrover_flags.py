@@ -8,8 +8,9 @@ import pytest
 
 from rallypoint.agent.accelerators import accelerator
 from rallypoint.agent.auto_config import configured
+from rallypoint.agent.command_line import RunParser
 from rallypoint.agent.errors import UsageError
-from rallypoint.agent.flags import RunParser, add_run_flags
+from rallypoint.agent.flags import add_run_flags
 from rallypoint.agent.options import RunOptions, read_options
 from rallypoint.job.arguments import ARGUMENTS
 from rallypoint.wire.plan import Entry, Plan

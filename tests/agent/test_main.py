@@ -67,6 +67,35 @@ def test_an_agent_finds_its_coordinator_in_one_way(args: list[str], message: str
     assert message in refused([*NODE, *args], capsys)
 
 
+@pytest.mark.parametrize(
+    ("args", "command", "message"),
+    [
+        pytest.param(["run", "--bogus", "3", "t.py"], "rallypoint-agent run", "unrecognized arguments: --bogus", id="a flag"),
+        pytest.param(["run"], "rallypoint-agent run", "are required: training_script", id="no script"),
+        pytest.param(["run", "--max-restarts", "x", "t.py"], "rallypoint-agent run", "invalid int value: 'x'", id="no number"),
+        pytest.param(["run", "--logs-specs", "x", "t.py"], "rallypoint-agent run", "--logs-specs: not supported", id="refused"),
+        pytest.param([*NODE, "--listen", "1", "--bogus"], "rallypoint-agent node", "unrecognized", id="a node's"),
+        pytest.param(["fly"], "rallypoint-agent", "invalid choice: 'fly'", id="no command"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(args: list[str], command: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """And where to read more; no screen of usage before it."""
+    sentence, hint = refused(args, capsys).splitlines()
+
+    assert sentence.startswith(f"{command}: error: ")
+    assert message in sentence
+    assert hint == f"try '{command} --help'"
+
+
+def test_a_log_level_that_is_none_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable, the value and what is allowed; no traceback."""
+    monkeypatch.setenv("RALLYPOINT_LOG_LEVEL", "loud")
+
+    said = refused(["run", "t.py"], capsys)
+
+    assert said.startswith("rallypoint-agent: environment variable RALLYPOINT_LOG_LEVEL 'loud': not allowed; expected DEBUG")
+
+
 def test_what_a_pod_is_started_with_is_understood() -> None:
     """Also an address of IPv6."""
     node = build_parser().parse_args([*NODE, "--host", "fd00::5", "--listen", "29610", "--output", "pod"])

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from rallypoint.agent.command_line import RunParser
 from rallypoint.agent.devices import count_cpus, count_gpus
-from rallypoint.agent.flags import REFUSED, RunParser, add_run_flags
+from rallypoint.agent.flags import REFUSED, add_run_flags
 from rallypoint.agent.options import Meeting, RunOptions, parse_nnodes, read_options
 from rallypoint.agent.signals import SIGNALS
 from rallypoint.agent.workers.logs import Streams
+from rallypoint.agent.workers.tee import DEFAULT_PREFIX
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.plan import Entry
 
@@ -40,6 +42,8 @@ def read(line: str, **env: str) -> RunOptions:
         pytest.param("--no-python bash", "entry", Entry.COMMAND, id="program"),
         pytest.param("--rdzv-conf join_timeout=5,last_call_timeout=2 t.py", "last_call", 2.0, id="last call"),
         pytest.param("--rdzv-conf timeout=5 t.py", "join_timeout", 5.0, id="torchrun's older name"),
+        pytest.param("--rdzv-conf='join_timeout=5,last_call_timeout=2,timeout=5' t.py", "last_call", 2.0, id="single quotes"),
+        pytest.param('--rdzv-conf "join_timeout=5" t.py', "join_timeout", 5.0, id="double quotes"),
         pytest.param("--rdzv-id run7 t.py", "name", "run7", id="id"),
         pytest.param("--monitor-interval 5 t.py", "report_interval", 5.0, id="period of reports"),
         pytest.param("t.py", "report_interval", 1.0, id="period of reports by default"),
@@ -143,9 +147,7 @@ def test_where_the_agents_meet(line: str, expected: Meeting | None) -> None:
         ),
         pytest.param("--nproc-per-node 0 t.py", r"--nproc-per-node 0", id="no worker"),
         pytest.param("--max-restarts -1 t.py", r"--max-restarts -1: not allowed; expected 0 or more", id="restarts"),
-        pytest.param(
-            "--rdzv-conf wait=1 t.py", r"--rdzv-conf wait: not allowed; expected one of fence_timeout, is_host", id="key"
-        ),
+        pytest.param("--rdzv-conf =1 t.py", r"--rdzv-conf =1: not allowed; expected KEY=VALUE", id="no key"),
         pytest.param("--rdzv-conf timeout=soon t.py", r"--rdzv-conf timeout 'soon'", id="seconds"),
         pytest.param("--rdzv-backend c10d --nnodes 2 t.py", r"--rdzv-endpoint: is needed for --nnodes 2", id="no endpoint"),
         pytest.param("--rdzv-endpoint h:x t.py", r"--rdzv-endpoint h:x: not allowed; expected HOST:PORT", id="port"),
@@ -180,6 +182,25 @@ def test_streams_and_ranks_are_read() -> None:
     assert options.streams == Streams(redirects_of={0: 1, 1: 2}, tee=3, console=frozenset({0, 1}))
 
 
+@pytest.mark.parametrize(
+    ("line", "tee", "redirects", "prefix"),
+    [
+        pytest.param("--log-dir d t.py", 3, 0, "", id="alone, both are copied"),
+        pytest.param("--log-dir d -r 0 t.py", 0, 0, DEFAULT_PREFIX, id="none, as it says"),
+        pytest.param("--log-dir d -t 1 t.py", 1, 0, DEFAULT_PREFIX, id="one"),
+        pytest.param("--log-dir /dev/null -r 3 t.py", 0, 0, DEFAULT_PREFIX, id="no folder"),
+        pytest.param("t.py", 0, 0, DEFAULT_PREFIX, id="without a folder"),
+    ],
+)
+def test_a_log_folder_alone_gets_both_streams(line: str, tee: int, redirects: int, prefix: str) -> None:
+    """Unless something says which; /dev/null keeps no file, as in torchrun."""
+    options = read(line)
+
+    assert (options.streams.tee, options.streams.redirects, options.prefix) == (tee, redirects, prefix)
+    assert read("--log-dir d t.py", PET_REDIRECTS="1").streams == Streams(redirects=1)
+    assert read("--log-dir d t.py", TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE="x").prefix == "x"
+
+
 def test_filters_of_lines_are_read() -> None:
     """Two commas are one."""
     streams = read("--tee 3 --duplicate-stdout-filters loss,,step,lr --duplicate-stderr-filters E t.py").streams
@@ -198,6 +219,7 @@ def test_signals_are_read() -> None:
     [
         pytest.param("--rdzv-conf read_timeout=60 t.py", "--rdzv-conf read_timeout: has no effect: ", id="a key of torchrun"),
         pytest.param("--rdzv-conf pend_timeout=60 t.py", "--rdzv-conf pend_timeout: has no effect: ", id="of dlrover-run"),
+        pytest.param("--rdzv-conf jointimeout=60 t.py", "--rdzv-conf jointimeout: has no effect: it is not a", id="no key"),
         pytest.param("--standalone --nnodes 1:2 t.py", "--nnodes 1:2: has no effect: ", id="standalone"),
         pytest.param("--node-rank 1 t.py", "--node-rank 1: has no effect: there is one node", id="a rank of one node"),
         pytest.param(
@@ -232,6 +254,40 @@ def test_a_variable_that_is_no_switch_is_an_error() -> None:
     """But only for who runs something: an agent in a pod does not read it."""
     with pytest.raises(RallypointError, match="environment variable PET_STANDALONE 'yes': not allowed; expected 0 or 1"):
         read("t.py", PET_STANDALONE="yes")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "rest"),
+    [
+        pytest.param("PET_NNODES", "0", "0: not allowed; expected N or MIN:MAX", id="torchrun's"),
+        pytest.param("PET_MAX_RESTARTS", "x", "'x': not allowed; expected a whole number", id="no number"),
+        pytest.param("RALLYPOINT_MAX_RESTARTS", "x", "'x': not allowed; expected a whole number", id="no number in ours"),
+        pytest.param("RALLYPOINT_MAX_RESTARTS", "-1", "-1: not allowed; expected 0 or more", id="a small number"),
+        pytest.param("RALLYPOINT_HANG_DOWNTIME", "soon", "'soon': not allowed; expected a number", id="no minutes"),
+        pytest.param("RALLYPOINT_PRECHECK", "9", "9: not allowed; expected 0, 1, 2", id="a choice"),
+        pytest.param("RALLYPOINT_NETWORK_CHECK", "maybe", "'maybe': not allowed; expected 0 or 1", id="a switch"),
+        pytest.param("RALLYPOINT_RDZV_CONF", "join_timeout=0", "join_timeout '0': not allowed", id="a key of rdzv_conf"),
+        pytest.param("PET_RDZV_BACKEND", "etcd", "etcd: not allowed; expected c10d", id="a backend"),
+        pytest.param("PET_NPROC_PER_NODE", "many", "many: not allowed; expected a number from 1", id="workers"),
+        pytest.param("PET_SIGNALS_TO_HANDLE", "TERM", "'TERM': not allowed", id="a signal"),
+        pytest.param("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "-1", "'-1': not allowed", id="torch's own"),
+    ],
+)
+def test_an_error_names_the_variable_that_says_it(variable: str, value: str, rest: str) -> None:
+    """Not another variable, and no flag; where the flag is given as well, that counts and the variable is no error."""
+    with pytest.raises(RallypointError) as caught:
+        read("t.py", **{variable: value})
+
+    said = str(caught.value)
+    assert variable in said.partition(":")[0]
+    assert rest in said
+    assert "--" not in said.partition(rest)[0]
+
+
+def test_a_flag_of_the_line_is_named_by_itself() -> None:
+    """Though its variable is set, and whatever that says."""
+    with pytest.raises(RallypointError, match=r"^--max-restarts -2: not allowed"):
+        read("--max-restarts -2 t.py", PET_MAX_RESTARTS="x")
 
 
 def test_the_environment_gives_defaults() -> None:

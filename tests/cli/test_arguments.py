@@ -103,6 +103,61 @@ def test_a_job_file_says_where_its_job_is(run, place, capsys, job_file):
     assert [(site.kind, site.namespace) for site in place.sites] == [("kubernetes", "team"), ("kubernetes", "other")]
 
 
+@pytest.mark.argument("platform")
+@pytest.mark.parametrize(
+    ("word", "kind"), [("pyk8s", "kubernetes"), ("k8s", "kubernetes"), ("kubernetes", "kubernetes"), ("local", "local")]
+)
+def test_every_platform_is_a_backend_in_each_place(run, place, capsys, job_file, monkeypatch, word, kind):
+    """As a flag of plan and of submit, as the file's own field, and as the variable."""
+    bare = job_file.read_text()
+    planned(run, capsys, job_file, "--platform", word)
+    assert run("submit", job_file, "--platform", word, "--supervise", "none") == 0
+    job_file.write_text(bare + f"platform: {word}\n")
+    capsys.readouterr()
+    job, _ = planned(run, capsys, job_file)
+    job_file.write_text(bare)
+    monkeypatch.setenv("RALLYPOINT_PLATFORM", word)
+    planned(run, capsys, job_file)
+
+    assert [site.kind for site in place.sites] == [kind] * 4
+    assert job["platform"] == kind
+
+
+@pytest.mark.argument("namespace")
+@pytest.mark.parametrize(
+    ("words", "line", "variable", "name"),
+    [
+        pytest.param(("--platform", "k8s", "--namespace", "a b"), "", "", "--namespace", id="flag"),
+        pytest.param(("--platform", "k8s"), "", "Team", "$RALLYPOINT_NAMESPACE", id="variable"),
+        pytest.param(("--platform", "k8s"), "namespace: a b\n", "", "namespace", id="field"),
+        pytest.param(("--platform", "k8s"), f"namespace: {'a' * 64}\n", "", "namespace", id="a long field"),
+    ],
+)
+def test_a_namespace_that_no_cluster_can_have_is_named(run, capsys, job_file, monkeypatch, words, line, variable, name):
+    """Before anything is sent to a cluster; the place that says it is named, and what is allowed."""
+    job_file.write_text(job_file.read_text() + line)
+    monkeypatch.setenv("RALLYPOINT_NAMESPACE", variable)
+    try:
+        code = run("plan", job_file, *words)
+    except SystemExit as ended:
+        code = ended.code
+
+    said = capsys.readouterr().err
+    assert code in (1, 2)
+    assert f"{name}: '" in said
+    assert "is not allowed; 1 to 63 lower-case letters, digits and '-'" in said
+
+
+@pytest.mark.argument("namespace")
+def test_a_namespace_of_the_file_is_named_by_the_file(run, capsys, job_file):
+    """Not by a flag that nobody gave."""
+    job_file.write_text(job_file.read_text() + "namespace: team\n")
+    with pytest.raises(SystemExit):
+        run("plan", job_file)
+
+    assert f"{job_file}: namespace: 'team' is not allowed with backend local" in capsys.readouterr().err
+
+
 def test_an_annotation_says_the_platform(run, place, capsys, job_file):
     """Beneath the file, and above the environment."""
     job_file.write_text(job_file.read_text() + "annotations: {rallypoint.dev/platform: k8s}\n")

@@ -126,13 +126,17 @@ def test_the_version_is_told(capsys):
         pytest.param(["status", "--watch"], "--watch needs a NAME", id="watching nothing"),
         pytest.param(["logs", "digits", "--rank", "-1"], "0 or more", id="a negative rank"),
         pytest.param(["logs", "digits", "--tail", "many"], "'many' is not allowed", id="a tail that is no number"),
+        pytest.param(["plan", "job.yaml", "--bogus", "3"], "unrecognized arguments: --bogus 3", id="an unknown option"),
         pytest.param(["logs", "digits", "--stdout", "--stderr"], "not allowed with", id="both streams alone"),
     ],
 )
 def test_wrong_usage_ends_with_two(capsys, words, complaint):
-    """A wrong command line is told in one line and ends with exit code 2."""
+    """A wrong command line is one sentence and a hint, and ends with exit code 2."""
     with pytest.raises(SystemExit) as ended:
         main(words)
 
     assert ended.value.code == 2
-    assert complaint in capsys.readouterr().err
+    sentence, hint = capsys.readouterr().err.splitlines()
+    assert complaint in sentence
+    command = " ".join(["rallypoint", *(word for word in words[:1] if word != "fly")])
+    assert hint == f"try '{command} --help'"

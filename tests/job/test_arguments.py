@@ -27,7 +27,7 @@ VALUES = {
     "precheck": ("2", "3"),
     "node_unit": ("2", "0"),
     "nnodes": ("2:4", "0"),
-    "rdzv_conf": ("join_timeout=5", "join_timeout=0"),
+    "rdzv_conf": ("'join_timeout=5'", "join_timeout=0"),
     "max_restarts": ("7", "0"),
     "relaunch_on_worker_failure": ("7", "0"),
     "log_dir": ("logs", 3),

@@ -72,6 +72,26 @@ def test_torchs_error_file_is_believed(job: Agents) -> None:
     assert (code, "error: KeyError: 'recorded'" in output) == (Exit.JOB_FAILED, True), output
 
 
+def test_a_log_folder_alone_gets_everything_that_the_console_gets(job: Agents) -> None:
+    """Both streams of every rank, as with dlrover-run; the console is as it is without the folder."""
+    folder, script = job.folder / "logs", "echo out $RANK; echo err $RANK >&2"
+
+    code, output = said(job.run("--standalone", *TWO, "--log-dir", folder, "--no-python", "sh", "-c", script))
+
+    assert code == Exit.OK, output
+    assert {"out 0", "out 1", "err 0", "err 1"} <= set(output.splitlines())
+    files = {path.name: path.read_text() for path in folder.glob("none_*/round-1/*")}
+    assert files == {"rank-0.out": "out 0\n", "rank-0.err": "err 0\n", "rank-1.out": "out 1\n", "rank-1.err": "err 1\n"}
+
+
+def test_no_log_folder_is_torchruns_null_device(job: Agents) -> None:
+    """As in torchrun: everything goes to the console, whatever is asked of the files."""
+    code, output = said(job.run("--standalone", "--log-dir", os.devnull, "-r", 3, "--no-python", "sh", "-c", "echo out $RANK"))
+
+    assert code == Exit.OK, output
+    assert "out 0" in output.splitlines()
+
+
 def test_tee_prefixes_each_line(job: Agents) -> None:
     """With torchrun's form, to the console and to the file."""
     job.finish()

@@ -90,6 +90,20 @@ def test_any_program(job: Agents) -> None:
     assert {line.partition(" sees")[0] for line in lines} == {"0 of 2 local 0", "1 of 2 local 1"}
 
 
+@pytest.mark.parametrize("module", [pytest.param(False, id="script"), pytest.param(True, id="module")])
+def test_the_scripts_flags_are_its_own(job: Agents, module: bool) -> None:
+    """Whatever they look like: whole flags of ours, beginnings of one and of several, and two hyphens."""
+    words = ["--save", "3", "--train", "--auto", "--network", "--comm", "--pre", "--hang", "--exclude", "--dynamic", "--"]
+    words += ["--service", "--replica", "--nproc-per-node", "7", "--max_restarts=9", "--=3", "-m", "-r", "--help", "--version"]
+    script = job.folder / "nnodes.py"
+    script.write_text("import sys; print('told', *sys.argv[1:])")
+    job.path = os.pathsep.join((job.path, str(job.folder)))
+
+    lines = told(job, "--standalone", "--nproc", 2, *(("-m", "nnodes") if module else (script,)), *words)
+
+    assert lines == {" ".join(words)}
+
+
 def test_a_module(job: Agents) -> None:
     """`-m`, with the module's own arguments; `localhost:0` is torchrun's way to be alone."""
     job.finish()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rallypoint.agent.errors import ConfigError, UsageError
@@ -37,17 +37,28 @@ def count_gpus(env: Mapping[str, str], driver: Path = DRIVER) -> int:
     return len(list(driver.iterdir())) if driver.is_dir() else 0
 
 
-def visible_numbers(env: Mapping[str, str], count: int) -> list[int]:
-    """Return the numbers of the GPUs that a worker sees out of `count`, in its order.
+def visible_numbers(env: Mapping[str, str], uuids: Sequence[str]) -> list[int]:
+    """Return the numbers of the GPUs that a worker sees of those with these UUIDs, in its order.
 
-    Entries of CUDA_VISIBLE_DEVICES that are no number (a UUID) stand for the GPU of their own place in the list.
+    CUDA_VISIBLE_DEVICES names them by number or by the beginning of a UUID; as in CUDA, the list ends at the first entry that
+    names none of them, such as -1.
     """
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return list(range(count))
-    entries = [entry.strip() for entry in visible.split(",") if entry.strip()]
-    numbers = [int(entry) if entry.isdecimal() else place for place, entry in enumerate(entries)]
-    return [number for number in numbers if number < count]
+        return list(range(len(uuids)))
+    numbers: list[int] = []
+    for entry in visible.split(","):
+        number = _number(entry.strip(), uuids)
+        if number is None:
+            break
+        numbers.append(number)
+    return numbers
+
+
+def _number(entry: str, uuids: Sequence[str]) -> int | None:
+    if entry.isdecimal():
+        return int(entry) if int(entry) < len(uuids) else None
+    return next((number for number, uuid in enumerate(uuids) if entry and uuid.startswith(entry)), None)
 
 
 def visible_device(env: Mapping[str, str], local_rank: int, variable: str = "CUDA_VISIBLE_DEVICES") -> str:

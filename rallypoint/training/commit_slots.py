@@ -14,6 +14,7 @@ import torch
 
 from rallypoint.checkpoint.room import free_memory
 from rallypoint.training.snapshots.buffers import fault_in
+from rallypoint.training.snapshots.pinning import Registration
 
 __all__ = ["Form", "Held", "Slot"]
 
@@ -48,6 +49,7 @@ class Slot:
     def __init__(self, path: Path | None, attempt: int) -> None:
         self._path, self._attempt = path, attempt
         self._map: mmap.mmap | None = None
+        self._registered = Registration()
         self._views: tuple[object, dict[str, torch.Tensor]] = (None, {})
         if path is not None and path.exists() and path.stat().st_size >= _DATA_AT:
             self._open(path.stat().st_size)
@@ -76,7 +78,9 @@ class Slot:
                     return
                 self._open(needed)
             if self._map is not None:
-                fault_in(_tensor(self._map, torch.uint8, len(self._map), 0))
+                whole = _tensor(self._map, torch.uint8, len(self._map), 0)
+                fault_in(whole)
+                self._registered.hold(whole)
         except OSError as error:
             _log.debug("memory for commits is not prepared: %s", error)
 
@@ -101,6 +105,10 @@ class Slot:
         """Give what it holds another number."""
         assert self._map is not None
         _NUMBER.pack_into(self._map, _NUMBER_AT, number)
+
+    def close(self) -> None:
+        """Let CUDA forget the memory; what it holds stays."""
+        self._registered.release()
 
     def clear(self) -> None:
         """Hold nothing."""
@@ -130,6 +138,7 @@ class Slot:
         return self._views[1]
 
     def _open(self, size: int) -> None:
+        self._registered.release()
         self._views, self._map = (None, {}), None
         if self._path is not None:
             try:

@@ -37,6 +37,7 @@ from rallypoint.training.commit_slots import Form, Held, Slot
 from rallypoint.training.randomness import random_state, restore_random_state
 from rallypoint.training.snapshots.capture import guarded_by, optimizers_of, state_size
 from rallypoint.training.snapshots.crew import Crew, Piece
+from rallypoint.training.snapshots.device_copies import Marks
 
 __all__ = ["SLOTS", "Commits", "Held"]
 
@@ -67,6 +68,7 @@ class _Rest:
     slot: Slot
     pieces: Sequence[Piece]
     into: torch.Tensor
+    marks: Marks
     versions: Sequence[int]
     text: bytes
     number: int
@@ -136,6 +138,7 @@ class Commits:
             slot=slot,
             pieces=later,
             into=into,
+            marks=self._crew.mark(later),
             versions=versions,
             text=text,
             number=number,
@@ -166,6 +169,8 @@ class Commits:
         self._guards.clear()
         self._behind.shutdown(wait=True)
         self._crew.close()
+        for slot in self._slots:
+            slot.close()
 
     def restore(self, number: int, state: MutableMapping[str, Any], rank: int, *, random: bool = True) -> None:
         """Put the commit `number` back into the state; its random states too where they were this rank's."""
@@ -216,7 +221,7 @@ class Commits:
 
     def _finish(self, rest: _Rest) -> None:
         try:
-            self._crew.copy(rest.pieces, rest.into)
+            self._crew.copy(rest.pieces, rest.into, rest.marks)
         finally:
             changed = [piece.source._version for piece in rest.pieces] != list(rest.versions)  # noqa: SLF001  as above
             self._copied.set()

@@ -30,6 +30,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import Backend as BackendName
 from torch.distributed.distributed_c10d import BackendConfig, PrefixStore, Store
 
+from rallypoint.training import nccl
 from rallypoint.training.sockets import Opened
 
 __all__ = ["BACKEND", "ReconfigurableGroup", "form", "register"]
@@ -75,6 +76,9 @@ _PASSED_ON = (
     "scatter",
     "send",
 )
+
+#: torch's own name of the default group, in each round.
+_GROUP_NAME = "0"
 
 #: These wait for one peer each, and nobody may ever ask what became of them.
 _BETWEEN_TWO = frozenset({"recv", "recv_anysource", "send"})
@@ -152,9 +156,8 @@ class ReconfigurableGroup(ProcessGroup):
 
     def abort(self) -> None:
         """End what runs on a GPU; gloo's connections are shut down elsewhere."""
-        abort = getattr(self.inner, "abort", None)
-        if abort is not None:
-            abort()
+        if isinstance(self.inner, ProcessGroup):
+            nccl.abort(self.inner)
 
     def shutdown(self) -> None:
         """Nothing: the inner group ends when nothing holds it."""
@@ -174,13 +177,17 @@ def _passed_on(name: str) -> Callable[..., Any]:
 
 
 def _is_gloo(inner: Any, args: Sequence[Any]) -> bool:
-    """Return whether gloo does it: it has what is on the CPU. NCCL may not be asked for news while a graph is captured."""
+    """Return whether gloo runs a collective. NCCL's must not be queried while a CUDA graph is captured."""
     first = args[0] if args else None
     while isinstance(first, (list, tuple)) and first:
         first = first[0]
     if isinstance(first, torch.Tensor):
-        return first.is_cpu
-    return all(device.type == "cpu" for device in inner._device_types)
+        return first.is_cpu or _has_gloo_for(inner, first.device)
+    return all(device.type == "cpu" or _has_gloo_for(inner, device) for device in inner._device_types)
+
+
+def _has_gloo_for(inner: Any, device: torch.device) -> bool:
+    return isinstance(inner, ProcessGroup) and isinstance(inner._get_backend(device), dist.ProcessGroupGloo)
 
 
 for _name in _PASSED_ON:
@@ -237,8 +244,6 @@ def _backend(name: str, store: Store, rank: int, size: int, timeout: timedelta) 
     if name == "gloo":
         made = dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
     else:
-        options = dist.ProcessGroupNCCL.Options()
-        options._timeout = timeout
-        made = dist.ProcessGroupNCCL(store, rank, size, options)
+        made = nccl.make(store, rank, size, timeout, name=_GROUP_NAME)
     made._set_sequence_number_for_group()
     return made

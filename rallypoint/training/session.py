@@ -160,9 +160,17 @@ class Session:
 
     def commit(self) -> None:
         """Keep the state as it is."""
+        self._require_whole_step()
         self._number += 1
         parts, lazy = self._state.parts, self._state.lazy
         self._commits.take(parts, self._number, dist.get_rank(), dist.get_world_size(), lazy=lazy)
+
+    def _require_whole_step(self) -> None:
+        """Leave a world whose collectives were aborted: NCCL's then end without an error, and without a result."""
+        if "nccl" in self._rounds.backend:
+            if torch.cuda.is_initialized():
+                torch.cuda.synchronize()
+            self.broken()
 
     def boundary(self) -> None:
         """Do what was asked for at a step boundary."""

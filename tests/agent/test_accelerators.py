@@ -55,14 +55,19 @@ def test_each_kind_has_its_own_variable() -> None:
     [
         pytest.param(None, [0, 1, 2], id="all"),
         pytest.param("2,0", [2, 0], id="another order"),
-        pytest.param("7,1", [1], id="one that is not there"),
-        pytest.param("GPU-a,GPU-b", [0, 1], id="by UUID"),
+        pytest.param("1,7,2", [1], id="it ends at one that is not there"),
+        pytest.param("GPU-bb,GPU-a", [2, 0], id="by UUID, as far as it is needed"),
+        pytest.param("GPU-x,1", [], id="a UUID that is not there"),
+        pytest.param("-1", [], id="none, as people write it"),
         pytest.param("", [], id="none"),
     ],
 )
 def test_the_numbers_of_visible_gpus(visible: str | None, expected: list[int]) -> None:
     """In the worker's order."""
-    assert visible_numbers({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}, 3) == expected
+    assert (
+        visible_numbers({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}, ("GPU-aa", "GPU-ba", "GPU-bb"))
+        == expected
+    )
 
 
 def test_the_check_is_told_what_to_speak() -> None:

@@ -265,7 +265,7 @@ def test_the_peak_of_a_process_begins_anew() -> None:
 def test_a_gpu_is_asked_by_its_place(tmp_path: Path, monkeypatch) -> None:
     """What is used on the GPU of each local rank, and the least that one of them has."""
     tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho '100, 1000'\necho '700, 2000'\necho '300, 3000'\n")
+    tool.write_text("#!/bin/sh\necho 'GPU-a, 100, 1000'\necho 'GPU-b, 700, 2000'\necho 'GPU-c, 300, 3000'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     plan = Plan(name="a", role="b", min_nodes=1, max_nodes=1, entry=Entry.SCRIPT, entrypoint="c")
@@ -273,6 +273,8 @@ def test_a_gpu_is_asked_by_its_place(tmp_path: Path, monkeypatch) -> None:
     peak = peak_of(plan, {"CUDA_VISIBLE_DEVICES": "2,0"})
     assert isinstance(peak, GpuPeak)
     assert (peak.limit(), peak.read({0: 5, 1: 6})) == (1000 * MIB, 300 * MIB)
+    assert peak_of(plan, {"CUDA_VISIBLE_DEVICES": "GPU-c"}).read({0: 5}) == 300 * MIB
+    assert isinstance(peak_of(plan, {"CUDA_VISIBLE_DEVICES": "-1"}), HostPeak)
     assert peak.read({5: 5}) == 0
     assert isinstance(peak_of(dataclasses.replace(plan, accelerator="cpu"), {}), HostPeak)
     assert peak_of(dataclasses.replace(plan, tuning_memory=5), {}).limit() == 5

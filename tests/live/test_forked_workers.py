@@ -296,6 +296,42 @@ def test_a_zygote_with_a_device_says_so(tmp_path: Path, question: str, why: str)
         assert found.ready["unfit"].startswith(why)
 
 
+#: As torch does it: CUDA's own count of devices poisons every later fork, that of NVIDIA's management library does not.
+CUDA = """
+import os
+
+class cuda:
+    counted = False
+
+    @classmethod
+    def is_available(cls):
+        if os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK") != "1":
+            cls.counted = os.getpid()
+        return True
+
+    is_initialized = staticmethod(lambda: False)
+
+    @classmethod
+    def _is_in_bad_fork(cls):
+        return cls.counted not in (False, os.getpid())
+
+class default_generator:
+    seed = staticmethod(lambda: None)
+"""
+
+
+def test_a_module_may_ask_for_a_gpu_when_it_is_imported(tmp_path: Path) -> None:
+    """Many do; the zygote of a machine with a GPU is fit all the same, and a worker has the variables that it was given."""
+    (tmp_path / "asking.py").write_text("import torch\nfound = torch.cuda.is_available()\n")
+    variables = light_torch(tmp_path, CUDA)
+
+    with zygote("asking", env=variables) as found:
+        assert "ready" in found.ready, found.ready
+        ran = found.run("-c", "import asking, os; print(asking.found, os.environ.get('PYTORCH_NVML_BASED_CUDA_CHECK'))")
+
+    assert ran.out == "True None\n"
+
+
 def test_a_module_that_asks_for_its_place_is_told(tmp_path: Path) -> None:
     """Modules beside the script are found; who asks for its rank while it is imported would have one answer in all workers."""
     (tmp_path / "beside").mkdir()

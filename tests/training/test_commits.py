@@ -43,11 +43,11 @@ class Held(Crew):
         super().__init__(1)
         self.let, self.later, self.began = threading.Event(), threading.Event(), threading.Event()
 
-    def copy(self, pieces, into) -> None:
+    def copy(self, pieces, into, marks=None) -> None:
         if pieces and threading.current_thread() is not threading.main_thread():
             self.later.set()
             self.let.wait()
-        super().copy(pieces, into)
+        super().copy(pieces, into, marks)
 
 
 @pytest.fixture

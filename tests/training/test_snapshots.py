@@ -55,11 +55,11 @@ def test_a_lazy_copy_is_of_the_step_it_was_taken_at(node, monkeypatch):
     may_copy, copying = threading.Event(), threading.Event()
     real = memory._crew.copy
 
-    def slow(pieces, into):
+    def slow(pieces, into, marks=None):
         if pieces and threading.current_thread() is not threading.main_thread():
             copying.set()
             may_copy.wait(10 * PATIENCE)
-        real(pieces, into)
+        real(pieces, into, marks)
 
     monkeypatch.setattr(memory._crew, "copy", slow)
     expected = weights_digest(state["model"])
@@ -85,9 +85,9 @@ def test_buffers_that_a_forward_pass_changes_are_copied_at_once(node, monkeypatc
     seen = []
     real = memory._crew.copy
 
-    def watched(pieces, into):
+    def watched(pieces, into, marks=None):
         seen.append({piece.source.data_ptr() for piece in pieces})
-        real(pieces, into)
+        real(pieces, into, marks)
 
     monkeypatch.setattr(memory._crew, "copy", watched)
     memory.take(1, state)
@@ -146,7 +146,7 @@ memory.take(2, state)
 memory.wait()
 real = memory._crew.copy
 
-def die(pieces, into):
+def die(pieces, into, marks=None):
     into[: 1 << 20].fill_(77)
     os.kill(os.getpid(), signal.SIGKILL)
 

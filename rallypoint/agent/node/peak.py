@@ -100,12 +100,15 @@ def _gpus(env: Mapping[str, str]) -> list[tuple[int, int]]:
     """Return what is used and what there is of each GPU that a worker sees, in its order."""
     if shutil.which("nvidia-smi") is None:
         return []
-    query = ["nvidia-smi", "--query-gpu=memory.used,memory.total", "--format=csv,noheader,nounits"]
+    query = ["nvidia-smi", "--query-gpu=uuid,memory.used,memory.total", "--format=csv,noheader,nounits"]
     try:
         told = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout
-        rows = [tuple(int(part) * _MIB for part in line.split(",")) for line in told.splitlines() if line.strip()]
+        gpus = [_row(line) for line in told.splitlines() if line.strip()]
     except (OSError, ValueError, subprocess.SubprocessError):
-        return []
-    gpus = [(row[0], row[1]) for row in rows if len(row) == 2]
-    numbers = visible_numbers(env, len(gpus))
-    return [gpus[number] for number in numbers]
+        return []  # no driver, or a GPU that is divided (MIG): there the memory of the whole one is "[N/A]"
+    return [gpus[number][1] for number in visible_numbers(env, [uuid for uuid, _ in gpus])]
+
+
+def _row(line: str) -> tuple[str, tuple[int, int]]:
+    uuid, used, total = line.split(",")
+    return uuid.strip(), (int(used) * _MIB, int(total) * _MIB)

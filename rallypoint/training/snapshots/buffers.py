@@ -15,6 +15,7 @@ from rallypoint.checkpoint.errors import CheckpointError, NoRoomError
 from rallypoint.checkpoint.memory import BUFFER, HEADER, read_part
 from rallypoint.checkpoint.room import require_memory
 from rallypoint.training.snapshots.linux import HUGEPAGE, POPULATE_WRITE, advise
+from rallypoint.training.snapshots.pinning import Registration
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.fence import Fence
 
@@ -37,6 +38,7 @@ class Buffer:
         self.size = 0
         self.data = torch.empty(0, dtype=torch.uint8)
         self._published: tuple[bytes, Age] = b"", (Fence(), 0)
+        self._registered = Registration()
 
     @property
     def header(self) -> Path:
@@ -61,8 +63,10 @@ class Buffer:
         try:
             os.posix_fallocate(self.fd, 0, size)
             mapped = mmap.mmap(self.fd, size)
+            self._registered.release()
             self.data = torch.frombuffer(mapped, dtype=torch.uint8)
             fault_in(self.data)
+            self._registered.hold(self.data)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
                 raise NoRoomError(f"{self.path}: no room for {size:,} bytes: {error.strerror}") from error
@@ -102,6 +106,7 @@ class Buffer:
 
     def close(self) -> None:
         """Give the mapping back; what is in memory stays."""
+        self._registered.release()
         self.data = torch.empty(0, dtype=torch.uint8)
         self.size = 0
         os.close(self.fd)

@@ -6,9 +6,11 @@ import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
+from rallypoint.training.snapshots.device_copies import DeviceCopies, Marks
 from rallypoint.training.snapshots.digest import ROW, digest_of, row_sums
 from rallypoint.training.snapshots.linux import move
 
@@ -45,17 +47,27 @@ class Crew:
     def __init__(self, size: int) -> None:
         self.size = size
         self._threads = ThreadPoolExecutor(size, thread_name_prefix="rallypoint-copy")
+        self._devices = DeviceCopies()
 
-    def copy(self, pieces: Sequence[Piece], into: torch.Tensor) -> None:
-        """Copy all pieces into the buffer `into`; returns when all are there."""
+    def mark(self, pieces: Sequence[Piece]) -> Marks:
+        """Return how far the calling thread's streams have come on the devices of `pieces`, for a `copy` in another thread."""
+        return self._devices.mark(piece.source for piece in pieces)
+
+    def copy(self, pieces: Sequence[Piece], into: torch.Tensor, marks: Marks | None = None) -> None:
+        """Copy all pieces into the buffer `into`; returns when all are there.
+
+        What is on a device is copied as it was at its mark, or without one behind what the calling thread has computed there.
+        """
         base = into.data_ptr()
         raw = [piece for piece in pieces if piece.address]
-        for piece in pieces:
-            if not piece.address:
+        shaped = [piece for piece in pieces if not piece.address]
+        for piece in shaped:
+            if not piece.source.is_cuda:
                 _copy_shaped(piece, into)
         moves = [cut for piece in raw for cut in _cut(base + piece.offset, piece.address, piece.size)]
         self._share(_move_all, moves, sum(piece.size for piece in raw))
-        _finish_devices(pieces)
+        on_devices = [(piece.source.device, partial(_copy_shaped, piece, into)) for piece in shaped if piece.source.is_cuda]
+        self._devices.run(on_devices, marks or {})
 
     def digest(self, data: torch.Tensor) -> str:
         """Return the digest of `data`, bytes of a whole number of rows."""
@@ -99,8 +111,3 @@ def _copy_shaped(piece: Piece, into: torch.Tensor) -> None:
     source = piece.source
     target = into[piece.offset : piece.offset + piece.size].view(source.dtype).view(source.shape)
     target.copy_(source, non_blocking=source.is_cuda)
-
-
-def _finish_devices(pieces: Sequence[Piece]) -> None:
-    for device in {piece.source.device for piece in pieces if piece.source.is_cuda}:
-        torch.cuda.synchronize(device)

@@ -23,6 +23,7 @@ from rallypoint.checkpoint.memory import Held, Part, area_of, held
 from rallypoint.training.snapshots.buffers import Buffer, Buffers
 from rallypoint.training.snapshots.capture import Capture, Capturer, Layout, optimizers_of, state_size
 from rallypoint.training.snapshots.crew import Crew
+from rallypoint.training.snapshots.device_copies import Marks
 from rallypoint.wire.codec import dumps
 from rallypoint.wire.fence import Fence
 
@@ -111,7 +112,7 @@ class SnapshotMemory:
             for optimizer in optimizers_of(state) if capture.later else ():
                 self._guard(optimizer)
             self._copied.clear()
-            self._last = self._behind.submit(self._finish, step, capture, buffer)
+            self._last = self._behind.submit(self._finish, step, capture, buffer, self._crew.mark(capture.later))
         except BaseException:
             self._copied.set()
             buffer.unlock()
@@ -170,10 +171,10 @@ class SnapshotMemory:
     def _wait_for_copies(self) -> None:
         self._copied.wait()
 
-    def _finish(self, step: int, capture: Capture, buffer: Buffer) -> None:
+    def _finish(self, step: int, capture: Capture, buffer: Buffer, marks: Marks) -> None:
         try:
             try:
-                self._crew.copy(capture.later, buffer.data)
+                self._crew.copy(capture.later, buffer.data, marks)
             finally:
                 self._copied.set()
             at, size = capture.layout.values_at, capture.size

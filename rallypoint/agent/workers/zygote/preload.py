@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["ALWAYS", "PLACE_VARIABLES", "Loaded", "load", "without"]
+__all__ = ["ALWAYS", "PLACE_VARIABLES", "Loaded", "devices_counted_outside", "load", "without"]
 
 #: What every training imports. DDP's constructor imports torch._dynamo, which takes as long as torch itself.
 ALWAYS = (
@@ -60,6 +60,9 @@ PLACE_VARIABLES = frozenset(
     }
 )
 
+#: Where it is "1", `torch.cuda.is_available` asks NVIDIA's management library, which a fork survives, and not CUDA.
+_COUNTED_OUTSIDE = "PYTORCH_NVML_BASED_CUDA_CHECK"
+
 _NICE = 10
 
 #: Seconds that a thread which has ended may still be seen.
@@ -79,6 +82,20 @@ class Loaded:
     count: int
     failed: Mapping[str, str] = field(default_factory=dict, hash=False)
     asked: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+
+
+@contextlib.contextmanager
+def devices_counted_outside() -> Iterator[None]:
+    """Let modules ask whether there is a GPU when they are imported, as many do, and CUDA work in forks all the same."""
+    before = os.environ.get(_COUNTED_OUTSIDE)
+    os.environ[_COUNTED_OUTSIDE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_COUNTED_OUTSIDE]
+        else:
+            os.environ[_COUNTED_OUTSIDE] = before
 
 
 def load(names: Sequence[str]) -> Loaded:

@@ -17,7 +17,7 @@ from typing import Any
 
 from rallypoint.agent.workers.zygote.fitness import unfit
 from rallypoint.agent.workers.zygote.pages import into_huge_pages
-from rallypoint.agent.workers.zygote.preload import ALWAYS, Loaded, load, without
+from rallypoint.agent.workers.zygote.preload import ALWAYS, Loaded, devices_counted_outside, load, without
 from rallypoint.agent.workers.zygote.waiting import wait
 from rallypoint.agent.workers.zygote.words import PACKET, Order, packet, unpacked
 
@@ -33,11 +33,12 @@ def main(argv: Sequence[str]) -> int | Order:
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]  # `-m` puts the current folder there, and a worker has another in its place
     started = time.monotonic()
-    loaded = load(ALWAYS)
-    if "torch" in loaded.failed:
-        missing = "torch" not in sys.modules and "No module named 'torch'" in loaded.failed["torch"]
-        return _refuse(line, "torch is not installed here" if missing else f"torch: {loaded.failed['torch']}")
-    more = _load_declared(argv[1], argv[2:])
+    with devices_counted_outside():
+        loaded = load(ALWAYS)
+        if "torch" in loaded.failed:
+            missing = "torch" not in sys.modules and "No module named 'torch'" in loaded.failed["torch"]
+            return _refuse(line, "torch is not installed here" if missing else f"torch: {loaded.failed['torch']}")
+        more = _load_declared(argv[1], argv[2:])
     reason = unfit()
     if reason:
         return _refuse(line, reason)
@@ -98,7 +99,8 @@ def _learn(file: Path, refused: Sequence[str]) -> dict[str, Any]:
         names = file.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         return {"count": 0, "failed": {str(file): str(error.strerror)}, "asked": {}, "unfit": ""}
-    loaded = load(without((name for name in names if name not in sys.modules), refused))
+    with devices_counted_outside():
+        loaded = load(without((name for name in names if name not in sys.modules), refused))
     _settle()
     return {"count": loaded.count, "failed": _few(loaded.failed), "asked": dict(loaded.asked), "unfit": unfit()}
 

@@ -127,7 +127,9 @@ async def _heart(backend: Backend, record: JobRecord, where: Where) -> str:
     pulse = await backend.pulse(record.holder)
     if pulse is None or pulse.alive is False:
         return f"; gone: nobody supervises it now, and `{spell_command(where, 'supervise', record.name)}` takes it over"
-    return f"; alive{f', but {pulse.note}' if pulse.note else ''}" if pulse.alive else ""
+    if pulse.alive is None:
+        return f"; {pulse.note}" if pulse.note else ""
+    return f"; alive{f', but {pulse.note}' if pulse.note else ''}"
 
 
 # --- Files -----------------------------------------------------------------------------------------------------------------

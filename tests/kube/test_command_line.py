@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
 import pytest
 
 from rallypoint.backends.kubernetes.labels import PART
+from rallypoint.backends.kubernetes.lease import PROCESS, SILENT, write_time
 from rallypoint.backends.kubernetes.rbac import rbac
 from rallypoint.cli.main import main
 from rallypoint.supervision.record import JobRecord
@@ -54,6 +61,70 @@ def test_a_pod_sees_a_job_to_its_end(stage, tmp_path, capsys):
     assert "Succeeded" in capsys.readouterr().out
     assert main(["delete", "digits", *where]) == 0
     eventually(lambda: not _pods(stage), timeout=60, why=lambda: str(_pods(stage)))
+
+
+@pytest.fixture
+def command(stage, tmp_path, capsys):
+    """Run a command against the stage; return its exit code and everything that it printed."""
+    where = ["--backend", "kubernetes", "--namespace", stage.namespace]
+    where += ["--kubeconfig", str(stage.emulator.kubeconfig(tmp_path / "kubeconfig"))]
+
+    def run(*words: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = main([*words, *where])
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    return run
+
+
+@pytest.fixture
+def killed(stage, tmp_path, command):
+    """A job whose supervisor, a process of this machine, was killed while it waited; returns its file."""
+    file = tmp_path / "job.yaml"
+    file.write_text(JOB.replace("echo it has trained", "sleep 3600"))
+    code, printed = command("submit", str(file), "--supervise", "process", "--json")
+    assert code == 0, printed
+    pid = json.loads(printed)["supervisor_pid"]
+    eventually(lambda: _phase(stage) == "Running", timeout=60, why=lambda: f"phase {_phase(stage)}, pods {_pods(stage)}")
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not Path(f"/proc/{pid}/exe").exists())
+    yield file
+    command("delete", "digits")
+
+
+def test_a_killed_supervisor_is_noticed_by_one_command(stage, command, killed):
+    """On its own machine the process is looked at: a job without a supervisor is shown as such, and submitting it adopts it."""
+    assert "nobody since" in command("status", "digits")[1]
+    assert "gone: nobody supervises it now" in command("explain", "digits")[1]
+
+    code, printed = command("submit", str(killed), "--supervise", "none")
+
+    assert (code, "was there already, without a supervisor" in printed) == (0, True), printed
+
+
+def test_a_supervisor_that_was_killed_elsewhere_is_known_by_its_lease(stage, command, killed):
+    """One reading decides, by the API server's time: a Lease of another machine that was renewed lately holds the job."""
+    (lease,) = stage.ask("GET", f"/apis/coordination.k8s.io/v1/namespaces/{stage.namespace}/leases")["items"]
+    name = lease["metadata"]["name"]
+    process = lease["metadata"]["annotations"][PROCESS].partition("/")[2]
+
+    def renew(seconds_ago: float) -> None:
+        change = {
+            "metadata": {"annotations": {PROCESS: f"another-boot/{process}"}},
+            "spec": {"renewTime": write_time(time.time() - seconds_ago)},
+        }
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{stage.namespace}/leases/{name}"
+        stage.ask("PATCH", path, change, content="application/merge-patch+json")
+
+    renew(SILENT - 10)
+    assert "its last heartbeat was" in command("status", "digits")[1]
+    code, printed = command("submit", str(killed), "--supervise", "none")
+    assert (code, "supervises it" in printed) == (1, True), printed
+
+    renew(SILENT + 2)
+    assert "nobody since" in command("status", "digits")[1]
+    assert command("submit", str(killed), "--supervise", "none")[0] == 0
 
 
 def _phase(stage) -> str:

@@ -1,17 +1,21 @@
 """The heartbeat of a supervising process: a Lease of its own, renewed every ten seconds, however many jobs it supervises.
 
-Readers look for a change of it and for nothing else: no two clocks are compared. A process that is killed leaves its Lease;
-whoever takes its jobs over removes it.
+It is renewed with the API server's time. A reader that stays compares two readings of it; one that reads it once compares it
+with the server's time (`lease.py`). A process that is killed leaves its Lease; the supervisor that takes over its jobs removes
+it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import datetime
+import dataclasses
+import itertools
 import logging
 import os
 import secrets
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from rallypoint.backends.contract import BackendError, Pulse
@@ -19,17 +23,22 @@ from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.client import MERGE_PATCH
 from rallypoint.backends.kubernetes.errors import ApiError
 from rallypoint.backends.kubernetes.labels import PART, Part
+from rallypoint.backends.kubernetes.lease import PROCESS, SILENT, Health, ProcessMark, assess, write_time
+from rallypoint.backends.local import proc
 from rallypoint.supervision.record import Holder
 
-__all__ = ["BEAT", "SILENT", "Heart", "Leases", "lease_of", "read_pulse"]
+__all__ = ["BEAT", "Heart", "Leases", "health_of", "lease_of", "read_pulse"]
 
 log = logging.getLogger(__name__)
 
 #: Beats that are missed in a row before it is worth a word.
 _TROUBLE = 2
 
-#: Seconds between two beats, and without one until the process counts as gone.
-BEAT, SILENT = 10.0, 40.0
+#: Seconds between two beats.
+BEAT = 10.0
+
+#: Beats after which the API server is asked for its time again: clocks drift apart slowly.
+_ADJUST = 30
 
 
 class Leases(Protocol):
@@ -53,6 +62,10 @@ class Leases(Protocol):
         """Delete an object."""
         ...
 
+    async def time(self) -> float:
+        """Return the API server's clock, in seconds since the epoch."""
+        ...
+
 
 class Heart:
     """The heart of one event loop; it beats as long as somebody uses it."""
@@ -63,6 +76,8 @@ class Heart:
         self._lease = names.supervisor_lease(self.id)
         self._users = 0
         self._written = False
+        #: What the API server's clock is ahead of this process's monotonic one, in seconds.
+        self._ahead = 0.0
         self._task: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
 
@@ -92,9 +107,16 @@ class Heart:
                 log.info("the Lease %s is left behind: %s", self._lease, error)
 
     async def _begin(self) -> None:
+        await self._adjust()
         await self._create()
         self._written = True
         self._task = asyncio.create_task(self._run(), name="heartbeat")
+
+    async def _adjust(self) -> None:
+        self._ahead = await self._cluster.time() - time.monotonic()
+
+    def _now(self) -> str:
+        return write_time(time.monotonic() + self._ahead)
 
     async def _create(self) -> None:
         manifest = {
@@ -104,8 +126,9 @@ class Heart:
                 "name": self._lease,
                 "namespace": self._cluster.namespace,
                 "labels": {PART: Part.SUPERVISOR.value},
+                "annotations": {PROCESS: str(await asyncio.to_thread(_this_process))},
             },
-            "spec": {"holderIdentity": self.id, "leaseDurationSeconds": int(SILENT), "renewTime": _now()},
+            "spec": {"holderIdentity": self.id, "leaseDurationSeconds": int(SILENT), "renewTime": self._now()},
         }
         try:
             await self._cluster.create("leases", manifest)
@@ -115,9 +138,11 @@ class Heart:
 
     async def _run(self) -> None:
         missed = 0
-        while True:
+        for beat in itertools.count(1):
             await asyncio.sleep(self._beat)
             try:
+                if beat % _ADJUST == 0:
+                    await self._adjust()
                 await self._renew()
                 missed = 0
             except BackendError as error:
@@ -126,7 +151,7 @@ class Heart:
                     log.warning("the heartbeat cannot be written (%s); it is tried again every %g s", error, self._beat)
 
     async def _renew(self) -> None:
-        change = {"spec": {"renewTime": _now(), "holderIdentity": self.id}}
+        change = {"spec": {"renewTime": self._now(), "holderIdentity": self.id}}
         try:
             await self._cluster.patch("leases", self._lease, change, MERGE_PATCH)
         except ApiError as error:
@@ -146,17 +171,26 @@ async def read_pulse(cluster: Leases, holder: Holder) -> Pulse | None:
     found = await cluster.get("leases", lease_of(holder.id))
     if found is None:
         return None
-    renewed = str((found.get("spec") or {}).get("renewTime") or "")
-    return Pulse(beat=f"{renewed}@{found['metadata'].get('resourceVersion', '')}", alive=None, at=_seconds(renewed))
+    health = await health_of(cluster, found)
+    beat = f"{(found.get('spec') or {}).get('renewTime') or ''}@{found['metadata'].get('resourceVersion', '')}"
+    note = "" if health.age is None or health.age < 2 * BEAT else f"its last heartbeat was {health.age:.0f} s ago"
+    return Pulse(beat=beat, alive=False if health.gone else None, at=health.renewed_at, note=note)
 
 
-def _now(clock: Callable[[], datetime.datetime] | None = None) -> str:
-    moment = clock() if clock is not None else datetime.datetime.now(datetime.timezone.utc)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+async def health_of(cluster: Leases, lease: Mapping[str, Any], *, silent: float = SILENT) -> Health:
+    """Return what a Lease that was just read says of its supervisor. Raises `BackendError`."""
+    health = assess(lease, server_time=await cluster.time(), silent=silent)
+    if health.gone or health.process is None:
+        return health
+    return dataclasses.replace(health, gone=await asyncio.to_thread(_has_ended, health.process))
 
 
-def _seconds(renewed: str) -> float:
-    try:
-        return datetime.datetime.fromisoformat(renewed.replace("Z", "+00:00")).timestamp()
-    except ValueError:
-        return 0.0
+def _has_ended(process: ProcessMark) -> bool:
+    """Return whether a process that can be seen from here has ended. Blocks."""
+    return process.is_visible_from(_this_process()) and proc.start_ticks(process.pid) != process.start_ticks
+
+
+def _this_process() -> ProcessMark:
+    pid = os.getpid()
+    namespace = Path("/proc/self/ns/pid").stat().st_ino
+    return ProcessMark(boot_id=proc.boot_id(), namespace=namespace, pid=pid, start_ticks=proc.start_ticks(pid) or 0)

@@ -1,7 +1,8 @@
 """Being a job's only supervisor: an annotation of the job's ConfigMap names the process, and that process's Lease beats.
 
-It is taken by compare-and-swap. One that names a process whose Lease is gone, or has not changed for a while on our own clock,
-is taken over. A process that was frozen so long finds another's name there when it wakes, and stops.
+It is taken by compare-and-swap. One that names a process whose Lease is gone, or was not renewed for a while, is taken over.
+One reading of the Lease decides, by the API server's clock (`lease.py`); for a Lease of an older version several readings
+decide, on our own clock. A process that was frozen so long finds another's name there when it wakes, and stops.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from rallypoint.backends.contract import BackendError, HeldError, JobNotFoundErr
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.client import JSON_PATCH, MERGE_PATCH
 from rallypoint.backends.kubernetes.errors import ApiError
-from rallypoint.backends.kubernetes.heartbeat import SILENT, lease_of
+from rallypoint.backends.kubernetes.heartbeat import health_of, lease_of
+from rallypoint.backends.kubernetes.lease import SILENT
 from rallypoint.backends.kubernetes.store import Store
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.views import HOLDER, ConfigMapView
@@ -76,7 +78,7 @@ class Holds:
     async def _see_gone(self, view: ConfigMapView) -> None:
         """Return when the holder of a job is gone; raises `HeldError` as long as that is not known."""
         lease = await self._cluster.get("leases", lease_of(view.holder))
-        if lease is None:
+        if lease is None or (await health_of(self._cluster, lease, silent=self._silent)).gone:
             return
         beat, now = str(lease["metadata"].get("resourceVersion")), asyncio.get_running_loop().time()
         known = self._beats.get(view.holder)

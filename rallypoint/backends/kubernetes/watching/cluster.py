@@ -171,6 +171,10 @@ class Cluster:
         if kind == "pods" and told.get("kind") == "Pod" and (told.get("metadata") or {}).get("deletionTimestamp"):
             self.cache.pods.put(told)
 
+    async def time(self) -> float:
+        """Return the API server's own clock, in whole seconds since the epoch."""
+        return await self.api.time()
+
     async def job(self, configmap: str) -> ConfigMapView | None:
         """Return a job's ConfigMap as it is now, and remember it."""
         found = await self.get("configmaps", configmap)

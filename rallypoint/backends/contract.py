@@ -274,6 +274,10 @@ class Backend(abc.ABC):
         the record's `uid`, is left alone, and so is another one of its name.
         """
 
+    async def is_settled(self, record: JobRecord) -> bool:
+        """Return whether nothing is left of a job that was deleted, not even the process beside it that supervised it."""
+        return not record.deletion or await self.load(record.name) is None
+
     async def check_size(self, stored: Stored, size: Size) -> None:  # noqa: B027  most places have no say in it
         """Raise `ResizeError` for bounds that a job cannot have in this place, whatever its plan allows."""
 

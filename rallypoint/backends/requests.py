@@ -42,6 +42,10 @@ __all__ = [
 ]
 
 
+#: Seconds between two looks at what is left of a deleted job.
+_LOOK = 0.5
+
+
 class How(str, enum.Enum):
     """How a submission came to its job."""
 
@@ -197,12 +201,15 @@ async def request_deletion(backend: Backend, name: str, *, owner: str | None = N
 
     With `owner` only if the job is still theirs. Returns whether it is asked for now.
     """
+    return (await _ask_for_deletion(backend, name, owner)).deletion
 
+
+async def _ask_for_deletion(backend: Backend, name: str, owner: str | None) -> JobRecord:
     def ask(record: JobRecord) -> JobRecord:
         theirs = owner is None or record.owner == owner
         return dataclasses.replace(record, deletion=True) if theirs else record
 
-    return (await _change(backend, name, ask)).record.deletion
+    return (await _change(backend, name, ask)).record
 
 
 async def request_suspension(backend: Backend, name: str, *, owner: str | None = None) -> bool:
@@ -302,10 +309,17 @@ async def delete(
 
     Raises `JobNotFoundError`, and `BackendError` when it is not gone after `timeout` seconds; the deletion stays asked for.
     """
-    if not await request_deletion(backend, name, owner=owner):
+    record = await _ask_for_deletion(backend, name, owner)
+    if not record.deletion:
         return False
+
+    async def to_the_end() -> None:
+        await supervise(backend, name, holder=holder, on_turn=on_turn)
+        while not await backend.is_settled(record):  # noqa: ASYNC110  no watch tells of all that may be left
+            await asyncio.sleep(_LOOK)
+
     try:
-        await asyncio.wait_for(supervise(backend, name, holder=holder, on_turn=on_turn), timeout)
+        await asyncio.wait_for(to_the_end(), timeout)
     except asyncio.TimeoutError:
         raise BackendError(
             f"job {name} is not gone after {timeout:g} s; its deletion was asked for and goes on with the next supervisor"

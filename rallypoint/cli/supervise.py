@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rallypoint.agent.stderr import unstalled
 from rallypoint.backends.story import failure_story, success_line
@@ -16,6 +17,9 @@ from rallypoint.cli.doors import Doors
 from rallypoint.cli.looking import find
 from rallypoint.cli.options import Commands, Where, add_job_command, spell_command
 from rallypoint.supervision.record import JobRecord, Phase
+
+if TYPE_CHECKING:
+    from rallypoint.backends.turns import Snapshot
 
 __all__ = ["add", "run", "supervise_to_the_end"]
 
@@ -78,11 +82,11 @@ def supervise_to_the_end(doors: Doors, where: Where, name: str) -> int:
     """Supervise in the foreground, with what happens on standard error; return the exit code."""
     unstalled()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=_LOG_FORMAT, datefmt="%Y-%m-%d %H:%M:%S")
+    latest = _Latest()
     try:
-        record = asyncio.run(_supervise(doors, where, name))
+        record = asyncio.run(_supervise(doors, where, name, latest))
     except (KeyboardInterrupt, asyncio.CancelledError) as error:
-        again = spell_command(where, "supervise", name)
-        print(f"Job {name} goes on without a supervisor; take it on again: {again}", file=sys.stderr)
+        print(_left(where, name, latest.record), file=sys.stderr)
         if isinstance(error, KeyboardInterrupt):
             raise
         return _TERMINATED
@@ -94,13 +98,31 @@ def supervise_to_the_end(doors: Doors, where: Where, name: str) -> int:
     return _FAILED if failed else 0
 
 
-async def _supervise(doors: Doors, where: Where, name: str) -> JobRecord | None:
+class _Latest:
+    """Keeps the record of the last turn, for what is printed when the supervision is interrupted."""
+
+    def __init__(self) -> None:
+        self.record: JobRecord | None = None
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        self.record = snapshot.record
+
+
+def _left(where: Where, name: str, record: JobRecord | None) -> str:
+    """Return what becomes of a job whose supervisor was interrupted; `record` is the last that it has seen."""
+    again = spell_command(where, "supervise", name)
+    if record is None or not record.deletion:
+        return f"Job {name} continues without a supervisor; to supervise it again: {again}"
+    return f"Job {name} is being deleted; if it is still there, finish the deletion with: {again}"
+
+
+async def _supervise(doors: Doors, where: Where, name: str, latest: _Latest) -> JobRecord | None:
     from rallypoint.backends.supervise import supervise  # noqa: PLC0415  --help does without the backends
 
     _settle_signals(asyncio.current_task())
     async with doors.backend(where) as backend:
         await find(backend, name)
-        return await supervise(backend, name, holder="rallypoint supervise")
+        return await supervise(backend, name, holder="rallypoint supervise", on_turn=latest)
 
 
 def _settle_signals(task: asyncio.Task[JobRecord | None] | None) -> None:

@@ -21,6 +21,8 @@ __all__ = [
     "MODULES_FILE",
     "PARALLEL_CONFIG",
     "PARALLEL_CONFIG_DLROVER",
+    "POD_NAME",
+    "POD_UID",
     "PRELOAD",
     "PROGRESS_FILE",
     "RESULT_FILE",
@@ -53,6 +55,9 @@ API_SERVER = "RALLYPOINT_API_SERVER"
 
 #: In the same pods: folder with `token` and `ca.crt` of its service account. Default: where Kubernetes mounts it.
 SERVICE_ACCOUNT = "RALLYPOINT_SERVICE_ACCOUNT"
+
+#: In the pod of a supervisor: its own name and uid. The pod then owns its heartbeat, which is deleted with it.
+POD_NAME, POD_UID = "RALLYPOINT_POD_NAME", "RALLYPOINT_POD_UID"
 
 #: In a pod with an agent: the name of its machine, for people and for whoever keeps off it. Without it that is the address.
 MACHINE = "RALLYPOINT_MACHINE"

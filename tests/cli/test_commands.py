@@ -383,7 +383,7 @@ def test_a_supervisor_that_is_ended_leaves_the_job_running(run, place, capsys, n
     assert run("supervise", "digits") == code
 
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "Job digits goes on without a supervisor; take it on again: rallypoint supervise digits"
+        "Job digits continues without a supervisor; to supervise it again: rallypoint supervise digits"
     )
     assert place.world.record("digits").phase is Phase.RUNNING
     assert place.world.alive("digits") == [(1, -1, 1), (1, 0, 1), (1, 1, 1)]

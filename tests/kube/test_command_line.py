@@ -60,7 +60,24 @@ def test_a_pod_sees_a_job_to_its_end(stage, tmp_path, capsys):
     assert main(["status", "digits", *where]) == 0
     assert "Succeeded" in capsys.readouterr().out
     assert main(["delete", "digits", *where]) == 0
-    eventually(lambda: not _pods(stage), timeout=60, why=lambda: str(_pods(stage)))
+    assert not _pods(stage)
+
+
+def test_a_deletion_ends_the_supervisor_pod_and_its_lease(stage, tmp_path, command):
+    """The command returns when the supervisor of a running job has ended, too; its Lease is deleted with its pod."""
+    file = tmp_path / "job.yaml"
+    file.write_text(JOB.replace("echo it has trained", "sleep 3600"))
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{stage.namespace}/leases"
+    assert command("submit", str(file))[0] == 0
+    eventually(lambda: _phase(stage) == "Running", timeout=60, why=lambda: f"phase {_phase(stage)}, pods {_pods(stage)}")
+    (pod,) = (pod for pod in stage.pods() if pod["metadata"]["labels"][PART] == "supervisor")
+    (lease,) = stage.ask("GET", leases)["items"]
+    assert [owner["uid"] for owner in lease["metadata"]["ownerReferences"]] == [pod["metadata"]["uid"]]
+
+    assert command("delete", "digits")[0] == 0
+
+    assert not _pods(stage)
+    eventually(lambda: not stage.ask("GET", leases)["items"], timeout=60)
 
 
 @pytest.fixture

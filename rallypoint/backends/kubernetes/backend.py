@@ -25,12 +25,14 @@ from rallypoint.backends.contract import (
 from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.act import Actor
 from rallypoint.backends.kubernetes.coordinators import Coordinators
-from rallypoint.backends.kubernetes.heartbeat import BEAT, SILENT, read_pulse
+from rallypoint.backends.kubernetes.heartbeat import BEAT, read_pulse
 from rallypoint.backends.kubernetes.hold import Holds
+from rallypoint.backends.kubernetes.labels import UID
+from rallypoint.backends.kubernetes.lease import SILENT
 from rallypoint.backends.kubernetes.manifests.blueprint import draw
 from rallypoint.backends.kubernetes.manifests.kueue import queue_of
 from rallypoint.backends.kubernetes.manifests.parts import role_of
-from rallypoint.backends.kubernetes.names import job_configmap
+from rallypoint.backends.kubernetes.names import job_configmap, supervisor_pod
 from rallypoint.backends.kubernetes.statuses import Statuses
 from rallypoint.backends.kubernetes.store import Store, is_job_name
 from rallypoint.backends.kubernetes.submission import check
@@ -254,6 +256,15 @@ class KubernetesBackend(Backend):
     async def pulse(self, holder: Holder) -> Pulse | None:
         """Read that Lease."""
         return await read_pulse((await self._its()).cluster, holder)
+
+    async def is_settled(self, record: JobRecord) -> bool:
+        """Return whether all pods that carry the job's uid are gone, the supervisor's included."""
+        its = await self._its()
+        ref = its.store.ref(record)
+        if any(not pod.only_kept for pod in await its.cluster.pods_of(ref)):
+            return False
+        supervisor = await its.cluster.get("pods", supervisor_pod(ref))
+        return supervisor is None or (supervisor["metadata"].get("labels") or {}).get(UID) != record.uid
 
     async def sweep(self, record: JobRecord) -> bool:
         """Delete every pod that carries the job's uid; see `Backend.sweep`."""

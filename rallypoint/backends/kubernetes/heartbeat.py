@@ -26,6 +26,7 @@ from rallypoint.backends.kubernetes.labels import PART, Part
 from rallypoint.backends.kubernetes.lease import PROCESS, SILENT, Health, ProcessMark, assess, write_time
 from rallypoint.backends.local import proc
 from rallypoint.supervision.record import Holder
+from rallypoint.wire import env
 
 __all__ = ["BEAT", "Heart", "Leases", "health_of", "lease_of", "read_pulse"]
 
@@ -127,6 +128,7 @@ class Heart:
                 "namespace": self._cluster.namespace,
                 "labels": {PART: Part.SUPERVISOR.value},
                 "annotations": {PROCESS: str(await asyncio.to_thread(_this_process))},
+                **_owned_by_its_pod(),
             },
             "spec": {"holderIdentity": self.id, "leaseDurationSeconds": int(SILENT), "renewTime": self._now()},
         }
@@ -159,6 +161,13 @@ class Heart:
                 raise
             # Somebody took us for dead, or tidied up: the jobs tell who holds them, not the Lease.
             await self._create()
+
+
+def _owned_by_its_pod() -> dict[str, Any]:
+    """Return the owner of a Lease that a supervisor's pod renews; nothing outside of such a pod."""
+    name, uid = os.environ.get(env.POD_NAME, ""), os.environ.get(env.POD_UID, "")
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
+    return {"ownerReferences": [owner]} if name and uid else {}
 
 
 def lease_of(holder: str) -> str:

@@ -18,6 +18,7 @@ from rallypoint.backends.kubernetes.manifests.parts import POD_IP, role_of
 from rallypoint.backends.kubernetes.manifests.volumes import OURS, TMP
 from rallypoint.backends.kubernetes.names import SUPERVISOR_ROLE, JobRef
 from rallypoint.job import ElasticJob
+from rallypoint.wire import env
 from rallypoint.wire.plan import Plan
 
 __all__ = ["SUPERVISOR", "supervisor_pod"]
@@ -30,6 +31,12 @@ _RESOURCES: Mapping[str, Any] = {"requests": {"cpu": "50m", "memory": "192Mi"}, 
 
 #: Seconds from TERM to KILL: it has to give its hold back, and nothing more.
 _GRACE = 30
+
+#: The pod's own name and uid: it owns its Lease, which is so deleted with it, also where it is killed.
+_ITSELF = tuple(
+    {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+    for name, path in ((env.POD_NAME, "metadata.name"), (env.POD_UID, "metadata.uid"))
+)
 
 #: What of a coordinator's container holds for a supervisor as well. Not `envFrom`: the script's secrets are not its business.
 _SHARED = ("image", "imagePullPolicy", "securityContext")
@@ -49,7 +56,7 @@ def supervisor_pod(job: JobRef, *, spec: ElasticJob, plan: Plan, image: str = ""
         **{key: coordinator[key] for key in _SHARED if key in coordinator},
         **({"image": image} if image else {}),
         "command": _command(job, role_of(spec, plan).python),
-        "env": [variable for variable in coordinator.get("env", ()) if variable["name"] != POD_IP],
+        "env": [*_ITSELF, *(variable for variable in coordinator.get("env", ()) if variable["name"] != POD_IP)],
         "resources": dict(_RESOURCES),
         "volumeMounts": mounts,
     }

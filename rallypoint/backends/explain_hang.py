@@ -91,6 +91,10 @@ def _head(group: RankGroup) -> str:
         told.append(f"step {group.step}")
     if group.ranks:
         told += [f"{group.life} signs of life", f"silent for {span(group.quiet)}", f"{group.cpu:.0%} of a core"]
+    if group.gpu:
+        told.append(f"GPU {group.gpu:.0%} busy")
+    if group.device:
+        told.append(group.device)
     if group.collective:
         told.append(f"last collective {group.collective}")
     waited = " (the others wait for it)" if group.culprit and len(group.ranks) + group.more == 1 else ""

@@ -65,6 +65,8 @@ class RankSeen:
         native: the frames below the innermost of these, where py-spy could tell them.
         phase: what it was doing, as far as it is known: step, evaluation, checkpoint, ...
         collective: the last one that it has called, where torch's flight recorder could be asked.
+        gpu: how busy its GPU was of late, 0.0 to 1.0; 0.0 also where that is not known.
+        device: the errors that its device has reported in this round (XID, ECC), "" where there are none.
     """
 
     local_rank: int
@@ -79,6 +81,8 @@ class RankSeen:
     native: tuple[str, ...] = ()
     phase: str = ""
     collective: str = ""
+    gpu: float = 0.0
+    device: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

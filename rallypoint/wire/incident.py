@@ -144,6 +144,8 @@ class RankGroup:
         native: the frames below the innermost of these, where py-spy could tell them.
         phase: what they were doing, as far as it is known: step, evaluation, checkpoint, ...
         collective: the last one that they have called, where torch's flight recorder could be asked.
+        gpu: how busy one of their GPUs was, on the average, 0.0 to 1.0; 0.0 also where that is not known.
+        device: the errors that the device of the first has reported, "" where there are none.
     """
 
     ranks: tuple[int, ...]
@@ -158,6 +160,8 @@ class RankGroup:
     native: tuple[str, ...] = ()
     phase: str = ""
     collective: str = ""
+    gpu: float = 0.0
+    device: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rallypoint.agent.node.health.gpus import Gpus
 from rallypoint.agent.node.health.pulses import Pulses, moved
 from rallypoint.wire.progress import Life, ProgressFile, life_offset
 from rallypoint.wire.pulse import BUCKETS, COUNTS_OFFSET, Phase, Pulse, bucket, pulse_of
@@ -121,58 +119,3 @@ def test_bytes_to_and_from_files_are_counted(tmp_path: Path) -> None:
 
     assert moved(os.getpid()) - before >= 100_000
     assert moved(0) == 0
-
-
-class Library:
-    """As much of NVIDIA's management library as is asked for: two GPUs, the second of which is busy."""
-
-    def __init__(self, *, begins: int = 0, answers: int = 0) -> None:
-        self.begins, self.answers, self.asked = begins, answers, 0
-
-    def nvmlInit_v2(self) -> int:  # noqa: N802
-        return self.begins
-
-    def nvmlDeviceGetHandleByIndex_v2(self, index: ctypes.c_uint, handle: Any) -> int:  # noqa: N802
-        self.asked += 1
-        handle._obj.value = index.value + 1
-        return 0
-
-    def nvmlDeviceGetHandleByUUID(self, name: bytes, handle: Any) -> int:  # noqa: N802
-        handle._obj.value = 2 if name == b"GPU-b" else 0
-        return 0 if name == b"GPU-b" else 6
-
-    def nvmlDeviceGetUtilizationRates(self, handle: ctypes.c_void_p, used: Any) -> int:  # noqa: N802
-        used._obj.gpu = 85 if handle.value == 2 else 0
-        return self.answers
-
-
-@pytest.mark.parametrize(
-    ("library", "visible", "expected"),
-    [
-        pytest.param(Library(), "", (0.0, 0.85), id="by their numbers"),
-        pytest.param(Library(), "1,0", (0.85, 0.0), id="as they are visible"),
-        pytest.param(Library(), "GPU-b", (0.85, 0.85), id="by their names"),
-        pytest.param(Library(), "GPU-x", (0.0, 0.85), id="a name that is none"),
-        pytest.param(Library(begins=9), "", (0.0, 0.0), id="a driver that does not run"),
-        pytest.param(Library(answers=3), "", (0.0, 0.0), id="a GPU that cannot tell"),
-        pytest.param(object(), "", (0.0, 0.0), id="another library"),
-    ],
-)
-def test_how_busy_gpus_are(library: object, visible: str, expected: tuple[float, float]) -> None:
-    """Whatever goes wrong, nobody can tell."""
-    gpus = Gpus(load=lambda _: library, environment={"CUDA_VISIBLE_DEVICES": visible})
-
-    assert (gpus.busy(0), gpus.busy(1)) == expected
-
-
-def test_where_there_is_no_library_nobody_can_tell() -> None:
-    """It is looked for once."""
-    tried = []
-
-    def load(name: str) -> object:
-        tried.append(name)
-        raise OSError("no such file")
-
-    gpus = Gpus(load=load, environment={})
-    assert [gpus.busy(0), gpus.busy(1)] == [0.0, 0.0]
-    assert tried == ["libnvidia-ml.so.1"]

@@ -106,7 +106,7 @@ class NodeAgent:
         self._advice: set[asyncio.Task[None]] = set()
         self._signalled = False
         self._obeying = Obeying(workers=plan.nproc_per_node)
-        self._judge = Judge(self._parts.config, now=clock)
+        self._judge = Judge(self._parts.config, now=clock, devices=self._parts.devices)
 
     async def run(self) -> Ending:
         """Take part in the job until it is over, or until this agent must end; leaves no process behind.

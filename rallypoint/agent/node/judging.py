@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from rallypoint.agent.clock import Clock
 from rallypoint.agent.culprit import is_collateral
 from rallypoint.agent.node.events import StepFailed, WorkersEnded
+from rallypoint.agent.node.health.npus import Meter
 from rallypoint.agent.node.node_config import NodeConfig
 from rallypoint.agent.workers.facts import end_of, how, raised
 from rallypoint.agent.workers.group import Worker
@@ -26,8 +27,8 @@ log = logging.getLogger("rallypoint.node")
 class Judge:
     """Reads what workers left behind. Made before the first of them starts: what the kernel kills from then on is counted."""
 
-    def __init__(self, config: NodeConfig, *, now: Clock) -> None:
-        self._config, self._now = config, now
+    def __init__(self, config: NodeConfig, *, now: Clock, devices: Meter) -> None:
+        self._config, self._now, self._devices = config, now, devices
         self._memory = OomWatch()
 
     async def ended(self, workers: Sequence[Worker]) -> WorkersEnded:
@@ -54,7 +55,16 @@ class Judge:
         end = end_of(worker, host=self._config.told, incarnation=self._config.incarnation, log_tail=plan.log_tail)
         if end.signal == signal.SIGKILL and self._memory.killed():
             return dataclasses.replace(end, kind=FaultKind.OOM)
-        return end
+        return self._with_device(end)
+
+    def _with_device(self, end: Culprit) -> Culprit:
+        """Return an end with the error that the worker's device has reported; one of the hardware is the cause."""
+        faults = self._devices.faults(end.local_rank)
+        if not faults or is_collateral(end):
+            return end
+        hardware = next((fault for fault in faults if fault.hardware), None)
+        error = "; ".join(filter(None, (str(hardware or faults[-1]), end.error)))
+        return dataclasses.replace(end, error=error, kind=end.kind if hardware is None else FaultKind.HARDWARE)
 
 
 def went_wrong(worker: Worker) -> bool:

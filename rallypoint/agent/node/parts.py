@@ -6,11 +6,13 @@ import dataclasses
 import os
 from collections.abc import Callable
 
+from rallypoint.agent.accelerators import CPU
 from rallypoint.agent.check.checker import Checker
 from rallypoint.agent.clock import Clock
 from rallypoint.agent.linux import become_subreaper
 from rallypoint.agent.node.adviser import Adviser
 from rallypoint.agent.node.health.looking import Looker
+from rallypoint.agent.node.health.npus import meter
 from rallypoint.agent.node.lines import Lines
 from rallypoint.agent.node.node_config import NodeConfig
 from rallypoint.agent.node.peak import peak_of
@@ -60,7 +62,8 @@ class Parts:
         self._spawner = Spawner(self._reaper)
         self._launcher = launcher(config, self._spawner, self._reaper)
         self.group = WorkerGroup(self._launcher, self._reaper, grace=plan.stop_grace, now=now)
-        self.round = Round(config, self.group, now=now)
+        self.devices = meter(plan.xpu_type, {**os.environ, **plan.env})
+        self.round = Round(config, self.group, now=now, devices=self.devices)
         self.lines = Lines(config.folder / f"line-{os.getpid()}.sock", said)
         self.looker = Looker(self.round.evidence, changed)
         self.stores = StoreKeeper(config.host, self._launcher.own, store_lost)
@@ -81,6 +84,8 @@ class Parts:
 
         Raises `ConfigError` where that is known at once.
         """
+        if self.config.plan.accelerator != CPU:
+            self.devices.begin()
         await self.snapshots.begin()
         await self.lines.begin()
         await self.stores.prepare()
@@ -93,6 +98,7 @@ class Parts:
 
     async def close(self) -> None:
         """End the workers and all else that was started; leaves no process behind."""
+        self.devices.close()
         self.group.kill()
         self.group.close()
         self.lines.close()

@@ -15,7 +15,7 @@ from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.node.copies import console_tails, forget_old_rounds, pod_tails
 from rallypoint.agent.node.health.collectives import called, files
 from rallypoint.agent.node.health.evidence import Asked, Subject, take
-from rallypoint.agent.node.health.npus import meter
+from rallypoint.agent.node.health.npus import Meter
 from rallypoint.agent.node.health.pulses import Pulses, Seen
 from rallypoint.agent.node.health.vitals import Vital, Vitals
 from rallypoint.agent.node.node_config import NodeConfig
@@ -51,7 +51,7 @@ class StartError(Exception):
 class Round:
     """The round whose workers run or are stopped; reused for the next."""
 
-    def __init__(self, config: NodeConfig, group: WorkerGroup, *, now: Callable[[], float]) -> None:
+    def __init__(self, config: NodeConfig, group: WorkerGroup, *, now: Callable[[], float], devices: Meter) -> None:
         self._config, self._group, self._now = config, group, now
         self._tee = Tee()
         self._progress: ProgressFile | None = None
@@ -60,8 +60,8 @@ class Round:
         self._last: dict[int, ProgressSlot] = {}
         self._lives: dict[int, Life] = {}
         self._vitals = Vitals()
-        self._gpus = meter(config.plan.xpu_type)
-        self._pulses = Pulses(gpus=self._gpus)
+        self._devices = devices
+        self._pulses = Pulses(gpus=devices)
         self._trainers = StatusServer(config.folder, config.plan.nproc_per_node)
         self._result_path: Path | None = None
         self._result: Any = None
@@ -119,7 +119,8 @@ class Round:
         if config.bounded:
             await asyncio.to_thread(forget_old_rounds, config.log_folder)
         self._last, self._lives, self._vitals = {}, {}, Vitals()
-        self._pulses = Pulses(gpus=self._gpus)
+        self._pulses = Pulses(gpus=self._devices)
+        self._devices.renew()
         await self._trainers.begin(round_)
         result = config.folder / f"result-{round_}.json"
         self._result_path, self._result = (result if assignment.first_rank == 0 else None), None
@@ -272,6 +273,8 @@ class Round:
                 quiet=vital.quiet(now),
                 cpu=vital.used(now),
                 state=vital.state,
+                gpu=seen.gpu,
+                device="; ".join(map(str, self._devices.faults(local_rank))),
                 phase="" if seen.phase is None else seen.phase.value,
                 collective="" if self._progress is None else called(self._progress.pulse(local_rank)),
             )

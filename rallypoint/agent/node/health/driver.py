@@ -11,9 +11,22 @@ import contextlib
 import ctypes
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-__all__ = ["Driver"]
+__all__ = ["DeviceFault", "Driver"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceFault:
+    """An error that a device has reported; `hardware`: it must be reset or replaced."""
+
+    device: str
+    text: str
+    hardware: bool
+
+    def __str__(self) -> str:
+        return f"{self.device}: {self.text}"
 
 
 class Driver(abc.ABC):
@@ -30,6 +43,19 @@ class Driver(abc.ABC):
         self._load, self._environment = load, environment
         self._library: Any = None
         self._tried = False
+
+    def begin(self) -> None:  # noqa: B027  a driver without errors has nothing to do
+        """Nothing is watched here."""
+
+    def renew(self) -> None:  # noqa: B027  a driver without errors has nothing to do
+        """Nothing was noted."""
+
+    def close(self) -> None:  # noqa: B027  a driver without errors has nothing to do
+        """Nothing was begun."""
+
+    def faults(self, local_rank: int) -> tuple[DeviceFault, ...]:
+        """Return nothing: errors are not read here."""
+        return ()
 
     def busy(self, local_rank: int) -> float:
         """Return how busy the device of a worker was of late, 0.0 to 1.0; 0.0 also where nobody can tell."""

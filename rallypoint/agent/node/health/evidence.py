@@ -169,7 +169,7 @@ def _write_all(
         lines.append(
             f"rank {subject.rank}, pid {seen.pid}: state {seen.state or '-'}, {seen.cpu:g} cores, silent for {seen.quiet:g} s,"
             f" step {seen.step}, {seen.liveness} signs of life, phase {seen.phase or '-'},"
-            f" last collective {seen.collective or '-'}{why}"
+            f" last collective {seen.collective or '-'}, GPU {seen.gpu:.0%} busy, device errors: {seen.device or 'none'}{why}"
         )
         lines.append(texts.get(seen.local_rank, "").rstrip() + "\n")
         if seen.pid in spied:

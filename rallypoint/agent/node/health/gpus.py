@@ -1,37 +1,206 @@
-"""How busy the GPUs of a node are, as NVIDIA's management library tells it."""
+"""The GPUs of a node as NVIDIA's management library reports them: how busy they are, and their errors (XID, ECC).
+
+A thread of its own waits for errors and reads the rest: a call on a sick GPU may not return for a long time, and the agent must
+go on reporting meanwhile.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from rallypoint.agent.node.health.driver import Driver
+from rallypoint.agent.node.health.driver import DeviceFault
+from rallypoint.agent.node.health.nvml import GONE, Nvml, NvmlError, open_library
 
 __all__ = ["Gpus"]
 
+log = logging.getLogger("rallypoint.gpu")
 
-class _Utilization(ctypes.Structure):
-    """`nvmlUtilization_t`: per cent of the last sample period in which kernels ran, and in which memory was used."""
+#: Seconds for which the thread waits for an XID before it reads the other values.
+_PACE = 1.0
 
-    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+#: Passes between two readings of the ECC counters, and after the last question how long the use of GPUs is read.
+_ECC_EVERY, _READ_FOR = 10, 10
+
+#: What the number of an XID means, by NVIDIA's list of XID errors.
+_XIDS: Mapping[int, str] = {
+    13: "graphics engine exception",
+    31: "GPU memory page fault",
+    43: "GPU stopped processing",
+    45: "preemptive cleanup",
+    48: "double-bit ECC error",
+    63: "row remapping recorded",
+    64: "row remapping failed",
+    74: "NVLink error",
+    79: "GPU has fallen off the bus",
+    94: "contained ECC error",
+    95: "uncontained ECC error",
+    119: "GSP RPC timeout",
+    120: "GSP error",
+    140: "unrecovered ECC error",
+}
+
+_OTHER_XID = "see NVIDIA's list of XID errors"
+
+#: Those after which the GPU must be reset or replaced. The others come from the program, or leave the GPU usable.
+_HARDWARE = frozenset({48, 64, 74, 79, 95, 119, 120, 140})
 
 
-class Gpus(Driver):
-    """The GPUs that the workers of this node see."""
+class Gpus:
+    """The GPUs that the workers of this node see. `load` loads a library by its file name.
 
-    LIBRARY, BEGIN, VISIBLE = "libnvidia-ml.so.1", "nvmlInit_v2", "CUDA_VISIBLE_DEVICES"
+    Workers share the GPUs in turn where there are fewer GPUs than workers. Numbers in CUDA_VISIBLE_DEVICES are taken in the
+    order of the PCI bus, which is CUDA's own on a machine whose GPUs are all alike.
+    """
 
-    def _percent(self, local_rank: int) -> int:
-        used = _Utilization()
-        code = self._library.nvmlDeviceGetUtilizationRates(self._handle(local_rank), ctypes.byref(used))
-        return int(used.gpu) if code == 0 else 0
+    def __init__(
+        self,
+        load: Callable[[str], Any] = ctypes.CDLL,
+        environment: Mapping[str, str] = os.environ,
+        *,
+        pace: float = _PACE,
+    ) -> None:
+        self._load, self._environment, self._pace = load, environment, pace
+        self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
+        self._devices: tuple[tuple[str, int], ...] = ()
+        self._percent: dict[int, int] = {}
+        self._errors: dict[int, int] = {}
+        self._gone: set[int] = set()
+        self._faults: tuple[DeviceFault, ...] = ()
+        self._lock = threading.Lock()
+        self._read_until = 0
+        self._passes = 0
 
-    def _handle(self, local_rank: int) -> Any:
-        handle, name = ctypes.c_void_p(), self._named(local_rank)
-        if name.isdecimal():
-            code = self._library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(int(name)), ctypes.byref(handle))
+    def begin(self) -> None:
+        """Start to watch; does nothing the second time."""
+        if self._thread is None:
+            # Not waited for at the end of the agent: a call on a sick GPU may never return.
+            self._thread = threading.Thread(target=self._watch, name="rallypoint-gpus", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Stop to watch."""
+        self._closing.set()
+
+    def busy(self, local_rank: int) -> float:
+        """Return how busy the GPU of a worker was of late, 0.0 to 1.0; 0.0 also where that is not known yet, or not at all."""
+        self._read_until = self._passes + _READ_FOR
+        device = self._device(local_rank)
+        return 0.0 if device is None else self._percent.get(device[1], 0) / 100
+
+    def faults(self, local_rank: int) -> tuple[DeviceFault, ...]:
+        """Return the errors of a worker's GPU since `renew` was called last, oldest first."""
+        device = self._device(local_rank)
+        return () if device is None else tuple(fault for fault in self._faults if fault.device == _shown(device[0]))
+
+    def renew(self) -> None:
+        """Forget the errors so far."""
+        with self._lock:
+            self._faults = ()
+
+    def _device(self, local_rank: int) -> tuple[str, int] | None:
+        devices = self._devices
+        return devices[local_rank % len(devices)] if devices else None
+
+    # --- In the thread -----------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        nvml = open_library(self._load)
+        if nvml is None:
+            return
+        try:
+            devices = self._found(nvml)
+            waits = self._register(nvml, devices)
+            self._read_errors(nvml, devices)
+            self._devices = devices
+            while not self._closing.is_set():
+                self._pass(nvml, devices, waits=waits)
+        except NvmlError as error:
+            log.info("the GPUs of this node are not watched: %s", error)
+        finally:
+            with contextlib.suppress(AttributeError):
+                nvml.close()
+
+    def _found(self, nvml: Nvml) -> tuple[tuple[str, int], ...]:
+        """Return name and handle of each GPU that the workers see; as in CUDA, the list ends at the first that is not there."""
+        visible = self._environment.get("CUDA_VISIBLE_DEVICES")
+        names = map(str, range(nvml.count())) if visible is None else (name.strip() for name in visible.split(","))
+        found: list[tuple[str, int]] = []
+        for name in names:
+            try:
+                found.append((name, nvml.device(name)))
+            except NvmlError as error:
+                if name not in ("", "-1"):
+                    log.info("GPU %s is not watched: %s", name, error)
+                break
+        return tuple(found)
+
+    def _register(self, nvml: Nvml, devices: tuple[tuple[str, int], ...]) -> bool:
+        """Return whether there is anything to wait for: an old GPU, or a container, may not report XIDs."""
+        waits = False
+        for device, name in {device: name for name, device in devices}.items():
+            try:
+                nvml.watch_xids(device)
+                waits = True
+            except NvmlError as error:
+                log.info("GPU %s does not report XIDs: %s", name, error)
+        return waits
+
+    def _pass(self, nvml: Nvml, devices: tuple[tuple[str, int], ...], *, waits: bool) -> None:
+        found = None
+        if waits:
+            try:
+                found = nvml.next_xid(self._pace)
+            except NvmlError as error:  # one GPU that is lost ends every wait; which one it is the readings below say
+                log.debug("%s", error)
+                self._closing.wait(self._pace)
         else:
-            code = self._library.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(handle))
-        if code != 0:
-            raise OSError(f"GPU {name}: the library answers {code}")
-        return handle
+            self._closing.wait(self._pace)
+        if found is not None:
+            self._note_xid(devices, *found)
+        self._passes += 1
+        if found is not None or self._passes % _ECC_EVERY == 0:
+            self._read_errors(nvml, devices)
+        if self._passes <= self._read_until:
+            self._percent = {device: self._value(nvml.utilization, name, device) for name, device in devices}
+
+    def _note_xid(self, devices: tuple[tuple[str, int], ...], device: int, xid: int) -> None:
+        text = f"XID {xid} ({_XIDS.get(xid, _OTHER_XID)})"
+        for name, known in devices:
+            if known == device:
+                self._note(name, text, hardware=xid in _HARDWARE)
+
+    def _read_errors(self, nvml: Nvml, devices: tuple[tuple[str, int], ...]) -> None:
+        for name, device in devices:
+            count = self._value(nvml.uncorrected_errors, name, device)
+            before = self._errors.setdefault(device, count)
+            if count > before:
+                # Which of them leave the GPU usable the XIDs say.
+                self._note(name, f"{count - before} memory errors that ECC could not correct", hardware=False)
+                self._errors[device] = count
+
+    def _value(self, read: Callable[[int], int], name: str, device: int) -> int:
+        """Return what a GPU says, 0 where it cannot; that it is gone is an error of its own."""
+        try:
+            return read(device)
+        except NvmlError as error:
+            if error.code in GONE and device not in self._gone:
+                self._gone.add(device)
+                self._note(name, str(error), hardware=True)
+            return 0
+
+    def _note(self, name: str, text: str, *, hardware: bool) -> None:
+        fault = DeviceFault(device=_shown(name), text=text, hardware=hardware)
+        log.warning("%s", fault)
+        with self._lock:
+            self._faults = (*self._faults, fault)
+
+
+def _shown(name: str) -> str:
+    return f"GPU {name}" if name.isdecimal() else name

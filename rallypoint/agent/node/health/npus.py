@@ -6,9 +6,11 @@ No NPU was at hand to try it on: the calls are those of the interface's header.
 from __future__ import annotations
 
 import ctypes
+import os
+from collections.abc import Mapping
 from typing import Protocol
 
-from rallypoint.agent.node.health.driver import Driver
+from rallypoint.agent.node.health.driver import DeviceFault, Driver
 from rallypoint.agent.node.health.gpus import Gpus
 
 __all__ = ["Meter", "Npus", "meter"]
@@ -18,7 +20,19 @@ _AI_CORE = 2
 
 
 class Meter(Protocol):
-    """Tells how busy devices are."""
+    """Reads how busy devices are, and which errors they have reported."""
+
+    def begin(self) -> None:
+        """Start to watch for errors."""
+
+    def renew(self) -> None:
+        """Forget the errors so far: a round begins."""
+
+    def close(self) -> None:
+        """Stop to watch."""
+
+    def faults(self, local_rank: int) -> tuple[DeviceFault, ...]:
+        """Return the errors of a worker's device since this round began, oldest first."""
 
     def busy(self, local_rank: int) -> float:
         """Return how busy the device of a worker was of late, 0.0 to 1.0; 0.0 also where nobody can tell."""
@@ -46,6 +60,6 @@ class Npus(Driver):
         return card.value, device.value
 
 
-def meter(xpu_type: str) -> Meter:
-    """Return who tells how busy the devices of a job's `xpu_type` are."""
-    return Npus() if xpu_type == "ascend" else Gpus()
+def meter(xpu_type: str, environment: Mapping[str, str] = os.environ) -> Meter:
+    """Return the reader of the devices of a job's `xpu_type`; `environment` is that of the workers."""
+    return Npus(environment=environment) if xpu_type == "ascend" else Gpus(environment=environment)

@@ -2,7 +2,7 @@
 
 Ranks that train together wait in a collective for the one that does not come. So, the surest first, to blame is who
 
-1. is stopped, or waits for a disk;
+1. is stopped, or waits for a disk; or whose device has reported an error in this round;
 2. has not called the collective in which others wait, by the numbers of torch's flight recorder;
 3. stands in no collective while others do; of several those that are furthest behind; or who has ended while all others wait;
 4. gives no stack while all others wait;
@@ -45,7 +45,7 @@ def blame(ranks: Ranks) -> tuple[int, ...]:
     gone = [rank for rank in ranks if rank not in living]
     if gone and living and all(map(waits, living.values())):
         return tuple(sorted(gone))
-    for rule in (_stuck, _not_called, _elsewhere, _silent, _behind, _off, _alone):
+    for rule in (_stuck, _faulty, _not_called, _elsewhere, _silent, _behind, _off, _alone):
         found = rule(living)
         if found and len(found) < len(living):
             return tuple(sorted(found))
@@ -76,6 +76,10 @@ def _step(seen: RankSeen) -> int:
 
 def _stuck(ranks: Ranks) -> Sequence[int]:
     return [rank for rank, seen in ranks.items() if word(seen) in _STUCK]
+
+
+def _faulty(ranks: Ranks) -> Sequence[int]:
+    return [rank for rank, seen in ranks.items() if seen.device]
 
 
 def _not_called(ranks: Ranks) -> Sequence[int]:

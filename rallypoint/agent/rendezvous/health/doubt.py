@@ -27,6 +27,8 @@ def borne_out(ranks: Ranks) -> bool:
     living = [seen for seen in ranks.values() if not ended(seen)]
     if not living:
         return False
+    if any(seen.device for seen in living):
+        return True
     if not all(map(_computes, living)):
         return True
     waiting = sum(map(waits, living))

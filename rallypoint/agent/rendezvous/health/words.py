@@ -46,7 +46,9 @@ def ended(seen: RankSeen) -> bool:
 def place(seen: RankSeen) -> str:
     """Return in a few words where a rank stands: `sleeping in train.py:12 step`."""
     where = next((frame for frame in seen.frames if not _LIBRARY.match(frame)), next(iter(seen.frames), ""))
-    return f"{word(seen)} in {where}" if where else word(seen) + (f" ({seen.note})" if seen.note else "")
+    stands = f"{word(seen)} in {where}" if where else word(seen) + (f" ({seen.note})" if seen.note else "")
+    busy = f", GPU {seen.gpu:.0%} busy" if seen.gpu else ""
+    return f"{stands}{busy}" + (f"; {seen.device}" if seen.device else "")
 
 
 def places(
@@ -62,7 +64,9 @@ def groups(ranks: Ranks, culprits: Sequence[int]) -> tuple[RankGroup, ...]:
     together: dict[tuple[object, ...], list[int]] = {}
     for rank in sorted(ranks):
         seen = ranks[rank]
-        together.setdefault((rank in culprits, word(seen), _told(seen), seen.phase, seen.collective), []).append(rank)
+        together.setdefault((rank in culprits, word(seen), _told(seen), seen.phase, seen.collective, seen.device), []).append(
+            rank
+        )
     all_groups = [_group([ranks[rank] for rank in members], members, members[0] in culprits) for members in together.values()]
     all_groups.sort(key=lambda g: (not g.culprit, -1 if g.step is None else g.step, g.life, g.ranks))
     if len(all_groups) <= _GROUPS:
@@ -91,6 +95,8 @@ def _group(all_seen: Sequence[RankSeen], ranks: Sequence[int], culprit: bool) ->
         native=first.native,
         phase=first.phase,
         collective=first.collective,
+        gpu=round(_mean(one.gpu for one in all_seen), 2),
+        device=first.device,
     )
 
 

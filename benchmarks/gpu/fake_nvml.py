@@ -139,7 +139,10 @@ class FakeNvml:
             time.sleep(_POLL)
 
     def nvmlEventSetFree(self, events: ctypes.c_void_p) -> int:
-        return 0 if self._sets.pop(events.value or 0, None) is not None else _INVALID
+        if events.value not in self._sets:
+            return _INVALID
+        del self._sets[events.value]
+        return 0
 
     @property
     def _state(self) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def elastic_training_local() -> None:
     def report(training: Any, folder: str) -> float:
         """Read what the script wrote beside its checkpoints."""
         result = json.loads(Path(folder).expanduser().joinpath("result.json").read_text())
-        print(f"Job {training['job']}: {training['phase']} at step {training['step']}, {training['incidents']} incidents")
+        print(f"Job {training['job']}: {training['phase']} at step {training['step']}, {training['faults']} faults")
         print(f"Test accuracy {result['accuracy']:.1%}, weights {result['weights_sha256'][:16]}...")
         return float(result["accuracy"])
 

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rallypoint.backends.explain_incident import done, judgement
+from rallypoint.backends.incident_list import count_faults, incidents_of
 from rallypoint.backends.story import span
 from rallypoint.supervision.clocks import CLOCKS
 from rallypoint.supervision.reconcile import Decision
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase
-from rallypoint.wire.incident import FREE, Cause, Incident, Rung, merge_incidents
+from rallypoint.wire.incident import FREE, Cause, Incident, Rung
 from rallypoint.wire.status import JobStatus
 
 __all__ = [
@@ -20,7 +21,6 @@ __all__ = [
     "Loss",
     "Next",
     "account",
-    "incidents_of",
 ]
 
 #: Told by an incident with all that is known of it, so the line of history would say it twice.
@@ -60,7 +60,7 @@ class Loss:
     """What the faults have cost.
 
     Attributes:
-        faults: incidents that some budget pays for; `free` those that none does; `healed` of both.
+        faults: incidents in which something broke; `free` those that no budget pays for; `healed` of both.
         steps: that had to be trained again.
         seconds: between a fault, or the end of an attempt, and the moment when everything trained again.
         resets, resets_left: of the whole job; None where the limit is not known.
@@ -123,15 +123,8 @@ def account(
         would=_would(record, decision),
         coming=tuple(_coming(decision, now)),
         waits=_waits(record, decision),
-        loss=_loss(record, incidents, now, retry_limit),
+        loss=_loss(record, incidents, count_faults(record, status), now, retry_limit),
     )
-
-
-def incidents_of(record: JobRecord, status: JobStatus | None) -> tuple[Incident, ...]:
-    """Return every incident that is known, the oldest first; their place in it is the number under which they are told."""
-    mine = status is not None and (status.uid, status.fence.attempt) == (record.uid, record.attempt)
-    told = status.incidents if mine and status is not None else ()
-    return tuple(sorted(merge_incidents(record.incidents, told), key=lambda incident: incident.detected_at))
 
 
 # --- Where it stands -------------------------------------------------------------------------------------------------------
@@ -237,11 +230,10 @@ def _waits(record: JobRecord, decision: Decision | None) -> str:
 # --- What it has cost ------------------------------------------------------------------------------------------------------
 
 
-def _loss(record: JobRecord, incidents: tuple[Incident, ...], now: float, retry_limit: int | None) -> Loss:
+def _loss(record: JobRecord, incidents: tuple[Incident, ...], faults: int, now: float, retry_limit: int | None) -> Loss:
     spans = (*_unhealed(record, incidents, now), *_between(record, now))
-    folded = sum(f.count for f in record.folded if f.cause not in FREE)
     return Loss(
-        faults=folded + sum(1 for i in incidents if i.cause not in FREE and i.cause is not Cause.JOB),
+        faults=faults,
         free=sum(1 for i in incidents if i.cause in FREE) + sum(f.count for f in record.folded if f.cause in FREE),
         healed=sum(1 for i in incidents if i.healed_at is not None),
         steps=sum(i.steps_lost or 0 for i in incidents),

@@ -18,6 +18,7 @@ from rallypoint.supervision.reconcile import Decision, reconcile
 from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.supervision.resizing import sized
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.sanitize import clean_text
 from rallypoint.wire.status import JobStatus
 
 __all__ = ["Backoff", "OnTurn", "Snapshot", "Turn", "Turns"]
@@ -63,7 +64,7 @@ class Backoff:
 
     async def pause(self, error: BackendError) -> None:
         """Log the error and wait."""
-        log.warning("job %s: %s; trying again in %g s", self._name, error, self._seconds)
+        log.warning("job %s: %s; trying again in %g s", self._name, clean_text(str(error)), self._seconds)
         await asyncio.sleep(self._seconds)
         self._seconds = min(2 * self._seconds, _LAST_PAUSE)
 
@@ -147,7 +148,7 @@ class Turns:
         known = set(before.history)
         for event in after.history:
             if event not in known:
-                log.info("job %s: %s: %s", self._name, event.kind, event.detail)
+                log.info("job %s: %s: %s", self._name, event.kind, clean_text(event.detail))
 
     async def _look_again(self, record: JobRecord) -> Observation:
         return await self._backend.confirm(record) or await self._backend.observe(record)
@@ -182,7 +183,7 @@ class Turns:
             try:
                 await self._backend.act(decision.record, plan, action)
             except ActionError as error:
-                log.warning("job %s: %s: %s", self._name, _words(action), error)
+                log.warning("job %s: %s: %s", self._name, _words(action), clean_text(str(error)))
                 errors.append((action, error))
         self._create_errors = tuple(_create_errors(errors))
         return any(isinstance(action, Purge) for action in decision.actions)

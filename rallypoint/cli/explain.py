@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rallypoint.backends.explain import Account, account, incidents_of
+from rallypoint.backends.explain import Account, account
 from rallypoint.backends.explain_incident import incident_lines, time_of_day
 from rallypoint.backends.hang_picture import picture
+from rallypoint.backends.incident_list import incidents_of
 from rallypoint.backends.story import span
 from rallypoint.cli.document import JobDocument, json_text
 from rallypoint.cli.looking import find

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from rallypoint.backends.incident_list import ListedIncident, id_text, incidents_of, list_incidents
 from rallypoint.backends.story import describe_end, span
 from rallypoint.cli.values import Column, Mood, Row, Table
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase, Slot
@@ -100,10 +101,11 @@ def node_table(record: JobRecord, status: JobStatus | None, restarts: Iterable[I
     return Table(columns=_BY_RANK, rows=tuple(row for place in places for row in _rank_rows(place)), empty="no nodes yet")
 
 
-def incident_table(incidents: Iterable[Incident], now: float, *, zone: datetime.tzinfo | None = None) -> Table:
-    """Return a row for each incident, oldest first."""
-    told = sorted(incidents, key=lambda i: (i.detected_at, i.id))
-    return Table(columns=_INCIDENTS, rows=tuple(_incident_row(i, now, zone) for i in told), empty="no incidents")
+def incident_table(record: JobRecord, status: JobStatus | None, now: float, *, zone: datetime.tzinfo | None = None) -> Table:
+    """Return a row for each incident, oldest first, after those that the record keeps as counts."""
+    ends = {id_text(incident.id): _culprit(incident) for incident in incidents_of(record, status)}
+    rows = (_incident_row(listed, ends.get(listed.id, "-"), now, zone) for listed in list_incidents(record, status))
+    return Table(columns=_INCIDENTS, rows=tuple(rows), empty="no incidents")
 
 
 def check_table(check: NodeCheck) -> Table:
@@ -176,22 +178,23 @@ def _node_row(place: _Place) -> Row:
     return Row(cells=(*place.head, ranks, step, restarts), mood=_MOODS.get(place.state, Mood.BUSY))
 
 
-def _incident_row(incident: Incident, now: float, zone: datetime.tzinfo | None) -> Row:
+def _incident_row(listed: ListedIncident, culprit: str, now: float, zone: datetime.tzinfo | None) -> Row:
+    healed = _healed(listed)
     cells = (
-        clock_time(incident.detected_at, now, zone),
-        incident.cause.value,
-        _culprit(incident),
-        incident.rung.value,
-        _healed(incident),
-        _number(incident.steps_lost),
+        clock_time(listed.at, now, zone),
+        listed.cause.value if listed.count == 1 else f"{listed.cause.value} x{listed.count}",
+        culprit,
+        listed.action or "-",
+        healed,
+        _number(listed.steps_lost),
     )
-    return Row(cells=cells, mood=Mood.BUSY if _healed(incident) == "no" else Mood.QUIET)
+    return Row(cells=cells, mood=Mood.BUSY if healed == "no" else Mood.QUIET)
 
 
-def _healed(incident: Incident) -> str:
-    if incident.healed_at is not None:
-        return span(incident.healed_at - incident.detected_at)
-    return "-" if incident.cause in _HARMLESS else "no"
+def _healed(listed: ListedIncident) -> str:
+    if listed.seconds_lost is not None:
+        return span(listed.seconds_lost)
+    return "-" if listed.cause in _HARMLESS or not listed.id else "no"
 
 
 def _culprit(incident: Incident) -> str:

@@ -6,13 +6,14 @@ import datetime
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rallypoint.backends.incident_list import incidents_of
 from rallypoint.backends.story import describe_holder, failure_story, latest_progress, metrics_text, span, success_line
 from rallypoint.cli.document import JobDocument, SupervisorSeen
 from rallypoint.cli.tables import clock_time, incident_table, node_table
 from rallypoint.cli.values import Column, Fact, JobView, Mood, Row, Table
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase
 from rallypoint.wire.check import CheckState, NodeCheck, NodeFound, NodeVerdict
-from rallypoint.wire.incident import Cause, Incident, merge_incidents
+from rallypoint.wire.incident import Cause, Incident
 from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.pre_check import PreCheck, PreCheckState
 from rallypoint.wire.status import JobState, JobStatus
@@ -72,7 +73,6 @@ def view(
         by_node: one row for each node in the place of one for each rank.
     """
     status = _current(record, status)
-    incidents = _incidents(record, status)
     return JobView(
         name=record.name,
         phase=phase_word(record),
@@ -81,7 +81,7 @@ def view(
         figures=_figures(record, status, plan),
         details=(*_details(record, status, now), *_supervision(record, plan, supervisor, _Clock(now=now, zone=zone))),
         nodes=node_table(record, status, _restarts(record, status, plan), by_node=by_node),
-        incidents=incident_table(incidents, now, zone=zone),
+        incidents=incident_table(record, status, now, zone=zone),
         ending=_ending(record),
     )
 
@@ -101,11 +101,6 @@ def _current(record: JobRecord, status: JobStatus | None) -> JobStatus | None:
     if status is None or (status.uid, status.fence.attempt) != (record.uid, record.attempt):
         return None
     return status
-
-
-def _incidents(record: JobRecord, status: JobStatus | None) -> tuple[Incident, ...]:
-    # The coordinator knows of a fault a turn before the record does.
-    return merge_incidents(record.incidents, () if status is None else status.incidents)
 
 
 def _mood(record: JobRecord, status: JobStatus | None, plan: Plan) -> Mood:
@@ -163,7 +158,7 @@ def _bounds(plan: Plan) -> str:
 
 def _restarts(record: JobRecord, status: JobStatus | None, plan: Plan) -> tuple[Incident, ...]:
     """Return the faults of this attempt that a restart of the workers answered: the one after the budget is none of them."""
-    faults = (i for i in _incidents(record, status) if i.cause is Cause.PROCESS and i.id.attempt == record.attempt)
+    faults = (i for i in incidents_of(record, status) if i.cause is Cause.PROCESS and i.id.attempt == record.attempt)
     return tuple(sorted(faults, key=lambda i: i.detected_at))[: plan.max_restarts]
 
 

@@ -9,11 +9,18 @@ import types
 import typing
 from typing import Any
 
+from rallypoint.wire.sanitize import NON_FINITE
+
 __all__ = ["DIALECT", "wire_schema"]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-_SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+_SCALARS = {str: "string", int: "integer", bool: "boolean", type(None): "null"}
+
+_FLOAT: dict[str, Any] = {
+    "description": "A number, or the name of one that JSON does not have.",
+    "anyOf": [{"type": "number"}, {"enum": list(NON_FINITE)}],
+}
 
 
 def wire_schema(root: type) -> dict[str, Any]:
@@ -34,6 +41,9 @@ def _schema(kind: Any, defs: dict[str, Any]) -> dict[str, Any]:
         return {"type": "array", "items": _schema(arguments[0], defs)}
     if origin is dict:
         return {"type": "object", "additionalProperties": _schema(arguments[1], defs)}
+    if kind is float:
+        defs["Float"] = _FLOAT
+        return {"$ref": "#/$defs/Float"}
     if kind in _SCALARS:
         return {"type": _SCALARS[kind]}
     return _named(kind, defs)

@@ -33,6 +33,7 @@ from rallypoint.operators.retrying import advice, growing
 from rallypoint.operators.telling import count_end, mark_outlets, note_job
 from rallypoint.provider import doors
 from rallypoint.provider.claim import Claim, End, Ending
+from rallypoint.provider.delivery import ending_event
 from rallypoint.provider.errors import (
     InvalidJob,
     OptionError,
@@ -256,6 +257,8 @@ class JobOwner(TellsLineage, PlacedOperator):
         from rallypoint.provider import submission  # noqa: PLC0415  as in `execute`
         from rallypoint.provider.result import xcoms  # noqa: PLC0415
 
+        # As it would come from the triggerer: cleaned for XCom, OpenLineage, asset events and the exception's text.
+        ending = Ending.from_event(ending_event(ending))
         if ending.end is End.TIMEOUT:
             # Airflow's own alarm may ring while the rest is written: then this line is all that says what was done.
             self.log.warning("%s", ending.text)
@@ -309,7 +312,7 @@ class JobOwner(TellsLineage, PlacedOperator):
         tries = {claim.owner: ti.try_number}
         try:
             page = self._at(claim, lambda post: kept_page(post.backend, claim.name, tries=tries, place=claim.backend))
-        except (OSError, RallypointError) as error:
+        except Exception as error:  # noqa: BLE001  it is a hint, whatever a damaged record makes of it
             self.log.warning("The page of job %s could not be kept: %s", claim.name, error)
             return
         if page is not None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["asset_extra", "count", "count_end", "mark_outlets", "note_job"]
 
 #: What an outlet's event has of the summary of its job.
-_EXTRA = ("job", "uid", "checkpoint", "step", "metrics", "attempts", "incidents", "world_size", "result")
+_EXTRA = ("job", "uid", "checkpoint", "step", "metrics", "attempts", "faults", "world_size", "result")
 
 #: Numbers that are told to Airflow's metrics, by the field of the summary that each is.
 _GAUGES = {"step": "final_step", "world_size": "world_size", "steps_lost": "steps_lost"}
@@ -61,7 +61,7 @@ def count(stats: Any, summary: dict[str, Any], *, end: str, dag_id: str, task_id
     for field, name in _GAUGES.items():
         if isinstance(summary.get(field), (int, float)):
             stats.gauge(f"rallypoint.job.{name}", summary[field], tags=tags)
-    for field in ("restarts", "incidents"):
+    for field in ("restarts", "faults"):
         if summary.get(field):
             stats.incr(f"rallypoint.job.{field}", int(summary[field]), tags=tags)
 

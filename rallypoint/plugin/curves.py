@@ -67,7 +67,8 @@ def _curve(name: str, samples: Sequence[Sample], value: Callable[[Sample], float
         if place and sample.round != samples[place - 1].round:
             points.append(Point(at=sample.at, value=None))
         points.append(Point(at=sample.at, value=_finite(value(sample))))
-    known = [point.value for point in points if point.value is not None]
+    # The last one is shown as it was reported, also where no curve can be drawn through it.
+    known = [number for number in map(value, samples) if number is not None]
     return Curve(name=name, unit="", points=tuple(points), last=spelled.format(known[-1]) if known else "")
 
 

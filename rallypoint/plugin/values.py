@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 __all__ = [
     "PAGE_VERSION",
@@ -207,6 +208,8 @@ class Page:
         as_of: of when the newest of this is; 0 where nothing is known.
         kept: it is told from what the task has kept, since the job itself is gone.
     """
+
+    reported: ClassVar[bool] = True
 
     version: int = PAGE_VERSION
     state: State

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rallypoint.backends import explain, explain_incident
 from rallypoint.backends.explain_hang import evidence_lines
+from rallypoint.backends.incident_list import count_faults, incidents_of, is_fault
 from rallypoint.backends.site import Site
 from rallypoint.backends.story import describe_end, describe_holder, describe_who, latest_progress, metrics_text
 from rallypoint.plugin import spans, words
@@ -57,7 +58,7 @@ def page_of(
         label: the place, in words.
     """
     mine = status if status is not None and (status.uid, status.fence.attempt) == (record.uid, record.attempt) else None
-    incidents = explain.incidents_of(record, mine)
+    incidents = incidents_of(record, mine)
     told = words.headline(record, mine, incidents)
     work = spans.work(record, mine, incidents, until=now)
     return Page(
@@ -113,9 +114,8 @@ def keepsake(page: Page) -> Page:
 
 def _facts(record: JobRecord, status: JobStatus | None, incidents: Sequence[Incident]) -> Iterator[Fact]:
     progress = latest_progress(record, status)
-    faults = [i for i in incidents if i.cause not in FREE and i.cause is not Cause.JOB]
-    folded = sum(f.count for f in record.folded if f.cause not in FREE)
-    healed = sum(1 for i in faults if i.healed_at is not None)
+    faults = count_faults(record, status)
+    healed = sum(1 for i in incidents if is_fault(i) and i.healed_at is not None)
     lost = sum(i.steps_lost or 0 for i in incidents)
     yield Fact(
         label="Step",
@@ -130,7 +130,7 @@ def _facts(record: JobRecord, status: JobStatus | None, incidents: Sequence[Inci
         yield Fact(
             label="Attempt", text=str(record.attempt) if record.attempt else "-", note=words.counted(record.retries, "reset")
         )
-    yield Fact(label="Faults", text=str(len(faults) + folded), note=f"{healed} healed" if faults else "none so far")
+    yield Fact(label="Faults", text=str(faults), note=f"{healed} healed" if faults else "none so far")
     yield Fact(label="Steps lost", text=f"{lost:,}", note="trained again")
 
 

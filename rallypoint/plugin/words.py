@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rallypoint.backends.incident_list import is_fault
 from rallypoint.backends.story import culprit_of, describe_end, describe_who, span
 from rallypoint.plugin.values import Mood, State
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase
 from rallypoint.wire.hang import Hang, HangState
-from rallypoint.wire.incident import FREE, Cause, FaultKind, Incident
+from rallypoint.wire.incident import Cause, FaultKind, Incident
 from rallypoint.wire.status import JobState, JobStatus
 
 __all__ = ["Headline", "counted", "headline", "no_data", "no_job", "unreachable"]
@@ -53,7 +54,7 @@ _MEND_ELSE = "Read the last lines below; when the reason is mended, clear the ta
 
 def headline(record: JobRecord, status: JobStatus | None, incidents: Sequence[Incident]) -> Headline:
     """Return how a job is; `status` is the current attempt's, None where nothing is known of it."""
-    faults = [i for i in incidents if i.cause not in FREE]
+    faults = [i for i in incidents if is_fault(i)]
     if record.phase is Phase.FAILED:
         return _failed(record, faults)
     if record.phase is Phase.SUCCEEDED:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from rallypoint.provider.place import Place
 from rallypoint.wire import codec
@@ -86,6 +86,8 @@ class Ending:
     broke was a disk or the backend as this process saw it, which says nothing against the job. `failure`:
     why the job failed, where it did.
     """
+
+    reported: ClassVar[bool] = True
 
     end: End
     name: str

@@ -63,7 +63,7 @@ class TrainingTimedOut(AirflowException):
 
 
 class SupervisionFailed(AirflowException):
-    """Watching over the job broke; what the job does is not known."""
+    """Watching the job failed, from an operator or a sensor; the state of the job is not known."""
 
 
 class ConditionImpossible(AirflowException):

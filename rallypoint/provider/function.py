@@ -17,7 +17,7 @@ from rallypoint.job.errors import Problem
 from rallypoint.wire import codec
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.function import FUNCTION_LIMIT, SentFunction
-from rallypoint.wire.result import result_text
+from rallypoint.wire.result import arguments_text
 
 __all__ = ["FunctionJob", "pack"]
 
@@ -57,7 +57,7 @@ def pack(function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[st
     """
     name = getattr(function, "__qualname__", type(function).__name__)
     try:
-        told = result_text({"args": list(args), "kwargs": dict(kwargs)}, what="arguments of the function")
+        told = arguments_text({"args": list(args), "kwargs": dict(kwargs)})
     except WireError as error:
         raise _wrong("op_args", str(error)) from error
     # What the worker gets is what JSON makes of them, here as there: a tuple is a list.

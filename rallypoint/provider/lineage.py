@@ -18,7 +18,7 @@ _FIELDS = (
     "uid",
     "phase",
     "attempts",
-    "incidents",
+    "faults",
     "restarts",
     "steps_lost",
     "step",

@@ -22,7 +22,7 @@ class RallypointJobRunFacet(_RUN_FACET):  # type: ignore[misc]
     uid: str
     phase: str
     attempts: int
-    incidents: int
+    faults: int
     restarts: int
     steps_lost: int
     step: int | None

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from rallypoint.backends.contract import Backend, LogLine
+from rallypoint.wire.sanitize import clean_text, one_line
 
 __all__ = ["EARLIER_LINES", "Bookmark", "LineLog", "tell_culprit", "telling_logs"]
 
@@ -151,7 +152,7 @@ class _Teller:
             return
         ranks = sorted({line.rank for line in lines})
         who = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
-        _tell_group(self._log, f"{len(lines)} lines of {who}, the last: {lines[-1].text[:_TITLE]}", lines)
+        _tell_group(self._log, f"{len(lines)} lines of {who}, the last: {one_line(lines[-1].text, _TITLE)}", lines)
 
     async def mark(self) -> None:
         """Keep how far it was told; that it cannot be kept costs a few lines told twice."""
@@ -168,4 +169,4 @@ def _tell_group(log: LineLog, title: str, lines: Sequence[LogLine]) -> None:
 
 def _tell(log: LineLog, lines: Sequence[LogLine]) -> None:
     for line in lines:
-        log.info("[rank %s %s] %s", line.rank, line.stream, line.text)
+        log.info("[rank %s %s] %s", line.rank, line.stream, clean_text(line.text))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rallypoint.backends.story import metrics_text
+from rallypoint.wire.sanitize import clean_text
 from rallypoint.wire.status import Event, JobState, JobStatus
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ class Narrator:
     """
 
     def __init__(self, tell: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._tell, self._clock = tell, clock
+        self._clock = clock
+        self._tell = lambda line: tell(clean_text(line))
         self._history: tuple[Event, ...] = ()
         self._events: tuple[Event, ...] = ()
         self._supervising: bool | None = None

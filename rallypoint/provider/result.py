@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from rallypoint.backends.incident_list import count_faults, list_incidents, to_xcom
 from rallypoint.supervision.record import JobRecord
+from rallypoint.wire import sanitize
 from rallypoint.wire.incident import Cause, Incident, Rung
 from rallypoint.wire.status import JobStatus
 
@@ -14,6 +16,7 @@ __all__ = ["XCOM_KEYS", "summarize", "xcoms"]
 XCOM_KEYS = {
     "attempts": "attempts",
     "incidents": "incidents",
+    "faults": "faults",
     "final_step": "step",
     "metrics": "metrics",
     "checkpoint": "checkpoint",
@@ -24,12 +27,13 @@ _RESTARTS = {Rung.RECOVER_IN_PLACE, Rung.RESTART_WORKERS, Rung.RECOVER, Rung.ELA
 
 
 def summarize(record: JobRecord, status: JobStatus | None) -> dict[str, Any]:
-    """Return the summary that a task returns.
+    """Return the summary that a task returns, cleaned for XCom (docs/payloads.md).
 
     Keys:
         job, uid, phase: of the job.
         attempts: attempts of the whole job, over all of its owners.
-        incidents: number of faults, over all attempts.
+        incidents: what happened, over all attempts, as a list (`rallypoint.backends.incident_list`).
+        faults: how many of these are faults; scaling, preemption, evacuation, a lost coordinator and resets are none.
         restarts: how many of them made workers start again.
         steps_lost: reported steps that were trained twice, as far as they are known.
         step, metrics, checkpoint, resumed_from: what the script reported last; None, {} and "" where it reports nothing.
@@ -39,12 +43,13 @@ def summarize(record: JobRecord, status: JobStatus | None) -> dict[str, Any]:
     """
     mine = status if status is not None and status.uid == record.uid else None
     progress = record.progress if record.finished or mine is None else mine.progress
-    return {
+    summary = {
         "job": record.name,
         "uid": record.uid,
         "phase": record.phase.value,
         "attempts": record.attempt,
-        "incidents": len(record.incidents),
+        "incidents": to_xcom(list_incidents(record, mine)),
+        "faults": count_faults(record, mine),
         "restarts": sum(map(_restarted_workers, record.incidents)),
         "steps_lost": sum(incident.steps_lost or 0 for incident in record.incidents),
         "step": progress.step,
@@ -55,6 +60,8 @@ def summarize(record: JobRecord, status: JobStatus | None) -> dict[str, Any]:
         "result": record.result,
         "duration": _duration(record),
     }
+    cleaned: dict[str, Any] = sanitize.clean(summary)
+    return cleaned
 
 
 def xcoms(summary: dict[str, Any]) -> dict[str, Any]:

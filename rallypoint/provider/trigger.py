@@ -15,6 +15,7 @@ from rallypoint.provider import doors
 from rallypoint.provider.bookmark import XComBookmark
 from rallypoint.provider.claim import Claim, End, Ending
 from rallypoint.provider.conduct import Post, cancel, conduct, is_local
+from rallypoint.provider.delivery import ending_event
 from rallypoint.provider.task_state import may_cancel, prepare, task_state
 from rallypoint.wire.errors import RallypointError
 
@@ -58,15 +59,31 @@ class ElasticTrainingTrigger(BaseTrigger):
         return None if self.task_instance is None else await task_state(self.task_instance)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield one event whose payload is an `Ending`, also when supervising breaks."""
+        """Yield one event whose payload is an `Ending`, whatever happens, except when the trigger is cancelled."""
         preparation = asyncio.ensure_future(asyncio.to_thread(prepare))
+        ending = await self._ending()
+        try:
+            await preparation
+        except Exception as error:  # noqa: BLE001  it only saves time later
+            self.log.warning("What a cancellation needs could not be imported: %s", error)
+        yield TriggerEvent(ending_event(ending))
+
+    async def _ending(self) -> Ending:
+        ending = None
         try:
             async with self._post() as post:
                 ending = await conduct(post)
-        except (OSError, RallypointError) as error:
-            ending = Ending(end=End.ERROR, name=self.claim.name, text=str(error), local_failure=is_local(error))
-        await preparation
-        yield TriggerEvent(ending.to_event())
+        except Exception as error:
+            if ending is not None:  # only closing the backend failed
+                self.log.warning("The backend of job %s could not be closed: %s", self.claim.name, error)
+                return ending
+            known = isinstance(error, (OSError, RallypointError))
+            if not known:
+                self.log.exception("Supervising job %s failed", self.claim.name)
+            text = str(error) if known else f"supervising job {self.claim.name} failed: {type(error).__name__}: {error}"
+            return Ending(end=End.ERROR, name=self.claim.name, text=text, local_failure=is_local(error))
+        else:
+            return ending
 
     async def on_kill(self) -> None:
         """Cancel the job when the task was ended by somebody, and the job still belongs to this try.

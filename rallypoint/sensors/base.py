@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowSkipException
 
-from rallypoint.provider.errors import ConditionImpossible, OptionError, one_of, positive
+from rallypoint.provider.errors import ConditionImpossible, OptionError, SupervisionFailed, one_of, positive
 from rallypoint.provider.place import PLACE_FIELDS, place_of
 from rallypoint.provider.placed import PlacedOperator
 from rallypoint.provider.sensing.conditions import Condition
@@ -145,9 +145,13 @@ class JobSensor(PlacedOperator, BaseSensorOperator):
         name = await find_name(whose, -1 if own is None else own, self.ask(context))
         if isinstance(name, Finding):
             return name, memory
-        return await look(self.open_backend, name, self._condition, memory, now=time.time(), poll=self.poke_interval)
+        finding, memory = await look(self.open_backend, name, self._condition, memory, now=time.time(), poll=self.poke_interval)
+        # As it would come from the triggerer: cleaned for XCom.
+        return Finding.from_event(finding.to_event()), memory
 
     def _is_done(self, finding: Finding) -> bool:
+        if finding.found == "error":
+            raise SupervisionFailed(finding.text)
         if finding.found == "impossible":
             self._end_early(finding.text)
             return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from rallypoint.supervision.budget import Course
 from rallypoint.supervision.trimming import HISTORY_LIMIT
@@ -186,6 +186,8 @@ class JobRecord:
         renew: its owner wants another attempt instead of the one that runs; what is there is ended first, and it costs nothing.
         tries: what the owner was allowed when it took the job (Airflow's `max_tries`, which a clear changes); -1 is not known.
     """
+
+    reported: ClassVar[bool] = True
 
     version: int = RECORD_VERSION
     name: str

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rallypoint.wire import codec
 from rallypoint.wire.incident import Culprit, Incident, RankGroup
 from rallypoint.wire.places import fold
+from rallypoint.wire.sanitize import clean_text
 from rallypoint.wire.status import Event, Progress, Verdict
 
 if TYPE_CHECKING:  # a coordinator trims what it tells, and knows nothing of records
@@ -88,7 +89,7 @@ def size_of_event(event: Event) -> int:
 def _bytes(text: str) -> int:
     if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
         return len(text)
-    return len(codec.dumps(text).encode()) - 2
+    return len(codec.dumps(clean_text(text)).encode()) - 2  # as a record holds it
 
 
 def cut(text: str, most: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,7 +43,7 @@ class Told:
 
     def metrics(self, numbers: Mapping[str, float]) -> None:
         """Report numbers beside the step that was last; the first few names that come are those that are told."""
-        chosen = {name: value for name, value in numbers.items() if self._may(name) and math.isfinite(value)}
+        chosen = {name: value for name, value in numbers.items() if self._may(name)}
         if chosen and self._step:
             self._report(chosen)
 

@@ -12,12 +12,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from time import monotonic, sleep, time
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 from rallypoint.training.context import own_slot
 from rallypoint.wire import env
 from rallypoint.wire.codec import WireError
-from rallypoint.wire.progress import ProgressFile, ProgressSlot
+from rallypoint.wire.progress import MAX_STEP, ProgressFile, ProgressSlot
 
 __all__ = ["Reporter", "follow_steps", "forget", "report_progress", "report_resumed"]
 
@@ -37,11 +37,11 @@ def report_progress(
     Outside a Rallypoint worker the arguments are checked and nothing else happens.
 
     Args:
-        step: number of finished steps of the whole job, at least 0.
+        step: number of finished steps of the whole job, 0 to 2**53 - 1.
         resumed_from: the step that this process started from; kept until given again.
         checkpoint: path of the last complete checkpoint; kept until given again.
-        **metrics: numbers to show, or tensors of one element (a CUDA tensor is waited for). Each name is kept until given
-            again; the names of all of them together fit into 1,024 bytes of JSON.
+        **metrics: numbers to show, also those that are not finite, or tensors of one element (a CUDA tensor is waited for).
+            Each name is kept until given again; the names of all of them together fit into 1,024 bytes of JSON.
 
     Raises:
         WireError: for a wrong type or value; it is also a `ValueError`.
@@ -49,7 +49,7 @@ def report_progress(
 
     """
     plain = resumed_from is None and checkpoint is None
-    if plain and type(step) is int and step >= 0:
+    if plain and type(step) is int and 0 <= step <= MAX_STEP:
         quick = _quick
         if quick is not None and quick.told == _environment.get(_KEY) and quick.step(step, metrics):
             if _follower is not None:
@@ -58,7 +58,7 @@ def report_progress(
     news = ProgressSlot(
         step=_count("step", step),
         resumed_from=None if resumed_from is None else _count("resumed_from", resumed_from),
-        checkpoint="" if checkpoint is None else os.fspath(checkpoint),
+        checkpoint="" if checkpoint is None else os.fsdecode(checkpoint),
         metrics={name: _number(name, value) for name, value in metrics.items()},
     )
     _report(news, plain=plain)
@@ -179,25 +179,33 @@ def _current() -> Reporter | None:
 
 
 def _count(name: str, value: SupportsIndex) -> int:
-    allowed = "a whole number of at least 0"
+    allowed = f"a whole number of 0 to {MAX_STEP}"
     if isinstance(value, bool):
         raise WireError(name, value, allowed)
     try:
         number = operator.index(value)
     except (TypeError, RuntimeError) as error:  # torch raises either for a tensor that is no whole number
         raise WireError(name, value, allowed) from error
-    if number < 0:
+    if not 0 <= number <= MAX_STEP:
         raise WireError(name, value, allowed)
     return number
 
 
 def _number(name: str, value: object) -> float:
     if isinstance(value, numbers.Real):
-        return float(value)
+        return _float(name, value)
     item = getattr(value, "item", None)
     if item is None:
         raise WireError(f"metric {name}", value, "a number or a tensor of one element")
     try:
-        return float(item())
+        found = item()
     except (TypeError, ValueError, RuntimeError) as error:
+        raise WireError(f"metric {name}", value, "a number or a tensor of one element") from error
+    return _float(name, found)
+
+
+def _float(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError) as error:
         raise WireError(f"metric {name}", value, "a number or a tensor of one element") from error

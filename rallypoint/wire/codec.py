@@ -6,6 +6,10 @@ names the path, the value and what is allowed, because a message that is half un
 A word that says of itself that neighbours understand it (`neighbours`, beside its `version`) is read in the version before ours
 and in the one after it, too: there, and only there, a field that we do not know is passed over. Any other version is a
 :class:`VersionError`.
+
+A number that JSON does not have is written as its name (`"NaN"`), and read from that or from the bare word of earlier versions.
+A class with `reported = True` holds what a job reports: all its texts and free values, and those of its parts, pass through
+`rallypoint.wire.sanitize`, when they are written and when they are read.
 """
 
 from __future__ import annotations
@@ -14,13 +18,16 @@ import dataclasses
 import enum
 import functools
 import json
+import math
 import re
+import reprlib
 import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from rallypoint.version import __version__
+from rallypoint.wire import sanitize
 from rallypoint.wire.errors import RallypointError
 
 __all__ = [
@@ -38,19 +45,32 @@ __all__ = [
 T = TypeVar("T")
 
 #: Types that JSON has itself.
-_PLAIN = frozenset({str, int, float, bool, type(None)})
+_PLAIN = frozenset({str, int, bool, type(None)})
 
-_encode = json.JSONEncoder(ensure_ascii=False).encode
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 #: Half a pair: what Python makes of bytes in a file name that are no UTF-8. No encoding can hold it.
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+#: How much of a value an error shows: it may be megabytes from a stranger, or nested without end.
+_SHOWN_TEXT = 1000
+_shortened = reprlib.Repr()
+_shortened.maxlevel, _shortened.maxlist, _shortened.maxtuple, _shortened.maxdict = 4, 12, 12, 24
+_shortened.maxstring = _shortened.maxother = _shortened.maxlong = 200
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, (str, bytes)):
+        return repr(value) if len(value) <= _SHOWN_TEXT else f"{value[:_SHOWN_TEXT]!r}... ({len(value)} in all)"
+    return _shortened.repr(value)
 
 
 class WireError(RallypointError, ValueError):
     """A JSON value does not have the shape that the wire promises."""
 
     def __init__(self, path: str, value: object, allowed: str) -> None:
-        super().__init__(f"{path or 'value'}: {value!r} is not allowed; expected {allowed}")
+        super().__init__(f"{path or 'value'}: {_shown(value)} is not allowed; expected {allowed}")
         self.path, self.value, self.allowed = path, value, allowed
 
 
@@ -67,19 +87,36 @@ def neighbour(theirs: object, ours: int) -> bool:
 
 
 def to_json(value: Any) -> Any:
-    """Return `value` as plain JSON types; tuples become lists, enums their values."""
-    if type(value) in _PLAIN:
-        return value
+    """Return `value` as plain JSON types; tuples become lists, enums their values, numbers that JSON lacks their names."""
+    return _plain(value, reported=False)
+
+
+def _plain(value: Any, *, reported: bool) -> Any:
     kind: Any = type(value)
+    if kind is str:
+        return sanitize.clean_text(value) if reported else value
+    if kind in _PLAIN:
+        return value
+    if kind is float:
+        return sanitize.clean_float(value)
     if _is_word(kind):
-        return {name: to_json(getattr(value, name)) for name in _defaults(kind)}
+        reported = reported or _is_reported(kind)
+        free = _free(kind) if reported else ()
+        return {
+            name: sanitize.clean(getattr(value, name)) if name in free else _plain(getattr(value, name), reported=reported)
+            for name in _defaults(kind)
+        }
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, (tuple, list)):
-        return [to_json(item) for item in value]
+        return [_plain(item, reported=reported) for item in value]
     if isinstance(value, Mapping):
-        return {str(key): to_json(item) for key, item in value.items()}
+        return {_key(key, reported=reported): _plain(item, reported=reported) for key, item in value.items()}
     return value
+
+
+def _key(key: Any, *, reported: bool) -> str:
+    return sanitize.clean_text(str(key), sanitize.KEY_LIMIT) if reported else str(key)
 
 
 def from_json(cls: type[T], data: Any, *, path: str = "", lenient: bool = False) -> T:
@@ -92,7 +129,7 @@ def from_json(cls: type[T], data: Any, *, path: str = "", lenient: bool = False)
         ours = _defaults(kind)["version"]
         lenient = neighbour(data.get("version", ours), ours) or lenient
     try:
-        return typing.cast("T", _reader(kind, lenient)(data))
+        return typing.cast("T", _reader(kind, lenient, False)(data))
     except _Wrong as wrong:
         raise WireError(_joined(path, wrong.path), wrong.value, wrong.allowed) from None
 
@@ -102,7 +139,7 @@ def dumps(value: Any, *, indent: int | None = None) -> str:
 
     It can always be encoded: a lone surrogate in a text is written as the six characters of its escape, and read back as those.
     """
-    return _SURROGATE.sub(_spelled, json.dumps(to_json(value), indent=indent, ensure_ascii=False))
+    return _SURROGATE.sub(_spelled, json.dumps(to_json(value), indent=indent, ensure_ascii=False, allow_nan=False))
 
 
 def dumps_lines(value: Any) -> str:
@@ -112,41 +149,61 @@ def dumps_lines(value: Any) -> str:
     """
     lines = []
     kind: Any = type(value)
+    reported = _is_reported(kind)
+    free = _free(kind) if reported else ()
     for name in _defaults(kind):
         field = getattr(value, name)
-        if isinstance(field, tuple) and field:
-            text = "[\n  " + ",\n  ".join(map(dumps_item, field)) + "\n ]"
+        if name in free:
+            text = _encode(sanitize.clean(field))
+        elif isinstance(field, tuple) and field:
+            text = "[\n  " + ",\n  ".join(dumps_item(item, reported=reported) for item in field) + "\n ]"
         else:
-            text = dumps_item(field)
+            text = dumps_item(field, reported=reported)
         lines.append(f' "{name}": {text}')
     return _SURROGATE.sub(_spelled, "{\n" + ",\n".join(lines) + "\n}")
 
 
-def dumps_item(value: Any) -> str:
-    """Return the JSON text of a wire value as `dumps_lines` writes it inside of another: one line, without defaults."""
-    return _SURROGATE.sub(_spelled, _encode(_slim(value)))
+def dumps_item(value: Any, *, reported: bool = False) -> str:
+    """Return the JSON text of a wire value as `dumps_lines` writes it inside of another: one line, without defaults.
+
+    `reported`: the other one holds what a job reports.
+    """
+    return _SURROGATE.sub(_spelled, _encode(_slim(value, reported=reported)))
 
 
-def _slim(value: Any) -> Any:
+def _slim(value: Any, *, reported: bool) -> Any:
     kind: Any = type(value)
-    if kind in _PLAIN:
-        return value
     if kind is tuple:
-        return [_slim(item) for item in value]
+        return [_slim(item, reported=reported) for item in value]
     if not _is_word(kind):
-        return to_json(value)
+        return _plain(value, reported=reported)
+    reported = reported or _is_reported(kind)
+    free = _free(kind) if reported else ()
     told = {}
     for name, default in _defaults(kind).items():
         item = getattr(value, name)
         # Of another type it is no default: 0 and False are equal, but not the same word.
         if item is not default and (type(item) is not type(default) or item != default):
-            told[name] = _slim(item)
+            told[name] = sanitize.clean(item) if name in free else _slim(item, reported=reported)
     return told
 
 
 @functools.cache
 def _is_word(kind: Any) -> bool:
     return dataclasses.is_dataclass(kind)
+
+
+@functools.cache
+def _is_reported(kind: Any) -> bool:
+    return bool(getattr(kind, "reported", False))
+
+
+@functools.cache
+def _free(kind: Any) -> frozenset[str]:
+    """Return the fields of a dataclass that hold any JSON value."""
+    hints = typing.get_type_hints(kind)
+    fields = (field.name for field in dataclasses.fields(kind))
+    return frozenset(name for name in fields if hints[name] is Any or Any in typing.get_args(hints[name]))
 
 
 @functools.cache
@@ -167,7 +224,7 @@ def _spelled(found: re.Match[str]) -> str:
 def loads(cls: type[T], text: str | bytes, *, lenient: bool = False) -> T:
     """Read JSON text as a `cls`, as `from_json` does; raises `WireError` for bad JSON too."""
     try:
-        data = json.loads(text)
+        data = sanitize.parse(text)
     except ValueError as error:
         raise WireError("", str(text[:80]), f"JSON text ({error})") from error
     return from_json(cls, data, lenient=lenient)
@@ -194,23 +251,34 @@ def _joined(place: str, path: str) -> str:
 
 
 @functools.cache
-def _reader(kind: Any, lenient: bool) -> _Reader:  # noqa: FBT001  it is a key of the cache
+def _reader(kind: Any, lenient: bool, reported: bool) -> _Reader:  # noqa: FBT001  they are keys of the cache
     if kind is Any:
-        return _anything
+        return sanitize.clean if reported else _anything
+    if kind is str and reported:
+        return _reported_text
     origin, arms = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        return _optional(_reader(next(arm for arm in arms if arm is not type(None)), lenient))
+        return _optional(_reader(next(arm for arm in arms if arm is not type(None)), lenient, reported))
     if origin is tuple:
-        return _tuple_of(_reader(arms[0], lenient))
+        return _tuple_of(_reader(arms[0], lenient, reported))
     if origin in (dict, Mapping):
-        return _dict_of(_reader(arms[1], lenient))
+        return _dict_of(_reader(arms[1], lenient, reported), reported=reported)
     if dataclasses.is_dataclass(kind):
-        return _dataclass(typing.cast("type", kind), lenient=lenient)
-    return _enum(kind) if issubclass(kind, enum.Enum) else _scalar(kind)
+        word = typing.cast("type", kind)
+        return _dataclass(word, lenient=lenient, reported=reported or _is_reported(word))
+    if issubclass(kind, enum.Enum):
+        return _enum(kind)
+    return {float: _float, int: _integer}.get(kind) or _scalar(kind)
 
 
 def _anything(data: Any) -> Any:
     return data
+
+
+def _reported_text(data: Any) -> str:
+    if not isinstance(data, str):
+        raise _Wrong(data, "a value of type str")
+    return sanitize.clean_text(data)
 
 
 def _optional(reader: _Reader) -> _Reader:
@@ -235,14 +303,14 @@ def _tuple_of(reader: _Reader) -> _Reader:
     return read
 
 
-def _dict_of(reader: _Reader) -> _Reader:
+def _dict_of(reader: _Reader, *, reported: bool) -> _Reader:
     def read(data: Any) -> dict[str, Any]:
         if not isinstance(data, Mapping):
             raise _Wrong(data, "an object")
         items = {}
         for key, value in data.items():
             try:
-                items[str(key)] = reader(value)
+                items[_key(key, reported=reported)] = reader(value)
             except _Wrong as wrong:
                 raise wrong.under(str(key)) from None
         return items
@@ -250,9 +318,9 @@ def _dict_of(reader: _Reader) -> _Reader:
     return read
 
 
-def _dataclass(kind: type, *, lenient: bool) -> _Reader:
+def _dataclass(kind: type, *, lenient: bool, reported: bool) -> _Reader:
     hints = typing.get_type_hints(kind)
-    readers = {field.name: _reader(hints[field.name], lenient) for field in dataclasses.fields(kind)}
+    readers = {field.name: _reader(hints[field.name], lenient, reported) for field in dataclasses.fields(kind)}
     required = [name for name, default in _defaults(kind).items() if default is dataclasses.MISSING]
 
     def read(data: Any) -> Any:
@@ -289,14 +357,33 @@ def _enum(kind: type[enum.Enum]) -> _Reader:
     return read
 
 
+def _float(data: Any) -> float:
+    kind = type(data)
+    if kind is float:
+        # One object for every NaN: values that are compared as a whole are then equal to what they were before.
+        return data if data == data else math.nan  # noqa: PLR0124  only NaN differs from itself
+    # bool is an int to Python but never to a reader of JSON.
+    if kind is int:
+        try:
+            return float(data)
+        except OverflowError:
+            raise _Wrong(f"an integer of {data.bit_length()} bits", "a number that a double can hold") from None
+    if kind is str and data in sanitize.NON_FINITE:
+        return sanitize.NON_FINITE[data]
+    raise _Wrong(data, "a value of type float")
+
+
+def _integer(data: Any) -> int:
+    if type(data) is not int:
+        raise _Wrong(data, "a value of type int")
+    if not sanitize.INT_MIN <= data <= sanitize.INT_MAX:
+        raise _Wrong(f"an integer of {data.bit_length()} bits", "an integer of at most 64 bits")
+    return data
+
+
 def _scalar(kind: type) -> _Reader:
     def read(data: Any) -> Any:
-        if type(data) is kind:
-            return data
-        # bool is an int to Python but never to a reader of JSON.
-        if kind is float and isinstance(data, int) and not isinstance(data, bool):
-            return float(data)
-        if not isinstance(data, kind) or (isinstance(data, bool) and kind is not bool):
+        if not isinstance(data, kind):
             raise _Wrong(data, f"a value of type {kind.__name__}")
         return data
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 import enum
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from rallypoint.wire.codec import WireError, from_json, to_json
+from rallypoint.wire.sanitize import parse
 
 __all__ = [
     "MAX_LINE",
@@ -71,6 +72,8 @@ class Hello:
     `why` says, for people, what keeps it from recovering in place where it cannot.
     """
 
+    reported: ClassVar[bool] = True
+
     rank: int
     local_rank: int
     round: int
@@ -83,6 +86,8 @@ class Hello:
 class Freed:
     """It has left the world of `round` and waits for a place in another. `step`: its last committed one."""
 
+    reported: ClassVar[bool] = True
+
     round: int
     step: int | None = None
 
@@ -90,6 +95,8 @@ class Freed:
 @dataclass(frozen=True, kw_only=True)
 class Failed:
     """A step of it raised, it lives, and it asks for a new round in which nobody is replaced."""
+
+    reported: ClassVar[bool] = True
 
     round: int
     error: str
@@ -100,6 +107,8 @@ class Failed:
 class Regrouped:
     """It trains in `round` from the state after `step` steps."""
 
+    reported: ClassVar[bool] = True
+
     round: int
     step: int
 
@@ -107,6 +116,8 @@ class Regrouped:
 @dataclass(frozen=True, kw_only=True)
 class Done:
     """It has done what order `number` asks, at the boundary after `step` steps; `error` where it could not."""
+
+    reported: ClassVar[bool] = True
 
     verb: Verb
     number: int = 0
@@ -162,7 +173,7 @@ _KINDS = {cls: kind for words in (_WORKER, _AGENT) for kind, cls in words.items(
 
 def write(word: FromWorker | FromAgent) -> bytes:
     """Return a word as it goes over the line."""
-    return json.dumps({"kind": _KINDS[type(word)], **to_json(word)}).encode() + b"\n"
+    return json.dumps({"kind": _KINDS[type(word)], **to_json(word)}, allow_nan=False).encode() + b"\n"
 
 
 def read_from_worker(line: bytes) -> FromWorker:
@@ -179,7 +190,7 @@ def read_from_agent(line: bytes) -> FromAgent:
 
 def _read(line: bytes, words: dict[str, type[Any]]) -> Any:
     try:
-        data = json.loads(line)
+        data = parse(line)
     except ValueError as error:
         raise WireError("line", line[:80], "a JSON object") from error
     if not isinstance(data, dict):

@@ -128,6 +128,7 @@ class AgentReport:
     """
 
     neighbours: ClassVar[bool] = True
+    reported: ClassVar[bool] = True
 
     version: int = MESSAGES_VERSION
     job: str

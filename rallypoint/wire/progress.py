@@ -30,12 +30,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rallypoint.wire import sanitize
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.pulse import COUNTS_OFFSET, PULSE_BYTES, Phase, Pulse, counts_of, pulse_of
 
-__all__ = ["METRICS_BYTES", "Life", "ProgressFile", "ProgressSlot", "life_offset"]
+__all__ = ["MAX_STEP", "METRICS_BYTES", "Life", "ProgressFile", "ProgressSlot", "life_offset"]
 
 METRICS_BYTES = 1024
+#: The highest step: doubles, and with them browsers, count no further without gaps.
+MAX_STEP = 2**53 - 1
 #: No JSON list of names in so many bytes is longer.
 _VALUES = METRICS_BYTES // 4
 _PATH_BYTES = 1024
@@ -114,7 +117,10 @@ class ProgressFile:
     def write(self, index: int, slot: ProgressSlot) -> None:
         """Replace slot `index`; raises `WireError` when metrics or path do not fit."""
         names = json.dumps(list(slot.metrics), separators=(",", ":")).encode() if slot.metrics else b""
-        checkpoint = slot.checkpoint.encode()
+        checkpoint = slot.checkpoint.encode(errors="surrogateescape")  # a path may be no UTF-8
+        for name, number in (("step", slot.step), ("resumed_from", slot.resumed_from)):
+            if number is not None and not 0 <= number <= MAX_STEP:
+                raise WireError(name, number, f"a whole number of 0 to {MAX_STEP}")
         if len(names) > METRICS_BYTES:
             raise WireError("metrics", f"{len(names)} bytes", f"names of at most {METRICS_BYTES} bytes of JSON")
         if len(checkpoint) > _PATH_BYTES:
@@ -245,8 +251,8 @@ def _slot(raw: bytes) -> ProgressSlot:
         resumed_from=None if resumed_from < 0 else resumed_from,
         liveness=liveness,
         at=at,
-        metrics=_metrics(json.loads(names), raw) if names else {},
-        checkpoint=raw[text : text + checkpoint_len].decode(),
+        metrics=_metrics(sanitize.parse(names), raw) if names else {},
+        checkpoint=raw[text : text + checkpoint_len].decode(errors="surrogateescape"),
     )
 
 

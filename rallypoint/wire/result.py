@@ -6,11 +6,13 @@ It is for small facts (an accuracy, a path), which a task hands to the next one.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
+from rallypoint.wire import sanitize
 from rallypoint.wire.codec import WireError
 
-__all__ = ["RESULT_LIMIT", "read_result", "result_text"]
+__all__ = ["RESULT_LIMIT", "arguments_text", "read_result", "result_text"]
 
 #: Bytes of JSON text. Status and record hold it beside everything else, and Airflow's XCom is a row of a database.
 RESULT_LIMIT = 48 * 1024
@@ -18,13 +20,23 @@ RESULT_LIMIT = 48 * 1024
 _WAY_OUT = "save what is larger with the checkpoint and return its path"
 
 
-def result_text(value: Any, *, what: str = "result") -> str:
-    """Return a value as JSON text; raises `WireError` for one that JSON cannot hold, and for one that is too large.
+def result_text(value: Any) -> str:
+    """Return a result as JSON text; raises `WireError` for one that JSON has no type for, and for one that is too large.
 
-    `what` names the value in errors.
+    A training is over when its result is reported: a number or a text that not every reader accepts does not fail it, but is
+    replaced as `rallypoint.wire.sanitize` says.
     """
+    return _bounded(lambda: sanitize.dumps(json.loads(json.dumps(value))), value, "result")
+
+
+def arguments_text(value: Any) -> str:
+    """Return the arguments of a function as JSON text; raises `WireError` for what JSON cannot hold exactly, or too much."""
+    return _bounded(lambda: json.dumps(value, ensure_ascii=False, allow_nan=False), value, "arguments of the function")
+
+
+def _bounded(write: Callable[[], str], value: Any, what: str) -> str:
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text = write()
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise WireError(what, type(value).__name__, f"a value that JSON can hold ({error}); {_WAY_OUT}") from error
@@ -38,10 +50,6 @@ def read_result(text: bytes) -> Any:
     if len(text) > RESULT_LIMIT:
         raise WireError("result", f"{len(text)} bytes of JSON", f"at most {RESULT_LIMIT} bytes (48 KiB); {_WAY_OUT}")
     try:
-        return json.loads(text, parse_constant=_refused)
+        return sanitize.clean(sanitize.parse(text))
     except ValueError as error:
         raise WireError("result", text[:80], f"JSON text ({error})") from error
-
-
-def _refused(word: str) -> Any:
-    raise ValueError(f"{word} is no JSON")

@@ -156,6 +156,7 @@ class JobStatus:
     """
 
     neighbours: ClassVar[bool] = True
+    reported: ClassVar[bool] = True
 
     version: int = STATUS_VERSION
     job: str

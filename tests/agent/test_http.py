@@ -60,6 +60,8 @@ async def exchanging(token: str = TOKEN) -> AsyncIterator[HttpExchange]:
         pytest.param("POST", REPORT_PATH, {TOKEN_HEADER: "guess"}, b"{}", 401, "not the secret", id="wrong token"),
         pytest.param("GET", "/else", {}, b"", 401, "not the secret", id="strangers learn no paths"),
         pytest.param("POST", REPORT_PATH, HEADERS, b"{torn", 400, "JSON text", id="torn"),
+        pytest.param("POST", REPORT_PATH, HEADERS, b"[" * 200_000, 400, "nested too deep", id="deep"),
+        pytest.param("POST", REPORT_PATH, HEADERS, b'{"job": ' + b"9" * 5000 + b"}", 400, "JSON text", id="large integer"),
         pytest.param("POST", REPORT_PATH, HEADERS, b'{"job": 1}', 400, "job: 1 is not allowed", id="mistyped"),
         pytest.param("POST", REPORT_PATH, HEADERS, b" " * (BODY_LIMIT + 1), 413, "", id="too large"),
         pytest.param("POST", REPORT_PATH, HEADERS, b'{"version": 99}', 426, "version: 99 is not allowed", id="version"),
@@ -79,6 +81,19 @@ async def test_what_a_stranger_gets(
         told = await response.text()
 
     assert (response.status, text in told) == (status, True)
+
+
+async def test_a_header_that_is_not_utf8_is_a_bad_request(caplog: pytest.LogCaptureFixture) -> None:
+    """The answer is one sentence, the log has no traceback, and the connection's successor is served."""
+    async with listening() as (_, endpoint):
+        for path in (STATUS_PATH, "/\xff", "/\x00"):
+            reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+            head = f"GET {path} HTTP/1.1\r\nHost: x\r\nX-Else: \xff\r\n{TOKEN_HEADER}: \xff\xfe\r\nConnection: close\r\n\r\n"
+            writer.write(head.encode("latin-1"))
+            answer = await reader.read()
+            writer.close()
+            assert answer.split(b" ", 2)[1] == b"400"
+    assert "Traceback" not in caplog.text
 
 
 async def test_the_status_is_read_back() -> None:

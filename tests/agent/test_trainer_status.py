@@ -74,9 +74,29 @@ def test_what_is_no_message_is_an_error(body):
         read_status(body)
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "-1e999", "", "1 loss", None, True, [1]])
+@pytest.mark.parametrize("value", ["nan", "inf", "-1e999", 1e308, "1e16"])
+def test_a_step_that_cannot_be_one_is_refused(value):
+    """It would end as an integer of a thousand bits in every message."""
+    body = {"trainerStatus": {"metrics": [{"name": "current_step", "value": value}]}}
+
+    with pytest.raises(WireError, match=r"current_step: .* is not allowed; expected a whole number of 0 to 9007199254740991"):
+        read_status(json.dumps(body).encode())
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1e999"])
+def test_a_metric_that_is_not_finite_is_reported(value):
+    """A loss that is NaN is what somebody must see; estimates that are not finite are none."""
+    listed = [{"name": "loss", "value": value}, {"name": "current_epoch", "value": value}]
+    body = {"trainerStatus": {"metrics": listed, "estimatedRemainingSeconds": value}}
+
+    told = read_status(json.dumps(body).encode()).metrics
+
+    assert {name: str(number) for name, number in told.items()} == {"loss": str(float(value))}
+
+
+@pytest.mark.parametrize("value", ["", "1 loss", None, True, [1]])
 def test_what_is_no_number_is_left_out(value):
-    """A status is JSON, and has no word for infinity."""
+    """A name without a number says nothing."""
     body = {"trainerStatus": {"metrics": [{"name": "loss", "value": value}], "estimatedRemainingSeconds": value}}
     assert read_status(json.dumps(body).encode()) == TrainerStatus()
 

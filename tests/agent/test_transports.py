@@ -220,7 +220,7 @@ async def test_a_message_that_is_too_large_is_not_read() -> None:
     pytest.importorskip("grpc")
     async with listening(GRPC) as (_, endpoint), exchanging(GRPC) as exchange, exchanging(GRPC) as other:
         with pytest.raises(UnreachableError, match="RESOURCE_EXHAUSTED"):
-            await exchange.exchange(endpoint, report(reason="x" * (BODY_LIMIT + 1)), timeout=60)
+            await exchange.exchange(endpoint, report(result=["x" * 1000] * (BODY_LIMIT // 1000)), timeout=60)
         assert isinstance(await other.exchange(endpoint, report(1, hold=0.0), timeout=60), Continue)
 
 

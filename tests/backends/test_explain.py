@@ -5,8 +5,9 @@ import datetime
 
 import pytest
 
-from rallypoint.backends.explain import account, incidents_of
+from rallypoint.backends.explain import account
 from rallypoint.backends.explain_incident import incident_lines, time_of_day
+from rallypoint.backends.incident_list import incidents_of
 from rallypoint.supervision.hindsight import remembered
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.reconcile import reconcile

@@ -120,7 +120,7 @@ def test_a_failing_job_fails_its_task_with_the_story(runs):
     """One exception tells which rank on which node ended how, with the last lines of its log."""
     train = runs.task("failing", "train")
 
-    assert (train["state"], train["xcom"]["incidents"]) == ("failed", 2)
+    assert (train["state"], train["xcom"]["faults"]) == ("failed", 2)
     assert "TrainingFailed: Job failing-train-" in runs.log
     assert "on node 0" in runs.log
     assert "ZeroDivisionError: the loss is not a number" in runs.log

@@ -90,7 +90,7 @@ def test_a_retry_goes_on_with_the_job_of_the_try_that_was_killed(job: Job, envir
     summary = second.returned()
 
     assert pids(after) == pids(before)
-    assert (summary["uid"], summary["attempts"], summary["incidents"], summary["phase"]) == (uid, 1, 0, "Succeeded")
+    assert (summary["uid"], summary["attempts"], summary["faults"], summary["phase"]) == (uid, 1, 0, "Succeeded")
     assert job.record.collected_by == "try-2"
     assert [path.name for path in (job.home / "jobs").iterdir()] == [job.name]
 

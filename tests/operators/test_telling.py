@@ -64,7 +64,7 @@ def test_a_job_that_failed_tells_its_outlets_nothing():
 def test_metrics_say_how_jobs_end_and_what_they_lost():
     """A counter by end, the duration in milliseconds, and only numbers that are known."""
     metrics, tags = Metrics(), {"dag_id": "d", "task_id": "t"}
-    summary = {"duration": 20.5, "step": 300, "world_size": 4, "steps_lost": 12, "restarts": 2, "incidents": 0}
+    summary = {"duration": 20.5, "step": 300, "world_size": 4, "steps_lost": 12, "restarts": 2, "faults": 0}
 
     count(metrics, summary, end="succeeded", dag_id="d", task_id="t")
     count(metrics, {}, end="deleted", dag_id="d", task_id="t")

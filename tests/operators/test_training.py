@@ -28,7 +28,8 @@ def test_a_job_is_submitted_supervised_and_told():
     assert {key: value for key, value in ti.pushed.items() if key not in for_the_page} == {
         "job_name": summary["job"],
         "attempts": 1,
-        "incidents": 0,
+        "incidents": [],
+        "faults": 0,
         "final_step": 300,
         "metrics": {"accuracy": 0.97},
         "checkpoint": "/ckpt/step-300",

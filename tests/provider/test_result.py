@@ -11,12 +11,13 @@ def test_a_summary_tells_the_whole_job():
     """What a downstream task wants to know is there, as plain JSON."""
     summary = summarize(succeeded(result={"digest": "a1"}), status(0, 1))
 
+    assert [(row["cause"], row["action"]) for row in summary.pop("incidents")] == [("process", "restart-workers")]
     assert json.loads(json.dumps(summary)) == {
         "job": "digits",
         "uid": "uid-1",
         "phase": "Succeeded",
         "attempts": 1,
-        "incidents": 1,
+        "faults": 1,
         "restarts": 1,
         "steps_lost": 12,
         "step": 300,

@@ -62,7 +62,7 @@ def test_metrics_may_be_anything_with_one_number(slots, value, expected):
 
 
 WRONG = [
-    pytest.param({"step": -1}, "step: -1 is not allowed; expected a whole number of at least 0", id="negative step"),
+    pytest.param({"step": -1}, "step: -1 is not allowed; expected a whole number of 0 to 9007199254740991", id="negative step"),
     pytest.param({"step": 1.0}, "step: 1.0 is not allowed", id="step is a float"),
     pytest.param({"step": True}, "step: True is not allowed", id="step is a bool"),
     pytest.param({"step": torch.tensor([1, 2])}, "step: .* is not allowed", id="step is a vector"),
@@ -233,3 +233,24 @@ def test_a_turn_that_was_never_given_back_is_taken(slots):
 
     assert (slots.read(1).step, slots.read(1).liveness, slots.read(1).metrics) == (4, 4, {"loss": 3.0})
     assert reporter._turn == [None]
+
+
+def test_a_step_that_no_slot_holds_leaves_the_slot_readable(slots):
+    """It is refused before anything is written: the next report is read as ever."""
+    report_progress(1, loss=0.5)
+    report_progress(2, loss=0.5)  # from here on the quick way is taken
+    for step in (2**53, 2**63, 10**400):
+        with pytest.raises(WireError, match="step: "):
+            report_progress(step, loss=0.5)
+    with pytest.raises(WireError, match="metric loss"):
+        report_progress(3, loss=10**400)
+
+    report_progress(3, loss=float("nan"))
+    assert (slots.read(1).step, str(slots.read(1).metrics["loss"])) == (3, "nan")
+
+
+def test_a_checkpoint_whose_name_is_no_utf8_is_reported(slots):
+    """File systems have such names; the slot keeps their bytes."""
+    report_progress(1, checkpoint="/ckpt/\udcff")
+
+    assert slots.read(1).checkpoint == "/ckpt/\udcff"

@@ -7,12 +7,12 @@ A coordinator of its own writes JSON, one object to a line and nothing else on i
 from __future__ import annotations
 
 import datetime
-import json
 import logging
 import sys
 from collections.abc import Callable, Iterator
 
 from rallypoint.agent.rendezvous.core import State
+from rallypoint.wire import sanitize
 from rallypoint.wire.status import Event
 
 __all__ = ["KEYS", "Teller", "begin", "in_words", "line_of", "new_events", "structured"]
@@ -36,7 +36,7 @@ def new_events(before: State, after: State) -> Iterator[Event]:
 
 def in_words(_: State, event: Event) -> None:
     """Log an event for people."""
-    log.info("%s: %s", event.kind, event.detail)
+    log.info("%s: %s", event.kind, sanitize.clean_text(event.detail))
 
 
 def structured(state: State, event: Event) -> None:
@@ -60,7 +60,7 @@ def line_of(state: State, event: Event) -> str:
         sum(member.local_world_size for member in state.world),
         state.state.value,
     )
-    return json.dumps(dict(zip(KEYS, values, strict=True)))
+    return sanitize.dumps(dict(zip(KEYS, values, strict=True)))
 
 
 def begin() -> None:

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rallypoint.wire.codec import WireError
-from rallypoint.wire.progress import METRICS_BYTES
+from rallypoint.wire.progress import MAX_STEP, METRICS_BYTES
+from rallypoint.wire.sanitize import clean_text, parse
 
 __all__ = [
     "BODY_LIMIT",
@@ -133,8 +134,8 @@ def read_status(body: bytes) -> TrainerStatus:
     Of the metrics those are taken that are numbers, a loss before all others, as many as a worker may report otherwise.
     """
     try:
-        message = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        message = parse(body)
+    except ValueError as error:
         raise WireError("message", f"{len(body)} bytes", "JSON") from error
     status = message.get("trainerStatus") if isinstance(message, dict) else None
     if not isinstance(status, dict):
@@ -144,11 +145,18 @@ def read_status(body: bytes) -> TrainerStatus:
     told: dict[str, float] = {}
     for name, key in (("progress_percent", "progressPercentage"), ("eta_seconds", "estimatedRemainingSeconds")):
         value = _number(status.get(key, ""))
-        if value is not None:
+        if value is not None and math.isfinite(value):
             told[name] = value
-    if epoch is not None:
+    if epoch is not None and math.isfinite(epoch):
         told["epoch"] = epoch
-    return TrainerStatus(step=None if step is None or step < 0 else int(step), metrics=_bounded({**numbers, **told}))
+    return TrainerStatus(step=None if step is None else _step(step), metrics=_bounded({**numbers, **told}))
+
+
+def _step(number: float) -> int | None:
+    """Return a step, None for a negative one, which a trainer reports before its first; raises `WireError`."""
+    if not number <= MAX_STEP or math.isinf(number):
+        raise WireError(_STEP, number, f"a whole number of 0 to {MAX_STEP}")
+    return None if number < 0 else int(number)
 
 
 def merged(old: TrainerStatus, new: TrainerStatus) -> TrainerStatus:
@@ -166,19 +174,18 @@ def _numbers(listed: Any) -> dict[str, float]:
     for each in listed:
         name, value = each.get("name"), _number(each.get("value"))
         if isinstance(name, str) and name and value is not None:
-            numbers[name] = value
+            numbers[clean_text(name, METRICS_BYTES)] = value
     return numbers
 
 
 def _number(value: object) -> float | None:
-    """Return a number, also one that is told as text; None for anything else."""
+    """Return a number, also one that is given as text, and one that is not finite; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
-        number = float(value)
+        return float(value)
     except (ValueError, OverflowError):
         return None
-    return number if math.isfinite(number) else None
 
 
 def _bounded(numbers: Mapping[str, float]) -> dict[str, float]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hmac
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from aiohttp import web
+from aiohttp import http_exceptions, web
 
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.transport.service import KEPT
@@ -25,6 +26,8 @@ _SHUTDOWN = 2.0
 #: second. The kernel may allow fewer (net.core.somaxconn).
 _BACKLOG = 8192
 
+log = logging.getLogger("rallypoint.agent.http")
+
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -34,7 +37,10 @@ def authenticated(token: str) -> Middleware:
 
     @web.middleware
     async def authenticate(request: web.Request, handler: _Handler) -> web.StreamResponse:
-        told = request.headers.get(TOKEN_HEADER, "").encode()
+        try:
+            told = request.headers.get(TOKEN_HEADER, "").encode()
+        except UnicodeEncodeError:  # bytes that are no UTF-8 arrive as halves of surrogate pairs
+            raise web.HTTPBadRequest(text=f"{TOKEN_HEADER}: not UTF-8") from None
         if request.path != HEALTH_PATH and not hmac.compare_digest(told, expected):
             raise web.HTTPUnauthorized(text=f"{TOKEN_HEADER}: not the secret of this job")
         return await handler(request)
@@ -49,7 +55,10 @@ async def listen(app: web.Application, host: str, port: int, *, whose: str) -> t
     """
     # handler_cancellation: a connection that breaks while its report is parked ends the report.
     # keepalive_timeout: a connection that is idle between two reports is not one that broke.
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN, keepalive_timeout=KEPT)
+    log.addFilter(_is_ours)  # does nothing the second time
+    runner = web.AppRunner(
+        app, handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN, keepalive_timeout=KEPT, logger=log
+    )
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port, backlog=_BACKLOG).start()
@@ -58,3 +67,12 @@ async def listen(app: web.Application, host: str, port: int, *, whose: str) -> t
         raise ConfigError(f"port {port} on {host} cannot be opened for the {whose}: {error.strerror}") from error
     bound: int = runner.addresses[0][1]
     return runner, bound
+
+
+def _is_ours(line: logging.LogRecord) -> bool:
+    """Return whether a line of the server is about something else than a request that is not HTTP, which gets a 400.
+
+    Anybody can send such a request, and each would cost a traceback.
+    """
+    error = line.exc_info[1] if line.exc_info else None
+    return not isinstance(error, http_exceptions.HttpProcessingError)

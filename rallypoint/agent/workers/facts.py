@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from rallypoint.agent.workers.group import Worker
 from rallypoint.agent.workers.logs import RankLogs
+from rallypoint.wire import sanitize
 from rallypoint.wire.incident import Culprit, FaultKind
 from rallypoint.wire.tail import Bounds, last_lines
 
@@ -36,14 +36,13 @@ def recorded_error(text: str) -> str:
     The file holds `{"message": {"message": ..., "extraInfo": {...}}}`, or `{"message": "..."}` from older writers.
     """
     try:
-        data: Any = json.loads(text)
+        data: Any = sanitize.parse(text)
     except ValueError:
         return ""
     message = data.get("message") if isinstance(data, dict) else None
     if isinstance(message, dict):
         message = message.get("message")
-    # JSON can spell half a surrogate pair (a file name that is no UTF-8); no console or socket can write it.
-    return _one_line(message.encode(errors="backslashreplace").decode()) if isinstance(message, str) else ""
+    return _one_line(message) if isinstance(message, str) else ""
 
 
 def first_error(recorded: str, lines: Sequence[str]) -> str:
@@ -62,7 +61,7 @@ def _conclusion(lines: Sequence[str]) -> str:
 
 def _one_line(text: str) -> str:
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return line if len(line) <= _ERROR_CHARS else line[: _ERROR_CHARS - 1] + "…"
+    return sanitize.clean_text(line if len(line) <= _ERROR_CHARS else line[: _ERROR_CHARS - 1] + "…")
 
 
 def tail_lines(lines: Sequence[str], count: int, limit: int = TAIL_BYTES) -> tuple[str, ...]:
@@ -72,7 +71,7 @@ def tail_lines(lines: Sequence[str], count: int, limit: int = TAIL_BYTES) -> tup
         room = limit - sum(len(k.encode()) + 1 for k in kept)
         if room <= 1:
             break
-        kept.append(line.encode()[-(room - 1) :].decode(errors="replace"))
+        kept.append(sanitize.clean_text(line).encode()[-(room - 1) :].decode(errors="replace"))
     return tuple(reversed(kept))
 
 

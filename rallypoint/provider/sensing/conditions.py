@@ -176,8 +176,8 @@ def _number(name: str, value: object, *, wanted: bool) -> None:
         return
     if not wanted:
         raise OptionError(name, value, "none without a metric")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-        raise OptionError(name, value, "a number")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise OptionError(name, value, "a finite number")
 
 
 def _seconds(field_name: str, value: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from rallypoint.wire import codec
 
@@ -16,6 +16,7 @@ class Found(str, enum.Enum):
 
     WAITING = "waiting"
     MET = "met"
+    ERROR = "error"  #: watching failed; the job may well be healthy
     IMPOSSIBLE = "impossible"  #: the job has ended, or is gone: what was waited for cannot come any more
 
 
@@ -25,6 +26,8 @@ class Finding:
 
     `wake`: seconds after which the same sight may be judged differently, None where only news can change it.
     """
+
+    reported: ClassVar[bool] = True
 
     found: Found
     text: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from rallypoint.provider.sensing.finding import Finding, Found
 from rallypoint.supervision.record import JobRecord, Phase
@@ -48,6 +48,8 @@ class Memory:
         spent: seconds for which it has stayed, as of `at` on the clock of the looks.
     """
 
+    reported: ClassVar[bool] = True
+
     uid: str = ""
     mark: str = ""
     spent: float = 0.0
@@ -62,7 +64,8 @@ class Memory:
 
     def to_json(self) -> dict[str, Any]:
         """Return what a sensor that is rescheduled keeps."""
-        return dataclasses.asdict(self)
+        kept: dict[str, Any] = codec.to_json(self)
+        return kept
 
     @classmethod
     def from_json(cls, kept: Any) -> Memory:

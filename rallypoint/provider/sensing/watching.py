@@ -9,6 +9,7 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from rallypoint.backends.contract import Backend, JobNotFoundError
+from rallypoint.provider.delivery import finding_event
 from rallypoint.provider.doors import open_backend
 from rallypoint.provider.place import Place, place_of
 from rallypoint.provider.sensing.conditions import Condition
@@ -118,10 +119,14 @@ class JobConditionTrigger(BaseTrigger):
         return self.task_instance
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield one event whose payload is a `Finding`."""
-        named = await self._named()
-        finding = named if isinstance(named, Finding) else await self._watched(named)
-        yield TriggerEvent(finding.to_event())
+        """Yield one event whose payload is a `Finding`, whatever happens, except when the trigger is cancelled."""
+        try:
+            named = await self._named()
+            finding = named if isinstance(named, Finding) else await self._watched(named)
+        except Exception as error:
+            self.log.exception("Watching the job failed")
+            finding = Finding(found=Found.ERROR, text=f"watching the job failed: {type(error).__name__}: {error}")
+        yield TriggerEvent(finding_event(finding))
 
     async def _named(self) -> str | Finding:
         """Return the job's name as soon as there is one."""

@@ -1,0 +1,63 @@
+"""The last check of what a trigger hands to Airflow: an event that cannot be stored would end the triggerer, again and again.
+
+The triggerer writes each event to Airflow's database. An event that the database refuses ends the triggerer, and the trigger
+passes to the next one. So every event is cleaned and measured here first, and one that still cannot be delivered is replaced.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from rallypoint.provider.claim import End, Ending
+from rallypoint.provider.sensing.finding import Finding, Found
+from rallypoint.wire import sanitize
+
+__all__ = ["EVENT_LIMIT", "ending_event", "finding_event"]
+
+#: Bytes of an event's JSON text. Each message between the processes of a triggerer is held in memory several times.
+EVENT_LIMIT = 256 * 1024
+
+#: Parts of a summary that a job fills; an event that is too large is delivered without them.
+_LARGE = ("result", "metrics", "incidents", "checkpoint")
+
+
+def ending_event(ending: Ending) -> dict[str, Any]:
+    """Return the payload of a trigger's event: the ending, or as much of it as can be delivered, with marks for the rest."""
+    return _first_deliverable(_endings(ending))
+
+
+def finding_event(finding: Finding) -> dict[str, Any]:
+    """Return the payload of a sensor's trigger: the finding, or one that says why it cannot be delivered."""
+    return _first_deliverable(_findings(finding))
+
+
+def _endings(ending: Ending) -> Iterator[Any]:
+    yield ending
+    mark = f"{sanitize.MARK} [not delivered: the event of the trigger was too large or could not be written as JSON]"
+    reduced = {key: mark if key in _LARGE and ending.summary[key] else ending.summary[key] for key in ending.summary}
+    yield dataclasses.replace(ending, summary=reduced, text=sanitize.clean_text(ending.text, 4096))
+    # It says nothing against the job: the next try adopts it, or finds it finished.
+    text = f"the trigger could not deliver how job {sanitize.one_line(str(ending.name), 256)} ended ({ending.end.value})"
+    yield Ending(end=End.ERROR, name=ending.name, text=text, local_failure=True)
+
+
+def _findings(finding: Finding) -> Iterator[Any]:
+    yield finding
+    yield dataclasses.replace(finding, values={}, text=sanitize.clean_text(finding.text, 4096))
+    yield Finding(found=Found.ERROR, text="the trigger could not deliver what it found")
+
+
+def _first_deliverable(candidates: Iterator[Any]) -> dict[str, Any]:
+    event: dict[str, Any] = {}
+    for candidate in candidates:
+        try:
+            event = candidate.to_event()
+            size = len(json.dumps(event, allow_nan=False))
+        except Exception:  # noqa: BLE001, S112  whatever a value may raise: the next candidate holds less of it
+            continue
+        if size <= EVENT_LIMIT:
+            break
+    return event

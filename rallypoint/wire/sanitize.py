@@ -1,0 +1,197 @@
+r"""The one policy for values that a job reports, before they are stored, published or handed to Airflow (docs/payloads.md).
+
+Metrics, results, error messages and names come from a user's script. Neither PostgreSQL nor a JSON parser nor a terminal
+accepts all of them, so each value is replaced by one that every reader accepts, and that still shows what was reported:
+
+| value | becomes |
+|---|---|
+| `nan`, `inf`, `-inf` | the strings `NaN`, `Infinity`, `-Infinity`; a reader of a `float` field makes numbers of them again |
+| control characters other than tab, line feed and carriage return; lone surrogates | their escapes: `\x00`, `\ud800` |
+| integers outside of 64 bits | the string of their digits |
+| text, nesting and numbers of items above a limit | are cut, and a mark that begins with `…` says how much is missing |
+| what JSON has no type for | its `repr`, as text |
+
+Applying the policy twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = [
+    "DEPTH_LIMIT",
+    "INT_MAX",
+    "INT_MIN",
+    "ITEM_LIMIT",
+    "KEY_LIMIT",
+    "MARK",
+    "NON_FINITE",
+    "TEXT_LIMIT",
+    "clean",
+    "clean_float",
+    "clean_text",
+    "dumps",
+    "one_line",
+    "parse",
+]
+
+#: Characters of one text, and of one key of an object.
+TEXT_LIMIT, KEY_LIMIT = 65_536, 512
+
+#: Nested containers, and values in all of them together.
+DEPTH_LIMIT, ITEM_LIMIT = 32, 50_000
+
+#: Integers that msgpack and 64-bit columns hold.
+INT_MIN, INT_MAX = -(2**63), 2**64 - 1
+
+#: Begins every mark that stands for what was cut.
+MARK = "…"
+
+#: The names of the numbers that JSON does not have; they are those of protobuf's JSON mapping.
+NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+_UNSAFE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+_BREAK = re.compile("[\t\n\r]")
+
+
+def clean(value: Any, *, text: int = TEXT_LIMIT, depth: int = DEPTH_LIMIT, items: int = ITEM_LIMIT) -> Any:
+    """Return `value` as plain JSON types that every reader accepts; never raises for what a job can report.
+
+    `text`: characters of each text; `depth`: nested containers; `items`: values in all containers together.
+    """
+    return _Cleaner(text, items).clean(value, depth)
+
+
+def clean_text(text: str, limit: int = TEXT_LIMIT) -> str:
+    """Return `text` without control characters and lone surrogates, and with at most `limit` characters."""
+    if len(text) <= limit and _UNSAFE.search(text) is None:
+        return text
+    # Cut first: an escape is longer than what it stands for, so no more than this can be left.
+    escaped = _UNSAFE.sub(_escape, text[: limit + 1])
+    if len(text) <= limit and len(escaped) <= limit:
+        return escaped
+    mark = f"{MARK} [cut: {len(text)} characters]"
+    return escaped[: max(0, limit - len(mark))] + mark
+
+
+def one_line(text: str, limit: int = TEXT_LIMIT) -> str:
+    """Return `text` as `clean_text` does, with tabs and line breaks escaped, too."""
+    return clean_text(_BREAK.sub(_escape, clean_text(text, limit)), limit)
+
+
+def clean_float(number: float) -> float | str:
+    """Return a number, or the name of one that JSON does not have."""
+    if math.isfinite(number):
+        return number
+    return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"  # noqa: PLR0124  only NaN differs from itself
+
+
+def dumps(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
+    """Return the JSON text of a value under the policy: one that every JSON parser and PostgreSQL's `jsonb` read."""
+    return json.dumps(clean(value), indent=indent, sort_keys=sort_keys, ensure_ascii=False, allow_nan=False)
+
+
+def parse(text: str | bytes) -> Any:
+    """Return the value of JSON text from an untrusted writer; raises `ValueError`, also for text that is nested too deep.
+
+    The bare words `NaN` and `Infinity`, which earlier versions wrote, are still read.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+class _Cleaner:
+    """One pass over one value; `left` is how many more items it may have."""
+
+    def __init__(self, text: int, items: int) -> None:
+        self._text, self._left = text, items
+
+    def clean(self, value: Any, depth: int) -> Any:
+        if value is None or value is True or value is False:
+            return value
+        if isinstance(value, enum.Enum):
+            return self.clean(value.value, depth)
+        if isinstance(value, str):
+            return clean_text(str.__str__(value), self._text)
+        if isinstance(value, int):
+            return self._integer(int(value))
+        if isinstance(value, float):
+            return clean_float(float(value))
+        if isinstance(value, Mapping):
+            return self._object(value, depth) if depth else _too_deep()
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return self._list(value, depth) if depth else _too_deep()
+        return clean_text(_shown(value), self._text)
+
+    def _integer(self, number: int) -> int | str:
+        if INT_MIN <= number <= INT_MAX:
+            return number
+        try:
+            digits = str(number)
+        except ValueError:  # Python does not convert more than some thousand digits
+            return f"{MARK} [an integer of {number.bit_length()} bits]"
+        return clean_text(digits, self._text)
+
+    def _list(self, values: Any, depth: int) -> list[Any]:
+        cleaned: list[Any] = []
+        for place, value in enumerate(values):
+            if self._left <= 0:
+                cleaned.append(value if _is_mark(value) else f"{MARK} [cut: {len(values)} items, {place} of them here]")
+                break
+            self._left -= 1
+            cleaned.append(self.clean(value, depth - 1))
+        return cleaned
+
+    def _object(self, values: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        cleaned: dict[str, Any] = {}
+        for place, (key, value) in enumerate(values.items()):
+            if self._left <= 0:
+                mark = value if _is_mark(value) else f"{MARK} [cut: {len(values)} fields, {place} of them here]"
+                cleaned[_fresh(MARK, cleaned)] = mark
+                break
+            self._left -= 1
+            cleaned[_fresh(_key(key), cleaned)] = self.clean(value, depth - 1)
+        return cleaned
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, enum.Enum):
+        key = key.value
+    return clean_text(str.__str__(key) if isinstance(key, str) else _shown(key), KEY_LIMIT)
+
+
+def _fresh(key: str, taken: Mapping[str, Any]) -> str:
+    """Return a key that is not taken: two that differ in what was escaped or cut must not become one."""
+    if key not in taken:
+        return key
+    number = 2
+    while (other := f"{key[: KEY_LIMIT - 8]} ({number})") in taken:
+        number += 1
+    return other
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001  a class of the user's may raise whatever it likes
+        return f"<{type(value).__name__}>"
+
+
+def _is_mark(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith(MARK)
+
+
+def _too_deep() -> str:
+    return f"{MARK} [cut: nested too deep]"
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

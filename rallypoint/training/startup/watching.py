@@ -10,6 +10,7 @@ saves, and torch's collectives. What a version of torch does not have is left al
 
 import functools
 import sys
+import weakref
 
 __all__ = ["MODULES", "OPERATIONS", "watch"]
 
@@ -134,6 +135,29 @@ def _parallel(module) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
         _exchanges = True
 
     _put(module.DistributedDataParallel, "__init__", _then(exchanges))
+    _put(module.DistributedDataParallel, "_ddp_init_helper", _keep_group)
+
+
+def _keep_group(run):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Keep the process group of a DDP object alive in Python until the object's reducer and logger are gone.
+
+    Their C++ destructors run with the GIL held. If one of them drops the last reference to a gloo group, it joins the group's
+    threads, and such a thread may wait for the GIL to release the tensors of its last collective: neither ever ends. Where
+    Python drops the last reference, torch releases the GIL first. In a process that imports torch.distributed.nn after
+    `init_process_group` (DDP's first constructor does) the default arguments there keep the world group by accident; a fork of
+    the zygote, and a script that imports torch._dynamo itself, have imported it before.
+    """
+
+    def init(self, *args, **kwargs):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN002, ANN003, ANN202
+        run(self, *args, **kwargs)
+        for holder in (self.reducer, self.logger):
+            weakref.finalize(holder, _nothing, self.process_group).atexit = False
+
+    return init
+
+
+def _nothing(*_kept: object) -> None:
+    pass
 
 
 def _scaler(module) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001

@@ -209,6 +209,9 @@ class Health(Model):
     """Period of an agent's health reports while nothing happens (torchrun: `monitor_interval`); less than half of `node_lease`.
     A worker that ends is reported at once, whatever this is. An agent says more often that it lives, once a second at least:
     its silence is told within two."""
+    node_unreachable: Annotated[float, _GRACE] = 30.0
+    """Kubernetes: how long a pod stays on a machine that is not ready or unreachable, as a toleration of all pods of the job
+    (Kubernetes' own default is 300s). A toleration of such a taint among the job's own `tolerations` wins."""
     metrics_port: Annotated[int | None, whole(0, 65535)] = None
     """Where the coordinator serves Prometheus metrics (docs/metrics.md); 0 is off. Without it 29620 in pods, off elsewhere."""
     hang_downtime: Annotated[float, _MINUTES] = 1800.0

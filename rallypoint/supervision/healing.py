@@ -13,6 +13,7 @@ from rallypoint.supervision.observation import NodeSeen, NodeState, Observation,
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import JobRecord, Slot
 from rallypoint.supervision.verdicts import judge, node_end
+from rallypoint.wire.exits import Exit
 from rallypoint.wire.incident import (
     FREE,
     Answer,
@@ -77,6 +78,7 @@ def node_incident(record: JobRecord, node: NodeSeen, policy: Policy, known: Inci
         terminal=policy.terminal_exit_codes,
         retryable=policy.retryable_exit_codes,
     )
+    fenced = not policy.wrapped and node.exit_code == Exit.LOST_CONTACT
     culprit = Culprit(
         node=node.node,
         incarnation=node.incarnation,
@@ -94,8 +96,9 @@ def node_incident(record: JobRecord, node: NodeSeen, policy: Policy, known: Inci
         culprit=culprit,
         detected_at=record.last_now,
         kind=judged.kind,
-        # What the coordinator has judged already stands: it has seen it from inside.
-        answer=judged.answer if known is None else known.answer or judged.answer,
+        # What the coordinator has judged already stands: it has seen it from inside. Not so of an agent that reached no
+        # coordinator: to the coordinator its machine was silent, and the agent's exit code says that it was not broken.
+        answer=judged.answer if known is None or fenced else known.answer or judged.answer,
         rule=judged.rule,
         clock=record.clock,
     )

@@ -261,7 +261,10 @@ def judge(
 
 def _row(end: End, kind: FaultKind) -> tuple[Answer, Cause]:
     row = TABLE[kind]
-    return row.node if end.node else row.worker
+    answer, cause = row.node if end.node else row.worker
+    # An agent that stopped its workers for want of a coordinator has done what it must: nothing is known against its host.
+    fenced = kind is FaultKind.NODE_LOST and end.agent and Exit.LOST_CONTACT in end.codes
+    return (Answer.RETRY_HERE, cause) if fenced else (answer, cause)
 
 
 def _judgement(end: End, kind: FaultKind, answer: Answer, rule: str, reason: str = "") -> Judgement:

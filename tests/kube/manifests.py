@@ -39,11 +39,11 @@ def node_of(*, node: int = 0, attempt: int = 1, incarnation: int = 1, hosts: tup
     return node_pod(REF, spec=drawn.job, plan=drawn.plan, exclude_hosts=hosts, **which)
 
 
-def coordinator_of(*, attempt: int = 1, term: int = 1, account: str = "", hosts: tuple[str, ...] = (), **fields: Any) -> Any:
+def coordinator_of(*, attempt: int = 1, term: int = 1, account: str = "", **fields: Any) -> Any:
     """The pod of its coordinator."""
     drawn = blueprint_of(**fields)
     which: dict[str, Any] = {"attempt": attempt, "term": term, "service_account": account}
-    return coordinator_pod(REF, spec=drawn.job, plan=drawn.plan, exclude_hosts=hosts, **which)
+    return coordinator_pod(REF, spec=drawn.job, plan=drawn.plan, **which)
 
 
 def trainer_of(**fields: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from rallypoint.backends.kubernetes.act import bad_hosts
+from rallypoint.backends.kubernetes.exclusion import bad_hosts
 from rallypoint.backends.kubernetes.manifests.hosts import HOSTNAME, without_hosts
 from rallypoint.wire.incident import merge_incidents
 from tests.agent.check.test_rounds import BROKEN, FOUR, SLOW, play, start, told

@@ -108,8 +108,32 @@ def test_excluded_hosts_are_in_every_term():
 def test_excluded_hosts_make_an_affinity_where_there_is_none():
     """And without any, nothing is said."""
     assert required(node_of(hosts=("bad",))) == [{"matchExpressions": [{**HOSTS, "values": ["bad"]}]}]
-    assert required(coordinator_of(hosts=("bad",))) == [{"matchExpressions": [{**HOSTS, "values": ["bad"]}]}]
+    assert required(coordinator_of(host_ignore_list=["bad"])) == [{"matchExpressions": [{**HOSTS, "values": ["bad"]}]}]
     assert "affinity" not in node_of()["spec"]
+
+
+UNREACHABLE = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"]
+
+
+def test_pods_leave_a_lost_machine_soon():
+    """Nodes and coordinators tolerate a machine that is not ready, or unreachable, for as long as the job says."""
+    for pod in (node_of(), coordinator_of(), node_of(health={"node_unreachable": "90s"})):
+        found = {one["key"]: one for one in pod["spec"]["tolerations"]}
+        assert list(found) == UNREACHABLE
+        assert {(one["effect"], one["operator"]) for one in found.values()} == {("NoExecute", "Exists")}
+    assert {one["tolerationSeconds"] for one in node_of()["spec"]["tolerations"]} == {30}
+    assert {one["tolerationSeconds"] for one in node_of(health={"node_unreachable": "90s"})["spec"]["tolerations"]} == {90}
+
+
+def test_a_jobs_own_tolerations_of_a_lost_machine_stay():
+    """What the job itself says of such a taint holds alone, be it for one of them or for all taints."""
+    own = {"key": UNREACHABLE[0], "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 600}
+    every = {"operator": "Exists"}
+    other = {"key": UNREACHABLE[1], "operator": "Exists", "effect": "NoSchedule"}
+
+    assert [one.get("tolerationSeconds") for one in node_of(tolerations=[own])["spec"]["tolerations"]] == [600, 30]
+    assert node_of(tolerations=[every])["spec"]["tolerations"] == [every]
+    assert len(node_of(tolerations=[other])["spec"]["tolerations"]) == 3
 
 
 @given(st.lists(st.sampled_from(["a", "b", "c"]), unique=True))

@@ -135,8 +135,9 @@ def test_a_signal_has_the_exit_code_that_a_shell_gives_it() -> None:
 
 def test_an_agents_own_codes_are_no_workers_codes() -> None:
     """A list of exit codes is about the training: that an agent lost contact or was sent away is no end of the job."""
-    for code in (Exit.LOST_CONTACT, Exit.ELSEWHERE, Exit.STALE):
+    for code in (Exit.ELSEWHERE, Exit.STALE):
         assert judge(node(code, agent=True), terminal=(code,), retryable=(137,)).answer is Answer.RETRY_ELSEWHERE
+    assert judge(node(Exit.LOST_CONTACT, agent=True), terminal=(4,), retryable=(137,)).answer is Answer.RETRY_HERE
     assert judge(node(9, agent=True), terminal=(9,)).answer is Answer.FAIL_NOW
 
 

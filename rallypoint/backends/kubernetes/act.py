@@ -16,24 +16,25 @@ from rallypoint.backends.contract import ActionError, BackendError
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.client import MERGE_PATCH
 from rallypoint.backends.kubernetes.errors import ApiError, action_error
+from rallypoint.backends.kubernetes.exclusion import Exclusion, bad_hosts, choose_exclusion
 from rallypoint.backends.kubernetes.labels import UID
 from rallypoint.backends.kubernetes.manifests.blueprint import service_ports
 from rallypoint.backends.kubernetes.manifests.coordinator import coordinator_pod
 from rallypoint.backends.kubernetes.manifests.kueue import RETRIABLE
 from rallypoint.backends.kubernetes.manifests.objects import attempt_secret, service
+from rallypoint.backends.kubernetes.manifests.parts import role_of
 from rallypoint.backends.kubernetes.manifests.pods import node_pod
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.store import Store
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.judging import taken_by_queue
 from rallypoint.backends.kubernetes.watching.views import PodView
-from rallypoint.job import ElasticJob
+from rallypoint.job import ElasticJob, Role
 from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveCoordinator, RemoveNode
 from rallypoint.supervision.record import JobRecord, Phase
-from rallypoint.wire.incident import Answer
 from rallypoint.wire.plan import Plan
 
-__all__ = ["Actor", "bad_hosts"]
+__all__ = ["Actor"]
 
 log = logging.getLogger(__name__)
 
@@ -109,14 +110,23 @@ class Actor:
     async def _create_pod(
         self, record: JobRecord, spec: ElasticJob, plan: Plan, ref: JobRef, action: CreateCoordinator | CreateNode
     ) -> None:
-        hosts = self._exclude(record)
         if isinstance(action, CreateNode):
-            numbers = {"attempt": action.attempt, "node": action.node, "incarnation": action.incarnation}
-            await self._ensure("pods", node_pod(ref, spec=spec, plan=plan, exclude_hosts=hosts, **numbers))
+            off = self._exclusion(record, role_of(spec, plan))
+            manifest = node_pod(
+                ref,
+                spec=spec,
+                plan=plan,
+                attempt=action.attempt,
+                node=action.node,
+                incarnation=action.incarnation,
+                exclude_hosts=off.required,
+                avoid_hosts=off.preferred,
+            )
+            await self._ensure("pods", manifest)
             return
         account = "" if self._accounts_missing else names.COORDINATOR_ROLE
         numbers = {"attempt": action.attempt, "term": action.term}
-        manifest = coordinator_pod(ref, spec=spec, plan=plan, exclude_hosts=hosts, service_account=account, **numbers)
+        manifest = coordinator_pod(ref, spec=spec, plan=plan, service_account=account, **numbers)
         try:
             await self._ensure("pods", manifest)
         except ApiError as error:
@@ -219,25 +229,14 @@ class Actor:
             self._secrets.discard(key)
             self._closed.add(key)
 
-    def _exclude(self, record: JobRecord) -> frozenset[str]:
-        """Return the machines that no node of the attempt goes to any more."""
+    def _exclusion(self, record: JobRecord, role: Role) -> Exclusion:
+        """Return which machines a new node of the attempt keeps off."""
         devices = any(pod.devices for pod in self._cluster.cache.pods_of(record.uid))
-        flagged = (host.name for host in self._cluster.cache.hosts if host.bad) if devices else ()
-        return bad_hosts(record).union(flagged)
+        hosts = tuple(self._cluster.cache.hosts)
+        flagged = frozenset(host.name for host in hosts if host.bad) if devices else frozenset()
+        return choose_exclusion(bad_hosts(record), flagged, hosts or None, role)
 
     def forget(self, uid: str) -> None:
         """Forget what was done for a job that is over."""
         for known in (self._secrets, self._closed):
             known.difference_update([key for key in known if key[0] == uid])
-
-
-def bad_hosts(record: JobRecord) -> frozenset[str]:
-    """Return the machines that were at fault in this attempt: no node of it goes there again."""
-    return frozenset(
-        incident.culprit.host
-        for incident in record.incidents
-        if incident.id.attempt == record.attempt
-        and incident.answer is Answer.RETRY_ELSEWHERE
-        and incident.culprit is not None
-        and incident.culprit.host
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rallypoint.backends.kubernetes import names
@@ -60,12 +60,12 @@ def coordinator_pod(
     plan: Plan,
     attempt: int,
     term: int,
-    exclude_hosts: Collection[str] = (),
     service_account: str = "",
 ) -> dict[str, Any]:
     """Return the pod of the coordinator of one term: the nodes' image and place, without their GPUs, sidecars and claims.
 
-    `service_account` is for a job that names none, neither for its coordinator nor for its pods.
+    It keeps off the machines of the role's own list alone: what was wrong with a machine for training does not keep a
+    coordinator from it. `service_account` is for a job that names none, neither for its coordinator nor for its pods.
     """
     role = role_of(spec, plan)
     said = admission(job, role=role, plan=plan, node=None)
@@ -94,7 +94,7 @@ def coordinator_pod(
         },
     }
     layers = (pod_defaults(role, plan, COORDINATOR), _without_nodes(template), fields, needed)
-    return built(job, role, layers, first=COORDINATOR, hosts=exclude_hosts)
+    return built(job, role, layers, first=COORDINATOR, unreachable=spec.health.node_unreachable)
 
 
 _SHM = f"{OURS}shm"

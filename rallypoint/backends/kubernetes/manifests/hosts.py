@@ -12,21 +12,32 @@ __all__ = ["HOSTNAME", "without_hosts"]
 HOSTNAME = "kubernetes.io/hostname"
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-def without_hosts(affinity: Mapping[str, Any], hosts: Collection[str]) -> dict[str, Any]:
-    """Return `affinity` for pods that keep off `hosts` as well.
+#: Of all the preferences of a pod for machines this one weighs most: Kubernetes allows 1 to 100.
+_WEIGHT = 100
+
+
+def without_hosts(affinity: Mapping[str, Any], hosts: Collection[str], avoided: Collection[str] = ()) -> dict[str, Any]:
+    """Return `affinity` for pods that keep off `hosts` as well, and off `avoided` where another machine can take them.
 
     The terms of a node affinity are alternatives, so each of them must name the hosts: one that does not would let them in.
     """
     merged = copy.deepcopy(dict(affinity))
+    if avoided:
+        preferred = merged.setdefault("nodeAffinity", {}).setdefault(_PREFERRED, [])
+        preferred.append({"weight": _WEIGHT, "preference": {"matchExpressions": [_not_in(avoided)]}})
     if not hosts:
         return merged
     required = merged.setdefault("nodeAffinity", {}).setdefault(_REQUIRED, {})
     terms = required.setdefault("nodeSelectorTerms", [])
     if not terms:
         terms.append({})
-    rule = {"key": HOSTNAME, "operator": "NotIn", "values": sorted(hosts)}
     for term in terms:
-        term["matchExpressions"] = [*term.get("matchExpressions", ()), rule]
+        term["matchExpressions"] = [*term.get("matchExpressions", ()), _not_in(hosts)]
     return merged
+
+
+def _not_in(hosts: Collection[str]) -> dict[str, Any]:
+    return {"key": HOSTNAME, "operator": "NotIn", "values": sorted(hosts)}

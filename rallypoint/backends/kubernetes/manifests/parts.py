@@ -7,7 +7,7 @@ and what an agent needs to run. Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from rallypoint.backends.kubernetes import names
@@ -49,6 +49,9 @@ POD_IP = "POD_IP"
 CONTAINER_SECURITY: Mapping[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 _POD_SECURITY: Mapping[str, Any] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+#: Taints by which Kubernetes ends the pods of a machine of which it has not heard.
+_UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 #: In the order in which people read them.
 _METADATA = ("name", "namespace", "labels", "annotations", "ownerReferences")
@@ -135,9 +138,20 @@ def container_fields(role: Role, name: str) -> dict[str, Any]:
 
 
 def built(
-    job: JobRef, role: Role, layers: Iterable[Mapping[str, Any]], *, first: str, hosts: Collection[str]
+    job: JobRef,
+    role: Role,
+    layers: Iterable[Mapping[str, Any]],
+    *,
+    first: str,
+    unreachable: float,
+    hosts: Collection[str] = (),
+    avoided: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Return the pod that `layers` make, with the container `first` in front, off `hosts`, every container as safe as ours."""
+    """Return the pod that `layers` make, with the container `first` in front and every container as safe as ours.
+
+    It stays for `unreachable` seconds on a machine that is out of reach. It runs on none of `hosts`, and on one of `avoided`
+    only where no other machine can take it.
+    """
     pod = merge_all(*layers)
     spec = pod["spec"]
     spec["subdomain"] = names.service(job)
@@ -146,13 +160,24 @@ def built(
     spec["containers"][0].pop("args", None)
     for container in (*spec.get("initContainers", ()), *spec["containers"][1:]):
         container["securityContext"] = merge_all(CONTAINER_SECURITY, container.get("securityContext") or {})
-    affinity = without_hosts(spec.get("affinity") or {}, {*hosts, *role.host_ignore_list})
+    spec["tolerations"] = [*(spec.get("tolerations") or ()), *_tolerations(spec.get("tolerations") or (), unreachable)]
+    affinity = without_hosts(spec.get("affinity") or {}, {*hosts, *role.host_ignore_list}, avoided)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": filled({key: pod["metadata"].get(key) for key in _METADATA}),
         "spec": {**spec, **filled({"affinity": affinity})},
     }
+
+
+def _tolerations(given: Iterable[Mapping[str, Any]], seconds: float) -> Iterator[dict[str, Any]]:
+    """Yield how long a pod stays on a machine that is out of reach; nothing of a taint of which the job speaks itself.
+
+    Kubernetes' own default is 300 seconds, in which a lost machine keeps its place in the job.
+    """
+    for key in _UNREACHABLE:
+        if not any(t.get("key", "") in ("", key) and t.get("effect", "") in ("", "NoExecute") for t in given):
+            yield {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": math.ceil(seconds)}
 
 
 def filled(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,8 +54,13 @@ def node_pod(
     node: int,
     incarnation: int,
     exclude_hosts: Collection[str] = (),
+    avoid_hosts: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Return the pod of one incarnation of a node, which runs on no machine of `exclude_hosts` nor of the role's own list."""
+    """Return the pod of one incarnation of a node.
+
+    It runs on no machine of `exclude_hosts` nor of the role's own list. On one of `avoid_hosts` it runs only where no other
+    can take it.
+    """
     role = role_of(spec, plan)
     template = template_of(role, without=COORDINATOR)
     said = admission(job, role=role, plan=plan, node=node)
@@ -90,7 +95,9 @@ def node_pod(
         },
     }
     layers = (pod_defaults(role, plan, TRAINER), _master(job, plan, node), template, fields, needed)
-    return built(job, role, layers, first=TRAINER, hosts=exclude_hosts)
+    return built(
+        job, role, layers, first=TRAINER, unreachable=spec.health.node_unreachable, hosts=exclude_hosts, avoided=avoid_hosts
+    )
 
 
 def _master(job: JobRef, plan: Plan, node: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rallypoint.backends.kubernetes import labels
@@ -154,13 +154,24 @@ class ConfigMapView:
 
 @dataclass(frozen=True, kw_only=True)
 class HostView:
-    """A machine: `ready` is None where its own heartbeat is missing; `bad` are the devices that were flagged, by resource."""
+    """A machine of the cluster.
+
+    Attributes:
+        ready: None where its own heartbeat is missing.
+        bad: the devices that were flagged, by resource.
+        cordoned: nothing new is scheduled to it.
+        labels: by which pods choose it.
+        taints: keys of its taints that keep pods off (`NoSchedule`, `NoExecute`).
+    """
 
     name: str
     uid: str
     version: str
     ready: bool | None
     bad: str = ""
+    cordoned: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    taints: tuple[str, ...] = ()
 
 
 def pod_view(pod: Mapping[str, Any]) -> PodView | None:
@@ -268,7 +279,7 @@ _HEALTH, _EVICT = "autopilot.ibm.com/gpuhealth", "EVICT"
 
 def host_view(node: Mapping[str, Any]) -> HostView:
     """Return what is kept of a machine."""
-    meta = node["metadata"]
+    meta, spec = node["metadata"], node.get("spec") or {}
     conditions = (node.get("status") or {}).get("conditions") or ()
     ready = next((c.get("status") for c in conditions if c.get("type") == "Ready"), None)
     health = (meta.get("labels") or {}).get(_HEALTH, "")
@@ -278,4 +289,7 @@ def host_view(node: Mapping[str, Any]) -> HostView:
         version=meta.get("resourceVersion", ""),
         ready={"True": True, "False": False}.get(ready or ""),
         bad=f"{_HEALTH}={health}" if health == _EVICT else "",
+        cordoned=bool(spec.get("unschedulable")),
+        labels=dict(meta.get("labels") or {}),
+        taints=tuple(str(t.get("key")) for t in spec.get("taints") or () if t.get("effect") in ("NoSchedule", "NoExecute")),
     )

@@ -1,0 +1,73 @@
+"""Which machines the pods of a job keep off, and how strictly. Pure.
+
+A machine that was at fault in an attempt is left alone as long as another one can take the pod. Where every other machine is
+gone too, a fault of the past must not keep the job from the machines that are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rallypoint.backends.kubernetes.manifests.parts import template_of
+from rallypoint.backends.kubernetes.watching.views import HostView
+from rallypoint.job import Role
+from rallypoint.supervision.record import JobRecord
+from rallypoint.wire.incident import Answer
+
+__all__ = ["Exclusion", "bad_hosts", "choose_exclusion"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exclusion:
+    """Machines that a pod must not be scheduled to (`required`), and those that it had better not be (`preferred`)."""
+
+    required: frozenset[str] = frozenset()
+    preferred: frozenset[str] = frozenset()
+
+
+def bad_hosts(record: JobRecord) -> frozenset[str]:
+    """Return the machines that were at fault in the current attempt."""
+    return frozenset(
+        incident.culprit.host
+        for incident in record.incidents
+        if incident.id.attempt == record.attempt
+        and incident.answer is Answer.RETRY_ELSEWHERE
+        and incident.culprit is not None
+        and incident.culprit.host
+    )
+
+
+def choose_exclusion(bad: frozenset[str], flagged: frozenset[str], hosts: Iterable[HostView] | None, role: Role) -> Exclusion:
+    """Return what a new pod of a role keeps off.
+
+    Args:
+        bad: machines that were at fault in this attempt.
+        flagged: machines with broken devices, which the pod would use: never allowed.
+        hosts: all machines of the cluster; None where they may not be looked at. Then `bad` is a preference, because nobody
+            knows whether any other machine is left.
+        role: whose pod it is; machines that it could not run on anyway do not count as others.
+    """
+    if hosts is None:
+        return Exclusion(required=flagged, preferred=bad - flagged)
+    others = any(_is_usable(host, role) for host in hosts if host.name not in bad | flagged)
+    return Exclusion(required=bad | flagged if others else flagged)
+
+
+def _is_usable(host: HostView, role: Role) -> bool:
+    template = template_of(role)["spec"]
+    selector = {**(template.get("nodeSelector") or {}), **role.node_selector}
+    tolerations = (*(template.get("tolerations") or ()), *role.tolerations)
+    return (
+        host.ready is True
+        and not host.cordoned
+        and host.name not in role.host_ignore_list
+        and all(host.labels.get(key) == value for key, value in selector.items())
+        and all(any(_tolerates(toleration, taint) for toleration in tolerations) for taint in host.taints)
+    )
+
+
+def _tolerates(toleration: Mapping[str, Any], taint: str) -> bool:
+    key = toleration.get("key")
+    return key == taint or (not key and toleration.get("operator") == "Exists")

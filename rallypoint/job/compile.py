@@ -36,7 +36,7 @@ _LATER: Mapping[str, tuple[str, ...]] = {
         *("metrics_port", "hang_downtime", "hang_detection", "hang_learning"),
         *("precheck", "network_check", "comm_perf_test", "exclude_straggler"),
         *("precheck_timeout", "precheck_all_pairs", "precheck_only", "precheck_program"),
-        *("pre_check_ops", "xpu_type"),
+        *("pre_check_ops", "xpu_type", "node_unreachable"),
     ),
     "rendezvous": ("training_port",),
     "mindcluster": ("framework", "variables", "hot_reset"),

@@ -11,11 +11,16 @@ SEED ?=
 
 VENV_PYTHON := .venv/bin/python
 
+# Needs no network: a machine with a GPU often has a torch with CUDA already, and nothing is installed for it.
+DRY ?=
+GPU_PYTHON ?= $(if $(or $(DRY),$(wildcard $(VENV_PYTHON))),$(VENV_PYTHON),$(PYTHON))
+REPORT ?=
+
 # Each process of a job would compile this repository's modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-airflow lint bench soak node-check hang-corpus docs environment peers clean
+.PHONY: help demo test test-airflow lint bench soak node-check hang-corpus gpu docs environment peers clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +32,8 @@ help:  ## show this list
 	@echo "    BENCH        the benchmarks that make bench runs (those beside other launchers)"
 	@echo "    KILLS, SEED  how many processes make soak kills (200), and the seed of a run to repeat"
 	@echo "    FAULTS       how many faults of all kinds it makes after that (500)"
+	@echo "    DRY, REPORT  DRY=1 runs make gpu without a GPU; where its JSON report goes (.make/gpu-report.json)"
+	@echo "    GPU_PYTHON   the interpreter of make gpu, whose torch has CUDA (.venv, or else PYTHON)"
 	@echo "    RUNS         how many DAG runs of a real Airflow make soak kills in (200)"
 
 demo: environment  ## train a network through a kill, in an Airflow DAG on this machine
@@ -46,6 +53,9 @@ bench: environment peers  ## run the benchmarks named by BENCH, the other launch
 
 node-check: environment  ## check 2 to 9 nodes of this machine, of which some are ill, in every way that is known
 	@$(VENV_PYTHON) -m tests.live.node_check
+
+gpu: $(if $(DRY),environment)  ## prove what is CUDA's and NCCL's own on one NVIDIA GPU (9 minutes); DRY=1 plays it on the CPU
+	@$(GPU_PYTHON) -m benchmarks.gpu $(if $(DRY),--dry) $(if $(REPORT),--report "$(REPORT)")
 
 hang-corpus: environment  ## hang in every way that is known, ten times each, and write docs/hang-corpus.md (an hour)
 	@$(VENV_PYTHON) -m tests.live.hang_corpus --report docs/hang-corpus.md

@@ -29,6 +29,7 @@ LONG = (
     "test_chaos.py",
     "test_behaviours.py",
     "test_airflow_kills.py",
+    "test_gpu.py",
     "test_tab.py",
 )
 

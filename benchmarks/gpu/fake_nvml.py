@@ -113,12 +113,13 @@ class FakeNvml:
         gpu, code = self._gpu(device)
         if gpu is None:
             return code
-        if events.value not in self._sets or not kinds.value & 0x8:
+        registered = self._sets.get(events.value or 0)
+        if registered is None or kinds.value & 0x8 == 0:
             return _INVALID
-        self._sets[events.value].add((device.value or 0) - _BASE)
+        registered.add((device.value or 0) - _BASE)
         return 0
 
-    def nvmlEventSetWait_v2(self, events: ctypes.c_void_p, event: Any, milliseconds: ctypes.c_uint) -> int:
+    def nvmlEventSetWait_v2(self, events: ctypes.c_void_p | None, event: Any, milliseconds: ctypes.c_uint) -> int:
         if not self._initialized:
             return _UNINITIALIZED
         if events is None or events.value not in self._sets:

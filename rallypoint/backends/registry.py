@@ -29,6 +29,7 @@ __all__ = [
     "open_site",
     "refusals",
     "spawn_supervisor",
+    "static_access",
     "supervisor_log",
     "supervisor_pods",
 ]
@@ -58,6 +59,25 @@ def open_backend(
 def open_site(site: Site, credentials: Credentials = NO_CREDENTIALS) -> Backend:
     """Return the backend that holds the jobs of a site. May read files, such as a kubeconfig; raises `BackendError`."""
     return _KINDS[site.kind](site, credentials)
+
+
+def static_access(site: Site, credentials: Credentials = NO_CREDENTIALS) -> tuple[Site, Credentials]:
+    """Return how the same jobs are reached without running a program or reading a file that the arguments name.
+
+    For a process with more rights than those who write connections and tasks. Jobs of this machine are those of its own home.
+    A cluster is reached with in-cluster credentials, a static token, or the server that the environment names.
+    Raises `BackendError`.
+    """
+    if site.kind == LOCAL:
+        if site.home and home_of(site) != default_home():
+            raise BackendError(f"home: {site.home!r} is not allowed here; expected none, which is ${HOME} of this process")
+        return Site(kind=LOCAL), NO_CREDENTIALS
+    from rallypoint.backends.kubernetes.static_credentials import static_access as static  # noqa: PLC0415  as above
+
+    named = site.kubeconfig or site.context or credentials.kubeconfig or credentials.in_cluster
+    if os.environ.get(API_SERVER) and not named:
+        return site, credentials
+    return static(site, credentials)
 
 
 def spawn_supervisor(name: str, site: Site, credentials: Credentials = NO_CREDENTIALS) -> int:

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
     from rallypoint.backends.contract import Backend
     from rallypoint.provider.conduct import Post
+    from rallypoint.provider.publishing import Publication
     from rallypoint.provider.submission import Work
 
 __all__ = ["JobOwner"]
@@ -224,6 +225,8 @@ class JobOwner(TellsLineage, PlacedOperator):
             get_logs=self.get_logs if isinstance(self.get_logs, (bool, str)) else list(self.get_logs),
             deadline=self._deadline(context),
             on_kill_action=self.on_kill_action,
+            try_number=int(context["ti"].try_number),
+            publish=bool(self.do_xcom_push),
         )
 
     def _deadline(self, context: Context) -> float | None:
@@ -238,7 +241,7 @@ class JobOwner(TellsLineage, PlacedOperator):
         ask = functools.partial(self.ask_state, context)
         try:
             do = functools.partial(submission.submit_and_wait, work=work, bell=self._bell, ask=ask)
-            return self._at(claim, do, tries=_tries(context))
+            return self._at(claim, do, tries=_tries(context), publication=_publication(context, claim))
         except AirflowTaskTimeout:
             # The claim's own deadline comes first; this is for an event loop that was too busy to notice.
             self.log.warning("Job %s did not end within execution_timeout; %s", claim.name, self._time_out(claim))
@@ -305,13 +308,12 @@ class JobOwner(TellsLineage, PlacedOperator):
 
     def _keep_page(self, context: Context, claim: Claim) -> None:
         """Keep the tab's page for when the job is gone. A hint for people, too: no task fails for it."""
-        from rallypoint.plugin.keeping import kept_page  # noqa: PLC0415  as in `execute`
-        from rallypoint.plugin.task import PAGE_KEY  # noqa: PLC0415
+        from rallypoint.page.published import PAGE_KEY, published_page  # noqa: PLC0415  as in `execute`
 
         ti = context["ti"]
         tries = {claim.owner: ti.try_number}
         try:
-            page = self._at(claim, lambda post: kept_page(post.backend, claim.name, tries=tries, place=claim.backend))
+            page = self._at(claim, lambda post: published_page(post.backend, claim.name, tries=tries, place=claim.backend))
         except Exception as error:  # noqa: BLE001  it is a hint, whatever a damaged record makes of it
             self.log.warning("The page of job %s could not be kept: %s", claim.name, error)
             return
@@ -348,10 +350,24 @@ class JobOwner(TellsLineage, PlacedOperator):
 
         return self._at(claim, time_out)
 
-    def _at(self, claim: Claim, do: Callable[[Post], Awaitable[T]], *, tries: int = -1) -> T:
-        return asyncio.run(self._work(claim, do, tries=tries))
+    def _at(
+        self,
+        claim: Claim,
+        do: Callable[[Post], Awaitable[T]],
+        *,
+        tries: int = -1,
+        publication: Publication | None = None,
+    ) -> T:
+        return asyncio.run(self._work(claim, do, tries=tries, publication=publication))
 
-    async def _work(self, claim: Claim, do: Callable[[Post], Awaitable[T]], *, tries: int = -1) -> T:
+    async def _work(
+        self,
+        claim: Claim,
+        do: Callable[[Post], Awaitable[T]],
+        *,
+        tries: int = -1,
+        publication: Publication | None = None,
+    ) -> T:
         from rallypoint.provider.conduct import Post  # noqa: PLC0415  as in `execute`
         from rallypoint.wire.plan import OrphanPolicy  # noqa: PLC0415
 
@@ -365,6 +381,7 @@ class JobOwner(TellsLineage, PlacedOperator):
                 orphan_policy=OrphanPolicy(self.orphan_policy),
                 durable=self.durable,
                 tries=tries,
+                publication=publication,
             )
             return await do(post)
         finally:
@@ -374,6 +391,17 @@ class JobOwner(TellsLineage, PlacedOperator):
 def _tries(context: Context) -> int:
     """Return what Airflow allows the task: a clear adds to it, a retry does not."""
     return int(context["ti"].max_tries or 0)
+
+
+def _publication(context: Context, claim: Claim) -> Publication | None:
+    """Return where the job's page is published while the worker waits; the trigger has its own."""
+    from rallypoint.page.published import PAGE_KEY  # noqa: PLC0415  as in `execute`
+    from rallypoint.provider.publishing import Publication, publish_interval  # noqa: PLC0415
+
+    if not claim.publish:
+        return None
+    push = functools.partial(context["ti"].xcom_push, PAGE_KEY)
+    return Publication(write=push, interval=publish_interval(), owner=claim.owner, number=claim.try_number, place=claim.backend)
 
 
 def _check_supervisor_image(image: str, backend: str) -> None:

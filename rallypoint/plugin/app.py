@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-import collections
+import asyncio
 import contextlib
 import hashlib
 from collections.abc import AsyncIterator
@@ -22,6 +22,7 @@ from airflow.api_fastapi.core_api.security import requires_access_dag
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 
 from rallypoint.plugin import assets
+from rallypoint.plugin.live_access import LiveAccess, NotLiveError
 from rallypoint.plugin.looking import Looker
 from rallypoint.plugin.rows import read_task
 from rallypoint.plugin.task import TaskKey, TaskSeen, map_index_of
@@ -30,7 +31,7 @@ from rallypoint.wire.errors import RallypointError
 
 __all__ = ["create_app", "may_read_logs", "may_read_task", "task_seen"]
 
-#: Last lines of a log that are shown, and characters of each.
+#: Last lines of each stream of a rank that are shown, and characters of each.
 _LINES, _WIDTH = 1000, 2000
 
 _FOR_EVER = "public, max-age=31536000, immutable"
@@ -60,7 +61,7 @@ Seen = Annotated[TaskSeen, Depends(task_seen)]
 
 def create_app(looker: Looker | None = None) -> FastAPI:
     """Return the application; `looker` finds the jobs."""
-    looks = looker or Looker()
+    looks = looker or Looker(access=LiveAccess.configured())
     files = assets.load()
 
     @contextlib.asynccontextmanager
@@ -110,12 +111,14 @@ def create_app(looker: Looker | None = None) -> FastAPI:
 
 
 async def _last_lines(looks: Looker, task: TaskSeen, rank: int) -> str:
-    kept: collections.deque[str] = collections.deque(maxlen=_LINES)
     try:
-        async for line in looks.log(task, rank):
-            kept.append(f"{line.stream}  {line.text[:_WIDTH]}")
-    except RallypointError as error:
+        lines = await looks.tail(task, rank, lines=_LINES)
+    except NotLiveError as error:
+        raise HTTPException(404, f"{error} The command line and the task's log have the lines.") from error
+    except asyncio.TimeoutError as error:
+        raise HTTPException(503, "the place of the job does not answer") from error
+    except (OSError, RallypointError) as error:
         raise HTTPException(503, str(error)) from error
-    if not kept:
+    if not lines:
         raise HTTPException(404, f"nothing of rank {rank} is there any more; the task's log may have it")
-    return "\n".join(kept) + "\n"
+    return "".join(f"{line.stream}  {line.text[:_WIDTH]}\n" for line in lines)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rallypoint.backends.site import SiteError
+from rallypoint.page.values import Page
+from rallypoint.page.view import as_of, page_of, plain_page
+from rallypoint.page.words import no_data, no_job, not_live, unreachable
+from rallypoint.plugin.live_access import LiveAccess, NotLiveError, open_live
 from rallypoint.plugin.task import TaskSeen
-from rallypoint.plugin.values import Page
-from rallypoint.plugin.view import as_of, page_of, plain_page
-from rallypoint.plugin.words import no_data, no_job, unreachable
-from rallypoint.provider import doors
 from rallypoint.provider.place import Place
 from rallypoint.wire import codec
 from rallypoint.wire.errors import RallypointError
@@ -35,6 +35,9 @@ FRESH = 1.0
 #: Seconds after which a backend that does not answer is said to be out of reach.
 PATIENCE = 10.0
 
+#: Jobs that are remembered and backends that are kept open, at most: notes of tasks name them.
+MOST_JOBS, MOST_BACKENDS = 256, 16
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Seen:
@@ -47,56 +50,78 @@ class Looker:
     """Looks at jobs for the browsers of one API server; `close` when it is no longer used.
 
     Args:
-        open_backend: opens that of a place; may block.
+        open_backend: opens that of a place which `access` allows; may block.
+        access: what may be opened.
         clock: seconds that never run backwards.
+        patience: seconds after which a backend that does not answer is out of reach.
+        linger: seconds after which a backend that is no longer used is closed; others may still wait for it.
     """
 
     def __init__(
         self,
-        open_backend: Callable[[Place], Backend] = doors.open_backend,
+        open_backend: Callable[[Place], Backend] = open_live,
         *,
+        access: LiveAccess,
         clock: Callable[[], float] = time.monotonic,
         patience: float = PATIENCE,
+        linger: float = PATIENCE,
     ) -> None:
-        self._open, self._clock, self._patience = open_backend, clock, patience
+        self._open, self._access, self._clock, self._patience = open_backend, access, clock, patience
+        self._linger = linger
         self._backends: dict[Place, tuple[float, Backend]] = {}
         self._seen: dict[tuple[Place, str], _Seen] = {}
         self._opening = asyncio.Lock()
         self._looking: dict[tuple[Place, str], asyncio.Lock] = {}
 
     async def look(self, task: TaskSeen) -> Page:
-        """Return the page of a task's job: as it is now, or as the task has kept it, or why there is none."""
+        """Return the page of a task's job: as it is now, or as the task has published it, or why there is none."""
         if not task.job:
-            return _kept(task) or plain_page(no_job())
+            return _published(task) or plain_page(no_job())
         try:
-            seen = await asyncio.wait_for(self._ask(task.place, task.job), self._patience)
+            place = self._access.allowed(task.place)
+        except NotLiveError as error:
+            notice = str(error)
+            return _published(task, notice=notice) or plain_page(not_live(task.job, notice), job=task.job)
+        try:
+            stored, status = await self._own(place, task)
         except asyncio.TimeoutError:
-            return _kept(task) or plain_page(unreachable(task.job, f"no answer within {self._patience:g} s"), job=task.job)
+            return self._unreachable(task, f"no answer within {self._patience:g} s")
         except (OSError, RallypointError) as error:
-            return _kept(task) or plain_page(unreachable(task.job, str(error)), job=task.job)
-        if seen.stored is None or not _owned(seen.stored.record, task.tries):
-            return _kept(task) or plain_page(no_data(task.job), job=task.job)
-        record, status = seen.stored.record, seen.status
-        return page_of(
-            record,
-            status,
-            now=as_of(record, status),
-            plan=seen.stored.plan,
-            site=None if task.place.conn_id else task.place.site,
-            tries=task.tries,
-            label=_label(task.place),
-        )
+            return self._unreachable(task, str(error))
+        if stored is None:
+            return _published(task, gone=True) or plain_page(no_data(task.job), job=task.job)
+        try:
+            return await asyncio.to_thread(_page, place, task.tries, stored, status)
+        except Exception as error:  # noqa: BLE001  whatever a damaged record makes of it: the tab says so
+            return self._unreachable(task, f"its record cannot be shown ({type(error).__name__})")
 
-    async def log(self, task: TaskSeen, rank: int) -> AsyncIterator[LogLine]:
-        """Yield the lines of a rank of the task's job; none where the job is gone. Raises `BackendError`."""
+    async def tail(self, task: TaskSeen, rank: int, *, lines: int) -> tuple[LogLine, ...]:
+        """Return the last lines of a rank of the task's job; none where the job is gone.
+
+        Raises `BackendError`, and `NotLiveError` where the API server may not read the job.
+        """
         if not task.job:
-            return
-        seen = await self._ask(task.place, task.job)
+            return ()
+        place = self._access.allowed(task.place)
+        stored, _ = await self._own(place, task)
+        if stored is None:
+            return ()
+        backend = await self._backend(place)
+        return (await asyncio.wait_for(backend.tail(task.job, lines=lines, rank=rank), self._patience)).lines
+
+    async def _own(self, place: Place, task: TaskSeen) -> tuple[Stored | None, JobStatus | None]:
+        """Return the job of a task, None where there is none or it is another task's; nothing else of it was opened then.
+
+        Raises `BackendError` and `asyncio.TimeoutError`.
+        """
+        seen = await asyncio.wait_for(self._ask(place, task.job), self._patience)
         if seen.stored is None or not _owned(seen.stored.record, task.tries):
-            return
-        backend = await self._backend(task.place)
-        async for line in backend.logs(task.job, rank=rank):
-            yield line
+            return None, None
+        return seen.stored, seen.status
+
+    def _unreachable(self, task: TaskSeen, why: str) -> Page:
+        found = _published(task, notice=f"The job cannot be read now: {why}")
+        return found or plain_page(unreachable(task.job, why), job=task.job)
 
     async def close(self) -> None:
         """Close every backend."""
@@ -111,20 +136,21 @@ class Looker:
             known, now = self._seen.get(key), self._clock()
             if known is not None and now - known.at < FRESH:
                 return known
-            backend = await self._backend(place)
-            stored = await backend.load(job)
-            status = None if stored is None else await backend.status(job)
-            seen = _Seen(at=self._clock(), stored=stored, status=status)
-            self._forget(now)
-            self._seen[key] = seen
-            return seen
+            try:
+                backend = await self._backend(place)
+                stored = await backend.load(job)
+                # Not `status`: that asks the job's coordinator, at an address that a pod of the job has announced.
+                status = None if stored is None else await backend.written(job)
+                self._seen[key] = _Seen(at=self._clock(), stored=stored, status=status)
+            finally:
+                self._forget(now)
+            return self._seen[key]
 
     def _forget(self, now: float) -> None:
-        """Drop what nobody looks at any more."""
-        for key in [key for key, seen in self._seen.items() if now - seen.at > KEPT_OPEN]:
-            del self._seen[key]
-            if not self._looking[key].locked():
-                del self._looking[key]
+        """Drop what was not looked at for a while, the oldest of too many, and locks that nobody waits for."""
+        kept = sorted(self._seen.items(), key=lambda item: item[1].at)[-MOST_JOBS:]
+        self._seen = {key: seen for key, seen in kept if now - seen.at <= KEPT_OPEN}
+        self._looking = {key: lock for key, lock in self._looking.items() if key in self._seen or lock.locked()}
 
     async def _backend(self, place: Place) -> Backend:
         async with self._opening:
@@ -134,29 +160,47 @@ class Looker:
                 return backend
             fresh = await asyncio.to_thread(self._open, place)
             self._backends[place] = (now, fresh)
-        if backend is not None:
-            asyncio.get_running_loop().call_later(self._patience, lambda: asyncio.ensure_future(backend.close()))
+            old = [backend] if backend is not None else []
+            surplus = sorted(self._backends, key=lambda place: self._backends[place][0])[:-MOST_BACKENDS]
+            old += [self._backends.pop(other)[1] for other in surplus]
+        for backend in old:
+            self._close_later(backend)
         return fresh
+
+    def _close_later(self, backend: Backend) -> None:
+        """Close a backend once those who are still waiting for it have their answer."""
+        asyncio.get_running_loop().call_later(self._linger, lambda: asyncio.ensure_future(backend.close()))
 
 
 def _owned(record: JobRecord, tries: Collection[str]) -> bool:
-    """Return whether a job is that of this task: what a task notes is its author's word, and shows nobody else's job."""
-    return record.owner in tries or any(attempt.owner in tries for attempt in record.attempts)
+    """Return whether a job is that of this task: its record names a try of it as the owner.
+
+    Any task may note any name. A job that another task has adopted since is that task's.
+    """
+    return record.owner in tries
 
 
-def _kept(task: TaskSeen) -> Page | None:
+def _page(place: Place, tries: Mapping[str, int], stored: Stored, status: JobStatus | None) -> Page:
+    record = stored.record
+    return page_of(
+        record,
+        status,
+        now=as_of(record, status),
+        plan=stored.plan,
+        site=None if place.conn_id else place.site,
+        tries=tries,
+        label=f"connection {place.conn_id}" if place.conn_id else place.site.kind,
+    )
+
+
+def _published(task: TaskSeen, *, notice: str = "", gone: bool = False) -> Page | None:
+    """Return the page that the task published last; `gone`: its job is not there any more."""
     if task.kept is None:
         return None
     try:
-        return codec.from_json(Page, task.kept)
-    except codec.WireError:  # kept by another version, or no page at all
+        page = codec.from_json(Page, task.kept)
+    except (codec.WireError, RecursionError):  # published by another version, or no page at all
         return None
-
-
-def _label(place: Place) -> str:
-    if place.conn_id:
-        return f"connection {place.conn_id}"
-    try:
-        return place.site.kind
-    except SiteError:
-        return place.backend
+    if gone:
+        return dataclasses.replace(page, live=False, kept=True, coming=())
+    return dataclasses.replace(page, notice=notice if page.live else "")

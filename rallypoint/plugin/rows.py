@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from rallypoint.plugin.task import HANDLE_KEY, PAGE_KEY, TaskKey, TaskSeen
+from rallypoint.page.published import LIMIT, PAGE_KEY
+from rallypoint.plugin.task import HANDLE_KEY, TaskKey, TaskSeen
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 __all__ = ["read_task"]
+
+#: Characters of a page in the database: escapes and spaces may make it longer than what was pushed.
+_LARGEST = 8 * LIMIT
 
 
 def read_task(session: Session, key: TaskKey) -> TaskSeen | None:
@@ -33,19 +37,25 @@ def _handle(session: Session, key: TaskKey) -> dict[str, Any] | None:
     from sqlalchemy import select  # noqa: PLC0415
 
     text = session.scalar(select(Noted.value).where(*_same(Noted, key), Noted.key == HANDLE_KEY))
-    try:
-        found = json.loads(text) if isinstance(text, str) else text
-    except ValueError:
-        return None
+    found = _json(text)
     return found if isinstance(found, dict) else None
 
 
 def _kept(session: Session, key: TaskKey) -> Any:
     from airflow.models.xcom import XComModel  # noqa: PLC0415  as above
-    from sqlalchemy import select  # noqa: PLC0415
+    from sqlalchemy import Text, cast, func, select  # noqa: PLC0415
 
-    # What a task pushes is plain JSON, and is not to be deserialized into anything else here.
-    return session.scalar(select(XComModel.value).where(*_same(XComModel, key), XComModel.key == PAGE_KEY))
+    # A task may push anything. What is larger than any page is left in the database, and nothing but JSON is made of the rest.
+    text = cast(XComModel.value, Text)
+    mine = (*_same(XComModel, key), XComModel.key == PAGE_KEY)
+    return _json(session.scalar(select(text).where(*mine, func.length(text) <= _LARGEST)))
+
+
+def _json(text: Any) -> Any:
+    try:
+        return json.loads(text) if isinstance(text, str) else text
+    except (ValueError, RecursionError):
+        return None
 
 
 def _same(model: Any, key: TaskKey) -> tuple[Any, ...]:

@@ -8,10 +8,10 @@ from typing import Any
 
 from rallypoint.provider.place import Place
 
-__all__ = ["HANDLE_KEY", "PAGE_KEY", "TaskKey", "TaskSeen", "map_index_of"]
+__all__ = ["HANDLE_KEY", "TaskKey", "TaskSeen", "map_index_of"]
 
-#: Under which an operator notes its job in the task's state store, and keeps the page of a job that may be deleted, as an XCom.
-HANDLE_KEY, PAGE_KEY = "rallypoint_job", "rallypoint_page"
+#: Under which an operator notes its job in the task's state store.
+HANDLE_KEY = "rallypoint_job"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +31,9 @@ class TaskSeen:
     Attributes:
         key: which one.
         tries: number of each of its tries, by the id that a job's record names as its owner.
-        handle: what the operator noted of its job: `name`, and the words of `Place`; None when there is none.
-        kept: the page that the operator kept at its end, as JSON; None when there is none.
+        handle: what the operator noted of its job: `name`, and the words of `Place`; None when there is none. Any task may
+            write it, so nothing is opened by it that the administrator has not allowed (live_access.py).
+        kept: the page that the task published last, as JSON; None when there is none. Any task may write it, too.
     """
 
     key: TaskKey

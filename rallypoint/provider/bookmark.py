@@ -7,6 +7,7 @@ import logging
 from dataclasses import dataclass
 
 from rallypoint.provider.task_state import TaskKey
+from rallypoint.provider.task_xcom import read_xcom, write_xcom
 
 __all__ = ["LOG_CURSOR_KEY", "XComBookmark"]
 
@@ -25,7 +26,7 @@ class XComBookmark:
     async def read(self) -> str:
         """Return the cursor that was written last, "" where none was."""
         try:
-            kept = await asyncio.to_thread(self._read)
+            kept = await asyncio.to_thread(read_xcom, self.ti, LOG_CURSOR_KEY)
         except Exception as error:  # noqa: BLE001  whatever an XCom backend may raise
             log.info("where the log was told up to cannot be read: %s", error)
             return ""
@@ -34,23 +35,6 @@ class XComBookmark:
     async def write(self, cursor: str) -> None:
         """Keep a cursor."""
         try:
-            await asyncio.to_thread(self._write, cursor)
+            await asyncio.to_thread(write_xcom, self.ti, LOG_CURSOR_KEY, cursor)
         except Exception as error:  # noqa: BLE001  as above
             log.info("up to where the log was told cannot be kept: %s", error)
-
-    def _read(self) -> object:
-        from airflow.sdk.execution_time.xcom import XCom  # noqa: PLC0415  brings the task runner's means
-
-        kept: object = XCom.get_one(key=LOG_CURSOR_KEY, **self._where)
-        return kept
-
-    def _write(self, cursor: str) -> None:
-        from airflow.sdk.execution_time.xcom import XCom  # noqa: PLC0415  as above
-
-        XCom.set(key=LOG_CURSOR_KEY, value=cursor, **self._where)
-
-    @property
-    def _where(self) -> dict[str, object]:
-        ti = self.ti
-        index = -1 if ti.map_index is None else ti.map_index
-        return {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": index}

@@ -26,6 +26,8 @@ class Claim:
         deadline: when the task's time is over, seconds since the epoch; None for never.
         on_kill_action: `delete_job` or `keep_job`, when the task is ended or its time is over.
         supervisor_image: what a supervisor in a pod of its own runs; "" leaves the job to a process of this machine instead.
+        try_number: which try this is; 0 where that is not known.
+        publish: publish the job's page as an XCom while it runs.
     """
 
     backend: str
@@ -42,6 +44,8 @@ class Claim:
     kubeconfig: str = ""
     supervisor_image: str = ""
     conn_id: str = ""
+    try_number: int = 0
+    publish: bool = False
 
     @property
     def place(self) -> Place:

@@ -17,6 +17,7 @@ from rallypoint.provider.claim import Claim, End, Ending
 from rallypoint.provider.failure import failure_of
 from rallypoint.provider.log_lines import Bookmark, tell_culprit, telling_logs
 from rallypoint.provider.narration import Narrator
+from rallypoint.provider.publishing import Publication, publishing
 from rallypoint.provider.ranks import ranks_of
 from rallypoint.provider.result import summarize
 from rallypoint.supervision.record import JobRecord, Phase
@@ -52,7 +53,8 @@ class Post:
     epoch, which the claim's deadline is compared with. `orphan_policy` is that of a submission, for a job that names none: when
     every Airflow is gone for good, a task's job must not hold its machines for ever. `durable`: a job that runs for an earlier
     try of the task is adopted; `tries` is what Airflow allows the task now, which a clear changes. `bookmark` keeps how
-    far the output of the ranks was told, where the next process finds it.
+    far the output of the ranks was told, where the next process finds it. `publication`: where the job's page is published
+    while it runs; None publishes none.
     """
 
     claim: Claim
@@ -64,6 +66,7 @@ class Post:
     durable: bool = True
     tries: int = -1
     bookmark: Bookmark | None = None
+    publication: Publication | None = None
 
     @property
     def holder(self) -> str:
@@ -81,7 +84,8 @@ async def conduct(post: Post) -> Ending:
     When it is cancelled the job goes on, and whoever holds it next takes over.
     """
     try:
-        ending = await _wait_and_tell(post)
+        async with publishing(post.backend, post.claim.name, post.log, post.publication):
+            ending = await _wait_and_tell(post)
     except Exception as error:
         post.log.exception("Supervising job %s broke", post.claim.name)
         return Ending(end=End.ERROR, name=post.claim.name, text=traceback.format_exc(), local_failure=is_local(error))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import sys
 from typing import TYPE_CHECKING, Any
 
 from rallypoint.backends.site import Site
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from rallypoint.backends.contract import Backend
     from rallypoint.provider.claim import Claim
 
-__all__ = ["open_backend", "read_connection", "resolve", "spawn_supervisor"]
+__all__ = ["in_api_server", "open_backend", "read_connection", "resolve", "spawn_supervisor"]
 
 
 def open_backend(place: Place | Site) -> Backend:
@@ -52,17 +54,28 @@ def spawn_supervisor(claim: Claim) -> None:
 def resolve(place: Place) -> Located:
     """Return where a place is, with what its connections say of it now. Blocks; raises `BackendError`.
 
-    A place without a connection is resolved without Airflow.
+    A place without a connection is resolved without Airflow. In Airflow's API server no place is returned that would have it
+    run a program or read a file: editors of connections and authors of DAGs must not act with its rights.
     """
-    from rallypoint.backends.contract import BackendError  # noqa: PLC0415  as above
+    from rallypoint.backends import registry  # noqa: PLC0415  as above
+    from rallypoint.backends.contract import BackendError  # noqa: PLC0415
 
     try:
         settings, cluster = _read(place.conn_id) if place.conn_id else (None, None)
-        return locate(place, settings, cluster)
+        located = locate(place, settings, cluster)
+        if not in_api_server():
+            return located
+        site, credentials = registry.static_access(located.site, located.credentials)
+        return dataclasses.replace(located, site=site, credentials=credentials)
     except BackendError:
         raise
     except RallypointError as error:
         raise BackendError(str(error)) from error
+
+
+def in_api_server() -> bool:
+    """Return whether this process is Airflow's API server: it alone imports the module that it is started by."""
+    return "airflow.api_fastapi.main" in sys.modules
 
 
 def _read(conn_id: str) -> tuple[Settings | None, KubernetesSettings | None]:

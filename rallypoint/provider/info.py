@@ -11,6 +11,30 @@ __all__ = ["get_provider_info"]
 
 _NAME = "Rallypoint"
 
+_OPTIONS = {
+    "ui_connections": {
+        "description": (
+            'Connections, separated by commas, that the API server may open for the tab "Elastic training" to show live data. '
+            "It uses in-cluster credentials or a static token of them, and runs no plug-in and reads no file that they name. "
+            "Jobs elsewhere are shown as their tasks publish them."
+        ),
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "training,training_eu",
+        "default": "",
+    },
+    "ui_publish_interval": {
+        "description": (
+            "Seconds between two states of a running job that its task publishes as the XCom `rallypoint_page`; "
+            "0 publishes the end alone."
+        ),
+        "version_added": "0.1.0",
+        "type": "float",
+        "example": None,
+        "default": "60",
+    },
+}
+
 
 def get_provider_info() -> dict[str, Any]:
     """Return the provider's description: only what exists."""
@@ -21,6 +45,7 @@ def get_provider_info() -> dict[str, Any]:
         "versions": [__version__],
         "integrations": [{"integration-name": _NAME, "tags": ["software"]}],
         "hooks": [{"integration-name": _NAME, "python-modules": ["rallypoint.provider.connections.hook"]}],
+        "config": {"rallypoint": {"description": "Rallypoint: elastic training.", "options": _OPTIONS}},
         "connection-types": [CONNECTION_TYPE],
         "operators": [
             {

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 from collections.abc import AsyncIterator
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from rallypoint.backends.contract import Backend
+from rallypoint.page.published import PAGE_KEY
 from rallypoint.provider import doors
 from rallypoint.provider.bookmark import XComBookmark
 from rallypoint.provider.claim import Claim, End, Ending
 from rallypoint.provider.conduct import Post, cancel, conduct, is_local
 from rallypoint.provider.delivery import ending_event
+from rallypoint.provider.publishing import Publication, publish_interval
 from rallypoint.provider.task_state import may_cancel, prepare, task_state
+from rallypoint.provider.task_xcom import write_xcom
 from rallypoint.wire.errors import RallypointError
 
 __all__ = ["ElasticTrainingTrigger"]
@@ -112,6 +116,25 @@ class ElasticTrainingTrigger(BaseTrigger):
         backend = await asyncio.to_thread(self.open_backend)
         try:
             bookmark = None if self.task_instance is None else XComBookmark(ti=self.task_instance)
-            yield Post(claim=self.claim, backend=backend, spawn=self.spawn_supervisor, log=self.log, bookmark=bookmark)
+            yield Post(
+                claim=self.claim,
+                backend=backend,
+                spawn=self.spawn_supervisor,
+                log=self.log,
+                bookmark=bookmark,
+                publication=self._publication(),
+            )
         finally:
             await backend.close()
+
+    def _publication(self) -> Publication | None:
+        ti, claim = self.task_instance, self.claim
+        if ti is None or not claim.publish:
+            return None
+        return Publication(
+            write=functools.partial(write_xcom, ti, PAGE_KEY),
+            interval=publish_interval(),
+            owner=claim.owner,
+            number=claim.try_number,
+            place=claim.backend,
+        )

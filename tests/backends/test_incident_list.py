@@ -8,7 +8,7 @@ import datetime
 from rallypoint.backends.explain import account
 from rallypoint.backends.incident_list import XCOM_LIMIT, count_faults, list_incidents, to_xcom
 from rallypoint.cli.view import view
-from rallypoint.plugin.view import page_of
+from rallypoint.page.view import page_of
 from rallypoint.provider.result import summarize, xcoms
 from rallypoint.wire.incident import Cause, Culprit, Folded, Incident, IncidentId, Rung
 from tests.provider.records import CULPRIT, incident, record, status

@@ -227,3 +227,76 @@ def _submit(stage: Any) -> None:
 
 def _said(home: Path) -> str:
     return "".join(path.read_text() for path in home.rglob("*.log"))
+
+
+# --- For a process that runs no program and reads no file ------------------------------------------------------------------
+
+
+def static(**credentials: Any) -> Any:
+    found = registry.static_access(Site(kind="kubernetes"), Credentials(**credentials))
+    return load_configuration(registry.access_of(*found))
+
+
+@pytest.mark.parametrize("write", [json.dumps, yaml.safe_dump], ids=["JSON", "YAML"])
+def test_a_static_token_reaches_a_cluster(write):
+    """Server, namespace and token of the context that is meant."""
+    text = write(config())
+    site, credentials = registry.static_access(Site(kind="kubernetes", context="other"), Credentials(kubeconfig=text))
+    told = load_configuration(registry.access_of(site, credentials))
+
+    assert (told.host, told.api_key, site.namespace) == ("http://cluster:6443", {"BearerToken": f"Bearer {SECRET}"}, "theirs")
+    assert static(kubeconfig=text, token="of the connection").api_key == {"BearerToken": "Bearer of the connection"}
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        pytest.param({"exec": {"command": sys.executable, "args": ["-c", "TOUCH"], "apiVersion": "v1"}}, id="an exec plug-in"),
+        pytest.param({"auth-provider": {"name": "gcp", "config": {"cmd-path": "TOUCH"}}}, id="an auth provider"),
+        pytest.param({"auth-provider": {"name": "oidc", "config": {"id-token": "a.b.c"}}}, id="a token that is renewed"),
+        pytest.param({"tokenFile": "FILE"}, id="a file with a token"),
+        pytest.param({"client-certificate": "FILE", "client-key": "FILE"}, id="files with a key"),
+        pytest.param({"username": "a", "password": "b"}, id="a password"),
+        pytest.param({"token": ["a"]}, id="a token that is none"),
+        pytest.param({}, id="nobody"),
+    ],
+)
+@pytest.mark.parametrize("token", ["", "static"], ids=["alone", "beside a token"])
+def test_nothing_is_run_and_nothing_is_read(user, token, tmp_path):
+    """Without a token of its own it is refused; with one, everything else is left out."""
+    (tmp_path / "secret").write_text(SECRET)
+    touch = f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()"
+    text = json.dumps(config(user=user)).replace("TOUCH", touch.replace('"', "'")).replace("FILE", str(tmp_path / "secret"))
+    cluster = json.loads(text)
+    cluster["clusters"][0]["cluster"] |= {"certificate-authority": str(tmp_path / "secret"), "proxy-url": "http://elsewhere"}
+    if token:
+        told = static(kubeconfig=json.dumps(cluster), token=token)
+        assert told.api_key == {"BearerToken": "Bearer static"}
+        assert (told.cert_file, told.key_file, told.ssl_ca_cert, told.proxy) == (None, None, None, None)
+    else:
+        with pytest.raises(BackendError, match="runs no plug-in and reads no file") as refused:
+            static(kubeconfig=json.dumps(cluster))
+        assert SECRET not in str(refused.value)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("site", "says"),
+    [
+        (Site(kind="kubernetes", kubeconfig="/k"), "kube_config_path: '/k'"),
+        (Site(kind="kubernetes", context="c"), "cluster_context: 'c'"),
+        (Site(home="/elsewhere"), "home: '/elsewhere'"),
+    ],
+)
+def test_paths_of_others_are_refused(site, says):
+    """By their names."""
+    with pytest.raises(BackendError, match=re.escape(says)):
+        registry.static_access(site)
+
+
+def test_without_a_kubeconfig_the_pod_is_meant(monkeypatch, tmp_path):
+    """And never the kubeconfig that lies around, which may name a plug-in."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "k"))
+    _, credentials = registry.static_access(Site(kind="kubernetes"))
+
+    assert credentials.in_cluster

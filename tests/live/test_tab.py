@@ -6,6 +6,7 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -14,7 +15,8 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("aiohttp")
 
 from tests.plugin.browser import Tab, chromium, open_browser
-from tests.plugin.signed_in import DRAWN, FRAME, PASSWORD, USER, AirflowPages, airflow_with_a_run, sign_in
+from tests.plugin.hostile_notes import ATTACKS, SECRET, witness
+from tests.plugin.signed_in import DRAWN, EDITOR, FRAME, PASSWORD, USER, AirflowPages, airflow_with_a_run, sign_in
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(3600)]
 
@@ -25,8 +27,8 @@ LINK = "[...document.querySelectorAll('a')].find((a) => a.textContent.trim() ===
 class Airflow:
     """The API server, and the name of the DAG's run."""
 
-    def __init__(self, pages: AirflowPages) -> None:
-        self.pages, self.root, self.run, self.token = pages, pages.root, pages.run, ""
+    def __init__(self, pages: AirflowPages, folder: Path) -> None:
+        self.pages, self.folder, self.root, self.run, self.token = pages, folder, pages.root, pages.run, ""
 
     def ask(self, path: str, *, signed_in: bool = True, body: object = None):
         """Return the status and the JSON of an answer."""
@@ -51,8 +53,9 @@ class Airflow:
 @pytest.fixture(scope="module")
 def airflow(tmp_path_factory):
     """An Airflow whose DAG has run; its only user is signed in."""
-    with airflow_with_a_run(tmp_path_factory.mktemp("airflow")) as pages:
-        found = Airflow(pages)
+    folder = tmp_path_factory.mktemp("airflow")
+    with airflow_with_a_run(folder) as pages:
+        found = Airflow(pages, folder)
         status, told = found.ask("/auth/token", body={"username": USER, "password": PASSWORD})
         assert status == 201, told
         found.token = told["access_token"]
@@ -105,6 +108,42 @@ def test_a_mapped_task_whose_job_was_deleted_is_told_as_it_kept_it(airflow):
     assert [page["kept"] for page in pages] == [True, True]
     assert [page["facts"][0]["text"] for page in pages] == ["5", "3"]
     assert pages[0]["job"] != pages[1]["job"]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_task_cannot_make_the_api_server_act_for_it(airflow, attack):
+    """Whatever it notes: no program runs, no file of the API server is shown, and the tab says a sentence."""
+    index = str(list(ATTACKS).index(attack))
+    witness(airflow.folder).unlink(missing_ok=True)
+    status, page = airflow.job("hostile", index)
+
+    assert status == 200, page
+    assert page["title"]
+    query = f"run_id={quote(airflow.run)}&task_id=hostile&map_index={index}&rank=0"
+    status, log = airflow.ask(f"/rallypoint/api/dags/counting/log?{query}")
+    assert status in (404, 503), log
+    assert log["detail"]
+    assert SECRET not in f"{page} {log}"
+    assert not witness(airflow.folder).exists()
+    own = attack in {"a log that is a link", "a folder of logs that the job chose"}
+    assert page["state"] == ("waiting" if own else "no-data"), page
+
+
+def test_the_test_of_a_connection_runs_no_program(airflow):
+    """An editor of connections presses the button, which Airflow answers in the API server."""
+    _, told = airflow.ask("/auth/token", body={"username": EDITOR, "password": PASSWORD})
+    editor = Airflow(airflow.pages, airflow.folder)
+    editor.token = told["access_token"]
+    witness(airflow.folder).unlink(missing_ok=True)
+    for extra in (
+        *({"platform": "kubernetes", "kubernetes_conn_id": name} for name in ("allowed", "allowed_path", "allowed_file")),
+        {"home": str(airflow.folder / "foreign")},
+    ):
+        body = {"connection_id": "edited", "conn_type": "rallypoint", "extra": json.dumps(extra)}
+        status, answer = editor.ask("/api/v2/connections/test", body=body)
+        assert status == 200, answer
+        assert (answer["status"], "not allowed here" in answer["message"]) == (False, True), answer
+        assert not witness(airflow.folder).exists()
 
 
 def test_a_task_without_a_job_says_so(airflow):

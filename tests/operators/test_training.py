@@ -242,6 +242,8 @@ def test_a_deferrable_task_submits_and_defers_with_names_only():
         "get_logs": True,
         "deadline": None,
         "on_kill_action": "delete_job",
+        "try_number": 1,
+        "publish": True,
     }
     assert (caught.value.method_name, caught.value.timeout, fake.started) == ("execute_complete", None, [])
 

@@ -46,10 +46,11 @@ def run_dag() -> str:
 
 async def serve() -> None:
     """Serve Airflow's own application until the standard input is closed."""
-    from airflow.api_fastapi.app import create_app
+    # As `airflow api-server` does: it alone imports this.
+    from airflow.api_fastapi.main import app
 
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(create_app(), log_level="warning"))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     await eventually_async(lambda: server.started or serving.done())
     print(listening.getsockname()[1], flush=True)

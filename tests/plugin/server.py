@@ -11,17 +11,18 @@ import asyncio
 import email.utils
 import socket
 import sys
-from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 
 from rallypoint.backends.contract import LogLine
+from rallypoint.page.values import Page
 from rallypoint.plugin.app import create_app, may_read_logs, may_read_task, task_seen
+from rallypoint.plugin.live_access import LiveAccess
 from rallypoint.plugin.looking import Looker
 from rallypoint.plugin.task import TaskKey, TaskSeen
-from rallypoint.plugin.values import Page
 from tests.plugin.scenes import SCENES
 
 #: Seconds between the newest word of a job and its being looked at, as the browser is told.
@@ -36,9 +37,9 @@ class Scenes(Looker):
         assert found is not None, f"{task.key.dag_id} is refused before anybody looks"
         return found
 
-    async def log(self, task: TaskSeen, rank: int) -> AsyncIterator[LogLine]:
-        for number in range(40):
-            yield LogLine(rank=rank, stream="err", text=f"step {number} of rank {rank}", cursor="")
+    async def tail(self, task: TaskSeen, rank: int, *, lines: int) -> tuple[LogLine, ...]:
+        texts = (f"step {number} of rank {rank}" for number in range(40))
+        return tuple(LogLine(rank=rank, stream="err", text=text, cursor="") for text in texts)[-lines:]
 
 
 async def named(dag_id: str, run_id: str, task_id: str) -> TaskSeen:
@@ -51,7 +52,7 @@ async def allowed(request: Request) -> None:
 
 
 def application() -> FastAPI:
-    app = create_app(Scenes())
+    app = create_app(Scenes(access=LiveAccess(home=Path())))
     app.dependency_overrides.update({may_read_task: allowed, may_read_logs: allowed, task_seen: named})
 
     @app.middleware("http")

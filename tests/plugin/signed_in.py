@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from tests.plugin import hostile_notes
 from tests.plugin.browser import Tab
 from tests.plugin.serving import serving
 
-__all__ = ["DRAWN", "FRAME", "PASSWORD", "USER", "AirflowPages", "airflow_with_a_run", "sign_in"]
+__all__ = ["DRAWN", "EDITOR", "FRAME", "PASSWORD", "USER", "AirflowPages", "airflow_with_a_run", "sign_in"]
 
 #: The document of the tab inside of Airflow's frame.
 FRAME = "document.querySelector('iframe[title=\"Elastic training\"]')?.contentDocument"
@@ -21,6 +22,9 @@ FRAME = "document.querySelector('iframe[title=\"Elastic training\"]')?.contentDo
 DRAWN = f"{FRAME}?.querySelector('#page:not([aria-busy]) h1')"
 
 USER, PASSWORD = "ada", "correct horse"
+
+#: May edit connections.
+EDITOR = "olga"
 
 
 @dataclass(frozen=True)
@@ -40,10 +44,14 @@ class AirflowPages:
 def airflow_with_a_run(folder: Path) -> Iterator[AirflowPages]:
     """Serve an Airflow whose DAG `counting` has run (tests/plugin/airflow_server.py)."""
     passwords = folder / "passwords.json"
-    passwords.write_text(json.dumps({USER: PASSWORD}))
+    passwords.write_text(json.dumps(dict.fromkeys((USER, EDITOR), PASSWORD)))
+    connections = hostile_notes.connections(folder)
     settings = {
+        **{f"AIRFLOW_CONN_{name.upper()}": json.dumps(conn) for name, conn in connections.items()},
+        "AIRFLOW__RALLYPOINT__UI_CONNECTIONS": ", ".join(name for name in connections if name.startswith("allowed")),
+        "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:viewer",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:viewer,{EDITOR}:op",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
         "AIRFLOW__API_AUTH__JWT_SECRET": "a secret that is long enough for every algorithm there is, and then some",
         "RALLYPOINT_HOME": str(folder / "home"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.plugin.task import PAGE_KEY
-from rallypoint.plugin.values import Page, State
+from rallypoint.page.published import PAGE_KEY
+from rallypoint.page.values import Page, State
 from rallypoint.provider.links import ElasticTrainingLink, page_path
 from rallypoint.wire import codec
 from tests.operators.tasks import FAILURE, operator

@@ -5,21 +5,27 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
 from rallypoint.backends.contract import BackendError, Stored
-from rallypoint.plugin.keeping import LIMIT, kept_page
-from rallypoint.plugin.looking import FRESH, KEPT_OPEN, Looker
+from rallypoint.page.published import LIMIT, published_page
+from rallypoint.page.values import Page, State
+from rallypoint.plugin.live_access import LiveAccess, NotLiveError
+from rallypoint.plugin.looking import FRESH, KEPT_OPEN, MOST_BACKENDS, Looker
 from rallypoint.plugin.task import TaskKey, TaskSeen
-from rallypoint.plugin.values import Page, State
 from rallypoint.wire import codec
 from tests.backends import fake
 from tests.cli.samples import PLAN
 from tests.plugin import scenes
+from tests.waiting import eventually_async
 
 KEY = TaskKey(dag_id="d", run_id="r", task_id="t")
 JOB = "nightly-llm-3f9a2c1b"
+
+#: The API server's own jobs, and no connection.
+HERE = LiveAccess(home=Path("/home/airflow/.rallypoint"))
 
 
 class Shelf(fake.FakeBackend):
@@ -42,6 +48,9 @@ class Shelf(fake.FakeBackend):
             return None
         return Stored(record=self.found[name][0], plan=PLAN, version="1")
 
+    async def written(self, name):
+        return self.found[name][1]
+
     async def status(self, name):
         return self.found[name][1]
 
@@ -63,31 +72,95 @@ def task(*, owner: str = scenes.OWNER, **more) -> TaskSeen:
 
 async def test_a_job_is_found_by_what_its_task_noted():
     """The name and the place are all it takes."""
-    page = await Looker(lambda place: Shelf(scenes.running())).look(task())
+    page = await Looker(lambda place: Shelf(scenes.running()), access=HERE).look(task())
 
     assert (page.state, page.job, page.place) == (State.RUNNING, JOB, "local")
 
 
+async def test_a_job_that_another_task_has_adopted_is_not_shown():
+    """An earlier attempt of it was this task's; what it does now is the other's."""
+    record, status = scenes.running()
+    shelf = Shelf((dataclasses.replace(record, owner="another task"), status))
+    page = await Looker(lambda place: shelf, access=HERE).look(task())
+
+    assert record.attempts[0].owner == scenes.OWNER
+    assert (page.state, page.title) == (State.NO_DATA, f"Job {JOB} is gone")
+
+
+async def test_a_job_that_may_not_be_opened_is_shown_as_published():
+    """With the reason, and without anything being opened; a page of the end needs no reason."""
+    tries = {scenes.OWNER: 1}
+    live = await published_page(Shelf(scenes.running()), JOB, tries=tries, place="kubernetes", live=True)
+    ended = await published_page(Shelf(scenes.failed()), JOB, tries=tries, place="kubernetes")
+    opened: list[object] = []
+    looker = Looker(opened.append, access=HERE)
+
+    def elsewhere(kept):
+        note = {"name": JOB, "backend": "kubernetes", "conn_id": "prod"}
+        return TaskSeen(key=KEY, tries=tries, handle=note, kept=kept)
+
+    page = await looker.look(elsewhere(live))
+    assert (page.state, page.live, page.kept) == (State.RUNNING, True, False)
+    assert "'prod' is not in [rallypoint] ui_connections" in page.notice
+    page = await looker.look(elsewhere(ended))
+    assert (page.state, page.live, page.kept, page.notice) == (State.FAILED, False, True, "")
+    page = await looker.look(elsewhere(None))
+    assert (page.state, page.live) == (State.NO_DATA, True)
+    assert "ui_connections" in page.advice
+    with pytest.raises(NotLiveError):
+        await looker.tail(elsewhere(live), 0, lines=1)
+    assert opened == []
+
+
+async def test_a_published_page_of_a_job_that_is_gone_is_not_live():
+    """Its task was killed before it could publish the end."""
+    live = await published_page(Shelf(scenes.running()), JOB, tries={}, place="local", live=True)
+    page = await Looker(lambda place: Shelf(), access=HERE).look(task(kept=live))
+
+    assert (page.live, page.kept, page.coming) == (False, True, ())
+
+
+async def test_many_notes_keep_few_backends_open():
+    """A task may note any namespace; each would be a client of its own in the API server."""
+    shelves = []
+
+    def opened(place):
+        shelves.append(Shelf(scenes.running()))
+        return shelves[-1]
+
+    clock = Clock()
+    access = LiveAccess(home=HERE.home, connections=frozenset({"prod"}))
+    looker = Looker(opened, access=access, clock=clock, linger=0.0)
+    for number in range(3 * MOST_BACKENDS):
+        note = {"name": JOB, "backend": "kubernetes", "conn_id": "prod", "namespace": f"n{number}"}
+        clock.now += 0.1
+        await looker.look(TaskSeen(key=KEY, tries={scenes.OWNER: 1}, handle=note))
+
+    await eventually_async(lambda: sum(shelf.closed for shelf in shelves) == 2 * MOST_BACKENDS)
+    await looker.close()
+    assert all(shelf.closed == 1 for shelf in shelves)
+
+
 async def test_a_task_without_a_job_says_so():
     """Most tasks have none."""
-    page = await Looker(lambda place: Shelf()).look(TaskSeen(key=KEY, tries={"x": 1}))
+    page = await Looker(lambda place: Shelf(), access=HERE).look(TaskSeen(key=KEY, tries={"x": 1}))
 
     assert (page.state, page.title) == (State.NO_DATA, "No training job here")
 
 
 async def test_the_job_of_another_task_is_not_shown():
     """A task may note any name it likes: only a job that one of its tries owns is its own."""
-    looker = Looker(lambda place: Shelf(scenes.running()))
+    looker = Looker(lambda place: Shelf(scenes.running()), access=HERE)
     stranger = task(owner="somebody else")
 
     assert (await looker.look(stranger)).state is State.NO_DATA
-    assert [line async for line in looker.log(stranger, 0)] == []
+    assert await looker.tail(stranger, 0, lines=9) == ()
 
 
 async def test_a_job_that_is_gone_is_told_as_the_task_kept_it():
     """Deleted, it is still to be seen how it went."""
-    kept = await kept_page(Shelf(scenes.failed()), JOB, tries={scenes.OWNER: 1}, place="local")
-    page = await Looker(lambda place: Shelf()).look(task(kept=kept))
+    kept = await published_page(Shelf(scenes.failed()), JOB, tries={scenes.OWNER: 1}, place="local")
+    page = await Looker(lambda place: Shelf(), access=HERE).look(task(kept=kept))
 
     assert (page.state, page.kept) == (State.FAILED, True)
     assert "FloatingPointError" in page.title
@@ -96,7 +169,7 @@ async def test_a_job_that_is_gone_is_told_as_the_task_kept_it():
 @pytest.mark.parametrize("kept", [None, "a text", {"version": 99}, 7], ids=["nothing", "a text", "another form", "a number"])
 async def test_what_is_no_page_is_not_shown(kept):
     """An XCom is whatever somebody pushed."""
-    page = await Looker(lambda place: Shelf()).look(task(kept=kept))
+    page = await Looker(lambda place: Shelf(), access=HERE).look(task(kept=kept))
 
     assert page.state is State.NO_DATA
     assert JOB in page.title
@@ -106,7 +179,7 @@ async def test_a_backend_that_refuses_is_told_with_its_words():
     """What is wrong with the way there says nothing against the training."""
     shelf = Shelf()
     shelf.broken = BackendError("the cluster refuses the token")
-    page = await Looker(lambda place: shelf).look(task())
+    page = await Looker(lambda place: shelf, access=HERE).look(task())
 
     assert page.state is State.NO_DATA
     assert "the cluster refuses the token" in page.advice
@@ -117,7 +190,7 @@ async def test_a_backend_that_is_silent_keeps_nobody_waiting():
     """The page must answer, whatever a cluster does."""
     shelf = Shelf()
     shelf.silent = True
-    page = await Looker(lambda place: shelf, patience=0.05).look(task())
+    page = await Looker(lambda place: shelf, access=HERE, patience=0.05).look(task())
 
     assert "cannot be read from here" in page.title
 
@@ -125,7 +198,7 @@ async def test_a_backend_that_is_silent_keeps_nobody_waiting():
 async def test_a_hundred_viewers_are_one_look():
     """However many browsers are open, a job is read once a second at the most."""
     shelf, clock = Shelf(scenes.running()), Clock()
-    looker = Looker(lambda place: shelf, clock=clock)
+    looker = Looker(lambda place: shelf, access=HERE, clock=clock)
 
     await asyncio.gather(*(looker.look(task()) for _ in range(100)))
     assert shelf.asked == 1
@@ -139,7 +212,7 @@ async def test_a_backend_is_kept_open_for_a_while():
     """It is opened anew now and then, because its connection may have changed, and all are closed at the end."""
     shelves, clock = [Shelf(scenes.running()) for _ in range(2)], Clock()
     waiting = iter(shelves)
-    looker = Looker(lambda place: next(waiting), clock=clock, patience=0.01)
+    looker = Looker(lambda place: next(waiting), access=HERE, clock=clock, linger=0.0)
 
     await looker.look(task())
     clock.now += KEPT_OPEN / 2
@@ -155,11 +228,11 @@ async def test_a_backend_is_kept_open_for_a_while():
 
 async def test_a_page_is_kept_without_the_log():
     """What a task keeps is plain JSON of our own words."""
-    kept = await kept_page(Shelf(scenes.failed()), JOB, tries={}, place="local")
+    kept = await published_page(Shelf(scenes.failed()), JOB, tries={}, place="local")
 
     assert kept is not None
     assert "Traceback" not in codec.dumps(kept)
-    assert await kept_page(Shelf(), JOB, tries={}, place="local") is None
+    assert await published_page(Shelf(), JOB, tries={}, place="local") is None
 
 
 async def test_a_page_that_is_kept_is_small_whatever_happened():
@@ -177,7 +250,7 @@ async def test_a_page_that_is_kept_is_small_whatever_happened():
     )
     world = tuple(dataclasses.replace(scenes.member(0, place), node=place) for place in range(256))
     shelf = Shelf((dataclasses.replace(record, incidents=many), dataclasses.replace(status, incidents=many, world=world)))
-    kept = await kept_page(shelf, JOB, tries={}, place="local")
+    kept = await published_page(shelf, JOB, tries={}, place="local")
 
     assert kept is not None
     assert len(json.dumps(kept)) <= LIMIT

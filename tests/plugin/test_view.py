@@ -9,11 +9,11 @@ import math
 
 import pytest
 
-from rallypoint.plugin import spans, words
-from rallypoint.plugin.keeping import LIMIT
+from rallypoint.page import spans, words
+from rallypoint.page.published import LIMIT
+from rallypoint.page.values import Mood, Page, State
+from rallypoint.page.view import as_of, keepsake, page_of
 from rallypoint.plugin.task import map_index_of
-from rallypoint.plugin.values import Mood, Page, State
-from rallypoint.plugin.view import as_of, keepsake, page_of
 from rallypoint.supervision.record import Attempt, ConditionType, Phase
 from rallypoint.wire import codec
 from rallypoint.wire.hang import Hang, HangState

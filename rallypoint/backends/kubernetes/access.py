@@ -19,7 +19,7 @@ from rallypoint.backends.credentials import NO_CREDENTIALS, Credentials
 from rallypoint.job import JobError
 from rallypoint.job.document import read_yaml
 
-__all__ = ["Access", "default_namespace", "load_configuration"]
+__all__ = ["Access", "default_namespace", "inline_kubeconfig", "load_configuration"]
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _USUAL = Path("~/.kube/config")
@@ -57,7 +57,7 @@ def default_namespace(access: Access) -> str:
     if access.server:
         return "default"
     if access.credentials.kubeconfig:
-        contexts, active = _contexts_of(_inline(access.credentials))
+        contexts, active = _contexts_of(inline_kubeconfig(access.credentials))
     elif _has_kubeconfig(access):
         contexts, active = _contexts_in(access)
     else:
@@ -105,7 +105,7 @@ def _reach(configuration: Any, access: Access) -> None:
     # An exec plugin is waited for in a loop of its own: ours goes on meanwhile.
     context = access.context or None
     if access.credentials.kubeconfig:
-        config = _inline(access.credentials)
+        config = inline_kubeconfig(access.credentials)
         _check(asyncio.run(load_kube_config_from_dict(config, context=context, client_configuration=configuration)))
     elif access.server:
         configuration.host = access.server.rstrip("/")
@@ -128,7 +128,7 @@ def _check(loader: Any) -> None:
     raise BackendError(f"kubeconfig: the exec plug-in {command!r} gave no credentials; is it installed on this machine?")
 
 
-def _inline(credentials: Credentials) -> dict[str, Any]:
+def inline_kubeconfig(credentials: Credentials) -> dict[str, Any]:
     """Return the kubeconfig that was given as a text."""
     try:
         found = read_yaml(credentials.kubeconfig)

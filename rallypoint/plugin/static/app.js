@@ -13,7 +13,7 @@ import { timeline } from "./timeline.js";
 const QUIET = 90;
 
 const PARTS = [
-  { draw: headline, of: (p) => [p.state, p.mood, p.title, p.advice, p.job, p.place, p.kept] },
+  { draw: headline, of: (p) => [p.state, p.mood, p.title, p.advice, p.job, p.place, p.kept, p.notice] },
   { draw: facts, of: (p) => [p.facts, p.goodput] },
   { draw: timeline, of: (p) => [p.timeline, p.faults, p.curves] },
   { draw: faults, of: (p) => [p.faults, Boolean(p.timeline)] },
@@ -26,7 +26,7 @@ const PARTS = [
   { draw: details, of: (p) => [p.details] },
 ].map((part) => ({ ...part, host: h("div", { class: "part-host" }), drawn: "" }));
 
-const EMPTY = { live: false, as_of: 0, kept: false, job: "", place: "", facts: [], timeline: null, faults: [], nodes: [], curves: [], goodput: null, coming: [], story: [], logs: [], details: [] };
+const EMPTY = { live: false, as_of: 0, kept: false, job: "", place: "", facts: [], timeline: null, faults: [], nodes: [], curves: [], goodput: null, coming: [], story: [], logs: [], details: [], notice: "" };
 
 const REFUSED = {
   401: ["no-permission", "You are not signed in", "Sign in to Airflow in this browser, then come back to this page."],

@@ -22,6 +22,7 @@ export function headline(page) {
     h("div", { class: "chips" }, h("span", { class: `chip m-${page.mood}` }, CHIPS[page.state]), h("span", { id: "freshness", class: "fresh" })),
     h("h1", {}, page.title),
     h("p", { class: "advice" }, page.advice),
+    page.notice && h("p", { class: "note", role: "note" }, page.notice),
     names.some(Boolean) && h("p", { class: "names" }, names));
 }
 

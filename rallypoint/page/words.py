@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from rallypoint.backends.incident_list import is_fault
 from rallypoint.backends.story import culprit_of, describe_end, describe_who, span
-from rallypoint.plugin.values import Mood, State
+from rallypoint.page.values import Mood, State
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase
 from rallypoint.wire.hang import Hang, HangState
 from rallypoint.wire.incident import Cause, FaultKind, Incident
 from rallypoint.wire.status import JobState, JobStatus
 
-__all__ = ["Headline", "counted", "headline", "no_data", "no_job", "unreachable"]
+__all__ = ["Headline", "counted", "headline", "no_data", "no_job", "not_live", "unreachable"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +177,18 @@ def no_data(job: str) -> Headline:
         state=State.NO_DATA,
         mood=Mood.QUIET,
         title=f"Job {job} is gone",
-        advice="It was deleted, and the task has kept nothing of it. What its ranks wrote is in the task's log.",
+        advice="It was deleted, or belongs to another task, and this task has kept nothing of it. See the task's log.",
+    )
+
+
+def not_live(job: str, why: str) -> Headline:
+    """Return the headline for a job that the API server may not read, and of which the task has published nothing yet."""
+    return Headline(
+        state=State.NO_DATA,
+        mood=Mood.QUIET,
+        title=f"Job {job} has not been published yet",
+        advice=f"The task publishes its state about once a minute while the job runs. {why}",
+        live=True,
     )
 
 

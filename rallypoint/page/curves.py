@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from rallypoint.plugin.values import Curve, Point
+from rallypoint.page.values import Curve, Point
 from rallypoint.wire.status import JobStatus, Sample
 
 __all__ = ["curves"]

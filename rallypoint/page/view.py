@@ -10,10 +10,10 @@ from rallypoint.backends.explain_hang import evidence_lines
 from rallypoint.backends.incident_list import count_faults, incidents_of, is_fault
 from rallypoint.backends.site import Site
 from rallypoint.backends.story import describe_end, describe_holder, describe_who, latest_progress, metrics_text
-from rallypoint.plugin import spans, words
-from rallypoint.plugin.curves import curves
-from rallypoint.plugin.nodes import nodes
-from rallypoint.plugin.values import Fact, Fault, Line, LogPlace, Mood, Page, Span, Timeline
+from rallypoint.page import spans, words
+from rallypoint.page.curves import curves
+from rallypoint.page.nodes import nodes
+from rallypoint.page.values import Fact, Fault, Line, LogPlace, Mood, Page, Span, Timeline
 from rallypoint.supervision.hindsight import remembered
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.reconcile import reconcile
@@ -101,11 +101,20 @@ def plain_page(told: words.Headline, *, job: str = "", now: float = 0.0) -> Page
     return Page(state=told.state, mood=told.mood, title=told.title, advice=told.advice, live=told.live, as_of=now, job=job)
 
 
-def keepsake(page: Page) -> Page:
-    """Return the page as a task keeps it for when its job is gone: without anything that a script wrote to its log."""
+def keepsake(page: Page, *, live: bool = False) -> Page:
+    """Return the page as a task publishes it: without anything that a script wrote to its log.
+
+    `live`: a newer one will follow; otherwise it is for when the job is gone.
+    """
     faults = tuple(dataclasses.replace(fault, tail=()) for fault in page.faults[-_STORY:])
     return dataclasses.replace(
-        page, live=False, kept=True, coming=(), faults=faults, story=page.story[-50:], nodes=page.nodes[:64]
+        page,
+        live=live,
+        kept=not live,
+        coming=page.coming if live else (),
+        faults=faults,
+        story=page.story[-50:],
+        nodes=page.nodes[:64],
     )
 
 

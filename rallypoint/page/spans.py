@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from rallypoint.plugin.values import Goodput, Share, Span
+from rallypoint.page.values import Goodput, Share, Span
 from rallypoint.supervision.record import Attempt, JobRecord, Phase
 from rallypoint.wire.incident import Cause, Incident
 from rallypoint.wire.status import JobStatus

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from rallypoint.plugin import spans
-from rallypoint.plugin.values import Mood, NodeRow, RankCell
+from rallypoint.page import spans
+from rallypoint.page.values import Mood, NodeRow, RankCell
 from rallypoint.wire.incident import FREE, Incident
 from rallypoint.wire.status import JobStatus, Member, RankStatus
 

@@ -207,6 +207,7 @@ class Page:
         coming: what happens at which moment unless something changes, the next first.
         as_of: of when the newest of this is; 0 where nothing is known.
         kept: it is told from what the task has kept, since the job itself is gone.
+        notice: why this is not the newest state of the job; "" where it is.
     """
 
     reported: ClassVar[bool] = True
@@ -231,3 +232,4 @@ class Page:
     story: tuple[Line, ...] = ()
     logs: tuple[LogPlace, ...] = ()
     details: tuple[Fact, ...] = field(default=())
+    notice: str = ""

@@ -1,0 +1,59 @@
+"""The page of a job as its task publishes it: an XCom, for an API server that does not read the job itself, and for later."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rallypoint.page.values import Page
+from rallypoint.page.view import as_of, keepsake, page_of
+from rallypoint.wire import codec
+
+if TYPE_CHECKING:
+    from rallypoint.backends.contract import Backend
+
+__all__ = ["LIMIT", "PAGE_KEY", "published_page"]
+
+#: The XCom.
+PAGE_KEY = "rallypoint_page"
+
+#: Bytes of JSON that a task publishes at the most.
+LIMIT = 48 * 1024
+
+#: What a larger page is published without, in this order; of incidents and story the newest stay.
+_LEAST_USEFUL = ("nodes", "curves", "story", "faults")
+_FEW = 20
+
+
+async def published_page(
+    backend: Backend, name: str, *, tries: Mapping[str, int], place: str, live: bool = False
+) -> dict[str, Any] | None:
+    """Return the page of a job as plain JSON, None where there is no such job. Raises `BackendError`.
+
+    It holds nothing of what the script wrote to its log but the one line of each error.
+
+    Args:
+        backend: of the job.
+        name: of the job.
+        tries: number of the task's try, by its id.
+        place: where the job is, in words.
+        live: the job goes on, and a newer page will follow; otherwise the page is for when the job is gone.
+    """
+    stored = await backend.load(name)
+    if stored is None:
+        return None
+    status = await backend.status(name)
+    record = stored.record
+    page = page_of(record, status, now=as_of(record, status), tries=tries, label=place)
+    told = _json(keepsake(page, live=live and page.live))
+    for part in _LEAST_USEFUL:
+        if len(json.dumps(told)) <= LIMIT:
+            break
+        told[part] = told[part][-_FEW:] if part in {"faults", "story"} else []
+    return told
+
+
+def _json(page: Page) -> dict[str, Any]:
+    told: dict[str, Any] = codec.to_json(page)
+    return told

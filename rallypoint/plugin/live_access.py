@@ -1,0 +1,95 @@
+"""Which jobs the API server reads itself, and how.
+
+The API server holds the key that signs Airflow's tokens, so nothing that a task or an editor of connections writes may decide
+what it opens (SECURITY.md). It reads
+
+- jobs of its own machine, in its own `$RALLYPOINT_HOME`, and
+- jobs of a connection that the administrator lists in `[rallypoint] ui_connections`, with in-cluster credentials or a static
+  token.
+
+Everything else is shown as the task has published it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rallypoint.backends.site import KUBERNETES, LOCAL
+from rallypoint.provider import doors
+from rallypoint.provider.place import Place
+
+if TYPE_CHECKING:
+    from rallypoint.backends.contract import Backend
+
+__all__ = ["LiveAccess", "NotLiveError", "open_live"]
+
+OPTION = "[rallypoint] ui_connections"
+
+
+class NotLiveError(Exception):
+    """The API server does not read the job of a place; the message says why, for people."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveAccess:
+    """What the administrator allows.
+
+    Attributes:
+        connections: ids of connections that the API server may open.
+        home: the API server's own folder of local jobs.
+    """
+
+    connections: frozenset[str] = frozenset()
+    home: Path
+
+    @classmethod
+    def configured(cls) -> LiveAccess:
+        """Return what this process's Airflow configuration and environment say."""
+        from airflow.sdk import conf  # noqa: PLC0415  an API server has it already
+
+        from rallypoint.backends.registry import default_home  # noqa: PLC0415  brings pydantic
+
+        listed = conf.get("rallypoint", "ui_connections", fallback="") or ""
+        names = (name.strip() for name in listed.split(","))
+        return cls(connections=frozenset(name for name in names if name), home=default_home())
+
+    def allowed(self, place: Place) -> Place:
+        """Return the part of a noted place that may be opened. Pure; raises `NotLiveError`.
+
+        Paths in it are left out: the note's author chose them.
+        """
+        kind = place.backend or ("" if place.conn_id else LOCAL)
+        if kind == LOCAL:
+            return self._local(place)
+        if place.kubeconfig:
+            raise NotLiveError("Live data is off: the task names a kubeconfig of its own, which the API server does not open.")
+        if place.conn_id not in self.connections:
+            how = f"connection {place.conn_id!r} is not in {OPTION}" if place.conn_id else "the task names no connection"
+            raise NotLiveError(f"Live data is off: {how}. An administrator can allow a connection there.")
+        if kind not in ("", KUBERNETES):
+            raise NotLiveError(f"Live data is off: backend {kind!r} is not known here.")
+        return Place(backend=kind, conn_id=place.conn_id, namespace=place.namespace)
+
+    def _local(self, place: Place) -> Place:
+        if place.home and Path(place.home) != self.home:
+            raise NotLiveError(
+                "Live data is off: the job is in another folder than $RALLYPOINT_HOME of the API server, which opens no other."
+            )
+        return Place(backend=LOCAL)
+
+
+def open_live(place: Place) -> Backend:
+    """Return the backend of a place that `LiveAccess.allowed` returned. Blocks; raises `BackendError`."""
+    from rallypoint.backends import registry  # noqa: PLC0415  as above
+
+    if place.backend == LOCAL:
+        from rallypoint.backends.local.backend import LocalBackend  # noqa: PLC0415  as above
+
+        return LocalBackend(registry.default_home(), own_folders=True)
+    located = doors.resolve(place)
+    site, credentials = registry.static_access(located.site, located.credentials)
+    if site.kind == LOCAL:  # an edited connection
+        return open_live(Place(backend=LOCAL))
+    return registry.open_site(site, credentials)

@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).parents[1] / "batch_worker.py"
 
 #: Samples that the whole device would hold, so that a batch of 8 is a twentieth of it; a dry run pretends to have so much.
 _SAMPLES, _DRY_TOTAL = 160, 16 << 30
-_ENDS, _DRY_ENDS = 55.0, 150.0
+_ENDS, _DRY_ENDS = 55.0, 220.0
 
 #: Of the memory the batch must come to use so much, at the least, and no more than so much.
 _LEAST, _MOST = 0.6, 0.95

@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).parents[1] / "hang_worker.py"
 
 #: Minutes after which a silence is a hang whatever was learned: a rank whose kernel never ends looks busy.
 _DOWNTIME = 0.15
-_ENDS, _DRY_ENDS = 45.0, 150.0
+_ENDS, _DRY_ENDS = 38.0, 220.0
 
 CALLED = re.compile(r"last collective (\S+ #\d+ of group \S+ (?:not )?done)")
 BUSY = re.compile(r"GPU (\d+)% busy")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -48,18 +49,18 @@ def _looked(machine: Machine, line: socket.socket, zygote: int, before: int) -> 
     if "ready" not in ready:
         return Result(name="memory", passed=False, sentence=f"the zygote is unfit: {ready.get('unfit')}")
     of_zygote = _used(machine) - before
-    held_by_zygote = _open_devices(zygote)
+    cuda_in_zygote = _uses_cuda(zygote)
     pid, standby, told = _standby(line)
     of_standby = _used(machine) - before - of_zygote
-    held_by_standby = _open_devices(pid)
+    cuda_in_standby = _uses_cuda(pid)
     answer = _become(machine, pid, standby)
     own = told["ready"]["own"]
     passed = (
-        not held_by_zygote
+        not cuda_in_zygote
         and of_zygote <= 0
         and not told["trouble"]
         and answer == "262144.0"
-        and (machine.dry or (bool(held_by_standby) and of_standby > 0))
+        and (machine.dry or (cuda_in_standby and of_standby > 0))
     )
     return Result(
         name="memory",
@@ -68,12 +69,12 @@ def _looked(machine: Machine, line: socket.socket, zygote: int, before: int) -> 
             "zygote_device_mib": of_zygote / 2**20,
             "standby_device_mib": of_standby / 2**20,
             "standby_own_mib": own / 2**20,
-            "zygote_device_files": len(held_by_zygote),
+            "zygote_uses_cuda": float(cuda_in_zygote),
         },
         sentence=(
-            f"the zygote holds {of_zygote >> 20} MiB of the device and {len(held_by_zygote)} files of its driver, a warm"
-            f" standby {of_standby >> 20} MiB and {own >> 20} MiB of memory of its own; as a worker it computes {answer!r}"
-            + (f"; trouble: {told['trouble']}" if told["trouble"] else "")
+            f"the zygote holds {of_zygote >> 20} MiB of the device and has {'' if cuda_in_zygote else 'not '}initialised CUDA;"
+            f" a warm standby holds {of_standby >> 20} MiB of it and {own >> 20} MiB of memory of its own; as a worker it"
+            f" computes {answer!r}" + (f"; trouble: {told['trouble']}" if told["trouble"] else "")
         ),
         stand_ins=("the CPU for the device",) if machine.dry else (),
     )
@@ -114,14 +115,10 @@ def _used(machine: Machine) -> int:
     return total - free
 
 
-def _open_devices(pid: int) -> list[str]:
-    """Return the files of NVIDIA's driver that a process has open: without one of them there is no context."""
-    found = []
+def _uses_cuda(pid: int) -> bool:
+    """Return whether a process has initialised CUDA, which opens the driver's device for memory; NVML alone does not."""
     for path in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            target = str(path.readlink())
-        except OSError:  # it was closed meanwhile
-            continue
-        if target.startswith("/dev/nvidia"):
-            found.append(target)
-    return found
+        with contextlib.suppress(OSError):  # it was closed meanwhile
+            if str(path.readlink()).startswith("/dev/nvidia-uvm"):
+                return True
+    return False

@@ -129,6 +129,19 @@ def test_errors_are_noted_by_gpu(machine: Machine, caplog: pytest.LogCaptureFixt
     assert gpus.faults(1) == ()
 
 
+def test_an_error_that_repeats_is_noted_once_a_round(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    """A broken program may cause one XID very often; reports stay small, and so does the log."""
+    gpus = machine.watched()
+    eventually(lambda: gpus._devices)
+    with caplog.at_level(logging.WARNING):
+        machine.state["xids"] += [[0, 31]] * 200 + [[0, number] for number in range(200, 240)]
+        machine.write()
+        eventually(lambda: any("XID 239" in fault.text for fault in gpus.faults(0)))
+
+    assert caplog.text.count("XID 31 ") == 1
+    assert len(gpus.faults(0)) == 16
+
+
 def test_a_gpu_that_is_lost_is_told_once(machine: Machine) -> None:
     """Every call to it fails from then on; the other one is read as before."""
     gpus = machine.watched()

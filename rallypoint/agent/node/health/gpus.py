@@ -27,6 +27,9 @@ _PACE = 1.0
 #: Passes between two readings of the ECC counters, and after the last question how long the use of GPUs is read.
 _ECC_EVERY, _READ_FOR = 10, 10
 
+#: Different errors of a round that are kept.
+_KEPT = 16
+
 #: What the number of an XID means, by NVIDIA's list of XID errors.
 _XIDS: Mapping[int, str] = {
     13: "graphics engine exception",
@@ -168,7 +171,7 @@ class Gpus:
         if found is not None or self._passes % _ECC_EVERY == 0:
             self._read_errors(nvml, devices)
         if self._passes <= self._read_until:
-            self._percent = {device: self._value(nvml.utilization, name, device) for name, device in devices}
+            self._percent = {device: self._value(nvml.utilization, name, device) or 0 for name, device in devices}
 
     def _note_xid(self, devices: tuple[tuple[str, int], ...], device: int, xid: int) -> None:
         text = f"XID {xid} ({_XIDS.get(xid, _OTHER_XID)})"
@@ -179,27 +182,32 @@ class Gpus:
     def _read_errors(self, nvml: Nvml, devices: tuple[tuple[str, int], ...]) -> None:
         for name, device in devices:
             count = self._value(nvml.uncorrected_errors, name, device)
+            if count is None:
+                continue
             before = self._errors.setdefault(device, count)
             if count > before:
                 # Which of them leave the GPU usable the XIDs say.
                 self._note(name, f"{count - before} memory errors that ECC could not correct", hardware=False)
                 self._errors[device] = count
 
-    def _value(self, read: Callable[[int], int], name: str, device: int) -> int:
-        """Return what a GPU says, 0 where it cannot; that it is gone is an error of its own."""
+    def _value(self, read: Callable[[int], int], name: str, device: int) -> int | None:
+        """Return what a GPU says, None where it cannot; that it is gone is an error of its own."""
         try:
             return read(device)
         except NvmlError as error:
             if error.code in GONE and device not in self._gone:
                 self._gone.add(device)
                 self._note(name, str(error), hardware=True)
-            return 0
+            return None
 
     def _note(self, name: str, text: str, *, hardware: bool) -> None:
         fault = DeviceFault(device=_shown(name), text=text, hardware=hardware)
-        log.warning("%s", fault)
         with self._lock:
-            self._faults = (*self._faults, fault)
+            known = fault in self._faults
+            # A broken program may cause one XID a thousand times a second.
+            self._faults = self._faults if known else (*self._faults, fault)[-_KEPT:]
+        if not known:
+            log.warning("%s", fault)
 
 
 def _shown(name: str) -> str:

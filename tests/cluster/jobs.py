@@ -113,20 +113,25 @@ class Job:
         return told[0]
 
     async def kill(self, rank: int) -> None:
-        """Let a worker end by SIGKILL."""
-        status = await self.eyes.status(self.name)
-        assert status is not None
-        await self.site.tell(self.name, next(r for r in status.ranks if r.rank == rank), "die")
+        """End a worker by SIGKILL, once the status has it: what a worker prints is read before its agent reports it."""
+
+        async def look() -> Any:
+            status = await self.eyes.status(self.name)
+            return [] if status is None else [worker for worker in status.ranks if worker.rank == rank]
+
+        [worker] = await eventually_async(look, every=0.1, why=f"the status should have rank {rank} of {self.name}")
+        await self.site.tell(self.name, worker, "die")
 
     async def ends(self) -> JobRecord:
         """Tell everybody to end, and return the final record once the supervisor is done."""
         assert self.supervisor is not None
-        status = await self.eyes.status(self.name)
-        assert status is not None
         until = time.monotonic() + 60 * PATIENCE
         while not self.supervisor.done() and time.monotonic() < until:
-            for worker in status.ranks:
-                await self.site.tell(self.name, worker, "end")
+            with contextlib.suppress(BackendError):
+                # Read each time: a status from before all ranks were reported names too few of them.
+                status = await self.eyes.status(self.name)
+                for worker in () if status is None else status.ranks:
+                    await self.site.tell(self.name, worker, "end")
             await asyncio.wait([self.supervisor], timeout=0.5)
         return await self.over()
 

@@ -41,7 +41,7 @@ async def test_a_broken_machine_is_found_and_its_replacement_goes_elsewhere(plac
         record = await job.ends()
 
     bad = (tmp_path / "trail" / "bad").read_text()
-    incident = next(i for i in record.incidents if i.cause is Cause.NODE)
+    [incident, *_] = [i for i in record.incidents if i.cause is Cause.NODE]
     assert incident.answer is Answer.RETRY_ELSEWHERE
     assert incident.culprit is not None
     assert incident.culprit.host == bad

@@ -124,7 +124,7 @@ async def _a_machine(job: Job, site: ClusterSite, emulator: Running, audit: Audi
 async def _an_outage(job: Job, site: ClusterSite, emulator: Running, *, node: int) -> None:
     """The supervisor was killed as it began, a pod is lost in its course; the next supervisor makes good for it."""
     job.supervise()
-    pod = next(run for run in _runs(emulator, site, node) if run.status()["phase"] == "Running")
+    [pod] = [run for run in _runs(emulator, site, node) if run.status()["phase"] == "Running"]
     others = {n: run for n in range(4) if n != node for run in _runs(emulator, site, n)}
     emulator.kill_pod(name=pod.pod["metadata"]["name"], namespace=site.namespace)
     pods = {n: run.pod for n, run in others.items()}

@@ -148,7 +148,7 @@ async def test_a_pod_that_is_deleted_from_outside_is_replaced(stage):
     """The record says who did it as far as anybody knows."""
     async with driven(stage) as job:
         await job.runs()
-        name = next(name for name in uids(stage) if name.endswith("-n3-1"))
+        [name] = [name for name in uids(stage) if name.endswith("-n3-1")]
         stage.ask("DELETE", stage.path("pods", name))
         await job.until(lambda record: len(record.incidents) == 1)
         (incident,) = job.record.incidents
@@ -160,7 +160,7 @@ async def test_preemption_costs_nothing(stage):
     """A more important pod took the room; the node comes back elsewhere, and no budget pays."""
     async with driven(stage) as job:
         await job.runs()
-        name = next(name for name in uids(stage) if name.endswith("-n0-1"))
+        [name] = [name for name in uids(stage) if name.endswith("-n0-1")]
         stage.emulator.preempt_pod(name=name, namespace=stage.namespace)
         await job.until(lambda record: len(record.incidents) == 1)
         (incident,) = job.record.incidents

@@ -10,7 +10,9 @@ import contextlib
 import os
 import queue
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 from rallypoint.training import orders
 from rallypoint.training.context import environment_int, own_slot
@@ -18,39 +20,57 @@ from rallypoint.training.errors import CheckpointError
 from rallypoint.training.line import Line, current_line
 from rallypoint.wire import env
 from rallypoint.wire import line as wire
+from rallypoint.wire.boundary import BoundaryAgreement, Visit, perform
+from rallypoint.wire.boundary_file import BoundaryFile
 
-__all__ = ["Boundaries", "store_of_world"]
+__all__ = ["Boundaries", "current_world", "world_of_node"]
+
+
+#: Seconds that a rank which was asked to end waits for the others, and between two looks at them.
+_ENDS_WITHIN, _LOOK = 5.0, 0.005
 
 
 class _GoOn(Exception):  # noqa: N818  it never leaves this module
     """Nobody will say that the pause is over."""
 
 
-class LocalStore:
-    """What one rank by itself has in common with the others."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-        self._words: dict[str, str] = {}
-
-    def add(self, key: str, amount: int, /) -> int:
-        """Add to a number."""
-        self._numbers[key] = self._numbers.get(key, 0) + amount
-        return self._numbers[key]
-
-    def compare_set(self, key: str, expected: str, desired: str, /) -> bytes:
-        """Set a key that is not there."""
-        if self._words.get(key, "") == expected:
-            self._words[key] = desired
-        return self._words[key].encode()
-
-
-def store_of_world() -> tuple[orders.Store, int]:
-    """Return what the ranks have in common, and how many they are; ranks without a process group wait for nobody."""
+def current_world() -> orders.World:
+    """Return the ranks that share step boundaries with this one: its process group, without one those of its node or job."""
     dist = sys.modules.get("torch.distributed")  # a script without it shall not import it here
-    if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
-        return LocalStore(), 1
-    return dist.distributed_c10d._get_default_store(), dist.get_world_size()  # noqa: SLF001  torch has no other name for it
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        size, store = dist.get_world_size(), dist.distributed_c10d._get_default_store()  # noqa: SLF001  torch has no other name
+        return orders.World(
+            rank=dist.get_rank(), size=size, boundaries=lambda number: orders.StoreBoundaries(store, size, number)
+        )
+    node = world_of_node("order")
+    size = environment_int(os.environ, "WORLD_SIZE", default=1)
+    if size == node.size or (shared := _store_of_round()) is None:
+        return node
+    rank = environment_int(os.environ, "RANK", default=0)
+    return orders.World(rank=rank, size=size, boundaries=lambda number: orders.StoreBoundaries(shared, size, number))
+
+
+def world_of_node(kind: str) -> orders.World:
+    """Return the ranks of this node, which share files beside the socket of their agent; this rank alone without an agent."""
+    size, line = environment_int(os.environ, "LOCAL_WORLD_SIZE", default=1), os.environ.get(env.LINE)
+    if line is None:
+        size = 1
+    prefix = f"{line}.{environment_int(os.environ, env.ROUND, default=0)}-{kind}"
+    return orders.World(
+        rank=own_slot(os.environ) if size > 1 else 0,
+        size=size,
+        boundaries=lambda number: BoundaryFile(Path(f"{prefix}-{number}"), size),
+    )
+
+
+def _store_of_round() -> orders.Store | None:
+    """Connect to the store of the round, for ranks of several nodes without a process group; None without torch."""
+    try:
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]  # noqa: PLC0415  only where it is needed
+    except ImportError:
+        return None
+    store: orders.Store = TCPStore(os.environ["MASTER_ADDR"], environment_int(os.environ, "MASTER_PORT"), is_master=False)
+    return store
 
 
 class Boundaries:
@@ -62,7 +82,8 @@ class Boundaries:
         self._orders = orders.Orders(self._heard, self)
         self._number, self._closed = 0, False
         self._line: Line | None = None
-        self._world: tuple[orders.Store, int] | None = None
+        self._world: orders.World | None = None
+        self._ending: BoundaryAgreement | None = None
 
     def reach(self) -> None:
         """Stand still here if that is asked for."""
@@ -71,11 +92,26 @@ class Boundaries:
         self._number += 1
         if not self._orders.open:
             return
-        store, size = self._world = self._world or store_of_world()
+        self._world = self._world or current_world()
         try:
-            self._orders.boundary(self._number, store, size)
+            self._orders.boundary(self._number, self._world)
         except _GoOn:
             self._orders.forget()
+
+    def ends_here(self) -> bool:
+        """Return whether a rank without a process group, which was asked to end, ends at this boundary.
+
+        All ranks of the node are asked to end, at slightly different times, and agree on one boundary. A rank that waits
+        too long for the others, because it alone was asked to, ends by itself.
+        """
+        world = world_of_node("end")
+        self._ending = agreement = self._ending or BoundaryAgreement(world.rank, world.size)
+        until = time.monotonic() + _ENDS_WITHIN
+        while True:
+            visit = perform(agreement.visit(self._number), world.boundaries(0))
+            if visit is not Visit.HOLD or time.monotonic() > until:
+                return visit is not Visit.PASS
+            time.sleep(_LOOK)
 
     def _begin(self) -> None:
         line = current_line()

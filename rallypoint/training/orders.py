@@ -1,29 +1,29 @@
-"""Doing together what an agent asks of each worker by itself: pause, go on, save, stop, at one step boundary of all ranks.
+"""The worker's side of pause, resume, save and stop: every rank carries out a request at the same step boundary.
 
-Every rank hears an order at another time. Were each to stop at its next boundary, one would wait in a collective for another
-that stands still a step behind. So nothing is done before all have heard:
+The ranks agree on that boundary by the rule of `rallypoint.wire.boundary`, which `Events` of `launch_agent` follow as well.
+What they share lies in the round's store; in a file of the agent where they have no process group and run on one node.
 
-- A rank that has heard says so in the round's store, and looks there at every boundary from then on.
-- The first that finds that all have heard, at its boundary B, writes B down. All act at the boundary after it. Nobody is
-  further: a step has a collective that needs every rank, and that rank has not begun the step after B.
-
-Where nothing is asked nothing is looked up, so it costs a script nothing.
+Where nothing is requested nothing is looked up, so it costs a script nothing.
 """
 
 from __future__ import annotations
 
 import logging
 import queue
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from rallypoint.wire import line as wire
+from rallypoint.wire.boundary import BoundaryAgreement, BoundaryStore, Visit, perform
 
-__all__ = ["Orders", "Store", "Words", "take", "taken"]
+__all__ = ["Orders", "Store", "StoreBoundaries", "Words", "World", "take", "taken"]
 
 _log = logging.getLogger(__name__)
 
-#: Seconds between two looks of a paused rank at whether its world is broken.
-_LOOK = 0.2
+#: Seconds between two looks of a paused rank at whether its world is broken, and of one that holds at its agreement.
+_LOOK, _HELD_LOOK = 0.2, 0.005
 
 
 _taken = False
@@ -47,9 +47,64 @@ class Store(Protocol):
         """Add to a number, 0 at first, and return it."""
         ...
 
+    def set(self, key: str, value: str, /) -> None:
+        """Set a key."""
+        ...
+
+    def get(self, key: str, /) -> bytes:
+        """Return what a key holds that is there."""
+        ...
+
+    def check(self, keys: list[str], /) -> bool:
+        """Return whether the keys are there."""
+        ...
+
     def compare_set(self, key: str, expected: str, desired: str, /) -> bytes:
         """Set a key that is not there when `expected` is empty; return what it holds then."""
         ...
+
+
+class StoreBoundaries:
+    """A `BoundaryStore` in the round's store, for the request `number`."""
+
+    def __init__(self, store: Store, size: int, number: int) -> None:
+        self._store, self._size, self._key = store, size, f"rallypoint/order/{number}"
+
+    def mark(self, rank: int, boundary: int) -> None:
+        """Publish the highest boundary that a rank may have passed."""
+        self._store.set(f"{self._key}/mark/{rank}", str(boundary))
+
+    def join(self, _rank: int) -> int:
+        """Add a rank; return how many are missing."""
+        return self._size - self._store.add(f"{self._key}/joined", 1)
+
+    def missing(self) -> int:
+        """Return how many ranks have not joined."""
+        return self._size - self._store.add(f"{self._key}/joined", 0)
+
+    def read_mark(self, rank: int) -> int | None:
+        """Return the mark of a rank."""
+        return self._read(f"{self._key}/mark/{rank}")
+
+    def decision(self) -> int | None:
+        """Return the agreed boundary."""
+        return self._read(f"{self._key}/agreed")
+
+    def decide(self, boundary: int) -> int:
+        """Set the agreed boundary unless it is set."""
+        return int(self._store.compare_set(f"{self._key}/agreed", "", str(boundary)))
+
+    def _read(self, key: str) -> int | None:
+        return int(self._store.get(key)) if self._store.check([key]) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """The ranks that carry out requests together; `boundaries` opens what they share about the request of a number."""
+
+    rank: int
+    size: int
+    boundaries: Callable[[int], BoundaryStore]
 
 
 class Words(Protocol):
@@ -76,7 +131,7 @@ class Orders:
     def __init__(self, heard: queue.SimpleQueue[wire.Order], words: Words) -> None:
         self._heard, self._words = heard, words
         self._open: list[wire.Order] = []
-        self._said: set[int] = set()
+        self._agreements: dict[int, BoundaryAgreement] = {}
 
     @property
     def open(self) -> bool:
@@ -84,36 +139,64 @@ class Orders:
         return bool(self._open) or not self._heard.empty()
 
     def forget(self) -> None:
-        """Begin anew in another world: whoever asked asks again, if it still matters."""
+        """Begin anew in another world: a request that still matters is sent again."""
         self._open.clear()
-        self._said.clear()
+        self._agreements.clear()
         while not self._heard.empty():
             self._heard.get()
 
-    def boundary(self, number: int, store: Store, size: int) -> None:
-        """Do what is due at boundary `number`, which is the same number on all `size` ranks.
+    def boundary(self, number: int, world: World) -> None:
+        """Carry out what is due at boundary `number`, which is the same number on all ranks; hold here where that is needed.
 
-        Raises `SystemExit` with code 0 when the script is to stop, and whatever `Words.broken` raises while it is paused.
+        Raises `SystemExit` with code 0 when the script is to stop, and whatever `Words.broken` raises while it waits.
         """
+        began = time.monotonic()
+        self._take_heard()
+        while self._visit(number, world, time.monotonic() - began):
+            self._words.broken()
+            time.sleep(_HELD_LOOK)
+            self._take_heard()
+
+    def _take_heard(self) -> None:
         while not self._heard.empty():
-            self._take(self._heard.get())
-        while self._open and self._due(self._open[0], number, store, size):
-            self._do(self._open.pop(0))
+            order = self._heard.get()
+            if order.verb is not wire.Verb.RESUME or any(map(self._will_pause, self._open)):
+                self._open.append(order)
+            else:
+                # Ranks that have heard of a pause by now do not agree on it any more.
+                self._open = [one for one in self._open if one.verb is not wire.Verb.PAUSE]
+                self._words.done(order)
 
-    def _take(self, order: wire.Order) -> None:
-        if order.verb is wire.Verb.RESUME:
-            self._words.done(order)  # it goes on already
-        else:
-            self._open.append(order)
+    def _will_pause(self, order: wire.Order) -> bool:
+        agreement = self._agreements.get(order.number)
+        return order.verb is wire.Verb.PAUSE and agreement is not None and agreement.agreed is not None
 
-    def _due(self, order: wire.Order, number: int, store: Store, size: int) -> bool:
-        key = f"rallypoint/order/{order.number}"
-        if order.number not in self._said:
-            self._said.add(order.number)
-            store.add(f"{key}/heard", 1)
-        if store.add(f"{key}/heard", 0) < size:
-            return False
-        return number > int(store.compare_set(f"{key}/from", "", str(number)))
+    def _visit(self, number: int, world: World, held: float) -> bool:
+        """Visit the boundary for each open order, the oldest first; return whether this rank holds here.
+
+        Only the newest is held for: an agent that receives two requests at once forwards the second alone, so some ranks
+        may never join the first.
+        """
+        holds = False
+        orders = [order for order in self._open if order.verb is not wire.Verb.RESUME]  # that is for a pause to deal with
+        for order in orders:
+            if order not in self._open:
+                continue  # a pause has dealt with it
+            agreement = self._agreements.setdefault(order.number, BoundaryAgreement(world.rank, world.size))
+            patient = order is orders[-1] and held < agreement.patience
+            visit = perform(agreement.visit(number, patient=patient), world.boundaries(order.number))
+            if visit is Visit.ACT:
+                self._open.remove(order)
+                self._drop_incomplete(order, world)
+                self._do(order)
+            holds = visit is Visit.HOLD
+        return holds
+
+    def _drop_incomplete(self, done: wire.Order, world: World) -> None:
+        """Drop older orders that a rank is missing from: by now all have heard of `done`, so none will join them."""
+        self._open = [
+            order for order in self._open if order.number > done.number or not world.boundaries(order.number).missing()
+        ]
 
     def _do(self, order: wire.Order) -> None:
         if order.verb is wire.Verb.PAUSE:
@@ -127,8 +210,12 @@ class Orders:
         _log.info("paused after step %s", self._words.step)
         self._words.done(order)
         while True:
+            # All ranks are paused at the same boundary, so what else is requested is carried out here, without an agreement.
+            newer = next((one for one in self._open if one.number > order.number), None)
+            if newer is not None:
+                self._open.remove(newer)
             try:
-                word = self._heard.get(timeout=_LOOK)
+                word = newer or self._heard.get(timeout=_LOOK)
             except queue.Empty:
                 self._words.broken()
                 continue
@@ -136,7 +223,6 @@ class Orders:
                 self._words.done(word)
                 _log.info("going on")
                 return
-            # All ranks stand at the same boundary, so what else is asked needs no agreement.
             if word.verb is wire.Verb.STOP:
                 self._stop(word)
             elif word.verb is wire.Verb.PAUSE:

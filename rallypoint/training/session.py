@@ -38,7 +38,7 @@ from rallypoint.training.context import current_job, environment_int, own_slot
 from rallypoint.training.errors import StateLostError
 from rallypoint.training.healing import ROUND, heal
 from rallypoint.training.line import Line, current_line
-from rallypoint.training.orders import Orders
+from rallypoint.training.orders import Orders, StoreBoundaries, World
 from rallypoint.training.rounds import Rounds, current_rounds
 from rallypoint.training.snapshots.crew import crew_size
 from rallypoint.training.state import State
@@ -178,7 +178,9 @@ class Session:
             return
         self.broken()
         self._ear.ordered.clear()
-        self._orders.boundary(self._number, self._rounds.store, dist.get_world_size())
+        size, store = dist.get_world_size(), self._rounds.store
+        world = World(rank=dist.get_rank(), size=size, boundaries=lambda number: StoreBoundaries(store, size, number))
+        self._orders.boundary(self._number, world)
 
     # --- What an agent asks for (orders.Words) -----------------------------------------------------------------------------
 

@@ -20,8 +20,9 @@ def stop_requested() -> bool:
     """Return whether this worker, or any other of its process group, was asked to stop: save now, and end with 143.
 
     Call it once per step, on every rank, at the same place of the loop: with a process group it is a collective (one number is
-    reduced), so that every rank stops at the same step and can take part in the checkpoint. From the first call on SIGTERM no
-    longer ends the process by itself; a handler that the script had before is still called.
+    reduced), so that every rank stops at the same step and can take part in the checkpoint. Without one, the ranks of a node
+    that were all asked to stop agree on a step. From the first call on SIGTERM no longer ends the process by itself; a handler
+    that the script had before is still called.
 
     It is a step boundary, too: a job whose workers are asked to pause stands still in it, on all ranks after the same step.
 
@@ -33,7 +34,9 @@ def stop_requested() -> bool:
     """
     _request.listen()
     _boundaries.reach()
-    return _any_rank(_request.made)
+    if _grouped():
+        return _any_rank(_request.made)
+    return _request.made and _boundaries.ends_here()
 
 
 class StopRequest:
@@ -63,14 +66,17 @@ _request = StopRequest()
 _boundaries = Boundaries(lambda: _request.made)
 
 
-def _any_rank(here: bool) -> bool:  # noqa: FBT001  one flag, and nothing to confuse it with
+def _grouped() -> bool:
     # A process group without torch there cannot be: a script that does without it shall not import it here.
     dist = sys.modules.get("torch.distributed")
-    if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
-        return here
-    import torch  # noqa: PLC0415  as above
+    return dist is not None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
-    devices = {device.type for device in dist.group.WORLD._device_types}  # noqa: SLF001  the backend's name may be of another
+
+def _any_rank(here: bool) -> bool:  # noqa: FBT001  one flag, and nothing to confuse it with
+    import torch  # noqa: PLC0415  as above
+    from torch import distributed as dist  # noqa: PLC0415
+
+    devices = {device.type for device in dist.group.WORLD._device_types}  # type: ignore[union-attr]  # noqa: SLF001  the backend's name may be of another
     device = "cpu" if "cpu" in devices else "cuda"
     flag = torch.tensor([int(here)], dtype=torch.int32, device=device)
     dist.all_reduce(flag, op=dist.ReduceOp.MAX)

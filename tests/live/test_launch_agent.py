@@ -20,6 +20,7 @@ from rallypoint.agent import Events, LaunchConfig, Std, launch_agent
 from rallypoint.agent.launch.events import StopAllTasks
 from tests.agent.launch.etcd_server import needs_etcd, serving
 from tests.live.agent_processes import alive, free_port
+from tests.live.stop_soak import stopped
 from tests.waiting import PATIENCE, eventually
 
 errors = pytest.importorskip("torch.distributed.elastic.multiprocessing.errors")
@@ -206,6 +207,17 @@ def test_a_signal_saves_and_stops_by_events(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.glob("left-*")} == {"left-0", "left-1"}
     assert signal.getsignal(signal.SIGTERM) is before
     assert not any(alive(int(path.read_text())) for path in there(tmp_path, "pid"))
+
+
+@pytest.mark.parametrize("collective", ["socket", "none"])
+def test_a_signal_loses_no_checkpoint(collective: str, tmp_path: Path) -> None:
+    """All ranks save the same step, whenever the signal comes; a hundred of each: `python -m tests.live.stop_soak`."""
+    for run, after in enumerate((0.0, 0.013, 0.031, 0.05)):
+        folder = tmp_path / str(run)
+        folder.mkdir()
+        saved = stopped(folder, ranks=2, step_seconds=0.02, collective=collective, after=after, grace=30 * PATIENCE)
+        assert all(saved)
+        assert len(set(saved)) == 1
 
 
 def stay(folder: str) -> None:

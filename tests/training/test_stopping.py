@@ -85,3 +85,35 @@ with process_group("gloo", timeout=600) as world:
 def test_all_ranks_stop_at_the_same_step():
     """One of them was asked; all know it at once."""
     assert run_world(2, WORLD) == ["stops at 4\n", "stops at 4\n"]
+
+
+ALONE = """
+import itertools, os, pathlib, signal, sys, time
+from rallypoint.training import stop_requested
+
+folder, rank = pathlib.Path(sys.argv[1]), int(os.environ["LOCAL_RANK"])
+stop_requested()
+(folder / f"ready-{rank}").touch()
+while len(list(folder.glob("ready-*"))) < 2:
+    time.sleep(0.001)
+for step in itertools.count(1):
+    time.sleep(0.002 * (rank + 1))
+    if step == 3 + 2 * rank:
+        os.kill(os.getpid(), signal.SIGTERM)
+    if stop_requested():
+        print("stops at", step)
+        break
+"""
+
+
+def test_ranks_without_a_process_group_stop_at_one_step(tmp_path):
+    """Each received SIGTERM at another step, and none is in step with another."""
+    told = {"LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2", "RALLYPOINT_LINE": str(tmp_path / "line.sock")}
+    ranks = [
+        python("-c", ALONE, str(tmp_path), environ={**told, "LOCAL_RANK": str(rank), "RANK": str(rank)}) for rank in range(2)
+    ]
+
+    first, second = map(finish, ranks)
+
+    assert first.splitlines()[-1] == second.splitlines()[-1]
+    assert int(first.split()[-1]) > 5

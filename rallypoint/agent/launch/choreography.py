@@ -46,8 +46,8 @@ def end_softly(events: Any, workers: int, *, within: float, cut_short: Callable[
         events.trigger_save_checkpoint.set()
     else:
         log.warning("not all %d workers came to a step boundary in time; nothing is saved", workers)
+    events.resume.set()  # before the pause is cleared: a worker that comes late must not take it for cancelled
     events.pause.clear()
-    events.resume.set()
     saved = paused and _patiently(lambda seconds: bool(events.finished_save_checkpoint.wait(seconds)), left, cut_short)
     if paused and not saved:
         log.warning("the checkpoint was not saved in time")

@@ -52,13 +52,14 @@ class Lines:
         return True
 
     def close(self) -> None:
-        """Hang up on everybody and remove the socket."""
+        """Hang up on everybody and remove the socket, with the files in which its workers agreed on step boundaries."""
         if self._server is not None:
             self._server.close()
         for writer in tuple(self._open):
             writer.close()
         with contextlib.suppress(OSError):
-            self.path.unlink()
+            for path in (self.path, *self.path.parent.glob(f"{self.path.name}.*")):
+                path.unlink()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not _ours(writer):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
@@ -18,8 +19,9 @@ import pytest
 
 from rallypoint.agent.launch import futex
 from rallypoint.agent.launch.choreography import end_softly, require_events
-from rallypoint.agent.launch.events import NAMES, Events, EventsTimeoutError, Flag, StopAllTasks, _remove
-from tests.waiting import PATIENCE
+from rallypoint.agent.launch.events import NAMES, Events, EventsTimeoutError, StopAllTasks, _remove
+from rallypoint.wire import env
+from tests.waiting import PATIENCE, eventually
 
 #: Seconds that no test waits where all is well.
 LONG = 30 * PATIENCE
@@ -98,16 +100,16 @@ def test_who_waits_is_woken_without_a_futex(events: Events, monkeypatch: pytest.
 def test_the_file_goes_with_who_made_it() -> None:
     """And stays while only a copy goes."""
     events = Events()
-    path = events._path
+    folder = events._folder
 
     copy = theirs(events)
     del copy
     gc.collect()
-    assert path.stat().st_mode & 0o777 == 0o600
+    assert (folder / "memory").stat().st_mode & 0o777 == 0o600
 
     del events
     gc.collect()
-    assert not path.exists()
+    assert not folder.exists()
 
 
 def test_a_wrong_start_method_is_an_error() -> None:
@@ -127,37 +129,26 @@ def test_nothing_asked_is_nothing_done(events: Events) -> None:
     assert (events.progress_bar_iter.value, events.progress_bar_total.value) == (7, 9)
 
 
-class Told:
-    """A flag that tells who calls it."""
-
-    def __init__(self, name: str, flag: Flag, story: list[str]) -> None:
-        self._name, self._flag, self._story = name, flag, story
-
-    def __getattr__(self, call: str) -> Any:
-        self._story.append(f"{self._name}.{call}")
-        return getattr(self._flag, call)
-
-
-def test_a_boundary_has_an_order(events: Events) -> None:
+def test_a_boundary_has_an_order(events: Events, pool: ThreadPoolExecutor) -> None:
     """The step, the pause, the checkpoint, the stop."""
-    story: list[str] = []
-    for name in ("pause", "resume", "trigger_save_checkpoint", "stop_all_tasks"):
-        getattr(events, name).set()
-    for name in ("pause", "paused", "resume", "finished_save_checkpoint", "stop_all_tasks"):
-        setattr(events, name, Told(name, getattr(events, name), story))
+    story: list[object] = []
+    for flag in (events.pause, events.trigger_save_checkpoint, events.stop_all_tasks):
+        flag.set()
+    worker_ = pool.submit(
+        theirs(events).poll,
+        3,
+        local_rank=0,
+        save=lambda: story.append(("saves", events.progress_bar_iter.value, events.paused.is_set())),
+        timeout=LONG,
+    )
+    assert events.wait_paused(1, LONG)
+
+    story.append("paused")
+    events.resume.set()
 
     with pytest.raises(StopAllTasks):
-        events.poll(3, local_rank=0, save=lambda: story.append(f"save at {events.progress_bar_iter.value}"))
-
-    assert story == [
-        "pause.is_set",
-        "paused.set",
-        "resume.wait",
-        "paused.clear",
-        "save at 3",
-        "finished_save_checkpoint.set",
-        "stop_all_tasks.is_set",
-    ]
+        worker_.result()
+    assert story == ["paused", ("saves", 3, False)]
 
 
 def test_paused_is_a_barrier(events: Events, pool: ThreadPoolExecutor) -> None:
@@ -203,15 +194,15 @@ def test_every_rank_saves_though_the_first_was_quick(events: Events) -> None:
     assert saved == [0, 1]
 
 
-def test_an_order_of_the_past_is_not_for_who_comes_later(events: Events) -> None:
-    """A worker that was restarted saves nothing by itself; one that comes while it is open takes part."""
+def test_a_request_of_the_past_is_not_for_who_comes_later(events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of the next round saves nothing by itself; one that comes while the request is open takes part."""
     events.trigger_save_checkpoint.set()
     during, saved = theirs(events), []
     events.poll(1, local_rank=0)
-    after = theirs(events)
+    during.poll(1, local_rank=1, save=lambda: saved.append(1))
 
-    for worker_ in (during, after):
-        worker_.poll(1, local_rank=1, save=lambda: saved.append(1))
+    monkeypatch.setenv(env.ROUND, "2")
+    theirs(events).poll(1, local_rank=1, save=lambda: saved.append(2))
 
     assert saved == [1]
 
@@ -221,8 +212,147 @@ def test_a_checkpoint_that_nobody_finishes_ends_the_wait(events: Events) -> None
     copy = theirs(events)
     events.trigger_save_checkpoint.set()
 
-    with pytest.raises(EventsTimeoutError, match=r"local rank 0 did not say within 0\.01 s"):
+    with pytest.raises(EventsTimeoutError, match=r"local rank 0 has not saved its checkpoint for 0\.01 s"):
         copy.poll(1, local_rank=1, timeout=0.01)
+
+
+# --- One boundary of all workers -------------------------------------------------------------------------------------------
+
+
+class Loop:
+    """The loop of one worker of several, in a thread; `saved` and `stopped` are steps."""
+
+    def __init__(self, events: Events, local_rank: int, workers: int, meet: Callable[[], object] | None = None) -> None:
+        self._events, self._rank, self._workers, self._meet = theirs(events), local_rank, workers, meet
+        self.saved: list[int] = []
+        self.stopped = 0
+
+    def train(self, steps: int = 1 << 40, *, first: int = 1) -> None:
+        for step in range(first, first + steps):
+            if self._meet is not None:
+                self._meet()
+            try:
+                self._events.poll(
+                    step,
+                    local_rank=self._rank,
+                    workers=self._workers,
+                    save=lambda step=step: self.saved.append(step),  # type: ignore[misc]
+                    timeout=LONG,
+                )
+            except StopAllTasks:
+                self.stopped = step
+                return
+
+
+@pytest.mark.parametrize("collectives", [True, False], ids=["in step", "without collectives"])
+def test_every_request_is_carried_out_at_one_boundary(collectives: bool, events: Events, pool: ThreadPoolExecutor) -> None:
+    """However fast the workers are: a save, a save in a pause, another save, a stop."""
+    barrier = threading.Barrier(3, timeout=LONG)
+    loops = [Loop(events, rank, 3, barrier.wait if collectives else lambda: time.sleep(0.001)) for rank in range(3)]
+    running = [pool.submit(loop.train) for loop in loops]
+
+    for count in (1, 2, 3):
+        events.finished_save_checkpoint.clear()
+        if count == 2:
+            events.resume.clear()
+            events.pause.set()
+            assert events.wait_paused(3, LONG)
+        events.trigger_save_checkpoint.set()
+        if count == 2:
+            events.resume.set()
+            events.pause.clear()
+        assert events.finished_save_checkpoint.wait(LONG)
+        eventually(lambda count=count: all(len(loop.saved) == count for loop in loops))  # type: ignore[misc]
+    events.stop_all_tasks.set()
+
+    for future in running:
+        future.result(LONG)
+    assert len({tuple(loop.saved) for loop in loops}) == 1
+    assert len({loop.stopped for loop in loops}) == 1
+
+
+def test_a_worker_that_has_finished_is_not_waited_for(events: Events, pool: ThreadPoolExecutor) -> None:
+    """The others agree, pause and save without it, also where it was the one that answers."""
+    first = Loop(events, 0, 2)
+    first.train(3)
+    del first
+    gc.collect()
+    second = Loop(events, 1, 2)
+    running = pool.submit(second.train)
+
+    assert end_softly(events, 2, within=LONG)
+
+    running.result(LONG)
+    assert second.saved == [second.stopped]
+
+
+def test_a_pause_that_is_cleared_stops_nobody(events: Events) -> None:
+    """The request is taken back before the workers reach its boundary."""
+    events.pause.set()
+    events.pause.clear()
+
+    theirs(events).poll(1, local_rank=0, timeout=0.0)
+
+    assert not events.paused.is_set()
+
+
+def test_a_request_outlives_the_workers_that_had_joined(
+    events: Events, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers of the next round agree anew, on a boundary of theirs: the old one may be far ahead of their checkpoint."""
+    old = [Loop(events, rank, 2) for rank in range(2)]
+    for loop in old:
+        loop.train(1, first=1000)
+    events.trigger_save_checkpoint.set()
+    for loop in old:
+        loop.train(1, first=1001)  # both have joined, and the boundary is 1002
+    del old, loop
+    monkeypatch.setenv(env.ROUND, "2")
+
+    new = [Loop(events, rank, 2) for rank in range(2)]
+    running = [pool.submit(loop.train, 10) for loop in new]
+
+    for future in running:
+        future.result(LONG)
+    assert new[0].saved == new[1].saved
+    assert 1 < new[0].saved[0] <= 10
+
+
+def test_a_worker_that_begins_while_a_request_is_made_takes_part(events: Events) -> None:
+    """It sees the flag with its number, or neither: here it begins as soon as the flag can be seen."""
+    worker_, begun = theirs(events), []
+    set_word = type(events.stop_all_tasks).__mro__[1].set
+
+    def poll_once() -> None:
+        with pytest.raises(StopAllTasks):
+            worker_.poll(1, local_rank=0)
+        begun.append(worker_._done)
+
+    thread = threading.Thread(target=poll_once)
+
+    def set_flag() -> None:
+        set_word(events.stop_all_tasks)
+        thread.start()
+        thread.join(0.05)  # the worker looks before the request is counted
+
+    events._count_request(2, set_flag)
+    thread.join(LONG)
+
+    assert begun == [1]
+
+
+def test_steps_may_begin_anew_in_each_epoch(events: Events, pool: ThreadPoolExecutor) -> None:
+    """A boundary that is agreed on after the last step of an epoch is the first of the next."""
+    loops = [Loop(events, rank, 2) for rank in range(2)]
+    for loop in loops:
+        loop.train(9)
+    events.trigger_save_checkpoint.set()
+    running = [pool.submit(lambda loop=loop: (loop.train(1, first=10), loop.train(5))) for loop in loops]  # type: ignore[misc]
+
+    for future in running:
+        future.result(LONG)
+    assert loops[0].saved == loops[1].saved != []
+    assert loops[0].saved[0] < 6
 
 
 # --- The launcher's part ---------------------------------------------------------------------------------------------------
@@ -295,9 +425,9 @@ def test_an_object_without_the_names_is_refused() -> None:
 
 def test_a_copy_of_another_process_does_not_remove_the_file(events: Events) -> None:
     """A forked process has what its parent would do at the end; only who made the file removes it."""
-    path = events._path
+    folder = events._folder
 
-    _remove(path, os.getpid() + 1)
-    assert path.exists()
-    _remove(path, os.getpid())
-    assert not path.exists()
+    _remove(folder, os.getpid() + 1)
+    assert folder.exists()
+    _remove(folder, os.getpid())
+    assert not folder.exists()

@@ -135,8 +135,8 @@ def test_no_worker_outlives_its_agent(job: Agents) -> None:
     eventually(lambda: not any(map(alive, workers.values())))
 
 
-def meeting(job: Agents, port: int, *more: object) -> subprocess.Popen[str]:
-    conf = "last_call_timeout=600,join_timeout=600"
+def meeting(job: Agents, port: int, *more: object, fence_timeout: int = 30) -> subprocess.Popen[str]:
+    conf = f"last_call_timeout=600,join_timeout=600,fence_timeout={fence_timeout}"
     where = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-conf", conf, "--rdzv-id", "meet")
     return job.run("--nnodes", "1:2", *where, *more, OBEY, job.work)
 
@@ -157,6 +157,25 @@ def test_agents_meet_shrink_and_grow(job: Agents) -> None:
     job.finish()
 
     assert [said(agent)[0] for agent in (host, again)] == [Exit.OK, Exit.OK]
+
+
+def test_a_lost_host_ends_the_others_with_one_sentence(job: Agents) -> None:
+    """The agent with the coordinator is killed: the other ends its worker, says why once, and has the exit code for it."""
+    port = free_port()
+    host = meeting(job, port, fence_timeout=1)
+    eventually(lambda: _listens(port))
+    other = meeting(job, port, fence_timeout=1)
+    workers = job.running(1, 2)
+
+    os.kill(host.pid, signal.SIGKILL)
+    code, output = said(other)
+
+    assert code == Exit.LOST_CONTACT, output
+    assert output.count("no coordinator answered for 1 s") == 1, output
+    assert "Traceback" not in output
+    assert "never retrieved" not in output
+    said(host)
+    assert not any(map(alive, workers.values()))
 
 
 def _listens(port: int) -> bool:

@@ -12,6 +12,7 @@ import logging
 import aiohttp
 
 from rallypoint.agent.errors import StaleError
+from rallypoint.agent.waiting import in_background
 from rallypoint.wire import codec
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.messages import TOKEN_HEADER
@@ -50,7 +51,7 @@ class Announcer:
         for gone in self._told.keys() - wanted:
             self._told.pop(gone).cancel()
         for agent in sorted(wanted - self._told.keys()):
-            self._told[agent] = asyncio.create_task(self._tell(agent))
+            self._told[agent] = in_background(self._tell(agent), log, f"announcing the coordinator to node {agent.node}")
 
     async def close(self) -> None:
         """Tell nobody any more."""

@@ -36,6 +36,7 @@ from rallypoint.agent.node.talking import Talker
 from rallypoint.agent.rendezvous import rungs
 from rallypoint.agent.signals import SIGNALS
 from rallypoint.agent.transport.client import CoordinatorClient
+from rallypoint.agent.waiting import in_background
 from rallypoint.agent.workers.group import Worker
 from rallypoint.supervision.strategy import Strategy
 from rallypoint.wire import line as wire
@@ -249,7 +250,7 @@ class NodeAgent:
             self._leave(action)
             return
         if isinstance(action, AskExtension):
-            advice = asyncio.create_task(self._ask_extension(action))
+            advice = in_background(self._ask_extension(action), log, "asking the failover extension")
             self._advice.add(advice)
             advice.add_done_callback(self._advice.discard)
             return
@@ -266,7 +267,7 @@ class NodeAgent:
             self._parts.snapshots.breakpoint()
         if self._parts.snapshots.flushes and verdict is None:
             # The world stays without this node, and so closed, until its last snapshot is in storage.
-            flushing = asyncio.create_task(self._parts.snapshots.settled())
+            flushing = in_background(self._parts.snapshots.settled(), log, "storing the last snapshot")
             self._advice.add(flushing)
             flushing.add_done_callback(self._advice.discard)
             flushing.add_done_callback(lambda _: self._events.put_nowait(WorkersGone(spared=spared)))

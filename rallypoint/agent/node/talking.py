@@ -110,6 +110,8 @@ class Talker:
 
     def _answered(self, ask: asyncio.Task[Reply]) -> None:
         self._asking.discard(ask)
+        if not ask.cancelled():
+            ask.exception()  # retrieved: nothing awaits the request when this agent ends meanwhile
         self._stirred.set()
 
     def _heard_late(self, ask: asyncio.Task[Reply]) -> None:
@@ -121,7 +123,7 @@ class Talker:
         try:
             reply = ask.result()
         except LostContactError as error:
-            log.warning("%s; stopping the workers", error)
+            log.warning("lost contact with the coordinator; stopping the workers")  # why is told at the end
             code = Exit.ORPHANED if isinstance(error, OrphanedError) else Exit.LOST_CONTACT
             self._put(Told(code=code, reason=str(error), leaving=False))
             return

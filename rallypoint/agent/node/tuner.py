@@ -15,6 +15,7 @@ from rallypoint.agent.node import parallel_config
 from rallypoint.agent.node.measuring import Measuring, Now
 from rallypoint.agent.node.parallel_config import ParallelConfig
 from rallypoint.agent.node.peak import Peak
+from rallypoint.agent.waiting import in_background
 from rallypoint.wire import env
 from rallypoint.wire.messages import WorkerReport
 from rallypoint.wire.tuning import NodeTuning, Tuned
@@ -90,7 +91,7 @@ class Tuner:
         if batch != self._told.batch:
             self._told = dataclasses.replace(self._told, batch=batch, memory=0)
         if now is not Now.NOTHING:
-            self._task = asyncio.ensure_future(self._measure(now, self._pids()))
+            self._task = in_background(self._measure(now, self._pids()), log, "measuring the memory of a batch")
 
     async def _measure(self, now: Now, pids: dict[int, int]) -> None:
         asked = self._measuring

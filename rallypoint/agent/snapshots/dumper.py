@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from rallypoint.agent.snapshots.keeper import SnapshotKeeper
 from rallypoint.agent.snapshots.threads import in_thread
+from rallypoint.agent.waiting import in_background
 from rallypoint.checkpoint.errors import CheckpointError
 from rallypoint.checkpoint.memory import Held
 from rallypoint.checkpoint.persist import commit, write
@@ -39,7 +40,7 @@ class Dumper:
         if self._asked == ask:
             return
         self._asked = ask
-        self._task = asyncio.create_task(self._answer(ask))
+        self._task = in_background(self._answer(ask), log, "the last checkpoint")
 
     async def _answer(self, ask: DumpAsk) -> None:
         try:

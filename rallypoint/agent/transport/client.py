@@ -177,6 +177,7 @@ class CoordinatorClient:
         """
         patience = seconds + self._fence_timeout
         exchange = asyncio.ensure_future(self._exchange.exchange(endpoint, report, timeout=patience))
+        exchange.add_done_callback(_look_away)  # also where this is cancelled in the moment in which it fails
         told = self._source.news()
         news = set() if told is None else {asyncio.ensure_future(told)}
         try:
@@ -196,7 +197,6 @@ class CoordinatorClient:
 
     def _forget_late(self) -> None:
         for exchange in self._late:
-            exchange.add_done_callback(_look_away)
             exchange.cancel()
         self._late.clear()
 
@@ -227,6 +227,6 @@ class CoordinatorClient:
 
 
 def _look_away(exchange: asyncio.Future[Reply]) -> None:
-    """Take note of how an exchange ended that interests nobody any more."""
+    """Retrieve the error of an exchange whose result may not be awaited any more, so that asyncio does not report it."""
     if not exchange.cancelled():
         exchange.exception()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import string
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rallypoint.agent.linux import give_back
-from rallypoint.agent.waiting import set_within
+from rallypoint.agent.waiting import in_background, set_within
 
 __all__ = ["DEFAULT_PREFIX", "Tail", "Tee", "prefix_of"]
+
+log = logging.getLogger("rallypoint.logs")
 
 #: torchrun's; TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE replaces it there as well as here.
 DEFAULT_PREFIX = "[${role_name}${local_rank}]:"
@@ -119,7 +122,7 @@ class Tee:
         """Copy one more file from now on."""
         self._tails.append(tail)
         if self._task is None:
-            self._task = asyncio.create_task(self._run())
+            self._task = in_background(self._run(), log, "copying the output of the workers")
 
     async def finish(self) -> None:
         """Copy what is left of all files, then forget them: their writers have ended."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from rallypoint.agent.waiting import in_background
 from rallypoint.wire.hang import Evidence
 
 __all__ = ["Looker"]
@@ -35,7 +36,7 @@ class Looker:
         if number == 0:
             self._found = None
         elif (self._looking is None or self._looking.done()) and self.told != (round_, number):
-            self._looking = asyncio.create_task(self._look(number))
+            self._looking = in_background(self._look(number), log, "looking into the workers")
 
     async def _look(self, number: int) -> None:
         found = self._found = await self._find(number)

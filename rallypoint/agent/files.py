@@ -10,6 +10,7 @@ from typing import TypeVar
 from rallypoint.agent.errors import ConfigError
 from rallypoint.wire import codec
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.private import PRIVATE_FILE
 
 __all__ = ["read_json", "read_plan", "read_secret", "replace_durably"]
 
@@ -20,7 +21,8 @@ def replace_durably(path: Path, text: str) -> None:
     """Replace `path` with `text`: written beside it, flushed to the disk, renamed; raises `OSError`."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with beside.open("w", encoding="utf-8") as file:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from rallypoint.agent.errors import ConfigError
+from rallypoint.wire.private import private_folder
 
 __all__ = ["require_room"]
 
@@ -18,7 +19,7 @@ def require_room(folder: Path) -> None:
     """Raise `ConfigError` when nothing can be written in `folder`, which is made if need be."""
     probe = folder / f".room-{os.getpid()}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         with probe.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, _ROOM)
     except OSError as error:

@@ -14,6 +14,7 @@ from rallypoint.backends.credentials import NO_CREDENTIALS, Credentials
 from rallypoint.backends.findings import Findings
 from rallypoint.backends.site import KUBERNETES, LOCAL, Site, SiteError
 from rallypoint.wire.env import API_SERVER, HOME, SERVICE_ACCOUNT
+from rallypoint.wire.private import private_folder, tighten
 
 if TYPE_CHECKING:
     from rallypoint.backends.kubernetes.access import Access
@@ -93,7 +94,8 @@ def spawn_supervisor(name: str, site: Site, credentials: Credentials = NO_CREDEN
         return detach.spawn_supervisor(home_of(site), name)
     log = supervisor_log(name, site)
     with telling(log):
-        log.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(log.parent)
+        tighten(home_of(site) / site.kind)
     if credentials == NO_CREDENTIALS:
         return detach.launch(log, ("supervise", name, *site.options()))
     return detach.launch(log, ("supervise", name, *site.options(), "--credentials-from-stdin"), told=credentials.to_json())

@@ -89,7 +89,7 @@ def _document(blueprint: Blueprint) -> dict[str, Any]:
         "given": {choice.path: choice.value for choice in chosen if choice.given},
         "plan": blueprint.plan,
         "objects": blueprint.objects,
-        "notes": blueprint.notes,
+        "notes": _notes(blueprint),
     }
 
 
@@ -97,6 +97,12 @@ def _documents(blueprint: Blueprint) -> str:
     from rallypoint.job.document import write_yaml  # noqa: PLC0415  as above
 
     return "---\n".join(write_yaml(item) for item in blueprint.objects)
+
+
+def _notes(blueprint: Blueprint) -> tuple[str, ...]:
+    from rallypoint.job.secret_env import env_warnings  # noqa: PLC0415  as above
+
+    return (*blueprint.notes, *env_warnings(blueprint.job))
 
 
 def _choices(blueprint: Blueprint) -> tuple[Choice, ...]:
@@ -116,8 +122,8 @@ def plan_lines(blueprint: Blueprint) -> Iterator[str]:
     yield from _section(f"Profile {plan.profile.value}: what it sets, and what was given instead", _profile_lines(blueprint))
     objects = (line for item in blueprint.objects for line in _object_lines(item))
     yield from _section("Would be created, in this order", objects)
-    if blueprint.notes:
-        yield from _section("Notes", (f"- {note}" for note in blueprint.notes))
+    if notes := _notes(blueprint):
+        yield from _section("Notes", (f"- {note}" for note in notes))
 
 
 def _profile_lines(blueprint: Blueprint) -> Iterator[str]:

@@ -125,10 +125,13 @@ def _still_to_do(done: Submitted, where: Where) -> Iterator[str]:
 
 async def _submit(args: argparse.Namespace, plan: Leaving) -> tuple[Submitted, Left]:
     from rallypoint.cli.work import drawn  # noqa: PLC0415  pydantic is slow to import, and --help does without
+    from rallypoint.job.secret_env import env_warnings  # noqa: PLC0415
 
     async with args.doors.backend(args.where) as backend:
         blueprint = drawn(backend, args, orphan_policy=args.orphan_policy)
         await plan.check(blueprint)
+        for warning in env_warnings(blueprint.job):
+            print(f"rallypoint: warning: {warning}", file=sys.stderr)
         stored, how = await _take(backend, blueprint, args.where)
         left = await plan.leave(blueprint.plan.name)
         record = await taken_on(backend, stored.record, left, args.where)

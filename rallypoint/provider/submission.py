@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from rallypoint.backends.contract import Blueprint, JobNotFoundError
 from rallypoint.backends.requests import Adoption, collect, delete, note_tries, submit_or_adopt
 from rallypoint.job import ElasticJob
+from rallypoint.job.secret_env import env_warnings
 from rallypoint.provider.claim import End, Ending
 from rallypoint.provider.conduct import Post, cancel, conclude, conduct
 from rallypoint.provider.failure import advised, cannot_grow
@@ -109,7 +110,10 @@ async def _submit(post: Post, work: Work) -> Adoption:
     fresh = before is not None and before.owner != owner and _begins_anew(post, before)
     work = work if before is None else _advised(work, before.advice)
     kept = before is not None and _was_not_told(post, before)
-    adoption = await submit_or_adopt(post.backend, _draw(post, work), owner=owner, fresh=fresh, kept=kept)
+    blueprint = _draw(post, work)
+    for warning in env_warnings(blueprint.job):
+        post.log.warning("%s", warning)
+    adoption = await submit_or_adopt(post.backend, blueprint, owner=owner, fresh=fresh, kept=kept)
     if adoption.stored.record.tries != post.tries:
         await note_tries(post.backend, work.name, owner=owner, tries=post.tries)
     post.log.info("Job %s (%s): %s", work.name, adoption.stored.record.uid, adoption.how.value)

@@ -15,6 +15,7 @@ import torch
 from rallypoint.checkpoint.room import free_memory
 from rallypoint.training.snapshots.buffers import fault_in
 from rallypoint.training.snapshots.pinning import Registration
+from rallypoint.wire.private import private_folder
 
 __all__ = ["Form", "Held", "Slot"]
 
@@ -73,7 +74,7 @@ class Slot:
         try:
             if known < needed and (self._path is not None or self.held() is None):
                 folder = Path("/") if self._path is None else self._path.parent
-                folder.mkdir(parents=True, exist_ok=True)
+                private_folder(folder)
                 if free_memory(folder) < needed - known:
                     return
                 self._open(needed)
@@ -153,7 +154,7 @@ class Slot:
 
 
 def _mapped(path: Path, size: int) -> mmap.mmap:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(fd, 0, size)

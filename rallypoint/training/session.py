@@ -364,7 +364,7 @@ def _tell_later(error: BaseException) -> None:
 
 
 def _redirect(path: str, fd: int) -> None:
-    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         os.dup2(opened, fd)
     finally:

@@ -99,6 +99,6 @@ class PrintableStream(io.TextIOBase):
         return self.raw.encoding
 
 
-def terminal_stream(stream: TextIO) -> TextIO:
+def terminal_stream(stream: TextIO | PrintableStream) -> TextIO:
     """Return the stream behind `stream` that takes escape sequences as they are."""
     return stream.raw if isinstance(stream, PrintableStream) else stream

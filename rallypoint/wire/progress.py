@@ -32,6 +32,7 @@ from pathlib import Path
 
 from rallypoint.wire import sanitize
 from rallypoint.wire.codec import WireError
+from rallypoint.wire.private import PRIVATE_FILE
 from rallypoint.wire.pulse import COUNTS_OFFSET, PULSE_BYTES, Phase, Pulse, counts_of, pulse_of
 
 __all__ = ["MAX_STEP", "METRICS_BYTES", "Life", "ProgressFile", "ProgressSlot", "life_offset"]
@@ -95,7 +96,8 @@ class ProgressFile:
     def create(cls, path: Path, slots: int) -> ProgressFile:
         """Make a fresh, empty file for `slots` workers; raises `OSError`, also when the disk is full."""
         size = _HEADER.size + slots * (_SLOT + _LIFE_BYTES)
-        with path.open("wb+") as file:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
+        with os.fdopen(descriptor, "wb+") as file:
             os.posix_fallocate(file.fileno(), 0, size)
             mapped = mmap.mmap(file.fileno(), size)
         mapped[: _HEADER.size] = _HEADER.pack(_MAGIC, _VERSION, slots)

@@ -203,11 +203,11 @@ def test_a_line_without_an_end_is_read_in_pieces(written, counted):
 
     assert counted() <= 6 << 20
     assert {len(line.text) for line in first} == {LINE_BYTES}
-    rest, size = first, 0
+    rest, size, last = first, 0, ""
     while rest:
         size += sum(len(line.text) for line in rest)
-        last, rest = rest[-1], reader.read(final=False)
-    assert (size, last.text) == ((64 << 20) + len("last"), "last")
+        last, rest = rest[-1].text, reader.read(final=False)
+    assert (size, last) == ((64 << 20) + len("last"), "last")
 
 
 def test_a_huge_line_that_is_not_finished_is_told_before_its_end(written):

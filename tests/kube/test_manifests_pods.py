@@ -237,6 +237,28 @@ def test_a_users_security_wins():
     assert pod["spec"]["securityContext"] == {"runAsNonRoot": False, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
+def test_every_container_has_a_read_only_root_unless_it_says_otherwise():
+    """Sidecars, init containers and those of a template too: what runs beside the workers shares their volumes."""
+    pod = node_of(
+        sidecars=[{"name": "ship", "image": "s"}, {"name": "old", "image": "o", "securityContext": WRITABLE}],
+        init_containers=[{"name": "fetch", "image": "f", "securityContext": {"runAsUser": 7}}],
+        pod_template={"spec": {"containers": [{"name": "beside", "image": "b"}]}},
+    )
+    found = {each["name"]: each["securityContext"] for each in (*pod["spec"]["initContainers"], *pod["spec"]["containers"])}
+
+    assert {name: security["readOnlyRootFilesystem"] for name, security in found.items()} == {
+        "trainer": True,
+        "ship": True,
+        "old": False,
+        "fetch": True,
+        "beside": True,
+    }
+    assert found["fetch"]["runAsUser"] == 7
+
+
+WRITABLE = {"readOnlyRootFilesystem": False}
+
+
 def test_paths_are_those_of_the_image():
     """A script is relative to the folder that its worker starts in, which the image or `workdir` names."""
     bare, relative, absolute = (blueprint_of(workdir=folder).plan for folder in (None, "src", "/app"))

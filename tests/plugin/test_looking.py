@@ -92,8 +92,13 @@ async def test_a_job_that_may_not_be_opened_is_shown_as_published():
     tries = {scenes.OWNER: 1}
     live = await published_page(Shelf(scenes.running()), JOB, tries=tries, place="kubernetes", live=True)
     ended = await published_page(Shelf(scenes.failed()), JOB, tries=tries, place="kubernetes")
-    opened: list[object] = []
-    looker = Looker(opened.append, access=HERE)
+    opened = []
+
+    def opens(place):
+        opened.append(place)
+        return Shelf()
+
+    looker = Looker(opens, access=HERE)
 
     def elsewhere(kept):
         note = {"name": JOB, "backend": "kubernetes", "conn_id": "prod"}

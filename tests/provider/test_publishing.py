@@ -31,7 +31,8 @@ def publication(write, **changes) -> Publication:
 
 async def test_a_page_is_published_when_it_has_changed():
     """Live, with the number of the task's try; the same page is written once."""
-    fake, pages = await submitted(FakeBackend()), []
+    fake = await submitted(FakeBackend())
+    pages: list[object] = []
     async with publishing(fake, "digits", Log(), publication(pages.append)):
         await eventually_async(lambda: pages)
         await asyncio.sleep(0.1)
@@ -100,10 +101,10 @@ async def test_a_trigger_publishes_where_its_task_is_known():
     fake = await submitted(FakeBackend())
     trigger = Trigger(fake, publish=True, try_number=2)
     assert trigger._publication() is None
-    trigger.task_instance = FakeTask()
+    trigger.task_instance = FakeTask()  # type: ignore[assignment]
     found = trigger._publication()
     assert found is not None
     assert (found.number, found.owner, found.interval) == (2, "try-1", 60)
     silent = Trigger(fake, publish=False)
-    silent.task_instance = FakeTask()
+    silent.task_instance = FakeTask()  # type: ignore[assignment]
     assert silent._publication() is None

@@ -15,6 +15,7 @@ from pathlib import Path
 from rallypoint.agent.errors import ConfigError
 from rallypoint.wire import line as wire
 from rallypoint.wire.codec import WireError
+from rallypoint.wire.private import private_folder
 from rallypoint.wire.unix import reachable
 
 __all__ = ["Lines"]
@@ -87,7 +88,7 @@ class Lines:
 
 
 def _listening(path: Path) -> socket.socket:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

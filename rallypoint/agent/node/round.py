@@ -31,6 +31,7 @@ from rallypoint.wire.codec import WireError
 from rallypoint.wire.hang import Evidence, RankSeen
 from rallypoint.wire.line import Assign
 from rallypoint.wire.messages import Assignment, WorkerReport
+from rallypoint.wire.private import private_folder
 from rallypoint.wire.progress import Life, ProgressFile, ProgressSlot
 from rallypoint.wire.pulse import Learned, Pulse
 from rallypoint.wire.result import RESULT_LIMIT, read_result
@@ -323,7 +324,7 @@ def _numbers(metrics: object) -> dict[str, float]:
 
 def _make_progress(path: Path, slots: int) -> ProgressFile:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)
         return ProgressFile.create(path, slots)
     except OSError as error:
         raise ConfigError(f"folder {path.parent}: {path.name} cannot be written: {error.strerror}") from error

@@ -26,6 +26,7 @@ from rallypoint.agent.node.trainer_status import (
     url_path,
 )
 from rallypoint.wire.codec import WireError
+from rallypoint.wire.private import private_folder
 from rallypoint.wire.progress import ProgressSlot
 
 __all__ = ["StatusServer"]
@@ -87,7 +88,7 @@ class StatusServer:
         self._port = self._server.sockets[0].getsockname()[1]
 
     def _leave_token(self) -> None:
-        self._token_file.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(self._token_file.parent)
         self._token_file.unlink(missing_ok=True)
         self._token_file.touch(mode=0o600)
         self._token_file.write_text(self._token, encoding="ascii")

@@ -48,7 +48,7 @@ class ReplicaShelf:
         """
         part = self._accepted(head)
         area = replica_area(self._folder, part.rank)
-        area.mkdir(exist_ok=True)
+        area.mkdir(mode=0o700, exist_ok=True)
         kept = held(area)
         path = area / ("1.bin" if kept and kept[0].path.name == "0.bin" else "0.bin")
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

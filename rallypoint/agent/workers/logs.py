@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rallypoint.agent.errors import ConfigError
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.private import PRIVATE_FILE, private_folder
 
 __all__ = ["STDERR", "STDOUT", "OpenLogs", "RankLogs", "Streams", "open_logs", "written"]
 
@@ -90,7 +91,7 @@ def open_logs(folder: Path, rank: int, filed: int) -> OpenLogs:
     )
     out = None
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         out = _open(paths.out)
         return OpenLogs(paths=paths, out=out, err=_open(paths.err))
     except OSError as error:
@@ -101,7 +102,7 @@ def open_logs(folder: Path, rank: int, filed: int) -> OpenLogs:
 
 def _open(path: Path | None) -> int | None:
     # O_APPEND: several processes of one rank may write, and none must overwrite another.
-    return None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    return None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
 
 
 def written(logs: RankLogs) -> int:

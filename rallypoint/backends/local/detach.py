@@ -45,7 +45,7 @@ def launch(log: Path, words: Sequence[str], *, variables: Mapping[str, str] | No
     # Its mark would make it a process of the job that we happen to run in, to be killed with it.
     environment = {key: value for key, value in os.environ.items() if key != JOB_MARK}
     with telling(log):
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             command = (sys.executable, "-m", "rallypoint.cli.main", *words)
             with _saying(told) as stdin:

@@ -8,7 +8,7 @@ import os
 __all__ = ["reserve", "sync_folder", "try_lock", "write_text"]
 
 
-def write_text(path: str, text: str, *, mode: int = 0o644) -> None:
+def write_text(path: str, text: str, *, mode: int = 0o600) -> None:
     """Replace a file by `text` in one step; raises `OSError`, and then the old file is still there."""
     temporary = _temporary(path)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT, mode)
@@ -27,7 +27,7 @@ def write_text(path: str, text: str, *, mode: int = 0o644) -> None:
 
 def reserve(path: str, size: int) -> None:
     """Take `size` bytes of disk now for a later `write_text`, which then works on a full disk, too."""
-    descriptor = os.open(_temporary(path), os.O_WRONLY | os.O_CREAT, 0o644)
+    descriptor = os.open(_temporary(path), os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         os.posix_fallocate(descriptor, 0, size)
     finally:
@@ -45,7 +45,7 @@ def sync_folder(path: str) -> None:
 
 def try_lock(path: str) -> int | None:
     """Return a descriptor that holds the lock of a file until it is closed, or None while somebody else holds it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -25,6 +25,7 @@ from rallypoint.backends.local.files import FULL, read_optional, telling
 from rallypoint.backends.local.threads import in_thread
 from rallypoint.supervision.record import Holder
 from rallypoint.wire import codec
+from rallypoint.wire.private import PRIVATE_FILE, private_folder, tighten
 
 __all__ = ["BEAT", "Heartbeat", "beating", "read_pulse"]
 
@@ -125,6 +126,8 @@ class _Heart:
 
     def _tidy(self) -> None:
         """Remove the files of processes that were killed; the job's record tells when they were there last."""
+        for folder in (self._folder, self._folder.with_name("jobs")):
+            tighten(folder)
         with contextlib.suppress(OSError):
             for path in self._folder.glob("*.json"):
                 with contextlib.suppress(BackendError):
@@ -177,10 +180,11 @@ def _note(home: Path, *, silent: float) -> str:
 
 def _write(path: Path, text: str) -> None:
     """Replace the file; where there is no room for that, touch it. Nothing is flushed: no process outlives a power failure."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     temporary = path.with_suffix(".tmp")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE), "w") as file:
+            file.write(text)
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)

@@ -173,9 +173,9 @@ class NodeFolder:
         arguments = (str(self.path), str(record), str(attempt), str(self.log), *command)
         try:
             # One by one: the job's folder may be gone, and must not come back as a folder without a record.
-            self.path.parents[1].mkdir(exist_ok=True)
-            self.path.parent.mkdir(exist_ok=True)
-            self.path.mkdir(exist_ok=True)
+            self.path.parents[1].mkdir(mode=0o700, exist_ok=True)
+            self.path.parent.mkdir(mode=0o700, exist_ok=True)
+            self.path.mkdir(mode=0o700, exist_ok=True)
             started = subprocess.run(
                 (sys.executable, "-I", "-S", "-c", _LAUNCH, _ROOT, *arguments),
                 env={**environment, JOB_MARK: mark},

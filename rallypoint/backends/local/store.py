@@ -30,6 +30,7 @@ from rallypoint.backends.local.layout import JobFolder, is_job_name
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import codec
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.private import private_folder, tighten
 from rallypoint.wire.status import JobStatus
 
 __all__ = ["Hold", "Store"]
@@ -87,14 +88,15 @@ class Store:
         uid = secrets.token_hex(8)
         record = JobRecord.new(name=plan.name, uid=uid, digest=plan.digest, owner=owner, now=now)
         with telling(self.jobs, SubmitError):
-            self.jobs.mkdir(parents=True, exist_ok=True)
+            private_folder(self.jobs)
+            tighten(self.jobs)
             self._clean()
             me = os.getpid()
             fresh = JobFolder(path=self.jobs / f"{_NEW}{me}-{proc.start_ticks(me)}-{plan.name}-{uid}")
             try:
-                fresh.path.mkdir()
+                fresh.path.mkdir(mode=0o700)
                 _write_plan(fresh, blueprint)
-                durable.write_text(str(fresh.secret), f"{secrets.token_hex(32)}\n", mode=0o600)
+                durable.write_text(str(fresh.secret), f"{secrets.token_hex(32)}\n")
                 durable.write_text(str(fresh.record), record.to_json())
                 fresh.path.rename(folder.path)
             except OSError as error:
@@ -188,7 +190,7 @@ def _same_file(descriptor: int, path: Path) -> bool:
 @contextlib.contextmanager
 def _locked(folder: JobFolder) -> Iterator[None]:
     try:
-        descriptor = os.open(folder.record_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(folder.record_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ConflictError(f"there is no job {folder.path.name} any more") from error
     try:
@@ -218,7 +220,7 @@ def _stored(folder: JobFolder, text: bytes, plan: Plan) -> Stored:
 
 def _write_plan(folder: JobFolder, blueprint: Blueprint) -> None:
     if blueprint.function:  # before the plan that needs it
-        durable.write_text(str(folder.function), blueprint.function, mode=0o600)
+        durable.write_text(str(folder.function), blueprint.function)
     durable.write_text(str(folder.job), blueprint.job.to_yaml())
     durable.write_text(str(folder.plan), codec.dumps(blueprint.plan, indent=1) + "\n")
 

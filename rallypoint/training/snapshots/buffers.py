@@ -18,6 +18,7 @@ from rallypoint.training.snapshots.linux import HUGEPAGE, POPULATE_WRITE, advise
 from rallypoint.training.snapshots.pinning import Registration
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.fence import Fence
+from rallypoint.wire.private import private_folder
 
 __all__ = ["Buffer", "Buffers", "fault_in"]
 
@@ -116,7 +117,7 @@ class Buffers:
     """All buffers of one area. With two there is always a complete one; a third keeps that so while one is persisted."""
 
     def __init__(self, area: Path, count: int) -> None:
-        area.mkdir(parents=True, exist_ok=True)
+        private_folder(area)
         self.area, self._buffers = area, [Buffer(area / f"{number}{BUFFER}") for number in range(count)]
 
     @property

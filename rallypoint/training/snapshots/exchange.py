@@ -19,6 +19,7 @@ from rallypoint.training.agreement import place
 from rallypoint.training.snapshots.crew import Crew
 from rallypoint.training.snapshots.parts import OpenPart, proven
 from rallypoint.wire.codec import dumps
+from rallypoint.wire.private import private_folder
 
 __all__ = ["gather", "node_name", "send_missing", "send_own", "send_whole"]
 
@@ -151,7 +152,7 @@ def _spread(number: int, source: int, parts: Sequence[OpenPart]) -> tuple[Part, 
 
 
 def _keep(area: Path, part: Part, data: torch.Tensor) -> None:
-    area.mkdir(parents=True, exist_ok=True)
+    private_folder(area)
     require_memory(area, part.size, "a part of another node")
     path = area / "0.bin"
     path.with_suffix(".json").unlink(missing_ok=True)

@@ -77,8 +77,8 @@ def coordinator_pod(
         "metadata": {"labels": dict(role.labels), "annotations": {**_scraped(plan), **role.annotations}},
         "spec": {
             **spec_fields(role),
-            # It writes the job's status through the API, where it may.
-            "automountServiceAccountToken": True,
+            # It writes the job's status through the API. Without an account of its own it has no right to, and needs no token.
+            "automountServiceAccountToken": bool(account),
             **filled({"serviceAccountName": account}),
             "containers": [container_fields(role, COORDINATOR)],
         },

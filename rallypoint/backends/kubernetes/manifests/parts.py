@@ -45,8 +45,12 @@ COORDINATOR = "coordinator"
 #: The pod's own address, from the downward API: nothing of ours needs DNS.
 POD_IP = "POD_IP"
 
-#: What every container of a `restricted` namespace must say.
-CONTAINER_SECURITY: Mapping[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+#: Of every container that does not say otherwise: what a `restricted` namespace demands, and a read-only root.
+CONTAINER_SECURITY: Mapping[str, Any] = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+}
 
 _POD_SECURITY: Mapping[str, Any] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 
@@ -104,7 +108,7 @@ def pod_defaults(role: Role, plan: Plan, container: str) -> dict[str, Any]:
             "enableServiceLinks": False,
             "securityContext": dict(_POD_SECURITY),
             "terminationGracePeriodSeconds": grace_seconds(role, plan),
-            "containers": [{"name": container, "securityContext": {**CONTAINER_SECURITY, "readOnlyRootFilesystem": True}}],
+            "containers": [{"name": container, "securityContext": dict(CONTAINER_SECURITY)}],
         }
     }
 

@@ -73,7 +73,9 @@ TABLE: Mapping[FaultKind, Row] = {
         node=(_HERE, Cause.NODE),
     ),
     FaultKind.HARDWARE: Row(
-        known_by="exit code 201, 202 or 14", worker=(_ELSEWHERE, Cause.NODE), node=(_ELSEWHERE, Cause.NODE)
+        known_by="exit code 201, 202 or 14; an XID of the worker's GPU after which it must be reset or replaced",
+        worker=(_ELSEWHERE, Cause.NODE),
+        node=(_ELSEWHERE, Cause.NODE),
     ),
     FaultKind.APPLICATION_ERROR: Row(
         known_by="the first exception: recorded in torch's error file, or the conclusion of the last traceback",

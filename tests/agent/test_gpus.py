@@ -172,8 +172,12 @@ PROGRAM = DeviceFault(device="GPU 1", text="XID 31 (GPU memory page fault)", har
 @pytest.mark.parametrize(
     ("faults", "local_rank", "error", "expected"),
     [
-        pytest.param((BROKEN, PROGRAM), 1, "CUDA error", ("GPU 1: XID 79", FaultKind.HARDWARE), id="its GPU is broken"),
-        pytest.param((PROGRAM,), 1, "CUDA error", ("GPU 1: XID 31", FaultKind.EXIT_CODE), id="its program was wrong"),
+        pytest.param(
+            (BROKEN, PROGRAM), 1, "CUDA error", ("CUDA error; GPU 1: XID 79 (", FaultKind.HARDWARE), id="its GPU is broken"
+        ),
+        pytest.param(
+            (PROGRAM,), 1, "CUDA error", ("CUDA error; GPU 1: XID 31 (", FaultKind.EXIT_CODE), id="its program was wrong"
+        ),
         pytest.param((BROKEN,), 0, "CUDA error", ("CUDA error", FaultKind.EXIT_CODE), id="another's GPU"),
         pytest.param((BROKEN,), 1, "NCCL communicator was aborted", ("NCCL", FaultKind.EXIT_CODE), id="it lost a peer"),
     ],
@@ -191,7 +195,7 @@ def test_an_end_is_told_with_what_the_gpu_said(
     told = judge._with_device(end)
 
     assert (told.error.startswith(expected[0]), told.kind) == (True, expected[1])
-    assert told.error.endswith(error)
+    assert ("XID" in told.error) == ("XID" in expected[0])
 
 
 def test_a_rank_whose_gpu_has_an_error_is_to_blame_for_a_hang() -> None:

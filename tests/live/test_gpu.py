@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from benchmarks.gpu.checks import CHECKS
-from tests.waiting import PATIENCE
+from benchmarks.gpu.machine import Machine, tail
+from tests.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).parents[2]
 
@@ -68,3 +69,37 @@ def test_a_check_that_hangs_is_ended_and_has_failed(tmp_path: Path) -> None:
 def test_the_limits_of_the_checks_leave_time_for_all_of_them() -> None:
     """Nine minutes, and half a minute of them for the start and the end."""
     assert sum(check.limit for check in CHECKS) <= 8.5 * 60
+
+
+def test_the_end_of_a_worker_is_told_with_the_error_of_its_gpu(tmp_path: Path) -> None:
+    """A real agent reads the XID while the worker runs, and tells it with the worker's end; of the next round it is none."""
+    script, may_end = tmp_path / "train.py", tmp_path / "may-end"
+    script.write_text(
+        f"import os, sys, time\nwhile not os.path.exists({str(may_end)!r}): time.sleep(0.05)\nsys.exit('no device')\n"
+    )
+    machine, log = Machine(dry=True, folder=tmp_path), tmp_path / "agent.log"
+    machine.stand_in_gpu()
+    flags = ("--nproc-per-node=1", "--max-restarts=2", "--start-method=spawn")
+    process = machine.start((*machine.agent, *flags, str(script)), log)
+    try:
+        eventually(lambda: "started ranks" in log.read_text(), why=lambda: tail(log))
+
+        def noted() -> bool:
+            # What happened before the agent has begun to watch is none of its events.
+            machine.stand_in_gpu()
+            machine.stand_in_gpu(xids=((0, 79),) * (len(seen) + 1))
+            seen.append(79)
+            return "GPU 0: XID 79 (GPU has fallen off the bus)" in log.read_text()
+
+        seen: list[int] = []
+        eventually(noted, every=0.5, why=lambda: tail(log))
+        may_end.touch()
+        code = process.wait(60 * PATIENCE)
+    finally:
+        process.kill()
+        process.wait()
+
+    ends = [line for line in log.read_text().splitlines() if "coordinator: regroup" in line]
+    assert code != 0
+    assert "exit code 1: GPU 0: XID 79 (GPU has fallen off the bus)" in ends[0], tail(log)
+    assert not any("XID" in line for line in ends[1:]), tail(log)

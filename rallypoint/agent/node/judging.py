@@ -63,7 +63,8 @@ class Judge:
         if not faults or is_collateral(end):
             return end
         hardware = next((fault for fault in faults if fault.hardware), None)
-        error = "; ".join(filter(None, (str(hardware or faults[-1]), end.error)))
+        # Behind the script's own error, whose beginning tells what kind it is.
+        error = "; ".join(filter(None, (end.error, str(hardware or faults[-1]))))
         return dataclasses.replace(end, error=error, kind=end.kind if hardware is None else FaultKind.HARDWARE)
 
 

@@ -6,7 +6,7 @@ the script. Two rules follow for a process that survives the loss of a peer:
 - torch's watchdog must leave the process alone. With torch's own default it raises in its thread, a minute after it has seen
   the failed collective, and so ends a process that has long recovered. The agent watches the peers; the watchdog handles
   nothing (`TORCH_NCCL_ASYNC_ERROR_HANDLING=0`).
-- What was computed with an aborted collective must not be kept. Whoever keeps a state first waits for the GPU, and then looks
+- What was computed with an aborted collective must not be kept. Code that keeps a state first waits for the GPU, and then looks
   whether the group was aborted meanwhile (`Session.commit`).
 """
 

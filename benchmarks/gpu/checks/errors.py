@@ -1,6 +1,6 @@
 """XID and ECC: the agent's reader finds the GPUs, reads their counters and waits for their errors.
 
-No error is provoked on a real GPU, whose log belongs to whoever runs the machine. There the check proves that NVML takes every
+No error is provoked on a real GPU: it would stand in the log of the machine. There the check proves that NVML takes every
 call. That an XID becomes a verdict is proven with the stand-in, here and in tests/agent/test_gpus.py.
 """
 

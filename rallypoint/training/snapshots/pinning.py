@@ -60,6 +60,6 @@ class Registration:
             self._forget_error()
 
     def _forget_error(self) -> None:
-        """CUDA keeps a thread's last error until somebody asks, and the next kernel would be blamed for it."""
+        """Clear the thread's last CUDA error, which the next kernel of the script would raise."""
         with contextlib.suppress(RuntimeError):
             self._launch()

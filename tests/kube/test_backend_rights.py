@@ -50,7 +50,7 @@ def granted(tmp_path, options=_GUARDED, **more):
         for manifest in rbac(stage.namespace, **more):
             group = manifest["apiVersion"]
             root = f"/api/{group}" if group == "v1" else f"/apis/{group}"
-            where = "" if manifest["kind"].startswith("Cluster") else f"/namespaces/{stage.namespace}"
+            where = "" if manifest["kind"].startswith("Cluster") else f"/namespaces/{manifest['metadata']['namespace']}"
             stage.ask("POST", f"{root}{where}/{manifest['kind'].lower()}s", manifest)
         yield stage
 

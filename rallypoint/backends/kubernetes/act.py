@@ -18,6 +18,7 @@ from rallypoint.backends.kubernetes.client import MERGE_PATCH
 from rallypoint.backends.kubernetes.errors import ApiError, action_error
 from rallypoint.backends.kubernetes.exclusion import Exclusion, bad_hosts, choose_exclusion
 from rallypoint.backends.kubernetes.labels import UID
+from rallypoint.backends.kubernetes.machines import LostCoordinators
 from rallypoint.backends.kubernetes.manifests.blueprint import service_ports
 from rallypoint.backends.kubernetes.manifests.coordinator import coordinator_pod
 from rallypoint.backends.kubernetes.manifests.kueue import RETRIABLE
@@ -49,8 +50,8 @@ _NO_SUCCESSORS = frozenset({Phase.SUSPENDING, Phase.SUCCEEDED, Phase.FAILED, Pha
 class Actor:
     """The hands of one backend."""
 
-    def __init__(self, cluster: Cluster, store: Store) -> None:
-        self._cluster, self._store = cluster, store
+    def __init__(self, cluster: Cluster, store: Store, lost: LostCoordinators) -> None:
+        self._cluster, self._store, self._lost = cluster, store, lost
         #: Attempts whose Secret is there, and those whose Secret was deleted for good, by the job's uid.
         self._secrets: set[tuple[str, int]] = set()
         self._closed: set[tuple[str, int]] = set()
@@ -110,8 +111,8 @@ class Actor:
     async def _create_pod(
         self, record: JobRecord, spec: ElasticJob, plan: Plan, ref: JobRef, action: CreateCoordinator | CreateNode
     ) -> None:
+        off = await self._exclusion(record, role_of(spec, plan), node=isinstance(action, CreateNode))
         if isinstance(action, CreateNode):
-            off = self._exclusion(record, role_of(spec, plan))
             manifest = node_pod(
                 ref,
                 spec=spec,
@@ -125,8 +126,16 @@ class Actor:
             await self._ensure("pods", manifest)
             return
         account = "" if self._accounts_missing else names.COORDINATOR_ROLE
-        numbers = {"attempt": action.attempt, "term": action.term}
-        manifest = coordinator_pod(ref, spec=spec, plan=plan, service_account=account, **numbers)
+        manifest = coordinator_pod(
+            ref,
+            spec=spec,
+            plan=plan,
+            attempt=action.attempt,
+            term=action.term,
+            service_account=account,
+            exclude_hosts=off.required,
+            avoid_hosts=off.preferred,
+        )
         try:
             await self._ensure("pods", manifest)
         except ApiError as error:
@@ -229,12 +238,15 @@ class Actor:
             self._secrets.discard(key)
             self._closed.add(key)
 
-    def _exclusion(self, record: JobRecord, role: Role) -> Exclusion:
-        """Return which machines a new node of the attempt keeps off."""
-        devices = any(pod.devices for pod in self._cluster.cache.pods_of(record.uid))
+    async def _exclusion(self, record: JobRecord, role: Role, *, node: bool) -> Exclusion:
+        """Return which machines a new pod of the attempt keeps off; faults of the past keep nodes off, and no coordinator."""
         hosts = tuple(self._cluster.cache.hosts)
+        lost = await self._lost.machines()
+        if not node:
+            return choose_exclusion(lost, frozenset(), hosts or None, role)
+        devices = any(pod.devices for pod in self._cluster.cache.pods_of(record.uid))
         flagged = frozenset(host.name for host in hosts if host.bad) if devices else frozenset()
-        return choose_exclusion(bad_hosts(record), flagged, hosts or None, role)
+        return choose_exclusion(bad_hosts(record) | lost, flagged, hosts or None, role)
 
     def forget(self, uid: str) -> None:
         """Forget what was done for a job that is over."""

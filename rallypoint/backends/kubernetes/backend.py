@@ -29,6 +29,7 @@ from rallypoint.backends.kubernetes.heartbeat import BEAT, read_pulse
 from rallypoint.backends.kubernetes.hold import Holds
 from rallypoint.backends.kubernetes.labels import UID
 from rallypoint.backends.kubernetes.lease import SILENT
+from rallypoint.backends.kubernetes.machines import LostCoordinators, Machines
 from rallypoint.backends.kubernetes.manifests.blueprint import draw
 from rallypoint.backends.kubernetes.manifests.kueue import queue_of
 from rallypoint.backends.kubernetes.manifests.parts import role_of
@@ -70,9 +71,10 @@ class _Parts:
         self.store = Store(cluster)
         self.heart = cluster.heart(beat)
         self.holds = Holds(cluster, self.store, silent=silent)
-        self.observer = Observer(cluster, self.store)
-        self.actor = Actor(cluster, self.store)
         self.coordinators = Coordinators(cluster)
+        self.lost = LostCoordinators(cluster, Machines(cluster), self.coordinators)
+        self.observer = Observer(cluster, self.store, self.lost)
+        self.actor = Actor(cluster, self.store, self.lost)
         self.statuses = Statuses(cluster, self.store, self.coordinators, self.holds)
         self.wrapped = Wrapped(cluster, self.store)
         self.sweeper = Sweeper(cluster)
@@ -223,7 +225,7 @@ class KubernetesBackend(Backend):
             await its.holds.take(name, its.heart.id, holder)
             try:
                 async with (
-                    tending(its.cluster, its.store, its.coordinators, name, its.heart.id),
+                    tending(its.cluster, its.store, its.coordinators, its.lost, name, its.heart.id),
                     sweeping(its.cluster, its.sweeper.sweep, every=self._sweeps),
                 ):
                     yield

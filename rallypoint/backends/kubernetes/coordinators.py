@@ -8,6 +8,7 @@ from typing import Any
 
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes import names
+from rallypoint.backends.kubernetes.errors import ApiError, UnreachableError
 from rallypoint.backends.kubernetes.manifests.objects import SECRET_KEY
 from rallypoint.backends.kubernetes.manifests.parts import coordinator_port
 from rallypoint.backends.kubernetes.names import JobRef
@@ -15,7 +16,7 @@ from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.views import PodView
 from rallypoint.wire import codec
 from rallypoint.wire.messages import TOKEN_HEADER
-from rallypoint.wire.paths import ROSTER_PATH, STATUS_PATH, SUPERVISOR_HEADER
+from rallypoint.wire.paths import HEALTH_PATH, ROSTER_PATH, STATUS_PATH, SUPERVISOR_HEADER
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.roster import Roster
 from rallypoint.wire.status import JobStatus
@@ -23,6 +24,9 @@ from rallypoint.wire.status import JobStatus
 __all__ = ["Coordinators"]
 
 _TIMEOUT = 5.0
+
+#: Seconds that a coordinator has to say that it is there.
+_ANSWER = 3.0
 
 
 class Coordinators:
@@ -42,6 +46,22 @@ class Coordinators:
             return codec.loads(JobStatus, data)
         except codec.WireError as error:
             raise BackendError(f"pod {pod.name}: {STATUS_PATH}: {error}") from error
+
+    async def answers(self, plan: Plan, pod: PodView) -> bool:
+        """Return whether anything answers where the coordinator listens; asks the API server, which asks the pod.
+
+        Raises `BackendError` where the API server itself does not answer.
+        """
+        path = self._cluster.path("pods", f"{pod.name}:{coordinator_port(plan)}", f"proxy{HEALTH_PATH}")
+        try:
+            await self._cluster.api.request("GET", path, timeout=_ANSWER)
+        except ApiError as error:
+            # The API server answers for a pod that it does not reach: 500 to 504. Whatever else is said comes from the pod.
+            return not 500 <= error.status < 600
+        except UnreachableError:
+            await self._cluster.time()  # the API server was not too slow; the pod was
+            return False
+        return True
 
     async def tell(self, job: JobRef, plan: Plan, pod: PodView, roster: Roster, *, sign: str) -> None:
         """Tell the coordinator where the agents are. Raises `BackendError`."""

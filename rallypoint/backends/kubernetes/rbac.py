@@ -15,7 +15,7 @@ from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.manifests.checks.place import DNS_LABEL, DNS_NAME, is_dns_label, is_dns_name
 from rallypoint.backends.kubernetes.names import COORDINATOR_ROLE, SUPERVISOR_ROLE
 
-__all__ = ["COORDINATOR", "NODES", "QUEUES", "SUPERVISOR", "WRAPPERS", "Grant", "allows", "rbac"]
+__all__ = ["COORDINATOR", "MACHINES", "NODES", "QUEUES", "SUPERVISOR", "WRAPPERS", "Grant", "allows", "rbac"]
 
 _GROUP = "rbac.authorization.k8s.io"
 
@@ -89,6 +89,19 @@ QUEUES = (Grant(resource="pods", verbs=("patch",), why="tells Kueue that a group
 #: Machines belong to no namespace: this is granted for the whole cluster.
 NODES = (Grant(resource="nodes", verbs=("get", "list", "watch"), why="a lost machine is noticed before its pods are evicted"),)
 
+#: In the namespace in which the kubelet of each machine renews a Lease.
+MACHINES = (
+    Grant(
+        group="coordination.k8s.io",
+        resource="leases",
+        verbs=("get",),
+        why="the lost machine of a coordinator is noticed within seconds",
+    ),
+)
+
+#: The namespace of those Leases.
+_MACHINES_NAMESPACE = "kube-node-lease"
+
 
 def allows(grants: Iterable[Grant], *, group: str, resource: str, verb: str) -> bool:
     """Return whether one of the grants covers a request."""
@@ -107,7 +120,7 @@ def rbac(
     """Return ServiceAccount, Role and RoleBinding for each side; `coordinator` and `supervisor` name the service accounts.
 
     With `wrappers` the supervisor's side may have jobs in AppWrappers and PyTorchJobs, too, and with `queues` plain pods in
-    queues of Kueue. With `nodes` a ClusterRole lets it look at machines.
+    queues of Kueue. With `nodes` a ClusterRole lets it look at machines, and a Role at the Leases of their kubelets.
 
     Raises `BackendError` for a name that is none.
     """
@@ -121,6 +134,7 @@ def rbac(
         *_side(namespace, COORDINATOR_ROLE, coordinator, COORDINATOR),
         *_side(namespace, SUPERVISOR_ROLE, supervisor, (*SUPERVISOR, *more)),
         *(_of_cluster(namespace, f"{SUPERVISOR_ROLE}-nodes", supervisor, NODES) if nodes else ()),
+        *(_of_machines(namespace, f"{SUPERVISOR_ROLE}-machines", supervisor) if nodes else ()),
     )
 
 
@@ -152,6 +166,21 @@ def _of_cluster(namespace: str, role: str, account: str, grants: Iterable[Grant]
             "kind": "ClusterRoleBinding",
             "metadata": {"name": f"{role}-{namespace}"},
             "roleRef": {"apiGroup": _GROUP, "kind": "ClusterRole", "name": role},
+            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
+        },
+    )
+
+
+def _of_machines(namespace: str, role: str, account: str) -> tuple[dict[str, Any], ...]:
+    """Return a Role in the namespace of the machines' Leases, and the binding of one namespace's account."""
+    place = {"namespace": _MACHINES_NAMESPACE}
+    return (
+        {"apiVersion": f"{_GROUP}/v1", "kind": "Role", "metadata": {"name": role, **place}, "rules": _rules(MACHINES)},
+        {
+            "apiVersion": f"{_GROUP}/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": f"{role}-{namespace}", **place},
+            "roleRef": {"apiGroup": _GROUP, "kind": "Role", "name": role},
             "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
         },
     )

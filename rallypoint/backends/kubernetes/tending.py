@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from rallypoint.backends.contract import BackendError, Stored
 from rallypoint.backends.kubernetes.coordinators import Coordinators
 from rallypoint.backends.kubernetes.labels import Part
+from rallypoint.backends.kubernetes.machines import LOOK, LostCoordinators
 from rallypoint.backends.kubernetes.store import Store
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.views import PodView, Running
@@ -33,14 +34,34 @@ _SILENT = 5.0
 
 
 @contextlib.asynccontextmanager
-async def tending(cluster: Cluster, store: Store, coordinators: Coordinators, name: str, me: str) -> AsyncIterator[None]:
+async def tending(
+    cluster: Cluster, store: Store, coordinators: Coordinators, lost: LostCoordinators, name: str, me: str
+) -> AsyncIterator[None]:
     """Tend a job as the supervisor `me` while the context lasts."""
-    task = asyncio.create_task(_Tender(cluster, store, coordinators, name, me).run(), name=f"tend {name}")
+    tender = _Tender(cluster, store, coordinators, name, me)
+    tasks = [
+        asyncio.create_task(tender.run(), name=f"tend {name}"),
+        asyncio.create_task(_look_after(tender, lost), name=f"look after the coordinator of {name}"),
+    ]
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.wait([task])
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def _look_after(tender: _Tender, lost: LostCoordinators) -> None:
+    """Look again and again whether the coordinator's machine is alive, until cancelled."""
+    while True:
+        await asyncio.sleep(LOOK)
+        try:
+            found = await tender.coordinator()
+            # One that does not run yet says nothing by its silence.
+            if found is not None and _runs(found[1]):
+                await lost.look(found[0].plan, found[1])
+        except BackendError as error:
+            log.debug("its machine cannot be looked at: %s", error)
 
 
 def roster_of(pods: tuple[PodView, ...], attempt: int, term: int) -> Roster:
@@ -87,16 +108,25 @@ class _Tender:
         finally:
             self._cluster.cache.leave(self._name, news)
 
-    async def _turn(self) -> float:
-        """Do what is to be done now; return after how many seconds to look again."""
+    async def coordinator(self) -> tuple[Stored, PodView] | None:
+        """Return the job and the pod of its coordinator, None where there is none that has not ended."""
         stored = await self._store.load(self._name) if self._cluster.fresh else None
         if stored is None or stored.record.phase not in (Phase.RESUMING, Phase.RUNNING):
-            return _IDLE
+            return None
         record = stored.record
         pods = self._cluster.cache.pods_of(record.uid)
         pod = next((p for p in pods if p.labels.part is Part.COORDINATOR and p.labels.incarnation == record.term), None)
-        if pod is None or pod.deleting or not pod.ip or not _runs(pod):
+        return None if pod is None or pod.over else (stored, pod)
+
+    async def _turn(self) -> float:
+        """Do what is to be done now; return after how many seconds to look again."""
+        found = await self.coordinator()
+        if found is None:
             return _IDLE
+        stored, pod = found
+        if pod.deleting or not pod.ip or not _runs(pod):
+            return _IDLE
+        record, pods = stored.record, self._cluster.cache.pods_of(stored.record.uid)
         roster = dataclasses.replace(roster_of(pods, record.attempt, record.term), size=record.size, wish=record.wish)
         which = (pod.uid, pod.trainer.restarts if pod.trainer is not None else 0)
         if self._told != (which, roster):

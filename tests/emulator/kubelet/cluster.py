@@ -27,6 +27,9 @@ ENDED = ("Succeeded", "Failed")
 #: Seconds of a real cluster between two looks at the nodes.
 LOOK_EVERY = 5.0
 
+#: Seconds of a real cluster between two renewals of a node's Lease by its kubelet.
+RENEW_EVERY = 10.0
+
 
 class Cluster:
     """Without nodes it does nothing: pods are then what the caller says they are."""
@@ -55,7 +58,7 @@ class Cluster:
         self.api.store.listeners.append(self._noted)
         for options in self.options.nodes:
             self.add_node(options)
-        self._tasks = [asyncio.create_task(self._work_loop()), asyncio.create_task(self._look_loop())]
+        self._tasks = [asyncio.create_task(loop()) for loop in (self._work_loop, self._look_loop, self._renew_loop)]
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -100,6 +103,11 @@ class Cluster:
         while True:
             await asyncio.sleep(LOOK_EVERY / self.options.speed)
             self.lifecycle.look()
+
+    async def _renew_loop(self) -> None:
+        while True:
+            self.api.quietly([node.renew for node in self.nodes.values()])
+            await asyncio.sleep(RENEW_EVERY / self.options.speed)
 
     def _tell_nodes(self, uid: str, version: Version | None) -> None:
         for node in self.nodes.values():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from rallypoint.backends.kubernetes import names
@@ -61,11 +61,13 @@ def coordinator_pod(
     attempt: int,
     term: int,
     service_account: str = "",
+    exclude_hosts: Collection[str] = (),
+    avoid_hosts: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return the pod of the coordinator of one term: the nodes' image and place, without their GPUs, sidecars and claims.
 
-    It keeps off the machines of the role's own list alone: what was wrong with a machine for training does not keep a
-    coordinator from it. `service_account` is for a job that names none, neither for its coordinator nor for its pods.
+    It runs on no machine of `exclude_hosts` nor of the role's own list. On one of `avoid_hosts` it runs only where no other can
+    take it. `service_account` is for a job that names none, neither for its coordinator nor for its pods.
     """
     role = role_of(spec, plan)
     said = admission(job, role=role, plan=plan, node=None)
@@ -94,7 +96,15 @@ def coordinator_pod(
         },
     }
     layers = (pod_defaults(role, plan, COORDINATOR), _without_nodes(template), fields, needed)
-    return built(job, role, layers, first=COORDINATOR, unreachable=spec.health.node_unreachable)
+    return built(
+        job,
+        role,
+        layers,
+        first=COORDINATOR,
+        unreachable=spec.health.node_unreachable,
+        hosts=exclude_hosts,
+        avoided=avoid_hosts,
+    )
 
 
 _SHM = f"{OURS}shm"

@@ -66,6 +66,7 @@ class Around:
         host: the machine it is on, where machines may be looked at.
         stuck: seconds for which it cannot start.
         unreachable: seconds for which nobody has heard of its machine, or it should have been gone.
+        lost: why a coordinator counts as lost although its pod is there; "" while it does not.
         fence: seconds after which what is out of reach has stopped its workers by itself.
         trouble: what an event says of its volumes.
         log_tail: its last words.
@@ -77,6 +78,7 @@ class Around:
     host: HostView = _NO_HOST
     stuck: float = 0.0
     unreachable: float = 0.0
+    lost: str = ""
     fence: float = 600.0
     trouble: str = ""
     log_tail: tuple[str, ...] = ()
@@ -168,6 +170,8 @@ def _state(pod: PodView, around: Around) -> _State:
     if around.gone:
         kind = _KINDS.get(pod.target, FaultKind.DELETED)
         return NodeState.LOST, kind, _because(pod) or "its pod was deleted from outside"
+    if around.lost:
+        return NodeState.LOST, FaultKind.NODE_LOST, around.lost
     if around.unreachable > 0:
         return _unreachable(pod, around)
     # A coordinator that ended badly is started again in its pod, under the same term.

@@ -10,6 +10,7 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Iterable
+from typing import Protocol
 
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.labels import Part
@@ -50,11 +51,23 @@ _TAIL = 20
 _STUCK = 60.0
 
 
+class Losses(Protocol):
+    """The pods that somebody has found lost although their objects are there."""
+
+    def reason(self, pod: PodView) -> str:
+        """Return why a pod counts as lost, "" while it does not."""
+        ...
+
+    def forget(self, uid: str) -> None:
+        """Forget a pod."""
+        ...
+
+
 class Observer:
     """What one process remembers between two looks: for how long something has been so, on its own clock."""
 
-    def __init__(self, cluster: Cluster, store: Store) -> None:
-        self._cluster, self._store = cluster, store
+    def __init__(self, cluster: Cluster, store: Store, lost: Losses) -> None:
+        self._cluster, self._store, self._lost = cluster, store, lost
         self._troubles = Troubles(cluster)
         #: Since when something is so, by pod and what.
         self._since: dict[tuple[str, str], float] = {}
@@ -130,6 +143,7 @@ class Observer:
         around = Around(
             stuck=self._stuck(pod),
             unreachable=self._unreachable(pod, host, plan) if not gone else 0.0,
+            lost=self._lost.reason(pod),
             trouble=self._troubles.of(pod),
             log_tail=self._tails.get(pod.uid, ()),
             gone=gone,
@@ -203,6 +217,7 @@ class Observer:
         """Forget all that was remembered of a pod."""
         self._tails.pop(uid, None)
         self._troubles.forget(uid)
+        self._lost.forget(uid)
         for what in ("cannot-start", "mounts", "deleting", "unreachable"):
             self._since.pop((uid, what), None)
 

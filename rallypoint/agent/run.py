@@ -43,11 +43,18 @@ def run(args: argparse.Namespace) -> int:
     # Nobody will want to read them afterwards where no stream goes there.
     temporary = not options.log_dir and not _filed(options)
     shared = Path(tempfile.mkdtemp(prefix="rallypoint-"))
+    evidence: tuple[str, ...] | None = None
     try:
         ending = asyncio.run(take_part(options, logs, shared))
+        evidence = ending.evidence
     finally:
         shutil.rmtree(shared, ignore_errors=True)
-        if temporary:
+        if evidence is None:  # it did not end in order: nobody knows which silence was a hang
+            evidence = tuple(map(str, sorted(logs.glob("round-*/hang-*.txt"))))
+        if evidence:
+            found, where = ("a hang", evidence[0]) if len(evidence) == 1 else (f"{len(evidence)} hangs", logs)
+            log.warning("evidence of %s, with the stacks of all threads: %s", found, where)
+        if temporary and not evidence:
             shutil.rmtree(logs, ignore_errors=True)
     if ending.node.verdict is not None and ending.code != Exit.OK:
         print(describe_verdict(ending.node.verdict), file=sys.stderr)  # noqa: T201 what a person at the terminal reads

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rallypoint.wire.incident import IncidentId
 
-__all__ = ["FRAMES", "STACK_SIGNAL", "Evidence", "Hang", "HangState", "RankSeen"]
+__all__ = ["FRAMES", "STACK_SIGNAL", "CallSeen", "Evidence", "GroupSeen", "Hang", "HangState", "RankSeen"]
 
 #: The signal that asks a worker's Python for its stacks: Linux's SIGRTMIN + 11, by number, since this is read elsewhere, too.
 #: Programs that train do not use it, and it is sent only to a process that catches it.
@@ -20,8 +20,11 @@ FRAMES = 12
 class HangState(str, enum.Enum):
     """How sure it is."""
 
-    DOUBT = "doubt"  #: no sign of life for half of a bound: it is watched more closely, and nothing is done
-    VERDICT = "verdict"  #: none for all of it: what `hang_detection` asks for is done
+    #: No sign of life for half of a bound, or for all of a learned one without positive evidence of a hang. It may be notified;
+    #: nothing is restarted.
+    DOUBT = "doubt"
+    #: None for `hang_downtime`, or there is positive evidence: the action of `hang_detection` follows.
+    VERDICT = "verdict"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +41,7 @@ class Hang:
         since: when the doubt began; `verdict_at` when the verdict was given, None while it is a doubt.
         culprits: the ranks that the others wait for, the likeliest first; empty while nobody stands out.
         reason: one sentence for people.
-        incident: under which id the verdict is told among the incidents; None where there is none (`hang_detection` 0).
+        incident: id of the incident of the notification or verdict; None where there is none (`hang_detection` 0).
     """
 
     round: int
@@ -49,6 +52,40 @@ class Hang:
     culprits: tuple[int, ...] = ()
     reason: str = ""
     incident: IncidentId | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallSeen:
+    """A call of a process group that has not completed on this rank.
+
+    Attributes:
+        operation: `all_reduce`, `barrier`, ...
+        number: its sequence number in the group; 0 is a send or receive, which has none that other ranks share.
+    """
+
+    operation: str
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSeen:
+    """A process group of a rank, as torch knows it in that rank.
+
+    The members are the ranks `first`, `first + step`, ..., `size` of them; other groups cannot be described.
+
+    Attributes:
+        name: of the group, the same on all of its ranks.
+        first, step, size: its members.
+        called: sequence number of the last collective that this rank has called in it.
+        pending: calls that have not completed.
+    """
+
+    name: str
+    first: int
+    step: int
+    size: int
+    called: int
+    pending: tuple[CallSeen, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +104,8 @@ class RankSeen:
         collective: the last one that it has called, where torch's flight recorder could be asked.
         gpu: how busy its GPU was of late, 0.0 to 1.0; 0.0 also where that is not known.
         device: the errors that its device has reported in this round (XID, ECC), "" where there are none.
+        groups: its process groups; empty where torch could not be asked, or a group could not be described.
+        cycle: threads of the process that wait for locks of each other, as a sentence; "" where there are none.
     """
 
     local_rank: int
@@ -83,6 +122,8 @@ class RankSeen:
     collective: str = ""
     gpu: float = 0.0
     device: str = ""
+    groups: tuple[GroupSeen, ...] = ()
+    cycle: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,7 @@ __all__ = [
     "reply_to_json",
 ]
 
-MESSAGES_VERSION = 2
+MESSAGES_VERSION = 3
 
 #: Reason of the verdict that is told to one agent alone: another node takes its place, and the job goes on without it.
 SENT_AWAY = "RetryElsewhere"
@@ -69,7 +69,8 @@ class WorkerReport:
     What its Python tells by itself (`pulse.py`): `phase`, None where it tells none; `beat`, when its last sign of life was, in
     milliseconds on its node's clock, and `quiet`, seconds since then. `moved`: bytes that it has read from files and written to
     them so far, looked at only while it is quiet; `gpu` how busy its GPU is, 0.0 to 1.0, 0.0 also where nobody can tell.
-    `ended`: its process has. `pace`: how long its steps take.
+    `ended`: its process has. `finished`: it lives and has left its process groups, or its main program has returned. `pace`:
+    how long its steps take.
     """
 
     local_rank: int
@@ -87,6 +88,7 @@ class WorkerReport:
     moved: int = 0
     gpu: float = 0.0
     ended: bool = False
+    finished: bool = False
     pace: Pace | None = None
 
 

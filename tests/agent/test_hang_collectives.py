@@ -13,7 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.node.health.collectives import OPERATIONS, ask, called, files, read_collectives
+from rallypoint.agent.node.health.collectives import (
+    OPERATIONS,
+    Collectives,
+    ask,
+    called,
+    files,
+    has_left,
+    pending_groups,
+    read_answer,
+    read_collectives,
+)
+from rallypoint.wire.hang import CallSeen, GroupSeen
 from rallypoint.wire.pulse import Pulse
 from tests.waiting import PATIENCE, eventually
 
@@ -34,6 +45,12 @@ WORKER = """
 import importlib.util, json, sys, threading, types
 groups, torch_side = types.ModuleType("groups"), types.ModuleType("torch_side")
 groups.is_initialized = lambda: sys.argv[3] == "group"
+class Group:
+    def _get_sequence_number_for_group(self):
+        return 41
+
+group = Group()
+groups._world = types.SimpleNamespace(pg_names={group: "0"}, pg_group_ranks={group: {0: 0, 2: 1}})
 torch_side._dump_fr_trace_json = lambda: json.dumps({"entries": json.loads(sys.argv[4])}).encode()
 sys.modules["torch.distributed.distributed_c10d"] = groups
 sys.modules["torch._C._distributed_c10d"] = torch_side
@@ -60,31 +77,109 @@ def worker(stacks: Path, entries: object, group: str = "group") -> Iterator[subp
         process.communicate()
 
 
-def told(stacks: Path) -> dict[Path, str]:
+def told(stacks: Path) -> dict[Path, Collectives]:
     return asyncio.run(read_collectives([stacks], within=30.0 * PATIENCE))
 
 
+def call(number: int, operation: str = "all_reduce") -> CallSeen:
+    return CallSeen(operation=operation, number=number)
+
+
 @pytest.mark.parametrize(
-    ("entries", "expected"),
+    ("entries", "last", "pending"),
     [
-        pytest.param([ENTRY], "all_reduce #41 of group 0, not done", id="one that has not ended"),
-        pytest.param([{**ENTRY, "retired": True}], "all_reduce #41 of group 0, done", id="one that has ended"),
+        pytest.param([ENTRY], "all_reduce #41 of group 0, not done", (call(41),), id="one that has not ended"),
+        pytest.param([{**ENTRY, "retired": True}], "all_reduce #41 of group 0, done", (), id="one that has ended"),
         pytest.param(
             [{**ENTRY, "record_id": 6, "profiling_name": "nccl:send 0->1", "is_p2p": True, "p2p_seq_id": 3}, ENTRY],
             "send #3 of group 0, not done",
+            (call(0, "send"), call(41)),
             id="from one rank to another",
         ),
-        pytest.param([], "", id="none so far"),
+        pytest.param([], "", (), id="none so far"),
+        pytest.param(
+            [{**ENTRY, "collective_seq_id": 300, "time_created_ns": 1}, {**ENTRY, "retired": True}],
+            "all_reduce #41 of group 0, done",
+            (),
+            id="of an earlier world, whose group had the same name",
+        ),
+        pytest.param(
+            [{**ENTRY, "collective_seq_id": 7, "time_created_ns": 1}, {**ENTRY, "collective_seq_id": 90, "time_created_ns": 2}],
+            "all_reduce #90 of group 0, not done",
+            (),
+            id="of an earlier world alone",
+        ),
+        pytest.param(
+            [{**ENTRY, "process_group": ["1", ""]}], "all_reduce #41 of group 1, not done", (), id="of a group that is gone"
+        ),
     ],
 )
-def test_a_worker_answers_although_its_main_thread_waits(tmp_path: Path, entries: object, expected: str) -> None:
-    """As often as it is asked."""
+def test_a_worker_answers_although_its_main_thread_waits(
+    tmp_path: Path, entries: object, last: str, pending: tuple[CallSeen, ...]
+) -> None:
+    """As often as it is asked; its groups come with what the flight recorder has of their present world."""
     stacks = tmp_path / "stacks.txt"
+    groups = (GroupSeen(name="0", first=0, step=2, size=2, called=41, pending=pending),)
     with worker(stacks, entries):
-        assert ask(stacks)
-        assert told(stacks) == {stacks: expected}
-        assert ask(stacks)
-        assert told(stacks) == {stacks: expected}
+        for _ in range(2):
+            assert ask(stacks)
+            assert told(stacks) == {stacks: Collectives(last=last, groups=groups)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="nothing"),
+        pytest.param("{", id="cut off"),
+        pytest.param("[]", id="no object"),
+        pytest.param('{"groups": 3}', id="no list"),
+        pytest.param('{"groups": [["0", 0, 1]]}', id="too few values"),
+        pytest.param('{"groups": [["0", 0, 1, 2, 3, [[1, "x"]]]]}', id="no number"),
+        pytest.param('{"groups": [["0", 0, 0, 2, 3, []]]}', id="members that are no distance apart"),
+        pytest.param('{"groups": [["0", 0, 1, -2, 3, []]]}', id="a size below nothing"),
+    ],
+)
+def test_an_answer_that_is_none_is_refused(text: str) -> None:
+    """A worker is the user's code: what it writes there must not end its agent."""
+    with pytest.raises((ValueError, TypeError)):
+        read_answer(text)
+
+
+WORLD = GroupSeen(name="0", first=0, step=1, size=4, called=7)
+HALF = GroupSeen(name="1", first=0, step=1, size=2, called=3)
+
+
+@pytest.mark.parametrize(
+    ("now", "groups"),
+    [
+        pytest.param("recv (call 7), not returned", (HALF, GroupSeen(
+            name="0", first=0, step=1, size=4, called=7, pending=(call(0, "recv"),)
+        )), id="receives: gloo does not record it"),
+        pytest.param("recv (call 7), returned", (HALF, WORLD), id="has received"),
+        pytest.param("all_reduce (call 7), not returned", (HALF, WORLD), id="a collective is recorded"),
+        pytest.param("new_group (call 7), not returned", (), id="waits for the store"),
+        pytest.param("", (HALF, WORLD), id="none was called"),
+    ],
+)  # fmt: skip
+def test_calls_that_are_not_recorded(now: str, groups: tuple[GroupSeen, ...]) -> None:
+    """The start-up module has seen them called."""
+    assert pending_groups((HALF, WORLD), now) == groups
+    assert pending_groups((), now) == ()
+
+
+@pytest.mark.parametrize(
+    ("pulse", "left"),
+    [
+        pytest.param(Pulse(), False, id="never called anything"),
+        pytest.param(Pulse(collectives=7, left=7, operation=OPERATIONS.index("destroy_process_group")), True, id="has left"),
+        pytest.param(Pulse(collectives=7, left=6, operation=OPERATIONS.index("destroy_process_group")), False, id="leaves"),
+        pytest.param(Pulse(collectives=8, left=8, operation=OPERATIONS.index("init_process_group")), False, id="is in another"),
+        pytest.param(Pulse(collectives=8, left=8, operation=10_000), False, id="of a later version"),
+    ],
+)
+def test_a_rank_that_has_left_its_world(pulse: Pulse, left: bool) -> None:
+    """The last call says so."""
+    assert has_left(pulse) is left
 
 
 def test_whoever_has_no_group_is_not_asked(tmp_path: Path) -> None:

@@ -49,15 +49,28 @@ def silent(state: State, until: float, since: float = 100.0, every: float = 0.5,
     return state
 
 
-def found(*, busy: bool) -> Evidence:
+def found(*, busy: bool, stopped: bool, number: int) -> Evidence:
     state, cpu = ("R", 1.0) if busy else ("S", 0.0)
-    ranks = tuple(RankSeen(local_rank=n, pid=10 + n, state=state, cpu=cpu, frames=("t.py:9 work",)) for n in (0, 1))
-    return Evidence(round=1, number=1, ranks=ranks)
+    ranks = [RankSeen(local_rank=n, pid=10 + n, state=state, cpu=cpu, frames=("t.py:9 work",)) for n in (0, 1)]
+    if stopped:
+        ranks[1] = RankSeen(local_rank=1, pid=11, state="T")
+    return Evidence(round=1, number=number, ranks=tuple(ranks))
 
 
-def answered(state: State, now: float, *, busy: bool) -> State:
-    told: dict[str, Any] = {"quiet": now - 100.0, "now": now, "evidence": found(busy=busy)}
+def answered(state: State, now: float, *, busy: bool = False, stopped: bool = False) -> State:
+    """Let both agents answer the request of the coordinator."""
+    number = 1 if state.inquiry is None else state.inquiry.number
+    told: dict[str, Any] = {"quiet": now - 100.0, "now": now, "evidence": found(busy=busy, stopped=stopped, number=number)}
     return say(state, says(0, **told), says(1, **told), now=now)
+
+
+def confirmed(state: State, now: float) -> State:
+    """Let both agents answer with positive evidence, twice."""
+    state = answered(state, now, stopped=True)
+    assert (state.incidents, state.inquiry, hang_rounds.pace(state)) == ((), None, PACE)
+    state = silent(state, now + 1.0, now, every=PACE)
+    assert state.inquiry is not None
+    return answered(state, now + 1.2, stopped=True)
 
 
 def test_a_hang_is_found_within_seconds() -> None:
@@ -74,10 +87,11 @@ def test_a_hang_is_found_within_seconds() -> None:
     assert state.inquiry is not None
     assert (state.inquiry.since, hang_rounds.pace(state)) == (104.0, 0.0)
 
-    state = answered(state, 104.2, busy=False)
+    state = confirmed(state, 104.2)
     [incident] = state.incidents
     assert (incident.rung, incident.detected_at, state.state) == (Rung.RESTART_WORKERS, 104.0, JobState.FORMING)
-    assert incident.rule == "hang_detection 2, learned: step takes 20 ms, bound 4.0 s"
+    assert incident.rule == "hang_detection 2, learned: step takes 20 ms, bound 4.0 s; positive evidence"
+    assert incident.reason.endswith("; ranks 1, 3 are stopped by a signal")
 
 
 def test_what_is_not_borne_out_is_taken_back_and_looked_into_again_later() -> None:
@@ -91,8 +105,89 @@ def test_what_is_not_borne_out_is_taken_back_and_looked_into_again_later() -> No
     assert state.inquiry is None
     state = silent(state, 108.5, 107.5)
     assert state.inquiry is not None
-    state = answered(state, 108.7, busy=False)
+    state = answered(state, 108.7)
     assert len(state.incidents) == 1
+
+
+def test_a_silence_without_positive_evidence_is_notified_and_nothing_is_restarted() -> None:
+    """All ranks sleep, in a child process say: an incident that no budget pays, once, and agents report as usual."""
+    state = answered(silent(trained(), 104.0), 104.2)
+    [incident] = state.incidents
+    later = answered(silent(state, 108.5, 104.2), 108.7)
+
+    assert (incident.rung, incident.detected_at, state.state) == (Rung.NOTIFY, 104.0, JobState.RUNNING)
+    assert incident.rule == "hang_detection 2, learned: step takes 20 ms, bound 4.0 s; no positive evidence"
+    assert state.hang is not None
+    assert (state.hang.state, state.hang.incident, hang_rounds.pace(state)) == (HangState.DOUBT, incident.id, 0.0)
+    assert (later.incidents, later.hang) == (state.incidents, state.hang)
+    assert state.settings.hangs.total(later.incidents, 1) == 0
+    assert [event.kind for event in later.events if event.kind.startswith("hang")] == []
+
+
+def test_a_silence_that_ends_is_healed_and_was_nothing_to_speak_of() -> None:
+    """The story of a job that did something else for a while has no line of it; one that took a minute has two."""
+    state = answered(silent(trained(), 104.0), 104.2)
+    short = say(state, says(0, quiet=0.0, now=112.0, liveness=501), now=112.0)
+    long = answered(silent(answered(silent(state, 140.0, 104.2), 140.2), 164.5, 140.2), 164.7)
+    over = say(long, says(0, quiet=0.0, now=170.0, liveness=501), now=170.0)
+
+    assert (short.hang, short.incidents[0].healed_at) == (None, 112.0)
+    assert [event.kind for event in short.events if event.kind.startswith("hang")] == []
+    assert [event.kind for event in over.events if event.kind.startswith("hang")] == ["hang-doubt", "hang-over"]
+    assert len(over.incidents) == 1
+
+
+def test_positive_evidence_may_come_later() -> None:
+    """Each look after the first one takes it, and it is confirmed like any other."""
+    state = silent(answered(silent(trained(), 104.0), 104.2), 108.5, 104.2)
+    state = answered(state, 108.7, stopped=True)
+    state = answered(silent(state, 110.0, 108.7, every=PACE), 110.2, stopped=True)
+    early, late = state.incidents
+
+    assert (early.rung, early.healed_at, late.rung, late.detected_at) == (Rung.NOTIFY, 110.2, Rung.RESTART_WORKERS, 108.2)
+    assert (state.state, state.settings.hangs.total(state.incidents, 1)) == (JobState.FORMING, 1)
+
+
+def test_evidence_that_is_not_confirmed_restarts_nothing() -> None:
+    """A process was stopped for a moment, by whoever looked at it."""
+    state = answered(silent(trained(), 104.0), 104.2, stopped=True)
+    state = answered(silent(state, 105.2, 104.2, every=PACE), 105.4)
+
+    assert [incident.rung for incident in state.incidents] == [Rung.NOTIFY]
+    assert (state.state, state.watch.found) == (JobState.RUNNING, None)
+
+
+def test_a_sign_of_life_forgets_the_evidence() -> None:
+    """What was found before it is of another silence."""
+    state = answered(silent(trained(), 104.0), 104.2, stopped=True)
+    state = say(state, says(0, quiet=0.0, now=104.5, liveness=501), now=104.5)
+
+    assert (state.watch.found, state.watch.not_before, state.incidents) == (None, 0.0, ())
+
+
+def test_another_coordinator_goes_on_where_a_silence_was_only_notified() -> None:
+    """It restarts the workers when `hang_downtime` is over."""
+    before = answered(silent(trained(), 104.0), 104.2)
+    again = rendezvous.new(SETTINGS, job="digits", uid="u1", attempt=1, term=2, now=0.0, previous=published(before, 105.0))
+    state = say(again, says(0, quiet=5.0, now=105.0), says(1, quiet=5.0, now=105.0), now=105.0)
+    for now in range(106, 800):
+        state = answered(state, float(now)) if state.inquiry is not None else silent(state, float(now), now - 1.0, every=1.0)
+        if state.state is not JobState.RUNNING:
+            break
+    *early, last = sorted(state.incidents, key=lambda one: one.detected_at)
+    assert (last.rung, {one.rung for one in early}) == (Rung.RESTART_WORKERS, {Rung.NOTIFY})
+    assert last.rule == "hang_detection 2, hang_downtime 10 min"
+
+
+def test_ranks_that_have_left_their_world_are_no_reason_for_doubt() -> None:
+    """They upload results, draw pictures, clean up: nobody waits for them."""
+    state, now = trained(), 100.0
+    while now < 160.0:
+        now += 0.5
+        left: dict[str, Any] = {"quiet": now - 100.0, "now": now, "finished": True}
+        state = say(state, says(0, **left), says(1, **left), now=now)
+
+    assert (state.hang, state.inquiry) == (None, None)
 
 
 def test_hang_downtime_is_the_upper_bound_whatever_they_compute() -> None:
@@ -193,7 +288,7 @@ def test_a_new_coordinator_and_a_new_attempt_begin_with_what_was_learned() -> No
 
 def test_a_restart_forgets_the_hang_and_keeps_what_was_learned() -> None:
     """The round that hung is over: its watch is, too; how long steps take is known in the next one from its first report."""
-    state = answered(silent(trained(), 104.0), 104.2, busy=False)
+    state = confirmed(silent(trained(), 104.0), 104.2)
     state = say(state, report(0, AgentState.WAITING, 1), report(1, AgentState.WAITING, 1), now=105.0)
     assert (state.state, state.fence.round) == (JobState.RUNNING, 2)
 

@@ -97,8 +97,9 @@ def _world(status: JobStatus) -> Iterator[Family]:
 def _faults(status: JobStatus) -> Iterator[Family]:
     mine = [i for i in status.incidents if i.id.attempt == status.fence.attempt]
     counts = [f for f in status.folded if f.attempt == status.fence.attempt]
-    # A job answers all its hangs alike: those that are told no more were only told where the others are.
-    only_told = any(i.cause is Cause.HANG and i.rung is Rung.NOTIFY for i in mine)
+    # A count does not say how many of its hangs were notified only: none was restarted where none of the others was.
+    hangs = [i for i in mine if i.cause is Cause.HANG]
+    only_told = bool(hangs) and all(i.rung is Rung.NOTIFY for i in hangs)
 
     def count(cause: Cause, *, restarts: bool) -> int:
         whole = sum(1 for i in mine if i.cause is cause and not (restarts and i.rung in _NO_RESTART))

@@ -61,10 +61,11 @@ _LIVING = frozenset({Strategy.RETRY, Strategy.RECOVER_IN_PLACE, Strategy.RECOVER
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """How an agent ended: its exit code and the last that it knew."""
+    """How an agent ended: its exit code, the last that it knew, and the files of evidence of hangs that it has left."""
 
     code: int
     node: Node
+    evidence: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,12 +120,13 @@ class NodeAgent:
             loop.add_signal_handler(number, self._signal, number)
         try:
             await self._parts.begin(self._cannot_work)
-            return await self._live_and_talk()
+            ending = await self._live_and_talk()
         finally:
             await self._parts.close()
             await self._client.close()
             for number in self._config.signals:
                 loop.remove_signal_handler(number)
+        return dataclasses.replace(ending, evidence=self._parts.round.evidence_files)
 
     async def _live_and_talk(self) -> Ending:
         talk, live = asyncio.create_task(self._talker.talk()), asyncio.create_task(self._live())
@@ -254,6 +256,7 @@ class NodeAgent:
             self._advice.add(advice)
             advice.add_done_callback(self._advice.discard)
             return
+        self._parts.round.settle_evidence()
         self._tell_news()  # what happened is told before anything is done about it
         await asyncio.sleep(0)
         spared = action.spare

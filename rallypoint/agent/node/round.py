@@ -13,7 +13,7 @@ from typing import Any
 
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.node.copies import console_tails, forget_old_rounds, pod_tails
-from rallypoint.agent.node.health.collectives import called, files
+from rallypoint.agent.node.health.collectives import called, files, has_left
 from rallypoint.agent.node.health.evidence import Asked, Subject, take
 from rallypoint.agent.node.health.npus import Meter
 from rallypoint.agent.node.health.pulses import Pulses, Seen
@@ -66,6 +66,13 @@ class Round:
         self._trainers = StatusServer(config.folder, config.plan.nproc_per_node)
         self._result_path: Path | None = None
         self._result: Any = None
+        self._looks: dict[str, tuple[tuple[int, int], ...]] = {}
+        self._evidence: list[str] = []
+
+    @property
+    def evidence_files(self) -> tuple[str, ...]:
+        """Files of evidence of silences that no sign of life has ended, in order."""
+        return tuple(self._evidence)
 
     async def start(
         self,
@@ -230,6 +237,7 @@ class Round:
             moved=seen.moved,
             gpu=seen.gpu,
             ended=worker.code is not None,
+            finished=self._progress is not None and has_left(self._progress.pulse(local_rank)),
             pace=seen.pace,
         )
 
@@ -254,7 +262,23 @@ class Round:
         assignment = self._workers[0].place.assignment if self._workers else None
         round_ = 0 if assignment is None else assignment.fence.round
         file = self._config.log_folder / f"round-{round_}" / f"hang-{number}.txt"
-        return await take(number, [self._subject(worker) for worker in self._workers], round_=round_, file=file)
+        taken = await take(number, [self._subject(worker) for worker in self._workers], round_=round_, file=file)
+        if taken.path:
+            self._looks[taken.path] = self._signs()
+        return taken
+
+    def settle_evidence(self) -> None:
+        """Keep the evidence of this round after which no worker has shown a sign of life; a second call changes nothing.
+
+        Call it before workers are stopped, since the error that ends one of them may look like a sign of life.
+        """
+        looks, self._looks = self._looks, {}
+        if looks and not all(worker.code == 0 for worker in self._workers):
+            now = self._signs()
+            self._evidence += [path for path, signs in looks.items() if signs == now and path not in self._evidence]
+
+    def _signs(self) -> tuple[tuple[int, int], ...]:
+        return tuple((report.liveness, report.beat) for report in self.reports())
 
     def _subject(self, worker: Worker) -> Subject:
         local_rank, life = worker.place.local_rank, self._lives.get(worker.place.local_rank, Life())
@@ -300,6 +324,7 @@ class Round:
     async def finish(self) -> None:
         """Let the last lines out and drop the shared memory; the logs stay."""
         await self._tee.finish()
+        self.settle_evidence()
         self.reports()  # the last look into the shared memory
         progress, path = self._progress, self._progress_path
         self._progress = self._progress_path = None

@@ -47,7 +47,7 @@ def once(state: State, kind: str, detail: str, now: float) -> State:
 def incident(state: State, told: Incident) -> State:
     """Return the state with an incident added, or joined with what is known of it; the oldest of many become counts."""
     course = state.course
-    if all(known.id != told.id for known in state.incidents):
+    if told.rung is not Rung.NOTIFY and all(known.id != told.id for known in state.incidents):
         course = course.paused() if told.cause in FREE else course.after_fault()
     known = merge_incidents(state.incidents, (told,))
     incidents, folded = fold_told(known, state.folded, state.fence.attempt)

@@ -35,6 +35,7 @@ __all__ = [
     "enter",
     "evaluates",
     "leave",
+    "raised",
     "replayed",
     "returned",
     "step",
@@ -277,11 +278,17 @@ def called(operation: int) -> int:
 
 def returned(began: int) -> None:
     """Tell that a collective has returned, or only begun where the script waits for it itself."""
-    global _depth  # noqa: PLW0603
     if began == 0:
         return
-    _depth = 0
+    raised(began)
     now = clock()
     waits(began, now)
-    words[_LEFT] = _collectives
     words[_AT] = now
+
+
+def raised(began: int) -> None:
+    """Tell that a collective is over by an error: that is no sign of life."""
+    global _depth  # noqa: PLW0603
+    if began:
+        _depth = 0
+        words[_LEFT] = _collectives

@@ -204,16 +204,19 @@ def _saves(*names: str, others: tuple = ()) -> object:  # type: ignore[type-arg]
 
 
 def _collectives(module) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
-    called, returned = pulse.called, pulse.returned
+    called, returned, raised = pulse.called, pulse.returned, pulse.raised
 
     def numbered(number: int):  # type: ignore[no-untyped-def]  # noqa: ANN202
         def make(run):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
             def collective(*args, **kwargs):  # type: ignore[no-untyped-def]  # noqa: ANN002, ANN003, ANN202
                 began = called(number)
                 try:
-                    return run(*args, **kwargs)
-                finally:
-                    returned(began)
+                    result = run(*args, **kwargs)
+                except BaseException:
+                    raised(began)
+                    raise
+                returned(began)
+                return result
 
             return collective
 

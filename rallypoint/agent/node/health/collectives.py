@@ -1,25 +1,39 @@
-"""Which collective each worker has called last: of torch's flight recorder where the worker answers, else of its pulse."""
+"""The collectives of each worker: of torch's flight recorder where the worker answers, else the last one of its pulse."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import json
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from rallypoint.wire.hang import CallSeen, GroupSeen
 from rallypoint.wire.pulse import Pulse
 
-__all__ = ["OPERATIONS", "ask", "called", "files", "read_collectives"]
+__all__ = [
+    "OPERATIONS",
+    "Collectives",
+    "ask",
+    "called",
+    "files",
+    "has_left",
+    "pending_groups",
+    "read_answer",
+    "read_collectives",
+]
 
 #: Seconds in which a worker has answered, unless its GIL is held.
 _WITHIN = 0.7
 
 _LOOK_EVERY = 0.02
 
-#: Characters of an answer; more says little.
-_MOST = 120
+#: Characters of a collective or of a group's name; more says little. Bytes of an answer.
+_MOST, _ANSWER = 120, 64 * 1024
 
 #: The names of training/startup/watching.py, in their order.
 OPERATIONS = (
@@ -30,12 +44,68 @@ OPERATIONS = (
 )
 
 
+_LEAVES = "destroy_process_group"
+
+#: Calls that the flight recorder of gloo does not have: between two ranks, and those that wait for the store.
+_BETWEEN_TWO = frozenset({"send", "recv"})
+_BY_STORE = frozenset({"monitored_barrier", "new_group", "init_process_group", "destroy_process_group"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collectives:
+    """Answer of a worker: its last collective, and its process groups (none where one of them cannot be described)."""
+
+    last: str = ""
+    groups: tuple[GroupSeen, ...] = ()
+
+
+def read_answer(text: str) -> Collectives:
+    """Return the answer of a worker; raises `ValueError` for text that is none: a worker is the user's code."""
+    told = json.loads(text)
+    if not isinstance(told, dict) or not isinstance(told.get("groups"), list):
+        raise ValueError("expected an object with groups")  # noqa: TRY004  as of text that is no JSON
+    return Collectives(last=str(told.get("last", "")).strip()[:_MOST], groups=tuple(_groups(told["groups"])))
+
+
+def _groups(told: Sequence[object]) -> Iterator[GroupSeen]:
+    for one in told:
+        if not isinstance(one, list) or len(one) != 6 or not isinstance(one[5], list):
+            raise ValueError("expected six values of a group")
+        name, (first, step, size, number) = str(one[0])[:_MOST], map(int, one[1:5])
+        if step < 1 or size < 1:
+            raise ValueError("expected members that are apart")
+        pending = tuple(CallSeen(operation=str(operation)[:_MOST], number=int(called)) for operation, called in one[5])
+        yield GroupSeen(name=name, first=first, step=step, size=size, called=number, pending=pending)
+
+
+def pending_groups(groups: tuple[GroupSeen, ...], call: str) -> tuple[GroupSeen, ...]:
+    """Return the groups of a rank with the `call` that its main thread is in, as `called` returns it.
+
+    A send or receive is pending in the largest group. A rank that waits for the store waits for none of its pending calls, so
+    its groups say nothing.
+    """
+    operation = call.partition(" ")[0] if call.endswith("not returned") else ""
+    if operation in _BY_STORE:
+        return ()
+    if operation not in _BETWEEN_TWO or not groups:
+        return groups
+    world = max(groups, key=lambda group: group.size)
+    waits = dataclasses.replace(world, pending=(*world.pending, CallSeen(operation=operation, number=0)))
+    return tuple(waits if group is world else group for group in groups)
+
+
 def called(pulse: Pulse) -> str:
     """Return the last collective that the start-up module has seen called by its name, "" where it has seen none."""
     if pulse.collectives == 0 or not 0 <= pulse.operation < len(OPERATIONS):
         return ""
     returned = "returned" if pulse.left >= pulse.collectives else "not returned"
     return f"{OPERATIONS[pulse.operation]} (call {pulse.collectives}), {returned}"
+
+
+def has_left(pulse: Pulse) -> bool:
+    """Return whether the last call of the main thread has destroyed the process groups: no other rank waits for it there."""
+    known = 0 <= pulse.operation < len(OPERATIONS)
+    return pulse.collectives > 0 and known and OPERATIONS[pulse.operation] == _LEAVES and pulse.left >= pulse.collectives
 
 
 def files(stacks: Path) -> tuple[Path, Path]:
@@ -61,17 +131,24 @@ def ask(stacks: Path) -> bool:
         os.close(fd)
 
 
-async def read_collectives(asked: Sequence[Path], within: float = _WITHIN) -> dict[Path, str]:
-    """Return what workers have answered who were asked, by the files of their stacks, as soon as all have or time is over."""
+async def read_collectives(asked: Sequence[Path], within: float = _WITHIN) -> dict[Path, Collectives]:
+    """Return the answers of workers, by the files of their stacks, as soon as all have answered or time is over."""
     loop = asyncio.get_running_loop()
     until = loop.time() + within
-    waiting, found = set(asked), dict[Path, str]()
+    waiting, found = set(asked), dict[Path, Collectives]()
     while waiting:
         for stacks in tuple(waiting):
-            with contextlib.suppress(OSError, UnicodeDecodeError):
-                found[stacks] = files(stacks)[1].read_text(encoding="utf-8").strip()[:_MOST]
+            with contextlib.suppress(OSError):
+                text = _read(files(stacks)[1])
                 waiting.discard(stacks)
+                with contextlib.suppress(ValueError, TypeError):
+                    found[stacks] = read_answer(text)
         if not waiting or loop.time() >= until:
             break
         await asyncio.sleep(_LOOK_EVERY)
     return found
+
+
+def _read(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(_ANSWER).decode(errors="replace")

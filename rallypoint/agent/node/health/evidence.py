@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rallypoint.agent.node.health.collectives import ask, read_collectives
+from rallypoint.agent.node.health.collectives import Collectives, ask, pending_groups, read_collectives
 from rallypoint.agent.node.health.native import Spied, find_py_spy, spy
 from rallypoint.agent.node.health.stacks import complete, main_frames
 from rallypoint.wire.hang import STACK_SIGNAL, Evidence, RankSeen
@@ -134,8 +134,10 @@ async def take(
         more = spied.get(seen.pid, Spied())
         if more.frames and not frames:
             frames, note = more.frames, ""
-        collective = called.get(worker.file) or seen.collective
-        found.append(dataclasses.replace(seen, frames=frames, note=note, native=more.native, collective=collective))
+        told = called.get(worker.file, Collectives())
+        groups, collective = pending_groups(told.groups, seen.collective), told.last or seen.collective
+        seen = dataclasses.replace(seen, frames=frames, note=note, native=more.native)
+        found.append(dataclasses.replace(seen, collective=collective, groups=groups))
     path = await asyncio.to_thread(_write_all, file, subjects, found, texts, spied)
     return Evidence(round=round_, number=number, path=path, ranks=tuple(found))
 

@@ -40,7 +40,7 @@ class Looker:
 
     async def _look(self, number: int) -> None:
         found = self._found = await self._find(number)
-        log.warning("round %d: looked into the workers for a hang: %s", found.round, found.path or "no file")
+        log.debug("round %d: looked into the workers for a hang: %s", found.round, found.path or "no file")
         self._changed()
 
     @property

@@ -22,9 +22,9 @@ The long one has the bound `downtime`. Before the first sign of life of a round 
 
 The short one (`brisk`) has the bound that was learned for what the ranks are doing (`learned.py`). It knows from the
 agents how old the last sign of life was when they spoke, counts shorter gaps (`short_gap`), and is set back by whatever shows
-that a rank is busy with something that it does not tell: lines in its log, files that it reads or writes. Its verdict is one
-to be looked into: where what the agents find does not bear it out, it is taken back, and the next one needs twice as long
-(`patience`).
+that a rank is busy with something that it does not tell: lines in its log, files that it reads or writes. When it expires the
+agents look into their workers. Positive evidence of a hang (`deadlock.py`) must be found twice, `CONFIRM` seconds apart, before
+anything follows; without any the silence is at most notified, and the next look is due after twice the time (`patience`).
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from rallypoint.agent.rendezvous.health.deadlock import Deadlock
 from rallypoint.agent.rendezvous.health.learned import Bound
 from rallypoint.wire.hang import HangState
 from rallypoint.wire.messages import AgentReport
 from rallypoint.wire.pulse import Phase
 
-__all__ = ["BUSY", "PACE", "Limits", "Sign", "Watch", "doubted", "judge", "sign_of", "taken_back"]
+__all__ = ["BUSY", "CONFIRM", "PACE", "Limits", "Sign", "Watch", "doubted", "judge", "sign_of", "to_confirm", "to_look_again"]
 
 #: Cores that a worker uses, from which on it is not idle. Threads that only watch (NCCL's, of data loaders) need less.
 BUSY = 0.05
@@ -49,6 +50,9 @@ PACE = 0.25
 
 #: Bytes that a rank moves to or from files from one report to the next, from which on it is busy with them.
 MOVES = 1 << 20
+
+#: Seconds of silence between two looks that must find the same positive evidence.
+CONFIRM = 1.0
 
 #: Part of the short clock's bound after which there is a doubt.
 _DOUBT = 0.5
@@ -109,10 +113,13 @@ class Watch:
         quiet: seconds of silence that count.
         quiet_since: when the silence began (our own clock); `counted_at` until when it is counted.
         heard: agents that have reported since then.
-        doubt_at, verdict_at: when it was doubted and judged, None while it is not.
+        doubt_at: when the doubt began, None without one.
+        verdict_at: when a clock expired, None while the ranks are not looked into; `settled`: the verdict has been given.
         brisk: seconds of silence by the short clock, and the last `bound` that they were held against.
         patience: how many times that it has now.
-        learned: the verdict, or the doubt, is the short clock's.
+        not_before: seconds of silence by the short clock before which it does not expire again.
+        learned: it was the short clock that expired.
+        found: the positive evidence that is to be confirmed, found first at `found_at` (our own clock).
     """
 
     round: int = 0
@@ -126,7 +133,11 @@ class Watch:
     brisk: float = 0.0
     bound: Bound = _NEVER
     patience: float = 1.0
+    not_before: float = 0.0
     learned: bool = False
+    settled: bool = False
+    found: Deadlock | None = None
+    found_at: float = 0.0
 
     @classmethod
     def fresh(cls, round_: int, now: float) -> Watch:
@@ -177,7 +188,7 @@ def judge(
         brisk = 0.0 if sign.age is None or not begun else min(sign.age, watch.brisk + since, limits.short_gap)
         return dataclasses.replace(Watch.fresh(watch.round, now), begun=begun, brisk=brisk)
     if sign.stirs:
-        watch = dataclasses.replace(watch, brisk=0.0)
+        watch = dataclasses.replace(watch, brisk=0.0, not_before=0.0, found=None)
     heard = watch.heard | {sign.agent}
     if not expected <= heard:
         return dataclasses.replace(watch, heard=heard)
@@ -200,16 +211,24 @@ def _counted(watch: Watch, limits: Limits, since: float, now: float, bound: Boun
         watch = dataclasses.replace(watch, doubt_at=now)
     if watch.verdict_at is None and watch.quiet >= long:
         return dataclasses.replace(watch, verdict_at=now, learned=False)
-    if watch.verdict_at is None and watch.brisk >= short:
+    if watch.verdict_at is None and watch.brisk >= max(short, watch.not_before):
         return dataclasses.replace(watch, verdict_at=now, learned=True)
     return watch
 
 
 def doubted(watch: Watch) -> bool:
-    """Return whether agents shall report more often: it is not judged yet, and may have to be."""
-    return watch.doubt_at is not None and watch.verdict_at is None
+    """Return whether agents shall report more often: a first look is due soon, or one that confirms positive evidence."""
+    soon = watch.patience == 1.0 or watch.found is not None
+    return watch.doubt_at is not None and watch.verdict_at is None and soon
 
 
-def taken_back(watch: Watch) -> Watch:
-    """Return the watch after a verdict that was not borne out: it is looked into again when twice that time is over."""
-    return dataclasses.replace(watch, verdict_at=None, learned=False, patience=watch.patience * 2)
+def to_look_again(watch: Watch) -> Watch:
+    """Return the watch after a look without positive evidence: the next one is due when twice the time is over."""
+    return dataclasses.replace(watch, verdict_at=None, learned=False, found=None, patience=watch.patience * 2, not_before=0.0)
+
+
+def to_confirm(watch: Watch, found: Deadlock, now: float) -> Watch:
+    """Return the watch after a look that has found positive evidence: the next one confirms it, or does not."""
+    return dataclasses.replace(
+        watch, verdict_at=None, learned=False, found=found, found_at=now, not_before=watch.brisk + CONFIRM
+    )

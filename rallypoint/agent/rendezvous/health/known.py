@@ -34,7 +34,9 @@ def bound_of(state: State) -> Bound:
     if not state.settings.hang_learning:
         return Bound(seconds=float("inf"))
     running = (p.report for p in members(state) if p.report.round == state.fence.round)
-    phases = (w.phase for report in running if report.state is AgentState.RUNNING for w in report.workers if not w.ended)
+    workers = (w for report in running if report.state is AgentState.RUNNING for w in report.workers)
+    # Nothing is known of how long a rank may take for what it does after training.
+    phases = (w.phase for w in workers if not w.ended and not w.finished)
     return bound(phases, _by_phase(state.before), _seen(state), world_size(state.world))
 
 

@@ -1,7 +1,8 @@
-"""What the coordinator does about a world that hangs: it doubts, asks the agents what they find, judges, and tells. Pure.
+"""What the coordinator does about a world that hangs: it doubts, asks the agents what they find, decides, and tells. Pure.
 
-A verdict waits for what the agents find, `EVIDENCE_WITHIN` seconds at the most: who is to blame stands in it. What is done
-then is `hang_detection`'s to say:
+A decision waits for the evidence of the agents, `EVIDENCE_WITHIN` seconds at the most: it names who is to blame.
+`deadlock.decide` says what follows. A silence without positive evidence is notified at most, until `hang_downtime` is over.
+Then, or with positive evidence, there is a verdict, and `hang_detection` says what is done:
 
 - 0: a line in the job's story, and so in the log.
 - 1: an incident as well (rung `notify`). Nothing is restarted and no budget pays. A later sign of life heals it.
@@ -19,13 +20,14 @@ from rallypoint.agent.rendezvous import telling
 from rallypoint.agent.rendezvous.health import hang, straggling
 from rallypoint.agent.rendezvous.health import known as hang_known
 from rallypoint.agent.rendezvous.health.blame import Ranks, blame, far, waits
+from rallypoint.agent.rendezvous.health.deadlock import Clock, Deadlock, Decision, decide, evidence_of, find_deadlock
 from rallypoint.agent.rendezvous.health.doubt import borne_out
 from rallypoint.agent.rendezvous.health.hang import Watch
 from rallypoint.agent.rendezvous.health.words import groups, place
 from rallypoint.agent.rendezvous.health.words import places as places_of
 from rallypoint.agent.rendezvous.lookup import places
 from rallypoint.agent.rendezvous.peers import Inquiry, State, members
-from rallypoint.wire.hang import Hang, HangState
+from rallypoint.wire.hang import Hang, HangState, RankSeen
 from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind, Incident, IncidentId, Rung, merge_incidents
 from rallypoint.wire.messages import AgentReport, AgentState, Continue
 from rallypoint.wire.status import JobState, JobStatus
@@ -50,13 +52,24 @@ EVIDENCE_WITHIN = 5.0
 #: The values of `hang_detection`.
 LOG_ONLY, NOTIFY, RECOVER = 0, 1, 2
 
+#: Seconds of silence after which a doubt is a line of the story, where half of `hang_downtime` is not shorter. An evaluation or
+#: a download that takes longer than the steps before it is none.
+_WORTH_TELLING = 60.0
+
 
 def inherited(state: State, previous: JobStatus) -> State:
     """Return the state of a coordinator that takes over: what was told stays true until somebody shows a sign of life."""
     told = previous.hang
     if told is None or told.round != previous.fence.round:
         return state
-    watch = Watch(round=told.round, begun=True, quiet_since=told.quiet_since, doubt_at=told.since, verdict_at=told.verdict_at)
+    watch = Watch(
+        round=told.round,
+        begun=True,
+        quiet_since=told.quiet_since,
+        doubt_at=told.since,
+        verdict_at=told.verdict_at,
+        settled=told.state is HangState.VERDICT,
+    )
     return dataclasses.replace(state, watch=dataclasses.replace(watch, counted_at=state.since), hang=told)
 
 
@@ -94,13 +107,29 @@ def _told(state: State, now: float) -> State:
         return state if known is None else _over(state, known, now)
     if known is None and watch.doubt_at is not None:
         doubt = Hang(round=watch.round, state=HangState.DOUBT, quiet_since=watch.quiet_since, since=now)
-        doubt = dataclasses.replace(doubt, reason=_silence(watch))
-        state = dataclasses.replace(state, hang=doubt)
-        state = telling.event(state, "hang-doubt", doubt.reason, now) if _is_long(state, doubt, now) else state
-    told = state.hang is not None and state.hang.state is HangState.VERDICT
-    if watch.state is HangState.VERDICT and state.inquiry is None and not told:
+        known = dataclasses.replace(doubt, reason=_silence(watch))
+        state = dataclasses.replace(state, hang=known)
+        # By the short clock it is a line of the story only when the agents have looked into their workers.
+        if watch.quiet >= _half(state) or not watch.begun:
+            state = _doubt_told(state, known.reason, now)
+    if watch.state is HangState.VERDICT and state.inquiry is None and not watch.settled:
         state = dataclasses.replace(state, inquiry=Inquiry(number=_number(state), since=now))
     return state
+
+
+def _doubt_told(state: State, reason: str, now: float) -> State:
+    """Return the state with a doubt in its story, once in a silence."""
+    return state if _is_told(state) else telling.event(state, "hang-doubt", reason, now)
+
+
+def _is_told(state: State) -> bool:
+    """Return whether the story has the silence that goes on."""
+    mine = (event.kind for event in reversed(state.events) if event.round == state.fence.round)
+    return next((kind for kind in mine if kind.startswith("hang")), "hang-over") != "hang-over"
+
+
+def _half(state: State) -> float:
+    return state.settings.hang_downtime / 2
 
 
 def _over(state: State, known: Hang, now: float) -> State:
@@ -111,15 +140,10 @@ def _over(state: State, known: Hang, now: float) -> State:
     state = dataclasses.replace(
         state, hang=None, inquiry=None, incidents=merge_incidents(state.incidents, incidents) if incidents else state.incidents
     )
-    if known.state is HangState.DOUBT and not _is_long(state, known, now):
+    if not _is_told(state):
         return state
     quiet = _span(max(0.0, now - known.quiet_since))
     return telling.event(state, "hang-over", f"a sign of life after {quiet}", now)
-
-
-def _is_long(state: State, doubt: Hang, now: float) -> bool:
-    """Return whether a doubt is worth a line of the story: a step that takes a little longer than most is none."""
-    return now - doubt.quiet_since >= state.settings.hang_downtime / 2
 
 
 def _found(state: State, report: AgentReport) -> State:
@@ -171,19 +195,26 @@ def concluded(state: State, now: float) -> tuple[State, Incident | None]:
         return state, None
     if now < inquiry.since + EVIDENCE_WITHIN and not _expected(state) <= inquiry.found.keys():
         return state, None
-    if state.watch.learned and not borne_out(_ranks(state, inquiry)):
-        return dataclasses.replace(state, watch=hang.taken_back(state.watch), inquiry=None), None
-    told = _incident(state, inquiry, now)
+    ranks = _ranks(state, inquiry)
+    found = find_deadlock(evidence_of(ranks))
+    clock = Clock.LEARNED if state.watch.learned else Clock.DOWNTIME
+    decision = decide(clock=clock, found=found, before=state.watch.found, plausible=borne_out(ranks))
+    if decision is Decision.ACT:
+        return _acted(state, doubt, inquiry, found, now)
+    state = dataclasses.replace(state, inquiry=None)
+    if decision is Decision.CONFIRM and found is not None:
+        return state.with_watch(hang.to_confirm(state.watch, found, inquiry.since)), None
+    if decision is Decision.NOTIFY:
+        state = _notified(state, doubt, inquiry, now)
+    return state.with_watch(hang.to_look_again(state.watch)), None
+
+
+def _acted(state: State, doubt: Hang, inquiry: Inquiry, found: Deadlock | None, now: float) -> tuple[State, Incident | None]:
+    """Give the verdict, and do what `hang_detection` asks for."""
+    told = _incident(state, inquiry, _why(state), now, found)
     action = state.settings.hang_detection
-    given = dataclasses.replace(
-        doubt,
-        state=HangState.VERDICT,
-        verdict_at=now,
-        culprits=blame(_ranks(state, inquiry)),
-        reason=told.reason,
-        incident=None if action == LOG_ONLY else told.id,
-    )
-    state = telling.event(dataclasses.replace(state, hang=given, inquiry=None), "hang", told.reason, now)
+    state = _given(_superseded(state, doubt, now), doubt, inquiry, told, HangState.VERDICT, now)
+    state = telling.event(state.with_watch(dataclasses.replace(state.watch, settled=True)), "hang", told.reason, now)
     if action == LOG_ONLY:
         return state, None
     if action == NOTIFY:
@@ -191,21 +222,52 @@ def concluded(state: State, now: float) -> tuple[State, Incident | None]:
     return state, told
 
 
+def _notified(state: State, doubt: Hang, inquiry: Inquiry, now: float) -> State:
+    """Tell of a silence without positive evidence: an incident, once, that restarts nothing."""
+    told = _incident(state, inquiry, f"{_learned(state)}; no positive evidence", now)
+    if doubt.incident is None:
+        state = _given(state, doubt, inquiry, told, HangState.DOUBT, now)
+        if state.settings.hang_detection != LOG_ONLY:
+            state = telling.incident(state, dataclasses.replace(told, rung=Rung.NOTIFY))
+    long = max(state.watch.quiet, state.watch.brisk) >= min(_WORTH_TELLING, _half(state))
+    return _doubt_told(state, f"{told.reason}; {_later(state)}", now) if long else state
+
+
+def _given(state: State, doubt: Hang, inquiry: Inquiry, told: Incident, level: HangState, now: float) -> State:
+    given = dataclasses.replace(
+        doubt,
+        state=level,
+        verdict_at=now if level is HangState.VERDICT else None,
+        culprits=blame(_ranks(state, inquiry)),
+        reason=told.reason,
+        incident=None if state.settings.hang_detection == LOG_ONLY else told.id,
+    )
+    return dataclasses.replace(state, hang=given, inquiry=None)
+
+
+def _superseded(state: State, doubt: Hang, now: float) -> State:
+    """Return the state where an earlier notification of this silence ends: the time from now on is the verdict's."""
+    ended = (i for i in state.incidents if i.id == doubt.incident and i.healed_at is None)
+    closed = tuple(dataclasses.replace(i, healed_at=now) for i in ended)
+    return dataclasses.replace(state, incidents=merge_incidents(state.incidents, closed)) if closed else state
+
+
 def _ranks(state: State, inquiry: Inquiry) -> Ranks:
-    """Return what was found, by rank of the world."""
-    first = {member.agent: member.first_rank for member in state.world}
-    return {
-        first[agent] + seen.local_rank: seen
-        for agent, evidence in inquiry.found.items()
-        if agent in first
-        for seen in evidence.ranks
-    }
+    """Return what was found, by rank of the world; nodes whose workers have all ended well are not asked."""
+    waited_for, ranks = _expected(state), dict[int, RankSeen]()
+    for member in state.world:
+        if member.agent in inquiry.found:
+            ranks.update((member.first_rank + seen.local_rank, seen) for seen in inquiry.found[member.agent].ranks)
+        elif member.agent not in waited_for:
+            ended = (RankSeen(local_rank=n, pid=0, note="it has ended with 0") for n in range(member.local_world_size))
+            ranks.update((member.first_rank + seen.local_rank, seen) for seen in ended)
+    return ranks
 
 
-def _incident(state: State, inquiry: Inquiry, now: float) -> Incident:
+def _incident(state: State, inquiry: Inquiry, why: str, now: float, found: Deadlock | None = None) -> Incident:
     ranks = _ranks(state, inquiry)
     culprits = blame(ranks)
-    culprit = _culprit(state, inquiry, culprits[0], now) if culprits else None
+    culprit = _culprit(state, inquiry, ranks[culprits[0]], culprits[0], now) if culprits else None
     silence = _silence(state.watch)
     who = "" if culprit is None else f"; {_names(culprits)} on node {culprit.node} ({culprit.host}): {culprit.error}"
     return Incident(
@@ -218,13 +280,13 @@ def _incident(state: State, inquiry: Inquiry, now: float) -> Incident:
         ),
         cause=Cause.HANG,
         rung=Rung.RESTART_WORKERS,
-        reason=f"{silence}{who or '; no rank stands out'}",
+        reason=f"{silence}{who or '; no rank stands out'}" + (f"; {found.reason}" if found is not None else ""),
         culprit=culprit,
-        detected_at=inquiry.since,
+        detected_at=inquiry.since if state.watch.found is None else state.watch.found_at,
         last_step=telling.last_step(state),
         kind=FaultKind.HANG,
         answer=Answer.RETRY_HERE,
-        rule=f"hang_detection {state.settings.hang_detection}, {_clock(state)}",
+        rule=f"hang_detection {state.settings.hang_detection}, {why}",
         evidence=groups(ranks, culprits),
         places=places_of(ranks, culprits, far=far(ranks), waits=waits),
     )
@@ -234,17 +296,28 @@ def _silence(watch: Watch) -> str:
     return f"no sign of life of any rank for {_span(max(watch.quiet, watch.brisk))}"
 
 
-def _clock(state: State) -> str:
-    watch = state.watch
-    if not watch.learned or watch.bound.phase is None:
+def _why(state: State) -> str:
+    """Return why there is a verdict."""
+    if not state.watch.learned:
         return f"hang_downtime {_span(state.settings.hang_downtime)}"
-    return f"learned: {watch.bound.phase.value} takes {_span(watch.bound.usual)}, bound {_span(watch.bound.seconds)}"
+    return f"{_learned(state)}; positive evidence"
 
 
-def _culprit(state: State, inquiry: Inquiry, rank: int, now: float) -> Culprit:
+def _learned(state: State) -> str:
+    known = state.watch.bound
+    phase = "" if known.phase is None else known.phase.value
+    return f"learned: {phase} takes {_span(known.usual)}, bound {_span(known.seconds)}"
+
+
+def _later(state: State) -> str:
+    """Return what `hang_downtime` brings."""
+    action = "the workers are restarted" if state.settings.hang_detection == RECOVER else "the verdict is given"
+    return f"{action} at hang_downtime {_span(state.settings.hang_downtime)}"
+
+
+def _culprit(state: State, inquiry: Inquiry, seen: RankSeen, rank: int, now: float) -> Culprit:
     member = next(m for m in state.world if m.first_rank <= rank < m.first_rank + m.local_world_size)
-    evidence = inquiry.found[member.agent]
-    seen = next(one for one in evidence.ranks if member.first_rank + one.local_rank == rank)
+    evidence = inquiry.found.get(member.agent)
     return Culprit(
         node=member.node,
         incarnation=member.incarnation,
@@ -253,7 +326,7 @@ def _culprit(state: State, inquiry: Inquiry, rank: int, now: float) -> Culprit:
         local_rank=seen.local_rank,
         pid=seen.pid,
         error=place(seen),
-        log_path=evidence.path,
+        log_path="" if evidence is None else evidence.path,
         at=now,
         kind=FaultKind.HANG,
     )

@@ -20,9 +20,9 @@ from rallypoint.agent.node.health.collectives import (
     called,
     files,
     has_left,
-    pending_groups,
     read_answer,
     read_collectives,
+    waits_elsewhere,
 )
 from rallypoint.wire.hang import CallSeen, GroupSeen
 from rallypoint.wire.pulse import Pulse
@@ -51,6 +51,7 @@ class Group:
 
 group = Group()
 groups._world = types.SimpleNamespace(pg_names={group: "0"}, pg_group_ranks={group: {0: 0, 2: 1}})
+sys.modules["_rallypoint_pulse"] = types.SimpleNamespace(point_to_point=sys.argv[5] == "True")
 torch_side._dump_fr_trace_json = lambda: json.dumps({"entries": json.loads(sys.argv[4])}).encode()
 sys.modules["torch.distributed.distributed_c10d"] = groups
 sys.modules["torch._C._distributed_c10d"] = torch_side
@@ -64,9 +65,9 @@ threading.Event().wait()
 
 
 @contextmanager
-def worker(stacks: Path, entries: object, group: str = "group") -> Iterator[subprocess.Popen[str]]:
+def worker(stacks: Path, entries: object, group: str = "group", *, sends: bool = False) -> Iterator[subprocess.Popen[str]]:
     """Have a worker whose recorder listens."""
-    command = [sys.executable, "-c", WORKER, str(STARTUP / "recorder.py"), str(stacks), group, json.dumps(entries)]
+    command = [sys.executable, "-c", WORKER, str(STARTUP / "recorder.py"), str(stacks), group, json.dumps(entries), str(sends)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -145,26 +146,30 @@ def test_an_answer_that_is_none_is_refused(text: str) -> None:
         read_answer(text)
 
 
-WORLD = GroupSeen(name="0", first=0, step=1, size=4, called=7)
-HALF = GroupSeen(name="1", first=0, step=1, size=2, called=3)
-
-
 @pytest.mark.parametrize(
-    ("now", "groups"),
+    ("now", "elsewhere"),
     [
-        pytest.param("recv (call 7), not returned", (HALF, GroupSeen(
-            name="0", first=0, step=1, size=4, called=7, pending=(call(0, "recv"),)
-        )), id="receives: gloo does not record it"),
-        pytest.param("recv (call 7), returned", (HALF, WORLD), id="has received"),
-        pytest.param("all_reduce (call 7), not returned", (HALF, WORLD), id="a collective is recorded"),
-        pytest.param("new_group (call 7), not returned", (), id="waits for the store"),
-        pytest.param("", (HALF, WORLD), id="none was called"),
+        pytest.param("recv (call 7), not returned", True, id="receives: gloo does not record it"),
+        pytest.param("recv (call 7), returned", False, id="has received"),
+        pytest.param("all_reduce (call 7), not returned", False, id="a collective is recorded"),
+        pytest.param("new_group (call 7), not returned", True, id="waits for the store"),
+        pytest.param("", False, id="none was called"),
     ],
-)  # fmt: skip
-def test_calls_that_are_not_recorded(now: str, groups: tuple[GroupSeen, ...]) -> None:
+)
+def test_calls_that_are_not_recorded(now: str, elsewhere: bool) -> None:
     """The start-up module has seen them called."""
-    assert pending_groups((HALF, WORLD), now) == groups
-    assert pending_groups((), now) == ()
+    assert waits_elsewhere(now) is elsewhere
+
+
+def test_after_a_send_the_numbers_of_gloo_are_not_reported(tmp_path: Path) -> None:
+    """It counts sends and receives, on the two ranks alone; NCCL counts them apart, and records them."""
+    stacks, recorded = tmp_path / "a.txt", tmp_path / "b.txt"
+    with worker(stacks, [ENTRY], sends=True):
+        assert ask(stacks)
+        assert told(stacks)[stacks].groups == ()
+    with worker(recorded, [ENTRY, {**ENTRY, "is_p2p": True, "p2p_seq_id": 1}], sends=True):
+        assert ask(recorded)
+        assert told(recorded)[recorded].groups != ()
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,18 @@ One job goes through all of them: in each round its plain script trains for a wh
 restarts the workers, and the next round hangs in the next one. What was learned of the first rounds holds for the later ones,
 as it does in a job that goes on after a hang. Several jobs run side by side. Nothing of the script knows of us.
 
-Of each hang it is told when it was found, counted from the moment at which the first rank began to hang (both times of one
-machine's clock), whether that was within the longer one of three times the 99th percentile of the script's steps and five
-seconds, whether exactly the right ranks were blamed, and whether there was evidence of every rank.
+For each hang the corpus records
+
+- when it was found, counted from the moment at which the first rank began to hang (both times of one machine's clock), and
+  whether that was within the longer one of three times the 99th percentile of the script's steps and five seconds,
+- when the workers were restarted, and why: by positive evidence, or because `hang_downtime` was over,
+- whether exactly the right ranks were blamed, and whether there was evidence of every rank.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import statistics
 import sys
@@ -23,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from rallypoint.wire.incident import Cause, Incident, RankGroup
+from rallypoint.wire.incident import Cause, Incident, RankGroup, Rung
 from rallypoint.wire.status import JobState, JobStatus
 from tests.live.agent_processes import Agents, agents
 from tests.live.hang_kinds import Kind, named
@@ -36,8 +40,8 @@ SCRIPT = Path(__file__).parent / "scripts" / "hang_ways.py"
 #: Steps of each round before it hangs, about 15 ms each.
 STEPS = 100
 
-#: Seconds: the bound while nothing is learned; five seconds, below which nothing has to be found; a round's own limit.
-DOWNTIME, _SOON, _LIMIT = 30.0, 5.0, 120.0
+#: Seconds: `hang_downtime`; five seconds, below which nothing has to be found; a round's own limit.
+DOWNTIME, _SOON, _LIMIT = 12.0, 5.0, 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +51,7 @@ class Found:
     Attributes:
         kind, number: which one, and the round that it was.
         took: seconds from its beginning until it was found, None where it was not; `bound` is what they may be.
+        restarted: seconds until the workers were restarted for it, None where they were not; `proven`: by positive evidence.
         blamed: the ranks that were named.
         evidence: seconds until the evidence was there; `seen` ranks of which there was some, and `stacks` those with a stack.
         reason: what was said.
@@ -57,6 +62,8 @@ class Found:
     number: int
     took: float | None = None
     bound: float = _SOON
+    restarted: float | None = None
+    proven: bool = False
     blamed: tuple[int, ...] = ()
     seen: int = 0
     stacks: int = 0
@@ -67,6 +74,11 @@ class Found:
     def soon(self) -> bool:
         """Whether it was found within the bound; what is no hang must not be found."""
         return self.took is None if not self.kind.hangs else self.took is not None and self.took <= self.bound
+
+    @property
+    def recovered(self) -> bool:
+        """Whether the workers were restarted; for what is no hang they must not be."""
+        return (self.restarted is not None) is self.kind.hangs
 
     @property
     def right(self) -> bool:
@@ -100,7 +112,7 @@ def run(kinds: Sequence[Kind], folder: Path, told: Told | None = None, downtime:
         job.drain()
         results = []
         for number, kind in enumerate(kinds, start=1):
-            results.append(_wait(job, kind, number))
+            results.append(_wait(job, kind, number, downtime))
             if told is not None:
                 told(results[-1])
             if results[-1].over:
@@ -116,48 +128,68 @@ class Told:
 
     def __call__(self, found: Found) -> None:
         took = "not found" if found.took is None else f"{found.took:5.2f} s"
+        how = "positive evidence" if found.proven else "hang_downtime"
+        after = "" if found.restarted is None else f", restarted after {found.restarted:.1f} s ({how})"
         wrong = "" if found.right and found.complete else f"   blamed {found.blamed}, {found.seen} seen"
         with self._lock:
-            print(f"  {found.kind.name:15} {took} of {found.bound:.1f} s{wrong}   {found.reason[:90]}", file=sys.stderr)
+            print(f"  {found.kind.name:15} {took} of {found.bound:.1f} s{after}{wrong}   {found.reason[:90]}", file=sys.stderr)
 
 
-def _wait(job: Agents, kind: Kind, number: int) -> Found:
-    """Wait for the verdict of a round, or for its end."""
+def _wait(job: Agents, kind: Kind, number: int, downtime: float) -> Found:
+    """Wait for the restart of a round, or for its end."""
     until = time.monotonic() + _LIMIT * PATIENCE
+    status: JobStatus | None = None
     while time.monotonic() < until:
         status = job.status()
-        incident = None if status is None else _hang_of(status, number)
-        if incident is not None:
-            return _found(job, kind, number, incident)
+        hangs = [] if status is None else _hangs_of(status, number)
+        if any(incident.rung is not Rung.NOTIFY for incident in hangs):
+            return _found(job, kind, number, hangs, downtime)
         over = status is not None and status.state in (JobState.SUCCEEDED, JobState.FAILED)
         if status is not None and (status.fence.round > number or over):
             reasons = [i.reason for i in status.incidents if i.id.round == number]
             told = f"the round ended: {', '.join(reasons) or status.state.value}"
+            if hangs:
+                return dataclasses.replace(_found(job, kind, number, hangs, downtime), reason=told, over=over)
             return Found(kind=kind, number=number, reason=told, over=over)
         time.sleep(0.1)
     return Found(kind=kind, number=number, reason="nothing happened", over=True)
 
 
-def _hang_of(status: JobStatus, number: int) -> Incident | None:
-    return next((i for i in status.incidents if i.cause is Cause.HANG and i.id.round == number), None)
+def _hangs_of(status: JobStatus, number: int) -> list[Incident]:
+    """Return the hangs of a round, in order: one that was notified first, and the one that restarted the workers."""
+    mine = [i for i in status.incidents if i.cause is Cause.HANG and i.id.round == number]
+    return sorted(mine, key=lambda incident: incident.detected_at)
 
 
-def _found(job: Agents, kind: Kind, number: int, incident: Incident) -> Found:
+def _found(job: Agents, kind: Kind, number: int, hangs: Sequence[Incident], downtime: float) -> Found:
+    first, last = hangs[0], hangs[-1]
     marks = [json.loads(path.read_text()) for path in job.work.glob(f"mark-{number}-*.json")]
     if not marks:
-        return Found(kind=kind, number=number, reason=f"a verdict before it hung: {incident.reason}", took=0.0)
+        return Found(kind=kind, number=number, reason=f"a verdict before it hung: {first.reason}", took=0.0)
     known = [mark["p99"] for mark in marks if mark["p99"] is not None]
-    groups = [group for group in incident.evidence if group.ranks]
+    groups = [group for group in first.evidence if group.ranks]
+    began = min(mark["at"] for mark in marks)
+    acted = last.rung is not Rung.NOTIFY
+    proven = acted and last.rule.endswith("; positive evidence")
     return Found(
         kind=kind,
         number=number,
-        took=incident.detected_at - min(mark["at"] for mark in marks),
-        bound=DOWNTIME + _SOON if kind.begins else max([_SOON, *(3 * p99 for p99 in known)]),
+        took=first.detected_at - began,
+        bound=downtime + _SOON if kind.begins else max([_SOON, *(3 * p99 for p99 in known)]),
+        restarted=_restarted_at(job, number, last) - began if acted else None,
+        proven=proven,
         blamed=tuple(sorted(rank for group in groups if group.culprit for rank in group.ranks)),
         seen=sum(len(group.ranks) for group in groups),
         stacks=sum(len(group.ranks) for group in groups if _has_stack(group)),
-        reason=incident.reason,
+        reason=last.reason,
     )
+
+
+def _restarted_at(job: Agents, number: int, incident: Incident) -> float:
+    """Return when the round was ended for an incident."""
+    status = job.status()
+    events = () if status is None else status.events
+    return next((event.at for event in events if event.kind == "regroup" and event.round == number), incident.detected_at)
 
 
 def _has_stack(group: RankGroup) -> bool:
@@ -211,8 +243,8 @@ def table(results: Iterable[Found]) -> str:
     for found in results:
         by_kind.setdefault(found.kind.name, []).append(found)
     lines = [
-        "| way | | runs | found in time | median | longest | culprit right | evidence of every rank |",
-        "|---|---|---|---|---|---|---|---|",
+        "| way | | runs | found in time | median | longest | restarted by | after (median) | culprit right | evidence |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, all_found in by_kind.items():
         took = [found.took for found in all_found if found.took is not None]
@@ -223,6 +255,7 @@ def table(results: Iterable[Found]) -> str:
             str(sum(found.soon for found in all_found)),
             f"{statistics.median(took):.1f} s" if took else "-",
             f"{max(took):.1f} s" if took else "-",
+            *_restarts(all_found),
             str(sum(found.right for found in all_found)),
             str(sum(found.complete for found in all_found)),
         )
@@ -230,13 +263,23 @@ def table(results: Iterable[Found]) -> str:
     return "\n".join([*lines, "", _sum([found for all_found in by_kind.values() for found in all_found])])
 
 
+def _restarts(results: Sequence[Found]) -> tuple[str, str]:
+    """Return why the workers were restarted, and after how many seconds."""
+    after = [found.restarted for found in results if found.restarted is not None]
+    proven = sum(found.proven for found in results)
+    counts = {"positive evidence": proven, "`hang_downtime`": len(after) - proven}
+    why = ", ".join(name if count == len(results) else f"{name} ({count})" for name, count in counts.items() if count)
+    return why or "-", f"{statistics.median(after):.1f} s" if after else "-"
+
+
 def _sum(results: Sequence[Found]) -> str:
     hangs = [found for found in results if found.kind.hangs]
     soon, right = sum(found.soon for found in hangs), sum(found.right for found in hangs)
     complete, false = sum(found.complete for found in hangs), sum(not found.soon for found in results if not found.kind.hangs)
-    count = max(1, len(hangs))
+    count, restarted, proven = max(1, len(hangs)), sum(f.recovered for f in hangs), sum(f.proven for f in hangs)
     return (
-        f"{len(hangs)} hangs of {len({f.kind.name for f in hangs})} kinds: {soon} found in time ({soon / count:.1%}), the"
+        f"{len(hangs)} hangs of {len({f.kind.name for f in hangs})} kinds: {soon} found in time ({soon / count:.1%}),"
+        f" {restarted} restarted ({restarted / count:.1%}; {proven} by positive evidence, the others at `hang_downtime`), the"
         f" right ranks blamed in {right} ({right / count:.1%}), evidence of every rank in {complete} ({complete / count:.1%});"
         f" {false} false alarms in {len(results) - len(hangs)} runs that only looked like one."
     )
@@ -249,25 +292,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--times", type=int, default=10, help="how often each (default 10)")
     parser.add_argument("--jobs", type=int, default=2, help="jobs side by side (default 2)")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the page with the table to FILE")
-    parser.add_argument("--downtime", type=float, default=DOWNTIME, help="hang_downtime in seconds (default 30)")
+    parser.add_argument("--downtime", type=float, default=DOWNTIME, help=f"hang_downtime in seconds (default {DOWNTIME:g})")
     options = parser.parse_args(argv)
     kinds = named([name for name in options.kinds.split(",") if name])
     results = run_all(kinds, times=options.times, jobs=options.jobs, told=Told(), downtime=options.downtime)
     print(table(results))
     if options.report is not None:
         options.report.write_text(_PAGE.format(table=table(results)), encoding="utf-8")
-    return 0 if all(found.right and found.soon for found in results) else 1
+    return 0 if all(found.right and found.soon and found.recovered for found in results) else 1
 
 
 _PAGE = """\
 # Ways to hang, and how each was found
 
 Written by `make hang-corpus` ([tests/live/hang_corpus.py](../tests/live/hang_corpus.py)): plain scripts that hang for
-real in each of these ways, with nothing of ours in them. Time is counted from the moment at which the first rank began to
-hang until the agents are asked for what they find; the verdict follows when they have answered, 5 s later at the most. In
-time means within the longer one of three times the 99th percentile of the steps so far and five seconds, and for a
-hang before the first step within `hang_downtime`, which is 30 s here, and the same five seconds. How it works is told in
-[health.md](health.md).
+real in each of these ways, without a line of ours. `hang_detection` is 2 and `hang_downtime` is 12 s here (the default is 30
+minutes), so that a restart at `hang_downtime` can be waited for. [health.md](health.md) has the rules.
+
+- *Found* is when the agents are asked for what they find, counted from the moment at which the first rank began to hang. It is
+  in time within the longer one of three times the 99th percentile of the steps so far and five seconds; before the first step
+  and after the last one within `hang_downtime` and five seconds.
+- *Restarted by positive evidence* means that the evidence proves that the ranks can never go on. The other hangs look like
+  ranks that are at work, so they are notified when they are found, and restarted when `hang_downtime` is over.
 
 {table}
 """

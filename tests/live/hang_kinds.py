@@ -62,7 +62,7 @@ KINDS = (
     Kind(name="evaluation", what="one rank hangs in an evaluation"),
     Kind(name="import", what="one rank hangs while it imports", begins=True),
     Kind(name="first-step", what="one rank hangs before its first step", begins=True),
-    Kind(name="at-exit", what="one rank hangs in an exit handler"),
+    Kind(name="at-exit", what="one rank hangs in an exit handler", begins=True),
     Kind(name="destroy", what="one rank hangs after the last step"),
     Kind(name="deadlock", what="two groups, of which each rank begins with another", culprits=()),
     Kind(name="skip", what="one rank leaves a collective out", ranks=3),

@@ -30,6 +30,7 @@ __all__ = [
     "attach",
     "batch",
     "beat",
+    "between_two",
     "called",
     "detach",
     "enter",
@@ -69,6 +70,8 @@ _phase, _began = START_UP, clock()
 _steps, _last, _clean = 0, 0, False
 _waited, _mark, _depth, _replays = 0, 0, 0, 0
 _collectives = 0
+#: This process has called something between two ranks: the numbers of gloo's collectives then differ from rank to rank.
+point_to_point = False
 _evaluated: object = type(None)  # returns None, as a reference to a module that is gone
 _since, _silence = 0, 0
 _teachers: dict = {}  # type: ignore[type-arg]
@@ -274,6 +277,12 @@ def called(operation: int) -> int:
     words[_OPERATION] = operation
     words[_CALLED] = _collectives
     return clock()
+
+
+def between_two() -> None:
+    """Note that this process sends to another rank, or receives from one."""
+    global point_to_point  # noqa: PLW0603
+    point_to_point = True
 
 
 def returned(began: int) -> None:

@@ -79,8 +79,11 @@ def groups(entries: list) -> list:  # type: ignore[type-arg]
 
     `called` is the group's own count: entries of a group of the same name in an earlier world do not matter.
     """
-    module = sys.modules.get("torch.distributed.distributed_c10d")
+    module, pulse = sys.modules.get("torch.distributed.distributed_c10d"), sys.modules.get("_rallypoint_pulse")
     if module is None or not module.is_initialized():
+        return []
+    # gloo counts sends and receives as collectives, on the two ranks alone, and does not record them: its numbers say nothing.
+    if getattr(pulse, "point_to_point", False) and not any(entry.get("is_p2p") for entry in entries):
         return []
     world = module._world  # noqa: SLF001
     found = []

@@ -48,6 +48,10 @@ OPERATIONS = (
 )
 
 
+#: Of these, and of two more that wait for nobody, gloo counts a number in the group, and only on the ranks that take part.
+_BETWEEN_TWO = frozenset({"send", "recv", "monitored_barrier"})
+
+
 def _put(place, name: str, make, *others: str) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
     """Replace a function of a class or module by what `make` makes of it, also in `others`, which have taken it over."""
     run = getattr(place, name, None)
@@ -204,11 +208,15 @@ def _saves(*names: str, others: tuple = ()) -> object:  # type: ignore[type-arg]
 
 
 def _collectives(module) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
-    called, returned, raised = pulse.called, pulse.returned, pulse.raised
+    called, returned, raised, between = pulse.called, pulse.returned, pulse.raised, pulse.between_two
 
     def numbered(number: int):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        two = OPERATIONS[number] in _BETWEEN_TWO
+
         def make(run):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
             def collective(*args, **kwargs):  # type: ignore[no-untyped-def]  # noqa: ANN002, ANN003, ANN202
+                if two:
+                    between()
                 began = called(number)
                 try:
                     result = run(*args, **kwargs)
@@ -224,6 +232,8 @@ def _collectives(module) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN00
 
     for number, name in enumerate(OPERATIONS):
         _put(module, name, numbered(number), "torch.distributed")
+    for name in ("isend", "irecv"):
+        _put(module, name, _then(between), "torch.distributed")
 
 
 #: What is done once a module has been imported.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 import os
 import stat
@@ -22,9 +21,9 @@ __all__ = [
     "called",
     "files",
     "has_left",
-    "pending_groups",
     "read_answer",
     "read_collectives",
+    "waits_elsewhere",
 ]
 
 #: Seconds in which a worker has answered, unless its GIL is held.
@@ -46,9 +45,8 @@ OPERATIONS = (
 
 _LEAVES = "destroy_process_group"
 
-#: Calls that the flight recorder of gloo does not have: between two ranks, and those that wait for the store.
-_BETWEEN_TWO = frozenset({"send", "recv"})
-_BY_STORE = frozenset({"monitored_barrier", "new_group", "init_process_group", "destroy_process_group"})
+#: Calls that wait for the store, or for messages between two ranks, which the flight recorder does not have.
+_NOT_RECORDED = frozenset({"send", "recv", "monitored_barrier", "new_group", "init_process_group", "destroy_process_group"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,20 +76,12 @@ def _groups(told: Sequence[object]) -> Iterator[GroupSeen]:
         yield GroupSeen(name=name, first=first, step=step, size=size, called=number, pending=pending)
 
 
-def pending_groups(groups: tuple[GroupSeen, ...], call: str) -> tuple[GroupSeen, ...]:
-    """Return the groups of a rank with the `call` that its main thread is in, as `called` returns it.
+def waits_elsewhere(call: str) -> bool:
+    """Return whether the main thread is in a `call` (as `called` returns it) that does not wait for a recorded collective.
 
-    A send or receive is pending in the largest group. A rank that waits for the store waits for none of its pending calls, so
-    its groups say nothing.
+    A rank that is in one waits for none of its pending collectives, so these say nothing.
     """
-    operation = call.partition(" ")[0] if call.endswith("not returned") else ""
-    if operation in _BY_STORE:
-        return ()
-    if operation not in _BETWEEN_TWO or not groups:
-        return groups
-    world = max(groups, key=lambda group: group.size)
-    waits = dataclasses.replace(world, pending=(*world.pending, CallSeen(operation=operation, number=0)))
-    return tuple(waits if group is world else group for group in groups)
+    return call.endswith("not returned") and call.partition(" ")[0] in _NOT_RECORDED
 
 
 def called(pulse: Pulse) -> str:

@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rallypoint.agent.node.health.collectives import Collectives, ask, pending_groups, read_collectives
+from rallypoint.agent.node.health.collectives import Collectives, ask, read_collectives, waits_elsewhere
 from rallypoint.agent.node.health.native import Spied, find_py_spy, spy
 from rallypoint.agent.node.health.stacks import complete, main_frames
-from rallypoint.wire.hang import STACK_SIGNAL, Evidence, RankSeen
+from rallypoint.wire.hang import STACK_SIGNAL, Evidence, GroupSeen, RankSeen
 
 __all__ = ["STACKS_WITHIN", "Asked", "Subject", "ask_for_stacks", "read_stacks", "take"]
 
@@ -135,7 +135,8 @@ async def take(
         if more.frames and not frames:
             frames, note = more.frames, ""
         told = called.get(worker.file, Collectives())
-        groups, collective = pending_groups(told.groups, seen.collective), told.last or seen.collective
+        groups = () if waits_elsewhere(seen.collective) else told.groups
+        collective = told.last or seen.collective
         seen = dataclasses.replace(seen, frames=frames, note=note, native=more.native)
         found.append(dataclasses.replace(seen, collective=collective, groups=groups))
     path = await asyncio.to_thread(_write_all, file, subjects, found, texts, spied)
@@ -157,6 +158,13 @@ async def _spy(subjects: Sequence[Subject], program: str | None) -> dict[int, Sp
     return await spy(program, states, STACKS_WITHIN)
 
 
+def _group_line(group: GroupSeen) -> str:
+    last = group.first + group.step * (group.size - 1)
+    members = f"{group.first} to {last}" + (f" by {group.step}" if group.step > 1 else "")
+    pending = ", ".join(f"{call.operation} #{call.number}" if call.number else call.operation for call in group.pending)
+    return f"  group {group.name} of ranks {members}: {group.called} collectives called, pending: {pending or '-'}"
+
+
 def _write_all(
     path: Path,
     subjects: Sequence[Subject],
@@ -173,6 +181,7 @@ def _write_all(
             f" step {seen.step}, {seen.liveness} signs of life, phase {seen.phase or '-'},"
             f" last collective {seen.collective or '-'}, GPU {seen.gpu:.0%} busy, device errors: {seen.device or 'none'}{why}"
         )
+        lines += map(_group_line, seen.groups)
         lines.append(texts.get(seen.local_rank, "").rstrip() + "\n")
         if seen.pid in spied:
             lines.append(spied[seen.pid].text + "\n")

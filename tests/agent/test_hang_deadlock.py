@@ -256,6 +256,8 @@ def test_nothing_is_restarted_early_without_evidence_that_was_found_twice(
 
 # --- A model of ranks that call collectives, for the soundness of a proof ---------------------------------------------------
 
+Program = list[tuple[str, str]]
+
 GROUPS = {"0": range(3), "1": range(2), "2": range(0, 3, 2)}
 
 
@@ -263,7 +265,7 @@ GROUPS = {"0": range(3), "1": range(2), "2": range(0, 3, 2)}
 class Rank:
     """A rank that runs a program: `work`, `end`, or an operation on a group, which it waits for at once or with `wait`."""
 
-    program: list[tuple[str, str]]
+    program: Program
     at: int = 0
     called: dict[str, int] = field(default_factory=lambda: dict.fromkeys(GROUPS, 0))
     pending: list[tuple[str, int, str]] = field(default_factory=list)
@@ -335,24 +337,23 @@ PROGRAMS = st.lists(OPERATIONS, max_size=8)
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> list[list[tuple[str, str]]]:
+def programs(draw: st.DrawFn) -> list[Program]:
     """Return three programs: equal ones, of which some leave an operation out or do one twice."""
     common = draw(PROGRAMS)
-    found = []
+    found: list[Program] = []
     for _ in range(3):
         mine = list(common)
         if mine and draw(st.booleans()):
             where = draw(st.integers(0, len(mine) - 1))
-            mine[where : where + 1] = draw(st.sampled_from([[], [mine[where]] * 2, [("work", "0")] * 3]))
+            instead: list[Program] = [[], [mine[where]] * 2, [("work", "0")] * 3]
+            mine[where : where + 1] = draw(st.sampled_from(instead))
         found.append(mine)
     return found
 
 
 @settings(deadline=None)
 @given(programs(), st.lists(st.integers(0, 2), max_size=40), st.lists(st.integers(0, 2), max_size=60))
-def test_a_rank_that_is_called_stuck_never_goes_on(
-    code: list[list[tuple[str, str]]], before: Sequence[int], after: Sequence[int]
-) -> None:
+def test_a_rank_that_is_called_stuck_never_goes_on(code: list[Program], before: Sequence[int], after: Sequence[int]) -> None:
     """Looked at in any moment, and whatever order the others go on in."""
     model = Model(ranks=[Rank(program=list(one)) for one in code])
     for number in before:
@@ -366,7 +367,7 @@ def test_a_rank_that_is_called_stuck_never_goes_on(
 
 @settings(deadline=None)
 @given(programs(), st.lists(st.integers(0, 2), max_size=40))
-def test_a_world_in_which_no_rank_can_go_on_is_called_stuck(code: list[list[tuple[str, str]]], before: Sequence[int]) -> None:
+def test_a_world_in_which_no_rank_can_go_on_is_called_stuck(code: list[Program], before: Sequence[int]) -> None:
     """And one whose ranks have all ended is not; with equal programs no world is."""
     model = Model(ranks=[Rank(program=list(one)) for one in code])
     for number in (*before, *(n for _ in range(40) for n in range(3))):

@@ -116,6 +116,7 @@ def test_a_silence_without_positive_evidence_is_notified_and_nothing_is_restarte
     later = answered(silent(state, 108.5, 104.2), 108.7)
 
     assert (incident.rung, incident.detected_at, state.state) == (Rung.NOTIFY, 104.0, JobState.RUNNING)
+    assert incident.answer is None
     assert incident.rule == "hang_detection 2, learned: step takes 20 ms, bound 4.0 s; no positive evidence"
     assert state.hang is not None
     assert (state.hang.state, state.hang.incident, hang_rounds.pace(state)) == (HangState.DOUBT, incident.id, 0.0)

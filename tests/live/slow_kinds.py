@@ -36,7 +36,7 @@ SLOW_KINDS = tuple(
         ("barrier", "rank 0 works alone, the others wait in a barrier"),
         ("gather", "one rank comes late to `all_gather_object`"),
         ("receive", "one rank waits in `recv` for a rank that sends late"),
-        ("two-groups", "one rank waits in a second group for a rank that comes late, the third in the first group"),
+        ("two-groups", "rank 0 waits in a second group while its call in the first one is pending; the other comes late"),
         ("async", "one rank computes while its asynchronous `all_reduce` is pending"),
         ("loader-start", "a data loader whose process takes long to start"),
         ("loader-batch", "a data loader of which one batch takes long"),

@@ -23,7 +23,7 @@ from rallypoint.provider.sensing.seen import Memory, Seen
 from rallypoint.supervision.record import ConditionType, Phase, Slot
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.hang import Hang, HangState
-from rallypoint.wire.incident import Cause
+from rallypoint.wire.incident import Answer, Cause, Rung
 from rallypoint.wire.status import JobState, Progress
 from tests.provider.records import failed, incident, record, status, succeeded
 
@@ -297,6 +297,15 @@ def hang(state: HangState, *culprits: int) -> Hang:
         pytest.param("doubt", hang(HangState.VERDICT), (), M, id="a verdict is a doubt, too"),
         pytest.param("verdict", hang(HangState.VERDICT), (), M, id="a verdict"),
         pytest.param("verdict", None, (incident(cause=Cause.HANG),), M, id="one that was healed"),
+        pytest.param("verdict", None, (incident(cause=Cause.HANG, rung=Rung.NOTIFY),), W, id="a notification is no verdict"),
+        pytest.param("doubt", None, (incident(cause=Cause.HANG, rung=Rung.NOTIFY),), M, id="a notification is a doubt"),
+        pytest.param(
+            "verdict",
+            None,
+            (dataclasses.replace(incident(cause=Cause.HANG, rung=Rung.NOTIFY), answer=Answer.RETRY_HERE),),
+            M,
+            id="a verdict that restarts nothing",
+        ),
         pytest.param("verdict", None, (incident(),), W, id="another fault"),
     ],
 )

@@ -8,7 +8,7 @@ from rallypoint.provider.sensing.seen import Memory, Seen, job_values, not_yet
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import codec
 from rallypoint.wire.hang import Hang, HangState
-from rallypoint.wire.incident import Cause, Incident, merge_incidents
+from rallypoint.wire.incident import Cause, Incident, Rung, merge_incidents
 from rallypoint.wire.status import JobStatus
 
 __all__ = ["judge"]
@@ -36,7 +36,8 @@ def judge(
 
 
 def _is_met(asked: HangCondition, hang: Hang | None, incidents: tuple[Incident, ...]) -> bool:
-    return bool(incidents) or (hang is not None and (asked.level == HangState.DOUBT.value or hang.state is HangState.VERDICT))
+    level = _level(hang, incidents)
+    return level == HangState.VERDICT.value or (level == HangState.DOUBT.value and asked.level == level)
 
 
 def _hangs(record: JobRecord, status: JobStatus | None) -> tuple[Incident, ...]:
@@ -46,9 +47,14 @@ def _hangs(record: JobRecord, status: JobStatus | None) -> tuple[Incident, ...]:
 
 
 def _level(hang: Hang | None, incidents: tuple[Incident, ...]) -> str:
-    if incidents or hang is None:
-        return HangState.VERDICT.value if incidents else ""
-    return hang.state.value
+    if (hang is not None and hang.state is HangState.VERDICT) or any(not _is_doubt(incident) for incident in incidents):
+        return HangState.VERDICT.value
+    return HangState.DOUBT.value if hang is not None or incidents else ""
+
+
+def _is_doubt(incident: Incident) -> bool:
+    """Return whether an incident is the notification of a silence without positive evidence: nothing answers it."""
+    return incident.rung is Rung.NOTIFY and incident.answer is None
 
 
 def _culprits(hang: Hang | None, incidents: tuple[Incident, ...]) -> list[int]:

@@ -224,7 +224,7 @@ def _acted(state: State, doubt: Hang, inquiry: Inquiry, found: Deadlock | None, 
 
 def _notified(state: State, doubt: Hang, inquiry: Inquiry, now: float) -> State:
     """Tell of a silence without positive evidence: an incident, once, that restarts nothing."""
-    told = _incident(state, inquiry, f"{_learned(state)}; no positive evidence", now)
+    told = dataclasses.replace(_incident(state, inquiry, f"{_learned(state)}; no positive evidence", now), answer=None)
     if doubt.incident is None:
         state = _given(state, doubt, inquiry, told, HangState.DOUBT, now)
         if state.settings.hang_detection != LOG_ONLY:

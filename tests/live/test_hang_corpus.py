@@ -10,7 +10,7 @@ from tests.live.hang_kinds import KINDS
 pytest.importorskip("torch")
 
 #: The ways of which the evidence proves that the ranks can never go on.
-PROVABLE = {"stop", "exited", "deadlock", "skip", "order", "barrier"}
+PROVABLE = {"stop", "lock-c", "lock-c-gil", "exited", "deadlock", "skip", "order", "barrier"}
 
 
 def test_every_way_to_hang_is_found_and_its_culprit_named() -> None:

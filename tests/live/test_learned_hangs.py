@@ -1,14 +1,16 @@
-"""Real training that says nothing of itself: a slow rank is named, and a hang is found by what was learned of its steps."""
+"""Real training that reports nothing: a slow rank is named, and a silence is noticed by what was learned of its steps."""
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from rallypoint.supervision.record import Phase as JobPhase
 from rallypoint.wire.hang import HangState
-from rallypoint.wire.incident import Cause
+from rallypoint.wire.incident import Cause, Incident, Rung
 from rallypoint.wire.pulse import Phase
 from rallypoint.wire.straggler import Straggler
 from tests.live.jobs import Job, cli
@@ -23,8 +25,17 @@ def stragglers(job: Job) -> tuple[Straggler, ...]:
     return () if job.status is None else job.status.stragglers
 
 
-def test_a_slow_rank_is_named_and_its_hang_is_found_long_before_hang_downtime(tmp_path: Path, home: Path) -> None:
-    """The bound of half an hour is far away; steps, evaluations and checkpoints of this job take a fraction of a second."""
+def hangs(job: Job) -> list[Incident]:
+    """Return the hangs that the coordinator tells of, in order."""
+    incidents = () if job.status is None else job.status.incidents
+    return sorted((i for i in incidents if i.cause is Cause.HANG), key=lambda one: one.detected_at)
+
+
+def test_a_slow_rank_is_named_and_its_silence_notified_long_before_hang_downtime(tmp_path: Path, home: Path) -> None:
+    """The bound of half an hour is far away; steps, evaluations and checkpoints of this job take a fraction of a second.
+
+    A rank that reads its data for long may be at work: nothing is restarted until there is positive evidence.
+    """
     job = Job.write(
         tmp_path,
         home,
@@ -41,16 +52,26 @@ def test_a_slow_rank_is_named_and_its_hang_is_found_long_before_hang_downtime(tm
     assert "rank 1 on node 0" in cli("status", job.name).stdout
 
     (tmp_path / "stick").touch()
-    eventually((tmp_path / "trains-2").exists, timeout=120.0, why=job.tell)
+    [notified, *_] = eventually(lambda: hangs(job), timeout=120.0, why=job.tell)
+    status = job.status
+    assert status is not None
+    assert (notified.rung, notified.answer, status.fence.round) == (Rung.NOTIFY, None, 1)
+    assert notified.rule.startswith("hang_detection 2, learned: data wait")
+    assert notified.rule.endswith("no positive evidence")
+    assert notified.culprit is not None
+    assert notified.culprit.rank == 1
+    assert status.hang is None or status.hang.state is HangState.DOUBT
+
+    os.kill(next(rank.pid for rank in status.ranks if rank.rank == 1), signal.SIGSTOP)
+    eventually((tmp_path / "trains-2").exists, timeout=180.0, why=job.tell)
     status = job.status
     assert status is not None
     (tmp_path / "enough").touch()
     record = job.ends()
 
-    [incident, *_] = sorted((i for i in record.incidents if i.cause is Cause.HANG), key=lambda one: one.detected_at)
-    assert "learned: data wait" in incident.rule
-    assert incident.culprit is not None
-    assert incident.culprit.rank == 1
+    [restarted, *_] = (incident for incident in record.incidents if incident.rung is Rung.RESTART_WORKERS)
+    assert restarted.rule.endswith("; positive evidence")
+    assert restarted.reason.endswith("; rank 1 is stopped by a signal")
     assert {Phase.STEP, Phase.DATA, Phase.CHECKPOINT, Phase.EVALUATION} <= {one.phase for one in status.learned}
     assert [event.round for event in status.events if event.kind == "straggler"] == [1]
     assert status.hang is None or status.hang.state is HangState.DOUBT

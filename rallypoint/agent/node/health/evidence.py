@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rallypoint.agent.node.health.collectives import Collectives, ask, read_collectives, waits_elsewhere
+from rallypoint.agent.node.health.locks import find_cycle
 from rallypoint.agent.node.health.native import Spied, find_py_spy, spy
 from rallypoint.agent.node.health.stacks import complete, main_frames
 from rallypoint.wire.hang import STACK_SIGNAL, Evidence, GroupSeen, RankSeen
@@ -127,8 +128,9 @@ async def take(
     asked = await asyncio.to_thread(lambda: [_ask(subject) for subject in subjects])
     paths = await asyncio.to_thread(lambda: [worker.file for worker in asked if not worker.note and ask(worker.file)])
     texts, called, spied = await asyncio.gather(read_stacks(asked), read_collectives(paths), _spy(subjects, py_spy()))
+    cycles = await asyncio.to_thread(lambda: [_cycle(subject.look()) for subject in subjects])
     found = []
-    for subject, worker in zip(subjects, asked, strict=True):
+    for subject, worker, cycle in zip(subjects, asked, cycles, strict=True):
         frames, note = _frames_and_note(worker, texts.get(worker.local_rank, ""))
         seen = subject.look()
         more = spied.get(seen.pid, Spied())
@@ -138,9 +140,13 @@ async def take(
         groups = () if waits_elsewhere(seen.collective) else told.groups
         collective = told.last or seen.collective
         seen = dataclasses.replace(seen, frames=frames, note=note, native=more.native)
-        found.append(dataclasses.replace(seen, collective=collective, groups=groups))
+        found.append(dataclasses.replace(seen, collective=collective, groups=groups, cycle=cycle))
     path = await asyncio.to_thread(_write_all, file, subjects, found, texts, spied)
     return Evidence(round=round_, number=number, path=path, ranks=tuple(found))
+
+
+def _cycle(seen: RankSeen) -> str:
+    return find_cycle(seen.pid) if seen.pid > 0 and seen.state and seen.state not in _STOPPED else ""
 
 
 def _ask(subject: Subject) -> Asked:
@@ -181,6 +187,7 @@ def _write_all(
             f" step {seen.step}, {seen.liveness} signs of life, phase {seen.phase or '-'},"
             f" last collective {seen.collective or '-'}, GPU {seen.gpu:.0%} busy, device errors: {seen.device or 'none'}{why}"
         )
+        lines += [f"  lock cycle: {seen.cycle}"] if seen.cycle else []
         lines += map(_group_line, seen.groups)
         lines.append(texts.get(seen.local_rank, "").rstrip() + "\n")
         if seen.pid in spied:

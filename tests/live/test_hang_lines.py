@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
 import signal
+import threading
 from pathlib import Path
 
 import pytest
 
 from tests.live.agent_processes import agents, said
-from tests.waiting import eventually
+from tests.waiting import PATIENCE
 
 pytest.importorskip("torch")
 
@@ -36,13 +38,16 @@ def test_the_evidence_of_a_hang_survives_the_run(tmp_path: Path) -> None:
     with agents(tmp_path, torch=True) as job:
         names = ("--nproc-per-node", 2, "--hang-detection", 1, SCRIPTS / "hang_ways.py", job.work, "deadlock", 60)
         run = job.run(*names)
-        job.drain()
-        told = tmp_path / "said-0.txt"
-        eventually(lambda: "hang: " in told.read_text(), timeout=120.0, why=lambda: told.read_text())
+        late = threading.Timer(240.0 * PATIENCE, run.kill)
+        late.start()
+        assert run.stdout is not None
+        before = list(itertools.takewhile(lambda line: "rallypoint.coordinator: hang: " not in line, run.stdout))
         os.kill(run.pid, signal.SIGTERM)
-        run.wait()
-        output = eventually(lambda: ALL_STACKS.search(told.read_text()), timeout=60.0, why=lambda: told.read_text())
-        path = Path(output[1])
+        _code, after = said(run)
+        late.cancel()
+    told = ALL_STACKS.search(after)
+    assert told is not None, "".join(before) + after
+    path = Path(told[1])
 
     try:
         found = sorted(path.rglob("hang-*.txt")) if path.is_dir() else [path]

@@ -57,8 +57,9 @@ node-check: environment  ## check 2 to 9 nodes of this machine, of which some ar
 gpu: $(if $(DRY),environment)  ## prove what is CUDA's and NCCL's own on one NVIDIA GPU (9 minutes); DRY=1 plays it on the CPU
 	@$(GPU_PYTHON) -m benchmarks.gpu $(if $(DRY),--dry) $(if $(REPORT),--report "$(REPORT)")
 
-hang-corpus: environment  ## hang in every way that is known, ten times each, and write docs/hang-corpus.md (an hour)
+hang-corpus: environment  ## hang, and be slow, in every way that is known, ten times each, and write docs/hang-corpus.md (an hour)
 	@$(VENV_PYTHON) -m tests.live.hang_corpus --report docs/hang-corpus.md
+	@$(VENV_PYTHON) -m tests.live.slow_corpus --report docs/hang-corpus.md
 
 soak: environment  ## kill, stop, tear and fill what real jobs and a real Airflow have, at random, and see that nothing is lost (hours)
 	@$(VENV_PYTHON) -m tests.soak --kills $(KILLS) $(if $(SEED),--seed $(SEED))

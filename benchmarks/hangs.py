@@ -3,8 +3,9 @@
 Two workers train with DDP over gloo; after a hundred steps rank 1 sleeps, is stopped, runs in a circle, leaves a collective
 out, or ends with 0 while its sockets stay open. A hang counts as found when the first of the processes that would have waited
 for ever is ended, by its launcher or by itself; after `--limit` seconds it counts as not found. Each launcher takes part as it
-is, and with what it offers at its best: the time-out of the process group (the script's own, and a rank that waits raises), and
-the heartbeats of ft_launcher (five lines in the script). Ours has neither: `--hang-detection 2` is its only flag.
+is, and with what it offers at its best: the time-out of the process group (the script's own, and a rank that waits raises), the
+heartbeats of ft_launcher (five lines in the script), and a short `--hang-downtime` of ours. With `--hang-detection 2` alone
+ours restarts for positive evidence only before half an hour is over: a rank that sleeps or runs in a circle may be at work.
 """
 
 from __future__ import annotations
@@ -56,10 +57,12 @@ def launchers(names: Sequence[str]) -> list[Launcher]:
     flags = ("--standalone", "--nnodes=1", "--nproc-per-node=2", "--max-restarts=3")
     peers = PEERS if (PEERS / "torchrun").exists() else OURS.parent
     ft = (str(peers / "ft_launcher"), *flags, "--ft-cfg-path=ft.yaml")
+    ours = (str(OURS), "run", *flags, "--hang-detection=2")
     timeout = {"BENCH_GROUP_TIMEOUT": str(_BEST)}
     beats = f"  initial_rank_heartbeat_timeout: 60\n  rank_heartbeat_timeout: {_BEST}\n  workload_check_interval: 1\n"
     known = [
-        Launcher(name="ours", command=(str(OURS), "run", *flags, "--hang-detection=2")),
+        Launcher(name="ours", command=ours),
+        Launcher(name="ours, hang_downtime", command=(*ours, f"--hang-downtime={_BEST / 60:.4f}")),
         Launcher(name="torchrun", command=(str(peers / "torchrun"), *flags)),
         Launcher(name="torchrun, group time-out", command=(str(peers / "torchrun"), *flags), env=timeout),
         Launcher(name="dlrover-run", command=(str(peers / "dlrover-run"), *flags)),

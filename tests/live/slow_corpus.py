@@ -148,21 +148,37 @@ def slow_table(results: Iterable[SlowRun]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the corpus, print the table, and write it where that is asked for."""
+    """Run the corpus, print the table, and write it to a page where one is given."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kinds", default="", help="comma-separated names; all by default")
     parser.add_argument("--times", type=int, default=10, help="how often each (default 10)")
     parser.add_argument("--jobs", type=int, default=3, help="jobs side by side (default 3)")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of each slowness (default {SECONDS:g})")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="write the table to FILE")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write the last section of the page FILE")
     options = parser.parse_args(argv)
     kinds = named_slow([name for name in options.kinds.split(",") if name])
     results = run_slow(kinds, times=options.times, jobs=options.jobs, seconds=options.seconds)
     print(slow_table(results))
     if options.report is not None:
-        options.report.write_text(slow_table(results) + "\n", encoding="utf-8")
+        before = options.report.read_text(encoding="utf-8") if options.report.exists() else ""
+        section = _SECTION.format(seconds=options.seconds, table=slow_table(results))
+        options.report.write_text(before.partition(_HEADING)[0].rstrip() + "\n\n" + section, encoding="utf-8")
     return 0 if all(result.healthy for result in results) else 1
 
+
+_HEADING = "## Healthy slowness"
+_SECTION = (
+    _HEADING
+    + """
+
+Written by `make hang-corpus`, too ([tests/live/slow_corpus.py](../tests/live/slow_corpus.py)): two ranks train, are busy with
+something else for {seconds:g} s, and train on. The bound that was learned from their steps is 4 s, `hang_detection` is 2, and
+`hang_downtime` is the default of 30 minutes. *Looked into* and *notified* count the runs in which the agent looked into the
+workers, and in which the silence was notified. *Restarted* must be 0.
+
+{table}
+"""
+)
 
 if __name__ == "__main__":
     sys.exit(main())

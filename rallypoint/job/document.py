@@ -3,13 +3,18 @@
 The YAML read here is that of YAML 1.2 where it matters, since 1.1 has traps for jobs: `nodes: 1:2` would be the number 62,
 `VERSION: 1.10` in an environment the number 1.1, `0123` the number 83, `on` and `no` booleans, and a date an object. Here only
 `true` and `false` are booleans, only plain decimal integers are numbers, and everything else stays as it is written.
+
+A document is bounded in bytes, nodes and depth, where an alias and a merge count as what they stand for: a few hundred bytes of
+YAML can expand to gigabytes.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +22,41 @@ import yaml
 
 from rallypoint.job.errors import JobError, Problem, Step, dotted
 
-__all__ = ["read_document", "read_json", "read_yaml", "write_yaml"]
+__all__ = ["BYTES_LIMIT", "DEPTH_LIMIT", "NODES_LIMIT", "read_document", "read_json", "read_yaml", "write_yaml"]
+
+#: Bytes of a document, values in it with those that aliases repeat, and nesting. The readers are slow, and so is what follows.
+BYTES_LIMIT, NODES_LIMIT, DEPTH_LIMIT = 512 * 1024, 20_000, 64
 
 _WIDTH = 128
 _TOO_DEEP = Problem(path="job", text="cannot be read; it is nested too deeply")
+_TOO_LONG = f"it has more than {BYTES_LIMIT} bytes"
 _TEXT = "tag:yaml.org,2002:str"
 _ODD_BREAKS = re.compile("[\r\x85\u2028\u2029]")
 #: Texts that PyYAML would leave plain, and that Kubernetes' reader takes for numbers or booleans.
 _DOUBTFUL = re.compile(r"[yYnN]|[-+]?(?:0[xXoObB][\da-fA-F_]+|\.?\d[\d_]*\.?[\d_]*(?:[eE][-+]?\d+)?)", re.ASCII)
 
 
+_TOO_MANY = Problem(path="job", text=f"cannot be read; it has more than {NODES_LIMIT} values, aliases and merges expanded")
+
+
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with the resolvers below and no others."""
+    """PyYAML's safe loader with the resolvers below and no others, and with bounds."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = self._nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Compose the next node; raises `JobError` above a bound, before more is read."""
+        self._depth += 1
+        self._nodes += 1
+        if self._depth > DEPTH_LIMIT:
+            raise JobError([_TOO_DEEP])
+        if self._nodes > NODES_LIMIT:
+            raise JobError([_TOO_MANY])
+        composed: yaml.Node | None = super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+        self._depth -= 1
+        return composed
 
 
 _Loader.yaml_implicit_resolvers = {}
@@ -63,9 +91,12 @@ def read_document(path: Path) -> Any:
     Raises `JobError`, with the path as its source, when it cannot be read, is neither, or gives a key twice.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            text = file.read(BYTES_LIMIT + 1).decode()
     except UnicodeDecodeError as error:
-        raise _unreadable(path, "it is not UTF-8 text") from error
+        if len(error.object) <= BYTES_LIMIT:
+            raise _unreadable(path, "it is not UTF-8 text") from error
+        raise _unreadable(path, _TOO_LONG) from error  # perhaps only cut within a character
     except (OSError, ValueError) as error:  # ValueError: a path with NUL
         raise _unreadable(path, getattr(error, "strerror", None) or str(error)) from error
     try:
@@ -74,11 +105,16 @@ def read_document(path: Path) -> Any:
         raise error.with_source(str(path)) from None
 
 
-def read_yaml(text: str) -> Any:
-    """Return the plain values of one YAML document; raises `JobError` for bad YAML and for a key given twice."""
+def read_yaml(text: str, *, limit: int = BYTES_LIMIT) -> Any:
+    """Return the plain values of one YAML document; raises `JobError` for bad YAML and for a key given twice.
+
+    `limit`: bytes of the text.
+    """
+    _check_length(text, limit)
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
+        _check_expanded(node)
         twice = tuple(_duplicates(node, (), set()))
         if twice:
             raise JobError(twice)
@@ -95,13 +131,18 @@ def read_yaml(text: str) -> Any:
 
 def read_json(text: str) -> Any:
     """Return the plain values of one JSON document; numbers with a point stay text, as in YAML. Raises `JobError`."""
+    _check_length(text, BYTES_LIMIT)
     try:
-        return json.loads(text, object_pairs_hook=_object, parse_float=str, parse_constant=_no_constant)
+        document = json.loads(text, object_pairs_hook=_object, parse_float=str, parse_constant=_no_constant)
     except RecursionError as error:
         raise JobError([_TOO_DEEP]) from error
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise JobError([Problem(path=place, text=f"is not JSON; {error.msg}")]) from error
+    except ValueError as error:  # more digits than Python converts
+        raise JobError([Problem(path="job", text="is not JSON; an integer has too many digits")]) from error
+    _check_values(document)
+    return document
 
 
 def write_yaml(document: Any) -> str:
@@ -121,6 +162,55 @@ def _is_json(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def _check_length(text: str, limit: int) -> None:
+    # A character has at least one byte.
+    if len(text) > limit or len(text.encode(errors="replace")) > limit:
+        raise JobError([Problem(path="job", text=f"cannot be read; it has more than {limit} bytes")])
+
+
+def _check_expanded(node: yaml.Node | None) -> None:
+    """Raise `JobError` where aliases and merges make too much of a document, or lead to themselves."""
+    values, size = (0, 0) if node is None else _expanded(node, {}, set())
+    if values > NODES_LIMIT:
+        raise JobError([_TOO_MANY])
+    if size > BYTES_LIMIT:
+        raise JobError([Problem(path="job", text=f"cannot be read; {_TOO_LONG}, aliases and merges expanded")])
+
+
+def _expanded(node: yaml.Node, known: dict[int, tuple[int, int]], around: set[int]) -> tuple[int, int]:
+    """Return how many values a node stands for, and characters; each node is counted once and remembered."""
+    if isinstance(node, yaml.ScalarNode):
+        return 1, len(node.value)
+    if id(node) in around:
+        raise JobError([Problem(path="job", text="cannot be read; an alias leads to what holds it")])
+    if id(node) not in known:
+        around.add(id(node))
+        inside = itertools.chain(*node.value) if isinstance(node, yaml.MappingNode) else node.value
+        counts = [_expanded(item, known, around) for item in inside]
+        known[id(node)] = 1 + sum(values for values, _ in counts), sum(size for _, size in counts)
+        around.remove(id(node))
+    return known[id(node)]
+
+
+def _check_values(document: Any) -> None:
+    """Raise `JobError` for a document with too many values, or nested too deep."""
+    level, count = [document], 0
+    for _ in range(DEPTH_LIMIT + 1):
+        if not level:
+            return
+        count += len(level)
+        if count > NODES_LIMIT:
+            raise JobError([_TOO_MANY])
+        level = [item for value in level for item in _items(value)]
+    raise JobError([_TOO_DEEP])
+
+
+def _items(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _duplicates(node: yaml.Node | None, place: tuple[Step, ...], seen: set[int]) -> Iterator[Problem]:
@@ -151,8 +241,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) == len(pairs):
         return result
-    keys = [key for key, _ in pairs]
-    twice = sorted({key for key in keys if keys.count(key) > 1})
+    counts = Counter(key for key, _ in pairs)
+    twice = sorted(key for key, count in counts.items() if count > 1)
     raise JobError([Problem(path=key, text="is given twice in one object; keep one") for key in twice])
 
 

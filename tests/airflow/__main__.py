@@ -17,6 +17,7 @@ from tests.airflow.deployment import Deployment, deployment
 from tests.airflow.driver import Result, looked_at_again, perform
 from tests.airflow.further import Look, look_further
 from tests.airflow.matrix import MATRIX, SUBSET
+from tests.airflow.payloads import DAGS, perform_payloads
 from tests.airflow.report import page, row
 from tests.airflow.scenario import KILLS, Fate, Mode, Moment, Scenario
 from tests.airflow.stage import Stage
@@ -37,6 +38,8 @@ def main() -> int:
     if args.further:
         return int(any(look.wrong for look in _look_further()))
     seed = random.SystemRandom().randrange(1 << 32) if args.seed is None else args.seed
+    if args.payloads:
+        return _payloads(args.payloads, seed)
     scenarios = list(_chosen(args, seed))
     if not scenarios:
         raise SystemExit(f"--only {args.only!r}: no scenario is called so; they are:\n" + "\n".join(one.name for one in MATRIX))
@@ -63,6 +66,19 @@ def main() -> int:
     return int(bool(wrong) or not good or any(look.wrong for look in looks))
 
 
+def _payloads(count: int, seed: int) -> int:
+    """Let jobs report what nobody expects; return 1 when something was not as expected."""
+    with (
+        tempfile.TemporaryDirectory(prefix="airflow-") as folder,
+        deployment(Path(folder), PYTHONPATH=without_torch(Path(folder))) as made,
+    ):
+        made.await_dags(*DAGS)
+        print(f"{count} payloads, seed {seed}, Airflow on {made.database.version}", flush=True)
+        verdict = perform_payloads(made, count, seed)
+    print(verdict, flush=True)
+    return int(bool(verdict.wrong))
+
+
 def _look_further() -> list[Look]:
     """Look at what no scenario shows, in an Airflow of its own, and tell what was seen as soon as it was."""
     looks = []
@@ -79,6 +95,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=1, metavar="N", help="begin with the one of this number")
     parser.add_argument("--last", type=int, default=None, metavar="N", help="end with the one of this number")
     parser.add_argument("--random", type=int, default=0, metavar="N", help="N drawn at random, each with a further kill")
+    parser.add_argument("--payloads", type=int, default=0, metavar="N", help="only N values that a job may report")
     parser.add_argument("--seed", type=int, default=None, metavar="S", help="repeats the choices of an earlier run")
     parser.add_argument("--further", action="store_true", help="only what no scenario shows: secrets, sensors, a hang")
     parser.add_argument("--report", type=Path, default=None, metavar="FILE", help="write the result table there")

@@ -132,6 +132,18 @@ class Rest:
                 return None
             raise
 
+    def xcom(self, dag: str, run: str, task: str, key: str) -> Any:
+        """Return a value that a task instance has pushed, None when there is none; a bare NaN in it is an error."""
+        try:
+            found = self._ask(
+                "GET", f"dags/{dag}/dagRuns/{_quoted(run)}/taskInstances/{task}/xcomEntries/{key}?deserialize=false"
+            )
+        except RestError as error:
+            if error.code == 404:
+                return None
+            raise
+        return found["value"]
+
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         request = urllib.request.Request(
             f"{self.base}/api/v2/{path}",
@@ -144,13 +156,17 @@ class Rest:
                 text = answer.read()
         except urllib.error.HTTPError as error:
             raise RestError(f"{method} {path}", error.code, error.read().decode(errors="replace")[:2000]) from error
-        return json.loads(text) if text else None
+        return json.loads(text, parse_constant=_refused) if text else None
 
     def _sign_in(self) -> str:
         if not self._token:
             with urllib.request.urlopen(f"{self.base}/auth/token", timeout=30 * PATIENCE) as answer:
                 self._token = json.load(answer)["access_token"]
         return self._token
+
+
+def _refused(word: str) -> Any:
+    raise ValueError(f"Airflow answered with {word}, which is not JSON")
 
 
 def _quoted(word: str) -> str:

@@ -12,6 +12,11 @@ from hypothesis import strategies as st
 from rallypoint.job import ElasticJob, JobError
 from rallypoint.job.document import read_json, read_yaml, write_yaml
 
+#: 478 bytes and less that stand for gigabytes.
+ALIASES = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 26))
+MERGES = "a0: &a0 {k0: x}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}], k{n}: x}}\n" for n in range(1, 14))
+LONG = f"a: &a {'x' * 100_000}\nb: [*a, *a, *a, *a, *a, *a]\n"
+
 
 @pytest.fixture
 def job_file(tmp_path):
@@ -165,6 +170,41 @@ def test_merge_keys_work(job_file):
         ),
         pytest.param("job.yaml", "[" * 5000, "job: cannot be read; it is nested too deeply", id="too deep YAML"),
         pytest.param("job.json", "[" * 100_000, "job: cannot be read; it is nested too deeply", id="too deep JSON"),
+        pytest.param(
+            "job.json", '{"name": ' + "9" * 5000 + "}", "job: is not JSON; an integer has too many digits", id="digits"
+        ),
+        pytest.param("job.yaml", "a: 1\n" * 2_000_000, "job: cannot be read; it has more than 524288 bytes", id="10 MB"),
+        pytest.param("job.yaml", "é" * 300_000, "job: cannot be read; it has more than 524288 bytes", id="cut in a character"),
+        pytest.param(
+            "job.json", f"[{'1,' * 5_000_000}1]", "job: cannot be read; it has more than 524288 bytes", id="10 MB JSON"
+        ),
+        pytest.param(
+            "job.yaml",
+            f"[{'1,' * 30_000}1]",
+            "job: cannot be read; it has more than 20000 values, aliases and merges expanded",
+            id="many values",
+        ),
+        pytest.param(
+            "job.json",
+            f"[{'1,' * 30_000}1]",
+            "job: cannot be read; it has more than 20000 values, aliases and merges expanded",
+            id="many in JSON",
+        ),
+        pytest.param("job.json", "[" * 70 + "]" * 70, "job: cannot be read; it is nested too deeply", id="deep JSON"),
+        pytest.param("job.yaml", "[" * 70 + "]" * 70, "job: cannot be read; it is nested too deeply", id="deep YAML"),
+        pytest.param(
+            "job.yaml", ALIASES, "job: cannot be read; it has more than 20000 values, aliases and merges expanded", id="aliases"
+        ),
+        pytest.param(
+            "job.yaml", MERGES, "job: cannot be read; it has more than 20000 values, aliases and merges expanded", id="merges"
+        ),
+        pytest.param(
+            "job.yaml",
+            LONG,
+            "job: cannot be read; it has more than 524288 bytes, aliases and merges expanded",
+            id="long aliases",
+        ),
+        pytest.param("job.yaml", "a: &a [*a]", "job: cannot be read; an alias leads to what holds it", id="a cycle"),
         pytest.param("job.json", '{"name": NaN}', "job: is not JSON; NaN is not a JSON value", id="not a number in JSON"),
         pytest.param("job.yaml", b"name: \xff\n", "job: cannot be read; it is not UTF-8 text", id="not UTF-8"),
         pytest.param("job.yaml", "just text", "job: 'just text' is not allowed; a mapping with name and entrypoint", id="text"),

@@ -25,7 +25,7 @@ from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.views import ConfigMapView
 from rallypoint.job import ElasticJob
-from rallypoint.job.document import read_yaml
+from rallypoint.job.document import BYTES_LIMIT, read_yaml
 from rallypoint.job.errors import JobError
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import codec
@@ -219,8 +219,12 @@ def _read_status(view: ConfigMapView) -> JobStatus:
         raise UnreadableStatusError(f"ConfigMap {view.name}: {error}") from error
 
 
+#: Bytes of a job as we have written it: indented, and with every alias expanded.
+_SPEC_LIMIT = 8 * BYTES_LIMIT
+
+
 def _read_spec(text: str, where: str) -> ElasticJob:
     try:
-        return ElasticJob.model_validate(read_yaml(text))
+        return ElasticJob.model_validate(read_yaml(text, limit=_SPEC_LIMIT))
     except JobError as error:
         raise BackendError(f"ConfigMap {where}: {JOB_KEY}: {error}") from error

@@ -54,7 +54,7 @@ class _Loader(yaml.SafeLoader):
             raise JobError([_TOO_DEEP])
         if self._nodes > NODES_LIMIT:
             raise JobError([_TOO_MANY])
-        composed: yaml.Node | None = super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+        composed: yaml.Node | None = super().compose_node(parent, index)
         self._depth -= 1
         return composed
 

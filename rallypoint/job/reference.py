@@ -53,7 +53,8 @@ and `roles` at once is an error. `labels` and `annotations` at the top level are
   and months (`PT1M30S`, `P1DT2H`), or a number of seconds. They are never negative.
 - **YAML** is read so that a job means what it says: `nodes: 1:2` is a range and not the number 62, and `1.10`, `0123`, `0x1f`,
   `on`, `off`, `yes`, `no` and dates stay the text they are. Only `true` and `false` are booleans, only plain decimal integers
-  are numbers. A key that is given twice is an error that names both lines.
+  are numbers. A key that is given twice is an error that names both lines. A document has at most 512 KiB, 20,000 values and
+  64 levels; an alias or a merge counts as what it stands for.
 - **Environment values** that are numbers or booleans become text (`1`, `true`); `null` is an error, `''` is the empty value.
 - **Quantities** are Kubernetes': `500m`, `2`, `1.5`, `8Gi`.
 - **Paths** are relative to the folder of the job file (of a dict: to the current folder), `checkpoint_dir` and a script to

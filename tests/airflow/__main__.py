@@ -17,7 +17,7 @@ from tests.airflow.deployment import Deployment, deployment
 from tests.airflow.driver import Result, looked_at_again, perform
 from tests.airflow.further import Look, look_further
 from tests.airflow.matrix import MATRIX, SUBSET
-from tests.airflow.payloads import DAGS, perform_payloads
+from tests.airflow.payloads import DAGS, PATIENT, perform_payloads
 from tests.airflow.report import page, row
 from tests.airflow.scenario import KILLS, Fate, Mode, Moment, Scenario
 from tests.airflow.stage import Stage
@@ -70,7 +70,7 @@ def _payloads(count: int, seed: int) -> int:
     """Let jobs report what nobody expects; return 1 when something was not as expected."""
     with (
         tempfile.TemporaryDirectory(prefix="airflow-") as folder,
-        deployment(Path(folder), PYTHONPATH=without_torch(Path(folder))) as made,
+        deployment(Path(folder), PYTHONPATH=without_torch(Path(folder)), **PATIENT) as made,
     ):
         made.await_dags(*DAGS)
         print(f"{count} payloads, seed {seed}, Airflow on {made.database.version}", flush=True)

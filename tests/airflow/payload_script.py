@@ -20,8 +20,8 @@ sys.stdout.flush()
 for step in range(1, 4):
     report_progress(step, checkpoint=told["checkpoint"] or None, **told["metrics"], watched=1.0)
     time.sleep(0.5)  # an agent looks now and then; what it never saw was never reported
-for result in told["results"]:
-    report_result(result)
+if told["results"]:
+    report_result(list(told["results"]))
 if told["raw_result"] is not None:
     Path(os.environ["RALLYPOINT_RESULT_FILE"]).write_bytes(told["raw_result"])
 if told["recorded"] is not None:

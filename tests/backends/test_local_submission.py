@@ -200,6 +200,35 @@ def test_what_cut_off_submissions_and_deletions_left_is_cleaned_up(place, home):
     assert sorted(path.name for path in jobs.iterdir()) == [mine, "digits"]
 
 
+def test_what_somebody_else_left_under_such_names_breaks_no_command(place, home):
+    """Files, links and folders with any name: jobs are listed, submitted and deleted all the same, by the CLI, too."""
+    store, jobs = Store(home=home), home / "jobs"
+    jobs.mkdir(parents=True)
+    (home / "kept").mkdir()
+    strays = (".new-", ".new-x", ".new-1-2", ".new-99999999999999999999-1-x", ".new-\u0663-1-x", "file", ".other")
+    for name in strays:
+        (jobs / name).touch()
+    (jobs / ".deleted-file").touch()
+    (jobs / ".deleted-link").symlink_to(home / "kept")
+    (jobs / ".deleted-dangling").symlink_to(home / "nowhere")
+    (jobs / ".new-1-99999999999-digits-0123").write_text("a file of a submission that is gone")
+    (jobs / "link").symlink_to(jobs / "link")
+
+    stored = store.create(place.backend.plan(place.job()), owner="ann", now=1.0)
+    (jobs / f".deleted-digits-{stored.record.uid}").write_text("in the way")
+    assert store.names() == ("digits",)
+    for words in (["status"], ["status", "digits"], ["status", "--json"]):
+        command = [sys.executable, "-m", "rallypoint.cli.main", *words, "--home", str(home)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "digits" in done.stdout
+    store.purge(stored.record)
+
+    assert store.names() == ()
+    assert sorted(path.name for path in jobs.iterdir()) == sorted([*strays, "link"])
+    assert (home / "kept").exists()
+
+
 def _ticks() -> str:
     return Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
 

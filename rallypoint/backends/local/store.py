@@ -6,7 +6,9 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import logging
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -35,7 +37,10 @@ from rallypoint.wire.status import JobStatus
 
 __all__ = ["Hold", "Store"]
 
+log = logging.getLogger(__name__)
+
 _NEW, _DELETED = ".new-", ".deleted-"
+_MADE = re.compile(re.escape(_NEW) + r"(?P<pid>\d{1,9})-(?P<ticks>\d{1,19})-.+", re.ASCII | re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,16 +140,22 @@ class Store:
                 for node in folder.everyone():
                     shim = node.shim()
                     cgroup.remove(shim.cgroup if shim is not None else "")
-                folder.path.rename(self.jobs / f"{_DELETED}{record.name}-{record.uid}")
+                # A name that is not taken: something else may have been left under that of the job.
+                folder.path.rename(self.jobs / f"{_DELETED}{record.name}-{record.uid}-{secrets.token_hex(4)}")
                 durable.sync_folder(str(self.jobs))
         with telling(self.jobs):
             self._clean()
 
     def _clean(self) -> None:
-        """Remove what submissions and deletions left that were cut off."""
+        """Remove what interrupted submissions and deletions left; what cannot be removed is logged and stays."""
         for path in self.jobs.iterdir() if self.jobs.is_dir() else ():
-            if path.name.startswith(_DELETED) or (path.name.startswith(_NEW) and not _maker_lives(path)):
+            deleted = path.name.startswith(_DELETED)
+            if not deleted and not (path.name.startswith(_NEW) and _is_abandoned(path)):
+                continue
+            try:
                 _remove(path)
+            except OSError as error:
+                log.info("%s is left where it is: %s", path, error)
 
 
 class Hold:
@@ -225,15 +236,20 @@ def _write_plan(folder: JobFolder, blueprint: Blueprint) -> None:
     durable.write_text(str(folder.plan), codec.dumps(blueprint.plan, indent=1) + "\n")
 
 
-def _maker_lives(path: Path) -> bool:
-    pid, ticks, *_ = path.name.removeprefix(_NEW).split("-")
-    return str(proc.start_ticks(int(pid))) == ticks
+def _is_abandoned(path: Path) -> bool:
+    """Return whether a folder was made by a submission that lives no more; False for a name that is none of ours."""
+    made = _MADE.fullmatch(path.name)
+    return made is not None and str(proc.start_ticks(int(made["pid"]))) != made["ticks"]
 
 
 def _remove(path: Path) -> None:
-    while path.exists():
-        with contextlib.suppress(FileNotFoundError):  # somebody else removes it, too
-            shutil.rmtree(path)
+    """Remove a folder, a file or a link; raises `OSError`, but not where another process removes it, too."""
+    while os.path.lexists(path):
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
 
 def _write_record(folder: JobFolder, text: str, *, deletion: bool) -> None:

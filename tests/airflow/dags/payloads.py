@@ -20,7 +20,7 @@ FOLDER = "{{ dag_run.conf['folder'] }}"
 
 
 def reports(name: str, *, deferrable: bool, fails: bool) -> DAG:
-    """A job and a sensor on it. A task that shall fail is not tried again; another is, where Airflow misses a heartbeat."""
+    """A job; in the triggerer also a sensor. A task that shall fail is not retried; another is, where Airflow loses it."""
     again: dict[str, Any] = {"retries": 0 if fails else 4, "retry_delay": timedelta(0)}
     with DAG(name, schedule=None, max_active_runs=16) as made:
         ElasticTrainingOperator(
@@ -35,19 +35,19 @@ def reports(name: str, *, deferrable: bool, fails: bool) -> DAG:
             poll_interval=1.0,
             **again,
         )
-        ProgressSensor(
-            task_id="watch",
-            job_task_id="train",
-            metric="watched",
-            above=0.5,
-            on_job_end="succeed",
-            deferrable=deferrable,
-            mode="reschedule",
-            poke_interval=2.0,
-            timeout=3600,
-            retries=4,
-            retry_delay=timedelta(0),
-        )
+        if deferrable:
+            ProgressSensor(
+                task_id="watch",
+                job_task_id="train",
+                metric="watched",
+                above=0.5,
+                on_job_end="succeed",
+                start_from_trigger=True,
+                poke_interval=2.0,
+                timeout=3600,
+                retries=4,
+                retry_delay=timedelta(0),
+            )
     return made
 
 

@@ -105,6 +105,8 @@ class Blueprint:
         attached: further texts that are kept with the job, by name.
         function: what the workers call, where the job is a function (wire/function.py): kept where only the job can read it,
             and never printed.
+        claimant: who submits it, the same over all tries; "" where that does not matter. A job of another claimant is not
+            adopted.
     """
 
     job: ElasticJob
@@ -113,6 +115,7 @@ class Blueprint:
     notes: tuple[str, ...] = ()
     attached: Mapping[str, str] = field(default_factory=dict)
     function: str = field(default="", repr=False)
+    claimant: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

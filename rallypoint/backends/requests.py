@@ -84,7 +84,8 @@ async def submit_or_adopt(
 
     With `kept` a job that has succeeded is handed over even if another took its result: that one did not live to tell.
 
-    Raises `JobExistsError` when a job of another spec runs under this name, and `SubmitError`.
+    Raises `JobExistsError` when a job of another spec runs under this name, or one of another claimant whose result has not
+    been taken yet, and `SubmitError`.
     """
     name = blueprint.plan.name
     while True:
@@ -92,9 +93,12 @@ async def submit_or_adopt(
         try:
             if stored is None:
                 return Adoption(stored=await backend.submit(blueprint, owner=owner), how=How.SUBMITTED)
+            foreign = _is_foreign(stored.record, blueprint)
+            if foreign and not stored.record.collected_by and not stored.record.deletion:
+                raise _another_claimant(stored.record, blueprint)
             stored = await _renewed(backend, stored, blueprint, owner) if fresh else stored
-            if kept and _may_be_kept(stored.record, blueprint):
-                return Adoption(stored=await _own(backend, stored, owner), how=How.FOUND_FINISHED)
+            if kept and not foreign and _may_be_kept(stored.record, blueprint):
+                return Adoption(stored=await _own(backend, stored, blueprint, owner), how=How.FOUND_FINISHED)
             adoption = await _adopt(backend, stored, blueprint, owner, clock)
         except ConflictError:
             continue
@@ -122,14 +126,15 @@ async def _adopt(
         if not same:
             raise _another_spec(record, blueprint)
         how = How.RENEWED if record.renew else How.ADOPTED
-        return Adoption(stored=await _own(backend, stored, owner), how=how)
+        return Adoption(stored=await _own(backend, stored, blueprint, owner), how=how)
     if same and not record.collected_by:
-        return Adoption(stored=await _own(backend, stored, owner), how=How.FOUND_FINISHED)
+        return Adoption(stored=await _own(backend, stored, blueprint, owner), how=How.FOUND_FINISHED)
     if not record.released:
         return None
-    again = dataclasses.replace(record.restarted(owner=owner, now=clock()), digest=blueprint.plan.digest)
-    restarted = await backend.save(again, version=stored.version, blueprint=blueprint)
-    return Adoption(stored=restarted, how=How.RESTARTED)
+    restarted = record.restarted(owner=owner, now=clock())
+    again = dataclasses.replace(restarted, digest=blueprint.plan.digest, claimant=blueprint.claimant or record.claimant)
+    saved = await backend.save(again, version=stored.version, blueprint=blueprint)
+    return Adoption(stored=saved, how=How.RESTARTED)
 
 
 async def _renewed(backend: Backend, stored: Stored, blueprint: Blueprint, owner: str) -> Stored:
@@ -153,11 +158,26 @@ def _another_spec(record: JobRecord, blueprint: Blueprint) -> JobExistsError:
     )
 
 
-async def _own(backend: Backend, stored: Stored, owner: str) -> Stored:
+def _is_foreign(record: JobRecord, blueprint: Blueprint) -> bool:
+    """Return whether a job was submitted by another task or person, and not by an earlier try of this one."""
+    return bool(record.claimant and blueprint.claimant and record.claimant != blueprint.claimant)
+
+
+def _another_claimant(record: JobRecord, blueprint: Blueprint) -> JobExistsError:
+    same = "the same" if record.digest == blueprint.plan.digest else "another"
+    return JobExistsError(
+        f"name: job {record.name} belongs to {record.claimant}, which has not taken its result yet "
+        f"({record.phase.value or 'just submitted'}, {same} spec); this is {blueprint.claimant}. "
+        f"Choose another name, wait for that one, or delete it: rallypoint delete {record.name}"
+    )
+
+
+async def _own(backend: Backend, stored: Stored, blueprint: Blueprint, owner: str) -> Stored:
     if stored.record.owner == owner:
         return stored
     detail = f"{stored.record.owner} handed over to {owner}"
-    record = dataclasses.replace(stored.record, owner=owner).with_history("adopted", detail)
+    claimant = blueprint.claimant or stored.record.claimant
+    record = dataclasses.replace(stored.record, owner=owner, claimant=claimant).with_history("adopted", detail)
     return await backend.save(record, version=stored.version)
 
 

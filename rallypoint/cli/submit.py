@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
+import getpass
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -168,8 +171,16 @@ async def _take(backend: Backend, blueprint: Blueprint, where: Where) -> tuple[S
         if known.record.finished and not known.record.deletion:
             # Whoever submits by hand knows how it ended, or does not ask; what is wanted is another attempt.
             await collect(backend, known.record.name, owner=OWNER)
+    blueprint = dataclasses.replace(blueprint, claimant=_claimant())
     adoption = await submit_or_adopt(backend, blueprint, owner=OWNER)
     return adoption.stored, adoption.how.value
+
+
+def _claimant() -> str:
+    try:
+        return f"user {getpass.getuser()}"
+    except (KeyError, OSError):  # a container that knows no name for its user
+        return f"user {os.getuid()}"
 
 
 async def _check_may_take(backend: Backend, known: Stored, digest: str, where: Where) -> None:

@@ -165,10 +165,10 @@ class JobOwner(TellsLineage, PlacedOperator):
         claim = self._claim(context, work.name)
         note_job(context, claim, xcom=self.do_xcom_push, log=self.log)
         if not self.wait_for_completion:
-            return self._at(claim, lambda post: submission.submit_and_leave(post, work), tries=_tries(context))
+            return self._at(claim, lambda post: submission.submit_and_leave(post, work), context=context)
         if not self.deferrable:
             return self._finish(context, claim, self._wait_here(context, claim, work))
-        ending = self._at(claim, lambda post: submission.submit(post, work), tries=_tries(context))
+        ending = self._at(claim, lambda post: submission.submit(post, work), context=context)
         if ending is None:
             self._defer(claim)
         return self._finish(context, claim, ending)
@@ -241,7 +241,7 @@ class JobOwner(TellsLineage, PlacedOperator):
         ask = functools.partial(self.ask_state, context)
         try:
             do = functools.partial(submission.submit_and_wait, work=work, bell=self._bell, ask=ask)
-            return self._at(claim, do, tries=_tries(context), publication=_publication(context, claim))
+            return self._at(claim, do, context=context, publication=_publication(context, claim))
         except AirflowTaskTimeout:
             # The claim's own deadline comes first; this is for an event loop that was too busy to notice.
             self.log.warning("Job %s did not end within execution_timeout; %s", claim.name, self._time_out(claim))
@@ -355,17 +355,17 @@ class JobOwner(TellsLineage, PlacedOperator):
         claim: Claim,
         do: Callable[[Post], Awaitable[T]],
         *,
-        tries: int = -1,
+        context: Context | None = None,
         publication: Publication | None = None,
     ) -> T:
-        return asyncio.run(self._work(claim, do, tries=tries, publication=publication))
+        return asyncio.run(self._work(claim, do, context, publication=publication))
 
     async def _work(
         self,
         claim: Claim,
         do: Callable[[Post], Awaitable[T]],
+        context: Context | None,
         *,
-        tries: int = -1,
         publication: Publication | None = None,
     ) -> T:
         from rallypoint.provider.conduct import Post  # noqa: PLC0415  as in `execute`
@@ -380,7 +380,8 @@ class JobOwner(TellsLineage, PlacedOperator):
                 log=self.log,
                 orphan_policy=OrphanPolicy(self.orphan_policy),
                 durable=self.durable,
-                tries=tries,
+                tries=-1 if context is None else _tries(context),
+                claimant="" if context is None else _claimant(context),
                 publication=publication,
             )
             return await do(post)
@@ -402,6 +403,13 @@ def _publication(context: Context, claim: Claim) -> Publication | None:
         return None
     push = functools.partial(context["ti"].xcom_push, PAGE_KEY)
     return Publication(write=push, interval=publish_interval(), owner=claim.owner, number=claim.try_number, place=claim.backend)
+
+
+def _claimant(context: Context) -> str:
+    """Return the task instance by the names that all of its tries share."""
+    ti = context["ti"]
+    index = "" if ti.map_index is None or ti.map_index < 0 else f" [{ti.map_index}]"
+    return f"task {ti.task_id}{index} of DAG {ti.dag_id}, run {ti.run_id}"
 
 
 def _check_supervisor_image(image: str, backend: str) -> None:

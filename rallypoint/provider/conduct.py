@@ -52,9 +52,9 @@ class Post:
     `spawn` leaves a supervisor of its own behind for the claim's job; it may block. `clock` is wall time in seconds since the
     epoch, which the claim's deadline is compared with. `orphan_policy` is that of a submission, for a job that names none: when
     every Airflow is gone for good, a task's job must not hold its machines for ever. `durable`: a job that runs for an earlier
-    try of the task is adopted; `tries` is what Airflow allows the task now, which a clear changes. `bookmark` keeps how
-    far the output of the ranks was told, where the next process finds it. `publication`: where the job's page is published
-    while it runs; None publishes none.
+    try of the task is adopted; `claimant` names the task over all of its tries; `tries` is what Airflow allows the task now,
+    which a clear changes. `bookmark` keeps how far the output of the ranks was told, where the next process finds it.
+    `publication`: where the job's page is published while it runs; None publishes none.
     """
 
     claim: Claim
@@ -65,6 +65,7 @@ class Post:
     orphan_policy: OrphanPolicy = OrphanPolicy.STOP
     durable: bool = True
     tries: int = -1
+    claimant: str = ""
     bookmark: Bookmark | None = None
     publication: Publication | None = None
 

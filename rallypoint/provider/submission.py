@@ -110,7 +110,7 @@ async def _submit(post: Post, work: Work) -> Adoption:
     fresh = before is not None and before.owner != owner and _begins_anew(post, before)
     work = work if before is None else _advised(work, before.advice)
     kept = before is not None and _was_not_told(post, before)
-    blueprint = _draw(post, work)
+    blueprint = dataclasses.replace(_draw(post, work), claimant=post.claimant)
     for warning in env_warnings(blueprint.job):
         post.log.warning("%s", warning)
     adoption = await submit_or_adopt(post.backend, blueprint, owner=owner, fresh=fresh, kept=kept)

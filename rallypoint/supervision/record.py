@@ -162,6 +162,7 @@ class JobRecord:
         name, uid: of the job; a job of the same name that was submitted after a deletion has another uid.
         digest: of the spec that runs.
         owner: who may cancel it (`cli`, or an Airflow task instance's id).
+        claimant: who submitted it, the same over all tries (an Airflow task instance by its names); "" where that is not known.
         deletion: somebody asked for the job to be deleted.
         size: somebody asked for other bounds of the world than the plan's; None are those.
         wish: the last that somebody asked of all its workers; None while nobody has.
@@ -224,13 +225,23 @@ class JobRecord:
     advice: Advice = Advice()
     renew: bool = False
     tries: int = -1
+    claimant: str = ""
     result: Any = field(default=None, hash=False)
 
     @classmethod
-    def new(cls, *, name: str, uid: str, digest: str, owner: str, now: float) -> JobRecord:
+    def new(cls, *, name: str, uid: str, digest: str, owner: str, now: float, claimant: str = "") -> JobRecord:
         """Return the record of a job that was just submitted."""
         submitted = Event(at=now, kind="submitted", detail=f"by {owner}")
-        return cls(name=name, uid=uid, digest=digest, owner=owner, created_at=now, last_now=now, history=(submitted,))
+        return cls(
+            name=name,
+            uid=uid,
+            digest=digest,
+            owner=owner,
+            claimant=claimant,
+            created_at=now,
+            last_now=now,
+            history=(submitted,),
+        )
 
     @property
     def finished(self) -> bool:

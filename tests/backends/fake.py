@@ -143,7 +143,12 @@ class FakeBackend(Backend):
             raise JobExistsError(f"{name}: owner {existing.record.owner}, {existing.record.phase.value}")
         self._check()
         record = JobRecord.new(
-            name=name, uid=f"uid-{next(self.world.versions)}", digest=digest, owner=owner, now=self.world.clock.now
+            name=name,
+            uid=f"uid-{next(self.world.versions)}",
+            digest=digest,
+            owner=owner,
+            claimant=blueprint.claimant,
+            now=self.world.clock.now,
         )
         self.world.jobs[name] = _Job(blueprint=blueprint, record=record.to_json(), version="")
         return self._write(record)

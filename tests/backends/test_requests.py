@@ -36,9 +36,9 @@ def place(tmp_path):
     return FakeStage(tmp_path)
 
 
-async def ask(place, owner="ann", **fields):
-    blueprint = place.backend.plan(place.job(**fields))
-    return await submit_or_adopt(place.backend, blueprint, owner=owner, clock=place.world.clock)
+async def ask(place, owner="ann", *, claimant="", fresh=False, kept=False, **fields):
+    blueprint = dataclasses.replace(place.backend.plan(place.job(**fields)), claimant=claimant)
+    return await submit_or_adopt(place.backend, blueprint, owner=owner, fresh=fresh, kept=kept, clock=place.world.clock)
 
 
 async def finish(place, outcome=Outcome.SUCCEEDED):
@@ -320,3 +320,43 @@ async def test_only_a_job_that_goes_on_can_be_suspended_or_resumed(place, reques
     await request_deletion(place.backend, "digits")
     with pytest.raises(JobFinishedError, match="job digits is being deleted"):
         await request_(place.backend, "digits")
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("over", [False, True])
+async def test_the_same_job_of_another_claimant_is_not_adopted(place, over, fresh):
+    """An equal name and spec is a coincidence, or a mistake: its owner is told of, and neither job nor result changes hands."""
+    await ask(place, owner="try-1", claimant="task train of DAG a, run 1")
+    if over:
+        await finish(place)
+
+    with pytest.raises(JobExistsError) as caught:
+        await ask(place, owner="try-2", claimant="task train of DAG b, run 1", fresh=fresh)
+
+    assert "job digits belongs to task train of DAG a, run 1, which has not taken its result yet" in str(caught.value)
+    assert "same spec); this is task train of DAG b, run 1. Choose another name" in str(caught.value)
+    stored = await place.backend.load("digits")
+    assert (stored.record.owner, stored.record.claimant, stored.record.deletion) == (
+        "try-1",
+        "task train of DAG a, run 1",
+        False,
+    )
+
+
+async def test_another_try_of_the_same_claimant_is_no_stranger(place):
+    """So is anybody where one of the two is not known, and what is known then is kept."""
+    await ask(place, owner="try-1")
+    assert (await ask(place, owner="try-2", claimant="task a")).stored.record.claimant == "task a"
+    assert (await ask(place, owner="try-3", claimant="task a")).how is How.ADOPTED
+    assert (await ask(place, owner="try-4")).stored.record.claimant == "task a"
+
+
+async def test_a_job_whose_result_was_taken_begins_anew_for_another_claimant(place):
+    """It trains again; a result that the first has taken is not handed over, even where it might be for a try of the first."""
+    await ask(place, owner="try-1", claimant="task a")
+    await finish(place)
+    await collect(place.backend, "digits", owner="try-1")
+
+    adoption = await ask(place, owner="try-2", claimant="task b", kept=True)
+
+    assert (adoption.how, adoption.stored.record.claimant) == (How.RESTARTED, "task b")

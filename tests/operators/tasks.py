@@ -58,6 +58,8 @@ def run_without_collecting(fake: FakeBackend, ti: FakeTask, *, seconds: float | 
         await conduct(post)
 
     async def run() -> None:
-        await asyncio.wait([asyncio.ensure_future(op._work(op._claim(context(ti), job.name), work))], timeout=seconds)
+        await asyncio.wait(
+            [asyncio.ensure_future(op._work(op._claim(context(ti), job.name), work, context(ti)))], timeout=seconds
+        )
 
     asyncio.run(run())

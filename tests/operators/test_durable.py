@@ -8,6 +8,7 @@ import dataclasses
 import pytest
 from airflow.sdk import RetryAction
 
+from rallypoint.backends.contract import JobExistsError
 from rallypoint.backends.requests import submit_or_adopt
 from rallypoint.operators import TrainingRetryPolicy
 from rallypoint.provider.errors import TrainingFailed
@@ -217,3 +218,13 @@ def test_a_late_submission_of_an_overtaken_try_renews_nothing():
     assert (first.how.value, again.how.value) == ("renewed", "renewed")
     assert dataclasses.replace(first.stored.record, history=()) == dataclasses.replace(again.stored.record, history=())
     assert [e.kind for e in fake.record(name).history].count("renewed") == 1
+
+
+def test_the_same_job_of_another_dag_is_not_adopted():
+    """A name that two DAGs have chosen: the second task fails with the first one's name, and the first goes on."""
+    fake, name = left_running(job={"name": "shared"})
+
+    with pytest.raises(JobExistsError, match="belongs to task train of DAG nightly, run manual__1"):
+        operator(fake, job={"name": "shared"}).execute(context(FakeTask(id="try-2", dag_id="weekly")))
+
+    assert (name, fake.record("shared").owner) == ("shared", "try-1")

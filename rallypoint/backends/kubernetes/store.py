@@ -114,7 +114,9 @@ class Store:
     async def create(self, blueprint: Blueprint, *, owner: str, now: float) -> Stored:
         """Make a job if there is none of this name. Raises `JobExistsError` and `SubmitError`."""
         plan = blueprint.plan
-        record = JobRecord.new(name=plan.name, uid=secrets.token_hex(8), digest=plan.digest, owner=owner, now=now)
+        record = JobRecord.new(
+            name=plan.name, uid=secrets.token_hex(8), digest=plan.digest, owner=owner, claimant=blueprint.claimant, now=now
+        )
         manifest = job_configmap(self.ref(record), spec=blueprint.job, plan=plan, record=record)
         manifest["data"] |= blueprint.attached
         try:

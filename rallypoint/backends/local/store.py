@@ -91,7 +91,7 @@ class Store:
         plan = blueprint.plan
         folder = self.job(plan.name)
         uid = secrets.token_hex(8)
-        record = JobRecord.new(name=plan.name, uid=uid, digest=plan.digest, owner=owner, now=now)
+        record = JobRecord.new(name=plan.name, uid=uid, digest=plan.digest, owner=owner, claimant=blueprint.claimant, now=now)
         with telling(self.jobs, SubmitError):
             private_folder(self.jobs)
             tighten(self.jobs)

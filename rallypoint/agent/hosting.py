@@ -36,7 +36,7 @@ async def host_or_join(
 ) -> AsyncIterator[Met]:
     """Serve `shell` to the other agents, or find who does; raises `ConfigError`."""
     service_type = options.plan.service_type or HTTP
-    server = Servers(shell, token=token, service_type=service_type, agents=options.plan.max_nodes)
+    server = Servers(shell, token=token, service_type=service_type, agents=options.plan.max_nodes, store=lambda: shell.store)
     endpoint, hosting = await (_at(server, options.meeting) if agreement is None else _agree(server, agreement, options))
     exchange = Exchanges(token, service_type=service_type, look=True)
     if not hosting:

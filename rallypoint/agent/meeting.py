@@ -15,10 +15,12 @@ from collections.abc import AsyncIterator
 
 from rallypoint.agent.clock import Clock
 from rallypoint.agent.coordinator.shell import Coordinator
+from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.meeting_place import ATTEMPT, TERM, Agreement, Met, asked_before, endpoint_at
-from rallypoint.agent.options import RunOptions
+from rallypoint.agent.options import MasterAddress, RunOptions
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.transport.near import NearExchange
+from rallypoint.agent.transport.shared_port import SharedPort
 from rallypoint.wire import env
 
 __all__ = ["meet"]
@@ -39,11 +41,29 @@ async def meet(options: RunOptions, clock: Clock, agreement: Agreement | None = 
         return
     serving = asyncio.create_task(shell.serve())
     try:
-        async with asked_before(shell, options):
+        async with asked_before(shell, options), _store_port(shell, options.master):
             yield Met(endpoint=endpoint_at(_LOOPBACK, 0), exchange=NearExchange(shell), hosted=serving)
     finally:
         shell.stop()
         await serving
+
+
+@contextlib.asynccontextmanager
+async def _store_port(shell: Coordinator, master: MasterAddress | None) -> AsyncIterator[None]:
+    """Serve each round's store at the address of the command line while the context lasts; raises `ConfigError`."""
+    if master is None:
+        yield
+        return
+    shared = SharedPort(lambda: shell.store)
+    try:
+        await shared.start(master.host, master.port)
+    except OSError as error:
+        told = f"{master.flag} {master.port}: cannot be opened on {master.host} for the store: {error.strerror}"
+        raise ConfigError(f"{told}; give another port, or none for a free one") from error
+    try:
+        yield
+    finally:
+        await shared.close()
 
 
 def _token(options: RunOptions) -> str:

@@ -24,7 +24,7 @@ from rallypoint.agent.workers.tee import DEFAULT_PREFIX
 from rallypoint.wire.endpoint import split_address
 from rallypoint.wire.plan import ElasticMode, Entry, Plan
 
-__all__ = ["C10D_PORT", "FENCE_TIMEOUT", "Meeting", "RunOptions", "parse_nnodes", "read_options"]
+__all__ = ["C10D_PORT", "FENCE_TIMEOUT", "MasterAddress", "Meeting", "RunOptions", "parse_nnodes", "read_options"]
 
 #: torchrun's ports: of the c10d store, and of the static rendezvous.
 C10D_PORT, _STATIC_PORT = 29400, 29500
@@ -48,12 +48,27 @@ class Meeting:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MasterAddress:
+    """The address that the command line gives the workers' store, and the flag that gives its port."""
+
+    host: str
+    port: int
+    flag: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of a worker that name it."""
+        return {"MASTER_ADDR": self.host, "MASTER_PORT": str(self.port)}
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """One agent of a run.
 
     Attributes:
         plan: of the run, the same on every node.
         meeting: None for a node by itself.
+        master: None where any free port will do.
         node: slot, or -1 for any.
         local_addr: address under which others reach this node; "" finds it out.
         log_dir: where a folder for the logs is made; "" is a temporary one.
@@ -64,6 +79,7 @@ class RunOptions:
 
     plan: Plan
     meeting: Meeting | None
+    master: MasterAddress | None = None
     node: int
     local_addr: str
     log_dir: str
@@ -104,6 +120,7 @@ def _read(args: argparse.Namespace, env: Mapping[str, str]) -> RunOptions:
     return RunOptions(
         plan=_plan(args, env, low, high, conf),
         meeting=_meeting(args, high, conf),
+        master=_master(args, high),
         node=limits.slot(args.node_rank, high) if static else -1,
         local_addr=args.local_addr or "",
         log_dir="" if args.log_dir in (None, os.devnull) else args.log_dir,
@@ -225,6 +242,8 @@ def _meeting(args: argparse.Namespace, high: int, conf: RdzvConf) -> Meeting | N
     if args.standalone:
         return None
     static = args.rdzv_backend == "static"
+    if static and high == 1:
+        return None  # the address of the command line is the store's alone
     if args.rdzv_endpoint:
         host, port = _address(args.rdzv_endpoint, _STATIC_PORT if static else C10D_PORT)
         if port == 0 and high == 1:
@@ -236,9 +255,29 @@ def _meeting(args: argparse.Namespace, high: int, conf: RdzvConf) -> Meeting | N
     if high == 1:
         return None
     if static:
-        port = args.master_port or _STATIC_PORT
-        return Meeting(host=args.master_addr, port=port, may_host=args.node_rank == 0)
+        host, port = _master_address(args)
+        return Meeting(host=host, port=port, may_host=args.node_rank == 0)
     raise UsageError(f"--rdzv-endpoint: is needed for --nnodes {args.nnodes}; expected HOST:PORT, the same on every node")
+
+
+def _master(args: argparse.Namespace, high: int) -> MasterAddress | None:
+    """Return where the static rendezvous of torchrun has its store, which scripts may know from their own arguments."""
+    if args.standalone or args.rdzv_backend != "static":
+        return None
+    if args.rdzv_endpoint:
+        flag, (host, port) = "--rdzv-endpoint", _address(args.rdzv_endpoint, _STATIC_PORT)
+    elif high == 1 and args.master_port is None:
+        return None
+    else:
+        flag, (host, port) = "--master-port", _master_address(args)
+    return MasterAddress(host=host, port=port, flag=flag) if port else None
+
+
+def _master_address(args: argparse.Namespace) -> tuple[str, int]:
+    port = _STATIC_PORT if args.master_port is None else args.master_port
+    if not 0 <= port < 65536:
+        raise UsageError(f"--master-port {port}: not allowed; expected a port from 1 to 65535")
+    return args.master_addr.removeprefix("[").removesuffix("]"), port
 
 
 def _address(text: str, default_port: int) -> tuple[str, int]:

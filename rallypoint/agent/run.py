@@ -102,6 +102,7 @@ async def take_part(options: RunOptions, logs: Path, shared: Path, *, agreement:
             prefix=options.prefix,
             signals=options.signals,
             cpus=cpus,
+            environment={} if options.master is None else options.master.environment,
         )
         client = CoordinatorClient(
             source=FixedEndpoint(met.endpoint.host, met.endpoint.port),

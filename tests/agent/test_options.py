@@ -109,6 +109,31 @@ def test_where_the_agents_meet(line: str, expected: Meeting | None) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "address"),
+    [
+        pytest.param("t.py", None, id="one node by itself"),
+        pytest.param("--master-addr h t.py", None, id="an address without a port"),
+        pytest.param("--master-port 7 t.py", ("127.0.0.1", 7), id="a port"),
+        pytest.param("--master-addr [::1] --master-port 7 t.py", ("::1", 7), id="IPv6"),
+        pytest.param("--master-port 0 t.py", None, id="any port"),
+        pytest.param("--rdzv-endpoint h:7 t.py", ("h", 7), id="static endpoint"),
+        pytest.param("--rdzv-endpoint h:7 --master-port 8 t.py", ("h", 7), id="the endpoint wins"),
+        pytest.param("--standalone --master-port 7 t.py", None, id="standalone"),
+        pytest.param("--rdzv-backend c10d --rdzv-endpoint h:7 --master-port 8 t.py", None, id="c10d"),
+        pytest.param("--nnodes 2 --master-addr h t.py", ("h", 29500), id="two nodes"),
+        pytest.param("--nnodes 2 --node-rank 1 --master-addr h --master-port 7 t.py", ("h", 7), id="the second of two"),
+    ],
+)
+def test_where_the_store_of_the_workers_is(line: str, address: tuple[str, int] | None) -> None:
+    """Where torchrun's static rendezvous has it; otherwise the round says it."""
+    master = read(line).master
+
+    assert address == (master and (master.host, master.port))
+    if "--nnodes" not in line and "c10d" not in line:
+        assert read(line).meeting is None  # the coordinator has no port
+
+
+@pytest.mark.parametrize(
     ("line", "message"),
     [
         pytest.param(
@@ -141,6 +166,7 @@ def test_where_the_agents_meet(line: str, expected: Meeting | None) -> None:
         pytest.param(
             "--nnodes 2 --rdzv-backend c10d --rdzv-endpoint h:0 t.py", r"port 0 is any free one, which 2 nodes", id="port 0"
         ),
+        pytest.param("--master-port 65536 t.py", r"--master-port 65536: not allowed; expected a port", id="no port"),
         pytest.param("--nnodes 3:2 t.py", r"--nnodes 3:2: not allowed; expected N or MIN:MAX", id="bounds"),
         pytest.param(
             "--nproc-per-node many t.py", r"--nproc-per-node many: .* a number from 1, cpu, gpu or auto", id="workers"

@@ -59,8 +59,15 @@ class Agents:
 
     def spawn(self, *args: object) -> subprocess.Popen[str]:
         """Start `rallypoint-agent ARGS`; its output is one pipe."""
-        command = [sys.executable, "-m", "rallypoint.agent", *map(str, args)]
-        env = {**os.environ, "PYTHONPATH": self.path}
+        return self._start(["-m", "rallypoint.agent", *map(str, args)], self.path)
+
+    def python(self, *args: object) -> subprocess.Popen[str]:
+        """Start `python ARGS`, which may import torch; its output is one pipe."""
+        return self._start([str(arg) for arg in args], str(ROOT))
+
+    def _start(self, args: list[str], path: str) -> subprocess.Popen[str]:
+        command = [sys.executable, *args]
+        env = {**os.environ, "PYTHONPATH": path}
         process = subprocess.Popen(
             command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
         )

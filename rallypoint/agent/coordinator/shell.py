@@ -108,6 +108,11 @@ class Coordinator:
         undurable = self._publisher is not None and self._publisher.trouble
         return dataclasses.replace(status, durable=False) if undurable else status
 
+    @property
+    def store(self) -> str:
+        """The `host:port` of the last closed round's store, "" before the first."""
+        return self._state.store
+
     # --- What somebody beside the agents tells ------------------------------------------------------------------------------
 
     def supervised(self, quiet: float) -> None:

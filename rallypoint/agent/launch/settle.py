@@ -17,7 +17,7 @@ from rallypoint.agent.launch.config import DEFAULT_TIMEOUT, LaunchConfig
 from rallypoint.agent.launch.entry import Entrypoint
 from rallypoint.agent.launch.std import read_streams
 from rallypoint.agent.limits import SHUTDOWN_TIMEOUT
-from rallypoint.agent.options import C10D_PORT, FENCE_TIMEOUT, Meeting, RunOptions
+from rallypoint.agent.options import C10D_PORT, FENCE_TIMEOUT, MasterAddress, Meeting, RunOptions
 from rallypoint.agent.workers.tee import DEFAULT_PREFIX
 from rallypoint.wire.endpoint import split_address
 from rallypoint.wire.plan import Plan
@@ -86,7 +86,8 @@ def settle(config: LaunchConfig, entrypoint: Entrypoint, env: Mapping[str, str],
     static = config.rdzv_backend == "static" and config.max_nodes > 1
     options = RunOptions(
         plan=_plan(config, entrypoint, env),
-        meeting=meeting,
+        meeting=None if config.rdzv_backend == "static" and config.max_nodes == 1 else meeting,
+        master=_master(config, meeting),
         node=_rank(config) if static else -1,
         local_addr=config.local_addr or "",
         log_dir=config.log_dir or "",
@@ -250,6 +251,13 @@ def _static(config: LaunchConfig, endpoint: str) -> Meeting:
         raise ValueError(f"rdzv_endpoint: {endpoint!r} has no port; rdzv_backend 'static' needs HOST:PORT of node 0")
     host, port = _address(endpoint, 0)
     return Meeting(host=host, port=port, may_host=_rank(config) == 0)
+
+
+def _master(config: LaunchConfig, meeting: Meeting | None) -> MasterAddress | None:
+    """Return where torch's static rendezvous has the store of the workers."""
+    if config.rdzv_backend != "static" or meeting is None:
+        return None
+    return MasterAddress(host=meeting.host, port=meeting.port, flag="rdzv_endpoint")
 
 
 def _rank(config: LaunchConfig) -> int:

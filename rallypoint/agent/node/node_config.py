@@ -30,6 +30,7 @@ class NodeConfig:
         pod: every line goes to stdout, too, in the form of a pod's log (wire/podlog.py).
         signals: on which the agent leaves; its workers get any that is not in `SIGNALS` as their signal to end, too.
         cpus: to which the worker of a local rank is bound.
+        environment: variables of every worker that take the place of the round's own.
         secret: of the job; "" where nobody else takes part.
         bounded: of the logs on disk only the last lines are of use: what was copied is given back, old rounds' are removed.
     """
@@ -49,6 +50,7 @@ class NodeConfig:
     secret: str = ""
     signals: tuple[signal.Signals, ...] = SIGNALS
     cpus: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def told(self) -> str:

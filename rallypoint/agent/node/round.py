@@ -135,8 +135,8 @@ class Round:
         return logs
 
     def _places(self, assignment: Assignment, logs: list[OpenLogs], line: Path | None) -> Iterator[tuple[Place, OpenLogs]]:
-        folder, round_ = self._config.folder, assignment.fence.round
-        environ = {**os.environ, **self._config.plan.env}
+        config, round_ = self._config, assignment.fence.round
+        folder, environ = config.folder, {**os.environ, **config.plan.env}
         assert self._progress_path is not None
         for local_rank, opened in enumerate(logs):
             place = Place(
@@ -147,7 +147,7 @@ class Round:
                 stack_file=folder / f"stacks-{round_}-{local_rank}.txt",
                 result_file=folder / f"result-{round_}.json",
                 line=line,
-                told=self._trainers.environment(environ, round_, local_rank),
+                told={**config.environment, **self._trainers.environment(environ, round_, local_rank)},
             )
             yield place, opened
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rallypoint.agent.errors import ConfigError, UnreachableError
@@ -56,11 +57,15 @@ class Servers:
         service_type: str,
         agents: int = 1,
         door: SupervisorDoor | None = None,
+        store: Callable[[], str] | None = None,
     ) -> None:
-        """Prepare to serve at most so many `agents`; raises `ConfigError` as `speaks_grpc` does."""
+        """Prepare to serve at most so many `agents`; raises `ConfigError` as `speaks_grpc` does.
+
+        `store` returns the address of the running round's store, which then answers at the port of HTTP as well.
+        """
         from rallypoint.agent.transport.http_server import HttpServer  # noqa: PLC0415  as grpcio, where it is needed
 
-        self._http = HttpServer(service, token=token, door=door)
+        self._http = HttpServer(service, token=token, door=door, store=store)
         self._grpc: GrpcServer | None = None
         if speaks_grpc(service_type):
             from rallypoint.agent.transport.grpc_server import GrpcServer  # noqa: PLC0415

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 from collections.abc import Awaitable, Callable
@@ -11,6 +12,7 @@ from aiohttp import http_exceptions, web
 
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.transport.service import KEPT
+from rallypoint.agent.transport.shared_port import SharedPort
 from rallypoint.wire.messages import TOKEN_HEADER
 from rallypoint.wire.paths import HEALTH_PATH
 
@@ -48,8 +50,12 @@ def authenticated(token: str) -> Middleware:
     return authenticate
 
 
-async def listen(app: web.Application, host: str, port: int, *, whose: str) -> tuple[web.AppRunner, int]:
+async def listen(
+    app: web.Application, host: str, port: int, *, whose: str, store: Callable[[], str] | None = None
+) -> tuple[web.AppRunner, int]:
     """Serve `app` and return what to clean up, and the port, a free one when `port` is 0.
+
+    Connections that are not HTTP are forwarded to the address that `store` returns, see `SharedPort`.
 
     Raises `ConfigError` when the port cannot be had; its `__cause__` is the `OSError`. `whose` is for that error.
     """
@@ -59,8 +65,13 @@ async def listen(app: web.Application, host: str, port: int, *, whose: str) -> t
     runner = web.AppRunner(
         app, handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN, keepalive_timeout=KEPT, logger=log
     )
+    shared = None if store is None else SharedPort(store, http=lambda: _protocol(runner))
+    if shared is not None:
+        app.on_shutdown.append(lambda _: shared.close())
     await runner.setup()
     try:
+        if shared is not None:
+            return runner, await shared.start(host, port)
         await web.TCPSite(runner, host, port, backlog=_BACKLOG).start()
     except OSError as error:
         await runner.cleanup()
@@ -76,3 +87,11 @@ def _is_ours(line: logging.LogRecord) -> bool:
     """
     error = line.exc_info[1] if line.exc_info else None
     return not isinstance(error, http_exceptions.HttpProcessingError)
+
+
+def _protocol(runner: web.AppRunner) -> asyncio.Protocol:
+    """Return the protocol of a new connection of HTTP."""
+    server = runner.server
+    if server is None:
+        raise ConnectionAbortedError("the HTTP server has been closed")
+    return server()

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -34,11 +35,18 @@ class HttpServer:
     """Serves one coordinator on one port. Without a `door` there is no roster, and no supervisor is seen.
 
     `grpc` is the port on which the same coordinator speaks gRPC, 0 where it does not; whoever asks who is there is told as soon
-    as that is `settled`.
+    as that is `settled`. With a `store` connections that are not HTTP reach the running round's store (`SharedPort`).
     """
 
-    def __init__(self, service: CoordinatorService, *, token: str, door: SupervisorDoor | None = None) -> None:
-        self._service, self._token, self._door = service, token, door
+    def __init__(
+        self,
+        service: CoordinatorService,
+        *,
+        token: str,
+        door: SupervisorDoor | None = None,
+        store: Callable[[], str] | None = None,
+    ) -> None:
+        self._service, self._token, self._door, self._store = service, token, door, store
         self._runner: web.AppRunner | None = None
         self._connections: dict[str, set[asyncio.Task[Any]]] = {}
         self.grpc, self.settled = 0, asyncio.Event()
@@ -52,7 +60,7 @@ class HttpServer:
         app.router.add_get(HEALTH_PATH, self._health)
         if self._door is not None:
             app.router.add_post(ROSTER_PATH, self._roster)
-        self._runner, bound = await listen(app, host, port, whose="coordinator")
+        self._runner, bound = await listen(app, host, port, whose="coordinator", store=self._store)
         return bound
 
     async def close(self) -> None:

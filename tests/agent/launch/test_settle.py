@@ -78,9 +78,7 @@ def test_etcd_is_used_where_it_is(backend: str) -> None:
             1,
             id="static-rank-1",
         ),
-        pytest.param(
-            (1, 1), {"rdzv_backend": "static", "rdzv_endpoint": "h:1"}, Meeting(host="h", port=1), -1, id="static-alone"
-        ),
+        pytest.param((1, 1), {"rdzv_backend": "static", "rdzv_endpoint": "h:1"}, None, -1, id="static-alone"),
     ],
 )
 def test_where_nodes_meet(nodes: tuple[int, int], fields: dict[str, Any], meeting: Meeting | None, slot: int) -> None:
@@ -91,6 +89,21 @@ def test_where_nodes_meet(nodes: tuple[int, int], fields: dict[str, Any], meetin
 
 
 # --- What is refused -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("nodes", "fields", "port"),
+    [
+        pytest.param((1, 1), {"rdzv_backend": "static", "rdzv_endpoint": "h:1"}, "1", id="alone"),
+        pytest.param((2, 2), {"rdzv_backend": "static", "rdzv_endpoint": "h:1", "rdzv_configs": {"rank": 1}}, "1", id="two"),
+        pytest.param((1, 1), {"rdzv_backend": "c10d", "rdzv_endpoint": "h:1"}, None, id="another backend"),
+    ],
+)
+def test_the_static_endpoint_is_the_stores(nodes: tuple[int, int], fields: dict[str, Any], port: str | None) -> None:
+    """As in torch, whose workers find it in MASTER_ADDR and MASTER_PORT."""
+    master = settled(*nodes, **fields).options.master
+
+    assert (master and master.environment) == (port and {"MASTER_ADDR": "h", "MASTER_PORT": port})
 
 
 @pytest.mark.parametrize(

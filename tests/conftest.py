@@ -31,6 +31,7 @@ LONG = (
     "test_airflow_kills.py",
     "test_gpu.py",
     "test_tab.py",
+    "test_launcher_lines.py",
 )
 
 #: How long the processes of a live test may take to end after it, in seconds.

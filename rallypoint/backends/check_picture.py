@@ -7,17 +7,14 @@ from html import escape
 from typing import Any
 
 from rallypoint.wire import codec
-from rallypoint.wire.check import MATRIX_VERSION, NodeCheck, NodeFound, NodeVerdict
+from rallypoint.wire.check import MATRIX_VERSION, NodeCheck, NodeFound, NodeVerdict, bandwidth_text
 
-__all__ = ["bandwidth_text", "matrix", "picture", "read_check"]
+__all__ = ["matrix", "picture", "read_check"]
 
 _CELL, _SMALL, _MARGIN, _TEXT = 54, 14, 96, 11
 
 #: Nodes up to which each cell has room for its number.
 _WITH_NUMBERS = 24
-
-#: From here on three figures would round to a thousand.
-_NEXT_UNIT = 999.5
 
 _INK, _EMPTY, _BAD, _PAPER = "#22303c", "#eef1f4", "#d64545", "#ffffff"
 _LABELS = {NodeVerdict.FAULT: _BAD, NodeVerdict.UNKNOWN: "#8d6bb8", NodeVerdict.STRAGGLER: "#c77700", NodeVerdict.GOOD: _INK}
@@ -111,15 +108,6 @@ def _color(value: float | None, low: float, high: float) -> str:
     part = 1.0 if high <= low else (value - low) / (high - low)
     red, green, blue = (round(slow + part * (fast - slow)) for slow, fast in zip(_SLOW, _FAST, strict=True))
     return f"#{red:02x}{green:02x}{blue:02x}"
-
-
-def bandwidth_text(value: float) -> str:
-    """Return bytes per second as a person reads them."""
-    for unit in ("B/s", "kB/s", "MB/s"):
-        if value < _NEXT_UNIT:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} GB/s" if value < _NEXT_UNIT else f"{value:.0f} GB/s"
 
 
 def _caption(check: NodeCheck) -> str:

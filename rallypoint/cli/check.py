@@ -18,7 +18,7 @@ from rallypoint.cli.options import Commands, add_job_command, set_option
 from rallypoint.cli.plain import table_lines
 from rallypoint.cli.tables import check_table
 from rallypoint.supervision.record import JobRecord, Phase
-from rallypoint.wire.check import NodeCheck, NodeVerdict
+from rallypoint.wire.check import NodeCheck, NodeVerdict, measured
 from rallypoint.wire.errors import RallypointError
 
 if TYPE_CHECKING:
@@ -77,23 +77,11 @@ def run(args: argparse.Namespace) -> int:
 
 def lines(found: NodeCheck) -> Iterator[str]:
     """Yield what was found, for people."""
-    from rallypoint.backends.check_picture import bandwidth_text  # noqa: PLC0415  --help does without
-
     yield from table_lines(check_table(found))
     failed = [link for link in found.links if link.bandwidth == 0]
-    fastest = max(found.links, key=lambda link: link.bandwidth, default=None)
-    slowest = min((link for link in found.links if link.bandwidth), key=lambda link: link.bandwidth, default=None)
     yield ""
     yield f"{found.count} nodes, {found.rounds} rounds, {len(found.links)} groups, {len(failed)} of them failed"
-    if fastest is not None and slowest is not None:
-        names = " and ".join(map(str, slowest.nodes))
-        yield f"bandwidth {bandwidth_text(slowest.bandwidth)} (nodes {names}) to {bandwidth_text(fastest.bandwidth)}"
-    whole = found.whole
-    if whole is not None and whole.error:
-        yield f"all {whole.nodes} nodes at once failed: {whole.error}"
-    elif whole is not None:
-        rates = f"algbw {bandwidth_text(whole.algbw)}, busbw {bandwidth_text(whole.busbw)}"
-        yield f"all {whole.nodes} nodes at once, {whole.ranks} ranks: {rates}, latency {1e6 * whole.latency:.0f} us"
+    yield from measured(found)
 
 
 def _draw(path: Path, found: NodeCheck) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 __all__ = [
@@ -16,6 +17,8 @@ __all__ = [
     "NodeFound",
     "NodeVerdict",
     "ProbeState",
+    "bandwidth_text",
+    "measured",
 ]
 
 #: Of the form in which a check's result is handed to other programs.
@@ -165,3 +168,34 @@ class NodeCheck:
     def named(self, verdict: NodeVerdict) -> tuple[NodeFound, ...]:
         """Return the nodes with this verdict."""
         return tuple(found for found in self.nodes if found.verdict is verdict)
+
+
+#: From here on three figures would round to a thousand.
+_NEXT_UNIT = 999.5
+
+
+def bandwidth_text(value: float) -> str:
+    """Return bytes per second as a person reads them."""
+    for unit in ("B/s", "kB/s", "MB/s"):
+        if value < _NEXT_UNIT:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} GB/s" if value < _NEXT_UNIT else f"{value:.0f} GB/s"
+
+
+def measured(found: NodeCheck) -> Iterator[str]:
+    """Yield the bandwidths of a check in sentences: of the slowest and fastest pair, and of all nodes at once."""
+    fastest = max(found.links, key=lambda link: link.bandwidth, default=None)
+    slowest = min((link for link in found.links if link.bandwidth), key=lambda link: link.bandwidth, default=None)
+    if fastest is not None and slowest is not None:
+        names = " and ".join(map(str, slowest.nodes))
+        yield f"bandwidth {bandwidth_text(slowest.bandwidth)} (nodes {names}) to {bandwidth_text(fastest.bandwidth)}"
+    whole = found.whole
+    if whole is None:
+        return
+    nodes = f"all {whole.nodes} nodes at once" if whole.nodes > 1 else "one node"
+    if whole.error:
+        yield f"{nodes} failed: {whole.error}"
+    else:
+        rates = f"algbw {bandwidth_text(whole.algbw)}, busbw {bandwidth_text(whole.busbw)}"
+        yield f"{nodes}, {whole.ranks} ranks: {rates}, latency {1e6 * whole.latency:.0f} us"

@@ -7,9 +7,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from rallypoint.backends.check_picture import bandwidth_text, matrix, picture, read_check
+from rallypoint.backends.check_picture import matrix, picture, read_check
 from rallypoint.wire import codec
-from rallypoint.wire.check import AllNodes, CheckState, Link, NodeCheck, NodeFound, NodeVerdict
+from rallypoint.wire.check import AllNodes, CheckState, Link, NodeCheck, NodeFound, NodeVerdict, bandwidth_text
 from rallypoint.wire.codec import WireError
 
 _SVG = "{http://www.w3.org/2000/svg}"

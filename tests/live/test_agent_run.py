@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -90,6 +91,34 @@ def test_no_log_folder_is_torchruns_null_device(job: Agents) -> None:
 
     assert code == Exit.OK, output
     assert "out 0" in output.splitlines()
+
+
+def test_a_surplus_agent_says_that_it_is_a_spare(job: Agents) -> None:
+    """While it waits, and when the job is over without it."""
+    line = ("--nnodes", 1, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", OBEY, job.work)
+    host = job.run(*line)
+    job.running(1, 1)
+    spare = job.run(*line)
+    early = b""
+
+    def waits() -> bool:
+        nonlocal early
+        assert spare.stdout is not None
+        with contextlib.suppress(BlockingIOError):
+            early += os.read(spare.stdout.fileno(), 1 << 16)
+        return b"round 1 runs without this node, which waits as a spare" in early
+
+    assert spare.stdout is not None
+    os.set_blocking(spare.stdout.fileno(), False)
+    eventually(waits, why="it says so")
+    os.set_blocking(spare.stdout.fileno(), True)
+    job.finish()
+
+    assert said(host)[0] == Exit.OK
+    code, late = said(spare)
+    assert code == Exit.OK
+    assert "the job ended before this node had a place in it: " in late
+    assert "waits as a spare" not in late
 
 
 def test_tee_prefixes_each_line(job: Agents) -> None:

@@ -11,7 +11,7 @@ from rallypoint.agent.node.events import Answered, Told
 from rallypoint.agent.transport.client import CoordinatorClient
 from rallypoint.agent.waiting import set_within
 from rallypoint.wire.exits import Exit
-from rallypoint.wire.messages import AgentReport, AgentState, Assignment, Refusal, Reply, Stop
+from rallypoint.wire.messages import AgentReport, AgentState, Assignment, Continue, Refusal, Reply, Stop
 
 __all__ = ["Talker"]
 
@@ -44,6 +44,7 @@ class Talker:
         self._asking: set[asyncio.Task[Reply]] = set()
         self._told: object | None = None
         self._hurry = 0.0
+        self._without = 0  # the last round that was logged to run without this node
 
     @property
     def pace(self) -> float:
@@ -119,6 +120,16 @@ class Talker:
         if not ask.cancelled() and ask.exception() is None and isinstance(ask.result(), Stop):
             self._put(Answered(reply=ask.result()))
 
+    def _note_spare(self, report: AgentReport, reply: Reply) -> None:
+        """Log once for each round that it runs without this node, and that the job ended before this node had a place."""
+        if report.state is not AgentState.WAITING:
+            return
+        if isinstance(reply, Continue) and reply.fence.round > max(report.fence.round, self._without):
+            self._without = reply.fence.round
+            log.info("round %d runs without this node, which waits as a spare for a place in the next", self._without)
+        if isinstance(reply, Stop) and not report.fence.round:
+            log.info("the job ended before this node had a place in it: %s", reply.verdict.message)
+
     def _heard(self, report: AgentReport, ask: asyncio.Task[Reply]) -> None:
         try:
             reply = ask.result()
@@ -129,6 +140,7 @@ class Talker:
             return
         if isinstance(reply, Refusal):
             log.warning("refused by the coordinator: %s", reply.reason)
+        self._note_spare(report, reply)
         if report.state is AgentState.LEAVING:
             self._farewell.set()
         self._pass_on(reply)

@@ -20,7 +20,7 @@ from rallypoint.agent.check.told import every_node, sentence, tell
 from rallypoint.agent.rendezvous import telling
 from rallypoint.agent.rendezvous.peers import Checks, Peer, State, living
 from rallypoint.wire import codec
-from rallypoint.wire.check import CheckState, CheckTask, NodeCheck, NodeFound, NodeVerdict
+from rallypoint.wire.check import CheckState, CheckTask, NodeCheck, NodeFound, NodeVerdict, measured
 from rallypoint.wire.incident import Answer, Cause, FaultKind, IncidentId
 from rallypoint.wire.messages import AgentReport, Continue
 from rallypoint.wire.status import JobStatus, Outcome, Verdict
@@ -162,8 +162,8 @@ def _concluded(state: State, course: Course, now: float) -> State:
     if not course.here:  # whoever comes next is checked from the beginning
         return dataclasses.replace(state, checks=dataclasses.replace(state.checks, course=None))
     state = telling.event(state, "node-check", sentence(told), now)
-    if course.whole is not None and course.whole.error:
-        state = telling.event(state, "node-check", f"all nodes at once: {course.whole.error}", now)
+    for line in measured(told):
+        state = telling.event(state, "node-check", line, now)
     if state.settings.check_only:
         return telling.verdict(_over(state, course, told), _report(told), now)
     if told.state is CheckState.FAILED:

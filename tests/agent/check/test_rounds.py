@@ -282,6 +282,9 @@ def test_level_two_runs_all_good_nodes_together() -> None:
     assert (check.whole.nodes, check.whole.ranks, check.whole.error) == (3, 6, "")
     assert check.whole.algbw == 100.0
     assert check.whole.busbw == pytest.approx(100.0 * 5 / 6)
+    lines = [event.detail for event in told(state).events if event.kind == "node-check"]
+    assert lines[-1].startswith("all 3 nodes at once, 6 ranks: algbw 100 B/s, busbw 83.3 B/s, latency ")
+    assert lines[-2].startswith("bandwidth ")
 
 
 def test_a_job_that_is_only_a_check_ends_with_what_was_found() -> None:

@@ -5,10 +5,9 @@ FILE is JSON, a list of [variables, number of agents, words]; after each line it
 
 from __future__ import annotations
 
-import contextlib
 import json
-import multiprocessing
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -25,22 +24,16 @@ def launch(words: list[str]) -> int:
     return 0
 
 
-def launch_and_exit(words: list[str]) -> None:
-    """Be one more agent."""
-    sys.exit(launch(words))
+def main(order: Path) -> None:
+    """Run the lines of a file."""
+    for variables, agents, words in json.loads(order.read_text()):
+        os.environ.update(variables)
+        others = [subprocess.Popen([sys.executable, "-m", "torch.distributed.run", *words]) for _ in range(agents - 1)]
+        codes = [launch(words), *(other.wait() for other in others)]
+        for name in (*variables, "OMP_NUM_THREADS"):  # torchrun sets the last one
+            os.environ.pop(name, None)
+        print("code", max(codes), flush=True)
 
 
-for variables, agents, words in json.loads(Path(sys.argv[1]).read_text()):
-    os.environ.update(variables)
-    others = [multiprocessing.Process(target=launch_and_exit, args=(words,)) for _ in range(agents - 1)]
-    for other in others:
-        other.start()
-    codes = [launch(words)]
-    for other in others:
-        other.join()
-        codes.append(other.exitcode or 0)
-    for name in variables:
-        del os.environ[name]
-    with contextlib.suppress(KeyError):
-        del os.environ["OMP_NUM_THREADS"]  # torchrun leaves it there
-    print("code", max(codes), flush=True)
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

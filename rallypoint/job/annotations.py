@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from rallypoint.job.duration import format_duration, parse_duration
+from rallypoint.job.duration import parse_duration
 from rallypoint.job.endings import read_codes
 from rallypoint.job.errors import JobError, Problem, dotted, show
 from rallypoint.job.values import RefusedError
@@ -25,7 +25,8 @@ __all__ = ["ANNOTATIONS", "PREFIX", "Annotation", "PolicyRead", "read_annotation
 PREFIX = "workload.codeflare.dev.appwrapper/"
 
 _DAY, _TTL, _MOST_RESETS = 86400.0, 604800.0, 100
-_FORMS = "90s, 1h30m, 300ms, 7d or 0"
+#: In Go's units alone, so that a controller of AppWrappers reads what is recommended here.
+_FORMS = "90s, 1h30m, 300ms, 24h or 0"
 _GO = re.compile(r"([+-]?)((?:(?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|μs|ms|s|m|h|d))+|0)", re.ASCII)
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _SMALLEST = Fraction(1, 10**9)
@@ -94,12 +95,12 @@ def _read_integer(text: str) -> int:
 
 
 def _grace(name: str) -> Annotation:
-    return _duration(name, f"from 0s to {format_duration(_DAY)}", lambda seconds: min(max(seconds, 0.0), _DAY))
+    return _duration(name, f"from 0s to {_write_duration(_DAY)}", lambda seconds: min(max(seconds, 0.0), _DAY))
 
 
 def _ttl(name: str) -> Annotation:
     # The operator's own value is the ceiling, and what takes the place of everything that is out of range.
-    bounds = f"more than 0s and at most {format_duration(_TTL)}"
+    bounds = f"more than 0s and at most {_write_duration(_TTL)}"
     return _duration(name, bounds, lambda seconds: seconds if 0 < seconds <= _TTL else _TTL)
 
 

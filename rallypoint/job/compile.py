@@ -14,6 +14,7 @@ from rallypoint.job.mindcluster import MindCluster, environment, labels, schedul
 from rallypoint.job.model import ElasticJob
 from rallypoint.job.policies import BudgetRefill
 from rallypoint.job.pre_check_ops import effective
+from rallypoint.job.profiles import MOST_RESETS
 from rallypoint.job.quantity import quantity
 from rallypoint.job.role import Role
 from rallypoint.wire.incident import Answer
@@ -39,7 +40,7 @@ _LATER: Mapping[str, tuple[str, ...]] = {
         *("pre_check_ops", "xpu_type", "node_unreachable"),
     ),
     "rendezvous": ("training_port",),
-    "mindcluster": ("framework", "variables", "hot_reset"),
+    "mindcluster": ("framework", "variables", "hot_reset", "backoff_limit"),
 }
 _STREAMS = {"none": 0, "stdout": 1, "stderr": 2, "both": 3}
 
@@ -123,7 +124,7 @@ def _verdicts(job: ElasticJob) -> dict[str, Any]:
 def _budgets(job: ElasticJob) -> dict[str, Any]:
     recovery, refill = job.recovery, job.recovery.refill
     return {
-        "retry_limit": job.fault_tolerance.retry_limit,
+        "retry_limit": _retry_limit(job),
         "no_progress_limit": job.fault_tolerance.no_progress_limit,
         "max_restarts": recovery.max_restarts,
         "node_replacements": recovery.node_replacements,
@@ -133,6 +134,13 @@ def _budgets(job: ElasticJob) -> dict[str, Any]:
         "hang_refill": _refill(refill.hang),
         "reset_refill": _refill(refill.reset),
     }
+
+
+def _retry_limit(job: ElasticJob) -> int:
+    """Return the resets of a job; `fault_retry_times` may be more than a job file may give here, and then counts in full."""
+    own, times = job.fault_tolerance.retry_limit, job.mindcluster.fault_retry_times
+    follows = job.profile is Profile.MINDCLUSTER and own == min(times, MOST_RESETS)
+    return times if follows else own
 
 
 def _refill(refill: BudgetRefill) -> Refill:

@@ -6,12 +6,14 @@ A label sets the field of the block of the same meaning; what neither gives has 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from rallypoint.job import recovery
+from rallypoint.job.errors import show
 from rallypoint.job.part import Model
 from rallypoint.job.role import Role
 from rallypoint.job.rules import FLAG, Rule, choice, duration, whole
@@ -33,6 +35,7 @@ __all__ = [
     "environment",
     "labels",
     "scheduling",
+    "why_unread",
 ]
 
 #: The words of recover-strategy, in the order in which MindCluster tries them.
@@ -101,6 +104,7 @@ _FRAMEWORK = choice("pytorch", "mindspore")
 _SCHEDULING = choice("grace", "force", "off")
 _RECOVER = choice("on", "pause", "off")
 _RETRIES = whole(0, 32767, unit="restarts")
+_BACKOFF = whole(0, unit="restarts")
 _WAIT = duration(least=30.0, most=270.0)
 
 
@@ -117,6 +121,8 @@ class MindCluster(Model):
     """What may be tried, in any order. Annotation `recover-strategy`."""
     fault_retry_times: Annotated[int, _RETRIES] = 0
     """Restarts that the ends of containers may cause; faults of hardware cost none. Label `fault-retry-times`."""
+    backoff_limit: Annotated[int, _BACKOFF] = 0
+    """Restarts of any kind, also for hardware, before faults are left alone (`runPolicy.backoffLimit`); 0 is no limit."""
     wait_reschedule_timeout: Annotated[float, _WAIT] = 270.0
     """For a replaced pod to run before the next strategy is taken. Annotation `wait-reschedule-timeout`, in seconds."""
     grace_over_time: Annotated[float, duration(least=2.0, most=3600.0)] = 900.0
@@ -190,6 +196,34 @@ ANNOTATIONS: Mapping[str, Key] = {
     ),
     "huawei.com/recover_policy_path": Key(field="never_upgrade", allowed="pod, or no such annotation", read=_read_path),
 }
+
+
+#: Words of MindCluster that are not built: by name, the texts that change nothing, and why the others are refused.
+_NOT_BUILT: Mapping[str, tuple[frozenset[str], str]] = {
+    "subHealthyStrategy": (
+        frozenset({"ignore"}),
+        "ignore: nothing here reports sub-healthy devices, so graceExit, forceExit and hotSwitch would never act",
+    ),
+    "ProcessRecoverStrategy": (
+        frozenset(),
+        "no such annotation: no platform here decides in the place of the job",
+    ),
+}
+
+#: How alike a key must be to a name to be taken for a slip of it.
+_ALIKE = 0.8
+
+
+def why_unread(key: str, text: str) -> str:
+    """Return why a label or annotation is refused that is none of those read here; "" for one that is somebody else's."""
+    if key in LABELS or key in ANNOTATIONS:
+        return ""
+    if key in _NOT_BUILT:
+        harmless, allowed = _NOT_BUILT[key]
+        return "" if text in harmless else f"{show(text)} is not allowed; {allowed}"
+    names = {name.lower(): name for name in (*LABELS, *ANNOTATIONS, *_NOT_BUILT) if name != "framework"}
+    near = difflib.get_close_matches(key.lower().replace("_", "-"), names, n=1, cutoff=_ALIKE)
+    return f"is not a known name of MindCluster's; did you mean {names[near[0]]!r}?" if near else ""
 
 
 def derived(block: MindCluster, given: set[str], roles: Iterable[Role], annotation: str | None = None) -> dict[str, Any]:

@@ -255,14 +255,6 @@ class Health(Model):
                 raise refusal("nothing without a check: precheck 1 or 2, network_check or comm_perf_test", at=name, value=value)
         return self
 
-    @model_validator(mode="after")
-    def _two_reports_fit_into_a_lease(self) -> Self:
-        # A single late report must never cost a healthy node its place.
-        if self.report_interval < self.node_lease / 2:
-            return self
-        allowed = f"less than half of node_lease ({format_duration(self.node_lease)})"
-        raise refusal(allowed, at="report_interval", value=format_duration(self.report_interval))
-
 
 class Logs(Model):
     """Where the output of each rank goes."""

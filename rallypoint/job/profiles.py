@@ -11,9 +11,10 @@ from rallypoint.wire.plan import Profile
 if TYPE_CHECKING:
     from rallypoint.job.mindcluster import MindCluster
 
-__all__ = ["DEFAULTS", "PROFILE", "defaults_of"]
+__all__ = ["DEFAULTS", "MOST_RESETS", "PROFILE", "defaults_of"]
 
-_MOST_RESETS = 100
+#: What a job file may give as `fault_tolerance.retry_limit`.
+MOST_RESETS = 100
 _NAMES = choice(*(profile.value for profile in Profile))
 
 PROFILE = Rule(
@@ -72,6 +73,6 @@ def defaults_of(profile: Profile, block: MindCluster) -> dict[str, Any]:
         return dict(DEFAULTS[profile])
     return {
         **DEFAULTS[profile],
-        "fault_tolerance.retry_limit": min(block.fault_retry_times, _MOST_RESETS),
+        "fault_tolerance.retry_limit": min(block.fault_retry_times, MOST_RESETS),
         "recovery.node_replacements": block.fault_retry_times,
     }

@@ -31,6 +31,12 @@ Place = Callable[[tuple[Step, ...]], tuple[Step, ...]]
 
 _BLOCKS = ("fault_tolerance", "recovery", "health", "mindcluster")
 
+#: Settings of other profiles that MindCluster's scheduler does not have, and what to give in their place.
+_WITHOUT_EFFECT: Mapping[str, str] = {
+    "fault_tolerance.forceful_deletion_grace_period": "give mindcluster.grace_over_time",
+    "recovery.replace_delay": "its scheduler replaces a lost pod at once",
+}
+
 M = TypeVar("M", bound=Model)
 
 
@@ -65,13 +71,14 @@ def settle(job: ElasticJob, place: Place) -> dict[str, Any]:
     """
     said, wrong = _said(job)
     wrong += _misplaced(job, place)
+    wrong += _misspelt(job, place)
     wrong += _given_twice(job, said)
     _refuse(wrong)
     job = _with_said(job, said)
     profile, wrong = _profile(job, said)
     _refuse(wrong)
     job = _with_defaults(job, profile)
-    _refuse(_not_in_profile(job, place))
+    _refuse([*_late_reports(job), *_not_in_profile(job, place)])
     return {name: getattr(job, name) for name in ("roles", "profile", "labels", *_BLOCKS)}
 
 
@@ -98,6 +105,7 @@ def _defaults(job: ElasticJob) -> dict[str, Any]:
     found = defaults_of(job.profile, job.mindcluster)
     if job.profile is not Profile.MINDCLUSTER:
         return found
+    found = {path: default for path, default in found.items() if path not in _WITHOUT_EFFECT}
     own = {name: field.get_default(call_default_factory=True) for name, field in MindCluster.model_fields.items()}
     # Of what is given in full, only what follows from the rest is a default.
     given = {"recover_strategy"} & job.mindcluster.model_fields_set
@@ -166,6 +174,19 @@ def _misplaced(job: ElasticJob, place: Place) -> Iterator[Problem]:
                 if key in getattr(role, other) and key not in getattr(job, other):
                     path = dotted(place(("roles", index, other, key)))
                     yield Problem(path=path, text=f"has no effect at a role; write it in {other} at the top level")
+
+
+def _misspelt(job: ElasticJob, place: Place) -> Iterator[Problem]:
+    """Yield labels and annotations that look like MindCluster's, and are none that is read."""
+    parts: list[tuple[tuple[Step, ...], Mapping[str, str]]] = []
+    for where in ("labels", "annotations"):
+        parts += [((where,), getattr(job, where))]
+        parts += [(place(("roles", index, where)), getattr(role, where)) for index, role in enumerate(job.roles)]
+    for path, words in parts:
+        for key, text in words.items():
+            told = mindcluster.why_unread(key, text)
+            if told:
+                yield Problem(path=dotted((*path, key)), text=told)
 
 
 def _given_twice(job: ElasticJob, said: Iterable[_Said]) -> Iterator[Problem]:
@@ -239,6 +260,20 @@ def _annotation(job: ElasticJob) -> str | None:
     return job.annotations.get("recover-strategy")
 
 
+def _late_reports(job: ElasticJob) -> Iterator[Problem]:
+    """Yield a report interval of which two do not fit into a lease: a late report would cost a healthy node its place.
+
+    It is checked once the profile's defaults are known. One that only follows from the profile is no problem: an agent reports
+    at least three times in a lease (`pace_of`).
+    """
+    health = job.health
+    given = {"report_interval"} if job.profile is Profile.MINDCLUSTER else {"report_interval", "node_lease"}
+    if given & health.model_fields_set and health.report_interval >= health.node_lease / 2:
+        allowed = f"less than half of node_lease ({format_duration(health.node_lease)})"
+        told = f"{show(format_duration(health.report_interval))} is not allowed; {allowed}"
+        yield Problem(path="health.report_interval", text=told)
+
+
 def _not_in_profile(job: ElasticJob, place: Place) -> list[Problem]:
     if job.profile is Profile.APPWRAPPER:
         return list(_not_in_appwrapper(job, place))
@@ -262,6 +297,10 @@ def _not_in_appwrapper(job: ElasticJob, place: Place) -> Iterator[Problem]:
 
 def _not_in_mindcluster(job: ElasticJob) -> Iterator[Problem]:
     block = job.mindcluster
+    for path, instead in _WITHOUT_EFFECT.items():
+        chosen = _choice(job, path, defaults_of(Profile.LADDER, block).get(path, 0.0))
+        if chosen.given and chosen.value != chosen.default:
+            yield Problem(path=path, text=f"{show(chosen.value)} has no effect in the profile mindcluster; {instead}")
     graceful = block.fault_scheduling == "grace"
     needy = [word for word in block.recover_strategy if word in PROCESS_LEVEL]
     if needy and not graceful:

@@ -140,6 +140,16 @@ CLOCKS: tuple[Clock, ...] = (
         wins="over pending-rounds, which count only after it",
     ),
     Clock(
+        name="last-checkpoint",
+        setting="30 s, and 600 s once it is being written",
+        starts="a node is lost, the rest is to be deleted for it, and the job allows `dump`",
+        pauses="never",
+        ends="the checkpoint is written, or there is nothing to write",
+        then="the nodes that are left are deleted without it",
+        actor="supervisor (`mindcluster` only)",
+        wins="over failure and job-level rescheduling",
+    ),
+    Clock(
         name="replace-delay",
         setting="recovery.replace_delay",
         starts="a node is lost",

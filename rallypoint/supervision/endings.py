@@ -59,6 +59,7 @@ def reset_or_fail(
     if policy.no_progress_limit and barren >= policy.no_progress_limit:
         why = f"{barren} attempts in a row brought no newer step; the last: {message}"
         return fail(turn, "NoProgress", why)
+    record = dataclasses.replace(record, restarts=record.restarts + 1)
     if cost:
         record = charged(record, policy)
         record = after_fault(record)

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["CHECKS", "CHECK_INTERVAL", "FRESH", "InPlace", "Level", "PodFaults", "SubHealthy", "judge"]
+__all__ = ["CHECKS", "CHECK_INTERVAL", "FRESH", "InPlace", "Level", "PodFaults", "SubHealthy", "is_same_fault", "judge"]
 
 #: A fault is answered in place while it is younger than so many seconds.
 FRESH = 60.0
@@ -71,6 +71,15 @@ class InPlace:
     def eligible(self) -> bool:
         """Some pod may stay: `strategy.Situation.in_place`."""
         return bool(self.restart)
+
+
+def is_same_fault(before: int | None, step: int | None, apart: float) -> bool:
+    """Return whether a process fault is the one before once more: the rank that broke has finished no newer step since.
+
+    `before` and `step` are its last steps at the two faults, which were `apart` seconds apart. Where one of the steps is not
+    known (the script reports none), the faults are the same within `FRESH` seconds.
+    """
+    return apart < FRESH if before is None or step is None else step <= before
 
 
 def judge(pods: Iterable[PodFaults], sub_healthy: SubHealthy = SubHealthy.IGNORE) -> InPlace:

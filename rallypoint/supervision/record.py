@@ -173,6 +173,7 @@ class JobRecord:
         term: of the current coordinator, from 1; grows over attempts, never back.
         retries: resets so far for the current owner's run that cost something; those that still count are `charges`.
         charges: the job's clock at each reset that the retry limit has paid for and that was not refilled.
+        restarts: resets and replacements of pods so far, those that cost nothing included (MindCluster's backoff limit).
         course: how training has gone since the last fault, for budgets that are refilled.
         silent_terms: coordinators in a row that ended without a word.
         slots: the nodes of the current attempt; `retired` those of it that are wanted no more, since the job was made smaller.
@@ -207,6 +208,7 @@ class JobRecord:
     term: int = 0
     retries: int = 0
     charges: tuple[float, ...] = ()
+    restarts: int = 0
     course: Course = _NO_COURSE
     silent_terms: int = 0
     slots: tuple[Slot, ...] = ()
@@ -318,6 +320,7 @@ class JobRecord:
             phase=Phase.EMPTY,
             retries=0,
             charges=(),
+            restarts=0,
             verdict=None,
             progress=Progress(),
             collected_by="",

@@ -12,17 +12,22 @@ from collections.abc import Iterable
 from rallypoint.supervision import clocks, endings, healing, scheduling
 from rallypoint.supervision.charges import charged
 from rallypoint.supervision.deadline import Deadline
-from rallypoint.supervision.record import ConditionType, JobRecord
+from rallypoint.supervision.record import ConditionType, JobRecord, Slot
 from rallypoint.supervision.scheduling import Decision, Fault, FaultReason, Pending, Scope, State
 from rallypoint.supervision.strategy import Ability, Choice, Failure, FaultType, Situation, Strategy, after_failure, resolve
 from rallypoint.supervision.strategy import Fault as RankFault
 from rallypoint.supervision.turn import Step, Turn, over, since
-from rallypoint.wire.incident import Cause, FaultKind, Incident
+from rallypoint.wire.dump import DUMP_TIMEOUT
+from rallypoint.wire.incident import Cause, FaultKind, Incident, Rung
 from rallypoint.wire.plan import Scheduling
+from rallypoint.wire.status import NODE_LOST, Verdict
 
-__all__ = ["reschedule"]
+__all__ = ["judge", "reschedule"]
 
-_ROUNDS, _WAIT = "pending-rounds", "wait-reschedule"
+_ROUNDS, _WAIT, _DUMP = "pending-rounds", "wait-reschedule", "last-checkpoint"
+
+#: Seconds that the coordinator has to begin a last checkpoint after a loss, or to say that there is nothing to write.
+_NOTICE = 30.0
 
 #: The slot whose pod holds rank 0.
 _MASTER = 0
@@ -32,18 +37,22 @@ _OUTSIDE = frozenset({FaultKind.NODE_LOST, FaultKind.EVICTED, FaultKind.PREEMPTE
 
 def reschedule(turn: Turn) -> Step:
     """Answer the faults of this turn, and what time alone changes."""
-    now, state, faults = turn.record.clock, _state(turn), tuple(_faults(turn))
-    turn, settings = _process_level(turn, faults, state)
-    decision = scheduling.decide(settings, faults, state, now)
+    state, faults = _state(turn), tuple(_faults(turn))
+    own = _settings(turn)
+    turn, settings = _process_level(turn, own, faults, state)
+    decision = _decide(turn, settings, faults, state)
     turn = turn.with_record(_remember(turn.record, decision.pending))
+    saving = _last_checkpoint(turn, own, decision)
+    if saving is not None:
+        return saving
     if decision.scope is Scope.JOB:
         return endings.reset_or_fail(
             turn, "FoundFailedPods", decision.reason, cost=int(decision.charge), free=not decision.charge
         )
     if decision.scope is Scope.PODS:
         return Step(record=_replaced(turn, decision), deadlines=_next(turn, decision))
-    lost = tuple(s for s in turn.record.slots if s.lost_clock is not None)
-    if lost:
+    lost = _lost(turn)
+    if lost and not _goes_on_without(turn, own, lost):
         return _unanswered(turn, f"{healing.describe_lost(turn.record, lost)}; {decision.reason}")
     found = turn.record.find(ConditionType.UNHEALTHY)
     record = turn.record
@@ -52,13 +61,68 @@ def reschedule(turn: Turn) -> Step:
     return Step(record=record, deadlines=_next(turn, decision))
 
 
-def _process_level(turn: Turn, faults: tuple[Fault, ...], state: State) -> tuple[Turn, Scheduling]:
+def _decide(turn: Turn, settings: Scheduling, faults: tuple[Fault, ...], state: State) -> Decision:
+    limits = {"backoff_limit": settings.backoff_limit, "retry_limit": turn.policy.retry_limit}
+    return scheduling.decide(settings, faults, state, turn.record.clock, **limits)
+
+
+def judge(turn: Turn, verdict: Verdict) -> Step:
+    """Answer the verdict of an attempt that its coordinator has ended.
+
+    One for a lost node costs what the scheduler's rules say, all others a retry; the backoff limit bounds both.
+    """
+    settings, state = _settings(turn), _state(turn)
+    cost, free, reason = 1, False, ""
+    if verdict.reason == NODE_LOST:
+        # The coordinator may know of the loss before we see it: then nothing tells of a container that ended by itself.
+        faults = tuple(_faults(turn)) or (Fault(node=_MASTER, reason=FaultReason.LOST),)
+        decision = _decide(turn, settings, faults, dataclasses.replace(state, replaced=frozenset()))
+        cost, free = int(decision.charge), not decision.charge
+        reason = decision.reason if decision.scope is Scope.NONE else ""
+    elif 0 < settings.backoff_limit <= state.restarts:
+        reason = f"{state.restarts} restarts were made, and the backoff limit is {settings.backoff_limit}"
+    message = f"{verdict.message}; {reason}" if reason else verdict.message
+    told = dataclasses.replace(verdict, message=message)
+    return endings.reset_or_fail(turn, "FailedComponent", message, verdict=told, final=bool(reason), cost=cost, free=free)
+
+
+def _lost(turn: Turn) -> tuple[Slot, ...]:
+    return tuple(slot for slot in turn.record.slots if slot.lost_clock is not None)
+
+
+def _goes_on_without(turn: Turn, settings: Scheduling, lost: tuple[Slot, ...]) -> bool:
+    """Return whether elastic-training answers the loss of nodes that the scheduler leaves alone."""
+    if Strategy.ELASTIC_TRAINING not in scheduling.strategies(settings) or any(slot.node == _MASTER for slot in lost):
+        return False
+    return len(turn.record.slots) - len(lost) >= turn.policy.min_nodes
+
+
+def _last_checkpoint(turn: Turn, settings: Scheduling, decision: Decision) -> Step | None:
+    """Return a turn that waits, where what follows would delete the nodes that a last checkpoint can be made of; else None.
+
+    The coordinator begins it (rung `dump` of the incident) or has nothing to write (rung `exit`). It has `_NOTICE` seconds to
+    report which; what it has begun is over within `DUMP_TIMEOUT`, and ends with a verdict.
+    """
+    lost = {slot.node for slot in _lost(turn)}
+    ends = decision.scope is Scope.JOB or (decision.scope is Scope.NONE and bool(lost))
+    if not ends or not turn.census.running or Strategy.DUMP not in scheduling.strategies(settings):
+        return None
+    told = () if turn.status is None else turn.status.incidents
+    rungs = {i.rung for i in told if i.id.attempt == turn.record.attempt and i.id.node in lost and i.id.round == 0}
+    if rungs and rungs <= {Rung.EXIT}:
+        return None
+    record = clocks.run(turn.record, _DUMP)
+    limit = DUMP_TIMEOUT + _NOTICE if Rung.DUMP in rungs else _NOTICE
+    waits = over(record, _DUMP, limit, "the nodes that are left are deleted without a last checkpoint")
+    return None if waits is None else Step(record=record, deadlines=(waits,), settled=True)
+
+
+def _process_level(turn: Turn, settings: Scheduling, faults: tuple[Fault, ...], state: State) -> tuple[Turn, Scheduling]:
     """Let process-level recovery have its time; return the settings as the scheduler is to read them.
 
     While a replaced pod is awaited the other processes go on (the world shrinks and grows by itself). When no strategy that is
     configured and possible waits any longer, recovery is paused: then the scheduler may go up to the whole job.
     """
-    settings = _settings(turn)
     if not settings.recover_strategy or not scheduling.admission(settings).allowed:
         return turn, settings
     if not faults and not state.replaced:
@@ -83,7 +147,12 @@ def _strategy(turn: Turn, settings: Scheduling, faults: tuple[Fault, ...], state
     shrinks = turn.policy.min_nodes < turn.policy.max_nodes
     able = (Ability.EXIT, Ability.RECOVER, *((Ability.DOWNGRADE, Ability.UPGRADE) if shrinks else ()))
     hit = {f.node for f in faults} | state.replaced
-    situation = Situation(master_faulty=_MASTER in hit, rescheduling=True, waited=waited, elastic_wait=settings.elastic_wait)
+    situation = Situation(
+        master_faulty=_MASTER in hit,
+        rescheduling=scheduling.may_replace(settings),
+        waited=waited,
+        elastic_wait=settings.elastic_wait,
+    )
     if waited >= settings.wait_reschedule_timeout:
         return after_failure(wanted, able, Strategy.RECOVER, Failure.SCHEDULE, situation)
     ordinary = tuple(RankFault(type=FaultType.ORDINARY, rank=node) for node in sorted(hit))
@@ -112,7 +181,7 @@ def _state(turn: Turn) -> State:
     pending = Pending() if timer is None else Pending(checks=int(timer.spent), at=timer.since)
     waiting = {s.node for s in turn.census.missing} | {s.node for s in record.slots if s.pending_clock is not None}
     replaced = frozenset(s.node for s in record.slots if s.incarnation > 1 and s.node in waiting)
-    return State(charged=len(record.charges), replaced=replaced, pending=pending)
+    return State(charged=len(record.charges), restarts=record.restarts, replaced=replaced, pending=pending)
 
 
 def _remember(record: JobRecord, pending: Pending) -> JobRecord:
@@ -125,6 +194,7 @@ def _remember(record: JobRecord, pending: Pending) -> JobRecord:
 def _replaced(turn: Turn, decision: Decision) -> JobRecord:
     """Replace the faulty nodes alone; nodes that still run on a flagged host are ended as the settings say."""
     record = charged(turn.record, turn.policy) if decision.charge else turn.record
+    record = dataclasses.replace(record, restarts=record.restarts + 1)
     flagged = {n.node: n for n in turn.census.flagged}
     record = healing.evacuate(record, (flagged[node] for node in decision.nodes if node in flagged))
     lost = [slot for slot in record.slots if slot.node in decision.nodes and slot.lost_clock is not None]

@@ -122,6 +122,8 @@ def _failed_component(turn: Turn) -> Step:
     if status is not None and status.verdict is not None and status.verdict.outcome is Outcome.FAILED:
         verdict = status.verdict
         final = verdict.reason in FINAL
+        if turn.policy.profile is Profile.MINDCLUSTER and not final:
+            return rescheduling.judge(turn, verdict)
         return endings.reset_or_fail(turn, "FailedComponent", verdict.message, verdict=verdict, final=final)
     if status is not None and status.verdict is None and _stopped_by_themselves(turn):
         message = "nobody supervised the job for its lease, and its agents stopped it by themselves"

@@ -37,6 +37,8 @@ __all__ = [
     "State",
     "admission",
     "decide",
+    "may_replace",
+    "replaces_alone",
     "reschedules_all",
     "strategies",
 ]
@@ -178,17 +180,25 @@ class Admission:
     reason: str = ""
 
 
-def decide(settings: Scheduling, faults: Iterable[Fault], state: State, now: float, *, backoff_limit: int = 0) -> Decision:
+def decide(
+    settings: Scheduling,
+    faults: Iterable[Fault],
+    state: State,
+    now: float,
+    *,
+    backoff_limit: int = 0,
+    retry_limit: int | None = None,
+) -> Decision:
     """Decide what is deleted at `now`, the job's own clock in seconds.
 
     Call it on every turn, with no faults, too: time alone upgrades a restart of pods and forces a deletion. Faults of pods that
     are already in `state.ending` are being answered and are passed over. `backoff_limit` bounds restarts of every kind;
-    0 and less is no bound.
+    0 and less is no bound. `retry_limit` bounds those that cost something; None is no bound.
     """
     pending = _checked(settings, state, now)
     ending = {pod.node for pod in state.ending}
     fresh = tuple(fault for fault in faults if fault.node not in ending)
-    refusal = _refusal(settings, fresh, state, backoff_limit) if fresh else None
+    refusal = _refusal(settings, fresh, state, backoff_limit, retry_limit) if fresh else None
     if fresh and refusal is None:
         return _timed(settings, state, _answer(settings, fresh, pending), now)
     # A fault that is left alone must not keep those from their upgrade that were answered before.
@@ -221,7 +231,9 @@ def _counts(settings: Scheduling) -> bool:
     return settings.pod_rescheduling and settings.process_recover != _ON
 
 
-def _refusal(settings: Scheduling, faults: tuple[Fault, ...], state: State, backoff_limit: int) -> tuple[Rule, str] | None:
+def _refusal(
+    settings: Scheduling, faults: tuple[Fault, ...], state: State, backoff_limit: int, retry_limit: int | None
+) -> tuple[Rule, str] | None:
     """Return why new faults are left alone, or None when they are answered."""
     if settings.fault_scheduling not in _HANDLED:
         return Rule.OFF, f"fault-scheduling is {settings.fault_scheduling or 'not set'}, neither grace nor force"
@@ -230,6 +242,11 @@ def _refusal(settings: Scheduling, faults: tuple[Fault, ...], state: State, back
     if _charges(faults) and state.charged >= settings.fault_retry_times:
         used = f"{state.charged} of {max(0, settings.fault_retry_times)} fault-retry-times are used"
         return Rule.RETRY_TIMES, f"a container ended by itself, and {used}"
+    if _charges(faults) and retry_limit is not None and state.charged >= retry_limit:
+        return (
+            Rule.BACKOFF_LIMIT,
+            f"a container ended by itself, and {state.charged} of {retry_limit} retries (retry_limit) are used",
+        )
     return None
 
 
@@ -285,6 +302,17 @@ def _extent(settings: Scheduling, nodes: frozenset[int], pending: Pending) -> tu
 
 def _tolerates(settings: Scheduling) -> bool:
     return settings.graceful_tolerance and settings.process_recover == _ON
+
+
+def may_replace(settings: Scheduling) -> bool:
+    """Return whether the scheduler replaces lost pods at all."""
+    return settings.fault_scheduling in _HANDLED
+
+
+def replaces_alone(settings: Scheduling, node: int) -> bool:
+    """Return whether the end of a container of `node` leads to the replacement of that pod alone, while the budget lasts."""
+    alone = settings.never_upgrade or (settings.pod_rescheduling and node != _MASTER)
+    return may_replace(settings) and settings.fault_retry_times > 0 and alone
 
 
 def reschedules_all(settings: Scheduling) -> bool:

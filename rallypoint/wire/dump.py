@@ -11,7 +11,11 @@ from dataclasses import dataclass
 
 from rallypoint.wire.fence import Fence
 
-__all__ = ["DumpAsk", "DumpPhase", "DumpTold", "Kept"]
+__all__ = ["DUMP_TIMEOUT", "DumpAsk", "DumpPhase", "DumpTold", "Kept"]
+
+
+#: Seconds that all of it may take: as long as storage needs for a part of the state.
+DUMP_TIMEOUT = 600.0
 
 
 class DumpPhase(str, enum.Enum):

@@ -91,6 +91,11 @@ class WorkerReport:
     finished: bool = False
     pace: Pace | None = None
 
+    @property
+    def reached(self) -> int | None:
+        """Return the last step of this round, or the step that it resumed from; None where neither is known."""
+        return self.resumed_from if self.step is None else self.step
+
 
 @dataclass(frozen=True, kw_only=True)
 class AgentReport:

@@ -97,6 +97,7 @@ class Scheduling:
         process_recover: `on`, `pause` or `off` (label process-recover-enable).
         recover_strategy: words of the annotation recover-strategy, without order.
         fault_retry_times: restarts that a container's end may cause; hardware faults cost none.
+        backoff_limit: restarts of any kind, those for hardware faults included; 0 is no limit.
         wait_reschedule_timeout: seconds for a replaced pod to run before the next strategy is taken.
         grace_over_time: seconds after which a graceful deletion is forced.
         pending_rounds, pending_interval: so many checks, so many seconds apart, may find a replaced pod pending; then all are
@@ -113,6 +114,7 @@ class Scheduling:
     process_recover: str = "off"
     recover_strategy: tuple[str, ...] = ()
     fault_retry_times: int = 0
+    backoff_limit: int = 0
     wait_reschedule_timeout: float = 270.0
     grace_over_time: float = 900.0
     pending_rounds: int = 12

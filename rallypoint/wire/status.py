@@ -18,6 +18,7 @@ from rallypoint.wire.tuning import Tuning
 from rallypoint.wire.wish import WishStatus
 
 __all__ = [
+    "NODE_LOST",
     "STATUS_VERSION",
     "Event",
     "JobState",
@@ -31,6 +32,9 @@ __all__ = [
 ]
 
 STATUS_VERSION = 2
+
+#: Reason of the verdict of an attempt that cannot go on without a node that it lost.
+NODE_LOST = "NodeLost"
 
 
 class JobState(str, enum.Enum):

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import Settings, State
-from rallypoint.agent.rendezvous.dumping import TIMEOUT, choose
+from rallypoint.agent.rendezvous.dumping import choose
 from rallypoint.agent.snapshots.dumper import Dumper
 from rallypoint.agent.snapshots.keeper import SnapshotKeeper
 from rallypoint.checkpoint.folder_store import FolderStore
 from rallypoint.wire import codec, env
-from rallypoint.wire.dump import DumpAsk, DumpPhase, DumpTold, Kept
+from rallypoint.wire.dump import DUMP_TIMEOUT, DumpAsk, DumpPhase, DumpTold, Kept
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Cause, Rung
 from rallypoint.wire.messages import AgentState, Assignment, Continue, Stop, reply_from_json, reply_to_json
@@ -113,7 +113,7 @@ def test_mindcluster_dumps_where_its_strategies_say_so(settings: Settings, rung:
         pytest.param("nothing whole", "no snapshot is left that has all parts", id="a shard is nowhere"),
         pytest.param("a full disk", "no room for 7 bytes", id="it cannot be written"),
         pytest.param("a lost agent", "an agent was lost that had a part to write", id="an agent is lost"),
-        pytest.param("too late", f"it was not written within {TIMEOUT:g} s", id="it takes too long"),
+        pytest.param("too late", f"it was not written within {DUMP_TIMEOUT:g} s", id="it takes too long"),
     ],
 )
 def test_a_dump_that_fails_ends_the_job_all_the_same(what: str, why: str) -> None:
@@ -130,8 +130,8 @@ def test_a_dump_that_fails_ends_the_job_all_the_same(what: str, why: str) -> Non
     elif what == "too late":
         at = rendezvous.deadline(state)
         assert at is not None
-        assert at < 51.0 + TIMEOUT
-        state = say(state, *(report(n, round_=1, dumps=True) for n in (0, 1)), now=50.0 + TIMEOUT)
+        assert at < 51.0 + DUMP_TIMEOUT
+        state = say(state, *(report(n, round_=1, dumps=True) for n in (0, 1)), now=50.0 + DUMP_TIMEOUT)
 
     assert state.verdict is not None
     assert f"; there is no last checkpoint: {why}" in state.verdict.message

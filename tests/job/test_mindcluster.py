@@ -191,7 +191,7 @@ def test_a_label_and_the_block_must_agree():
     [
         pytest.param("0", 0, 0, id="none"),
         pytest.param("7", 7, 7, id="some"),
-        pytest.param("500", 100, 500, id="more than a job may be reset"),
+        pytest.param("500", 500, 500, id="more than a job file may give as retry_limit"),
     ],
 )
 def test_the_budgets_follow_fault_retry_times(times, resets, replacements):

@@ -113,6 +113,14 @@ def wait_reschedule() -> None:
     assert next(f.at for f in told if f.phase is Phase.RESETTING) == 130
 
 
+def last_checkpoint() -> None:
+    """From the loss for which all nodes are deleted, where the job allows `dump`; over, they are deleted without it."""
+    policy = _mindcluster(process_recover="on", recover_strategy=("dump",))
+    told = frames(policy, {"at": 10, "pods": "RR"}, {"at": 100, "pods": "RL"}, until=140)
+    assert due(frame_at(told, 100), "last-checkpoint") == 130
+    assert next(f.at for f in told if f.phase is Phase.RESETTING) == 130
+
+
 def replace_delay() -> None:
     """From the loss of a node; over, its slot is filled again."""
     policy = Policy(min_nodes=1, max_nodes=2, replace_delay=30.0)
@@ -185,6 +193,7 @@ HERE: dict[str, Callable[[], None]] = {
     "pending": pending,
     "pending-rounds": pending_rounds,
     "wait-reschedule": wait_reschedule,
+    "last-checkpoint": last_checkpoint,
     "replace-delay": replace_delay,
     "retry-pause": retry_pause,
     "forceful-deletion": forceful_deletion,

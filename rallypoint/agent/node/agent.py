@@ -215,7 +215,8 @@ class NodeAgent:
         worker = next(found, None)
         if worker is None:
             return None
-        return await self._judge.raised(worker, seen.word, broke=self._node.phase is Phase.RUNNING)
+        broke = self._node.phase is Phase.RUNNING
+        return await self._judge.raised(worker, seen.word, broke=broke, step=self._parts.round.reached(seen.local_rank))
 
     # --- Decide, then do ---------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,8 @@ on once it has (`Freed`). Until then the agent does not wait for a place, as wit
 left by the deadline (`LeaveOverdue`), or dies, is one of those that are replaced. The next assignment says whether anybody
 lives on in the world; where it says nobody does (its shape changed, and they cannot follow), the kept are stopped first.
 
-A worker whose step raised (`StepFailed`) is a failure like one that ended, but it lives, and has left its world already.
+A worker whose step raised (`StepFailed`) is a failure like one that ended, but it lives, and has left its world already. Where
+that is of no use (`replace`) it is stopped.
 
 Where the job has a failover extension, that is asked as soon as workers ended badly, and nothing is told before it has answered
 (or could not): until then the agent still seems to run, while it stops what is left.
@@ -327,6 +328,7 @@ def _announced(node: Node, event: Announced) -> _Step:
 def _step_failed(node: Node, event: StepFailed) -> _Step:
     one = frozenset({event.failure.local_rank})
     if node.phase is Phase.RUNNING:
+        node = dataclasses.replace(node, able=node.able - one) if event.replace else node
         return _fail(node, (event.failure,), left=one)
     if node.phase is Phase.FAILING and one <= node.kept:
         node = dataclasses.replace(node, failures=culprit_first((*node.failures, event.failure)))

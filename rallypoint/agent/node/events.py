@@ -65,10 +65,14 @@ class Freed:
 
 @dataclass(frozen=True, kw_only=True)
 class StepFailed:
-    """A step of a worker of `round` raised; it lives, and has left its world."""
+    """A step of a worker of `round` raised; it lives, and has left its world.
+
+    `replace`: another process takes its place all the same, because it may not run the step again, or has done so in vain.
+    """
 
     round: int
     failure: Culprit
+    replace: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

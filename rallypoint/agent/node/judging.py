@@ -13,11 +13,15 @@ from rallypoint.agent.culprit import is_collateral
 from rallypoint.agent.node.events import StepFailed, WorkersEnded
 from rallypoint.agent.node.health.npus import Meter
 from rallypoint.agent.node.node_config import NodeConfig
+from rallypoint.agent.rendezvous import rungs
 from rallypoint.agent.workers.facts import end_of, how, raised
 from rallypoint.agent.workers.group import Worker
 from rallypoint.agent.workers.memory import OomWatch
+from rallypoint.supervision.inplace import is_same_fault
+from rallypoint.supervision.strategy import Strategy
 from rallypoint.wire.incident import Culprit, FaultKind
 from rallypoint.wire.line import Failed
+from rallypoint.wire.plan import Profile
 
 __all__ = ["Judge", "went_wrong"]
 
@@ -30,6 +34,11 @@ class Judge:
     def __init__(self, config: NodeConfig, *, now: Clock, devices: Meter) -> None:
         self._config, self._now, self._devices = config, now, devices
         self._memory = OomWatch()
+        plan = config.plan
+        self._climbs = plan.profile is Profile.MINDCLUSTER
+        self._retries = Strategy.RETRY in rungs.allowed(plan.profile, plan.scheduling)
+        #: By local rank, the last step and the time of the last step that raised by itself.
+        self._raised: dict[int, tuple[int | None, float]] = {}
 
     async def ended(self, workers: Sequence[Worker]) -> WorkersEnded:
         """Say how each of the workers that ended by themselves has ended."""
@@ -38,8 +47,8 @@ class Judge:
         failures = [await asyncio.to_thread(self.end_of, worker) for worker in workers if went_wrong(worker)]
         return WorkersEnded(ranks=frozenset(w.place.local_rank for w in workers), failures=tuple(failures))
 
-    async def raised(self, worker: Worker, word: Failed, *, broke: bool) -> StepFailed:
-        """Say what the step of a worker raised; with its log where that may be what `broke` the round."""
+    async def raised(self, worker: Worker, word: Failed, *, broke: bool, step: int | None) -> StepFailed:
+        """Say what the step after `step` of a worker raised; with its log where that may be what `broke` the round."""
         log.info("rank %d (pid %d): a step raised %s", worker.place.rank, worker.pid, word.error)
         config = self._config
         failure = raised(worker, word.error, host=config.told, incarnation=config.incarnation, at=self._now())
@@ -47,7 +56,16 @@ class Judge:
             # Of the others nobody will want to read the log, and who broke the round may have to wait for this.
             end = await asyncio.to_thread(self.end_of, worker)
             failure = dataclasses.replace(failure, log_tail=end.log_tail, log_path=end.log_path)
+            return StepFailed(round=word.round, failure=failure, replace=self._replaces(worker.place.local_rank, step))
         return StepFailed(round=word.round, failure=failure)
+
+    def _replaces(self, local_rank: int, step: int | None) -> bool:
+        """Return whether a process whose step raised is to be replaced; the coordinator finds the same (`attempted.py`)."""
+        now = self._now()
+        last = self._raised.get(local_rank)
+        self._raised[local_rank] = (step, now)
+        again = last is not None and is_same_fault(last[0], step, now - last[1])
+        return self._climbs and (again or not self._retries)
 
     def end_of(self, worker: Worker) -> Culprit:
         """Return what is known of a worker's end. Reads files."""

@@ -196,6 +196,10 @@ class Round:
         """
         return tuple(self._report(worker) for worker in self._workers)
 
+    def reached(self, local_rank: int) -> int | None:
+        """Return the last step of a worker in this round, or the step that it resumed from; None where neither is known."""
+        return next((worker.reached for worker in self.reports() if worker.local_rank == local_rank), None)
+
     def pids(self) -> dict[int, int]:
         """Return the process that trains of each worker that lives, by local rank."""
         alive = (worker for worker in self._workers if worker.code is None)

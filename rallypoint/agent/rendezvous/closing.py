@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from rallypoint.agent.rendezvous import checks, faults, last_world, ports, prechecks, progress, rungs, telling
+from rallypoint.agent.rendezvous import awaiting, checks, faults, last_world, ports, prechecks, progress, rungs, telling
 from rallypoint.agent.rendezvous.peers import Peer, State, outstanding, waiting, world_of
 from rallypoint.wire.status import JobState, Outcome, Verdict
 
@@ -28,6 +28,8 @@ def form(state: State, now: float) -> State:
             state, "fenced", "nobody of the last world is here, and it may still train; waiting until it is over", now
         )
     full = usable == state.settings.usable(state.settings.max_nodes)
+    if not full and awaiting.waits(state):
+        return telling.once(state, "awaiting", "lost nodes are awaited before a smaller world is formed", now)
     called = state.enough_since is not None and now >= state.enough_since + state.settings.last_call
     if not (full or called or state.world):
         return state
@@ -68,6 +70,7 @@ def _close(state: State, ready: Sequence[Peer], usable: int, now: float) -> Stat
         training_port=ports.common(chosen),
         broken="",
         absent=(),
+        loss=None,
         enough_since=None,
         round_step=None,
     )

@@ -48,6 +48,8 @@ from __future__ import annotations
 import dataclasses
 
 from rallypoint.agent.rendezvous import (
+    attempted,
+    awaiting,
     checks,
     closing,
     dumping,
@@ -151,7 +153,7 @@ def new(
     )
     state = prechecks.inherited(state, previous)
     state = missing.inherited(checks.inherited(hang_rounds.inherited(state, previous), previous), previous)
-    state = dumping.inherited(state, previous, now)
+    state = attempted.inherited(dumping.inherited(state, previous, now), previous, now)
     return telling.event(state, "coordinator", f"term {term} took over in round {previous.fence.round}", now)
 
 
@@ -232,6 +234,8 @@ def tick(state: State, now: float, *, listened: float | None = None) -> State:
         state = faults.judge_echoes(state, now)
     if state.verdict is None and state.dumping is None and state.state is JobState.FORMING:
         state = faults.judge_late(state, now)
+    if state.verdict is None and state.dumping is None and state.loss is not None:
+        state = awaiting.timed(faults.judge_losses(state, now), now)
     state = checks.advanced(state, now)
     if state.verdict is None and state.dumping is None and state.state is JobState.FORMING:
         state = closing.form(state, now)
@@ -252,6 +256,9 @@ def deadline(state: State) -> float | None:
         return min(times, default=None)
     if state.echoes:
         times.append(state.echo_since + ECHO_GRACE)
+    awaited = awaiting.due(state)
+    if awaited is not None:
+        times.append(awaited)
     forming = state.verdict is None and state.state is JobState.FORMING
     if forming and not (outstanding(state) or checks.running(state) or prechecks.waiting(state)):
         if state.enough_since is None:

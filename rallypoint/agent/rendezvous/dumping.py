@@ -7,7 +7,7 @@ The verdict is known and kept back (`Dumping.verdict`). No round is formed meanw
 any round, and who waits is asked. First all tell which snapshots lie in their memory, of other nodes too. The newest of which
 nothing is missing is taken, and each of its parts is given to one agent to write. When all are written one agent is told to
 make sure of that and to rename. Then the verdict is given, and says what became of it. Whoever is lost on the way, cannot
-write, or takes longer than `TIMEOUT` ends it without a checkpoint: those that were complete before are as they were.
+write, or takes longer than `DUMP_TIMEOUT` ends it without a checkpoint: those that were complete before are as they were.
 
 A coordinator that takes over begins again, with the reason that its predecessor left in the incident.
 """
@@ -21,16 +21,13 @@ from rallypoint.agent.rendezvous import rungs, telling
 from rallypoint.agent.rendezvous.dump_course import Dumping
 from rallypoint.agent.rendezvous.peers import Peer, State, living, members
 from rallypoint.supervision.strategy import Strategy
-from rallypoint.wire.dump import DumpAsk, DumpPhase, Kept
+from rallypoint.wire.dump import DUMP_TIMEOUT, DumpAsk, DumpPhase, Kept
 from rallypoint.wire.fence import Fence
-from rallypoint.wire.incident import Incident, Rung
+from rallypoint.wire.incident import Cause, Incident, Rung
 from rallypoint.wire.messages import AgentReport, Continue
-from rallypoint.wire.status import JobState, JobStatus, Outcome, Verdict
+from rallypoint.wire.status import NODE_LOST, JobState, JobStatus, Outcome, Verdict
 
-__all__ = ["TIMEOUT", "advanced", "asks", "begun", "choose", "due", "heard", "inherited", "possible"]
-
-#: Seconds that all of it may take: as long as storage needs for a part of the state.
-TIMEOUT = 600.0
+__all__ = ["advanced", "asks", "begun", "choose", "due", "heard", "inherited", "possible"]
 
 
 def possible(state: State) -> bool:
@@ -59,7 +56,8 @@ def inherited(state: State, previous: JobStatus, now: float) -> State:
         return state
     last = found[-1]
     message = f"{last.reason}; nothing cheaper was left"
-    verdict = Verdict(outcome=Outcome.FAILED, reason="WorkersFailed", message=message, culprit=last.culprit)
+    reason = NODE_LOST if last.cause is Cause.NODE else "WorkersFailed"
+    verdict = Verdict(outcome=Outcome.FAILED, reason=reason, message=message, culprit=last.culprit)
     # Nobody has spoken yet, so nobody is left out.
     state = _begun(state, last, verdict, frozenset(member.agent for member in previous.world), now)
     return dataclasses.replace(state, state=JobState.FORMING, broken=last.reason, dead=True, forming_since=now)
@@ -95,8 +93,8 @@ def advanced(state: State, now: float) -> State:
         lost = dumping.asked - {peer.report.agent for peer in living(state)}
         if lost and dumping.phase is not DumpPhase.TELL:
             return _over(state, "an agent was lost that had a part to write", now)
-        if now >= dumping.since + TIMEOUT:
-            return _over(state, f"it was not written within {TIMEOUT:g} s", now)
+        if now >= dumping.since + DUMP_TIMEOUT:
+            return _over(state, f"it was not written within {DUMP_TIMEOUT:g} s", now)
         if dumping.asked - lost - set(dumping.told):
             return state
         failed = next((told for told in dumping.told.values() if told.error), None)
@@ -110,7 +108,7 @@ def advanced(state: State, now: float) -> State:
 
 def due(state: State) -> float | None:
     """Return when time is over, None where nothing is dumped."""
-    return None if state.dumping is None or state.verdict is not None else state.dumping.since + TIMEOUT
+    return None if state.dumping is None or state.verdict is not None else state.dumping.since + DUMP_TIMEOUT
 
 
 def choose(held: Mapping[str, Sequence[Kept]]) -> tuple[Fence, int, dict[str, tuple[int, ...]]] | None:

@@ -6,17 +6,22 @@ The rules are told in `core.py`; here each is done. `now` is an argument, and ev
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Sequence
 
-from rallypoint.agent.culprit import is_collateral
-from rallypoint.agent.rendezvous import dumping, last_world, missing, rulings, rungs, telling, tolerance
+from rallypoint.agent.culprit import culprit_first, is_collateral
+from rallypoint.agent.rendezvous import attempted, awaiting, dumping, last_world, missing, rulings, rungs, telling, tolerance
 from rallypoint.agent.rendezvous.lookup import places
 from rallypoint.agent.rendezvous.peers import Peer, State, living, members, waiting
+from rallypoint.supervision import verdicts
+from rallypoint.supervision.scheduling import replaces_alone
 from rallypoint.supervision.verdicts import Judgement
-from rallypoint.wire.incident import Answer, Cause, Culprit, Incident, IncidentId, Rung
+from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind, Incident, IncidentId, Rung, merge_incidents
 from rallypoint.wire.messages import AgentReport, AgentState
-from rallypoint.wire.status import JobState, Outcome, Verdict
+from rallypoint.wire.plan import Profile
+from rallypoint.wire.status import NODE_LOST, JobState, Outcome, Verdict
 
-__all__ = ["ECHO_GRACE", "charge_echoes", "judge_echoes", "judge_late", "judge_round", "lose", "restart"]
+__all__ = ["ECHO_GRACE", "charge_echoes", "judge_echoes", "judge_late", "judge_losses", "judge_round", "lose", "restart"]
 
 #: Seconds for which a failure that looks like an echo of another fault waits for that to show before it is charged itself.
 ECHO_GRACE = 1.0
@@ -29,10 +34,31 @@ def lose(state: State, peer: Peer, how: str, now: float) -> State:
     member = next((m for m in state.world if m.agent == peer.report.agent), None)
     if member is None or state.verdict is not None or state.dumping is not None or peer.report.state is AgentState.LEAVING:
         return state
+    state = awaiting.begun(state, peer.node, now)
     incident = telling.node_incident(state, peer, how, now)
+    incident = dataclasses.replace(incident, rung=awaiting.rung(state, incident.rung, now))
     # Whatever failed in the same round failed because of this.
     state = dataclasses.replace(telling.incident(state, incident), echoes=(), living=rungs.spares(state, incident.rung))
     return _break(state, incident.reason, now)
+
+
+def judge_losses(state: State, now: float) -> State:
+    """Write a last checkpoint and end the attempt where nothing that the job allows can go on without its lost nodes.
+
+    Where there is nothing to write the incident says `exit`, so that the supervisor does not wait for a checkpoint.
+    """
+    choice = awaiting.ends(state, now)
+    lost = () if state.loss is None else state.loss.nodes
+    told = [i for i in state.incidents if i.cause is Cause.NODE and i.id.attempt == state.fence.attempt and i.id.node in lost]
+    if choice is None or not told:
+        return state
+    if not dumping.possible(state):
+        over = (dataclasses.replace(i, rung=Rung.EXIT) for i in told if i.rung is not Rung.EXIT)
+        return functools.reduce(telling.incident, over, state)
+    last = max(told, key=lambda incident: incident.detected_at)
+    message = f"{last.reason}; {choice.reason}"
+    verdict = Verdict(outcome=Outcome.FAILED, reason=NODE_LOST, message=message, culprit=last.culprit)
+    return dumping.begun(state, last, verdict, now)
 
 
 def judge_round(state: State, now: float) -> State:
@@ -40,7 +66,7 @@ def judge_round(state: State, now: float) -> State:
     here = members(state)
     failed = [p for p in here if p.report.round == state.fence.round and _ended_badly(p.report)]
     if failed and _may_be_echoes(state, failed) and not any(rulings.advised(state.settings, p) for p in failed):
-        living = rungs.spares(state, rungs.of_failure(state, failed))
+        living = rungs.spares(state, rungs.of_failure(state, failed, now))
         state = dataclasses.replace(state, echoes=tuple(failed), echo_since=now, living=living)
         return _break(state, telling.process_incident(state, failed, now).reason, now)
     if failed:
@@ -88,14 +114,36 @@ def _fail_round(state: State, failed: list[Peer], now: float) -> State:
     state, ruled = _rule(state, failed, now)
     if ruled:
         return state
-    told = dataclasses.replace(telling.process_incident(state, failed, now), rung=rungs.of_failure(state, failed))
+    told = dataclasses.replace(telling.process_incident(state, failed, now), rung=rungs.of_failure(state, failed, now))
     found = rulings.on_culprit(state.settings, failed)
+    state = attempted.noted(state, failed, told.rung, now)
     if found is not None:
         peer, culprit, judged = found
         if judged.reason:
             return _end(state, peer, culprit, judged, now)
         told = telling.judged_incident(told, judged)
-    return restart(state, told, now)
+    leaving = awaiting.replaceable(state, _broken_first(failed)) if told.rung is Rung.RECOVER else ()
+    return _replace_pods(state, leaving, told, now) if leaving else restart(state, told, now)
+
+
+def _broken_first(failed: Sequence[Peer]) -> list[Peer]:
+    """Return the agents with a worker that broke by itself; where all tell of lost connections, the one that broke first."""
+    own = [peer for peer in failed if not all(map(is_collateral, peer.report.failures))]
+    if own:
+        return own
+    owners = {failure: peer for peer in failed for failure in peer.report.failures}
+    return [owners[culprit_first(owners)[0]]] if owners else list(failed)
+
+
+def _replace_pods(state: State, leaving: Sequence[Peer], told: Incident, now: float) -> State:
+    """Let the pods of broken workers be replaced, while the workers of all others live on."""
+    for peer in leaving:
+        culprit = next(iter(culprit_first(peer.report.failures)), told.culprit)
+        kind = verdicts.classify(verdicts.worker_end(culprit)) if culprit is not None else FaultKind.EXIT_CODE
+        rule = "strategy recover: its pod is replaced, the other workers go on"
+        judged = Judgement(kind=kind, answer=Answer.RETRY_ELSEWHERE, cause=Cause.NODE, rule=rule)
+        state = _send_away(state, peer, culprit, judged, now, rung=Rung.RECOVER)
+    return state
 
 
 def _rule(state: State, failed: list[Peer], now: float) -> tuple[State, bool]:
@@ -134,11 +182,18 @@ def _end(state: State, peer: Peer, culprit: Culprit | None, judged: Judgement, n
     return telling.verdict(state, given, now)
 
 
-def _send_away(state: State, peer: Peer, culprit: Culprit | None, judged: Judgement, now: float) -> State:
-    """Let an agent leave, so that another node takes its place; the others regroup without it."""
+def _send_away(
+    state: State, peer: Peer, culprit: Culprit | None, judged: Judgement, now: float, *, rung: Rung | None = None
+) -> State:
+    """Let an agent leave, so that another node takes its place; the others regroup without it.
+
+    `rung` is what answers the fault; None is what answers the loss of the node.
+    """
+    state = dataclasses.replace(state, away=state.away | {peer.report.agent}, echoes=())
+    state = awaiting.begun(state, peer.node, now)
     told = telling.away_incident(state, peer, culprit, judged, now)
-    living = rungs.spares(state, told.rung)
-    state = dataclasses.replace(telling.incident(state, told), away=state.away | {peer.report.agent}, echoes=(), living=living)
+    told = dataclasses.replace(told, rung=rung or awaiting.rung(state, told.rung, now))
+    state = dataclasses.replace(telling.incident(state, told), living=rungs.spares(state, told.rung))
     return _break(telling.event(state, "sent-away", told.reason, now), told.reason, now)
 
 
@@ -151,7 +206,7 @@ def restart(state: State, told: Incident, now: float) -> State:
     budget = state.settings.hangs if hang else state.settings.restarts
     living = not hang and rungs.spares(state, told.rung)
     charged = dataclasses.replace(telling.incident(state, told), living=living)
-    last = told.rung is Rung.DUMP
+    last = told.rung in (Rung.DUMP, Rung.EXIT)
     if not last and not budget.exceeded(
         charged.incidents, state.fence.attempt, folded=charged.folded, clock=now, when=charged.when
     ):
@@ -160,11 +215,37 @@ def restart(state: State, told: Incident, now: float) -> State:
     spent = (
         f"no {what.replace('restarts', 'restart')} is allowed" if budget.limit == 0 else f"all {budget.limit} {what} are spent"
     )
-    spent = "the strategy that is left is a last checkpoint" if last else spent
+    spent = f"the strategy that is left is {told.rung.value}" if last else spent
     verdict = Verdict(outcome=Outcome.FAILED, reason="WorkersFailed", message=f"{told.reason}; {spent}", culprit=told.culprit)
     if dumping.possible(state):
         return _break(dumping.begun(state, told, verdict, now), told.reason, now)
+    leaving = None if hang else _pod_that_ends(state, told)
+    if leaving is not None:
+        return _end_pod(state, leaving, told, spent, now)
     return telling.verdict(telling.incident(state, dataclasses.replace(told, rung=Rung.EXIT)), verdict, now)
+
+
+def _pod_that_ends(state: State, told: Incident) -> Peer | None:
+    """Return the agent whose container ends for a fault, where the scheduler then replaces that pod alone; else None."""
+    settings = tolerance.settings(state)
+    if state.settings.profile is not Profile.MINDCLUSTER or settings is None:
+        return None
+    if not replaces_alone(settings, told.id.node):
+        return None
+    return next((peer for peer in members(state) if peer.node == told.id.node), None)
+
+
+def _end_pod(state: State, peer: Peer, told: Incident, why: str, now: float) -> State:
+    """Let a container end whose restarts are spent, as in MindCluster; `max_restarts` begins anew with the next one."""
+    faults = [dataclasses.replace(i, refilled=True) for i in (*state.incidents, told) if i.cause is Cause.PROCESS]
+    folded = tuple(dataclasses.replace(f, refilled=f.count) if f.cause is Cause.PROCESS else f for f in state.folded)
+    state = dataclasses.replace(state, incidents=merge_incidents(state.incidents, faults), folded=folded)
+    kind = told.kind or FaultKind.EXIT_CODE
+    judged = Judgement(kind=kind, answer=Answer.RETRY_ELSEWHERE, cause=Cause.NODE, rule=f"{why}: its container ends")
+    rung = Rung.EXIT if told.rung is Rung.EXIT else None
+    state = _send_away(state, peer, told.culprit, judged, now, rung=rung)
+    # `exit` and a spent budget restart all workers of the pods that stay.
+    return dataclasses.replace(state, living=False)
 
 
 def _scale(state: State, peer: Peer, reason: str, now: float) -> State:

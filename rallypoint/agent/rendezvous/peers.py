@@ -15,6 +15,7 @@ from rallypoint.agent.rendezvous.health.stragglers import Track
 from rallypoint.agent.rendezvous.lookup import Draft, places
 from rallypoint.agent.rendezvous.settings import Settings
 from rallypoint.supervision.budget import Course
+from rallypoint.supervision.strategy import Strategy
 from rallypoint.wire.check import NodeCheck
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.hang import Evidence, Hang
@@ -29,8 +30,10 @@ from rallypoint.wire.wish import Wish
 __all__ = [
     "TAKEOVER",
     "Absent",
+    "Attempted",
     "Checks",
     "Inquiry",
+    "Loss",
     "Peer",
     "State",
     "accept",
@@ -116,6 +119,30 @@ class Absent:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Attempted:
+    """The strategy that answered the last process fault (`attempted.py`).
+
+    `step` is the last one of the rank that broke, None where it is not known; `at` is on our own clock.
+    """
+
+    strategy: Strategy
+    step: int | None
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """Nodes of the last world that are lost and whose replacements are awaited (`awaiting.py`).
+
+    `since` and `until` are on our own clock; `until` None: no smaller world waits for them.
+    """
+
+    nodes: frozenset[int]
+    since: float
+    until: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Checks:
     """What is known of checks of the nodes (`checks.py`).
 
@@ -155,6 +182,8 @@ class State:
             (`echo_since`).
         round_step: the first step reported in this round; None until then.
         absent: members of the last world that are out of reach and may still train (`last_world.py`).
+        attempted: the strategy that answered the last process fault (`attempted.py`).
+        loss: lost nodes whose replacements are awaited (`awaiting.py`); None while there are none.
         away: agents that were told to leave, so that another node takes their place.
         since: when this coordinator began; the incidents that it `inherited` count as if they had happened then.
         course: how training goes, for the refill of budgets.
@@ -192,6 +221,8 @@ class State:
     echo_since: float = 0.0
     round_step: int | None = None
     absent: tuple[Absent, ...] = ()
+    attempted: Attempted | None = None
+    loss: Loss | None = None
     away: frozenset[str] = frozenset()
     since: float = 0.0
     inherited: frozenset[IncidentId] = frozenset()

@@ -9,12 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from rallypoint.agent.rendezvous import tolerance
+from rallypoint.agent.rendezvous import attempted, tolerance
 from rallypoint.agent.rendezvous.lookup import world_size
 from rallypoint.agent.rendezvous.peers import Peer, State, members
 from rallypoint.supervision import inplace
 from rallypoint.supervision.scheduling import strategies
-from rallypoint.supervision.strategy import Ability, Fault, FaultType, Situation, Strategy, resolve
+from rallypoint.supervision.strategy import (
+    Ability,
+    Failure,
+    Fault,
+    FaultType,
+    Situation,
+    Strategy,
+    after_failure,
+    resolve,
+)
 from rallypoint.wire.incident import Rung
 from rallypoint.wire.plan import Profile, Scheduling
 from rallypoint.wire.status import Member
@@ -25,6 +34,7 @@ __all__ = ["allowed", "kept_in", "of_failure", "permitted", "spares"]
 _RUNGS: Mapping[Strategy, Rung] = {
     Strategy.RETRY: Rung.RETRY,
     Strategy.RECOVER_IN_PLACE: Rung.RECOVER_IN_PLACE,
+    Strategy.RECOVER: Rung.RECOVER,
     Strategy.DUMP: Rung.DUMP,
 }
 
@@ -53,8 +63,11 @@ def spares(state: State, rung: Rung) -> bool:
     return word is not None and word in permitted(state)
 
 
-def of_failure(state: State, failed: Sequence[Peer]) -> Rung:
-    """Return the rung that answers workers which ended badly, or whose step raised."""
+def of_failure(state: State, failed: Sequence[Peer], now: float) -> Rung:
+    """Return the rung that answers workers which ended badly, or whose step raised.
+
+    Where the strategy before has failed (`attempted.py`) it is one further down, and `exit` when none is left.
+    """
     failures = [failure for peer in failed for failure in peer.report.failures]
     living = bool(failures) and all(failure.lives for failure in failures)
     able = {Ability.EXIT}
@@ -66,8 +79,12 @@ def of_failure(state: State, failed: Sequence[Peer]) -> Rung:
     kind = FaultType.NETWORK if living and Ability.RETRY in able else FaultType.ORDINARY
     faults = [Fault(type=kind, rank=max(0, failure.rank)) for failure in failures] or [Fault(type=FaultType.ORDINARY, rank=0)]
     situation = Situation(in_place=_in_place(state, failed))
-    choice = resolve(permitted(state), able, faults, situation)
-    return _RUNGS.get(choice.strategy, Rung.RESTART_WORKERS)
+    before = attempted.failed(state, failed, now)
+    if before is None:
+        return _RUNGS.get(resolve(permitted(state), able, faults, situation).strategy, Rung.RESTART_WORKERS)
+    # What a commit restores is whole, so a failed retry leaves all that is below it possible (code 405).
+    how = Failure.RECOVERABLE if before is Strategy.RETRY else Failure.REPAIR
+    return _RUNGS.get(after_failure(permitted(state), able, before, how, situation).strategy, Rung.EXIT)
 
 
 def _in_place(state: State, failed: Iterable[Peer]) -> bool:

@@ -28,6 +28,9 @@ __all__ = [
     "verdict",
 ]
 
+#: Rungs of process faults for which the workers of others live on.
+_IN_PROCESSES = (Rung.RETRY, Rung.RECOVER_IN_PLACE, Rung.RECOVER)
+
 #: Lines of the story kept; the oldest go first.
 EVENT_LIMIT = 300
 
@@ -160,7 +163,7 @@ def climbed(state: State) -> State:
     hoped = [
         dataclasses.replace(i, rung=Rung.RESTART_WORKERS)
         for i in state.incidents
-        if i.rung in (Rung.RETRY, Rung.RECOVER_IN_PLACE) and _of_round(state, i)
+        if i.rung in _IN_PROCESSES and i.cause is Cause.PROCESS and _of_round(state, i)
     ]
     return dataclasses.replace(state, incidents=merge_incidents(state.incidents, hoped)) if hoped else state
 

@@ -16,14 +16,17 @@ from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.wrapped.manifest import MANIFEST_KEY, kind_of, marked, wrapped_in
 from rallypoint.backends.kubernetes.wrapped.podsets import PodSet, PodSetError, pod_sets
 from rallypoint.job import ElasticJob, JobError, compile_plan
-from rallypoint.job.annotations import PREFIX
+from rallypoint.job.annotations import PREFIX, PolicyRead, read_annotations
+from rallypoint.job.profiles import DEFAULTS, MOST_RESETS
 from rallypoint.supervision.record import JobRecord
-from rallypoint.wire.plan import Kind, OrphanPolicy, Plan
+from rallypoint.wire.plan import Kind, OrphanPolicy, Plan, Profile
 
 __all__ = ["draw"]
 
 #: Words at the end of annotations that hold a duration.
 _DURATION = "Duration"
+
+_DEFAULT_RETRIES = DEFAULTS[Profile.APPWRAPPER]["fault_tolerance.retry_limit"]
 
 
 def draw(
@@ -50,9 +53,14 @@ def draw(
             f"metadata.namespace: {metadata['namespace']!r} is not the namespace of this submission ({namespace})"
         )
     sets = _pods(manifest)
-    job = _job(manifest, sets) if job is None else job
+    read = PolicyRead()
+    if job is None:
+        read = _policies(manifest)
+        job = _job(manifest, sets, read)
     (plan,) = compile_plan(job, orphan_policy=orphan_policy)
-    plan = dataclasses.replace(plan, kind=kind_of(manifest), digest=_digest(manifest))
+    # The controller has no upper limit of retries, a job file has.
+    limit = max(plan.retry_limit, read.values.get("retry_limit", 0))
+    plan = dataclasses.replace(plan, kind=kind_of(manifest), digest=_digest(manifest), retry_limit=limit)
     ref = JobRef(name=plan.name, uid=PLACEHOLDER, namespace=namespace)
     record = JobRecord.new(name=plan.name, uid=ref.uid, digest=plan.digest, owner="", now=0.0)
     attached = {MANIFEST_KEY: json.dumps(manifest, separators=(",", ":"))}
@@ -62,7 +70,7 @@ def draw(
         job=job,
         plan=plan,
         objects=(configmap, marked(manifest, ref, attempt=1)),
-        notes=tuple(_notes(plan)),
+        notes=(*_notes(plan), *read.warnings),
         attached=attached,
     )
 
@@ -81,11 +89,22 @@ def _pods(manifest: Mapping[str, Any]) -> tuple[PodSet, ...]:
     return sets
 
 
-def _job(manifest: Mapping[str, Any], sets: tuple[PodSet, ...]) -> ElasticJob:
+def _policies(manifest: Mapping[str, Any]) -> PolicyRead:
+    """Return the policies that the annotations say, as the controller takes them: what is out of range is brought into it."""
+    annotations = (manifest.get("metadata") or {}).get("annotations") or {}
+    _check_durations(annotations)
+    try:
+        return read_annotations(annotations)
+    except JobError as error:
+        raise SubmitError(str(error)) from error
+
+
+def _job(manifest: Mapping[str, Any], sets: tuple[PodSet, ...], read: PolicyRead) -> ElasticJob:
     """Return what is known of the job in our own words: who it is, how large, and how often it may be tried."""
     metadata = manifest["metadata"]
-    annotations = {k: v for k, v in (metadata.get("annotations") or {}).items() if not k.startswith(DOMAIN)}
-    _check_durations(annotations)
+    given = metadata.get("annotations") or {}
+    annotations = {key: text for key, text in given.items() if not key.startswith((DOMAIN, PREFIX))}
+    policies = {**read.values, "retry_limit": min(read.values.get("retry_limit", _DEFAULT_RETRIES), MOST_RESETS)}
     container = sets[0].template["spec"].get("containers", [{}])[0]
     image = str(container.get("image") or "")
     command = [str(word) for word in (*(container.get("command") or ()), *(container.get("args") or ()))]
@@ -99,6 +118,7 @@ def _job(manifest: Mapping[str, Any], sets: tuple[PodSet, ...]) -> ElasticJob:
                 "image": image,
                 "labels": metadata.get("labels") or {},
                 "annotations": annotations,
+                "fault_tolerance": policies,
             }
         )
     except JobError as error:

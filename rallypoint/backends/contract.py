@@ -102,6 +102,7 @@ class Blueprint:
         job: what the user asked for; `plan` what it compiles to.
         objects: one mapping per folder, process or manifest, in order of creation.
         notes: what the backend will not use, for people.
+        warnings: what does not act as it is written; `submit` prints them, too.
         attached: further texts that are kept with the job, by name.
         function: what the workers call, where the job is a function (wire/function.py): kept where only the job can read it,
             and never printed.
@@ -113,6 +114,7 @@ class Blueprint:
     plan: Plan
     objects: tuple[dict[str, Any], ...]
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     attached: Mapping[str, str] = field(default_factory=dict)
     function: str = field(default="", repr=False)
     claimant: str = ""

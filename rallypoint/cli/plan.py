@@ -90,6 +90,7 @@ def _document(blueprint: Blueprint) -> dict[str, Any]:
         "plan": blueprint.plan,
         "objects": blueprint.objects,
         "notes": _notes(blueprint),
+        "warnings": blueprint.warnings,
     }
 
 
@@ -122,6 +123,8 @@ def plan_lines(blueprint: Blueprint) -> Iterator[str]:
     yield from _section(f"Profile {plan.profile.value}: what it sets, and what was given instead", _profile_lines(blueprint))
     objects = (line for item in blueprint.objects for line in _object_lines(item))
     yield from _section("Would be created, in this order", objects)
+    if blueprint.warnings:
+        yield from _section("Warnings", (f"- {warning}" for warning in blueprint.warnings))
     if notes := _notes(blueprint):
         yield from _section("Notes", (f"- {note}" for note in notes))
 

@@ -133,7 +133,7 @@ async def _submit(args: argparse.Namespace, plan: Leaving) -> tuple[Submitted, L
     async with args.doors.backend(args.where) as backend:
         blueprint = drawn(backend, args, orphan_policy=args.orphan_policy)
         await plan.check(blueprint)
-        for warning in env_warnings(blueprint.job):
+        for warning in (*blueprint.warnings, *env_warnings(blueprint.job)):
             print(f"rallypoint: warning: {warning}", file=sys.stderr)
         stored, how = await _take(backend, blueprint, args.where)
         left = await plan.leave(blueprint.plan.name)

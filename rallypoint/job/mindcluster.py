@@ -36,6 +36,7 @@ __all__ = [
     "labels",
     "scheduling",
     "why_unread",
+    "without_cause",
 ]
 
 #: The words of recover-strategy, in the order in which MindCluster tries them.
@@ -267,6 +268,20 @@ def environment(block: MindCluster, role: Role) -> dict[str, str]:
         variant=Variant(block.variables),
     )
     return {name: text for name, text in found.items() if recovery.variable(role, name) is None}
+
+
+#: What no part of this product reports, by the strategy that would answer it.
+_NOT_REPORTED: Mapping[str, str] = {
+    "retry": "faults of device memory (type 0); steps that raise are retried",
+    "recover-in-place": "faults of devices (levels RestartRequest, RestartBusiness); processes that end or raise are replaced",
+}
+
+
+def without_cause(settings: Scheduling | None) -> Iterator[str]:
+    """Yield which faults of MindCluster nothing here reports, for each strategy of a job that would answer them."""
+    for word in () if settings is None else settings.recover_strategy:
+        if word in _NOT_REPORTED:
+            yield f"recover-strategy {word}: nothing here reports {_NOT_REPORTED[word]}"
 
 
 _UNPLANNED = ("framework", "variables", "hot_reset")

@@ -11,7 +11,7 @@ from rallypoint.agent.rendezvous import rungs
 from rallypoint.agent.rendezvous.core import Settings, State
 from rallypoint.supervision.strategy import Strategy
 from rallypoint.wire.incident import Culprit, FaultKind, Rung
-from rallypoint.wire.messages import AgentState, Assignment, Regroup
+from rallypoint.wire.messages import AgentState, Assignment, Regroup, WorkerReport
 from rallypoint.wire.plan import Profile, Scheduling
 from rallypoint.wire.status import JobState
 from tests.agent.test_rendezvous import ELASTIC, TWO, answers, killed, report, say, training
@@ -113,6 +113,29 @@ def test_a_job_of_mindcluster_allows_what_its_words_say(settings: Settings, fail
     state = say(running(settings), report(0, AgentState.FAILED, 1, failures=(failure,), keeps=1), now=15.0)
     assert (rung(state), state.living) == (expected, expected is not Rung.RESTART_WORKERS)
     assert bool(kept(back(state, 1, 2))[0]) is (expected is not Rung.RESTART_WORKERS)
+
+
+def test_a_fault_that_comes_back_climbs() -> None:
+    """Each strategy once while the rank makes no progress; from retry again once it has."""
+    settings = dataclasses.replace(mindcluster("retry", "recover-in-place", "recover"), max_restarts=10)
+    worker = WorkerReport(local_rank=0, pid=1, resumed_from=7)
+    state, found = running(settings), []
+    for round_ in range(1, 4):
+        now = 10.0 * round_ + 5.0
+        state = say(state, report(0, AgentState.FAILED, round_, failures=(RAISED,), keeps=2, workers=(worker,)), now=now)
+        found.append(max(state.incidents, key=lambda incident: incident.id.round).rung)
+        waiting = (report(n, round_=round_, keeps=2, resizable=True) for n in (0, 1))
+        state = say(state, *waiting, now=now + 1.0)
+        trains = (report(n, AgentState.RUNNING, round_ + 1, keeps=2, resizable=True) for n in (0, 1))
+        state = say(state, *trains, now=now + 2.0)
+    assert found == [Rung.RETRY, Rung.RECOVER_IN_PLACE, Rung.RECOVER]
+
+    further = dataclasses.replace(worker, step=8)
+    fresh = say(state, report(0, AgentState.FAILED, 4, failures=(RAISED,), keeps=2, workers=(further,)), now=55.0)
+    assert max(fresh.incidents, key=lambda incident: incident.id.round).rung is Rung.RETRY
+    ended = say(state, report(0, AgentState.FAILED, 4, failures=(RAISED,), keeps=2, workers=(worker,)), now=55.0)
+    assert ended.verdict is not None
+    assert "the strategy that is left is exit" in ended.verdict.message
 
 
 def test_the_words_that_a_job_allows() -> None:

@@ -21,9 +21,9 @@ GRACES = {
     "forcefulDeletionGracePeriodDuration": "forceful_deletion_grace_period",
     "deletionOnFailureGracePeriodDuration": "deletion_on_failure_grace_period",
 }
-DURATION = "a duration with units such as 90s, 1h30m, 300ms, 7d or 0"
-GRACE = f"{DURATION}, from 0s to 1d"
-TTL = f"{DURATION}, more than 0s and at most 7d"
+DURATION = "a duration with units such as 90s, 1h30m, 300ms, 24h or 0"
+GRACE = f"{DURATION}, from 0s to 24h"
+TTL = f"{DURATION}, more than 0s and at most 168h"
 CODES = "exit codes from 0 to 255 with commas between them"
 LIMIT = "a whole number from 0 to 100"
 

@@ -248,3 +248,81 @@ def test_the_plans_of_other_profiles_have_no_such_settings():
     (plan,) = compile_plan(ElasticJob.model_validate({"name": "digits", "entrypoint": "train.py"}))
 
     assert plan.scheduling is None
+
+
+def test_the_profiles_own_report_interval_may_be_written():
+    """The lease that it is compared with is the profile's, not that of another one."""
+    assert plan_of(health={"report_interval": "5s"}).report_interval == 5.0
+    with pytest.raises(JobError) as caught:
+        plan_of(health={"report_interval": "5s", "node_lease": "10s"})
+
+    assert str(caught.value) == "health.report_interval: '5s' is not allowed; less than half of node_lease (10s)"
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        pytest.param(
+            {"fault_tolerance": {"forceful_deletion_grace_period": "1m"}},
+            "fault_tolerance.forceful_deletion_grace_period: '1m' has no effect in the profile mindcluster; "
+            "give mindcluster.grace_over_time",
+            id="forceful deletion",
+        ),
+        pytest.param(
+            {"recovery": {"replace_delay": "5s"}},
+            "recovery.replace_delay: '5s' has no effect in the profile mindcluster; its scheduler replaces a lost pod at once",
+            id="replace delay",
+        ),
+    ],
+)
+def test_a_setting_without_effect_is_an_error(fields, text):
+    """Other profiles read it, and this one never."""
+    with pytest.raises(JobError) as caught:
+        plan_of(**fields)
+
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("where", "key", "text", "told"),
+    [
+        pytest.param(
+            "labels", "fault-schedulling", "grace", "is not a known name of MindCluster's; did you mean 'fault-scheduling'?",
+            id="a slip",
+        ),
+        pytest.param(
+            "labels", "fault_retry_times", "3", "is not a known name of MindCluster's; did you mean 'fault-retry-times'?",
+            id="underscores",
+        ),
+        pytest.param(
+            "annotations", "recover-stategy", "dump", "is not a known name of MindCluster's; did you mean 'recover-strategy'?",
+            id="an annotation",
+        ),
+        pytest.param(
+            "labels", "subHealthyStrategy", "hotSwitch", "'hotSwitch' is not allowed; ignore: nothing here reports sub-healthy "
+            "devices, so graceExit, forceExit and hotSwitch would never act",
+            id="hotSwitch",
+        ),
+    ],
+)  # fmt: skip
+def test_a_name_that_nothing_reads_is_an_error(where, key, text, told):
+    """In every profile: with the slip nothing may tell that MindCluster's was meant."""
+    document = {"name": "digits", "entrypoint": "train.py", where: {key: text}}
+    with pytest.raises(JobError) as caught:
+        ElasticJob.model_validate(document)
+
+    assert str(caught.value) == f"{where}.{key}: {told}"
+
+
+def test_other_labels_are_nobodys_slip():
+    """Most labels of pods are no business of MindCluster's."""
+    labels = {
+        "app": "digits",
+        "team/fault-budget": "3",
+        "framework": "jax",
+        "subHealthyStrategy": "ignore",
+        "schedule": "night",
+    }
+    (plan,) = compile_plan(ElasticJob.model_validate({"name": "digits", "entrypoint": "train.py", "labels": labels}))
+
+    assert plan.scheduling is None

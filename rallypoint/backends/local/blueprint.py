@@ -9,6 +9,7 @@ from typing import Any
 from rallypoint.backends.contract import Blueprint, SubmitError
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.job import ElasticJob, Role, compile_plan
+from rallypoint.job.mindcluster import without_cause
 from rallypoint.job.settle import unread
 from rallypoint.wire.plan import OrphanPolicy, Plan
 
@@ -80,7 +81,13 @@ def draw(job: ElasticJob, folder: JobFolder, agent: Sequence[str], *, orphan_pol
             "make each of them a job of its own"
         )
     (plan,) = plans
-    return Blueprint(job=job, plan=plan, objects=tuple(_objects(plan, folder, agent)), notes=tuple(_notes(job.roles[0])))
+    return Blueprint(
+        job=job,
+        plan=plan,
+        objects=tuple(_objects(plan, folder, agent)),
+        notes=tuple(_notes(job.roles[0])),
+        warnings=tuple(without_cause(plan.scheduling)),
+    )
 
 
 def _objects(plan: Plan, folder: JobFolder, agent: Sequence[str]) -> list[dict[str, Any]]:

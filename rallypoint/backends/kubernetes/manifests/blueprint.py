@@ -17,6 +17,7 @@ from rallypoint.backends.kubernetes.manifests.validation import check
 from rallypoint.backends.kubernetes.manifests.volumes import RUN, TMP
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.job import ElasticJob, Role, compile_plan
+from rallypoint.job.mindcluster import without_cause
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.plan import Entry, OrphanPolicy, Plan
 from rallypoint.wire.ports import AGENT_PORT
@@ -48,7 +49,13 @@ def draw(job: ElasticJob, *, namespace: str, orphan_policy: OrphanPolicy = Orpha
     plan = in_the_image(plan, role)
     check(job, plan, role)
     ref = JobRef(name=plan.name, uid=PLACEHOLDER, namespace=namespace)
-    return Blueprint(job=job, plan=plan, objects=tuple(objects(ref, job, plan)), notes=tuple(_notes(plan, role)))
+    return Blueprint(
+        job=job,
+        plan=plan,
+        objects=tuple(objects(ref, job, plan)),
+        notes=tuple(_notes(plan, role)),
+        warnings=tuple(without_cause(plan.scheduling)),
+    )
 
 
 def objects(ref: JobRef, job: ElasticJob, plan: Plan, *, owner: str = "", now: float = 0.0) -> Iterator[dict[str, Any]]:

@@ -70,7 +70,8 @@ def draw(
         job=job,
         plan=plan,
         objects=(configmap, marked(manifest, ref, attempt=1)),
-        notes=(*_notes(plan), *read.warnings),
+        notes=tuple(_notes(plan)),
+        warnings=read.warnings,
         attached=attached,
     )
 

@@ -200,15 +200,15 @@ def _replaced(turn: Turn, decision: Decision) -> JobRecord:
     lost = [slot for slot in record.slots if slot.node in decision.nodes and slot.lost_clock is not None]
     record = healing.replace_nodes(record, lost)
     if not decision.charge:
-        record = _free(record, decision)
+        record = _free(record, {slot.node: slot.incarnation for slot in turn.record.slots if slot.node in decision.nodes})
     return record.with_history("pods-rescheduled", decision.reason)
 
 
-def _free(record: JobRecord, decision: Decision) -> JobRecord:
-    """A hardware fault costs no budget, in whatever words it was first told."""
+def _free(record: JobRecord, lost: dict[int, int]) -> JobRecord:
+    """Let hardware faults cost no budget, however they were first reported; `lost` is the lost incarnation of each node."""
     freed = tuple(
         dataclasses.replace(i, cause=Cause.EVACUATION)
-        if i.cause is Cause.NODE and i.id.node in decision.nodes and i.id.attempt == record.attempt
+        if i.cause is Cause.NODE and i.id.attempt == record.attempt and lost.get(i.id.node) == i.id.sequence
         else i
         for i in record.incidents
     )

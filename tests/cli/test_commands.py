@@ -303,7 +303,7 @@ def test_plan_as_json_has_the_same_parts(run, job_file, capsys):
     assert run("plan", job_file, "--json") == 0
 
     document = json.loads(capsys.readouterr().out)
-    assert list(document) == ["version", "job", "profile", "defaults", "given", "plan", "objects", "notes"]
+    assert list(document) == ["version", "job", "profile", "defaults", "given", "plan", "objects", "notes", "warnings"]
     assert document["plan"]["max_restarts"] == 3
     assert (document["profile"], document["defaults"]["recovery.max_restarts"], document["given"]) == ("ladder", 3, {})
     assert document["objects"][1]["command"] == ["agent", "a b"]

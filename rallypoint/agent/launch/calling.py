@@ -33,6 +33,7 @@ from rallypoint.agent.launch.config import LaunchConfig
 from rallypoint.agent.launch.entry import Entrypoint, lay_down, read_entrypoint
 from rallypoint.agent.launch.host import ENDING, ORDERS, Left, Orders
 from rallypoint.agent.launch.settle import Settled, read_signals, settle
+from rallypoint.agent.launch.validation import require_valid
 from rallypoint.agent.node.agent import Ending
 from rallypoint.agent.run import log_folder
 from rallypoint.wire.errors import RallypointError
@@ -85,6 +86,7 @@ def launch_agent(
         LostContactError: when the coordinator cannot be reached any more.
 
     """
+    require_valid(config)
     if not config.run_id:
         config.run_id = str(uuid.uuid4().int)
         log.warning("config has no run_id, generated a random run_id: %s", config.run_id)

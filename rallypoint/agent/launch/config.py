@@ -5,6 +5,8 @@ Fields can be set one by one, as torch's can, so they are checked when they are 
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -71,7 +73,7 @@ class LaunchConfig:
     max_restarts: int = 3
     monitor_interval: float = 30
     start_method: str = _START_METHOD
-    log_dir: str | None = None
+    log_dir: str | os.PathLike[str] | None = None
     redirects: Std | dict[int, Std] = Std.NONE
     tee: Std | dict[int, Std] = Std.NONE
     metrics_cfg: dict[str, str] = field(default_factory=dict)
@@ -88,6 +90,8 @@ class LaunchConfig:
     shutdown_timeout: float | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.rdzv_configs, Mapping):
+            return  # refused when it is used, as every other field
         given = self.rdzv_timeout if self.rdzv_timeout != -1 else self.rdzv_configs.get("timeout", DEFAULT_TIMEOUT)
         self.rdzv_configs = {**self.rdzv_configs, "timeout": given}
 

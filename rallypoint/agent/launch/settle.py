@@ -7,6 +7,7 @@ on the result (timings of torch's own rendezvous): that is told in a note.
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from rallypoint.agent.flags import CHOICES
 from rallypoint.agent.launch.config import DEFAULT_TIMEOUT, LaunchConfig
 from rallypoint.agent.launch.entry import Entrypoint
 from rallypoint.agent.launch.std import read_streams
+from rallypoint.agent.launch.validation import require_valid
 from rallypoint.agent.limits import SHUTDOWN_TIMEOUT
 from rallypoint.agent.options import C10D_PORT, FENCE_TIMEOUT, MasterAddress, Meeting, RunOptions
 from rallypoint.agent.workers.tee import DEFAULT_PREFIX
@@ -90,7 +92,7 @@ def settle(config: LaunchConfig, entrypoint: Entrypoint, env: Mapping[str, str],
         master=_master(config, meeting),
         node=_rank(config) if static else -1,
         local_addr=config.local_addr or "",
-        log_dir=config.log_dir or "",
+        log_dir=os.fspath(config.log_dir) if config.log_dir else "",
         streams=dataclasses.replace(
             read_streams(config.redirects, config.tee),
             duplicate_out=_filters(config.duplicate_stdout_filters, "duplicate_stdout_filters"),
@@ -112,17 +114,7 @@ def read_signals(text: str) -> tuple[signal.Signals, ...]:
 
 
 def _check(config: LaunchConfig) -> None:
-    if not 1 <= config.min_nodes <= config.max_nodes:
-        raise ValueError(
-            f"min_nodes, max_nodes: {config.min_nodes}, {config.max_nodes} is not allowed; expected 1 <= MIN <= MAX"
-        )
-    for name, least in (("nproc_per_node", 1), ("max_restarts", 0)):
-        value = getattr(config, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name}: {value!r} is not allowed; expected a number of at least {least}")
-    _seconds(config.monitor_interval, "monitor_interval")
-    if not config.monitor_interval:
-        raise ValueError("monitor_interval: 0 is not allowed; expected more than 0 seconds")
+    require_valid(config)
     if config.rdzv_backend not in _BACKENDS:
         raise ValueError(f"rdzv_backend: {config.rdzv_backend!r} is not allowed; expected one of {', '.join(_BACKENDS)}")
     if config.start_method not in _START_METHODS:

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 from rallypoint.agent.clock import monotone_clock
+from rallypoint.agent.entrypoint import require_entrypoint
 from rallypoint.agent.meeting import meet
 from rallypoint.agent.meeting_place import ATTEMPT, Agreement, address_towards
 from rallypoint.agent.node.agent import Ending, NodeAgent
@@ -84,6 +85,7 @@ async def take_part(options: RunOptions, logs: Path, shared: Path, *, agreement:
 
     `logs` and `shared` are the folders of the workers' logs and of what they share with the agent. Raises `RallypointError`.
     """
+    require_entrypoint(options.plan)
     clock = monotone_clock()
     cpus = worker_cpus(options.plan, os.environ)
     async with meet(options, clock, agreement) as met:

@@ -41,6 +41,13 @@ _HANG_TEXT = re.compile(
 )
 _OOM_EXCEPTIONS = frozenset({"MemoryError", "OutOfMemoryError"})
 
+#: What `launch_agent` says of a result that cannot leave the worker.
+_RESULT_TEXT = re.compile(r"FunctionError: what the function returned \(a .*\) cannot be pickled")
+#: What Python says of a script or a module that is not there, and the agent of a program.
+_MISSING_TEXT = re.compile(
+    r"can't open file '([^']+)': \[Errno 2\]|: No module named ([\w.]+)$|cannot be started: No such file or directory: (.+)"
+)
+
 #: The conclusion of a traceback: a class, with its module or without, by a name that exceptions have.
 _EXCEPTION = re.compile(
     r"(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt|Iteration|Timeout|Warning|Expired|Failure|Fault))(?=:|\s*$)"
@@ -129,6 +136,7 @@ class End:
         agent: the node's process was our agent, which has exit codes of its own (`wire/exits.py`).
         codes: exit codes of all that ended in it, 128 + signal where a signal did; empty when nobody saw any.
         kind: what it was, where the observer knows better than code and text can tell.
+        first: it was of the first workers that the job ever started, so what it lacks was never there.
         error: its first error in one line; `log_tail` its last lines.
     """
 
@@ -136,6 +144,7 @@ class End:
     agent: bool = False
     codes: tuple[int, ...] = ()
     kind: FaultKind | None = None
+    first: bool = False
     error: str = ""
     log_tail: tuple[str, ...] = ()
 
@@ -175,10 +184,11 @@ class Judgement:
     reason: str = ""
 
 
-def worker_end(culprit: Culprit) -> End:
-    """Return the end of a worker as its agent saw it."""
+def worker_end(culprit: Culprit, *, first: bool = False) -> End:
+    """Return the end of a worker as its agent saw it; `first` as in `End`."""
     code = culprit.exit_code if culprit.signal is None else _SIGNALLED + culprit.signal
-    return End(codes=() if code is None else (code,), kind=culprit.kind, error=culprit.error, log_tail=culprit.log_tail)
+    codes = () if code is None else (code,)
+    return End(codes=codes, kind=culprit.kind, first=first, error=culprit.error, log_tail=culprit.log_tail)
 
 
 def node_end(seen: NodeSeen, *, agent: bool) -> End:
@@ -255,10 +265,23 @@ def judge(
     if strange:
         return _judgement(end, kind, Answer.FAIL_NOW, f"exit code {strange[0]} is not retryable", "TerminalExitCode")
     answer, _ = _row(end, kind)
+    if not (retryable and codes) and (why := _hopeless(end)):
+        return _judgement(end, kind, Answer.FAIL_NOW, why)
     if retryable and codes:
         answer = Answer.RETRY_HERE if answer is Answer.FAIL_NOW else answer
         return _judgement(end, kind, answer, f"exit code {codes[0]} is retryable")
     return _judgement(end, kind, answer, f"the table: {kind.value}", "NoProgress" if kind is FaultKind.NO_PROGRESS else "")
+
+
+def _hopeless(end: End) -> str:
+    """Return why every further try would end in the same way, "" where that is not known."""
+    if end.node:
+        return ""
+    if _RESULT_TEXT.match(end.error):
+        return "what a function returns is pickled in the same way by each try"
+    if end.first and (found := _MISSING_TEXT.search(end.error)):
+        return f"the first workers of the job found no {found[1] or found[2] or found[3]}"
+    return ""
 
 
 def _row(end: End, kind: FaultKind) -> tuple[Answer, Cause]:

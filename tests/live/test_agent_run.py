@@ -240,8 +240,12 @@ def test_a_port_of_somebody_else_is_named(job: Agents) -> None:
         pytest.param(
             ["--log-dir", "/dev/null/logs", "x.py"], Exit.CONFIG, "/dev/null/logs: cannot be written", id="log folder"
         ),
-        pytest.param(["--no-python", "/no/such/program"], Exit.JOB_FAILED, "/no/such/program cannot be started", id="program"),
-        pytest.param(["/no/such/script.py"], Exit.JOB_FAILED, "ended with exit code 2", id="script"),
+        pytest.param(
+            ["--no-python", "/no/such/program"], Exit.CONFIG, "program /no/such/program: does not exist", id="program"
+        ),
+        pytest.param(["--no-python", "/dev/null"], Exit.CONFIG, "/dev/null: is not an executable file", id="no program"),
+        pytest.param(["/no/such/script.py"], Exit.CONFIG, "script /no/such/script.py: does not exist here", id="script"),
+        pytest.param(["-m", "no.such.module"], Exit.CONFIG, "module no.such.module: is not found", id="module"),
     ],
 )
 def test_what_cannot_run_is_told_in_a_line(job: Agents, args: list[str], code: Exit, text: str) -> None:

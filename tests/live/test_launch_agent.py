@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from rallypoint.agent import Events, LaunchConfig, Std, launch_agent
+from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.launch.events import StopAllTasks
 from tests.agent.launch.etcd_server import needs_etcd, serving
 from tests.live.agent_processes import alive, free_port
@@ -105,10 +106,22 @@ def test_a_signal_is_an_exit_code_below_zero() -> None:
     assert caught.value.failures[0].exitcode == -signal.SIGKILL
 
 
-def test_a_value_that_cannot_travel_is_a_failure() -> None:
-    """Of the rank that returned it."""
+def test_a_value_that_cannot_travel_is_a_failure(tmp_path: Path) -> None:
+    """Of the rank that returned it, and no further try would return another one."""
     with pytest.raises(errors.ChildFailedError, match=r"what the function returned \(a lock\) cannot be pickled"):
-        launch_agent(config(1, max_restarts=0), threading.Lock, [])
+        launch_agent(config(1, max_restarts=3, log_dir=str(tmp_path)), threading.Lock, [])
+
+    assert [path.name for path in tmp_path.glob("job_*/round-*")] == ["round-1"]
+
+
+def test_what_cannot_be_used_is_refused_before_anything_starts() -> None:
+    """The error names the field or the argument, its value and what is allowed."""
+    with pytest.raises(ValueError, match="run_id: 5 is not allowed; expected a string"):
+        launch_agent(config(1, run_id=5), double, [1])
+    with pytest.raises(ValueError, match="args: 'abc' is not allowed; expected a list"):
+        launch_agent(config(1), double, "abc")
+    with pytest.raises(ConfigError, match=r"script /no/such\.py: does not exist here"):
+        launch_agent(config(1), sys.executable, ["/no/such.py"])
 
 
 def test_nodes_that_do_not_come_are_a_timeout() -> None:

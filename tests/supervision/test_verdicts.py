@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -211,3 +212,31 @@ def test_every_end_has_a_verdict(end: End, terminal: tuple[int, ...], retryable:
 def test_the_documented_table_is_the_table() -> None:
     """docs/verdicts.md is up to date: `python -m rallypoint.supervision.verdicts` prints what belongs there."""
     assert table() in DOCS.read_text()
+
+
+@pytest.mark.parametrize(
+    ("error", "first", "answer"),
+    [
+        pytest.param(
+            "python: can't open file '/x.py': [Errno 2] No such file or directory", True, Answer.FAIL_NOW, id="script"
+        ),
+        pytest.param("python: can't open file '/x.py': [Errno 2] No such file", False, Answer.RETRY_HERE, id="script, later"),
+        pytest.param("/usr/bin/python: No module named my.job", True, Answer.FAIL_NOW, id="module"),
+        pytest.param("ModuleNotFoundError: No module named 'numpy'", True, Answer.RETRY_HERE, id="an import of the script"),
+        pytest.param("x cannot be started: No such file or directory: x", True, Answer.FAIL_NOW, id="program"),
+        pytest.param(
+            "FunctionError: what the function returned (a lock) cannot be pickled: TypeError: no",
+            False,
+            Answer.FAIL_NOW,
+            id="result",
+        ),
+    ],
+)
+def test_what_every_further_try_would_meet_ends_the_job(error: str, first: bool, answer: Answer) -> None:
+    """Unless a rule or the list of retryable codes says otherwise."""
+    end = End(codes=(2,), error=error, first=first)
+
+    assert judge(end).answer is answer
+    assert judge(end, retryable=(2,)).answer is Answer.RETRY_HERE
+    assert judge(end, rules=(EndRule(answer=Answer.RETRY_HERE, exit_codes=(2,)),)).answer is Answer.RETRY_HERE
+    assert judge(dataclasses.replace(end, node=True)).answer is Answer.RETRY_HERE

@@ -87,6 +87,8 @@ def launch_agent(
 
     """
     require_valid(config)
+    if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
+        raise ValueError(f"args: {args!r} is not allowed; expected a list")  # noqa: TRY004  as for every other argument
     if not config.run_id:
         config.run_id = str(uuid.uuid4().int)
         log.warning("config has no run_id, generated a random run_id: %s", config.run_id)

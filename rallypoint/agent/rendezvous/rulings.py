@@ -47,7 +47,7 @@ def on_peer(settings: Settings, peer: Peer) -> tuple[Culprit | None, Judgement] 
     if found is not None:
         return found
     own = [failure for failure in culprit_first(peer.report.failures) if not is_collateral(failure)]
-    judged = [(failure, _judge(settings, failure, retryable=())) for failure in own]
+    judged = [(failure, _judge(settings, peer, failure, retryable=())) for failure in own]
     fatal = next(((f, j) for f, j in judged if j.answer is Answer.FAIL_NOW), None)
     if fatal is not None:
         return fatal
@@ -61,7 +61,7 @@ def on_culprit(settings: Settings, failed: Sequence[Peer]) -> tuple[Peer, Culpri
         return None
     culprit = culprit_first(owners)[0]
     peer = owners[culprit]
-    judged = _judge(settings, culprit, retryable=settings.retryable_exit_codes)
+    judged = _judge(settings, peer, culprit, retryable=settings.retryable_exit_codes)
     if _impossible(settings, judged):
         rule = f"{judged.rule}; no node is replaced (node_replacements is 0), so its workers are restarted"
         judged = dataclasses.replace(judged, answer=Answer.RETRY_HERE, cause=Cause.PROCESS, rule=rule)
@@ -70,9 +70,13 @@ def on_culprit(settings: Settings, failed: Sequence[Peer]) -> tuple[Peer, Culpri
     return peer, culprit, judged
 
 
-def _judge(settings: Settings, failure: Culprit, retryable: tuple[int, ...]) -> Judgement:
+def _judge(settings: Settings, peer: Peer, failure: Culprit, retryable: tuple[int, ...]) -> Judgement:
+    first = peer.report.fence.attempt <= 1 and peer.report.round == 1
     return verdicts.judge(
-        verdicts.worker_end(failure), rules=settings.end_rules, terminal=settings.terminal_exit_codes, retryable=retryable
+        verdicts.worker_end(failure, first=first),
+        rules=settings.end_rules,
+        terminal=settings.terminal_exit_codes,
+        retryable=retryable,
     )
 
 

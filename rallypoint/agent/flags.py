@@ -17,6 +17,7 @@ from rallypoint.agent.command_line import RunParser
 from rallypoint.agent.dlrover_flags import CHOICES as DLROVER_CHOICES
 from rallypoint.agent.dlrover_flags import NAMES, add_dlrover_flags
 from rallypoint.wire.arguments import WORDS
+from rallypoint.wire.plan import Plan
 
 __all__ = ["CHOICES", "OURS", "REFUSED", "WHY", "WrongVariable", "add_run_flags"]
 
@@ -243,6 +244,13 @@ def _add_launch(flags: _Flags) -> None:
         read=float,
         metavar="S",
         text="SIGTERM to SIGKILL when workers are stopped (default 30)",
+    )
+    flags.value(
+        "--exit-grace",
+        default=Plan.exit_grace,
+        read=float,
+        metavar="S",
+        text="time for a finished worker to end; then it is killed and its own status counts (default 10; 0 is off)",
     )
     flags.value(
         "--signals-to-handle",

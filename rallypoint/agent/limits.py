@@ -14,6 +14,7 @@ from rallypoint.agent.errors import UsageError
 __all__ = [
     "SHUTDOWN_TIMEOUT",
     "check_level",
+    "exit_grace",
     "extension",
     "hang_downtime",
     "interval",
@@ -27,6 +28,9 @@ __all__ = [
 
 #: torchrun's seconds from SIGTERM to SIGKILL.
 SHUTDOWN_TIMEOUT = 30.0
+
+#: The longest `exit_grace` in seconds, as in a job document.
+_EXIT_GRACE = 86400
 
 
 def node_unit(unit: int, low: int, high: int) -> int:
@@ -92,6 +96,13 @@ def shutdown_timeout(given: float | None, env: Mapping[str, str]) -> float:
     if given < 0:
         raise UsageError(f"--shutdown-timeout {given:g}: not allowed; expected 0 or more seconds")
     return given
+
+
+def exit_grace(seconds: float) -> float:
+    """Return the seconds; 0 is off."""
+    if not 0 <= seconds <= _EXIT_GRACE:
+        raise UsageError(f"--exit-grace {seconds:g}: not allowed; expected seconds, from 0 to {_EXIT_GRACE}")
+    return seconds
 
 
 def slot(node_rank: int, high: int) -> int:

@@ -191,6 +191,7 @@ def _plan(args: argparse.Namespace, env: Mapping[str, str], low: int, high: int,
         max_restarts=args.max_restarts,
         node_replacements=0,  # by hand there is no supervisor that could
         stop_grace=limits.shutdown_timeout(args.shutdown_timeout, env),
+        exit_grace=limits.exit_grace(args.exit_grace),
         join_timeout=bounds.get("join_timeout", Plan.join_timeout),
         last_call=bounds.get("last_call", Plan.last_call),
         node_lease=bounds.get("node_lease", Plan.node_lease),

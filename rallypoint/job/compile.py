@@ -31,7 +31,7 @@ _LATER: Mapping[str, tuple[str, ...]] = {
     ),
     "recovery": (
         *("max_hangs", "refill", "save_at_breakpoint", "training_elastic_mode", "standby", "preload", "start_method"),
-        *("replica_every", "replica_limit"),
+        *("replica_every", "replica_limit", "exit_grace_period"),
     ),
     "health": (
         *("metrics_port", "hang_downtime", "hang_detection", "hang_learning"),
@@ -152,6 +152,7 @@ def _agents(job: ElasticJob) -> dict[str, Any]:
     return {
         "replace_delay": job.recovery.replace_delay,
         "stop_grace": job.recovery.stop_grace_period,
+        "exit_grace": job.recovery.exit_grace_period,
         "save_at_breakpoint": job.recovery.save_at_breakpoint,
         "elastic_mode": ElasticMode(job.recovery.training_elastic_mode),
         "replica_every": job.recovery.replica_every or 0,

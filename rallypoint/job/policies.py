@@ -156,6 +156,8 @@ class Recovery(Model):
     """Pause before a lost node is replaced."""
     stop_grace_period: Annotated[float, _PERIOD] = 10.0
     """From TERM to KILL when workers are stopped."""
+    exit_grace_period: Annotated[float, duration(most=86400.0)] = 10.0
+    """From the end of a worker's script and exit handlers to its KILL; its own exit status counts. 0s is off."""
     save_at_breakpoint: Annotated[bool, FLAG] = False
     """The last snapshot in memory is persisted when a worker died; with `Checkpoints` one is taken at each step."""
     training_elastic_mode: Annotated[str, choice(*(mode.value for mode in ElasticMode))] = "base"

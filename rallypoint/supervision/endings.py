@@ -144,7 +144,7 @@ def succeeded(turn: Turn) -> Step:
     record, policy = turn.record, turn.policy
     at = since(record, ConditionType.QUOTA_RESERVED, value=False)
     expires = Deadline(at=at + policy.success_ttl, clock="success-ttl", then="what is left of the job is deleted")
-    leaves = Deadline(at=at + policy.exit_grace, clock="exit", then="agents that have not ended are deleted")
+    leaves = Deadline(at=at + policy.leave_grace, clock="exit", then="agents that have not ended are deleted")
     alive = not policy.wrapped and any(n.present and not n.ended for n in (*turn.seen.nodes, *turn.seen.coordinators))
     if record.clock >= expires.at or (alive and record.clock >= leaves.at):
         return delete(turn.with_record(_deleting(record)), spare_ended=record.clock < expires.at)

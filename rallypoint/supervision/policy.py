@@ -28,7 +28,7 @@ class Policy:
         failure_grace: how long failed nodes below `min_nodes` are tolerated, from when the job became unhealthy.
         retry_pause: between the end of deletion and the next attempt.
         forceful_deletion_grace: a deletion that is not finished by then is forced.
-        exit_grace: how long agents may take to end by themselves after the job's verdict.
+        leave_grace: how long agents may take to end by themselves after the job's verdict.
         profile: whose rules hold; `appwrapper` asks for `min_nodes` equal to `max_nodes`.
         wrapped: the pods are made by the controller of wrapped components (a PyTorchJob, say); otherwise we make each of them.
         followed: the controller of the wrapped components decides about them, too: we only watch it and tell what it does.
@@ -53,7 +53,7 @@ class Policy:
     failure_grace: float = 60.0
     retry_pause: float = 90.0
     forceful_deletion_grace: float = 600.0
-    exit_grace: float = 15.0
+    leave_grace: float = 15.0
     profile: Profile = Profile.LADDER
     wrapped: bool = False
     followed: bool = False
@@ -85,5 +85,5 @@ class Policy:
             **shared,
             wrapped=plan.kind is not Kind.PODS,
             followed=plan.kind is Kind.APPWRAPPER,
-            exit_grace=plan.stop_grace + 5.0,
+            leave_grace=plan.stop_grace + 5.0,
         )

@@ -165,6 +165,7 @@ class Plan:
         node_replacements: how often the node of one slot is replaced, within one attempt.
         replace_delay: pause before a lost node is replaced.
         stop_grace: TERM to KILL when workers are stopped.
+        exit_grace: seconds that a finished worker has for the teardown of its interpreter; its own status counts. 0 is off.
         retry_limit: job resets; `retry_limit + 1` attempts at the most.
         admission_grace, warmup_grace, failure_grace, retry_pause, forceful_deletion_grace: AppWrapper's periods.
         profile: whose rules hold.
@@ -246,6 +247,7 @@ class Plan:
     node_replacements: int = 3
     replace_delay: float = 0.0
     stop_grace: float = 10.0
+    exit_grace: float = 10.0
     retry_limit: int = 3
     admission_grace: float = 60.0
     warmup_grace: float = 300.0

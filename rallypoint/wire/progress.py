@@ -7,7 +7,7 @@ value unreadable, never a wrong one.
 ```
 header  8s magic  I version  I slots
 slot    Q sequence | q step  Q liveness  d at  q resumed_from  I names_len  I checkpoint_len | names  checkpoint  values
-life    Q steps  q pid  q stacks  q level, one for each slot, behind the last slot, and behind each its pulse (`pulse.py`)
+life    Q steps  q pid  q stacks  q level  Q exit, one for each slot behind the last slot, each with its pulse (`pulse.py`)
 ```
 
 Numbers are little-endian; -1 stands for "never reported"; names are those of the metrics, a JSON list of at most 1,024 bytes,
@@ -16,7 +16,9 @@ the same, a step with its metrics is a handful of stores (`stepper`).
 
 A life record is written by the worker's own Python before the script knows of anything (training/startup), each field by one
 store and without a seqlock: `steps` of all optimizers; `pid` of the process that trains, or that started first; `stacks`, the
-number of its file for faulthandler; `level`, 1 when it has started, 2 when it has trained.
+number of its file for faulthandler; `level`, 1 when it has started, 2 when it has trained; `exit`, 0 until only the teardown of
+the worker's own Python is left, then its process number times 65,536, plus its exit code, 256 plus its signal, or 65,535 where
+that is unknown.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ _SEQUENCE = struct.Struct("<Q")
 _FIXED = struct.Struct("<qQdqII")
 #: The first three of them as the processor has them: what every step tells.
 _STEP = struct.Struct("qQd")
-_LIFE = struct.Struct("<Qqqq")
+_LIFE = struct.Struct("<QqqqQ")
+#: The parts of the word `exit`.
+_PID_SHIFT, _SIGNALLED, _UNKNOWN = 16, 0x100, 0xFFFF
 #: A record has lines of the processor's cache to itself: no rank slows another down.
 _PULSE = 64
 _LIFE_BYTES = _PULSE + PULSE_BYTES
@@ -74,16 +78,29 @@ class ProgressSlot:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExitStatus:
+    """The status with which process `pid` is about to end; only the teardown of its interpreter is left.
+
+    `code` is an exit code, minus a signal, or None where it is not known.
+    """
+
+    pid: int
+    code: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Life:
     """What a worker's Python tells by itself; all zero where none has started, or none that knows of us.
 
     `stacks` is the number of the file in which faulthandler writes, in the process `pid`; `trains`: it has taken a step.
+    `exit_status` is None until a process has published one.
     """
 
     steps: int = 0
     pid: int = 0
     stacks: int = 0
     trains: bool = False
+    exit_status: ExitStatus | None = None
 
 
 class ProgressFile:
@@ -201,8 +218,8 @@ class ProgressFile:
 
     def life(self, index: int) -> Life:
         """Return the life record of slot `index`."""
-        steps, pid, stacks, level = _LIFE.unpack_from(self._map, life_offset(self.slots, index))
-        return Life(steps=steps, pid=pid, stacks=stacks, trains=level > 1)
+        steps, pid, stacks, level, end = _LIFE.unpack_from(self._map, life_offset(self.slots, index))
+        return Life(steps=steps, pid=pid, stacks=stacks, trains=level > 1, exit_status=_exit_status(end))
 
     def pulse(self, index: int) -> Pulse:
         """Return the words of the pulse of slot `index`."""
@@ -238,6 +255,14 @@ class ProgressFile:
 def life_offset(slots: int, index: int) -> int:
     """Return where the life record of slot `index` begins in a file of so many slots."""
     return _HEADER.size + slots * _SLOT + index * _LIFE_BYTES
+
+
+def _exit_status(word: int) -> ExitStatus | None:
+    pid, code = word >> _PID_SHIFT, word & _UNKNOWN
+    if pid == 0:
+        return None
+    known = code if code < _SIGNALLED else _SIGNALLED - code
+    return ExitStatus(pid=pid, code=None if code == _UNKNOWN else known)
 
 
 def _or_minus(number: int | None) -> int:

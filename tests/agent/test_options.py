@@ -33,6 +33,8 @@ def read(line: str, **env: str) -> RunOptions:
         pytest.param("--max-restarts 0 t.py", "max_restarts", 0, id="no restart, as torchrun's default"),
         pytest.param("t.py", "stop_grace", 30.0, id="torchrun's grace by default"),
         pytest.param("--shutdown-timeout 2 t.py", "stop_grace", 2.0, id="grace"),
+        pytest.param("t.py", "exit_grace", 10.0, id="grace of a finished worker by default"),
+        pytest.param("--exit-grace 0 t.py", "exit_grace", 0.0, id="no grace of a finished worker"),
         pytest.param("--nnodes 2:4 --rdzv-endpoint h:1 t.py", "max_nodes", 4, id="elastic"),
         pytest.param("--nnodes=3 --rdzv-endpoint h:1 t.py", "min_nodes", 3, id="fixed"),
         pytest.param("--nproc_per_node 4 t.py", "nproc_per_node", 4, id="spelled with underscores"),
@@ -150,6 +152,9 @@ def test_where_the_store_of_the_workers_is(line: str, address: tuple[str, int] |
         pytest.param("--start-method thread t.py", r"--start-method thread: not allowed; expected spawn, fork", id="start"),
         pytest.param("--numa-binding far t.py", r"--numa-binding far: not allowed; expected node, socket", id="NUMA"),
         pytest.param("--monitor-interval 0 t.py", r"--monitor-interval 0: not allowed; expected seconds, more", id="period"),
+        pytest.param("--exit-grace -1 t.py", r"--exit-grace -1: not allowed; expected seconds, from 0", id="exit grace"),
+        pytest.param("--exit-grace nan t.py", r"--exit-grace nan: not allowed; expected seconds", id="exit grace is no number"),
+        pytest.param("--exit-grace 1e9 t.py", r"--exit-grace 1e\+09: not allowed; expected seconds", id="exit grace of years"),
         pytest.param("--standby -1 t.py", r"--standby -1: not allowed; expected 0 or more", id="standbys"),
         pytest.param("--node-unit 0 t.py", r"--node-unit 0: not allowed; expected 1 or more", id="no unit"),
         pytest.param(

@@ -129,9 +129,16 @@ def text_of(document: Any) -> str:
             {"logs": {"tail_lines": 0}}, "logs.tail_lines: 0 is not allowed; a whole number from 1 to 200", id="no tail"
         ),
         pytest.param(
+            {"recovery": {"exit_grace_period": "2d"}},
+            "recovery.exit_grace_period: '2d' is not allowed; "
+            "a duration such as 90s, 1h30m, 7d, 300ms, PT1M30S or a number of seconds, from 0s to 1d",
+            id="a grace of days",
+        ),
+        pytest.param(
             {"recovery": None},
             "recovery: null is not allowed; "
             "a mapping with some of max_restarts, node_replacements, max_hangs, replace_delay, stop_grace_period, "
+            "exit_grace_period, "
             "save_at_breakpoint, training_elastic_mode, replica_every, replica_limit, standby, preload, start_method, refill",
             id="a block left empty",
         ),

@@ -114,6 +114,7 @@ recovery:
   max_hangs: 3
   replace_delay: 0s
   stop_grace_period: 10s
+  exit_grace_period: 10s
   save_at_breakpoint: false
   training_elastic_mode: base
   refill:

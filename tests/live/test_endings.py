@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +12,9 @@ import pytest
 from rallypoint.wire.exits import Exit
 from tests.live.agent_processes import SCRIPTS, Agents, agents, said
 from tests.live.test_zygote import standing_by
+from tests.waiting import eventually
 
-PENDING = SCRIPTS / "pending.py"
+PENDING, ENDING = SCRIPTS / "pending.py", SCRIPTS / "ending.py"
 
 
 @pytest.fixture
@@ -40,3 +43,77 @@ def test_a_recovered_run_ends(job: Agents) -> None:
     # Rank 0 may be through with round 1, too: its collective fails when rank 1 is killed.
     _, regroup, after = output.partition("regroup: rank 1")
     assert (code, bool(regroup), after.count("is done")) == (Exit.OK, True, 2), output
+
+
+@pytest.fixture
+def light_job(tmp_path: Path) -> Iterator[Agents]:
+    with agents(tmp_path) as job:
+        yield job
+
+
+def ended(job: Agents, *args: object, grace: float = 0.3, workers: int = 1) -> tuple[int, str]:
+    """Run ending.py to its end, with a short grace."""
+    options = ("--standalone", "--nproc-per-node", workers, "--max-restarts", 0, "--exit-grace", grace)
+    return said(job.run(*options, ENDING, job.work, *args))
+
+
+WARNING = "its interpreter is still in teardown after"
+
+
+def test_a_teardown_that_hangs_is_ended_and_the_status_of_the_script_counts(light_job: Agents) -> None:
+    """The job succeeds, and one warning for each worker names the cause."""
+    code, output = ended(light_job, "return", "stuck", workers=2)
+
+    assert (code, output.count(WARNING), output.count("returned with status 0, which counts")) == (Exit.OK, 2, 2), output
+    assert output.count("ended with exit code 0") == 2, output
+
+
+@pytest.mark.parametrize(
+    ("way", "how", "error"),
+    [
+        pytest.param("code", "ended with exit code 3", "", id="exit code"),
+        pytest.param("text", "ended with exit code 1", "no data", id="exit with a text"),
+        pytest.param("error", "ended with exit code 1", "ValueError: the loss is not a number", id="exception"),
+        pytest.param(
+            "unknown", "was ended by signal 9", "returned with an unknown status", id="SystemExit raised by the script"
+        ),
+    ],
+)
+def test_a_failure_stays_a_failure_when_its_teardown_hangs(light_job: Agents, way: str, how: str, error: str) -> None:
+    """The agent reports the script's own exit code; where Python does not tell it, the job never counts as succeeded."""
+    code, output = ended(light_job, way, "stuck")
+
+    assert (code, output.count(WARNING)) == (Exit.JOB_FAILED, 1), output
+    assert how in output, output
+    assert error in output, output
+
+
+def test_threads_and_exit_handlers_have_all_the_time_they_need(light_job: Agents) -> None:
+    """A logger that uploads when the script is over is no hang: the grace begins behind the last exit handler."""
+    code, output = ended(light_job, "slow")
+
+    assert (code, WARNING in output) == (Exit.OK, False), output
+    assert sorted(path.name for path in light_job.work.iterdir()) == ["atexit", "thread"]
+
+
+def test_a_signal_from_elsewhere_counts_although_the_script_was_through(light_job: Agents) -> None:
+    """The published status replaces the end by our own signal only."""
+    run = light_job.run(
+        "--standalone",
+        "--nproc-per-node",
+        1,
+        "--max-restarts",
+        0,
+        "--exit-grace",
+        3600,
+        ENDING,
+        light_job.work,
+        "return",
+        "stuck",
+    )
+    stuck = eventually(lambda: next(iter(light_job.work.glob("stuck-*")), None), why="a worker in its teardown")
+    os.kill(int(stuck.name.partition("-")[2]), signal.SIGKILL)
+
+    code, output = said(run)
+
+    assert (code, WARNING in output, "was ended by signal 9" in output) == (Exit.JOB_FAILED, False, True), output

@@ -16,7 +16,7 @@ import pytest
 from rallypoint.agent.linux import collapse
 from rallypoint.agent.workers.zygote.pages import HUGE
 from rallypoint.wire.progress import ProgressFile, life_offset
-from tests.live.forked import STARTUP, Zygote, light_torch, spawned, zygote
+from tests.live.forked import ENV, STARTUP, Zygote, light_torch, spawned, zygote
 
 #: Programs whose ends and outputs must be the same both ways; what differs from process to process is not printed.
 PROGRAMS = {
@@ -199,6 +199,54 @@ def test_a_forked_worker_counts_its_steps(born: Zygote, tmp_path: Path) -> None:
     assert {"torch", "torch._dynamo"} < set(names.read_text().splitlines())
     assert "beside" not in names.read_text().splitlines()
     progress.close()
+
+
+#: Programs that end by themselves, with the status that they publish when only their teardown is left; None is unknown.
+ENDS = {
+    "return": ("print('hello')", 0),
+    "exit code": ("import sys; sys.exit(7)", 7),
+    "exit of the site module": ("exit(4)", 4),
+    "exit with a text": ("import sys; sys.exit('no data')", 1),
+    "exit with None": ("import sys; sys.exit()", 0),
+    "large exit code": ("import sys; sys.exit(300)", 44),
+    "negative exit code": ("import sys; sys.exit(-1)", 255),
+    "huge exit code": ("import sys; sys.exit(1 << 80)", 255),
+    "exception": ("1 / 0", 1),
+    "exception in a function": ("def f(): 1 / 0\nf()", 1),
+    "interrupt": ("raise KeyboardInterrupt", -2),
+    "an exit that was caught": ("import sys\ntry: sys.exit(3)\nexcept SystemExit: pass", 0),
+    "an exit in a thread": ("import sys, threading\nt = threading.Thread(target=sys.exit, args=(3,)); t.start(); t.join()", 0),
+    "SystemExit": ("raise SystemExit(5)", None),
+    "a killed script": ("import os; os.kill(os.getpid(), 9)", -9),
+}
+
+
+@pytest.mark.parametrize("kind", ["fork", "program"])
+@pytest.mark.parametrize("name", ENDS)
+def test_the_status_is_published_before_the_teardown(born: Zygote, tmp_path: Path, name: str, kind: str) -> None:
+    """It is the exit code that the parent sees later; a process that is killed before has published none."""
+    text, expected = ENDS[name]
+    path = tmp_path / "progress"
+    progress = ProgressFile.create(path, 1)
+    told = {
+        **ENV,
+        "RALLYPOINT_PROGRESS_FILE": str(path),
+        "RALLYPOINT_LIFE_OFFSET": str(life_offset(1, 0)),
+        "RALLYPOINT_STACK_FILE": str(tmp_path / "stacks"),
+        "PYTHONPATH": str(STARTUP.parent),
+    }
+    script = written(tmp_path, text)
+
+    ran = born.run(script, env=told, startup=str(STARTUP)) if kind == "fork" else spawned(script, env=told)
+
+    status = progress.life(0).exit_status
+    progress.close()
+    if name == "SystemExit":
+        assert (ran.code, status and status.code) == (5, 5 if kind == "fork" else None), ran.err
+    elif name == "a killed script":
+        assert (ran.code, status) == (expected, None), ran.err
+    else:
+        assert (ran.code, status and status.code) == (expected, expected), ran.err
 
 
 def test_a_warm_standby_says_what_it_costs(born: Zygote) -> None:

@@ -165,7 +165,7 @@ def success_ttl() -> None:
 
 def exit_() -> None:
     """From success, for agents that do not end; over, they are deleted."""
-    policy = Policy(min_nodes=2, max_nodes=2, exit_grace=15.0)
+    policy = Policy(min_nodes=2, max_nodes=2, leave_grace=15.0)
     verdict = {"outcome": "succeeded", "reason": "Completed", "message": "all ended well"}
     told = frames(policy, {"at": 10, "pods": "RR"}, {"at": 50, "verdict": verdict}, until=65)
     assert due(frame_at(told, 50), "exit") == 65

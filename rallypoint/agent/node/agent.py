@@ -33,6 +33,7 @@ from rallypoint.agent.node.parts import Parts
 from rallypoint.agent.node.reporting import Reporter, report_pace
 from rallypoint.agent.node.round import StartError
 from rallypoint.agent.node.talking import Talker
+from rallypoint.agent.node.teardown import watch_teardowns
 from rallypoint.agent.rendezvous import rungs
 from rallypoint.agent.signals import SIGNALS
 from rallypoint.agent.transport.client import CoordinatorClient
@@ -130,13 +131,15 @@ class NodeAgent:
 
     async def _live_and_talk(self) -> Ending:
         talk, live = asyncio.create_task(self._talker.talk()), asyncio.create_task(self._live())
+        parts, grace = self._parts, self._config.plan.exit_grace
+        teardowns = asyncio.create_task(watch_teardowns(parts.group, parts.round.exit_status, grace=grace))
         try:
             await asyncio.wait({talk, live}, return_when=asyncio.FIRST_COMPLETED)
             if not live.done():
                 talk.result()  # it only ends by an error
             return await live
         finally:
-            tasks = (talk, live, *self._talker.asking, *self._advice, *self._parts.looker.tasks)
+            tasks = (talk, live, teardowns, *self._talker.asking, *self._advice, *self._parts.looker.tasks)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

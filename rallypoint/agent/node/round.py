@@ -32,7 +32,7 @@ from rallypoint.wire.hang import Evidence, RankSeen
 from rallypoint.wire.line import Assign
 from rallypoint.wire.messages import Assignment, WorkerReport
 from rallypoint.wire.private import private_folder
-from rallypoint.wire.progress import Life, ProgressFile, ProgressSlot
+from rallypoint.wire.progress import ExitStatus, Life, ProgressFile, ProgressSlot
 from rallypoint.wire.pulse import Learned, Pulse
 from rallypoint.wire.result import RESULT_LIMIT, read_result
 
@@ -309,6 +309,12 @@ class Round:
             )
 
         return Subject(rank=worker.place.rank, asked=asked, look=look)
+
+    def exit_status(self, worker: Worker) -> ExitStatus | None:
+        """Return with which status a worker of this round is about to end; None where it has not said."""
+        if self._progress is None or worker not in self._workers:
+            return None
+        return self._progress.life(worker.place.local_rank).exit_status
 
     def _read(self, local_rank: int) -> ProgressSlot:
         slot = None

@@ -30,6 +30,7 @@ class Worker:
 
     Attributes:
         code: its exit code, minus the signal that ended it, or None while it lives.
+        published: the status with which it said it would end, once `WorkerGroup.end` has killed it in its teardown.
         ended_at: seconds since the epoch, 0 while it lives.
         stopped: whether its end was our doing.
         group_gone: whether no process of its group is left.
@@ -39,6 +40,7 @@ class Worker:
     logs: RankLogs
     pid: int = 0
     code: int | None = None
+    published: int | None = None
     ended_at: float = 0.0
     stopped: bool = False
     group_gone: bool = False
@@ -61,6 +63,8 @@ class WorkerGroup:
         """Start one worker; `ended` is called when it has ended. Raises `OSError` when it cannot be started."""
 
         def note(code: int) -> None:
+            if code == -signal.SIGKILL and worker.published is not None:
+                code = worker.published
             worker.code, worker.ended_at, worker.stopped = code, self._now(), self._is_ours(worker, code)
             ended(worker)
 
@@ -99,6 +103,13 @@ class WorkerGroup:
         self._signal(signal.SIGKILL, spare=spare)
         if not spare:
             self._kill_orphans()
+
+    def end(self, worker: Worker, published: int | None) -> None:
+        """Kill a worker that does not get through its teardown; the status counts that it has published, if it is known."""
+        worker.published = published
+        if worker.pid > 0 and worker.code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Forget the reaper."""

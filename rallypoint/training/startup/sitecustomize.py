@@ -14,6 +14,8 @@ another one than the agent's, and each start pays for it. What it knows of the s
 - When `torch.optim.optimizer` is imported, a hook is registered that counts the steps of every optimizer in the record: a few
   stores to memory, no system call.
 - Other modules of torch are wrapped as they are imported, so that phases and other signs of life are told, too.
+- When a worker has run its script, joined its threads and called its exit handlers, it publishes its exit status in the record
+  (`_Ending`): only the teardown of the interpreter is left, and the agent ends a process that does not get through it.
 - After its first step, or when it ends, it leaves the names of what it has imported from installed packages, where that is
   asked for: the next worker may be forked from a process that has imported them already.
 
@@ -21,19 +23,25 @@ A worker that is such a fork calls `begin` itself: its interpreter was started f
 worker it does before, by `anticipate`.
 """
 
+import _thread
 import atexit
+import builtins
 import faulthandler
 import os
 import sys
 
-__all__ = ["Life", "anticipate", "begin"]
+__all__ = ["Life", "anticipate", "begin", "exit_code", "publish_exit"]
 
 _STEPS, _CLAIM, _WORD = 0, 8, 8
-_SIGNAL = 45
+_SIGNAL, _SIGINT = 45, 2
 _STARTED, _TRAINS = 1, 2
+#: Where the exit status is in the record, and how it is written there (wire/progress.py).
+_EXIT, _PID_SHIFT, _SIGNALLED, _UNKNOWN = 32, 16, 0x100, 0xFFFF
 _TORCH, _OPTIMIZER = "torch", "torch.optim.optimizer"
 _PULSE, _PULSE_BYTES = 64, 128 + 7 * 256 * 4
 _NAMES_FILE = "RALLYPOINT_MODULES_FILE"
+
+_life: "Life | None" = None
 
 
 class Life:
@@ -114,9 +122,109 @@ class Life:
         if self._mine:
             _quietly(_beside("recorder").listen, self._stacks)
 
+    def publish_exit(self, status: "int | None") -> None:
+        """Write the exit status of this process: a code, minus a signal, or None where it is not known."""
+        code = _UNKNOWN
+        if status is not None:
+            code = status & 0xFF if status >= 0 else _SIGNALLED - status
+        word = (os.getpid() << _PID_SHIFT | code).to_bytes(_WORD, "little")
+        try:
+            fd = os.open(self._path, os.O_WRONLY)
+        except OSError:
+            return  # the round is over, and the file is gone
+        try:
+            os.pwrite(fd, word, self._offset + _EXIT)  # one word, so that a reader sees all of it or nothing
+        finally:
+            os.close(fd)
+
     def _forked(self) -> None:
         self.fresh, self._mine = True, False
         self._pulse.detach()  # type: ignore[attr-defined]
+
+
+class _Ending:
+    """Derives the exit status of a program that Python itself runs, and publishes it.
+
+    Our exit handler is registered before all others, so it is called last: threads are joined and exit handlers are through by
+    then. Python does not say there how the script ended, so it is derived:
+
+    - The frame of the main module stands at its return: 0.
+    - Python has printed an exception that passed that frame: 1, or minus SIGINT for KeyboardInterrupt.
+    - Else it was SystemExit. `sys.exit`, `exit` and `quit` note its code; where the main module raises it itself, the code is
+      unknown.
+    """
+
+    def __init__(self, life: Life) -> None:
+        self._life, self._pid, self._thread = life, os.getpid(), _thread.get_ident()
+        self._frame: object = None
+        self._noted: tuple = ()  # type: ignore[type-arg]
+
+    def watch(self) -> None:
+        """Watch this process, where it is a worker: a worker leads its session, and its helpers do not."""
+        if os.getsid(0) != self._pid:
+            return
+        atexit.register(self._left)
+        if sys.getprofile() is None:
+            sys.setprofile(self._called)
+        sys.exit = self._noting(sys.exit)  # type: ignore[assignment]
+        quitter = type(getattr(builtins, "exit", None))
+        if quitter.__name__ == "Quitter":
+            quitter.__call__ = self._noting_method(quitter.__call__)  # type: ignore[method-assign, assignment]
+
+    def _called(self, frame: object, _event: str, _arg: object) -> None:
+        """Keep the frame of the main module, and stop: a profile function costs each call."""
+        main = sys.modules.get("__main__")
+        if frame.f_globals is getattr(main, "__dict__", None) and frame.f_code.co_name == "<module>":  # type: ignore[attr-defined]
+            self._frame = frame
+            sys.setprofile(None)
+
+    def _noting(self, leave: object) -> object:
+        def exit(status: object = None, /) -> None:  # noqa: A001
+            self._note(status)
+            leave(status)  # type: ignore[operator]
+
+        exit.__doc__ = leave.__doc__
+        return exit
+
+    def _noting_method(self, leave: object) -> object:
+        def __call__(quitter: object, code: object = None) -> None:  # noqa: N807
+            self._note(code)
+            leave(quitter, code)  # type: ignore[operator]
+
+        return __call__
+
+    def _note(self, status: object) -> None:
+        if _thread.get_ident() == self._thread:  # elsewhere it ends a thread
+            self._noted = (status,)
+
+    def _left(self) -> None:
+        frame, self._frame = self._frame, None  # it would keep the globals of the script from being cleared
+        if os.getpid() == self._pid:  # a fork of the script has inherited this handler
+            _quietly(self._life.publish_exit, self._status(frame))
+
+    def _status(self, frame: object) -> "int | None":
+        shown = getattr(sys, "last_traceback", None)
+        while shown is not None and shown.tb_frame is not frame:
+            shown = shown.tb_next
+        if shown is not None or (frame is None and hasattr(sys, "last_type")):
+            return -_SIGINT if issubclass(sys.last_type or Exception, KeyboardInterrupt) else 1
+        if frame is None:
+            return None
+        import opcode  # noqa: PLC0415  the script is over
+
+        last = opcode.opname[frame.f_code.co_code[frame.f_lasti]]  # type: ignore[attr-defined]
+        if last.startswith("RETURN"):
+            return 0
+        return exit_code(*self._noted) if self._noted and last != "RAISE_VARARGS" else None
+
+
+def exit_code(status: object) -> int:
+    """Return the exit code that Python makes of the argument of SystemExit; an integer that is none of C's is -1 to it."""
+    if status is None:
+        return 0
+    if not isinstance(status, int):
+        return 1
+    return status & 0xFF if abs(status) < 1 << 63 else 0xFF
 
 
 class _Waiting:
@@ -207,15 +315,20 @@ def _quietly(work: object, *args: object) -> None:
     try:
         work(*args)  # type: ignore[operator]
     except Exception as error:  # noqa: BLE001
-        sys.stderr.write(f"rallypoint: this worker shows no signs of life: {error!r}\n")
+        _tell(error)
 
 
-def _begin() -> None:
+def _tell(error: Exception) -> None:
+    sys.stderr.write(f"rallypoint: this worker shows no signs of life: {error!r}\n")
+
+
+def _begin(*, watch_end: bool) -> None:
+    global _life  # noqa: PLW0603  a process has one
     path = os.environ.get("RALLYPOINT_PROGRESS_FILE")
     offset = os.environ.get("RALLYPOINT_LIFE_OFFSET")
     stacks = os.environ.get("RALLYPOINT_STACK_FILE")
     if path and offset and stacks and os.path.exists(path):
-        life = Life(path, int(offset), stacks)
+        _life = life = Life(path, int(offset), stacks)
         life.claim(_STARTED)
         waiting = _Waiting(life)
         sys.meta_path.insert(0, waiting)  # type: ignore[arg-type]
@@ -223,8 +336,16 @@ def _begin() -> None:
         if optimizer is not None:
             waiting.watch()
             life.count(optimizer)
+        if watch_end:
+            _Ending(life).watch()
     if os.environ.get(_NAMES_FILE):
         atexit.register(_leave_names)
+
+
+def publish_exit(status: int) -> None:
+    """Publish with which status this process, a fork, is about to end; only the teardown of the interpreter is left."""
+    if _life is not None:
+        _quietly(_life.publish_exit, status)
 
 
 def anticipate() -> None:
@@ -233,9 +354,12 @@ def anticipate() -> None:
         _quietly(_wrap)
 
 
-def begin() -> None:
-    """Begin anew in a process that was forked to become a worker."""
-    _quietly(_begin)
+def begin(*, watch_end: bool = False) -> None:
+    """Begin in a process that is a worker or its helper; a fork, which knows how its program ends, does not `watch_end`."""
+    try:
+        _begin(watch_end=watch_end)
+    except Exception as error:  # noqa: BLE001
+        _tell(error)
 
 
 def _leave_names() -> None:
@@ -287,5 +411,5 @@ def _chain() -> None:
 
 
 if __name__ == "sitecustomize":
-    begin()
+    begin(watch_end=True)
     _chain()

@@ -34,6 +34,9 @@ __all__ = ["anticipate", "become", "prepare"]
 #: Descriptors of our own are moved out of the way of those that a command names.
 _HIGH = 500
 
+#: From here on an integer is none of C's.
+_LONG = 1 << 63
+
 #: The start-up module, by its file, where it was loaded before there was an order.
 _loaded: dict[str, Any] = {}
 
@@ -94,38 +97,61 @@ def _reseed() -> None:
 
 
 def become(order: Order) -> int:
-    """Run the program to its end and return the exit code, or raise `SystemExit` as it did itself."""
+    """Run the program, join its threads, call its exit handlers, publish its exit code, and return it.
+
+    What is left to the caller is the teardown of the interpreter.
+    """
     program = parse(order.argv)
     if program is None:
         raise SystemExit(f"{list(order.argv)}: not a command line that a fork can become")
-    _refresh(order, program)
+    startup = _refresh(order, program)
     error = _failure(program)
-    if error is None:
-        return 0
-    _show(error)
-    if isinstance(error, KeyboardInterrupt):
-        _end_by(signal.SIGINT)
-    return 1
+    code = _code(error)
+    del error  # with the frames that it holds, as Python drops them before it waits for threads
+    _finish()
+    if startup is not None:
+        startup.publish_exit(code)
+    if code < 0:
+        _end_by(-code)
+    return code
 
 
 def _failure(program: Program) -> BaseException | None:
     """Run the program and return what it raised; it is shown when nothing is being handled any more, as Python does."""
     try:
         _run(program)
-    except SystemExit:
-        raise
-    except BaseException as error:  # noqa: BLE001  it is shown and told as Python does
+    except BaseException as error:  # noqa: BLE001  it is shown and returned as Python does
         return error
     return None
 
 
-def _refresh(order: Order, program: Program) -> None:
-    """Make the process look as if it had just been started."""
+def _code(error: BaseException | None) -> int:
+    """Return the exit code of a program that raised `error`, minus a signal, and write what Python writes about it."""
+    if error is None:
+        return 0
+    if not isinstance(error, SystemExit):
+        _show(error)
+        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    code = error.code
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF if abs(code) < _LONG else 0xFF  # what does not fit into a C long is -1
+    with contextlib.suppress(Exception):
+        sys.stderr.write(f"{code}\n")
+    return 1
+
+
+def _refresh(order: Order, program: Program) -> Any:
+    """Make the process look as if it had just been started; return its start-up module, None where it has none."""
     sys.orig_argv[:] = list(order.argv)
     flag = {What.MODULE: "-m", What.CODE: "-c"}.get(program.what)
     sys.argv = [flag or program.name, *program.args]
-    if order.startup:
-        (_loaded.get(order.startup) or _load(order.startup)).begin()
+    if not order.startup:
+        return None
+    startup = _loaded.get(order.startup) or _load(order.startup)
+    startup.begin()
+    return startup
 
 
 def _load(path: str) -> Any:
@@ -151,11 +177,16 @@ def _run(program: Program) -> None:
         _insert("")
         exec(compile(program.name, "<string>", "exec", dont_inherit=True), main.__dict__)  # noqa: S102
     elif _is_importable(program.name):
-        sys.path.insert(0, program.name)
+        sys.path.insert(0, _absolute(program.name))
         runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]  # noqa: SLF001
     else:
         _insert(os.path.dirname(os.path.realpath(program.name)))  # noqa: PTH120
-        _run_file(program.name, main)
+        _run_file(_absolute(program.name), main)
+
+
+def _absolute(path: str) -> str:
+    """Return a path as Python gives it to `__file__`: absolute, and otherwise as it was written."""
+    return os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
 
 
 def _insert(place: str) -> None:
@@ -170,11 +201,11 @@ def _is_importable(path: str) -> bool:
 
 def _run_file(path: str, main: types.ModuleType) -> None:
     try:
-        with io.open_code(os.path.abspath(path)) as file:  # noqa: PTH100
+        with io.open_code(path) as file:
             source = file.read()
     except OSError as error:
         reason = f"[Errno {error.errno}] {error.strerror}"
-        sys.stderr.write(f"{sys.executable}: can't open file {os.path.abspath(path)!r}: {reason}\n")  # noqa: PTH100
+        sys.stderr.write(f"{sys.executable}: can't open file {path!r}: {reason}\n")
         raise SystemExit(2) from None
     loader: Any = importlib.machinery.SourceFileLoader("__main__", path)
     main.__dict__.update(__file__=path, __cached__=None, __loader__=loader)
@@ -204,10 +235,17 @@ def _own(trace: types.TracebackType | None) -> types.TracebackType | None:
     return trace
 
 
-def _end_by(number: int) -> None:
-    """End by a signal, after everything that an end does: whoever started this must see how it ended."""
-    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
+def _finish() -> None:
+    """Wait for threads and call exit handlers, as Python does when the main module is through."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
+    except BaseException as error:  # noqa: BLE001  an interrupt ends the waiting, and not the end
+        sys.__excepthook__(type(error), error, error.__traceback__)
     atexit._run_exitfuncs()  # noqa: SLF001
+
+
+def _end_by(number: int) -> None:
+    """End by a signal, after everything that an end does: the parent must see how this process ended."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

@@ -20,7 +20,7 @@ REPORT ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-airflow lint bench soak node-check hang-corpus gpu docs environment peers clean
+.PHONY: help demo test test-airflow lint bench soak node-check hang-corpus gpu docs environment lock sbom peers clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +73,12 @@ docs: environment  ## write the reference, the JSON schemas, and what else the d
 	@$(VENV_PYTHON) tools/example_snippets.py
 	@$(VENV_PYTHON) tools/run_flags.py
 	@$(VENV_PYTHON) tools/arguments_page.py
+
+lock:  ## write constraints-hashed.txt: the pins of constraints.txt with the hashes of their files
+	@$(PYTHON) tools/lock.py --index "$(PIP_INDEX)"
+
+sbom:  ## write dist/sbom.cdx.json, the software bill of materials of a release
+	@$(PYTHON) tools/sbom.py --output dist/sbom.cdx.json
 
 peers:  ## create or refresh .make/peers, the other launchers (bench does it by itself)
 	@$(PYTHON) tools/peers.py --index "$(PIP_INDEX)" --extra-index "$(TORCH_INDEX)"

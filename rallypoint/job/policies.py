@@ -221,8 +221,8 @@ class Health(Model):
     hang_detection: Annotated[int, one_of(0, 1, 2)] = 1
     """What a hang leads to: 0 a line in the log, 1 an incident and nothing else, 2 the workers are restarted."""
     hang_learning: Annotated[bool, FLAG] = True
-    """How long steps, waits for data, checkpoints and evaluations take is learned, and hangs are found by that, too.
-    Without it `hang_downtime` is the only clock."""
+    """How long steps, waits for data, checkpoints and evaluations take is learned. A silence that is too long by that is
+    notified, and is a hang where positive evidence is found. Without it `hang_downtime` is the only clock."""
     precheck: Annotated[int, one_of(0, 1, 2)] = 0
     """Nodes are checked before they train: 0 not at all, 1 in pairs, 2 and then all of them together (DLRover's argument)."""
     network_check: Annotated[bool, FLAG] = False

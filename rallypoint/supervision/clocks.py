@@ -257,7 +257,7 @@ CLOCKS: tuple[Clock, ...] = (
         ends="any rank shows one",
         then="what `health.hang_detection` says: a line in the log, an incident, or the workers are restarted",
         actor="coordinator",
-        wins="before the first sign of a round warmup is the bound where that is longer; what was learned is earlier",
+        wins="before the first sign of a round warmup is the bound where that is longer; positive evidence is earlier",
     ),
     Clock(
         name="fence",

@@ -343,7 +343,8 @@ def programs(draw: st.DrawFn) -> list[Program]:
     found: list[Program] = []
     for _ in range(3):
         mine = list(common)
-        if mine and draw(st.booleans()):
+        differs = draw(st.booleans())
+        if mine and differs:
             where = draw(st.integers(0, len(mine) - 1))
             instead: list[Program] = [[], [mine[where]] * 2, [("work", "0")] * 3]
             mine[where : where + 1] = draw(st.sampled_from(instead))

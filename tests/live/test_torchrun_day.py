@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -13,7 +14,7 @@ import pytest
 
 from rallypoint.agent.workers.affinity import Binding, cpus_for, parse_cpus
 from rallypoint.wire.exits import Exit
-from tests.live.agent_processes import SCRIPTS, Agents, agents, free_port, said
+from tests.live.agent_processes import OBEY, SCRIPTS, Agents, agents, free_port, said
 from tests.waiting import eventually
 
 DDP = SCRIPTS / "elastic_ddp.py"
@@ -77,6 +78,39 @@ def test_a_standalone_script_comes_back_by_default(torch_job: Agents) -> None:
     # torch's own end of a DDP script can stand for ever, each of two threads waiting for the other: no ten minutes for that.
     assert said(run, timeout=12.0)[0] == Exit.OK
     assert (torch_job.work / "step.4.2").exists()
+
+
+@pytest.mark.parametrize("nodes", [pytest.param(1, id="one node"), pytest.param(2, id="two nodes")])
+def test_the_given_port_has_the_store_of_each_round(torch_job: Agents, nodes: int) -> None:
+    """A script that knows the port finds the store after a fault as well; on two nodes the coordinator has that port, too."""
+    port = free_port()
+    where = (f"--nnodes={nodes}", f"--nproc-per-node={2 // nodes}", "--master-addr=localhost", f"--master-port={port}")
+    script = (
+        SCRIPTS / "launched.py",
+        f"--init-method=tcp://localhost:{port}",
+        "--die-once",
+        "--touch-file-dir",
+        torch_job.work,
+    )
+    runs = [torch_job.run(*where, f"--node-rank={node}", *script) for node in range(nodes)]
+
+    for run in runs:
+        code, output = said(run)
+        assert code == Exit.OK, output
+    found = [json.loads((torch_job.work / str(rank)).read_text()) for rank in (0, 1)]
+    told = {(one["MASTER_ADDR"], one["MASTER_PORT"], one["TORCHELASTIC_RESTART_COUNT"], one["total"]) for one in found}
+    assert told == {("localhost", str(port), "1", "1")}
+
+
+def test_a_given_port_that_is_taken_is_an_error(job: Agents) -> None:
+    """Before any worker starts; the flag and the port are named."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, output = said(job.run(f"--master-port={port}", OBEY, job.work))
+
+    assert code == Exit.CONFIG, output
+    assert f"--master-port {port}: cannot be opened on 127.0.0.1 for the store: " in output
+    assert "give another port, or none for a free one" in output
 
 
 def test_any_program(job: Agents) -> None:

@@ -1,7 +1,7 @@
-"""A worker that writes what its launcher gave it: `launched.py --touch-file-dir DIR [--fail] [--init-method URL]`.
+"""A worker that writes what its launcher gave it: `launched.py --touch-file-dir DIR [--fail] [--init-method URL [--die-once]]`.
 
-It writes `DIR/RANK` with its variables, and fails where it is told to. With `--init-method` it forms a group there and adds up
-the ranks; only then does it import torch.
+It writes `DIR/RANK` with its variables, and fails with `--fail`. With `--init-method` it forms a group there and adds up the
+ranks; only then does it import torch. With `--die-once` rank 1 is killed after that, in the first round.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 from pathlib import Path
 
 NAMES = (
@@ -21,6 +22,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--touch-file-dir", type=Path, required=True)
 parser.add_argument("--fail", action="store_true")
 parser.add_argument("--init-method", default="")
+parser.add_argument("--die-once", action="store_true")
 args = parser.parse_args()
 
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -31,10 +33,11 @@ if args.init_method:
     import torch
     import torch.distributed as dist
 
-    where = {} if args.init_method == "env://" else {"rank": rank, "world_size": size}
-    dist.init_process_group("gloo", init_method=args.init_method, **where)
+    dist.init_process_group("gloo", init_method=args.init_method, rank=rank, world_size=size)
     total = torch.tensor([rank])
     dist.all_reduce(total)
+    if args.die_once and rank == 1 and seen["TORCHELASTIC_RESTART_COUNT"] == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
     seen["total"] = str(int(total))
     dist.destroy_process_group()
 (args.touch_file_dir / str(rank)).write_text(json.dumps(seen))

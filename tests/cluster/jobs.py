@@ -16,7 +16,7 @@ from rallypoint.backends.requests import delete, submit_or_adopt
 from rallypoint.backends.supervise import supervise
 from rallypoint.job import ElasticJob
 from rallypoint.supervision.record import JobRecord
-from rallypoint.wire.status import JobState, JobStatus
+from rallypoint.wire.status import JobState, JobStatus, RankStatus
 from tests.cluster.sites import Site
 from tests.waiting import PATIENCE, eventually_async
 
@@ -114,13 +114,15 @@ class Job:
 
     async def kill(self, rank: int) -> None:
         """End a worker by SIGKILL, once the status has it: what a worker prints is read before its agent reports it."""
+        told: list[RankStatus] = []
 
         async def look() -> Any:
             status = await self.eyes.status(self.name)
-            return [] if status is None else [worker for worker in status.ranks if worker.rank == rank]
+            told[:] = [] if status is None else [worker for worker in status.ranks if worker.rank == rank]
+            return told
 
-        [worker] = await eventually_async(look, every=0.1, why=f"the status should have rank {rank} of {self.name}")
-        await self.site.tell(self.name, worker, "die")
+        await eventually_async(look, every=0.1, why=f"the status should have rank {rank} of {self.name}")
+        await self.site.tell(self.name, told[0], "die")
 
     async def ends(self) -> JobRecord:
         """Tell everybody to end, and return the final record once the supervisor is done."""

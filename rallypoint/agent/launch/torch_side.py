@@ -7,6 +7,7 @@ Where torch is not installed, the exceptions are ours, of the same names and wit
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -130,7 +131,7 @@ def to_torch(config: LaunchConfig) -> Any:
     values["rdzv_configs"] = dict(config.rdzv_configs)
     values["start_method"] = str(config.start_method)
     values["logs_specs"] = DefaultLogsSpecs(
-        log_dir=config.log_dir,
+        log_dir=None if config.log_dir is None else os.fspath(config.log_dir),
         redirects=_torchs(api.Std, config.redirects),
         tee=_torchs(api.Std, config.tee),
     )

@@ -19,7 +19,7 @@ import pytest
 
 from rallypoint.agent.launch import futex
 from rallypoint.agent.launch.choreography import end_softly, require_events
-from rallypoint.agent.launch.events import NAMES, Events, EventsTimeoutError, StopAllTasks, _remove
+from rallypoint.agent.launch.events import NAMES, Events, EventsTimeoutError, Flag, StopAllTasks, _remove
 from rallypoint.wire import env
 from tests.waiting import PATIENCE, eventually
 
@@ -321,7 +321,6 @@ def test_a_request_outlives_the_workers_that_had_joined(
 def test_a_worker_that_begins_while_a_request_is_made_takes_part(events: Events) -> None:
     """It sees the flag with its number, or neither: here it begins as soon as the flag can be seen."""
     worker_, begun = theirs(events), []
-    set_word = type(events.stop_all_tasks).__mro__[1].set
 
     def poll_once() -> None:
         with pytest.raises(StopAllTasks):
@@ -331,7 +330,7 @@ def test_a_worker_that_begins_while_a_request_is_made_takes_part(events: Events)
     thread = threading.Thread(target=poll_once)
 
     def set_flag() -> None:
-        set_word(events.stop_all_tasks)
+        Flag.set(events.stop_all_tasks)
         thread.start()
         thread.join(0.05)  # the worker looks before the request is counted
 

@@ -280,7 +280,7 @@ def _hopeless(end: End) -> str:
     if _RESULT_TEXT.match(end.error):
         return "what a function returns is pickled in the same way by each try"
     if end.first and (found := _MISSING_TEXT.search(end.error)):
-        return f"the first workers of the job found no {found[1] or found[2] or found[3]}"
+        return f"the first workers of the job did not find {found[1] or found[2] or found[3]}"
     return ""
 
 

@@ -125,3 +125,15 @@ def test_the_code_of_an_agent_that_was_sent_away_is_its_own() -> None:
     """No other end of an agent is mistaken for it."""
     assert [code.name for code in Exit if code == Exit.ELSEWHERE] == ["ELSEWHERE"]
     assert len({int(code) for code in Exit}) == len(Exit.__members__)
+
+
+def test_a_module_that_the_first_workers_do_not_find_ends_the_job(tmp_path: Path, home: Path) -> None:
+    """No restart and no reset, and the verdict names it; a missing script or program is refused at submission."""
+    job = Job.write(tmp_path, home, 1, 0.01, entrypoint={"module": "no_such_module"}, nodes=1, args=[]).submit()
+
+    record = job.ends()
+
+    assert record.phase is Phase.FAILED, job.tell()
+    assert (record.attempt, len(record.incidents)) == (1, 1), job.tell()
+    assert record.incidents[0].answer is Answer.FAIL_NOW
+    assert "the first workers of the job did not find no_such_module" in record.incidents[0].rule

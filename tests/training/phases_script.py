@@ -104,6 +104,20 @@ def scales() -> None:
     tell("scaler", skipped=memory.life(0).steps == steps, alive=taken)
 
 
+def fails() -> None:
+    """A collective that raises: its group is gone."""
+
+    def raises() -> None:
+        try:
+            torch.distributed.all_reduce(torch.ones(1))
+        except (RuntimeError, ValueError):
+            raised.append(True)
+
+    raised: list[bool] = []
+    lives = [alive(raises) for _ in range(2)]
+    tell("failed", alive=lives, raised=raised, inside=pulse().collectives - pulse().left)
+
+
 def accumulates() -> None:
     tell("accumulation", alive=[alive(backward) for _ in range(3)])
 
@@ -261,6 +275,7 @@ for work in (
     compiles,
     tells,
     is_measured,
+    fails,
     forks,
 ):
     work()

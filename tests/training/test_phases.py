@@ -58,6 +58,11 @@ def test_a_step_that_the_scaler_skips_is_a_sign_of_life(found: Found) -> None:
     assert found["scaler"] == {"skipped": True, "alive": [True, True, True]}
 
 
+def test_a_collective_that_raises_is_no_sign_of_life(found: Found) -> None:
+    """It says that the others are gone; the rank is not in it any more."""
+    assert found["failed"] == {"alive": [False, False], "raised": [True, True], "inside": 0}
+
+
 def test_each_backward_pass_of_an_accumulation_is_one(found: Found) -> None:
     """Many of them lie between two steps."""
     assert found["accumulation"] == {"alive": [True, True, True]}

@@ -15,7 +15,7 @@ folder = Path(sys.argv[1])
 told = pickle.loads((folder / "payload").read_bytes())
 
 for line in told["lines"]:
-    sys.stdout.buffer.write(line.encode(errors="surrogateescape") + b"\n")
+    sys.stdout.buffer.write(line.encode(errors="surrogatepass") + b"\n")
 sys.stdout.flush()
 for step in range(1, 4):
     report_progress(step, checkpoint=told["checkpoint"] or None, **told["metrics"], watched=1.0)

@@ -19,7 +19,10 @@ from rallypoint.agent.dlrover_flags import NAMES, add_dlrover_flags
 from rallypoint.wire.arguments import WORDS
 from rallypoint.wire.plan import Plan
 
-__all__ = ["CHOICES", "OURS", "REFUSED", "WHY", "WrongVariable", "add_run_flags"]
+__all__ = ["CHOICES", "NO_ID", "OURS", "REFUSED", "WHY", "WrongVariable", "add_run_flags"]
+
+#: The id of a run that was given none, as torchrun has it.
+NO_ID = "none"
 
 #: Flags with a few values. Checked when they are read, since their PET_ variables may say anything.
 CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -204,7 +207,7 @@ def _add_rendezvous(flags: _Flags) -> None:
         text="c10d and rallypoint are the same: our own coordinator; static gives each node the slot --node-rank",
     )
     flags.value("--rdzv-endpoint", default="", metavar="HOST:PORT", text="coordinator; the agent that can open it hosts it")
-    flags.value("--rdzv-id", default="none", metavar="ID", text="name of the run, the same on all nodes")
+    flags.value("--rdzv-id", default=NO_ID, metavar="ID", text="name of the run, the same on all nodes")
     flags.value(
         "--rdzv-conf",
         default="",

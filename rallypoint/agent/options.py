@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from rallypoint.agent.accelerators import accelerator
 from rallypoint.agent.devices import workers_per_node
 from rallypoint.agent.dlrover_flags import dlrover_fields, dlrover_notes
 from rallypoint.agent.errors import ConfigError, UsageError
-from rallypoint.agent.flags import CHOICES, WHY, WrongVariable
+from rallypoint.agent.flags import CHOICES, NO_ID, WHY, WrongVariable
 from rallypoint.agent.rdzv_conf import RdzvConf, parse_rdzv_conf
 from rallypoint.agent.signals import SIGNALS, parse_signals
 from rallypoint.agent.stream_flags import copies_all, read_streams
@@ -179,7 +180,7 @@ def _plan(args: argparse.Namespace, env: Mapping[str, str], low: int, high: int,
     entry, entrypoint, script_args = _entry(args, env)
     bounds = conf.limits
     return Plan(
-        name=args.rdzv_id,
+        name=_run_id(args, high),
         role=args.role,
         min_nodes=low,
         max_nodes=high,
@@ -213,6 +214,12 @@ def _plan(args: argparse.Namespace, env: Mapping[str, str], low: int, high: int,
         numa_binding=args.numa_binding or ("node" if args.numa_affinity else ""),
         **dlrover_fields(args),
     )
+
+
+def _run_id(args: argparse.Namespace, high: int) -> str:
+    """Return the id of the run. A node by itself without one gets a fresh one, as from torchrun: scripts name files by it."""
+    alone = args.rdzv_backend == "static" and not args.rdzv_endpoint and not args.master_port and high == 1
+    return str(uuid.uuid4()) if args.rdzv_id == NO_ID and (args.standalone or alone) else str(args.rdzv_id)
 
 
 def _workers(args: argparse.Namespace, env: Mapping[str, str]) -> int:

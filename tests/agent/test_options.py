@@ -53,7 +53,7 @@ def read(line: str, **env: str) -> RunOptions:
         pytest.param("--start-method spawn t.py", "start_method", "spawn", id="said, though torchrun's default"),
         pytest.param("--standby 2 t.py", "standbys", 2, id="standbys"),
         pytest.param("--preload numpy,,pandas t.py", "preload", ("numpy", "pandas"), id="preload"),
-        pytest.param("--event-log-handler null t.py", "name", "none", id="no events"),
+        pytest.param("--event-log-handler null t.py", "role", "default", id="no events"),
         pytest.param("--virtual-local-rank t.py", "virtual_local_rank", True, id="virtual local rank"),
         pytest.param("--numa-binding core-complex t.py", "numa_binding", "core-complex", id="NUMA"),
         pytest.param("--numa_affinity t.py", "numa_binding", "node", id="NUMA, as dlrover-run calls it"),

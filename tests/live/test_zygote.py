@@ -66,8 +66,9 @@ def standing_by(agent: int, workers: set[int], count: int) -> set[int]:
     return eventually(found, timeout=60.0, why=f"{count} forks of the zygote")
 
 
-def test_the_dead_come_back_as_forks(job: Agents) -> None:
+def test_the_dead_come_back_as_forks(job: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both workers of the next round are forks, and children of the agent; a zygote that dies is replaced, unnoticed."""
+    monkeypatch.setenv("RALLYPOINT_LOG_LEVEL", "DEBUG")  # what each standby costs is nothing for every run's log
     run = job.run(*TWO, OBEY, job.work)
     first = job.running(1, 2)
     standing_by(run.pid, set(), 3)  # the zygote and two standbys

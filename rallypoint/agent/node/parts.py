@@ -31,6 +31,9 @@ from rallypoint.wire.line import FromWorker
 
 __all__ = ["Parts"]
 
+#: torchrun's variable for the signals that its agent handles.
+_SIGNALS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+
 
 class Parts:
     """The parts of one agent. Those that not every plan asks for are None where it does not.
@@ -53,7 +56,8 @@ class Parts:
         self.tuner = Tuner(config.folder, peak_of(plan), pids=self._pids, changed=changed) if plan.auto_tuning else None
         self.ports = TrainingPorts(plan)
         variables = {**self.snapshots.environment(), **(self.tuner.environment() if self.tuner is not None else {})}
-        plan = dataclasses.replace(plan, env={**plan.env, **variables})
+        signals = ",".join(number.name for number in config.signals)
+        plan = dataclasses.replace(plan, env={_SIGNALS: signals, **plan.env, **variables})
         self.config = config = dataclasses.replace(config, plan=plan)
         self.now = now
         self.dumper = Dumper(self.snapshots, changed)

@@ -199,7 +199,7 @@ class Nursery:
             log.warning("preload of %s: %s", name, error)
         for name, asked in told["asked"].items():
             log.warning("preload of %s: it asks for %s when it is imported, and every worker has one answer", name, asked)
-        log.info(
+        log.debug(
             "zygote (pid %d) is ready: %d modules in %.1f s, %d MB in huge pages",
             self._pid,
             told["modules"],
@@ -298,7 +298,7 @@ class Nursery:
             self.refill_soon()
             return
         own, share = standby.memory.own / 1e6, standby.memory.share / 1e6
-        log.info("standby (pid %d) is ready: %.0f MB of its own, %.0f MB as its part of all (PSS)", standby.pid, own, share)
+        log.debug("standby (pid %d) is ready: %.0f MB of its own, %.0f MB as its part of all (PSS)", standby.pid, own, share)
         if standby.trouble:
             log.warning("standby (pid %d) is not warm: %s", standby.pid, standby.trouble)
         stale = [s for s in self.waiting if s.generation != standby.generation]
@@ -335,7 +335,7 @@ class Nursery:
             self._start()
             return
         if told["count"]:
-            log.info("zygote: %d more modules that the script imports", told["count"])
+            log.debug("zygote: %d more modules that the script imports", told["count"])
             self._replace_standbys()
 
     def _replace_standbys(self) -> None:

@@ -19,12 +19,13 @@ from rallypoint.agent.node.health.collectives import (
     ask,
     called,
     files,
-    has_left,
+    has_finished,
     read_answer,
     read_collectives,
     waits_elsewhere,
 )
 from rallypoint.wire.hang import CallSeen, GroupSeen
+from rallypoint.wire.progress import ExitStatus, Life
 from rallypoint.wire.pulse import Pulse
 from tests.waiting import PATIENCE, eventually
 
@@ -182,9 +183,10 @@ def test_after_a_send_the_numbers_of_gloo_are_not_reported(tmp_path: Path) -> No
         pytest.param(Pulse(collectives=8, left=8, operation=10_000), False, id="of a later version"),
     ],
 )
-def test_a_rank_that_has_left_its_world(pulse: Pulse, left: bool) -> None:
-    """The last call says so."""
-    assert has_left(pulse) is left
+def test_a_rank_that_has_finished(pulse: Pulse, left: bool) -> None:
+    """Its last call has destroyed its groups, or its script has published an exit status."""
+    assert has_finished(Life(), pulse) is left
+    assert has_finished(Life(exit_status=ExitStatus(pid=7, code=0)), pulse)
 
 
 def test_whoever_has_no_group_is_not_asked(tmp_path: Path) -> None:

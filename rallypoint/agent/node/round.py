@@ -13,7 +13,7 @@ from typing import Any
 
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.node.copies import console_tails, forget_old_rounds, pod_tails
-from rallypoint.agent.node.health.collectives import called, files, has_left
+from rallypoint.agent.node.health.collectives import called, files, has_finished
 from rallypoint.agent.node.health.evidence import Asked, Subject, take
 from rallypoint.agent.node.health.npus import Meter
 from rallypoint.agent.node.health.pulses import Pulses, Seen
@@ -241,9 +241,13 @@ class Round:
             moved=seen.moved,
             gpu=seen.gpu,
             ended=worker.code is not None,
-            finished=self._progress is not None and has_left(self._progress.pulse(local_rank)),
+            finished=self._is_finished(local_rank),
             pace=seen.pace,
         )
+
+    def _is_finished(self, local_rank: int) -> bool:
+        pulse = Pulse() if self._progress is None else self._progress.pulse(local_rank)
+        return has_finished(self._lives.get(local_rank, Life()), pulse)
 
     def _seen(self, local_rank: int) -> Seen:
         progress, life = self._progress, self._lives.get(local_rank, Life())

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rallypoint.wire.hang import CallSeen, GroupSeen
+from rallypoint.wire.progress import Life
 from rallypoint.wire.pulse import Pulse
 
 __all__ = [
@@ -20,7 +21,7 @@ __all__ = [
     "ask",
     "called",
     "files",
-    "has_left",
+    "has_finished",
     "read_answer",
     "read_collectives",
     "waits_elsewhere",
@@ -92,8 +93,15 @@ def called(pulse: Pulse) -> str:
     return f"{OPERATIONS[pulse.operation]} (call {pulse.collectives}), {returned}"
 
 
-def has_left(pulse: Pulse) -> bool:
-    """Return whether the last call of the main thread has destroyed the process groups: no other rank waits for it there."""
+def has_finished(life: Life, pulse: Pulse) -> bool:
+    """Return whether a worker that lives has published its exit status, or has destroyed its process groups as its last call.
+
+    No other rank waits for it, and nothing is known of how long it may take for what is left.
+    """
+    return life.exit_status is not None or _has_left(pulse)
+
+
+def _has_left(pulse: Pulse) -> bool:
     known = 0 <= pulse.operation < len(OPERATIONS)
     return pulse.collectives > 0 and known and OPERATIONS[pulse.operation] == _LEAVES and pulse.left >= pulse.collectives
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from rallypoint.backends.kubernetes.manifests.blueprint import draw, objects
 from rallypoint.backends.kubernetes.manifests.coordinator import coordinator_pod
+from rallypoint.backends.kubernetes.manifests.hosts import Exclusion
 from rallypoint.backends.kubernetes.manifests.pods import node_pod
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.job import load_job
@@ -35,8 +36,8 @@ def objects_of(ref: JobRef = REF, **fields: Any) -> list[dict[str, Any]]:
 def node_of(*, node: int = 0, attempt: int = 1, incarnation: int = 1, hosts: tuple[str, ...] = (), **fields: Any) -> Any:
     """The pod of one of its nodes."""
     drawn = blueprint_of(**fields)
-    which = {"attempt": attempt, "node": node, "incarnation": incarnation}
-    return node_pod(REF, spec=drawn.job, plan=drawn.plan, exclude_hosts=hosts, **which)
+    which: dict[str, Any] = {"attempt": attempt, "node": node, "incarnation": incarnation}
+    return node_pod(REF, spec=drawn.job, plan=drawn.plan, off=Exclusion(required=frozenset(hosts)), **which)
 
 
 def coordinator_of(*, attempt: int = 1, term: int = 1, account: str = "", **fields: Any) -> Any:

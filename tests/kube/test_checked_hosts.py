@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from rallypoint.backends.kubernetes.exclusion import bad_hosts
-from rallypoint.backends.kubernetes.manifests.hosts import HOSTNAME, without_hosts
+from rallypoint.backends.kubernetes.manifests.hosts import HOSTNAME, Exclusion, without_hosts
 from rallypoint.wire.incident import merge_incidents
 from tests.agent.check.test_rounds import BROKEN, FOUR, SLOW, play, start, told
 from tests.cli.samples import begun
@@ -18,7 +18,8 @@ def test_the_host_of_a_node_at_fault_is_kept_off() -> None:
     record = dataclasses.replace(record, incidents=merge_incidents(record.incidents, status.incidents))
 
     assert bad_hosts(record) == {"host-2"}
-    terms = without_hosts({}, bad_hosts(record))["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    affinity = without_hosts({}, Exclusion(required=bad_hosts(record)))["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
     assert terms["nodeSelectorTerms"][0]["matchExpressions"] == [{"key": HOSTNAME, "operator": "NotIn", "values": ["host-2"]}]
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from rallypoint.backends.kubernetes.exclusion import Exclusion, choose_exclusion
+from rallypoint.backends.kubernetes.exclusion import choose_exclusion
+from rallypoint.backends.kubernetes.manifests.hosts import Exclusion
 from rallypoint.backends.kubernetes.watching.views import host_view
 from rallypoint.job import Role, load_job
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.backends.kubernetes.manifests.hosts import without_hosts
+from rallypoint.backends.kubernetes.manifests.hosts import Exclusion, without_hosts
 from rallypoint.backends.kubernetes.manifests.merge import merge, merge_all
 from rallypoint.job.quantity import quantity, write_bytes
 from tests.kube.manifests import blueprint_of, coordinator_of, node_of, trainer_of
@@ -140,7 +140,7 @@ def test_a_jobs_own_tolerations_of_a_lost_machine_stay():
 def test_an_affinity_is_not_changed_in_place(hosts):
     """The job's own affinity is used for every pod; none may leave its hosts in it."""
     affinity: dict[str, Any] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}}
-    without_hosts(affinity, hosts)
+    without_hosts(affinity, Exclusion(required=frozenset(hosts), preferred=frozenset(hosts)))
 
     assert affinity == {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}}
 

@@ -16,11 +16,12 @@ from rallypoint.backends.contract import ActionError, BackendError
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.client import MERGE_PATCH
 from rallypoint.backends.kubernetes.errors import ApiError, action_error
-from rallypoint.backends.kubernetes.exclusion import Exclusion, bad_hosts, choose_exclusion
+from rallypoint.backends.kubernetes.exclusion import bad_hosts, choose_exclusion
 from rallypoint.backends.kubernetes.labels import UID
 from rallypoint.backends.kubernetes.machines import LostCoordinators
 from rallypoint.backends.kubernetes.manifests.blueprint import service_ports
 from rallypoint.backends.kubernetes.manifests.coordinator import coordinator_pod
+from rallypoint.backends.kubernetes.manifests.hosts import Exclusion
 from rallypoint.backends.kubernetes.manifests.kueue import RETRIABLE
 from rallypoint.backends.kubernetes.manifests.objects import attempt_secret, service
 from rallypoint.backends.kubernetes.manifests.parts import role_of
@@ -120,8 +121,7 @@ class Actor:
                 attempt=action.attempt,
                 node=action.node,
                 incarnation=action.incarnation,
-                exclude_hosts=off.required,
-                avoid_hosts=off.preferred,
+                off=off,
             )
             await self._ensure("pods", manifest)
             return
@@ -133,8 +133,7 @@ class Actor:
             attempt=action.attempt,
             term=action.term,
             service_account=account,
-            exclude_hosts=off.required,
-            avoid_hosts=off.preferred,
+            off=off,
         )
         try:
             await self._ensure("pods", manifest)

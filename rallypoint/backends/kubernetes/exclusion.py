@@ -7,24 +7,16 @@ gone too, a fault of the past must not keep the job from the machines that are t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from rallypoint.backends.kubernetes.manifests.hosts import Exclusion
 from rallypoint.backends.kubernetes.manifests.parts import template_of
 from rallypoint.backends.kubernetes.watching.views import HostView
 from rallypoint.job import Role
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.incident import Answer
 
-__all__ = ["Exclusion", "bad_hosts", "choose_exclusion"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exclusion:
-    """Machines that a pod must not be scheduled to (`required`), and those that it had better not be (`preferred`)."""
-
-    required: frozenset[str] = frozenset()
-    preferred: frozenset[str] = frozenset()
+__all__ = ["bad_hosts", "choose_exclusion"]
 
 
 def bad_hosts(record: JobRecord) -> frozenset[str]:

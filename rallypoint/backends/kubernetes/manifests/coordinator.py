@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.labels import Part, labels
+from rallypoint.backends.kubernetes.manifests.hosts import ANYWHERE, Exclusion
 from rallypoint.backends.kubernetes.manifests.kueue import admission
 from rallypoint.backends.kubernetes.manifests.objects import STATUS_KEY, metadata
 from rallypoint.backends.kubernetes.manifests.parts import (
@@ -61,13 +62,12 @@ def coordinator_pod(
     attempt: int,
     term: int,
     service_account: str = "",
-    exclude_hosts: Collection[str] = (),
-    avoid_hosts: Collection[str] = (),
+    off: Exclusion = ANYWHERE,
 ) -> dict[str, Any]:
     """Return the pod of the coordinator of one term: the nodes' image and place, without their GPUs, sidecars and claims.
 
-    It runs on no machine of `exclude_hosts` nor of the role's own list. On one of `avoid_hosts` it runs only where no other can
-    take it. `service_account` is for a job that names none, neither for its coordinator nor for its pods.
+    It keeps off the machines of `off`, and off those of the role's own list. `service_account` is for a job that names none,
+    neither for its coordinator nor for its pods.
     """
     role = role_of(spec, plan)
     said = admission(job, role=role, plan=plan, node=None)
@@ -96,15 +96,7 @@ def coordinator_pod(
         },
     }
     layers = (pod_defaults(role, plan, COORDINATOR), _without_nodes(template), fields, needed)
-    return built(
-        job,
-        role,
-        layers,
-        first=COORDINATOR,
-        unreachable=spec.health.node_unreachable,
-        hosts=exclude_hosts,
-        avoided=avoid_hosts,
-    )
+    return built(job, role, layers, first=COORDINATOR, unreachable=spec.health.node_unreachable, off=off)
 
 
 _SHM = f"{OURS}shm"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["HOSTNAME", "without_hosts"]
+__all__ = ["ANYWHERE", "HOSTNAME", "Exclusion", "without_hosts"]
 
 #: The label by which Kubernetes knows a machine; not always the name of its Node.
 HOSTNAME = "kubernetes.io/hostname"
@@ -19,23 +20,35 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _WEIGHT = 100
 
 
-def without_hosts(affinity: Mapping[str, Any], hosts: Collection[str], avoided: Collection[str] = ()) -> dict[str, Any]:
-    """Return `affinity` for pods that keep off `hosts` as well, and off `avoided` where another machine can take them.
+@dataclass(frozen=True, kw_only=True)
+class Exclusion:
+    """Machines that a pod must not be scheduled to (`required`), and those that it had better not be (`preferred`)."""
+
+    required: frozenset[str] = frozenset()
+    preferred: frozenset[str] = frozenset()
+
+
+#: A pod that keeps off no machine.
+ANYWHERE = Exclusion()
+
+
+def without_hosts(affinity: Mapping[str, Any], off: Exclusion) -> dict[str, Any]:
+    """Return `affinity` for pods that keep off the machines of `off` as well.
 
     The terms of a node affinity are alternatives, so each of them must name the hosts: one that does not would let them in.
     """
     merged = copy.deepcopy(dict(affinity))
-    if avoided:
+    if off.preferred:
         preferred = merged.setdefault("nodeAffinity", {}).setdefault(_PREFERRED, [])
-        preferred.append({"weight": _WEIGHT, "preference": {"matchExpressions": [_not_in(avoided)]}})
-    if not hosts:
+        preferred.append({"weight": _WEIGHT, "preference": {"matchExpressions": [_not_in(off.preferred)]}})
+    if not off.required:
         return merged
     required = merged.setdefault("nodeAffinity", {}).setdefault(_REQUIRED, {})
     terms = required.setdefault("nodeSelectorTerms", [])
     if not terms:
         terms.append({})
     for term in terms:
-        term["matchExpressions"] = [*term.get("matchExpressions", ()), _not_in(hosts)]
+        term["matchExpressions"] = [*term.get("matchExpressions", ()), _not_in(off.required)]
     return merged
 
 

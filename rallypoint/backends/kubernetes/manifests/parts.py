@@ -6,12 +6,13 @@ and what an agent needs to run. Pure.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rallypoint.backends.kubernetes import names
-from rallypoint.backends.kubernetes.manifests.hosts import without_hosts
+from rallypoint.backends.kubernetes.manifests.hosts import Exclusion, without_hosts
 from rallypoint.backends.kubernetes.manifests.merge import merge_all
 from rallypoint.backends.kubernetes.manifests.objects import PLAN_KEY, SECRET_KEY
 from rallypoint.backends.kubernetes.manifests.volumes import SECRETS
@@ -148,13 +149,12 @@ def built(
     *,
     first: str,
     unreachable: float,
-    hosts: Collection[str] = (),
-    avoided: Collection[str] = (),
+    off: Exclusion,
 ) -> dict[str, Any]:
     """Return the pod that `layers` make, with the container `first` in front and every container as safe as ours.
 
-    It stays for `unreachable` seconds on a machine that is out of reach. It runs on none of `hosts`, and on one of `avoided`
-    only where no other machine can take it.
+    It stays for `unreachable` seconds on a machine that is out of reach. It keeps off the machines of `off` and of the role's
+    own list.
     """
     pod = merge_all(*layers)
     spec = pod["spec"]
@@ -165,7 +165,8 @@ def built(
     for container in (*spec.get("initContainers", ()), *spec["containers"][1:]):
         container["securityContext"] = merge_all(CONTAINER_SECURITY, container.get("securityContext") or {})
     spec["tolerations"] = [*(spec.get("tolerations") or ()), *_tolerations(spec.get("tolerations") or (), unreachable)]
-    affinity = without_hosts(spec.get("affinity") or {}, {*hosts, *role.host_ignore_list}, avoided)
+    every = dataclasses.replace(off, required=off.required.union(role.host_ignore_list))
+    affinity = without_hosts(spec.get("affinity") or {}, every)
     return {
         "apiVersion": "v1",
         "kind": "Pod",

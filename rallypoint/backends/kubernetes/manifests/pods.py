@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.labels import Part, labels
+from rallypoint.backends.kubernetes.manifests.hosts import ANYWHERE, Exclusion
 from rallypoint.backends.kubernetes.manifests.kueue import admission
 from rallypoint.backends.kubernetes.manifests.objects import FUNCTION_KEY, metadata
 from rallypoint.backends.kubernetes.manifests.parts import (
@@ -53,31 +54,18 @@ def node_pod(
     attempt: int,
     node: int,
     incarnation: int,
-    exclude_hosts: Collection[str] = (),
-    avoid_hosts: Collection[str] = (),
+    off: Exclusion = ANYWHERE,
 ) -> dict[str, Any]:
     """Return the pod of one incarnation of a node.
 
-    It runs on no machine of `exclude_hosts` nor of the role's own list. On one of `avoid_hosts` it runs only where no other
-    can take it.
+    It keeps off the machines of `off`, and off those of the role's own list.
     """
     role = role_of(spec, plan)
     template = template_of(role, without=COORDINATOR)
     said = admission(job, role=role, plan=plan, node=node)
     its = labels(job, Part.NODE, attempt=attempt, node=node, incarnation=incarnation)
     trainer = {
-        "command": agent_command(
-            role,
-            "node",
-            *("--attempt", attempt),
-            *("--node", node),
-            *("--incarnation", incarnation),
-            *("--dir", RUN),
-            *("--shm", SHM),
-            *("--host", f"$({POD_IP})"),
-            *("--listen", AGENT_PORT),
-            *("--output", "pod"),
-        ),
+        "command": _command(role, attempt, node, incarnation),
         "ports": [{"name": "agent", "containerPort": AGENT_PORT, "protocol": "TCP"}],
         "resources": trainer_resources(role, container_of(template["spec"], TRAINER)),
     }
@@ -95,8 +83,21 @@ def node_pod(
         },
     }
     layers = (pod_defaults(role, plan, TRAINER), _master(job, plan, node), template, fields, needed)
-    return built(
-        job, role, layers, first=TRAINER, unreachable=spec.health.node_unreachable, hosts=exclude_hosts, avoided=avoid_hosts
+    return built(job, role, layers, first=TRAINER, unreachable=spec.health.node_unreachable, off=off)
+
+
+def _command(role: Role, attempt: int, node: int, incarnation: int) -> list[str]:
+    return agent_command(
+        role,
+        "node",
+        *("--attempt", attempt),
+        *("--node", node),
+        *("--incarnation", incarnation),
+        *("--dir", RUN),
+        *("--shm", SHM),
+        *("--host", f"$({POD_IP})"),
+        *("--listen", AGENT_PORT),
+        *("--output", "pod"),
     )
 
 

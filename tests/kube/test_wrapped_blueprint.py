@@ -49,6 +49,19 @@ def test_a_manifest_tells_its_plan() -> None:
     assert (policy.wrapped, policy.followed) == (True, True)
 
 
+def test_a_manifests_annotations_out_of_range_are_taken_as_the_controller_takes_them() -> None:
+    """Each with a warning; its retry limit has no ceiling."""
+    manifest = wrapper(failureGracePeriodDuration="48h", warmupGracePeriodDuration="-10m", retryLimit="101")
+    blueprint = draw(manifest, namespace="team")
+
+    plan = blueprint.plan
+    assert (plan.failure_grace, plan.warmup_grace, plan.retry_limit) == (86400.0, 0.0, 101)
+    assert blueprint.warnings == (
+        f"{PREFIX}failureGracePeriodDuration: '48h' is out of range; it is taken as 24h",
+        f"{PREFIX}warmupGracePeriodDuration: '-10m' is out of range; it is taken as 0s",
+    )
+
+
 def test_a_manifest_that_changes_is_another_spec() -> None:
     """Its digest names all of it, but not where it goes."""
     first = draw(wrapper(), namespace="team").plan.digest

@@ -15,9 +15,9 @@ tolerance: both cannot be in use at once, and the whole job is rescheduled inste
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
+from rallypoint.wire import sanitize
 from rallypoint.wire.codec import WireError
 
 __all__ = ["PATH", "Entry", "ResetFile", "read_reset"]
@@ -71,7 +71,7 @@ def read_reset(text: str) -> ResetFile:
 
     """
     try:
-        said = json.loads(text)
+        said = sanitize.parse(text)
     except ValueError as error:
         raise WireError("", text[:80], "the JSON of an object") from error
     if not isinstance(said, dict):

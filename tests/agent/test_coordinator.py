@@ -13,13 +13,17 @@ from pathlib import Path
 import pytest
 
 from rallypoint.agent.clock import monotone_clock
+from rallypoint.agent.coordinator.orphan import FileHeartbeat
 from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.coordinator.sink import FileSink, StatusSink, read_status
+from rallypoint.agent.coordinator.size import FileSize
+from rallypoint.agent.coordinator.wishes import FileWish
 from rallypoint.agent.errors import StaleError
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import Settings
 from rallypoint.wire import codec
 from rallypoint.wire.messages import AgentState, Assignment, Continue, Refusal, Regroup, Reply, Stop, WorkerReport
+from rallypoint.wire.reset_file import read_reset
 from rallypoint.wire.status import JobState, JobStatus, Outcome, Verdict
 from tests.agent.fakes import TWO, GatedSink, MemorySink, new_state, report
 from tests.waiting import eventually_async
@@ -278,3 +282,15 @@ async def test_what_is_told_is_compared_and_replaced_in_one_step(tmp_path: Path)
     os.close(other)
     await FileSink(path).publish(status)
     assert await asyncio.to_thread(read_status, path) == status
+
+
+async def test_a_record_that_is_nested_without_end_ends_no_coordinator(tmp_path: Path) -> None:
+    """A script of the same user may have written it; what was read last stays."""
+    record = tmp_path / "record.json"
+    record.write_text("[" * 100_000)
+
+    assert await FileSize(record).size() is None
+    assert await FileWish(record).wish() is None
+    assert await FileHeartbeat(record).read() is None
+    with pytest.raises(codec.WireError, match="the JSON of an object"):
+        read_reset("[" * 100_000)

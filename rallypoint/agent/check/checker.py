@@ -25,7 +25,7 @@ from typing import Any
 from rallypoint.agent.accelerators import NVIDIA, accelerator
 from rallypoint.agent.workers.spawner import Command, Spawner
 from rallypoint.agent.workers.store import listening
-from rallypoint.wire import env
+from rallypoint.wire import env, sanitize
 from rallypoint.wire.check import CheckReport, CheckTask, ProbeState
 from rallypoint.wire.endpoint import split_address
 from rallypoint.wire.plan import Plan
@@ -218,7 +218,7 @@ def read_probe(output: bytes) -> Seen:
     seen = Seen()
     for line in output.splitlines():
         try:
-            words = json.loads(line)
+            words = sanitize.parse(line)
         except ValueError:
             continue
         if not isinstance(words, dict):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Protocol
 
 from rallypoint.agent.clock import Clock
 from rallypoint.agent.transport.lease import Lease, in_words
+from rallypoint.wire import sanitize
 from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.status import Outcome, Verdict
 
@@ -45,7 +45,7 @@ class FileHeartbeat:
 
     def _read(self) -> str | None:
         try:
-            record = json.loads(self._record.read_bytes())
+            record = sanitize.parse(self._record.read_bytes())
             holder = record.get("holder") if isinstance(record, dict) else None
             if not isinstance(holder, dict) or not holder.get("heartbeat"):
                 return None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from pathlib import Path
 from typing import Protocol
 
-from rallypoint.wire import codec
+from rallypoint.wire import codec, sanitize
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.size import Size
 
@@ -49,7 +48,7 @@ class FileSize:
 
     def _read(self) -> Size | None:
         try:
-            record = json.loads(self._record.read_bytes())
+            record = sanitize.parse(self._record.read_bytes())
             found = record.get("size") if isinstance(record, dict) else None
             self._last = None if found is None else codec.from_json(Size, found, lenient=True)
         except (OSError, ValueError, WireError) as error:

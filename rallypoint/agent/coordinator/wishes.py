@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from pathlib import Path
 from typing import Protocol
 
-from rallypoint.wire import codec
+from rallypoint.wire import codec, sanitize
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.wish import Wish
 
@@ -53,7 +52,7 @@ class FileWish:
             told = self._record.stat()
             seen = (told.st_mtime_ns, told.st_ino)
             if seen != self._seen:
-                record = json.loads(self._record.read_bytes())
+                record = sanitize.parse(self._record.read_bytes())
                 found = record.get("wish") if isinstance(record, dict) else None
                 self._last = None if found is None else codec.from_json(Wish, found, lenient=True)
                 self._seen = seen

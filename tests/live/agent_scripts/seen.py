@@ -12,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 
+MASK = os.umask(0)
 # Before torch adds threads and handlers of its own.
 SEEN = {
     "__file__": __file__,
@@ -29,7 +30,7 @@ SEEN = {
     "descriptors": {link.name: str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.exists()},
     "threads": [thread.name for thread in threading.enumerate()],
     "tasks": len(list(Path("/proc/self/task").iterdir())),
-    "umask": os.umask(0),
+    "umask": MASK,
     "limits": {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")},
     "locale": [locale.setlocale(locale.LC_ALL), locale.getpreferredencoding(False), sys.getfilesystemencoding()],
     "nice": os.nice(0),
@@ -44,13 +45,13 @@ SEEN = {
     "streams": [sys.stdout.encoding, sys.stderr.errors, sys.stdin.read()],
     "random": random.random(),
 }
-os.umask(SEEN["umask"])
+os.umask(MASK)
 
 import torch  # noqa: E402
 
 SEEN["torch"] = [torch.get_num_threads(), torch.is_grad_enabled(), str(torch.get_default_dtype())]
 SEEN["torch seed"] = torch.initial_seed()
-SEEN["seeded"] = [float(torch.manual_seed(3) and torch.rand(1)), random.Random(3).random()]
+SEEN["seeded"] = [float(torch.rand(1, generator=torch.Generator().manual_seed(3))), random.Random(3).random()]
 
 count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 part = Path(sys.argv[1], f"part-{count}")

@@ -17,6 +17,9 @@ __all__ = ["RESULT_LIMIT", "arguments_text", "read_result", "result_text"]
 #: Bytes of JSON text. Status and record hold it beside everything else, and Airflow's XCom is a row of a database.
 RESULT_LIMIT = 48 * 1024
 
+#: Levels that it may have; less than what anything may have that it becomes a part of.
+_DEPTH = sanitize.DEPTH_LIMIT - 8
+
 _WAY_OUT = "save what is larger with the checkpoint and return its path"
 
 
@@ -26,7 +29,7 @@ def result_text(value: Any) -> str:
     A training is over when its result is reported: a number or a text that not every reader accepts does not fail it, but is
     replaced as `rallypoint.wire.sanitize` says.
     """
-    return _bounded(lambda: sanitize.dumps(json.loads(json.dumps(value))), value, "result")
+    return _bounded(lambda: sanitize.dumps(json.loads(json.dumps(value)), depth=_DEPTH), value, "result")
 
 
 def arguments_text(value: Any) -> str:
@@ -50,6 +53,6 @@ def read_result(text: bytes) -> Any:
     if len(text) > RESULT_LIMIT:
         raise WireError("result", f"{len(text)} bytes of JSON", f"at most {RESULT_LIMIT} bytes (48 KiB); {_WAY_OUT}")
     try:
-        return sanitize.clean(sanitize.parse(text))
+        return sanitize.clean(sanitize.parse(text), depth=_DEPTH)
     except ValueError as error:
         raise WireError("result", text[:80], f"JSON text ({error})") from error

@@ -7,7 +7,7 @@ accepts all of them, so each value is replaced by one that every reader accepts,
 |---|---|
 | `nan`, `inf`, `-inf` | the strings `NaN`, `Infinity`, `-Infinity`; a reader of a `float` field makes numbers of them again |
 | control characters other than tab, line feed and carriage return; lone surrogates | their escapes: `\x00`, `\ud800` |
-| integers outside of 64 bits | the string of their digits |
+| integers outside of 64 bits, floats that large | the string of their digits |
 | text, nesting and numbers of items above a limit | are cut, and a mark that begins with `…` says how much is missing |
 | what JSON has no type for | its `repr`, as text |
 
@@ -48,6 +48,9 @@ DEPTH_LIMIT, ITEM_LIMIT = 32, 50_000
 
 #: Integers that msgpack and 64-bit columns hold.
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
+
+#: From here on every double is a whole number, which PostgreSQL's JSONB returns as an integer of up to 309 digits.
+_WHOLE = float(2**63)
 
 #: Begins every mark that stands for what was cut.
 MARK = "…"
@@ -91,9 +94,9 @@ def clean_float(number: float) -> float | str:
     return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"  # noqa: PLR0124  only NaN differs from itself
 
 
-def dumps(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
+def dumps(value: Any, *, depth: int = DEPTH_LIMIT) -> str:
     """Return the JSON text of a value under the policy: one that every JSON parser and PostgreSQL's `jsonb` read."""
-    return json.dumps(clean(value), indent=indent, sort_keys=sort_keys, ensure_ascii=False, allow_nan=False)
+    return json.dumps(clean(value, depth=depth), ensure_ascii=False, allow_nan=False)
 
 
 def parse(text: str | bytes) -> Any:
@@ -123,7 +126,8 @@ class _Cleaner:
         if isinstance(value, int):
             return self._integer(int(value))
         if isinstance(value, float):
-            return clean_float(float(value))
+            number = float(value)
+            return repr(number) if _WHOLE <= abs(number) < math.inf else clean_float(number)
         if isinstance(value, Mapping):
             return self._object(value, depth) if depth else _too_deep()
         if isinstance(value, (list, tuple, set, frozenset)):

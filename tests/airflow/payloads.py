@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rallypoint.wire import sanitize
+from rallypoint.wire.result import read_result, result_text
 from tests.airflow.deployment import TRIGGERERS, Deployment
 from tests.airflow.processes import processes
 from tests.waiting import eventually
@@ -211,7 +212,9 @@ def perform_payloads(made: Deployment, count: int, seed: int) -> Verdict:
         for run in runs:
             run.begins()
         for run in runs:
-            wrong += run.ends()
+            found = run.ends()
+            wrong += found
+            print("".join(f"    {line[:4000]}\n" for line in found), end="", flush=True)
         wrong += _missing(made, before)
         done = sum(sum(batch.payloads.values()) for batch in wanted[: number + _AT_ONCE])
         print(f"  {done:>4} payloads, {len(wrong)} wrong", flush=True)
@@ -268,7 +271,7 @@ class _Run:
         """Compare what arrived in XCom with what was reported."""
         rest, batch = self._made.rest, self._batch
         pushed = rest.xcom(batch.dag, self._name, "train", "metrics")
-        names = {sanitize.clean_text(name): sanitize.clean_float(float(number)) for name, number in batch.metrics.items()}
+        names = sanitize.clean({name: float(number) for name, number in batch.metrics.items()})
         wrong = []
         if _as_floats(pushed) != _as_floats({**names, "watched": 1.0}):
             wrong.append(self._told(f"metrics are {pushed!r}, not {names!r}\n{self._log('train')}"))
@@ -277,8 +280,10 @@ class _Run:
             wrong.append(self._told(f"faults are {faults!r}"))
         returned = rest.xcom(batch.dag, self._name, "train", "return_value")
         told = bool(batch.results) and batch.raw_result is None and not batch.fails
-        result = sanitize.clean(json.loads(json.dumps(batch.results))) if told else None
-        if told and _as_floats(returned["result"]) != _as_floats(result):
+        result = read_result(result_text(list(batch.results)).encode()) if told else None
+        if told and returned is None:
+            wrong.append(self._told("nothing was returned"))
+        elif told and _as_floats(returned["result"]) != _as_floats(result):
             wrong.append(self._told(f"the result is {str(returned['result'])[:200]!r}"))
         return wrong
 

@@ -66,7 +66,7 @@ def test_what_a_job_reports_arrives_as_the_policy_says(light: Any, tmp_path: Pat
 
     assert failed is batch.fails
     parsed(json.dumps(ti.pushed, allow_nan=False))
-    names = {sanitize.clean_text(name): sanitize.clean_float(float(number)) for name, number in batch.metrics.items()}
+    names = sanitize.clean({name: float(number) for name, number in batch.metrics.items()})
     assert (ti.pushed["metrics"], ti.pushed["faults"]) == ({**names, "watched": 1.0}, int(batch.fails))
     check_files()
 

@@ -65,6 +65,8 @@ def test_a_text_without_what_somebody_refuses_stays_as_it_is(text: str) -> None:
         pytest.param(math.nan, "NaN", id="nan"),
         pytest.param([math.inf, -math.inf], ["Infinity", "-Infinity"], id="infinite"),
         pytest.param(-0.0, -0.0, id="zero"),
+        pytest.param(1e18, 1e18, id="a large double"),
+        pytest.param([1e19, -1e308], ["1e+19", "-1e+308"], id="doubles that come back as integers"),
         pytest.param(2**64 - 1, 2**64 - 1, id="64 bits"),
         pytest.param(2**64, "18446744073709551616", id="65 bits"),
         pytest.param(10**5000, "… [an integer of 16610 bits]", id="too large to convert"),

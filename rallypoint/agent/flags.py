@@ -60,7 +60,7 @@ OURS = frozenset(
         *("accelerator", "auto_config", "node_unit", "numa_affinity", "precheck", "preload", "standby"),
         *("save_at_breakpoint", "training_elastic_mode", "replica_every", "replica_limit"),
         *("network_check", "comm_perf_test", "exclude_straggler"),
-        *("dynamic_failover_extension", "hang_detection", "hang_downtime"),
+        *("dynamic_failover_extension", "exit_grace", "hang_detection", "hang_downtime"),
         *NAMES,
     }
 )

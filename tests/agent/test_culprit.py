@@ -42,11 +42,11 @@ def test_a_lost_peer_is_not_the_cause(error: str) -> None:
 def test_a_report_of_many_failures_fits_into_a_message() -> None:
     """All are told, the first with their logs: a report that is too large would be sent for ever and never be read."""
     failures = tuple(
-        Culprit(rank=i, exit_code=1, error="\x1b" * 500, log_tail=tail_lines(["\x1b" * TAIL_BYTES], 20)) for i in range(64)
+        Culprit(rank=i, exit_code=1, error="\x1b" * 500, log_tail=tail_lines(["\x1b" * TAIL_BYTES], 20)) for i in range(128)
     )
     told = with_few_tails(failures)
 
-    assert [failure.rank for failure in told] == list(range(64))
-    assert [bool(failure.log_tail) for failure in told] == [i < TAILS for i in range(64)]
+    assert [failure.rank for failure in told] == list(range(128))
+    assert [bool(failure.log_tail) for failure in told] == [i < TAILS for i in range(128)]
     assert len(codec.dumps(report(failures=failures)).encode()) > BODY_LIMIT
     assert len(codec.dumps(report(failures=told)).encode()) < BODY_LIMIT / 2

@@ -20,6 +20,7 @@ from rallypoint.agent.rendezvous.health.doubt import borne_out
 from rallypoint.agent.rendezvous.health.words import groups, place
 from rallypoint.wire.hang import RankSeen
 from rallypoint.wire.incident import Culprit, FaultKind
+from rallypoint.wire.plan import Entry, Plan
 from tests.waiting import eventually
 
 
@@ -165,6 +166,7 @@ class Devices:
         return self._faults if local_rank == 1 else ()
 
 
+PLAN = Plan(name="a", role="b", min_nodes=1, max_nodes=1, entry=Entry.SCRIPT, entrypoint="c")
 BROKEN = DeviceFault(device="GPU 1", text="XID 79 (GPU has fallen off the bus)", hardware=True)
 PROGRAM = DeviceFault(device="GPU 1", text="XID 31 (GPU memory page fault)", hardware=False)
 
@@ -186,7 +188,7 @@ def test_an_end_is_told_with_what_the_gpu_said(
     faults: tuple[DeviceFault, ...], local_rank: int, error: str, expected: tuple[str, FaultKind]
 ) -> None:
     """A GPU that must be replaced makes it a fault of the hardware, which another node must heal."""
-    judge = Judge(SimpleNamespace(), now=lambda: 0.0, devices=Devices(*faults))  # type: ignore[arg-type]
+    judge = Judge(SimpleNamespace(plan=PLAN), now=lambda: 0.0, devices=Devices(*faults))  # type: ignore[arg-type]
     end = Culprit(
         node=0, incarnation=0, host="a", rank=local_rank, local_rank=local_rank, pid=7, error=error, at=0.0,
         kind=FaultKind.EXIT_CODE,

@@ -143,6 +143,7 @@ rendezvous:
 health:
   node_lease: 3s
   report_interval: 1s
+  node_unreachable: 30s
   hang_downtime: 30m
   hang_detection: 1
   hang_learning: true

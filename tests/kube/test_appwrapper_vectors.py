@@ -64,7 +64,8 @@ def test_whom_a_machine_drives_away(health: str, bad: str) -> None:
 )
 def test_a_taint_drives_nobody_away_by_itself(key: str) -> None:
     """It keeps new pods off; the running ones are the kubelet's and the lease's to judge."""
-    assert machine(taints=[{"key": key, "effect": "NoSchedule"}]) == machine()
+    tainted = machine(taints=[{"key": key, "effect": "NoSchedule"}])
+    assert (tainted.ready, tainted.bad, tainted.taints) == (machine().ready, "", (key,))
 
 
 @pytest.mark.parametrize(

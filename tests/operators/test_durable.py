@@ -222,9 +222,9 @@ def test_a_late_submission_of_an_overtaken_try_renews_nothing():
 
 def test_the_same_job_of_another_dag_is_not_adopted():
     """A name that two DAGs have chosen: the second task fails with the first one's name, and the first goes on."""
-    fake, name = left_running(job={"name": "shared"})
+    fake, name = left_running(name="shared")
 
     with pytest.raises(JobExistsError, match="belongs to task train of DAG nightly, run manual__1"):
-        operator(fake, job={"name": "shared"}).execute(context(FakeTask(id="try-2", dag_id="weekly")))
+        operator(fake, name="shared").execute(context(FakeTask(id="try-2", dag_id="weekly")))
 
     assert (name, fake.record("shared").owner) == ("shared", "try-1")

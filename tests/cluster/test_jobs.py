@@ -6,7 +6,8 @@ import dataclasses
 from typing import cast
 
 from rallypoint.backends.contract import Backend
-from rallypoint.wire.status import JobStatus, RankStatus
+from rallypoint.wire.fence import Fence
+from rallypoint.wire.status import JobState, JobStatus, RankStatus
 from tests.cluster.jobs import Job
 from tests.cluster.sites import Site
 
@@ -32,11 +33,11 @@ class Heard:
         self.told.append((worker.rank, word))
 
 
-async def test_a_rank_is_killed_once_it_is_reported(job_status: JobStatus) -> None:
+async def test_a_rank_is_killed_once_it_is_reported() -> None:
     """A worker prints before its agent reports it, so the status may lack it."""
     site = Heard()
     ranks = tuple(RankStatus(rank=rank, node=0, local_rank=rank, pid=100 + rank) for rank in range(2))
-    eyes = Reported(dataclasses.replace(job_status, ranks=ranks))
+    eyes = Reported(JobStatus(job="counter", uid="u1", fence=Fence(attempt=1), state=JobState.RUNNING, ranks=ranks))
 
     await Job(cast("Site", site), "counter", cast("Backend", eyes)).kill(rank=1)
 

@@ -62,7 +62,7 @@ def test_a_run_that_always_fails_says_who_and_why(job: Agents) -> None:
     assert "all 1 restarts are spent" in output
     assert "error: ValueError: loss is nan" in output
     assert "    about to fail" in output
-    logs = {path.name for path in (job.folder / "logs").glob("none_*/round-2/*")}
+    logs = {path.name for path in (job.folder / "logs").glob("*/round-2/*")}
     assert logs == {"rank-0.out", "rank-0.err", "rank-1.out", "rank-1.err"}
 
 
@@ -81,7 +81,7 @@ def test_a_log_folder_alone_gets_everything_that_the_console_gets(job: Agents) -
 
     assert code == Exit.OK, output
     assert {"out 0", "out 1", "err 0", "err 1"} <= set(output.splitlines())
-    files = {path.name: path.read_text() for path in folder.glob("none_*/round-1/*")}
+    files = {path.name: path.read_text() for path in folder.glob("*/round-1/*")}
     assert files == {"rank-0.out": "out 0\n", "rank-0.err": "err 0\n", "rank-1.out": "out 1\n", "rank-1.err": "err 1\n"}
 
 

@@ -319,31 +319,6 @@ def test_a_pause_by_the_user_leaves_the_scheduler(tmp_path: Path, home: Path) ->
 
 
 @pytest.mark.usefixtures("light")
-def test_a_replaced_pod_that_does_not_come_back(tmp_path: Path, home: Path) -> None:
-    """After wait-reschedule-timeout recovery pauses, and the whole job is rescheduled."""
-    gate = tmp_path / "closed"
-    job = counting(
-        tmp_path,
-        home,
-        labels=GRACE,
-        annotations={"recover-strategy": "recover", "wait-reschedule-timeout": "30"},
-        setup_commands=[f"while [ -e {gate} ]; do sleep 0.05; done"],
-    ).submit()
-    job.trains(ranks=2)
-    gate.touch()
-    lose_host(job, 1)
-    record = reaches(job, 2)
-    gate.unlink()
-    job.trains(ranks=2)
-    job.may_end()
-
-    reset = next(event for event in record.history if event.kind == "resetting")
-    replaced = next(event for event in record.history if event.kind == "pods-rescheduled")
-    assert reset.at - replaced.at >= 30.0
-    assert job.ends().phase is Phase.SUCCEEDED
-
-
-@pytest.mark.usefixtures("light")
 def test_grace_over_time_forces_a_deletion(tmp_path: Path, home: Path) -> None:
     """A pod that does not end when it is asked to is deleted by force after grace_over_time."""
     job = counting(

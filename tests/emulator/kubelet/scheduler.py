@@ -14,16 +14,16 @@ __all__ = ["place", "tolerates"]
 def place(pod: Body, nodes: Sequence[Body], pods: Sequence[Body]) -> tuple[str, str]:
     """The name of the node and "", or "" and the message of the Unschedulable condition. `pods` are all that hold a node."""
     refusals: Counter[str] = Counter()
-    fitting: list[tuple[int, str]] = []
+    fitting: list[tuple[int, int, str]] = []
     for node in nodes:
         name = node["metadata"]["name"]
         there = [one for one in pods if one["spec"].get("nodeName") == name]
         why = _refusals(pod, node, there)
         refusals.update(why)
         if not why:
-            fitting.append((len(there), name))
+            fitting.append((-_preference(pod["spec"], node), len(there), name))
     if fitting:
-        return min(fitting)[1], ""
+        return min(fitting)[2], ""
     listed = ", ".join(f"{count} {why}" for why, count in sorted(refusals.items(), key=lambda one: one[0]))
     told = f"0/{len(nodes)} nodes are available" + (f": {listed}." if listed else ".")
     help_none = "Preemption is not helpful for scheduling"
@@ -77,6 +77,13 @@ def _selected(spec: Body, node: Body) -> bool:
     if not required:
         return True
     return any(_term(term, node) for term in required.get("nodeSelectorTerms") or [])
+
+
+def _preference(spec: Body, node: Body) -> int:
+    """How much a pod would rather be on this node: the sum of the weights of its preferences that the node meets."""
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    preferred = affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or []
+    return sum(one["weight"] for one in preferred if _term(one["preference"], node))
 
 
 def _term(term: Body, node: Body) -> bool:

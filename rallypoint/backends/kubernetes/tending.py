@@ -120,6 +120,9 @@ class _Tender:
 
     async def _turn(self) -> float:
         """Do what is to be done now; return after how many seconds to look again."""
+        if not self._cluster.fresh:
+            # The watches are not connected yet, and nothing tells when they are: an agent may be waiting for its coordinator.
+            return _READ
         found = await self.coordinator()
         if found is None:
             return _IDLE

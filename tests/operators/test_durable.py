@@ -228,3 +228,4 @@ def test_the_same_job_of_another_dag_is_not_adopted():
         operator(fake, name="shared").execute(context(FakeTask(id="try-2", dag_id="weekly")))
 
     assert (name, fake.record("shared").owner) == ("shared", "try-1")
+    assert second_try(fake, name="shared").owner == "try-2"

@@ -134,7 +134,7 @@ class Talker:
         try:
             reply = ask.result()
         except LostContactError as error:
-            log.warning("lost contact with the coordinator; stopping the workers")  # why is told at the end
+            log.warning("lost contact with the coordinator; stopping the workers")  # the reason is printed when the agent ends
             code = Exit.ORPHANED if isinstance(error, OrphanedError) else Exit.LOST_CONTACT
             self._put(Told(code=code, reason=str(error), leaving=False))
             return

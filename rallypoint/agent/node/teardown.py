@@ -20,7 +20,7 @@ __all__ = ["Teardowns", "watch_teardowns"]
 
 log = logging.getLogger("rallypoint.workers")
 
-#: Seconds between two looks, at the most and at the least.
+#: Longest and shortest pause between two checks, in seconds.
 _LONGEST, _SHORTEST = 1.0, 0.05
 
 #: Names of threads that a warning lists.

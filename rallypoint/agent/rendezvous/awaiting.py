@@ -42,7 +42,7 @@ _RUNGS = {
 
 
 def begun(state: State, node: int, now: float) -> State:
-    """Return the state that knows of a lost node of its world, or of one that was told to leave."""
+    """Return the state after a node of its world was lost or sent away."""
     if state.settings.profile is not Profile.MINDCLUSTER:
         return state
     known = state.loss or Loss(nodes=frozenset(), since=now)

@@ -42,8 +42,8 @@ demo: environment  ## train a network through a kill, in an Airflow DAG on this 
 test: environment  ## lint, types, floors, unit tests, wheel tests, live tests
 	@$(VENV_PYTHON) tools/check.py
 
-test-airflow: environment  ## kill, clear, mark, delete and pause in a real Airflow; writes docs/airflow-matrix.md (half an hour)
-	@$(VENV_PYTHON) -m tests.airflow --report docs/airflow-matrix.md
+test-airflow: environment  ## kill, clear, mark, delete and pause in a real Airflow; writes docs/reference/airflow-matrix.md (half an hour)
+	@$(VENV_PYTHON) -m tests.airflow --report docs/reference/airflow-matrix.md
 
 lint: environment  ## ruff, mypy and import-linter alone
 	@$(VENV_PYTHON) tools/check.py lint
@@ -57,9 +57,9 @@ node-check: environment  ## check 2 to 9 nodes of this machine, of which some ar
 gpu: $(if $(DRY),environment)  ## prove what is CUDA's and NCCL's own on one NVIDIA GPU (9 minutes); DRY=1 plays it on the CPU
 	@$(GPU_PYTHON) -m benchmarks.gpu $(if $(DRY),--dry) $(if $(REPORT),--report "$(REPORT)")
 
-hang-corpus: environment  ## hang, and be slow, in every way that is known, ten times each, and write docs/hang-corpus.md (an hour)
-	@$(VENV_PYTHON) -m tests.live.hang_corpus --report docs/hang-corpus.md
-	@$(VENV_PYTHON) -m tests.live.slow_corpus --report docs/hang-corpus.md
+hang-corpus: environment  ## hang, and be slow, in every way that is known, ten times each, and write docs/benchmarks/hang-corpus.md (an hour)
+	@$(VENV_PYTHON) -m tests.live.hang_corpus --report docs/benchmarks/hang-corpus.md
+	@$(VENV_PYTHON) -m tests.live.slow_corpus --report docs/benchmarks/hang-corpus.md
 
 soak: environment  ## kill, stop, tear and fill what real jobs and a real Airflow have, at random, and see that nothing is lost (hours)
 	@$(VENV_PYTHON) -m tests.soak --kills $(KILLS) $(if $(SEED),--seed $(SEED))

@@ -1,4 +1,4 @@
-"""`recovery_worker.py` with the five lines of docs/recovery.md, each marked `# +`; for `benchmarks.recovery --script`.
+"""`recovery_worker.py` with the five lines of docs/guides/recovery.md, each marked `# +`; for `benchmarks.recovery --script`.
 
 The training is the same. There is no checkpoint to read, since whoever lives has the state; who comes new is sent it. A rank
 that lives on reaches the marks before `loaded` all at once, when its new world has formed.

@@ -1,4 +1,4 @@
-"""The table of docs/mindcluster.md: each test that it names exists."""
+"""The table of docs/guides/mindcluster.md: each test that it names exists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEFAULT = "tests/live/test_mindcluster.py"
 
 def test_each_test_that_the_page_names_exists() -> None:
     """Also the other way round: each live test of the profile stands in the table."""
-    page = (ROOT / "docs" / "mindcluster.md").read_text()
+    page = (ROOT / "docs" / "guides" / "mindcluster.md").read_text()
     table = page.partition("<!-- tests: checked")[2].partition("\n## ")[0]
     named = {(path or DEFAULT, name) for name, path in re.findall(r"`(test_\w+)`(?: in `(tests/[\w/.]+)`)?", table)}
     exists = {(path, name) for path in {path for path, _ in named} for name in functions(path)}

@@ -67,7 +67,7 @@ Where one is said at several places, the first of these wins:
 2. **The job file**, at its top level: `max_restarts: 5`, or `max-restarts: 5`, or the field that the table names.
 3. **An annotation** of the job (not of a role): `max_restarts: "5"` or `{prefix}max_restarts: "5"`.
 4. **The environment** of whoever submits, the command or the task's worker: `RALLYPOINT_MAX_RESTARTS=5`.
-5. **The connection**: `{{"max_restarts": 5}}` in its field [`arguments`](../connection.md).
+5. **The connection**: `{{"max_restarts": 5}}` in its field [`arguments`](../guides/connection.md).
 
 `rallypoint-agent run`, which reads no job, has the flag, and beneath it `PET_MAX_RESTARTS` and `RALLYPOINT_MAX_RESTARTS`.
 

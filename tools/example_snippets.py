@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = tuple(
     path.relative_to(ROOT).as_posix()
     for room in ("operators", "sensors")
-    for path in sorted((ROOT / "docs" / room).glob("*.md"))
+    for path in sorted((ROOT / "docs" / "reference" / room).glob("*.md"))
 )
 
 _BLOCK = re.compile(r"(<!-- example: (?P<file>\S+) (?P<marker>\S+) -->\n)```python\n.*?```\n", re.DOTALL)

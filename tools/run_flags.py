@@ -1,4 +1,4 @@
-"""Write the tables of docs/torchrun.md: `python tools/run_flags.py`.
+"""Write the tables of docs/reference/torchrun.md: `python tools/run_flags.py`.
 
 The flags of `rallypoint-agent run` and their defaults come from its parser, those of torchrun from the torch that is installed,
 those of `launch_agent` from `LaunchConfig`, and those of the profile `mindcluster` from the profiles' own table.
@@ -26,7 +26,7 @@ __all__ = ["PAGE", "PINNED", "main", "page"]
 #: The torch whose flags the page tells.
 PINNED = "2.13"
 
-PAGE = Path(__file__).resolve().parents[1] / "docs/torchrun.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs/reference/torchrun.md"
 
 #: Each table stands between two lines of the page.
 _BEGIN, _END = "<!-- {name}: written by tools/run_flags.py -->", "<!-- end of {name} -->"

@@ -1,4 +1,4 @@
-"""Write what docs/supervision.md shows and code knows better: `python tools/supervision_page.py`.
+"""Write what docs/explanation/supervision.md shows and code knows better: `python tools/supervision_page.py`.
 
 The table of clocks comes from the code's own, the output of every `$ rallypoint ...` block from that command, the record that
 one of them explains from a simulation, and the schema of traces from the reader's own values.
@@ -28,7 +28,7 @@ from rallypoint.wire.codec import to_json
 __all__ = ["files", "main"]
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE, RECORD, SCHEMA = "docs/supervision.md", "docs/examples/digits.json", "docs/reference/trace.schema.json"
+PAGE, RECORD, SCHEMA = "docs/explanation/supervision.md", "docs/examples/digits.json", "docs/reference/trace.schema.json"
 
 #: The table stands between these two lines of the page.
 BEGIN, END = "<!-- clocks: written by tools/supervision_page.py -->", "<!-- end of clocks -->"

@@ -1,4 +1,4 @@
-"""Takes the pictures of the tab that docs/ui.md shows: every scene, wide and narrow, light and dark; and one in Airflow.
+"""Takes the pictures of the tab that docs/guides/ui.md shows: every scene, wide and narrow, light and dark; and one in Airflow.
 
 .venv/bin/python -m tools.ui_pictures [FOLDER]
 """

@@ -1,7 +1,7 @@
 """The training of the recovery check: DDP on GPU_CHECK_DEVICE over GPU_CHECK_BACKEND, whose last rank kills itself.
 
-With GPU_CHECK_FIVE_LINES=1 it has the five lines of docs/recovery.md (each marked `# +`), else it reads its checkpoint. Marks
-are those of benchmarks/recovery_marks.py; a step is marked when the device has done it.
+With GPU_CHECK_FIVE_LINES=1 it has the five lines of docs/guides/recovery.md (each marked `# +`), else it reads its checkpoint.
+Marks are those of benchmarks/recovery_marks.py; a step is marked when the device has done it.
 """
 
 import time

@@ -264,7 +264,9 @@ def _add_launch(flags: _Flags) -> None:
 
 
 def _add_recovery(flags: _Flags) -> None:
-    flags.switch("--save-at-breakpoint", text="persist the last snapshot in memory when a worker died (docs/snapshots.md)")
+    flags.switch(
+        "--save-at-breakpoint", text="persist the last snapshot in memory when a worker died (docs/guides/snapshots.md)"
+    )
     flags.value(
         "--training-elastic-mode",
         default="base",

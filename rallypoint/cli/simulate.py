@@ -34,7 +34,7 @@ _DESCRIPTION = """\
 Run a written trace of what is seen through the supervisor's core, and show what it
 would do: phases, conditions, retries, clocks and actions at each time. Nothing is
 started. POLICY is a job file, or a file of policy fields or AppWrapper annotations;
-TRACE is a list of observations (docs/supervision.md tells both formats).
+TRACE is a list of observations (docs/explanation/supervision.md tells both formats).
 """
 
 #: Width of the column of times.

@@ -167,7 +167,7 @@ class Recovery(Model):
     replica_limit: Annotated[str, QUANTITY] = ""
     """Bytes that a node keeps of other nodes' snapshots, at the most; `replica_every` needs it."""
     standby: Annotated[int | None, whole(0, unit="standbys")] = None
-    """Warm processes per node that wait to become workers (docs/warm-starts.md); 0 is none. Without it one per worker."""
+    """Standby processes per node (docs/guides/warm-starts.md); 0 disables them. Default: one per worker."""
     preload: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
     """Modules that they have imported beside torch and beside what is learned from the script."""
     start_method: Annotated[str | None, choice("fork", "spawn", "forkserver")] = None
@@ -215,7 +215,7 @@ class Health(Model):
     """Kubernetes: how long a pod stays on a machine that is not ready or unreachable, as a toleration of all pods of the job
     (Kubernetes' own default is 300s). A toleration of such a taint among the job's own `tolerations` wins."""
     metrics_port: Annotated[int | None, whole(0, 65535)] = None
-    """Where the coordinator serves Prometheus metrics (docs/metrics.md); 0 is off. Without it 29620 in pods, off elsewhere."""
+    """Port of the Prometheus metrics (docs/guides/metrics.md); 0 is off. Default: 29620 in pods, off elsewhere."""
     hang_downtime: Annotated[float, _MINUTES] = 1800.0
     """So long without a sign of life of any rank is a hang (DLRover's argument; a plain number is minutes); 0 is off."""
     hang_detection: Annotated[int, one_of(0, 1, 2)] = 1
@@ -238,9 +238,9 @@ class Health(Model):
     precheck_only: Annotated[bool, FLAG] = False
     """The job is nothing but its check, and its result what was found; needs a check."""
     precheck_program: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
-    """A probe of your own in the place of ours: a program and its arguments (docs/node-check.md)."""
+    """A probe of your own in the place of ours: a program and its arguments (docs/guides/node-check.md)."""
     pre_check_ops: Annotated[tuple[PreCheckOp, ...], PRE_CHECK_OPS] = NOTHING
-    """Classes that are asked before training begins (DLRover's argument; docs/pre-checks.md). `false` bypasses one."""
+    """Classes that are asked before training begins (DLRover's argument; docs/guides/pre-checks.md). `false` bypasses one."""
     xpu_type: Annotated[str, choice("nvidia", "ascend")] = "nvidia"
     """Whose tools say how busy a node's devices are (DLRover's argument)."""
 

@@ -69,7 +69,7 @@ or a block `mindcluster`, chooses `mindcluster` where no profile is named, and i
 
 - `ladder` is the default: lost nodes are replaced, the world shrinks and grows between MIN and MAX, rank 0 is no special case.
 - `appwrapper` is AppWrapper's machine: a fixed world (MIN = MAX), no node is replaced, a loss past its grace resets the job.
-- `mindcluster` is the scheduler of Ascend MindCluster ([how it decides](../mindcluster.md)).
+- `mindcluster` is the scheduler of Ascend MindCluster ([how it decides](../guides/mindcluster.md)).
 
 A profile sets what the job does not give. `rallypoint plan` prints which values are such defaults; the saved job has them all.
 

@@ -39,7 +39,7 @@ class NodeCheckOperator(JobArguments, JobOwner):
     Returns, and pushes to XCom under the same keys, beside `nodes`, `check` and `whole` of the return value:
 
     - `faulty_hosts`: machines at fault, `stragglers` machines that are slow.
-    - `bandwidth`: the matrix of bytes per second (docs/node-check.md).
+    - `bandwidth`: the matrix of bytes per second (docs/guides/node-check.md).
     - `bandwidth_svg`: that matrix as a picture, an SVG document.
 
     Fails without a retry, by `NodesRefused`, as `fail_on` says; the result is in XCom then, too.

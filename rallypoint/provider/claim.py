@@ -68,7 +68,7 @@ class Failure:
     """A job's last verdict, and the fault behind it.
 
     Attributes:
-        reason: of the verdict (docs/verdicts.md).
+        reason: of the verdict (docs/reference/verdicts.md).
         kind: of the last fault of its last attempt, a `FaultKind`; "" where none is known.
         message: in a sentence.
         hosts: machines that were to blame in its last attempt.

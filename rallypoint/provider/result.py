@@ -27,7 +27,7 @@ _RESTARTS = {Rung.RECOVER_IN_PLACE, Rung.RESTART_WORKERS, Rung.RECOVER, Rung.ELA
 
 
 def summarize(record: JobRecord, status: JobStatus | None) -> dict[str, Any]:
-    """Return the summary that a task returns, cleaned for XCom (docs/payloads.md).
+    """Return the summary that a task returns, cleaned for XCom (docs/reference/payloads.md).
 
     Keys:
         job, uid, phase: of the job.

@@ -20,7 +20,7 @@ __all__ = ["ACTIONS", "TrainingRetryPolicy"]
 
 FAIL, RETRY, ELSEWHERE, LATER, GROW = ACTIONS = ("fail", "retry", "retry-elsewhere", "retry-later", "grow-memory")
 
-#: By the reason of the verdict, or else by the kind of the last fault (docs/verdicts.md). What stands nowhere is retried.
+#: By the reason of the verdict, else by the kind of the last fault (docs/reference/verdicts.md). Other faults are retried.
 _DEFAULTS: Mapping[str, str] = {
     "FailNow": FAIL,
     "TerminalExitCode": FAIL,

@@ -2,7 +2,7 @@
 
 A trace is a list of steps in order of time. Each tells what changes; what it does not name stays as it was. The reader is
 strict: a wrong word is a `WireError` that names the step, the value and what is allowed. The format is told in
-docs/supervision.md.
+docs/explanation/supervision.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The order is: the user's rules, the first that matches; terminal exit codes; ret
 two lists mean what they mean to AppWrapper: of all that ended, 0 is passed over; one terminal code, or (where the list of
 retryable ones is not empty) one code that is not retryable, ends the job; terminal wins; without a code they say nothing.
 
-`python -m rallypoint.supervision.verdicts` prints the table as it stands in docs/verdicts.md.
+`python -m rallypoint.supervision.verdicts` prints the table as it stands in docs/reference/verdicts.md.
 """
 
 from __future__ import annotations

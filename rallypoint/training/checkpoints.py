@@ -128,7 +128,7 @@ class Checkpoints:
         """Take up the newest complete checkpoint and return its step, or None when the folder holds none.
 
         In a job with `save_at_breakpoint` a newer snapshot in memory wins, and from then on one is taken at each step that is
-        reported (docs/snapshots.md).
+        reported (docs/guides/snapshots.md).
 
         Objects load it, tensors are filled, and any other value is replaced in `state`. Entries of the checkpoint that
         `state` does not name are left alone. A damaged checkpoint is logged and passed over for the one before. Where the

@@ -69,7 +69,7 @@ class Answer(str, enum.Enum):
 
 
 class Rung(str, enum.Enum):
-    """The answer to a fault, cheapest first (docs/architecture.md, "The recovery ladder")."""
+    """The answer to a fault, cheapest first (docs/explanation/architecture.md, "The recovery ladder")."""
 
     NOTIFY = "notify"  #: it is told, and nothing is done about it; no budget pays
     RETRY = "retry"

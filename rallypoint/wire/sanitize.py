@@ -1,4 +1,4 @@
-r"""The one policy for values that a job reports, before they are stored, published or handed to Airflow (docs/payloads.md).
+r"""Sanitize values that a job reports before they are stored, published or passed to Airflow (docs/reference/payloads.md).
 
 Metrics, results, error messages and names come from a user's script. Neither PostgreSQL nor a JSON parser nor a terminal
 accepts all of them, so each value is replaced by one that every reader accepts, and that still shows what was reported:

@@ -235,7 +235,7 @@ def test_nothing_is_told_that_needs_the_secret() -> None:
 
 def test_the_page_lists_every_metric_and_no_other() -> None:
     """With the kind and the help that the code gives it."""
-    page = (ROOT / "docs" / "metrics.md").read_text()
+    page = (ROOT / "docs" / "guides" / "metrics.md").read_text()
     rows = re.findall(r"^\| `(rallypoint_\w+)` \| (\w+) \| [^|]*\| ([^|]+) \|$", page, re.MULTILINE)
 
     assert rows == [(family.name, family.kind.value, family.help) for family in metrics.families(status_of())]
@@ -372,5 +372,5 @@ async def test_each_event_is_one_line_with_the_same_keys(heard: list[str]) -> No
 
 def test_the_page_tells_every_key() -> None:
     """The keys of an event line in the docs are those of the code."""
-    page = (ROOT / "docs" / "metrics.md").read_text()
+    page = (ROOT / "docs" / "guides" / "metrics.md").read_text()
     assert tuple(re.findall(r"^\| `(\w+)` \| [^|]*\|$", page, re.MULTILINE)) == event_lines.KEYS

@@ -1,4 +1,4 @@
-"""The result of a run as the page docs/airflow-matrix.md."""
+"""The result of a run as the page docs/reference/airflow-matrix.md."""
 
 from __future__ import annotations
 

@@ -307,7 +307,7 @@ _PAGE = """\
 
 Written by `make hang-corpus` ([tests/live/hang_corpus.py](../tests/live/hang_corpus.py)): plain scripts that hang for
 real in each of these ways, without a line of ours. `hang_detection` is 2 and `hang_downtime` is 12 s here (the default is 30
-minutes), so that a restart at `hang_downtime` can be waited for. [health.md](health.md) has the rules.
+minutes), so that a restart at `hang_downtime` can be waited for. [Health](../guides/health.md) has the rules.
 
 - *Found* is when the agents are asked for what they find, counted from the moment at which the first rank began to hang. It is
   in time within the longer one of three times the 99th percentile of the steps so far and five seconds; before the first step

@@ -1,4 +1,4 @@
-"""The examples of docs/integrations.md, as they stand there."""
+"""The examples of docs/guides/integrations.md, as they stand there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.waiting import PATIENCE
 
-PAGE = Path(__file__).parents[2] / "docs" / "integrations.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "integrations.md"
 BEFORE = {
     "transformers": """
 import torch

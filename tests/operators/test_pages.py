@@ -37,11 +37,11 @@ def test_whatever_a_dag_can_use_has_a_page(package):
     """Its title is the name, and the index leads to it."""
     room = package.rpartition(".")[2]
     titles = {(ROOT / page).read_text(encoding="utf-8").partition("\n")[0]: page for page in PAGES}
-    index = (ROOT / "docs" / f"{room}.md").read_text(encoding="utf-8")
+    index = (ROOT / "docs" / "reference" / f"{room}.md").read_text(encoding="utf-8")
     used = [name for name in importlib.import_module(package).__all__ if name.endswith(("Operator", "Sensor"))]
 
     assert used
-    assert [name for name in used if titles.get(f"# `{name}`", "").removeprefix("docs/") not in index] == []
+    assert [name for name in used if titles.get(f"# `{name}`", "").removeprefix("docs/reference/") not in index] == []
     assert [name for name in used if f"# `{name}`" not in titles] == []
 
 

@@ -323,7 +323,7 @@ def test_secrets_are_not_shown():
 
 def test_what_the_page_shows_can_be_used():
     """Its JSON, its URIs and its table of fields."""
-    page = (Path(__file__).parents[2] / "docs" / "connection.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "connection.md").read_text()
     (text,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     uris = re.findall(r"^rallypoint://.*$", page, re.MULTILINE)
     table = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))

@@ -12,7 +12,7 @@ from rallypoint.job.document import read_document
 from rallypoint.supervision.clocks import CLOCKS
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "supervision.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "explanation" / "supervision.md").read_text(encoding="utf-8")
 SCHEMA = json.loads((ROOT / "docs" / "reference" / "trace.schema.json").read_text(encoding="utf-8"))
 LINKS = sorted({target for target in re.findall(r"\]\(([^)#]+)[^)]*\)", PAGE) if "://" not in target})
 TRACES = [path for path in sorted((ROOT / "docs" / "examples").iterdir()) if "steps" in path.read_text(encoding="utf-8")]
@@ -27,7 +27,7 @@ def written():
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param("docs/supervision.md", id="page"),
+        pytest.param("docs/explanation/supervision.md", id="page"),
         pytest.param("docs/examples/digits.json", id="record"),
         pytest.param("docs/reference/trace.schema.json", id="schema"),
     ],
@@ -47,7 +47,7 @@ def test_the_python_on_the_page_runs():
     """Its asserts hold."""
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
-    exec(compile(code, "docs/supervision.md", "exec"), {})
+    exec(compile(code, "docs/explanation/supervision.md", "exec"), {})
 
 
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.name) for path in TRACES if path.name != "digits.json"])
@@ -80,4 +80,4 @@ def test_every_field_of_a_step_is_told():
 @pytest.mark.parametrize("target", [pytest.param(target, id=target) for target in LINKS])
 def test_links_lead_somewhere(target):
     """Every file that the page links to is there."""
-    assert (ROOT / "docs" / target).exists()
+    assert (ROOT / "docs" / "explanation" / target).exists()

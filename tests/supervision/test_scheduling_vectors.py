@@ -264,8 +264,8 @@ def test_process_level_recovery_acts_only_where_it_is_let(settings, allowed, cod
 
 
 def test_the_documentation_names_every_rule_in_its_order():
-    """The rules of docs/mindcluster.md are those of the code, in the order in which they are tried."""
-    page = (Path(__file__).parents[2] / "docs" / "mindcluster.md").read_text()
+    """The rules of docs/guides/mindcluster.md are those of the code, in the order in which they are tried."""
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "mindcluster.md").read_text()
     rows = [
         line.split("`")[1] for line in page.splitlines() if line.startswith("| ") and "| `" in line[:10] and line[2].isdigit()
     ]

@@ -16,7 +16,7 @@ from rallypoint.wire.exits import Exit
 from rallypoint.wire.incident import FREE, Answer, Cause, Culprit, FaultKind
 from rallypoint.wire.plan import EndRule
 
-DOCS = Path(__file__).parents[2] / "docs" / "verdicts.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "verdicts.md"
 
 
 def worker(code: int | None = None, **more: object) -> End:
@@ -210,7 +210,7 @@ def test_every_end_has_a_verdict(end: End, terminal: tuple[int, ...], retryable:
 
 
 def test_the_documented_table_is_the_table() -> None:
-    """docs/verdicts.md is up to date: `python -m rallypoint.supervision.verdicts` prints what belongs there."""
+    """docs/reference/verdicts.md is up to date: `python -m rallypoint.supervision.verdicts` prints what belongs there."""
     assert table() in DOCS.read_text()
 
 

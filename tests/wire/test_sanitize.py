@@ -79,7 +79,7 @@ def test_a_text_without_what_somebody_refuses_stays_as_it_is(text: str) -> None:
     ],
 )
 def test_the_policy_by_example(value: object, cleaned: object) -> None:
-    """The table of docs/payloads.md."""
+    """The table of docs/reference/payloads.md."""
     assert sanitize.clean(value) == cleaned
 
 

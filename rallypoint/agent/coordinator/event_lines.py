@@ -20,7 +20,7 @@ __all__ = ["KEYS", "Teller", "begin", "in_words", "line_of", "new_events", "stru
 log = logging.getLogger("rallypoint.coordinator")
 _lines = logging.getLogger("rallypoint.events")
 
-#: Of every line, in this order (docs/metrics.md).
+#: Of every line, in this order (docs/guides/metrics.md).
 KEYS = ("time", "event", "detail", "job", "uid", "attempt", "term", "round", "nodes", "ranks", "state")
 
 Teller = Callable[[State, Event], None]

@@ -1,4 +1,4 @@
-"""docs/pytorchjob-generator.md and its examples: complete, and true."""
+"""docs/guides/pytorchjob-generator.md and its examples: complete, and true."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 def test_the_page_tells_of_every_setting_once():
     """In the order in which they are read, none of which is missing or made up."""
-    page = (DOCS / "pytorchjob-generator.md").read_text()
+    page = (DOCS / "guides" / "pytorchjob-generator.md").read_text()
     section = page.partition("## Every setting")[2].partition("\n## ")[0]
 
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(keys_of(Settings))

@@ -1,4 +1,4 @@
-"""Workers by fork: a process that has imported torch once, and forks of it that wait for a command (docs/warm-starts.md).
+"""Workers by fork of a process that has imported torch (docs/guides/warm-starts.md).
 
 Two sides, one file of words between them (`words.py`). The agent's: `launcher.py` starts what it is given, `nursery.py` keeps
 the zygote and its standbys, `standby.py` is one of them, `choosing.py` says what can be started so. The zygote's: `__main__.py`

@@ -20,7 +20,7 @@ REPORT ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-airflow lint bench soak node-check hang-corpus gpu docs environment lock sbom peers clean
+.PHONY: help demo test test-all test-airflow lint bench soak node-check hang-corpus gpu docs environment lock sbom peers clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,8 +39,11 @@ help:  ## show this list
 demo: environment  ## train a network through a kill, in an Airflow DAG on this machine
 	@$(VENV_PYTHON) -m dags_examples.demo
 
-test: environment  ## lint, types, floors, unit tests, wheel tests, live tests
+test: environment  ## lint, types, unit tests, wheel tests, and a fast sample of the live tests
 	@$(VENV_PYTHON) tools/check.py
+
+test-all: environment  ## everything: also long live tests, long property tests, and a real Airflow
+	@$(VENV_PYTHON) tools/check.py --all
 
 test-airflow: environment  ## kill, clear, mark, delete and pause in a real Airflow; writes docs/reference/airflow-matrix.md (half an hour)
 	@$(VENV_PYTHON) -m tests.airflow --report docs/reference/airflow-matrix.md

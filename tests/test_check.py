@@ -1,72 +1,34 @@
-"""`tools/check.py`: what runs beside what, what is run again, and how that is told."""
+"""`tools/check.py`: which parts it runs, which side by side, and what it counts."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from tools import check
 
-UNLUCKY = """
-import pathlib
-import pytest
 
-@pytest.mark.parametrize("case", ["in the worker", "deferred"])
-def test_of_luck(case):
-    seen = pathlib.Path(__file__).with_name("seen")
-    lucky = seen.exists()
-    seen.touch()
-    assert lucky, "said - with a dash"
+def test_a_failed_test_fails_its_part(tmp_path):
+    """Nothing is run twice: the table repeats pytest's closing line, and the exit code is pytest's."""
+    file = tmp_path / "test_part.py"
+    file.write_text("def test_broken():\n    assert False\n\ndef test_well():\n    assert True\n")
 
-def test_well():
-    assert True
-"""
+    outcome = check._run("part", ("pytest", "-q", "-p", "no:cacheprovider", str(file)))
 
-BROKEN = "def test_broken():\n    assert False\n\ndef test_well():\n    assert True\n"
+    assert outcome.code == 1
+    assert outcome.said.startswith("1 failed, 1 passed in ")
+    assert check._closing([outcome])[0] == "FAILED: part"
 
 
-def outcome_of(folder: Path, text: str) -> check.Outcome:
-    file = folder / "test_part.py"
-    file.write_text(text)
-    return check._seen("part", ("pytest", "-q", "-p", "no:cacheprovider", str(file)))
+def test_extended_tests_run_on_request_only():
+    """`make test` leaves out tests marked `extended` and the real Airflow; `make test-all` leaves out nothing."""
+    quick, everything = check.chosen((), extended=False), check.chosen((), extended=True)
+
+    assert [part.name for part in everything] == [part.name for part in check.PARTS]
+    assert [part.name for part in everything if part not in quick and part.command[0] != "pytest"] == ["real Airflow"]
+    assert all(part.command[-2:] == ("-m", "not extended") for part in quick if part.command[0] == "pytest")
 
 
-def test_what_fails_once_is_named_and_counted_as_a_rerun(tmp_path):
-    """It passes, and whoever reads the table knows which test it was."""
-    seen = outcome_of(tmp_path, UNLUCKY)
-
-    assert seen.code == 0
-    assert seen.said.startswith("1 rerun, 3 passed in ")
-    assert [name.partition("::")[2] for name in seen.rerun] == ["test_of_luck[in the worker]"]
-    assert any("passed only when run again" in line for line in check._table([seen], seen.seconds))
-
-
-def test_what_fails_twice_has_failed(tmp_path):
-    """The table says what the whole part said."""
-    seen = outcome_of(tmp_path, BROKEN)
-
-    assert (seen.code, seen.rerun) == (1, ())
-    assert seen.said.startswith("1 failed, 1 passed in ")
-
-
-def test_much_that_fails_is_not_run_again(tmp_path):
-    """More than a few are no bad luck."""
-    seen = outcome_of(tmp_path, "import pytest\n@pytest.mark.parametrize('n', range(4))\ndef test_n(n):\n    assert False\n")
-
-    assert (seen.code, len(seen.failed)) == (1, 4)
-
-
-@pytest.mark.parametrize(
-    ("said", "corrected"),
-    [
-        ("1 failed, 173 passed in 722.21s (0:12:02)", "1 rerun, 174 passed in 722.21s (0:12:02)"),
-        ("2 failed, 5 passed, 1 skipped, 1 error in 9.0s", "3 rerun, 8 passed, 1 skipped in 9.0s"),
-    ],
-)
-def test_a_closing_line_adds_up(said, corrected):
-    """Nothing that was counted gets lost."""
-    assert check._corrected(said) == corrected
+def test_a_named_group_runs_whether_it_is_extended_or_not():
+    """`tools/check.py airflow` runs the real Airflow."""
+    assert [part.name for part in check.chosen(["airflow"], extended=False)] == ["real Airflow"]
 
 
 #: Leaves a file, and waits for the one that the other leaves.

@@ -1,12 +1,9 @@
-"""Run the checks, each to its end, and say what each took.
+"""Run the checks, each to its end, and print what each took.
 
-`python tools/check.py` runs all of them, `python tools/check.py lint unit` some. The exit code is 0 only if all went well;
-the last line adds up what pytest said in its closing lines. Those that keep one core busy come first, two side by side, and
-what each has said is printed when it ends; the others have the machine for themselves, one after the other.
-
-Tests of real processes share two cores with each other, and now and then one is out of luck. Where at most three of a part
-fail, those are run once more, alone; the table names each that passed only then, and the last line counts it as a rerun.
-Whoever reads the name mends the test: it must not come to be a habit.
+`python tools/check.py` runs `make test`, `python tools/check.py lint unit` some of its parts, `--all` also the tests that are
+marked `extended` and a real Airflow (`make test-all`). The exit code is 0 only if every part passed; the last line adds up
+pytest's closing lines. Parts that use one core run first, two at a time, and print their output when they end; the others run
+alone, one after the other. No test is run twice: a test that fails once is a defect of the test or of the code.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,12 +32,19 @@ APART = (*LIVE, "tests/packaging")
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One check. `command` begins with a program beside the interpreter that runs this file; `alone`: it takes all cores."""
+    """One check.
+
+    Attributes:
+        command: begins with a program beside the interpreter that runs this file.
+        alone: it uses all cores.
+        extended: it is run by `make test-all` only.
+    """
 
     name: str
     group: str
     command: tuple[str, ...]
     alone: bool = False
+    extended: bool = False
 
 
 #: Of those that run side by side the longest comes first.
@@ -65,21 +69,16 @@ PARTS = (
         command=("pytest", "-q", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", "--durations", "20", *LIVE),
         alone=True,
     ),
-    Part(name="real Airflow", group="airflow", command=("python", "-m", "tests.airflow", "--subset"), alone=True),
+    Part(
+        name="real Airflow", group="airflow", command=("python", "-m", "tests.airflow", "--subset"), alone=True, extended=True
+    ),
 )
 
 #: Whoever prints holds it: what two parts say does not mix.
 _PRINTING = threading.Lock()
 
 _CLOSING = re.compile(r"\d+ \w+.* in [\d.]+s\b|no tests ran in ")
-#: Exit code of pytest when tests failed and nothing else went wrong.
-_TESTS_FAILED = 1
-
-#: Tests of one part that may be run again: more than these are no bad luck.
-_SECOND_LOOKS = 3
-
-_FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - .*)?$")
-_COUNT = re.compile(r"(\d+) (passed|failed|errors?|rerun|skipped|xfailed|xpassed|deselected|warnings?)\b")
+_COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed|deselected|warnings?)\b")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +89,6 @@ class Outcome:
     code: int
     seconds: float
     closing: str
-    failed: tuple[str, ...] = ()
-    rerun: tuple[str, ...] = ()
 
     @property
     def is_pytest(self) -> bool:
@@ -107,55 +104,45 @@ class Outcome:
 
 
 def main() -> int:
-    """Run the parts that were asked for; returns 1 when one of them failed."""
+    """Run the requested parts; return 1 when one of them failed."""
     groups = list(dict.fromkeys(part.group for part in PARTS))
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("group", nargs="*", help=f"any of {', '.join(groups)}; without one, all")
-    wanted = parser.parse_args().group or groups
-    if unknown := [group for group in wanted if group not in groups]:
+    parser.add_argument("group", nargs="*", help=f"any of {', '.join(groups)}; default: all of them")
+    parser.add_argument("--all", action="store_true", help="also run extended tests (make test-all)")
+    given = parser.parse_args()
+    if unknown := [group for group in given.group if group not in groups]:
         parser.error(f"{', '.join(unknown)}: not among {', '.join(groups)}")
     began = time.monotonic()
-    outcomes = list(_outcomes([part for part in PARTS if part.group in wanted]))
+    outcomes = list(_outcomes(chosen(given.group, extended=given.all)))
     print("", *_table(outcomes, time.monotonic() - began), *_closing(outcomes), sep="\n", flush=True)
     return int(any(outcome.code for outcome in outcomes))
+
+
+def chosen(groups: Sequence[str], *, extended: bool) -> list[Part]:
+    """Return the parts of these groups, all without any; what is `extended` only on request or where its group is named."""
+    parts = [part for part in PARTS if part.group in groups or (not groups and (extended or not part.extended))]
+    return parts if extended else [_without_extended(part) for part in parts]
+
+
+def _without_extended(part: Part) -> Part:
+    if part.command[0] != "pytest":
+        return part
+    return dataclasses.replace(part, command=(*part.command, "-m", "not extended"))
 
 
 def _outcomes(parts: list[Part]) -> Iterator[Outcome]:
     """Run all parts: those that leave a core free two at a time, then each that does not."""
     with ThreadPoolExecutor(max_workers=2) as pool:
-        yield from pool.map(lambda part: _seen(part.name, part.command, at_once=False), [p for p in parts if not p.alone])
+        yield from pool.map(lambda part: _run(part.name, part.command, at_once=False), [p for p in parts if not p.alone])
     for part in parts:
         if part.alone:
-            yield _seen(part.name, part.command)
+            yield _run(part.name, part.command)
 
 
-def _seen(name: str, command: tuple[str, ...], *, at_once: bool = True) -> Outcome:
-    """Run a part, and what failed of it once more, alone, where that is little; its lines come `at_once` or in the end."""
-    first = _run(name, command, at_once=at_once)
-    if not (first.is_pytest and first.code == _TESTS_FAILED and 0 < len(first.failed) <= _SECOND_LOOKS):
-        return first
-    second = _run(f"{name}, again", ("pytest", "-q", *first.failed), at_once=at_once)
-    seconds = first.seconds + second.seconds
-    if second.code:
-        return dataclasses.replace(first, seconds=seconds)
-    return dataclasses.replace(first, code=0, seconds=seconds, closing=_corrected(first.closing), rerun=first.failed)
-
-
-def _corrected(closing: str) -> str:
-    """Return a closing line in which what passed the second time counts as such.
-
-    >>> _corrected("1 failed, 173 passed in 722.21s (0:12:02)")
-    '1 rerun, 174 passed in 722.21s (0:12:02)'
-    """
-    counts = {word.removesuffix("s"): int(number) for number, word in _COUNT.findall(closing)}
-    again = counts.pop("failed", 0) + counts.pop("error", 0)
-    counts = {"rerun": again, **counts, "passed": counts.get("passed", 0) + again}
-    return ", ".join(f"{number} {word}" for word, number in counts.items()) + " in " + closing.partition(" in ")[2]
-
-
-def _run(name: str, command: tuple[str, ...], *, at_once: bool) -> Outcome:
+def _run(name: str, command: tuple[str, ...], *, at_once: bool = True) -> Outcome:
+    """Run a part to its end; its output is printed line by line (`at_once`) or when it ends."""
     began = time.monotonic()
-    closing, failed = "", []
+    closing = ""
     kept = [f"--- {name}: {' '.join(command)}\n"]
     if at_once:
         _print(kept)
@@ -167,11 +154,9 @@ def _run(name: str, command: tuple[str, ...], *, at_once: bool) -> Outcome:
             if at_once:
                 _print(kept)
             closing = line.strip() or closing
-            if found := _FAILED_TEST.match(line.rstrip()):
-                failed.append(found[1])
     _print(kept)
     seconds = time.monotonic() - began
-    return Outcome(name=name, code=process.returncode, seconds=seconds, closing=closing, failed=tuple(dict.fromkeys(failed)))
+    return Outcome(name=name, code=process.returncode, seconds=seconds, closing=closing)
 
 
 def _print(lines: list[str]) -> None:
@@ -183,8 +168,7 @@ def _print(lines: list[str]) -> None:
 
 def _table(outcomes: list[Outcome], took: float) -> list[str]:
     rows = [f"{outcome.name:<16}{outcome.seconds:>8.1f} s   {outcome.said}" for outcome in outcomes]
-    again = [f"passed only when run again, alone: {name}" for outcome in outcomes for name in outcome.rerun]
-    return [*rows, *again, f"{'all':<16}{took:>8.1f} s"]
+    return [*rows, f"{'all':<16}{took:>8.1f} s"]
 
 
 def _closing(outcomes: list[Outcome]) -> list[str]:

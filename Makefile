@@ -20,7 +20,7 @@ REPORT ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-airflow lint bench soak node-check hang-corpus gpu docs environment lock sbom peers clean
+.PHONY: help demo test test-all test-airflow lint bench soak node-check hang-corpus gpu docs site environment lock sbom peers clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,9 +73,12 @@ docs: environment  ## write the reference, the JSON schemas, and what else the d
 	@$(VENV_PYTHON) -m rallypoint.job.schema docs/reference
 	@$(VENV_PYTHON) tools/states.py
 	@$(VENV_PYTHON) tools/supervision_page.py
-	@$(VENV_PYTHON) tools/example_snippets.py
+	@$(VENV_PYTHON) tools/operators_page.py
 	@$(VENV_PYTHON) tools/run_flags.py
 	@$(VENV_PYTHON) tools/arguments_page.py
+
+site: environment  ## build the documentation site into .make/site; a broken link or a missing image fails
+	@$(VENV_PYTHON) tools/site.py
 
 lock:  ## write constraints-hashed.txt: the pins of constraints.txt with the hashes of their files
 	@$(PYTHON) tools/lock.py --index "$(PIP_INDEX)"

@@ -23,6 +23,7 @@ from rallypoint.agent.stream_flags import copies_all, read_streams
 from rallypoint.agent.workers.logs import STDERR, STDOUT, Streams
 from rallypoint.agent.workers.tee import DEFAULT_PREFIX
 from rallypoint.wire.endpoint import split_address
+from rallypoint.wire.node_range import NODE_RANGE_ALLOWED, parse_node_range
 from rallypoint.wire.plan import ElasticMode, Entry, Plan
 
 __all__ = ["C10D_PORT", "FENCE_TIMEOUT", "MasterAddress", "Meeting", "RunOptions", "parse_nnodes", "read_options"]
@@ -301,7 +302,8 @@ def _address(text: str, default_port: int) -> tuple[str, int]:
 
 def parse_nnodes(text: str) -> tuple[int, int]:
     """Return the bounds in `N` or `MIN:MAX`; raises `UsageError`."""
-    low, _, high = text.partition(":")
-    if not low.isdecimal() or not (high or low).isdecimal() or not 0 < int(low) <= int(high or low):
-        raise UsageError(f"--nnodes {text}: not allowed; expected N or MIN:MAX with 1 <= MIN <= MAX")
-    return int(low), int(high or low)
+    try:
+        nodes = parse_node_range(text)
+    except ValueError:
+        raise UsageError(f"--nnodes {text}: not allowed; expected {NODE_RANGE_ALLOWED}") from None
+    return nodes.min, nodes.max

@@ -24,6 +24,7 @@ from rallypoint.backends.supervise import supervise
 from rallypoint.backends.turns import OnTurn
 from rallypoint.supervision.record import Advice, JobRecord, Phase
 from rallypoint.supervision.resizing import refusal, size_of
+from rallypoint.wire.node_range import parse_node_range
 from rallypoint.wire.plan import Kind
 from rallypoint.wire.size import Size
 
@@ -250,10 +251,11 @@ async def request_resumption(backend: Backend, name: str, *, owner: str | None =
 
 def read_size(nodes: int | str) -> Size:
     """Return the bounds that `N` or `MIN:MAX` means; raises `ResizeError`."""
-    words = str(nodes).strip().split(":")
-    if isinstance(nodes, bool) or len(words) > 2 or not all(word.isascii() and word.isdecimal() for word in words):
-        raise ResizeError(f"nodes: {nodes!r} is not allowed; expected N or MIN:MAX")
-    return Size(min_nodes=int(words[0]), max_nodes=int(words[-1]))
+    try:
+        found = parse_node_range(nodes.strip() if isinstance(nodes, str) else nodes)
+    except ValueError as error:
+        raise ResizeError(f"nodes: {error}") from None
+    return Size(min_nodes=found.min, max_nodes=found.max)
 
 
 async def request_resize(backend: Backend, name: str, size: Size, *, owner: str | None = None) -> bool:

@@ -34,7 +34,8 @@ from rallypoint.job.rules import (
     refusal,
     whole,
 )
-from rallypoint.job.values import Entrypoint, NodeRange, write_nodes
+from rallypoint.job.values import Entrypoint, write_nodes
+from rallypoint.wire.node_range import NodeRange
 from rallypoint.wire.plan import Entry
 
 __all__ = ["DEFAULT_ROLE", "Resources", "Role", "Texts", "resolve"]

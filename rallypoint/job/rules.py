@@ -30,6 +30,7 @@ from rallypoint.job.values import (
     write_nodes,
 )
 from rallypoint.wire import arguments, env
+from rallypoint.wire.node_range import NODE_RANGE_ALLOWED
 
 __all__ = [
     "ARGUMENT",
@@ -312,7 +313,7 @@ CONTAINER = Rule(
 )
 NODES = Rule(
     kind="N or MIN:MAX",
-    allowed="a number of nodes N or a range MIN:MAX, with 1 <= MIN <= MAX <= 999999",
+    allowed=f"a number of nodes {NODE_RANGE_ALLOWED}",
     read=read_nodes,
     write=write_nodes,
     schema={"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": "^[0-9]+(:[0-9]+)?$"}]},

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from rallypoint.job.quantity import is_quantity
+from rallypoint.wire.node_range import NodeRange, parse_node_range
 from rallypoint.wire.plan import Entry
 
 __all__ = [
     "MODULE",
     "Entrypoint",
-    "NodeRange",
     "RefusedError",
     "read_argument",
     "read_entrypoint",
@@ -37,24 +37,12 @@ __all__ = [
 ]
 
 _WHOLE = re.compile(r"\d{1,18}", re.ASCII)
-_NODES = re.compile(r"(\d{1,6})(?::(\d{1,6}))?", re.ASCII)
 #: The name of a module of Python, with those that it is in.
 MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 class RefusedError(ValueError):
     """A value is not allowed; a text says what is, where the rule's own words are too wide."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeRange:
-    """From `min` to `max` nodes, both counted in; 1 <= min <= max."""
-
-    min: int
-    max: int
-
-    def __str__(self) -> str:
-        return str(self.min) if self.min == self.max else f"{self.min}:{self.max}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,13 +121,10 @@ def read_nodes(value: object) -> NodeRange:
     """Return `N` (int or text) or `MIN:MAX` as a range."""
     if isinstance(value, NodeRange):
         return value
-    match = _NODES.fullmatch(str(read_whole(value)) if isinstance(value, int) else read_text(value))
-    if match is None:
-        raise RefusedError
-    least, most = int(match[1]), int(match[2] or match[1])
-    if not 1 <= least <= most:
-        raise RefusedError
-    return NodeRange(min=least, max=most)
+    try:
+        return parse_node_range(read_whole(value) if isinstance(value, int) else read_text(value))
+    except ValueError as error:
+        raise RefusedError from error
 
 
 def write_nodes(nodes: NodeRange) -> int | str:

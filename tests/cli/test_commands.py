@@ -407,9 +407,13 @@ def test_a_job_is_resized(run, place, capsys):
 @pytest.mark.parametrize(
     ("nodes", "says"),
     [
-        pytest.param("many", "nodes: 'many' is not allowed; expected N or MIN:MAX", id="no number"),
-        pytest.param("1:2:3", "nodes: '1:2:3' is not allowed; expected N or MIN:MAX", id="three"),
-        pytest.param("4:2", "job digits: nodes: '4:2' is not allowed; expected N or MIN:MAX with 1 <= MIN <= MAX", id="order"),
+        pytest.param(
+            "many", "nodes: 'many' is not allowed; expected N or MIN:MAX with 1 <= MIN <= MAX <= 999999", id="no number"
+        ),
+        pytest.param(
+            "1:2:3", "nodes: '1:2:3' is not allowed; expected N or MIN:MAX with 1 <= MIN <= MAX <= 999999", id="three"
+        ),
+        pytest.param("4:2", "nodes: '4:2' is not allowed; expected N or MIN:MAX with 1 <= MIN <= MAX <= 999999", id="order"),
     ],
 )
 def test_a_size_that_no_job_can_have_is_an_error(run, place, capsys, nodes, says):

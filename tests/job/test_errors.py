@@ -19,7 +19,7 @@ HEALTH = (
     "network_check, comm_perf_test, exclude_straggler, "
     "precheck_timeout, precheck_all_pairs, precheck_only, precheck_program, pre_check_ops, xpu_type"
 )
-NODES = "a number of nodes N or a range MIN:MAX, with 1 <= MIN <= MAX <= 999999"
+NODES = "a number of nodes N or MIN:MAX with 1 <= MIN <= MAX <= 999999"
 ENTRYPOINT = "a script's path, '-m MODULE', a list (a command), or a mapping with one of script, module, command"
 DURATION = "a duration such as 90s, 1h30m, 7d, 300ms, PT1M30S or a number of seconds"
 NAME = "1 to 52 lower-case letters, digits and '-', with a letter or a digit at both ends"

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rallypoint.job import ElasticJob, JobError, Role, compile_plan, load_job
-from rallypoint.job.values import Entrypoint, NodeRange, read_entrypoint, read_nodes, write_entrypoint, write_nodes
+from rallypoint.job.values import Entrypoint, read_entrypoint, read_nodes, write_entrypoint, write_nodes
+from rallypoint.wire.node_range import NodeRange
 from rallypoint.wire.plan import Entry
 
 GOOD: dict[str, Any] = {"name": "digits", "entrypoint": "train.py"}

@@ -68,7 +68,7 @@ def test_a_job_is_resized(fake, words):
         pytest.param(
             {"job_name": "digits", "nodes": "a:b"}, "nodes: 'a:b' is not allowed; expected N or MIN:MAX", id="no size"
         ),
-        pytest.param({"job_name": "digits", "nodes": 0}, "nodes: '0' is not allowed", id="none"),
+        pytest.param({"job_name": "digits", "nodes": 0}, "nodes: 0 is not allowed", id="none"),
     ],
 )
 def test_what_cannot_be_is_not_tried_again(fake, words, says):

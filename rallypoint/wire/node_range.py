@@ -1,0 +1,35 @@
+"""Numbers of nodes as users write them: `N`, or `MIN:MAX`. The only parser of that form."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["NODE_RANGE_ALLOWED", "NodeRange", "parse_node_range"]
+
+#: Completes "'x' is not allowed; expected ...".
+NODE_RANGE_ALLOWED = "N or MIN:MAX with 1 <= MIN <= MAX <= 999999"
+
+_FORM = re.compile(r"(\d{1,6})(?::(\d{1,6}))?", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRange:
+    """From `min` to `max` nodes, both included; 1 <= min <= max."""
+
+    min: int
+    max: int
+
+    def __str__(self) -> str:
+        return str(self.min) if self.min == self.max else f"{self.min}:{self.max}"
+
+
+def parse_node_range(value: int | str) -> NodeRange:
+    """Return the range that `N` (an int or text) or `MIN:MAX` stands for; raises `ValueError` for anything else."""
+    match = None if isinstance(value, bool) else _FORM.fullmatch(str(value))
+    if match is None:
+        raise ValueError(f"{value!r} is not allowed; expected {NODE_RANGE_ALLOWED}")
+    least, most = int(match[1]), int(match[2] or match[1])
+    if not 1 <= least <= most:
+        raise ValueError(f"{value!r} is not allowed; expected {NODE_RANGE_ALLOWED}")
+    return NodeRange(min=least, max=most)

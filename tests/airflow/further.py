@@ -41,7 +41,7 @@ def look_further() -> Iterator[Look]:
     with (
         tempfile.TemporaryDirectory(prefix="airflow-") as folder,
         planted() as secrets,
-        deployment(Path(folder), **secrets.variables) as made,
+        deployment(Path(folder), **secrets.variables, AIRFLOW__RALLYPOINT__UI_PUBLISH_INTERVAL="1") as made,
     ):
         made.await_dags("secretive", "guarded")
         yield _look(made, "secrets stay where they are", lambda: _secrets(made, secrets))
@@ -87,6 +87,17 @@ class _Run:
 
         self.waits(is_there, f"{task} should come to {state}")
 
+    def shows(self, task: str, state: str) -> dict[str, Any]:
+        """Wait until the tab shows the job of a task in a state, and return its page."""
+        seen: dict[str, Any] = {}
+
+        def is_shown() -> bool:
+            seen.update(self._made.rest.page(self._dag, self._dag, task))
+            return bool(seen["state"] == state)
+
+        self.waits(is_shown, f"the tab of {task} should show {state}")
+        return seen
+
     def may_end(self) -> None:
         (self.folder / "enough").touch()
 
@@ -121,15 +132,22 @@ def _secrets(made: Deployment, secrets: Planted) -> str:
     run.comes_to("train", "deferred")
     run.comes_to("ends", "deferred")
     run.waits(lambda: "'phase': 'Running'" in secrets.objects(), "pods should run")
+    page = run.shows("train", "running")
+    assert page["live"], page
+    assert "ui_connections" in page["notice"], page["notice"]
     rows = _search(made, secrets, "while it is deferred")
     assert "trigger" in rows, f"no row of the table trigger names the connection, only {sorted(rows)}"
     run.may_end()
     for task in ("train", "ends"):
         run.comes_to(task, "success")
     assert run.returned("train")["phase"] == "Succeeded"
+    assert run.shows("train", "succeeded")["kept"]
     assert "it has trained" in run.tell(), "the log of the task has no output of the rank"
     tables = len(_search(made, secrets, "afterwards"))
-    return f"0 secrets in all tables, files, arguments and objects; the connection's name is in {tables} tables"
+    return (
+        f"0 secrets in all tables, files, arguments and objects; the connection's name is in {tables} tables; "
+        "the tab showed the running job as its trigger published it"
+    )
 
 
 def _search(made: Deployment, secrets: Planted, when: str) -> set[str]:

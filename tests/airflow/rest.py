@@ -144,9 +144,15 @@ class Rest:
             raise
         return found["value"]
 
-    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    def page(self, dag: str, run: str, task: str) -> dict[str, Any]:
+        """Return what the tab shows of a task."""
+        query = urllib.parse.urlencode({"run_id": run, "task_id": task, "map_index": -1})
+        told: dict[str, Any] = self._ask("GET", f"dags/{_quoted(dag)}/job?{query}", under="rallypoint/api")
+        return told
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None, *, under: str = "api/v2") -> Any:
         request = urllib.request.Request(
-            f"{self.base}/api/v2/{path}",
+            f"{self.base}/{under}/{path}",
             method=method,
             data=None if body is None else json.dumps(body).encode(),
             headers={"Content-Type": "application/json", "Authorization": f"Bearer {self._sign_in()}"},

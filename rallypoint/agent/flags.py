@@ -61,6 +61,7 @@ OURS = frozenset(
         *("save_at_breakpoint", "training_elastic_mode", "replica_every", "replica_limit"),
         *("network_check", "comm_perf_test", "exclude_straggler"),
         *("dynamic_failover_extension", "exit_grace", "hang_detection", "hang_downtime"),
+        *("secret_file", "insecure_token"),
         *NAMES,
     }
 )
@@ -212,9 +213,16 @@ def _add_rendezvous(flags: _Flags) -> None:
         "--rdzv-conf",
         default="",
         metavar="KEY=VALUE,...",
-        text="join_timeout (or timeout), last_call_timeout, node_lease, fence_timeout in seconds, node_unit, is_host; "
-        "torchrun's other keys are accepted with a warning",
+        text="join_timeout (or timeout), last_call_timeout, node_lease, fence_timeout in seconds, node_unit, is_host, "
+        "insecure_token; torchrun's other keys are accepted with a warning",
     )
+    flags.value(
+        "--secret-file",
+        default="",
+        metavar="FILE",
+        text="file with the run's secret, the same on all nodes (default: RALLYPOINT_SECRET)",
+    )
+    flags.switch("--insecure-token", text="run without a secret: who knows the run id can join")
     flags.switch("--standalone", text="one node by itself: no endpoint, port or id is needed")
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import secrets
 from collections.abc import AsyncIterator
@@ -19,9 +18,9 @@ from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.meeting_place import ATTEMPT, TERM, Agreement, Met, asked_before, endpoint_at
 from rallypoint.agent.options import MasterAddress, RunOptions
 from rallypoint.agent.rendezvous import core as rendezvous
+from rallypoint.agent.run_secret import run_secret
 from rallypoint.agent.transport.near import NearExchange
 from rallypoint.agent.transport.shared_port import SharedPort
-from rallypoint.wire import env
 
 __all__ = ["meet"]
 
@@ -32,11 +31,13 @@ _LOOPBACK = "127.0.0.1"
 async def meet(options: RunOptions, clock: Clock, agreement: Agreement | None = None) -> AsyncIterator[Met]:
     """Have a coordinator, here or elsewhere, while the context lasts; raises `ConfigError`."""
     shell = Coordinator(_new_state(options, clock), sink=None, clock=clock)
-    if options.meeting is not None or agreement is not None:
+    place = options.meeting if agreement is None else agreement
+    if place is not None:
+        token = run_secret(options, place.host, os.environ)
         # A node by itself needs no HTTP, which takes longer to import than all the rest.
         from rallypoint.agent.hosting import host_or_join  # noqa: PLC0415
 
-        async with host_or_join(shell, options, token=_token(options), agreement=agreement) as met:
+        async with host_or_join(shell, options, token=token, agreement=agreement) as met:
             yield met
         return
     serving = asyncio.create_task(shell.serve())
@@ -64,12 +65,6 @@ async def _store_port(shell: Coordinator, master: MasterAddress | None) -> Async
         yield
     finally:
         await shared.close()
-
-
-def _token(options: RunOptions) -> str:
-    """Return the secret of the run. Without RALLYPOINT_SECRET whoever knows the run's id may join it, as with torchrun."""
-    given = os.environ.get(env.SECRET)
-    return given or hashlib.sha256(f"rallypoint run {options.plan.name}".encode()).hexdigest()
 
 
 def _new_state(options: RunOptions, clock: Clock) -> rendezvous.State:

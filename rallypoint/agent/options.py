@@ -76,6 +76,8 @@ class RunOptions:
         log_dir: where a folder for the logs is made; "" is a temporary one.
         streams, prefix: of the console and the files.
         signals: on which the agent leaves.
+        secret_file: file with the run's secret; "" takes it from the environment.
+        insecure_token: the run may do without a secret.
         notes: what was accepted and has no effect, a sentence each.
     """
 
@@ -88,6 +90,8 @@ class RunOptions:
     streams: Streams
     prefix: str
     signals: tuple[signal.Signals, ...] = SIGNALS
+    secret_file: str = ""
+    insecure_token: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -130,6 +134,8 @@ def _read(args: argparse.Namespace, env: Mapping[str, str]) -> RunOptions:
         # A folder for the logs that was asked for alone leaves the console as it is without one.
         prefix=env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or ("" if copies_all(args) else DEFAULT_PREFIX),
         signals=parse_signals(args.signals_to_handle),
+        secret_file=args.secret_file,
+        insecure_token=args.insecure_token or conf.insecure_token,
         notes=(*conf.notes, *_notes(args, high, streams), *dlrover_notes(args)),
     )
 

@@ -38,7 +38,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     ),
 }
 
-KNOWN = frozenset({*_SECONDS, *_ALIVE, *WITHOUT_EFFECT, "node_unit", "is_host"})
+KNOWN = frozenset({*_SECONDS, *_ALIVE, *WITHOUT_EFFECT, "node_unit", "is_host", "insecure_token"})
 
 #: Seconds; zero of them would be none at all.
 _LEAST = 1e-9
@@ -54,12 +54,14 @@ class RdzvConf:
         limits: seconds, by the name of the plan's field.
         node_unit: None where it says nothing.
         is_host: whether this agent hosts the coordinator; None leaves it to who can open the port.
+        insecure_token: the agents may do without a secret.
         notes: what was accepted and has no effect.
     """
 
     limits: Mapping[str, float] = field(default_factory=dict)
     node_unit: int | None = None
     is_host: bool | None = None
+    insecure_token: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -79,7 +81,8 @@ def parse_rdzv_conf(text: str) -> RdzvConf:
     return RdzvConf(
         limits=limits,
         node_unit=_unit(given["node_unit"]) if "node_unit" in given else None,
-        is_host=_flag(given["is_host"]) if "is_host" in given else None,
+        is_host=_flag("is_host", given["is_host"]) if "is_host" in given else None,
+        insecure_token="insecure_token" in given and _flag("insecure_token", given["insecure_token"]),
         notes=tuple(notes),
     )
 
@@ -118,7 +121,7 @@ def _unit(text: str) -> int:
     return int(text)
 
 
-def _flag(text: str) -> bool:
+def _flag(key: str, text: str) -> bool:
     if text.lower() not in (*_TRUE, *_FALSE):
-        raise UsageError(f"--rdzv-conf is_host {text!r}: not allowed; expected true or false")
+        raise UsageError(f"--rdzv-conf {key} {text!r}: not allowed; expected true or false")
     return text.lower() in _TRUE

@@ -16,6 +16,13 @@ _DESCRIPTION = """\
 Print the AppWrapper with its PyTorchJob that a settings.yaml of the pytorchjob-generator
 stands for, for `kubectl create -f -`; with --job the job file for `rallypoint submit`.
 Every key of the chart is known, any other is an error. No cluster is asked.
+
+The pods of an elastic job wait for a Secret, which --secret prints. With the uid of the
+AppWrapper it is deleted together with it:
+
+  rallypoint render settings.yaml | kubectl create -f -
+  rallypoint render settings.yaml --secret \\
+    --owner "$(kubectl get appwrapper NAME -o jsonpath={.metadata.uid})" | kubectl create -f -
 """
 
 
@@ -27,7 +34,10 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = add_command(commands, "render", "turn settings of the pytorchjob-generator into manifests", _DESCRIPTION)
     parser.add_argument("file", metavar="FILE", type=Path, help="settings, YAML or JSON")
-    parser.add_argument("--job", action="store_true", help="write a job file instead of an AppWrapper")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--job", action="store_true", help="write a job file instead of an AppWrapper")
+    what.add_argument("--secret", action="store_true", help="write the Secret of an elastic job, with a new secret")
+    parser.add_argument("--owner", metavar="UID", default="", help="with --secret: uid of the AppWrapper that owns it")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to FILE instead of the standard output")
     set_option(parser, "(as YAML) in the place of a setting: --set numPods=8 --set mountNVMe.storage=800Gi")
     parser.set_defaults(run=run)
@@ -35,7 +45,10 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print or write what the settings stand for; what may surprise goes to stderr."""
-    text, notes = render(args.file, settings=args.settings, job=args.job)
+    if args.owner and not args.secret:
+        raise RallypointError("--owner: is not allowed without --secret")
+    what = "job" if args.job else "secret" if args.secret else "appwrapper"
+    text, notes = render(args.file, settings=args.settings, what=what, owner=args.owner)
     if args.output is None:
         print(text, end="")
     else:
@@ -45,22 +58,31 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def render(path: Path, *, settings: Iterable[str] = (), job: bool = False) -> tuple[str, tuple[str, ...]]:
-    """Return the YAML and its notes; raises `SettingError` and `JobError`, which name the file."""
+def render(
+    path: Path, *, settings: Iterable[str] = (), what: str = "appwrapper", owner: str = ""
+) -> tuple[str, tuple[str, ...]]:
+    """Return the YAML of an `appwrapper`, a `job` or a `secret`, and its notes.
+
+    Raises `SettingError` and `JobError`, which name the file, and `RallypointError` for settings without a Secret.
+    """
     # pydantic is slow to import, and --help does without.
     from rallypoint.cli.jobfile import with_settings  # noqa: PLC0415
     from rallypoint.job import JobError  # noqa: PLC0415
     from rallypoint.job.document import read_document, write_yaml  # noqa: PLC0415
-    from rallypoint.job.generator import appwrapper, elastic_job, notes, read_settings  # noqa: PLC0415
+    from rallypoint.job.generator import appwrapper, elastic_job, notes, read_settings, secret_object  # noqa: PLC0415
 
     document = with_settings(read_document(path), settings)
     try:
         read = read_settings(document)
-        if job:
+        if what == "job":
             converted = elastic_job(read)
             return write_yaml(converted.document), converted.notes
     except JobError as error:
         raise error.with_source(str(path)) from None
+    if what == "secret":
+        if not read.elastic or read.insecure_token:
+            raise RallypointError(f"--secret: {path} has none; expected settings with elastic: true and without insecureToken")
+        return write_yaml(secret_object(read, owner=owner)), ()
     return write_yaml(appwrapper(read)), tuple(notes(read))
 
 

@@ -42,6 +42,8 @@ _LATER: Mapping[str, tuple[str, ...]] = {
     "rendezvous": ("training_port",),
     "mindcluster": ("framework", "variables", "hot_reset", "backoff_limit"),
 }
+#: The same of the job itself.
+_LATER_OF_THE_JOB = ("insecure_token",)
 _STREAMS = {"none": 0, "stdout": 1, "stderr": 2, "both": 3}
 
 
@@ -76,6 +78,7 @@ def _spec(job: ElasticJob) -> dict[str, Any]:
     """
     document, bare = job.to_document(), _bare()
     usual = {"name"} | ({"profile"} if document["profile"] == bare["profile"] else set())
+    usual |= {key for key in _LATER_OF_THE_JOB if document.get(key) == bare.get(key)}
     spec = {key: value for key, value in document.items() if key not in usual}
     for block, keys in _LATER.items():
         if block in spec:
@@ -166,6 +169,7 @@ def _agents(job: ElasticJob) -> dict[str, Any]:
         "coordinator_port": job.rendezvous.port,
         "metrics_port": job.health.metrics_port,
         "service_type": job.rendezvous.service_type,
+        "insecure_token": job.insecure_token,
         "training_port": job.rendezvous.training_port,
         "pre_check_ops": effective(job.health.pre_check_ops),
         "xpu_type": job.health.xpu_type,

@@ -20,7 +20,7 @@ from rallypoint.job.policies import FaultTolerance, Health, Logs, Recovery, Rend
 from rallypoint.job.problems import problems
 from rallypoint.job.profiles import PROFILE
 from rallypoint.job.role import DEFAULT_ROLE, Role, Texts, resolve
-from rallypoint.job.rules import NAME, NAMESPACE, Collection, refusal
+from rallypoint.job.rules import FLAG, NAME, NAMESPACE, Collection, refusal
 from rallypoint.job.settle import settle
 from rallypoint.job.shape import normal
 from rallypoint.job.spelling import Spelled, spell
@@ -77,6 +77,9 @@ class ElasticJob(Model):
     """How the coordinator and the agents know of each other's life."""
     mindcluster: MindCluster = MindCluster()
     """What MindCluster's labels and annotations say, and what they cannot say."""
+    insecure_token: Annotated[bool, FLAG] = False
+    """The agents of a PyTorchJob or an AppWrapper have no secret, for namespaces in which no Secret may be created: a process
+    that reaches a pod and knows the job's name can join the job. Plain pods and local jobs always have a secret."""
     logs: Logs = Logs()
     """Where the output of each rank goes."""
 

@@ -207,6 +207,7 @@ class Plan:
         tuning_memory: bytes that a worker may use for that; 0 is what its device has.
         pre_check_ops: classes that the coordinator asks before the first round of an attempt.
         auto_config: each node has as many workers as it has devices, where it has any, in the place of `nproc_per_node`.
+        insecure_token: agents that another controller's pods start do without a secret.
     """
 
     neighbours: ClassVar[bool] = True
@@ -293,3 +294,4 @@ class Plan:
     tuning_memory: int = 0
     pre_check_ops: tuple[PreCheckOp, ...] = ()
     auto_config: bool = False
+    insecure_token: bool = False

@@ -159,6 +159,7 @@ health:
     - NoPreCheckOperator
     - true
   xpu_type: nvidia
+insecure_token: false
 logs:
   redirects: both
   tee: none

@@ -40,7 +40,7 @@ _LIMITS = {"last_call_timeout": "last_call", "node_lease": "node_lease", "fence_
 #: torch's two keys that say together when a silent node is lost, with its defaults.
 _ALIVE = {"keep_alive_interval": 5.0, "keep_alive_max_attempt": 3.0}
 
-_PLACES = ("rank", "is_host", "protocol", "cacert", "ssl_cert", "ssl_cert_key", "etcd_prefix")
+_PLACES = ("rank", "is_host", "insecure_token", "protocol", "cacert", "ssl_cert", "ssl_cert_key", "etcd_prefix")
 _THEIRS = (
     "close_timeout",
     "heartbeat_timeout",
@@ -99,6 +99,7 @@ def settle(config: LaunchConfig, entrypoint: Entrypoint, env: Mapping[str, str],
             duplicate_err=_filters(config.duplicate_stderr_filters, "duplicate_stderr_filters"),
         ),
         prefix=config.log_line_prefix_template or env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or DEFAULT_PREFIX,
+        insecure_token=_flag(config, "insecure_token", default=False),
     )
     return Settled(options=options, etcd=etcd, notes=(*notes, *trouble))
 
@@ -227,7 +228,7 @@ def _meeting(config: LaunchConfig, *, has_etcd: bool) -> tuple[Meeting | None, E
             )
         return None, None, notes
     host, port = _address(endpoint, C10D_PORT)
-    return Meeting(host=host, port=port, may_host=_may_host(config)), None, notes
+    return Meeting(host=host, port=port, may_host=_flag(config, "is_host", default=True)), None, notes
 
 
 def _why_not(backend: str, *, has_etcd: bool) -> str:
@@ -261,10 +262,10 @@ def _rank(config: LaunchConfig) -> int:
     return number
 
 
-def _may_host(config: LaunchConfig) -> bool:
-    told = str(config.rdzv_configs.get("is_host", True)).strip().lower()
+def _flag(config: LaunchConfig, key: str, *, default: bool) -> bool:
+    told = str(config.rdzv_configs.get(key, default)).strip().lower()
     if told not in ("1", "true", "t", "yes", "y", "0", "false", "f", "no", "n"):
-        raise ValueError(f"rdzv_configs['is_host']: {told!r} is not allowed; expected true or false")
+        raise ValueError(f"rdzv_configs[{key!r}]: {told!r} is not allowed; expected true or false")
     return told in ("1", "true", "t", "yes", "y")
 
 

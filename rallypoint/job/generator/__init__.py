@@ -6,6 +6,17 @@ from rallypoint.job.generator.checks import notes
 from rallypoint.job.generator.convert import Converted, elastic_job
 from rallypoint.job.generator.load import SettingsError, read_settings
 from rallypoint.job.generator.objects import appwrapper, pytorchjob
+from rallypoint.job.generator.secret import secret_object
 from rallypoint.job.generator.settings import Settings
 
-__all__ = ["Converted", "Settings", "SettingsError", "appwrapper", "elastic_job", "notes", "pytorchjob", "read_settings"]
+__all__ = [
+    "Converted",
+    "Settings",
+    "SettingsError",
+    "appwrapper",
+    "elastic_job",
+    "notes",
+    "pytorchjob",
+    "read_settings",
+    "secret_object",
+]

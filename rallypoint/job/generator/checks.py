@@ -39,6 +39,8 @@ def notes(settings: Settings) -> Iterator[str]:
     for name in dict.fromkeys(names):
         if names.count(name) > 1:
             yield f"environmentVariables: {name} is given {names.count(name)} times; the last one counts"
+    if settings.insecure_token:
+        yield "insecureToken: the agents have no secret; a process that reaches a pod and knows the job's name can join the job"
     if settings.elastic and settings.scheduler == "sakkara":
         yield "schedulerName: sakkara places the pods of an elastic job; its ranks are the agents' own"
 
@@ -98,7 +100,12 @@ def _topology(settings: Settings) -> Iterator[Problem]:
 
 def _elastic(settings: Settings) -> Iterator[Problem]:
     if not settings.elastic:
-        for key, value in (("minPods", settings.min_pods), ("maxRestarts", settings.max_restarts)):
+        ours = (
+            ("minPods", settings.min_pods),
+            ("maxRestarts", settings.max_restarts),
+            ("insecureToken", settings.insecure_token or None),
+        )
+        for key, value in ours:
             if value is not None:
                 yield _not(key, value, "only together with elastic: true")
         return

@@ -51,6 +51,7 @@ def elastic_job(settings: Settings) -> Converted:
         "annotations": pod.pod_annotations(settings),
         "fault_tolerance": {ANNOTATIONS[key].field: text for key, text in policies(settings).items()},
         "recovery": _recovery(settings),
+        **({"insecure_token": True} if settings.insecure_token else {}),
     }
     document = {key: value for key, value in fields.items() if value not in ("", None, {}, [])}
     ElasticJob.model_validate(document)

@@ -8,7 +8,9 @@ from typing import Any
 
 from rallypoint.job.generator.parts import GitSsh, Variable
 from rallypoint.job.generator.script import POD_NAME, script
+from rallypoint.job.generator.secret import secret_variable
 from rallypoint.job.generator.settings import Settings
+from rallypoint.wire import env
 
 __all__ = [
     "GENERATED_VOLUMES",
@@ -115,7 +117,7 @@ def _container(settings: Settings) -> dict[str, Any]:
         "imagePullPolicy": settings.image_pull_policy or "IfNotPresent",
         **_given(securityContext=security_context(settings)),
         **_given(envFrom=list(sources(settings))),
-        "env": [*_downward(settings), *environment(settings)],
+        "env": [*_downward(settings), *_secret(settings), *environment(settings)],
         "volumeMounts": list(mounts(settings)),
         "resources": _resources(settings),
         "command": ["sh", "-c", script(settings)],
@@ -165,6 +167,11 @@ def _downward(settings: Settings) -> Iterator[dict[str, Any]]:
         yield _field("SAKKARA_RANK", "metadata.labels['sakkara.member.rank']")
     if settings.elastic:
         yield _field(POD_NAME, "metadata.name")
+
+
+def _secret(settings: Settings) -> Iterator[dict[str, Any]]:
+    if settings.elastic and not settings.insecure_token and env.SECRET not in {each.name for each in settings.variables}:
+        yield secret_variable(settings)
 
 
 def environment(settings: Settings) -> Iterator[dict[str, Any]]:

@@ -77,4 +77,5 @@ def _agent(settings: Settings) -> str:
     nodes = f"--nnodes={settings.least_pods}:{settings.num_pods} --nproc_per_node={settings.workers_per_pod}"
     restarts = _RESTARTS if settings.max_restarts is None else settings.max_restarts
     meeting = f'--rdzv_backend=c10d --rdzv_id={settings.job_name} --rdzv_endpoint="${{MASTER_ADDR}}:${{MASTER_PORT}}"'
-    return f"rallypoint-agent run {nodes} --max_restarts={restarts} {meeting}"
+    insecure = " --insecure_token" if settings.insecure_token else ""
+    return f"rallypoint-agent run {nodes} --max_restarts={restarts}{insecure} {meeting}"

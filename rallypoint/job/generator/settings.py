@@ -114,6 +114,7 @@ class Settings(Model):
     elastic: Annotated[bool, FLAG] = False
     min_pods: Annotated[int | None, nullable(count(1))] = Field(default=None, alias="minPods")
     max_restarts: Annotated[int | None, nullable(count(0))] = Field(default=None, alias="maxRestarts")
+    insecure_token: Annotated[bool, FLAG] = Field(default=False, alias="insecureToken")
     pod_group: Annotated[bool, FLAG] = Field(default=False, alias="podGroup")
 
     @property

@@ -60,7 +60,7 @@ OF_1_1_12 = {
     "schedulerName": "default-scheduler",
 }
 
-OURS = {"elastic": True, "minPods": 1, "maxRestarts": 2, "podGroup": True}
+OURS = {"elastic": True, "minPods": 1, "maxRestarts": 2, "insecureToken": True, "podGroup": True}
 
 #: Settings that null takes back to what they are without it; of the queue there is then none.
 NULLABLE = sorted(
@@ -253,6 +253,7 @@ def test_a_label_that_kubernetes_or_the_chart_refuses_is_refused(label, path):
             id="one volume twice",
         ),
         pytest.param({"volumes": [{"name": "dshm", "claimName": "c", "mountPath": "/a"}]}, "volumes[0].name", id="our volume"),
+        pytest.param({"insecureToken": True}, "insecureToken: true", id="no secret of a job that needs none"),
         pytest.param({"minPods": 2}, "minPods: 2", id="MIN of a job that is not elastic"),
         pytest.param({"maxRestarts": 2}, "maxRestarts: 2", id="restarts of a job that is not elastic"),
         pytest.param({"elastic": True, "minPods": 5}, "minPods: 5", id="MIN above MAX"),

@@ -11,7 +11,7 @@ from typing import Any
 from rallypoint.backends.contract import Blueprint, SubmitError
 from rallypoint.backends.kubernetes.labels import DOMAIN
 from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER
-from rallypoint.backends.kubernetes.manifests.objects import job_configmap
+from rallypoint.backends.kubernetes.manifests.objects import attempt_secret, job_configmap
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.wrapped.manifest import MANIFEST_KEY, kind_of, marked, wrapped_in
 from rallypoint.backends.kubernetes.wrapped.podsets import PodSet, PodSetError, pod_sets
@@ -69,11 +69,16 @@ def draw(
     return Blueprint(
         job=job,
         plan=plan,
-        objects=(configmap, marked(manifest, ref, attempt=1)),
+        objects=(configmap, *_secret(ref, plan), marked(manifest, ref, attempt=1, secret=not plan.insecure_token)),
         notes=tuple(_notes(plan)),
         warnings=read.warnings,
         attached=attached,
     )
+
+
+def _secret(ref: JobRef, plan: Plan) -> Iterator[dict[str, Any]]:
+    if not plan.insecure_token:
+        yield attempt_secret(ref, plan=plan, attempt=1, token=PLACEHOLDER)
 
 
 def _pods(manifest: Mapping[str, Any]) -> tuple[PodSet, ...]:
@@ -142,6 +147,8 @@ def _digest(manifest: Mapping[str, Any]) -> str:
 
 
 def _notes(plan: Plan) -> Iterator[str]:
-    yield f"uid: {PLACEHOLDER} stands for what the submission draws"
+    yield f"uid: {PLACEHOLDER} stands for what the submission draws; the token in the Secret is drawn, too"
+    if plan.insecure_token:
+        yield "insecure_token: a process that reaches a pod and knows the job's name can join the job, and read its status"
     if plan.kind is Kind.APPWRAPPER:
         yield "retries are the AppWrapper controller's; Rallypoint watches and keeps the record of each attempt"

@@ -10,9 +10,10 @@ from typing import Any
 from rallypoint.backends.contract import SubmitError
 from rallypoint.backends.kubernetes.labels import ATTEMPT, FIRST, JOB, PART, UID, Part, labels
 from rallypoint.backends.kubernetes.manifests.objects import metadata
-from rallypoint.backends.kubernetes.names import JobRef
+from rallypoint.backends.kubernetes.names import JobRef, attempt_secret
 from rallypoint.backends.kubernetes.wrapped.kinds import KINDS, WRAPPING
 from rallypoint.backends.kubernetes.wrapped.podsets import pod_sets
+from rallypoint.backends.kubernetes.wrapped.secret import refer_to_secret
 from rallypoint.backends.kubernetes.wrapped.seen import SUSPENDED
 from rallypoint.wire.plan import Kind
 
@@ -72,8 +73,13 @@ def _around(manifest: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def marked(manifest: Mapping[str, Any], job: JobRef, *, attempt: int, suspend: bool = False) -> dict[str, Any]:
-    """Return the manifest as it is created for a job whose next attempt is `attempt`."""
+def marked(
+    manifest: Mapping[str, Any], job: JobRef, *, attempt: int, suspend: bool = False, secret: bool = True
+) -> dict[str, Any]:
+    """Return the manifest as it is created for a job whose next attempt is `attempt`.
+
+    With `secret` the containers of its pods get the secret of that attempt, and do not start before it exists.
+    """
     # Through JSON, as it is kept: what two roles share in memory must not be shared any more, since their labels differ.
     made: dict[str, Any] = json.loads(json.dumps(manifest))
     given = made["metadata"]
@@ -88,4 +94,6 @@ def marked(manifest: Mapping[str, Any], job: JobRef, *, attempt: int, suspend: b
         template = pods.template.setdefault("metadata", {})
         template["labels"] = {**(template.get("labels") or {}), **mark}
         first += pods.replicas
+        if secret:
+            refer_to_secret(pods.template["spec"], attempt_secret(job, attempt))
     return made

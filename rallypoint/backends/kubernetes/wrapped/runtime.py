@@ -7,6 +7,7 @@ import logging
 from typing import Any
 
 from rallypoint.backends.contract import ActionError, BackendError
+from rallypoint.backends.kubernetes.attempt_secrets import AttemptSecrets
 from rallypoint.backends.kubernetes.errors import ApiError, action_error
 from rallypoint.backends.kubernetes.store import Store
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
@@ -40,6 +41,7 @@ class Wrapped:
 
     def __init__(self, cluster: Cluster, store: Store) -> None:
         self._cluster, self._store = cluster, store
+        self._secrets = AttemptSecrets(cluster)
         self._tails: dict[str, dict[str, tuple[str, ...]]] = {}
 
     # --- Looking
@@ -121,11 +123,16 @@ class Wrapped:
         if not _wants(stored.record, plan, attempt):
             raise ActionError(f"attempt {attempt} of job {record.name} is over")
         ref = self._store.ref(record, view.uid)
-        manifest = marked(json.loads(view.data[MANIFEST_KEY]), ref, attempt=attempt, suspend=record.suspend)
+        given = json.loads(view.data[MANIFEST_KEY])
+        manifest = marked(given, ref, attempt=attempt, suspend=record.suspend, secret=not plan.insecure_token)
+        what = "the job's Secret"
         try:
+            if not plan.insecure_token:
+                await self._secrets.ensure(ref, plan, attempt)
+            what = f"the {WRAPPING[plan.kind].kind}"
             await self._ensure(record, plan, manifest)
         except ApiError as error:
-            raise action_error(error, what=f"the {WRAPPING[plan.kind].kind}") from error
+            raise action_error(error, what=what) from error
 
     async def _ensure(self, record: JobRecord, plan: Plan, manifest: dict[str, Any]) -> None:
         wrappers = self._wrappers(plan)
@@ -146,6 +153,8 @@ class Wrapped:
             return
         try:
             if isinstance(action, RemoveComponents):
+                # Before the wrapper: a pod that is created late cannot start.
+                await self._secrets.delete(self._store.ref(record), wrapper.attempt)
                 await wrappers.delete(wrapper, force=action.force)
             else:
                 mark = {"metadata": {"annotations": {SUSPENDED: "true" if action.suspend else None}}}

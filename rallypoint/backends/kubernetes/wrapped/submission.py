@@ -26,8 +26,10 @@ _INSTALLED_BY = {(each.version, each.kind): each.installed_by for each in WRAPPI
 
 async def check(cluster: Cluster, blueprint: Blueprint) -> None:
     """Raise `SubmitError` for what the API server would refuse; creates nothing."""
-    configmap, wrapper = blueprint.objects
+    configmap, *secrets, wrapper = blueprint.objects
     await _ask(cluster, configmap, cluster.path("configmaps"), "the job's ConfigMap")
+    for secret in secrets:
+        await _ask(cluster, secret, cluster.path("secrets"), "the job's Secret")
     await _free(cluster, blueprint)
     for manifest in (wrapper, *_components(wrapper)):
         path = await _path(cluster, manifest)

@@ -137,6 +137,7 @@ def _flags(plan: Plan) -> Iterator[str]:
         "--rdzv-backend": "c10d",
         "--rdzv-id": plan.name,
         "--shutdown-timeout": f"{plan.stop_grace:g}",
+        **({"--rdzv-conf": "insecure_token=true"} if plan.insecure_token else {}),
         **({} if plan.exit_grace == Plan.exit_grace else {"--exit-grace": f"{plan.exit_grace:g}"}),
     }
     for flag, value in flags.items():

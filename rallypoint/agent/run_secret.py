@@ -1,0 +1,111 @@
+"""The secret by which the agents of a run by hand know each other.
+
+It is given by RALLYPOINT_SECRET or --secret-file. A run on one machine (one node, or a loopback address) needs neither: its
+secret is derived from the run's id and a key in the user's home that no other user can read. A run on several machines without
+a secret is refused unless the user asks for it: a secret derived from the run's id alone keeps out nobody who knows the id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import ipaddress
+import logging
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from rallypoint.agent.errors import ConfigError
+from rallypoint.agent.files import read_secret
+from rallypoint.agent.options import RunOptions
+from rallypoint.wire import env
+from rallypoint.wire.private import PRIVATE_FILE, private_folder
+
+__all__ = ["is_loopback", "run_secret"]
+
+log = logging.getLogger("rallypoint.run")
+
+#: In the user's home; what the secrets of runs on one machine are derived from.
+_KEY_FILE = "run-key"
+
+#: Bytes of that key.
+_KEY_SIZE = 32
+
+
+def run_secret(options: RunOptions, host: str, base: Mapping[str, str]) -> str:
+    """Return the secret of the run whose agents meet at `host`; raises `ConfigError` where there is none."""
+    if options.secret_file:
+        return read_secret(Path(options.secret_file))
+    given = base.get(env.SECRET, "").strip()
+    if given:
+        return given
+    derived = hashlib.sha256(f"rallypoint run {options.plan.name}".encode()).hexdigest()
+    if options.insecure_token:
+        log.warning("the agents of this run have no secret: any process that knows the run id %r can join", options.plan.name)
+        return derived
+    if options.plan.max_nodes == 1 or is_loopback(host):
+        return hmac.new(_user_key(base), derived.encode(), hashlib.sha256).hexdigest()
+    raise ConfigError(
+        f"{env.SECRET}: is not set, so any process that knows the run id {options.plan.name!r} could join this run; "
+        "expected a secret that is the same on every node (openssl rand -hex 32), a file with it (--secret-file), "
+        "or --insecure-token to run without one"
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only processes of this machine reach an address. Resolves no names but localhost."""
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _user_key(base: Mapping[str, str]) -> bytes:
+    """Return the key of this user, which is created at the first run; raises `ConfigError` where that is not possible."""
+    home = Path(base.get(env.HOME) or Path.home() / ".rallypoint")
+    path = home / _KEY_FILE
+    try:
+        private_folder(home)
+        key = _read_key(path) or _new_key(path)
+    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
+        raise ConfigError(
+            f"{env.SECRET}: is not set, and no key can be kept in {path}: {error}; expected a secret that is the same for "
+            "all agents of the run, or --insecure-token to run without one"
+        ) from error
+    return key
+
+
+def _read_key(path: Path) -> bytes:
+    """Return the key, empty where there is none; raises `OSError` for a file that another user could read or write."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return b""
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise PermissionError(f"mode {found.st_mode & 0o777:04o} of uid {found.st_uid} is not allowed; expected 0600, ours")
+        key = file.read(_KEY_SIZE + 1)
+    if len(key) != _KEY_SIZE:
+        raise OSError(f"it has {len(key)} bytes; expected {_KEY_SIZE}")
+    return key
+
+
+def _new_key(path: Path) -> bytes:
+    """Create the key in one step: of agents that start at the same time one creates it, and the others read it."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(_KEY_SIZE))
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(beside, path)
+    finally:
+        beside.unlink()
+    return _read_key(path)

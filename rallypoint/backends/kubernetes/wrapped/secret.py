@@ -1,0 +1,34 @@
+"""How the pods that another controller creates get the job's secret. Pure.
+
+The agents of these pods are started by hand, as under torchrun, and read RALLYPOINT_SECRET. The variable refers to the Secret
+of the attempt: a pod that is created before the Secret waits for it. Which containers run an agent cannot be told from a
+manifest, so every container gets the variable, unless the manifest sets it to another value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rallypoint.backends.kubernetes.manifests.objects import SECRET_KEY
+from rallypoint.job.generator.secret import is_ours
+from rallypoint.wire import env
+
+__all__ = ["refer_to_secret"]
+
+
+def refer_to_secret(spec: dict[str, Any], name: str) -> None:
+    """Let the containers of a pod's spec, which is changed in place, take their secret from the Secret `name`.
+
+    What `rallypoint render` has rendered refers to a Secret that its user creates; a submission replaces that reference.
+    """
+    variable = {"name": env.SECRET, "valueFrom": {"secretKeyRef": {"name": name, "key": SECRET_KEY}}}
+    for container in spec.get("containers") or ():
+        given = list(container.get("env") or ())
+        if any(_is_secret(each) and not is_ours(each) for each in given):
+            continue
+        container["env"] = [*(each for each in given if not _is_secret(each)), variable]
+
+
+def _is_secret(variable: Mapping[str, Any]) -> bool:
+    return bool(variable.get("name") == env.SECRET)

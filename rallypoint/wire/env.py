@@ -30,6 +30,7 @@ __all__ = [
     "SAVE_AT_BREAKPOINT",
     "SECRET",
     "SERVICE_ACCOUNT",
+    "SHOWN_ERRORS",
     "SNAPSHOT_DIR",
     "SNAPSHOT_REPLICA",
     "STACK_FILE",
@@ -81,6 +82,9 @@ PROGRESS_FILE = "RALLYPOINT_PROGRESS_FILE"
 #: In every worker: where its life record begins in that file, and the file for the stacks of its Python (training/startup).
 LIFE_OFFSET = "RALLYPOINT_LIFE_OFFSET"
 STACK_FILE = "RALLYPOINT_STACK_FILE"
+
+#: In every worker whose errors reach the console or a pod's log: folder of those that were printed (training/startup).
+SHOWN_ERRORS = "RALLYPOINT_SHOWN_ERRORS"
 
 #: In every worker: the socket on which its agent speaks with it (wire/line.py).
 LINE = "RALLYPOINT_LINE"

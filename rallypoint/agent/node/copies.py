@@ -9,11 +9,11 @@ from pathlib import Path
 
 from rallypoint.agent.node.node_config import NodeConfig
 from rallypoint.agent.workers.group import Worker
-from rallypoint.agent.workers.logs import STDERR, STDOUT
+from rallypoint.agent.workers.logs import STDERR, STDOUT, RankLogs
 from rallypoint.agent.workers.tee import Tail, prefix_of
-from rallypoint.wire import podlog
+from rallypoint.wire import env, podlog
 
-__all__ = ["KEPT_BYTES", "KEPT_ROUNDS", "console_tails", "forget_old_rounds", "pod_tails"]
+__all__ = ["KEPT_BYTES", "KEPT_ROUNDS", "console_tails", "forget_old_rounds", "pod_tails", "shown_errors"]
 
 #: Bytes of each worker's log that stay on the disk of a pod: more than is searched for what ended it.
 KEPT_BYTES = 1 << 20
@@ -50,6 +50,15 @@ def pod_tails(config: NodeConfig, worker: Worker) -> Iterator[Tail]:
         if path is not None:
             front = podlog.front(place.assignment.fence.round, place.rank, stream).encode()
             yield Tail(path=path, prefix=front, to=sys.stdout.buffer, cut=podlog.pieces, keep=keep)
+
+
+def shown_errors(config: NodeConfig, logs: RankLogs, local_rank: int) -> dict[str, str]:
+    """Return the variable that has a traceback printed once in all rounds, where a worker's stderr is printed at all.
+
+    In the files of a round the traceback stands whole in each round.
+    """
+    printed = logs.err is None or config.pod or config.streams.teed(local_rank) & STDERR
+    return {env.SHOWN_ERRORS: str(config.folder / "shown-errors")} if printed else {}
 
 
 def forget_old_rounds(folder: Path) -> None:

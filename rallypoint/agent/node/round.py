@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rallypoint.agent.errors import ConfigError
-from rallypoint.agent.node.copies import console_tails, forget_old_rounds, pod_tails
+from rallypoint.agent.node.copies import console_tails, forget_old_rounds, pod_tails, shown_errors
 from rallypoint.agent.node.health.collectives import called, files, has_finished
 from rallypoint.agent.node.health.evidence import Asked, Subject, take
 from rallypoint.agent.node.health.npus import Meter
@@ -147,7 +147,11 @@ class Round:
                 stack_file=folder / f"stacks-{round_}-{local_rank}.txt",
                 result_file=folder / f"result-{round_}.json",
                 line=line,
-                told={**config.environment, **self._trainers.environment(environ, round_, local_rank)},
+                told={
+                    **config.environment,
+                    **self._trainers.environment(environ, round_, local_rank),
+                    **shown_errors(config, opened.paths, local_rank),
+                },
             )
             yield place, opened
 

@@ -14,7 +14,17 @@ from rallypoint.wire import sanitize
 from rallypoint.wire.incident import Culprit, FaultKind
 from rallypoint.wire.tail import Bounds, last_lines
 
-__all__ = ["TAIL_BYTES", "end_of", "first_error", "how", "raised", "recorded_error", "tail_lines"]
+__all__ = [
+    "TAIL_BYTES",
+    "end_of",
+    "first_error",
+    "how",
+    "raised",
+    "recorded_error",
+    "recorded_traceback",
+    "tail_lines",
+    "with_traceback",
+]
 
 #: Bytes of a log tail that travel with an incident.
 TAIL_BYTES = 8 * 1024
@@ -28,6 +38,9 @@ _ERROR_CHARS = 500
 #: torch's exception hook puts this before each line once a process group exists.
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 _TRACEBACK = "Traceback (most recent call last):"
+
+#: Begins the line that stands for a traceback which an earlier round has printed (training/startup/tracebacks.py).
+_AGAIN = "rallypoint: the same error as on rank "
 
 
 def recorded_error(text: str) -> str:
@@ -43,6 +56,26 @@ def recorded_error(text: str) -> str:
     if isinstance(message, dict):
         message = message.get("message")
     return _one_line(message) if isinstance(message, str) else ""
+
+
+def recorded_traceback(text: str) -> tuple[str, ...]:
+    """Return the lines of the traceback in the text of torch's error file; none where it has none."""
+    try:
+        data: Any = sanitize.parse(text)
+    except ValueError:
+        return ()
+    message = data.get("message") if isinstance(data, dict) else None
+    extra = message.get("extraInfo") if isinstance(message, dict) else None
+    traceback = extra.get("py_callstack") if isinstance(extra, dict) else None
+    return tuple(traceback.splitlines()) if isinstance(traceback, str) else ()
+
+
+def with_traceback(lines: Sequence[str], recorded: Sequence[str]) -> tuple[str, ...]:
+    """Return the lines of a log with the recorded traceback in the place of the line that stands for it."""
+    places = [i for i, line in enumerate(lines) if _RANK_PREFIX.sub("", line).startswith(_AGAIN)]
+    if not places or not recorded:
+        return tuple(lines)
+    return (*lines[: places[-1]], *recorded, *lines[places[-1] + 1 :])
 
 
 def first_error(recorded: str, lines: Sequence[str]) -> str:
@@ -81,7 +114,9 @@ def end_of(worker: Worker, *, host: str, incarnation: int, log_tail: int) -> Cul
     `host` is the machine, `log_tail` the number of lines kept.
     """
     path, lines = _read_tail(worker.logs)
-    error = first_error(recorded_error(_read_text(worker.logs.error_file)), lines)
+    recorded = _read_text(worker.logs.error_file)
+    lines = with_traceback(lines, recorded_traceback(recorded))
+    error = first_error(recorded_error(recorded), lines)
     if path is not None and _disk_is_full(path.parent):
         error = f"{error} (the disk of its log is full: {path.parent})".strip()
     code = worker.code

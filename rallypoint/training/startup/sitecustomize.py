@@ -16,6 +16,8 @@ another one than the agent's, and each start pays for it. What it knows of the s
 - Other modules of torch are wrapped as they are imported, so that phases and other signs of life are told, too.
 - When a worker has run its script, joined its threads and called its exit handlers, it publishes its exit status in the record
   (`_Ending`): only the teardown of the interpreter is left, and the agent ends a process that does not get through it.
+- An exception that ends the script is printed without our frames, and in one line where an earlier round has printed it
+  (`tracebacks.py`).
 - After its first step, or when it ends, it leaves the names of what it has imported from installed packages, where that is
   asked for: the next worker may be forked from a process that has imported them already.
 
@@ -181,7 +183,11 @@ class _Ending:
     def _noting(self, leave: object) -> object:
         def exit(status: object = None, /) -> None:  # noqa: A001
             self._note(status)
-            leave(status)  # type: ignore[operator]
+            try:
+                leave(status)  # type: ignore[operator]
+            except BaseException as error:
+                _beside("tracebacks").hide(error)
+                raise
 
         exit.__doc__ = leave.__doc__
         return exit
@@ -189,7 +195,11 @@ class _Ending:
     def _noting_method(self, leave: object) -> object:
         def __call__(quitter: object, code: object = None) -> None:  # noqa: N807
             self._note(code)
-            leave(quitter, code)  # type: ignore[operator]
+            try:
+                leave(quitter, code)  # type: ignore[operator]
+            except BaseException as error:
+                _beside("tracebacks").hide(error)
+                raise
 
         return __call__
 
@@ -245,7 +255,11 @@ class _Waiting:
             _quietly(self.watch)
             return None
         for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(name, path, target)  # type: ignore[arg-type, comparison-overlap]
+            try:
+                spec = None if finder is self else finder.find_spec(name, path, target)  # type: ignore[arg-type, comparison-overlap]
+            except BaseException as error:
+                _beside("tracebacks").hide(error)
+                raise
             if spec is not None:
                 _after(spec.loader, told)
                 return spec
@@ -254,7 +268,7 @@ class _Waiting:
 
 def _wrap() -> dict:  # type: ignore[type-arg]
     """Wrap what is imported already, once; return what wraps the others, by the name of the module."""
-    _beside("pulse")
+    _beside("pulse"), _beside("tracebacks")
     watching, later = _beside("watching"), {}
     for name in watching.MODULES:
         told = _by_name(watching.watch, name)
@@ -263,6 +277,23 @@ def _wrap() -> dict:  # type: ignore[type-arg]
         else:
             later[name] = told
     return later
+
+
+def _watch_errors() -> None:
+    """Take the place of Python's own exception hook in a worker, which leads its session, unless there is another one."""
+    display, pid = sys.__excepthook__, os.getpid()
+    if sys.excepthook is not display or os.getsid(0) != pid:
+        return
+
+    def excepthook(kind: object, error: object, trace: object, /) -> None:
+        # An interrupt has no code to run: an `eval` of text, as in namedtuple, would make Python forget that it ends by SIGINT.
+        if isinstance(error, Exception) and os.getpid() == pid:
+            _beside("tracebacks").show(display, kind, error, trace)
+        else:  # or a helper, by a fork
+            display(kind, error, trace)  # type: ignore[arg-type]
+
+    excepthook.__doc__ = display.__doc__
+    sys.excepthook = sys.__excepthook__ = excepthook
 
 
 def _nothing() -> None:
@@ -294,7 +325,11 @@ def _after(loader: object, told: object) -> None:
 
     def exec_module(module: object) -> None:
         del loader.exec_module  # type: ignore[attr-defined]
-        run(module)
+        try:
+            run(module)
+        except BaseException as error:
+            _beside("tracebacks").hide(error)
+            raise
         _quietly(told, module)
 
     loader.exec_module = exec_module  # type: ignore[attr-defined]
@@ -338,6 +373,7 @@ def _begin(*, watch_end: bool) -> None:
             life.count(optimizer)
         if watch_end:
             _Ending(life).watch()
+        _watch_errors()
     if os.environ.get(_NAMES_FILE):
         atexit.register(_leave_names)
 

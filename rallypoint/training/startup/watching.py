@@ -2,7 +2,8 @@
 
 Loaded by the start-up module as `_rallypoint_watching`. Each wrapper calls what it wraps with what it was given and returns
 what that returned; it adds stores to memory and nothing else, and is made when the module that it belongs to has been
-imported. A module that is there already, in a process that was forked, is wrapped in its place.
+imported. A module that is there already, in a process that was forked, is wrapped in its place. An exception that passes a
+wrapper loses the wrapper's frames (`tracebacks.py`).
 
 Wrapped: a batch of a loader, backward passes, the scaler of gradients, replays of CUDA graphs, `Module.eval`, compilation, what
 saves, and torch's collectives. What a version of torch does not have is left alone.
@@ -15,9 +16,10 @@ import weakref
 __all__ = ["MODULES", "OPERATIONS", "watch"]
 
 if "_rallypoint_pulse" in sys.modules:
-    pulse = sys.modules["_rallypoint_pulse"]
+    pulse, hide = sys.modules["_rallypoint_pulse"], sys.modules["_rallypoint_tracebacks"].hide
 else:  # read as a part of the package, not by the start-up module of a worker
     from rallypoint.training.startup import pulse
+    from rallypoint.training.startup.tracebacks import hide
 
 #: Collectives, by their number in the pulse, as agent/node/health/collectives.py has them; what waits for nobody is none.
 OPERATIONS = (
@@ -72,6 +74,9 @@ def _in_phase(phase: int) -> object:
             token = pulse.enter(phase)
             try:
                 return run(*args, **kwargs)
+            except BaseException as error:
+                hide(error)
+                raise
             finally:
                 pulse.leave(token, phase)
 
@@ -83,7 +88,11 @@ def _in_phase(phase: int) -> object:
 def _then(tell: object) -> object:
     def make(run):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
         def done(*args, **kwargs):  # type: ignore[no-untyped-def]  # noqa: ANN002, ANN003, ANN202
-            result = run(*args, **kwargs)
+            try:
+                result = run(*args, **kwargs)
+            except BaseException as error:
+                hide(error)
+                raise
             tell()  # type: ignore[operator]
             return result
 
@@ -100,7 +109,11 @@ def _loader(module) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
 
     def batches(run):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
         def batch(self):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-            return timed(data if self._num_yielded else first, run, self)
+            try:
+                return timed(data if self._num_yielded else first, run, self)
+            except BaseException as error:
+                hide(error)
+                raise
 
         return batch
 
@@ -120,12 +133,14 @@ def _backward(module) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
 
     def make(run):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
         def backward(*args, **kwargs):  # type: ignore[no-untyped-def]  # noqa: ANN002, ANN003, ANN202
-            if _exchanges:
-                began = clock()
+            began = clock() if _exchanges else 0
+            try:
                 run(*args, **kwargs)
+            except BaseException as error:
+                hide(error)
+                raise
+            if began:
                 waits(began, clock())
-            else:
-                run(*args, **kwargs)
             beat()
 
         return backward
@@ -153,7 +168,11 @@ def _keep_group(run):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     """
 
     def init(self, *args, **kwargs):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN002, ANN003, ANN202
-        run(self, *args, **kwargs)
+        try:
+            run(self, *args, **kwargs)
+        except BaseException as error:
+            hide(error)
+            raise
         for holder in (self.reducer, self.logger):
             weakref.finalize(holder, _nothing, self.process_group).atexit = False
 
@@ -178,7 +197,11 @@ def _modules(module) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
     def make(run):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
         def eval(self):  # type: ignore[no-untyped-def]  # noqa: A001, ANN001, ANN202
             evaluates(self)
-            return run(self)
+            try:
+                return run(self)
+            except BaseException as error:
+                hide(error)
+                raise
 
         return eval
 
@@ -220,7 +243,8 @@ def _collectives(module) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN00
                 began = called(number)
                 try:
                     result = run(*args, **kwargs)
-                except BaseException:
+                except BaseException as error:
+                    hide(error)
                     raised(began)
                     raise
                 returned(began)

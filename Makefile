@@ -20,7 +20,7 @@ REPORT ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-airflow lint bench soak node-check hang-corpus gpu docs site environment lock sbom peers clean
+.PHONY: help demo test test-all test-airflow lint bench soak endings node-check hang-corpus gpu docs site environment lock sbom peers clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,7 +30,7 @@ help:  ## show this list
 	@echo "    PIP_INDEX    the package index to use instead of pip's own"
 	@echo "    TORCH_INDEX  one more index, for example one with CPU wheels of torch (the plain one brings CUDA)"
 	@echo "    BENCH        the benchmarks that make bench runs (those beside other launchers)"
-	@echo "    KILLS, SEED  how many processes make soak kills (200), and the seed of a run to repeat"
+	@echo "    KILLS, SEED  how many processes make soak and make endings kill (200), and the seed of a run to repeat"
 	@echo "    FAULTS       how many faults of all kinds it makes after that (500)"
 	@echo "    DRY, REPORT  DRY=1 runs make gpu without a GPU; where its JSON report goes (.make/gpu-report.json)"
 	@echo "    GPU_PYTHON   the interpreter of make gpu, whose torch has CUDA (.venv, or else PYTHON)"
@@ -66,8 +66,12 @@ hang-corpus: environment  ## hang, and be slow, in every way that is known, ten 
 
 soak: environment  ## kill, stop, tear and fill what real jobs and a real Airflow have, at random, and see that nothing is lost (hours)
 	@$(VENV_PYTHON) -m tests.soak --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+	@$(VENV_PYTHON) -m tests.soak.endings --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 	@$(VENV_PYTHON) -m tests.soak.chaos --faults $(FAULTS) --calm $(if $(SEED),--seed $(SEED))
 	@$(VENV_PYTHON) -m tests.airflow --random $(RUNS) $(if $(SEED),--seed $(SEED))
+
+endings: environment  ## kill one worker in each of KILLS runs, idle and loaded, and count the runs that end (two hours)
+	@$(VENV_PYTHON) -m tests.soak.endings --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
 docs: environment  ## write the reference, the JSON schemas, and what else the docs show of the code
 	@$(VENV_PYTHON) -m rallypoint.job.schema docs/reference

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,10 @@ import pytest
 
 from rallypoint.wire.exits import Exit
 from tests.live.agent_processes import SCRIPTS, Agents, agents, said
+from tests.live.jobs import processes
 from tests.live.test_zygote import standing_by
-from tests.waiting import eventually
+from tests.soak import endings
+from tests.waiting import PATIENCE, eventually
 
 PENDING, ENDING = SCRIPTS / "pending.py", SCRIPTS / "ending.py"
 
@@ -117,3 +120,47 @@ def test_a_signal_from_elsewhere_counts_although_the_script_was_through(light_jo
     code, output = said(run)
 
     assert (code, WARNING in output, "was ended by signal 9" in output) == (Exit.JOB_FAILED, False, True), output
+
+
+@pytest.mark.parametrize(("number", "forks"), [pytest.param(8, 2, id="plain, -m"), pytest.param(1, 1, id="five lines, file")])
+def test_a_sample_of_the_soak_ends(number: int, forks: int) -> None:
+    """Two of the 200 runs of `make endings`: without the five lines both ranks are new, with them one."""
+    planned = endings.kills_of(5, 16)[number]
+    assert not planned.early
+
+    result = endings.run(planned, seed=5, limit=60 * PATIENCE)
+
+    assert (result.wrong, result.hung, result.forks) == ("", False, forks)
+
+
+#: Rank 1 is killed in the first round; the next one does not end, or fails.
+NO_END = """
+import os, sys, time
+from pathlib import Path
+round_, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), os.environ["RANK"]
+(Path(sys.argv[1]) / f"trains-0-{rank}").write_text(str(os.getpid()))
+if round_ and "fails" in __doc__:
+    sys.exit(3)
+time.sleep(3600)
+"""
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(("way", "counts"), [("hangs", (1, 0)), ("fails", (0, 1))])
+def test_the_soak_counts_a_run_that_does_not_recover(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], way: str, counts: tuple[int, int]
+) -> None:
+    """Its exit code is 1, also when it is called again with the same results, and its processes are ended."""
+    script, results = tmp_path / "train.py", tmp_path / "results"
+    script.write_text(f'"""{way}"""{NO_END}')
+    args = ["--kills", "1", "--seed", "2", "--limit", "8", "--script", str(script), "--results", str(results)]
+
+    codes = [endings.main(args), endings.main(args)]
+
+    printed = capfd.readouterr().out
+    assert codes == [1, 1], printed
+    assert printed.count(f"| all | | | | 1 | {counts[0]} | {counts[1]} | 0 |") == 2, printed
+    assert len(results.read_text().splitlines()) == 1
+    folder = Path(printed.partition("; see ")[2].splitlines()[0])
+    assert processes(str(folder)) == []
+    shutil.rmtree(folder)

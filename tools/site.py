@@ -45,6 +45,7 @@ NAVIGATION: Mapping[str, tuple[str, ...]] = {
     "Guides: where jobs run": (
         "guides/kubernetes",
         "guides/local-backend",
+        "guides/tls",
         "guides/appwrapper",
         "guides/pytorchjob-generator",
         "guides/mindcluster",

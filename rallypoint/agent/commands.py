@@ -18,6 +18,7 @@ from rallypoint.agent.node.agent import NodeAgent
 from rallypoint.agent.node.node_config import NodeConfig
 from rallypoint.agent.room import require_room
 from rallypoint.agent.setup import SetupError, run_setup
+from rallypoint.agent.tls import job_tls
 from rallypoint.agent.transport.announced import AnnouncedEndpoint, Listener
 from rallypoint.agent.transport.choosing import Exchanges
 from rallypoint.agent.transport.client import CoordinatorClient, EndpointSource, FileEndpoint
@@ -34,7 +35,7 @@ log = logging.getLogger("rallypoint.node")
 def node(args: argparse.Namespace) -> int:
     """Run one node agent to its end and return the exit code."""
     plan = configured(read_plan(args.plan), os.environ)
-    secret = read_secret(args.secret_file)
+    secret, tls = read_secret(args.secret_file), job_tls(args.tls, plan)
     pod = args.output == "pod"
     config = NodeConfig(
         plan=plan,
@@ -44,6 +45,7 @@ def node(args: argparse.Namespace) -> int:
         host=args.host,
         machine=os.environ.get(MACHINE, ""),
         secret=secret,
+        tls=tls,
         folder=args.shm or args.dir,
         log_folder=_log_folder(plan, args),
         streams=Streams(redirects=STDOUT | STDERR) if pod else Streams.from_plan(plan),
@@ -73,7 +75,7 @@ async def _take_part(config: NodeConfig, args: argparse.Namespace, secret: str) 
     if args.listen is None:
         return await _work(config, args, FileEndpoint(args.endpoint_file), secret)
     source = AnnouncedEndpoint(attempt=config.attempt, where=f"port {args.listen}")
-    listener = Listener(source, token=secret)
+    listener = Listener(source, token=secret, tls=config.tls)
     await listener.start(config.host, args.listen)
     try:
         return await _work(config, args, source, secret)
@@ -92,7 +94,7 @@ async def _work(config: NodeConfig, args: argparse.Namespace, source: EndpointSo
         config = dataclasses.replace(config, plan=plan)
     client = CoordinatorClient(
         source=source,
-        exchange=Exchanges(secret, service_type=config.plan.service_type),
+        exchange=Exchanges(secret, service_type=config.plan.service_type, tls=config.tls),
         fence_timeout=plan.fence_timeout,
         attempt=config.attempt,
         lease=plan.lease if plan.orphan_policy is OrphanPolicy.STOP else None,

@@ -61,7 +61,7 @@ OURS = frozenset(
         *("save_at_breakpoint", "training_elastic_mode", "replica_every", "replica_limit"),
         *("network_check", "comm_perf_test", "exclude_straggler"),
         *("dynamic_failover_extension", "exit_grace", "hang_detection", "hang_downtime"),
-        *("secret_file", "insecure_token"),
+        *("secret_file", "insecure_token", "tls"),
         *NAMES,
     }
 )
@@ -221,6 +221,12 @@ def _add_rendezvous(flags: _Flags) -> None:
         default="",
         metavar="FILE",
         text="file with the run's secret, the same on all nodes (default: RALLYPOINT_SECRET)",
+    )
+    flags.value(
+        "--tls",
+        default="",
+        metavar="DIR",
+        text="mutual TLS with ca.crt, tls.crt and tls.key in this folder (docs/guides/tls.md)",
     )
     flags.switch("--insecure-token", text="run without a secret: who knows the run id can join")
     flags.switch("--standalone", text="one node by itself: no endpoint, port or id is needed")

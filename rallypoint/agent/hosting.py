@@ -17,6 +17,7 @@ from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.meeting_place import Agreement, Met, address_towards, asked_before, endpoint_at
 from rallypoint.agent.options import Meeting, RunOptions
+from rallypoint.agent.tls import Tls
 from rallypoint.agent.transport.choosing import HTTP, Exchanges, Servers
 from rallypoint.agent.transport.http_client import speaks_rallypoint
 from rallypoint.agent.waiting import set_within
@@ -32,20 +33,27 @@ _WHO_IS_THERE = 5.0
 
 @contextlib.asynccontextmanager
 async def host_or_join(
-    shell: Coordinator, options: RunOptions, *, token: str, agreement: Agreement | None
+    shell: Coordinator, options: RunOptions, *, token: str, agreement: Agreement | None, tls: Tls | None = None
 ) -> AsyncIterator[Met]:
     """Serve `shell` to the other agents, or find who does; raises `ConfigError`."""
     service_type = options.plan.service_type or HTTP
-    server = Servers(shell, token=token, service_type=service_type, agents=options.plan.max_nodes, store=lambda: shell.store)
-    endpoint, hosting = await (_at(server, options.meeting) if agreement is None else _agree(server, agreement, options))
-    exchange = Exchanges(token, service_type=service_type, look=True)
+    server = Servers(
+        shell,
+        token=token,
+        service_type=service_type,
+        agents=options.plan.max_nodes,
+        store=lambda: shell.store,
+        tls=tls,
+    )
+    endpoint, hosting = await (_at(server, options.meeting, tls) if agreement is None else _agree(server, agreement, options))
+    exchange = Exchanges(token, service_type=service_type, look=True, tls=tls)
     if not hosting:
-        yield Met(endpoint=endpoint, exchange=exchange, secret=token)
+        yield Met(endpoint=endpoint, exchange=exchange, secret=token, tls=tls)
         return
     serving = asyncio.create_task(shell.serve())
     try:
         async with asked_before(shell, options):
-            yield Met(endpoint=endpoint, exchange=exchange, hosted=serving, secret=token)
+            yield Met(endpoint=endpoint, exchange=exchange, hosted=serving, secret=token, tls=tls)
     finally:
         shell.stop()
         await serving
@@ -54,10 +62,10 @@ async def host_or_join(
             await agreement.close()
 
 
-async def _at(server: Servers, meeting: Meeting | None) -> tuple[Endpoint, bool]:
+async def _at(server: Servers, meeting: Meeting | None, tls: Tls | None) -> tuple[Endpoint, bool]:
     """Return the coordinator's address, and whether we host it."""
     place = meeting or Meeting(host="127.0.0.1", port=0)
-    port = await _host(server, place)
+    port = await _host(server, place, tls)
     return endpoint_at(place.host, place.port if port is None else port), port is not None
 
 
@@ -78,7 +86,7 @@ async def _agree(server: Servers, agreement: Agreement, options: RunOptions) -> 
     return endpoint_at(*split_address(settled)), False
 
 
-async def _host(server: Servers, meeting: Meeting) -> int | None:
+async def _host(server: Servers, meeting: Meeting, tls: Tls | None) -> int | None:
     """Open the coordinator's port and return it, or None when a coordinator is (or will be) elsewhere."""
     if not meeting.may_host:
         return None
@@ -86,7 +94,7 @@ async def _host(server: Servers, meeting: Meeting) -> int | None:
         port, _ = await server.start(meeting.host, meeting.port)
     except ConfigError as error:
         if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE:
-            await _require_coordinator(meeting)
+            await _require_coordinator(meeting, tls)
         elif not _is_elsewhere(error.__cause__):
             raise
         return None
@@ -98,14 +106,14 @@ def _is_elsewhere(cause: BaseException | None) -> bool:
     return isinstance(cause, socket.gaierror) or (isinstance(cause, OSError) and cause.errno == errno.EADDRNOTAVAIL)
 
 
-async def _require_coordinator(meeting: Meeting) -> None:
+async def _require_coordinator(meeting: Meeting, tls: Tls | None) -> None:
     """Raise `ConfigError` unless the port that is in use belongs to a coordinator."""
     endpoint = endpoint_at(meeting.host, meeting.port)
     deadline = asyncio.get_running_loop().time() + _WHO_IS_THERE
-    known = await speaks_rallypoint(endpoint)
+    known = await speaks_rallypoint(endpoint, tls)
     while known is None and asyncio.get_running_loop().time() < deadline:
         await set_within(asyncio.Event(), 0.1)
-        known = await speaks_rallypoint(endpoint)
+        known = await speaks_rallypoint(endpoint, tls)
     if not known:
         where = f"{endpoint.address}: port {meeting.port} is in use by something that is not a Rallypoint coordinator"
         raise ConfigError(f"{where}; give another --rdzv-endpoint")

@@ -11,6 +11,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from rallypoint.agent.clock import Clock
 from rallypoint.agent.coordinator.shell import Coordinator
@@ -19,6 +20,7 @@ from rallypoint.agent.meeting_place import ATTEMPT, TERM, Agreement, Met, asked_
 from rallypoint.agent.options import MasterAddress, RunOptions
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.run_secret import run_secret
+from rallypoint.agent.tls import watched_tls
 from rallypoint.agent.transport.near import NearExchange
 from rallypoint.agent.transport.shared_port import SharedPort
 
@@ -34,10 +36,11 @@ async def meet(options: RunOptions, clock: Clock, agreement: Agreement | None = 
     place = options.meeting if agreement is None else agreement
     if place is not None:
         token = run_secret(options, place.host, os.environ)
+        tls = None if options.tls is None else watched_tls(Path(options.tls), options.plan.name)
         # A node by itself needs no HTTP, which takes longer to import than all the rest.
         from rallypoint.agent.hosting import host_or_join  # noqa: PLC0415
 
-        async with host_or_join(shell, options, token=token, agreement=agreement) as met:
+        async with host_or_join(shell, options, token=token, agreement=agreement, tls=tls) as met:
             yield met
         return
     serving = asyncio.create_task(shell.serve())

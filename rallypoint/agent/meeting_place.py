@@ -13,6 +13,7 @@ from typing import Protocol
 from rallypoint.agent.clock import monotone_clock
 from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.options import RunOptions
+from rallypoint.agent.tls import Tls
 from rallypoint.agent.transport.service import Exchange
 from rallypoint.wire.endpoint import Endpoint
 
@@ -39,12 +40,13 @@ class Agreement(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Met:
-    """Where the coordinator is, how it is asked, its task where it lives in this process, and the secret of all who do."""
+    """Where the coordinator is, how it is asked, its task where it lives here, and the secret and certificates of the run."""
 
     endpoint: Endpoint
     exchange: Exchange
     hosted: asyncio.Task[None] | None = None
     secret: str = ""
+    tls: Tls | None = None
 
 
 @contextlib.asynccontextmanager

@@ -77,6 +77,7 @@ class RunOptions:
         streams, prefix: of the console and the files.
         signals: on which the agent leaves.
         secret_file: file with the run's secret; "" takes it from the environment.
+        tls: folder with the run's certificates; None is without TLS.
         insecure_token: the run may do without a secret.
         notes: what was accepted and has no effect, a sentence each.
     """
@@ -91,6 +92,7 @@ class RunOptions:
     prefix: str
     signals: tuple[signal.Signals, ...] = SIGNALS
     secret_file: str = ""
+    tls: str | None = None
     insecure_token: bool = False
     notes: tuple[str, ...] = ()
 
@@ -135,6 +137,7 @@ def _read(args: argparse.Namespace, env: Mapping[str, str]) -> RunOptions:
         prefix=env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or ("" if copies_all(args) else DEFAULT_PREFIX),
         signals=parse_signals(args.signals_to_handle),
         secret_file=args.secret_file,
+        tls=args.tls or None,
         insecure_token=args.insecure_token or conf.insecure_token,
         notes=(*conf.notes, *_notes(args, high, streams), *dlrover_notes(args)),
     )

@@ -98,6 +98,7 @@ async def take_part(options: RunOptions, logs: Path, shared: Path, *, agreement:
             host=options.local_addr or address_towards(met.endpoint),
             machine=os.environ.get(env.MACHINE, ""),
             secret=met.secret,
+            tls=met.tls,
             folder=shared,
             log_folder=logs,
             streams=options.streams,

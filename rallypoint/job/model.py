@@ -20,7 +20,7 @@ from rallypoint.job.policies import FaultTolerance, Health, Logs, Recovery, Rend
 from rallypoint.job.problems import problems
 from rallypoint.job.profiles import PROFILE
 from rallypoint.job.role import DEFAULT_ROLE, Role, Texts, resolve
-from rallypoint.job.rules import FLAG, NAME, NAMESPACE, Collection, refusal
+from rallypoint.job.rules import FLAG, NAME, NAMESPACE, TLS, Collection, refusal
 from rallypoint.job.settle import settle
 from rallypoint.job.shape import normal
 from rallypoint.job.spelling import Spelled, spell
@@ -80,6 +80,9 @@ class ElasticJob(Model):
     insecure_token: Annotated[bool, FLAG] = False
     """The agents of a PyTorchJob or an AppWrapper have no secret, for namespaces in which no Secret may be created: a process
     that reaches a pod and knows the job's name can join the job. Plain pods and local jobs always have a secret."""
+    tls: Annotated[str, TLS] = ""
+    """Mutual TLS between the parts of the job (docs/guides/tls.md): `auto` creates an authority and certificates for the job,
+    `{secret: NAME}` uses those in a Secret (`ca.crt`, `tls.crt`, `tls.key`)."""
     logs: Logs = Logs()
     """Where the output of each rank goes."""
 

@@ -29,7 +29,7 @@ from rallypoint.job.values import (
     write_entrypoint,
     write_nodes,
 )
-from rallypoint.wire import arguments, env
+from rallypoint.wire import arguments, env, tls
 from rallypoint.wire.node_range import NODE_RANGE_ALLOWED
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "REFUSED",
     "RESOURCE",
     "SCALAR",
+    "TLS",
     "VARIABLE",
     "WORD",
     "Collection",
@@ -318,6 +319,46 @@ NODES = Rule(
     write=write_nodes,
     schema={"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": "^[0-9]+(:[0-9]+)?$"}]},
     unit="nodes",
+)
+
+
+def _read_tls(value: object) -> str:
+    if isinstance(value, dict):
+        secret = value.get("secret")
+        if value.keys() == {"secret"} and isinstance(secret, str) and _is_object_name(secret):
+            return f"{tls.SECRET_PREFIX}{secret}"
+    elif isinstance(value, str) and value in ("off", tls.AUTO):
+        return "" if value == "off" else value
+    elif isinstance(value, str) and value.startswith(tls.SECRET_PREFIX) and _is_object_name(value[len(tls.SECRET_PREFIX) :]):
+        return value  # as a plan has it
+    raise RefusedError
+
+
+def _is_object_name(text: str) -> bool:
+    return len(text) <= 253 and re.fullmatch(_OBJECT, text, re.ASCII) is not None
+
+
+def _write_tls(value: str) -> object:
+    return {"secret": value[len(tls.SECRET_PREFIX) :]} if value.startswith(tls.SECRET_PREFIX) else value or "off"
+
+
+_OBJECT = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+TLS = Rule(
+    kind="off, auto or {secret: NAME}",
+    allowed="off, auto, or {secret: NAME} with the name of a Secret",
+    read=_read_tls,
+    write=_write_tls,
+    schema={
+        "anyOf": [
+            {"enum": ["off", "auto"]},
+            {
+                "type": "object",
+                "properties": {"secret": {"type": "string", "pattern": f"^{_OBJECT}$", "maxLength": 253}},
+                "required": ["secret"],
+                "additionalProperties": False,
+            },
+        ]
+    },
 )
 ENTRYPOINT = Rule(
     kind="entrypoint",

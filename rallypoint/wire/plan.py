@@ -207,6 +207,7 @@ class Plan:
         tuning_memory: bytes that a worker may use for that; 0 is what its device has.
         pre_check_ops: classes that the coordinator asks before the first round of an attempt.
         auto_config: each node has as many workers as it has devices, where it has any, in the place of `nproc_per_node`.
+        tls: how the parts of the job secure their connections: `auto`, `secret:NAME`; "" does not (wire/tls.py).
         insecure_token: agents that another controller's pods start do without a secret.
     """
 
@@ -295,3 +296,4 @@ class Plan:
     pre_check_ops: tuple[PreCheckOp, ...] = ()
     auto_config: bool = False
     insecure_token: bool = False
+    tls: str = ""

@@ -160,6 +160,7 @@ health:
     - true
   xpu_type: nvidia
 insecure_token: false
+tls: 'off'
 logs:
   redirects: both
   tee: none

@@ -50,6 +50,7 @@ class Agents:
 
     folder: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+    tls: Path | None = None  #: folder with the certificates of all of them
     path: str = str(ROOT)  #: the PYTHONPATH of all of them
 
     @property
@@ -117,7 +118,8 @@ class Agents:
         return self.spawn("node", *self._common(), *place, "--endpoint-file", self.folder / endpoint)
 
     def _common(self) -> list[object]:
-        return ["--plan", self.folder / "plan.json", "--attempt", 1, "--secret-file", self.folder / "secret"]
+        tls = () if self.tls is None else ("--tls", self.tls)
+        return ["--plan", self.folder / "plan.json", "--attempt", 1, "--secret-file", self.folder / "secret", *tls]
 
     def status(self) -> JobStatus | None:
         """Return what the coordinator published last."""

@@ -12,6 +12,8 @@ import logging
 import aiohttp
 
 from rallypoint.agent.errors import StaleError
+from rallypoint.agent.tls import Tls
+from rallypoint.agent.transport.http_client import scheme, secured, trouble
 from rallypoint.agent.waiting import in_background
 from rallypoint.wire import codec
 from rallypoint.wire.endpoint import Endpoint
@@ -36,8 +38,8 @@ _AT_ONCE = 64
 class Announcer:
     """Tells the agents of the newest roster; a change of it concerns only those that are new in it, or gone from it."""
 
-    def __init__(self, endpoint: Endpoint, *, token: str) -> None:
-        self._endpoint, self._token = endpoint, token
+    def __init__(self, endpoint: Endpoint, *, token: str, tls: Tls | None = None) -> None:
+        self._endpoint, self._token, self._tls = endpoint, token, tls
         self._told: dict[AgentAddress, asyncio.Task[None]] = {}
         self._session: aiohttp.ClientSession | None = None
 
@@ -64,7 +66,7 @@ class Announcer:
             self._session = None
 
     async def _tell(self, agent: AgentAddress) -> None:
-        url = f"http://{_address(agent)}{COORDINATOR_PATH}"
+        url = f"{scheme(self._tls)}://{_address(agent)}{COORDINATOR_PATH}"
         delay, last = _RETRY_FIRST, ""
         while True:
             status, text = await self._ask(url)
@@ -84,11 +86,12 @@ class Announcer:
     async def _ask(self, url: str) -> tuple[int, str]:
         """Announce ourselves; return the HTTP status, 0 where there was no answer, and what was said."""
         try:
-            async with self._open().post(url, data=codec.dumps(self._endpoint).encode()) as response:
+            body = codec.dumps(self._endpoint).encode()
+            async with self._open().post(url, data=body, **secured(self._tls)) as response:
                 text = (await response.content.read(200)).decode(errors="replace")
                 return response.status, text if response.status in (200, 409) else f"HTTP {response.status}: {text}"
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-            return 0, str(error) or type(error).__name__
+            return 0, trouble(error, self._tls) or type(error).__name__
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:

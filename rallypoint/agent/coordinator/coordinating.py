@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rallypoint.agent.clock import Clock, monotone_clock
@@ -23,6 +24,7 @@ from rallypoint.agent.coordinator.wishes import keep_wish
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.files import read_plan, read_secret
 from rallypoint.agent.rendezvous import core as rendezvous
+from rallypoint.agent.tls import Tls, job_tls
 from rallypoint.agent.transport.choosing import Servers
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.exits import Exit
@@ -80,15 +82,16 @@ class _Signals:
 def coordinator(args: argparse.Namespace) -> int:
     """Run one coordinator to its end and return the exit code."""
     plan, secret = read_plan(args.plan), read_secret(args.secret_file)
+    tls = job_tls(args.tls, plan)
     gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
-    return asyncio.run(_coordinate(args, plan, secret))
+    return asyncio.run(_coordinate(args, plan, secret, tls))
 
 
-async def _coordinate(args: argparse.Namespace, plan: Plan, secret: str) -> int:
+async def _coordinate(args: argparse.Namespace, plan: Plan, secret: str, tls: Tls | None) -> int:
     signals = _Signals()
-    home: Home = FileHome(args) if args.status_configmap is None else PodHome(args, token=secret)
+    home: Home = FileHome(args) if args.status_configmap is None else PodHome(args, token=secret, tls=tls)
     try:
-        await _live(args, plan, secret, home, signals)
+        await _live(args, plan, home, signals, Proof(secret=secret, tls=tls))
     except _Stopped:
         pass
     finally:
@@ -96,7 +99,15 @@ async def _coordinate(args: argparse.Namespace, plan: Plan, secret: str) -> int:
     return signals.code
 
 
-async def _live(args: argparse.Namespace, plan: Plan, secret: str, home: Home, signals: _Signals) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What the parts of the job prove themselves by."""
+
+    secret: str
+    tls: Tls | None
+
+
+async def _live(args: argparse.Namespace, plan: Plan, home: Home, signals: _Signals, proof: Proof) -> None:
     clock = monotone_clock()
     previous = await signals.unless_asked(home.previous())
     state = rendezvous.new(
@@ -114,7 +125,14 @@ async def _live(args: argparse.Namespace, plan: Plan, secret: str, home: Home, s
     told = event_lines.structured
     shell = Coordinator(state, sink=home.sink, clock=clock, progress_period=home.progress_period, log_event=told)
     signals.shell = shell
-    server = Servers(shell, token=secret, service_type=plan.service_type, agents=plan.max_nodes, door=home.door)
+    server = Servers(
+        shell,
+        token=proof.secret,
+        service_type=plan.service_type,
+        agents=plan.max_nodes,
+        door=home.door,
+        tls=proof.tls,
+    )
     try:
         port, grpc = await server.start(args.host, home.port(plan), grpc=home.grpc_port(plan))
         # The first status is durable before anybody can find us: an agent that does can be answered.

@@ -18,6 +18,7 @@ from rallypoint.agent.coordinator.size import SizeSource
 from rallypoint.agent.coordinator.wishes import WishSource
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.files import read_json
+from rallypoint.agent.tls import Tls
 from rallypoint.agent.transport.service import SupervisorDoor
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.plan import Plan
@@ -50,8 +51,8 @@ class PodHome:
     progress_period = _PROGRESS_PERIOD
     look = _LOOK
 
-    def __init__(self, args: argparse.Namespace, *, token: str) -> None:
-        self._args, self._token = args, token
+    def __init__(self, args: argparse.Namespace, *, token: str, tls: Tls | None = None) -> None:
+        self._args, self._token, self._tls = args, token, tls
         self._api = KubeApi.of_this_pod(os.environ)
         self._remote = ConfigMapSink(self._api, args.status_configmap)
         self._local: Path = args.status_dir / _STATUS_FILE
@@ -98,7 +99,7 @@ class PodHome:
 
     async def announce(self, endpoint: Endpoint) -> None:
         """Tell the agents as soon as a supervisor has told where they are."""
-        self._announcer = Announcer(endpoint, token=self._token)
+        self._announcer = Announcer(endpoint, token=self._token, tls=self._tls)
         if self._roster is not None:
             self._announcer.take(self._roster)
 

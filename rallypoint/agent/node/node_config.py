@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rallypoint.agent.signals import SIGNALS
+from rallypoint.agent.tls import Tls
 from rallypoint.agent.workers.logs import Streams
 from rallypoint.agent.workers.tee import DEFAULT_PREFIX
 from rallypoint.wire.plan import Plan
@@ -32,6 +33,7 @@ class NodeConfig:
         cpus: to which the worker of a local rank is bound.
         environment: variables of every worker that take the place of the round's own.
         secret: of the job; "" where nobody else takes part.
+        tls: certificates of the job; None is without TLS.
         bounded: of the logs on disk only the last lines are of use: what was copied is given back, old rounds' are removed.
     """
 
@@ -48,6 +50,7 @@ class NodeConfig:
     bounded: bool = False
     machine: str = ""
     secret: str = ""
+    tls: Tls | None = None
     signals: tuple[signal.Signals, ...] = SIGNALS
     cpus: Mapping[int, frozenset[int]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)

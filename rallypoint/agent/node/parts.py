@@ -52,7 +52,9 @@ class Parts:
         store_lost: Callable[[str], None],
     ) -> None:
         plan = config.plan
-        self.snapshots = SnapshotKeeper(plan, config.folder, attempt=config.attempt, host=config.host, secret=config.secret)
+        self.snapshots = SnapshotKeeper(
+            plan, config.folder, attempt=config.attempt, host=config.host, secret=config.secret, tls=config.tls
+        )
         self.tuner = Tuner(config.folder, peak_of(plan), pids=self._pids, changed=changed) if plan.auto_tuning else None
         self.ports = TrainingPorts(plan)
         variables = {**self.snapshots.environment(), **(self.tuner.environment() if self.tuner is not None else {})}

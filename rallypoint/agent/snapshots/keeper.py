@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rallypoint.agent.snapshots.replicas import Replicas
+from rallypoint.agent.tls import Tls
 from rallypoint.checkpoint.errors import CheckpointError
 from rallypoint.checkpoint.memory import HEADER, Held, everything, own
 from rallypoint.checkpoint.owned import OwnedFolder, new_name, own_folder, shared_memory
@@ -57,6 +58,7 @@ class SnapshotKeeper:
         attempt: int = 1,
         host: str = "",
         secret: str = "",
+        tls: Tls | None = None,
         patience: float = PATIENCE,
     ) -> None:
         self._plan, self._patience = plan, patience
@@ -73,7 +75,7 @@ class SnapshotKeeper:
         #: Held by whoever writes to storage: two that write one part would tear it.
         self.storing = threading.Lock()
         kept = plan.replica_every > 0 and bool(secret)
-        self._replicas = Replicas(self._path, plan, attempt=attempt, host=host, secret=secret) if kept else None
+        self._replicas = Replicas(self._path, plan, attempt=attempt, host=host, secret=secret, tls=tls) if kept else None
 
     @property
     def flushes(self) -> bool:

@@ -16,6 +16,7 @@ import asyncio
 import logging
 import mmap
 import socket
+import ssl
 from pathlib import Path
 
 from rallypoint.agent.snapshots.replica_frames import (
@@ -29,6 +30,7 @@ from rallypoint.agent.snapshots.replica_frames import (
     write_head,
 )
 from rallypoint.agent.snapshots.threads import in_thread
+from rallypoint.agent.tls import Tls, explain
 from rallypoint.checkpoint.errors import CheckpointError
 from rallypoint.checkpoint.memory import Held, area_of, held, pinned
 from rallypoint.wire import codec
@@ -53,8 +55,8 @@ class ReplicaSender:
 
     """
 
-    def __init__(self, folder: Path, *, secret: str, attempt: int) -> None:
-        self._folder, self._secret, self._attempt = folder, secret, attempt
+    def __init__(self, folder: Path, *, secret: str, attempt: int, tls: Tls | None = None) -> None:
+        self._folder, self._secret, self._attempt, self._tls = folder, secret, attempt, tls
         self._target, self._ranks = "", tuple[int, ...]()
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
@@ -112,7 +114,7 @@ class ReplicaSender:
             if one.part.whole:
                 return self._said("the state is not sharded: every node has all of it")
             head = Head(attempt=self._attempt, ranks=ranks, part=one.text.decode())
-            await in_thread(lambda: send(one, head, target, self._secret), "rallypoint-replica")
+            await in_thread(lambda: send(one, head, target, self._secret, self._tls), "rallypoint-replica")
         except (ReplicaError, CheckpointError, OSError) as error:
             return self._said(f"{target}: {error}")
         self._told = ""
@@ -125,10 +127,23 @@ class ReplicaSender:
         return error
 
 
-def send(one: Held, head: Head, target: str, secret: str) -> None:
+def _connected(host: str, port: int, tls: Tls | None) -> socket.socket:
+    """Return a connection to another node; raises `OSError`, and `ReplicaError` where the handshake fails."""
+    sock = socket.create_connection((host, port), timeout=_CONNECT)
+    if tls is None:
+        return sock
+    try:
+        return tls.client.wrap_socket(sock, server_hostname=tls.name)
+    except ssl.SSLError as error:
+        raise ReplicaError(explain(error)) from error
+    finally:
+        sock.close()  # what was wrapped has a descriptor of its own
+
+
+def send(one: Held, head: Head, target: str, secret: str, tls: Tls | None = None) -> None:
     """Send a complete snapshot, which nobody overwrites meanwhile; raises `ReplicaError`, `CheckpointError`, `OSError`."""
     host, port = split_address(target)
-    with pinned(one) as fd, socket.create_connection((host, port), timeout=_CONNECT) as sock:
+    with pinned(one) as fd, _connected(host, port, tls) as sock:
         sock.settimeout(_SILENCE)
         nonce = read_exactly(sock, NONCE)
         sock.sendall(write_head(head, secret, nonce))

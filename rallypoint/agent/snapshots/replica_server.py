@@ -7,6 +7,7 @@ import hmac
 import logging
 import secrets
 import socket
+import ssl
 import threading
 
 from rallypoint.agent.snapshots.replica_frames import (
@@ -19,6 +20,7 @@ from rallypoint.agent.snapshots.replica_frames import (
     read_head,
 )
 from rallypoint.agent.snapshots.replica_shelf import ReplicaShelf
+from rallypoint.agent.tls import HANDSHAKE, Tls, explain, is_of_job
 
 __all__ = ["ReplicaServer"]
 
@@ -34,8 +36,8 @@ _MOST = 16
 class ReplicaServer:
     """One agent's port for replicas."""
 
-    def __init__(self, shelf: ReplicaShelf, *, secret: str) -> None:
-        self._shelf, self._secret = shelf, secret
+    def __init__(self, shelf: ReplicaShelf, *, secret: str, tls: Tls | None = None) -> None:
+        self._shelf, self._secret, self._tls = shelf, secret, tls
         self._listener: socket.socket | None = None
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
@@ -76,6 +78,12 @@ class ReplicaServer:
 
     def _serve(self, sock: socket.socket, peer: str) -> None:
         try:
+            sock = self._secured(sock)
+        except (ReplicaError, OSError) as error:
+            log.warning("a connection of %s is refused: %s", peer, explain(error))
+            self._forget(sock)
+            return
+        try:
             with sock:
                 sock.settimeout(_SILENCE)
                 try:
@@ -86,8 +94,30 @@ class ReplicaServer:
         except OSError as error:
             log.warning("a snapshot of %s is not kept: %s", peer, error)
         finally:
-            with self._lock:
-                self._open.discard(sock)
+            self._forget(sock)
+
+    def _secured(self, sock: socket.socket) -> socket.socket:
+        """Return a connection after the TLS handshake, where there is one; raises `ReplicaError`, `OSError`."""
+        tls = self._tls
+        if tls is None:
+            return sock
+        sock.settimeout(HANDSHAKE)
+        made = tls.server.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        with self._lock:  # `close` ends the one that has the descriptor
+            self._open.discard(sock)
+            self._open.add(made)
+        try:
+            made.do_handshake()
+            _require_certificate(made, tls)
+        except BaseException:
+            made.close()
+            self._forget(made)
+            raise
+        return made
+
+    def _forget(self, sock: socket.socket) -> None:
+        with self._lock:
+            self._open.discard(sock)
 
     def _take(self, sock: socket.socket) -> None:
         nonce = secrets.token_bytes(NONCE)
@@ -107,3 +137,9 @@ class ReplicaServer:
                 raise ReplicaError("data: its digest is another one: it was damaged on the way")
             complete()
         answer(sock)
+
+
+def _require_certificate(sock: ssl.SSLSocket, tls: Tls) -> None:
+    """Raise `ReplicaError` unless the other side's certificate is one of this job."""
+    if not is_of_job(sock.getpeercert(), tls):
+        raise ReplicaError(f"a certificate for {tls.name} is needed")

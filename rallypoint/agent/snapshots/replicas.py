@@ -8,6 +8,7 @@ from pathlib import Path
 from rallypoint.agent.snapshots.replica_sender import ReplicaSender
 from rallypoint.agent.snapshots.replica_server import ReplicaServer
 from rallypoint.agent.snapshots.replica_shelf import ReplicaShelf
+from rallypoint.agent.tls import Tls
 from rallypoint.wire.plan import Plan
 
 __all__ = ["Replicas"]
@@ -23,13 +24,14 @@ class Replicas:
         plan: of the job, which asks for replicas.
         attempt, secret: of the job.
         host: where other nodes reach this one.
+        tls: certificates of the job; None is without TLS.
 
     """
 
-    def __init__(self, folder: Path, plan: Plan, *, attempt: int, host: str, secret: str) -> None:
+    def __init__(self, folder: Path, plan: Plan, *, attempt: int, host: str, secret: str, tls: Tls | None = None) -> None:
         shelf = ReplicaShelf(folder, limit=plan.replica_limit, attempt=attempt)
-        self._host, self._server = host, ReplicaServer(shelf, secret=secret)
-        self._sender = ReplicaSender(folder, secret=secret, attempt=attempt)
+        self._host, self._server = host, ReplicaServer(shelf, secret=secret, tls=tls)
+        self._sender = ReplicaSender(folder, secret=secret, attempt=attempt, tls=tls)
         self.address = ""
 
     async def begin(self) -> None:

@@ -13,7 +13,9 @@ import logging
 from aiohttp import web
 
 from rallypoint.agent.errors import StaleError
-from rallypoint.agent.transport.http_listen import authenticated, listen
+from rallypoint.agent.tls import Tls
+from rallypoint.agent.transport.http_listen import authenticated, certified, listen
+from rallypoint.agent.transport.tls_port import Secured
 from rallypoint.wire import codec
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.messages import MESSAGES_VERSION
@@ -75,16 +77,20 @@ class AnnouncedEndpoint:
 class Listener:
     """The agent's own port."""
 
-    def __init__(self, source: AnnouncedEndpoint, *, token: str) -> None:
-        self._source, self._token = source, token
+    def __init__(self, source: AnnouncedEndpoint, *, token: str, tls: Tls | None = None) -> None:
+        self._source, self._token, self._tls = source, token, tls
         self._runner: web.AppRunner | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen and return the port; see `listen`."""
-        app = web.Application(client_max_size=_BODY_LIMIT, middlewares=[authenticated(self._token)])
+        tls, checks = self._tls, [authenticated(self._token)]
+        if tls is not None:
+            checks.insert(0, certified(tls))
+        app = web.Application(client_max_size=_BODY_LIMIT, middlewares=checks)
         app.router.add_post(COORDINATOR_PATH, self._coordinator)
         app.router.add_get(HEALTH_PATH, self._health)
-        self._runner, bound = await listen(app, host, port, whose="agent")
+        secured = None if tls is None else Secured(lambda: tls.server)
+        self._runner, bound = await listen(app, host, port, whose="agent", secured=secured)
         return bound
 
     async def close(self) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rallypoint.agent.errors import ConfigError, UnreachableError
+from rallypoint.agent.tls import Tls
 from rallypoint.agent.transport.grpc_words import why_not
 from rallypoint.agent.transport.service import CoordinatorService, Exchange, SupervisorDoor
 from rallypoint.wire.endpoint import Endpoint
@@ -58,6 +59,7 @@ class Servers:
         agents: int = 1,
         door: SupervisorDoor | None = None,
         store: Callable[[], str] | None = None,
+        tls: Tls | None = None,
     ) -> None:
         """Prepare to serve at most so many `agents`; raises `ConfigError` as `speaks_grpc` does.
 
@@ -65,12 +67,12 @@ class Servers:
         """
         from rallypoint.agent.transport.http_server import HttpServer  # noqa: PLC0415  as grpcio, where it is needed
 
-        self._http = HttpServer(service, token=token, door=door, store=store)
+        self._http = HttpServer(service, token=token, door=door, store=store, tls=tls)
         self._grpc: GrpcServer | None = None
         if speaks_grpc(service_type):
             from rallypoint.agent.transport.grpc_server import GrpcServer  # noqa: PLC0415
 
-            self._grpc = GrpcServer(service, token=token, agents=agents)
+            self._grpc = GrpcServer(service, token=token, agents=agents, tls=tls)
 
     async def start(self, host: str, port: int, *, grpc: int = 0) -> tuple[int, int]:
         """Listen and return the ports of HTTP and of gRPC, 0 where that is not spoken; raises `ConfigError` as `listen` does.
@@ -110,19 +112,20 @@ class Servers:
 class Exchanges:
     """An agent's exchange with coordinators of either kind; implements `Exchange`."""
 
-    def __init__(self, token: str, *, service_type: str, look: bool = False) -> None:
+    def __init__(self, token: str, *, service_type: str, look: bool = False, tls: Tls | None = None) -> None:
         """Prepare to ask.
 
         Args:
             token: the job's secret.
             service_type: see `Plan`.
             look: endpoints do not say whether they speak gRPC, so that they are asked for it.
+            tls: certificates of the job; None speaks without TLS.
 
         Raises:
             ConfigError: as `speaks_grpc` does.
 
         """
-        self._token, self._named, self._look = token, service_type == GRPC, look
+        self._token, self._named, self._look, self._tls = token, service_type == GRPC, look, tls
         self._able = speaks_grpc(service_type)
         self._known: dict[str, Exchange] = {}
         self._found: dict[Endpoint, int] = {}
@@ -151,7 +154,7 @@ class Exchanges:
         if port is None:
             from rallypoint.agent.transport.http_client import grpc_port  # noqa: PLC0415
 
-            port = await grpc_port(endpoint)
+            port = await grpc_port(endpoint, self._tls)
             if port is None:
                 raise UnreachableError(f"{endpoint.address}: no coordinator answers there")
             self._found[endpoint] = port
@@ -160,15 +163,15 @@ class Exchanges:
     def _by(self, kind: str) -> Exchange:
         known = self._known.get(kind)
         if known is None:
-            known = self._known[kind] = _exchange(kind, self._token)
+            known = self._known[kind] = _exchange(kind, self._token, self._tls)
         return known
 
 
-def _exchange(kind: str, token: str) -> Exchange:
+def _exchange(kind: str, token: str, tls: Tls | None) -> Exchange:
     if kind == GRPC:
         from rallypoint.agent.transport.grpc_client import GrpcExchange  # noqa: PLC0415
 
-        return GrpcExchange(token)
+        return GrpcExchange(token, tls)
     from rallypoint.agent.transport.http_client import HttpExchange  # noqa: PLC0415
 
-    return HttpExchange(token)
+    return HttpExchange(token, tls)

@@ -7,6 +7,7 @@ import contextlib
 from typing import Any
 
 from rallypoint.agent.errors import ConfigError, UnreachableError
+from rallypoint.agent.tls import Tls
 from rallypoint.agent.transport.grpc_words import SESSION, TOKEN_KEY, address, answer_from_bytes, grpcio, limits
 from rallypoint.wire import codec
 from rallypoint.wire.endpoint import Endpoint
@@ -24,8 +25,8 @@ _SLACK = 10.0
 class GrpcExchange:
     """One stream to the coordinator that is talked to, and those before it whose end would be news to somebody."""
 
-    def __init__(self, token: str) -> None:
-        self._token = token
+    def __init__(self, token: str, tls: Tls | None = None) -> None:
+        self._token, self._tls = token, tls
         self._stream: _Stream | None = None
         self._older: set[_Stream] = set()
         self._closing: set[asyncio.Task[None]] = set()
@@ -62,7 +63,7 @@ class GrpcExchange:
             (self._end if stream.ended else self._older.add)(stream)
             stream = None
         if stream is None:
-            stream = self._stream = _Stream(where, self._token)
+            stream = self._stream = _Stream(where, self._token, self._tls)
         return stream
 
     def _give_up(self, stream: _Stream, report: AgentReport) -> None:
@@ -82,9 +83,9 @@ class GrpcExchange:
 class _Stream:
     """One connection with its one stream."""
 
-    def __init__(self, where: str, token: str) -> None:
+    def __init__(self, where: str, token: str, tls: Tls | None) -> None:
         grpc = grpcio()
-        self.where, self._loop = where, asyncio.get_running_loop()
+        self.where, self._tls, self._loop = where, tls, asyncio.get_running_loop()
         options = [
             *limits(),
             # A connection of its own each: one that leads nowhere must not be shared with the try that replaces it.
@@ -92,7 +93,13 @@ class _Stream:
             ("grpc.enable_http_proxy", 0),
             ("grpc.min_reconnect_backoff_ms", _CONNECT),
         ]
-        self._channel = grpc.aio.insecure_channel(where, options=options)
+        if tls is None:
+            self._channel = grpc.aio.insecure_channel(where, options=options)
+        else:
+            authority, certificate, key = tls.pem
+            credentials = grpc.ssl_channel_credentials(authority, key, certificate)
+            options.append(("grpc.ssl_target_name_override", tls.name))
+            self._channel = grpc.aio.secure_channel(where, credentials, options=options)
         self._call = self._channel.stream_stream(SESSION)(metadata=((TOKEN_KEY, token),))
         self._asked: dict[int, tuple[asyncio.Future[Reply], float]] = {}
         self._newest = -1
@@ -159,7 +166,8 @@ class _Stream:
     def _error(self, code: Any, told: str | None) -> ConfigError | UnreachableError:
         if code is grpcio().StatusCode.FAILED_PRECONDITION:
             return ConfigError(f"the coordinator at {self.where} does not understand us: {told}")
-        return UnreachableError(f"{self.where}: gRPC {code.name}: {told or 'the stream was closed'}")
+        hint = "" if self._tls is None else self._tls.hint()
+        return UnreachableError(f"{self.where}: gRPC {code.name}: {told or 'the stream was closed'}{hint}")
 
     def _fail(self, error: Exception) -> None:
         self.ended = True

@@ -12,6 +12,7 @@ import socket
 from typing import Any
 
 from rallypoint.agent.errors import ConfigError
+from rallypoint.agent.tls import Tls
 from rallypoint.agent.transport.grpc_words import SESSION, TOKEN_KEY, address, answer_to_bytes, grpcio, limits
 from rallypoint.agent.transport.service import CoordinatorService
 from rallypoint.wire import codec
@@ -33,6 +34,10 @@ _TAKEN_WITHIN = 3600
 _CROWD, _SERVERS = 256, 8
 
 
+#: Where gRPC tells the names in a peer's certificate.
+_NAMES = "x509_subject_alternative_name"
+
+
 class _NotTakenError(Exception):
     """A message that ends its stream: gRPC's status, and what is told."""
 
@@ -47,8 +52,16 @@ class GrpcServer:
     At most `agents` of them are expected. Answers under way get `patience` seconds when it closes.
     """
 
-    def __init__(self, service: CoordinatorService, *, token: str, agents: int = 1, patience: float = _SHUTDOWN) -> None:
-        self._service, self._token, self._patience = service, token.encode(), patience
+    def __init__(
+        self,
+        service: CoordinatorService,
+        *,
+        token: str,
+        agents: int = 1,
+        tls: Tls | None = None,
+        patience: float = _SHUTDOWN,
+    ) -> None:
+        self._service, self._token, self._patience, self._tls = service, token.encode(), patience, tls
         self._count = _SERVERS if agents >= _CROWD and hasattr(socket, "SO_REUSEPORT") else 1
         self._servers: list[Any] = []
         self._sessions: set[_Session] = set()
@@ -78,9 +91,14 @@ class GrpcServer:
         ]
         server = grpc.aio.server(handlers=(self._handlers(),), options=options)
         self._servers.append(server)
-        bound = int(server.add_insecure_port(address(host, port)))
+        bound = self._opened(server, address(host, port))
         await server.start()
         return bound
+
+    def _opened(self, server: Any, where: str) -> int:
+        if self._tls is None:
+            return int(server.add_insecure_port(where))
+        return int(server.add_secure_port(where, _credentials(self._tls)))
 
     async def close(self) -> None:
         """Let answers under way out, end the streams, stop listening."""
@@ -111,6 +129,8 @@ class GrpcServer:
         return Handlers()
 
     async def _serve(self, _: Any, context: Any) -> None:
+        if self._tls is not None and self._tls.name.encode() not in context.auth_context().get(_NAMES, ()):
+            await context.abort(grpcio().StatusCode.UNAUTHENTICATED, f"a certificate for {self._tls.name} is needed")
         session = _Session(self, context)
         self._sessions.add(session)
         try:
@@ -173,6 +193,25 @@ class _Session:
         answer = await self._server.report(self, report)
         async with self._writing:
             await self._context.write(answer)
+
+
+def _credentials(tls: Tls) -> Any:
+    """Return credentials by which each connection uses the certificate of its time."""
+    grpc = grpcio()
+    used = tls.pem
+
+    def configuration() -> Any:
+        authority, certificate, key = used
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], root_certificates=authority)
+
+    def newer() -> Any:
+        nonlocal used
+        if tls.pem == used:
+            return None
+        used = tls.pem
+        return configuration()
+
+    return grpc.dynamic_ssl_server_credentials(configuration(), newer, require_client_authentication=True)
 
 
 def _refuse_used(host: str, port: int) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from typing import Any
 
 import aiohttp
 
 from rallypoint.agent.errors import ConfigError, UnreachableError
+from rallypoint.agent.tls import Tls, explain
 from rallypoint.agent.transport.http_server import SERVICE_NAME, VERSION_REFUSED
 from rallypoint.agent.transport.service import BODY_LIMIT, KEPT
 from rallypoint.wire import codec
@@ -16,7 +18,9 @@ from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.messages import TOKEN_HEADER, AgentReport, Reply, reply_from_json
 from rallypoint.wire.paths import HEALTH_PATH, REPORT_PATH
 
-__all__ = ["HttpExchange", "grpc_port", "speaks_rallypoint"]
+__all__ = ["HttpExchange", "grpc_port", "scheme", "secured", "speaks_rallypoint", "trouble"]
+
+log = logging.getLogger("rallypoint.transport")
 
 #: Seconds for a connection to be made.
 _CONNECT = 5.0
@@ -28,8 +32,8 @@ _HEALTH = 3.0
 class HttpExchange:
     """One persistent session; connections to the coordinator are kept between reports."""
 
-    def __init__(self, token: str) -> None:
-        self._token = token
+    def __init__(self, token: str, tls: Tls | None = None) -> None:
+        self._token, self._tls = token, tls
         self._session: aiohttp.ClientSession | None = None
 
     async def exchange(self, endpoint: Endpoint, report: AgentReport, *, timeout: float) -> Reply:
@@ -37,15 +41,16 @@ class HttpExchange:
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT)
             self._session = aiohttp.ClientSession(connector=connector, headers={TOKEN_HEADER: self._token})
-        url = f"http://{endpoint.address}{REPORT_PATH}"
+        url = f"{scheme(self._tls)}://{endpoint.address}{REPORT_PATH}"
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=min(_CONNECT, timeout))
         try:
-            async with self._session.post(url, data=codec.dumps(report).encode(), timeout=limits) as response:
+            body = codec.dumps(report).encode()
+            async with self._session.post(url, data=body, timeout=limits, **secured(self._tls)) as response:
                 body = await response.read()
         except asyncio.TimeoutError as error:
             raise UnreachableError(f"{url}: no answer within {timeout:.0f} s") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise UnreachableError(f"{url}: {error}") from error
+            raise UnreachableError(f"{url}: {trouble(error, self._tls)}") from error
         return _read(url, response.status, body)
 
     async def close(self) -> None:
@@ -68,29 +73,47 @@ def _read(url: str, status: int, body: bytes) -> Reply:
         raise UnreachableError(f"{url}: {error}") from error
 
 
-async def speaks_rallypoint(endpoint: Endpoint) -> bool | None:
+def scheme(tls: Tls | None) -> str:
+    """Return how a URL begins."""
+    return "http" if tls is None else "https"
+
+
+def secured(tls: Tls | None) -> dict[str, Any]:
+    """Return the arguments of a request to a part of the job."""
+    return {} if tls is None else {"ssl": tls.client, "server_hostname": tls.name}
+
+
+def trouble(error: Exception, tls: Tls | None) -> str:
+    """Return what went wrong with a connection."""
+    return str(error) if tls is None else f"{explain(error)}{tls.hint()}"
+
+
+async def speaks_rallypoint(endpoint: Endpoint, tls: Tls | None = None) -> bool | None:
     """Return whether a coordinator listens at `endpoint`, or None when nobody does (yet)."""
-    found = await _who(endpoint)
+    found = await _who(endpoint, tls)
     return None if found is None else found.get("service") == SERVICE_NAME
 
 
-async def grpc_port(endpoint: Endpoint) -> int | None:
+async def grpc_port(endpoint: Endpoint, tls: Tls | None = None) -> int | None:
     """Return the port on which the coordinator at `endpoint` speaks gRPC, 0 where it does not; None when none answers."""
-    found = await _who(endpoint)
+    found = await _who(endpoint, tls)
     if found is None or found.get("service") != SERVICE_NAME:
         return None
     port = found.get("grpc", 0)
     return port if type(port) is int else 0
 
 
-async def _who(endpoint: Endpoint) -> dict[str, Any] | None:
+async def _who(endpoint: Endpoint, tls: Tls | None) -> dict[str, Any] | None:
     """Return what the health of `endpoint` tells, nothing where it is none of ours, or None when nobody is there."""
-    url = f"http://{endpoint.address}{HEALTH_PATH}"
+    url = f"{scheme(tls)}://{endpoint.address}{HEALTH_PATH}"
     timeout = aiohttp.ClientTimeout(total=_HEALTH)
     async with aiohttp.ClientSession(timeout=timeout) as session:
         try:
-            async with session.get(url) as response:
+            async with session.get(url, **secured(tls)) as response:
                 body = json.loads(await response.content.read(BODY_LIMIT))
+        except aiohttp.ClientSSLError as error:
+            log.warning("%s: %s", url, trouble(error, tls))
+            return {}
         except aiohttp.ClientConnectorError:
             return None
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError):

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 from aiohttp import http_exceptions, web
 
 from rallypoint.agent.errors import ConfigError
+from rallypoint.agent.tls import Tls, is_of_job
 from rallypoint.agent.transport.service import KEPT
 from rallypoint.agent.transport.shared_port import SharedPort
+from rallypoint.agent.transport.tls_port import Secured
 from rallypoint.wire.messages import TOKEN_HEADER
 from rallypoint.wire.paths import HEALTH_PATH
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware  # older releases have no such name
 
-__all__ = ["authenticated", "listen"]
+__all__ = ["authenticated", "certified", "listen"]
 
 #: Seconds that answers under way get when a server closes.
 _SHUTDOWN = 2.0
@@ -50,12 +52,34 @@ def authenticated(token: str) -> Middleware:
     return authenticate
 
 
+def certified(tls: Tls, *paths: str) -> Middleware:
+    """Return what refuses requests for `paths`, for any path where none is named, without a certificate of the job."""
+
+    @web.middleware
+    async def certify(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        # What `ssl` has verified is the authority's signature; an authority may sign for more than this job.
+        transport = request.transport
+        peer = None if transport is None else transport.get_extra_info("peercert")
+        if (peer or not paths or request.path in paths) and not is_of_job(peer, tls):
+            raise web.HTTPForbidden(text=f"a certificate for {tls.name} is needed")
+        return await handler(request)
+
+    return certify
+
+
 async def listen(
-    app: web.Application, host: str, port: int, *, whose: str, store: Callable[[], str] | None = None
+    app: web.Application,
+    host: str,
+    port: int,
+    *,
+    whose: str,
+    store: Callable[[], str] | None = None,
+    secured: Secured | None = None,
 ) -> tuple[web.AppRunner, int]:
     """Serve `app` and return what to clean up, and the port, a free one when `port` is 0.
 
-    Connections that are not HTTP are forwarded to the address that `store` returns, see `SharedPort`.
+    Connections that are not HTTP are forwarded to the address that `store` returns, see `SharedPort`. With `secured` HTTP is
+    served over TLS alone.
 
     Raises `ConfigError` when the port cannot be had; its `__cause__` is the `OSError`. `whose` is for that error.
     """
@@ -65,7 +89,7 @@ async def listen(
     runner = web.AppRunner(
         app, handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN, keepalive_timeout=KEPT, logger=log
     )
-    shared = None if store is None else SharedPort(store, http=lambda: _protocol(runner))
+    shared = _shared(runner, store, secured)
     if shared is not None:
         app.on_shutdown.append(lambda _: shared.close())
     await runner.setup()
@@ -78,6 +102,12 @@ async def listen(
         raise ConfigError(f"port {port} on {host} cannot be opened for the {whose}: {error.strerror}") from error
     bound: int = runner.addresses[0][1]
     return runner, bound
+
+
+def _shared(runner: web.AppRunner, store: Callable[[], str] | None, secured: Secured | None) -> SharedPort | None:
+    if store is None and secured is None:
+        return None
+    return SharedPort(store, http=lambda: _protocol(runner), secured=secured)
 
 
 def _is_ours(line: logging.LogRecord) -> bool:

@@ -13,8 +13,10 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from rallypoint.agent.errors import StaleError
-from rallypoint.agent.transport.http_listen import authenticated, listen
+from rallypoint.agent.tls import Tls
+from rallypoint.agent.transport.http_listen import authenticated, certified, listen
 from rallypoint.agent.transport.service import BODY_LIMIT, CoordinatorService, SupervisorDoor
+from rallypoint.agent.transport.tls_port import Secured
 from rallypoint.wire import codec
 from rallypoint.wire.messages import MESSAGES_VERSION, AgentReport, reply_to_json
 from rallypoint.wire.paths import HEALTH_PATH, REPORT_PATH, ROSTER_PATH, STATUS_PATH, SUPERVISOR_HEADER
@@ -27,6 +29,9 @@ SERVICE_NAME = "rallypoint-coordinator"
 
 #: HTTP status of a message whose version is not understood; all other mistakes are 400.
 VERSION_REFUSED = 426
+
+#: What agents alone ask for, with a certificate where there are any.
+_AGENTS_PATHS = (REPORT_PATH,)
 
 T = TypeVar("T")
 
@@ -45,8 +50,9 @@ class HttpServer:
         token: str,
         door: SupervisorDoor | None = None,
         store: Callable[[], str] | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        self._service, self._token, self._door, self._store = service, token, door, store
+        self._service, self._token, self._door, self._store, self._tls = service, token, door, store, tls
         self._runner: web.AppRunner | None = None
         self._connections: dict[str, set[asyncio.Task[Any]]] = {}
         self.grpc, self.settled = 0, asyncio.Event()
@@ -54,13 +60,18 @@ class HttpServer:
 
     async def start(self, host: str, port: int) -> int:
         """Listen and return the port; see `listen`."""
-        app = web.Application(client_max_size=BODY_LIMIT, middlewares=[authenticated(self._token)])
+        tls, checks = self._tls, [authenticated(self._token)]
+        if tls is not None:
+            checks.insert(0, certified(tls, *_AGENTS_PATHS))
+        app = web.Application(client_max_size=BODY_LIMIT, middlewares=checks)
         app.router.add_post(REPORT_PATH, self._report)
         app.router.add_get(STATUS_PATH, self._status)
         app.router.add_get(HEALTH_PATH, self._health)
         if self._door is not None:
             app.router.add_post(ROSTER_PATH, self._roster)
-        self._runner, bound = await listen(app, host, port, whose="coordinator", store=self._store)
+        # Supervisors come through the API server of a cluster, which has no certificate of the job: they have its token alone.
+        secured = None if tls is None else Secured(lambda: tls.open_server)
+        self._runner, bound = await listen(app, host, port, whose="coordinator", store=self._store, secured=secured)
         return bound
 
     async def close(self) -> None:

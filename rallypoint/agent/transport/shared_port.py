@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
+from rallypoint.agent.transport.tls_port import HANDSHAKE_RECORD, Secured, feed
 from rallypoint.agent.waiting import set_within
 from rallypoint.wire.endpoint import split_address
 
@@ -35,10 +36,19 @@ _LETTERS = range(ord("A"), ord("Z") + 1)
 
 
 class SharedPort:
-    """One listening port; `store` returns the `host:port` of the current round's store, "" before the first."""
+    """One listening port; `store` returns the `host:port` of the current round's store, "" before the first.
 
-    def __init__(self, store: Callable[[], str], *, http: Callable[[], asyncio.Protocol] | None = None) -> None:
-        self._store, self._http = store, http
+    Without `store` other connections than HTTP are closed. With `secured` HTTP is served over TLS alone.
+    """
+
+    def __init__(
+        self,
+        store: Callable[[], str] | None,
+        *,
+        http: Callable[[], asyncio.Protocol] | None = None,
+        secured: Secured | None = None,
+    ) -> None:
+        self._store, self._http, self._secured = store, http, secured
         self._server: asyncio.Server | None = None
         #: Connections without a first byte, and both ends of those that are forwarded.
         self._open: set[asyncio.Transport] = set()
@@ -80,10 +90,13 @@ class SharedPort:
         """Forget a connection."""
         self._open.discard(transport)
 
-    def chosen(self, first: int) -> asyncio.Protocol:
+    def chosen(self, first: int) -> asyncio.BaseProtocol:
         """Return the protocol of a connection by its first byte."""
-        if self._http is not None and first in _LETTERS:
-            return self._http()
+        if self._http is not None and self._secured is not None and first == HANDSHAKE_RECORD:
+            return self._secured.protocol(self._http)
+        if self._http is not None and (first in _LETTERS or self._store is None):
+            return self._http() if self._secured is None else self._secured.refusal()
+        assert self._store is not None
         return _Relay(self, self._store).client
 
 
@@ -106,7 +119,7 @@ class _FirstByte(asyncio.Protocol):
         protocol = self._port.chosen(data[0])
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
-        protocol.data_received(data)
+        feed(protocol, data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget()

@@ -25,6 +25,7 @@ from rallypoint.backends.contract import (
 )
 from rallypoint.backends.local import checks, proc
 from rallypoint.backends.local.blueprint import HOST, coordinator_command, draw, mark, node_command
+from rallypoint.backends.local.certificates import renew
 from rallypoint.backends.local.changes import LocalChanges
 from rallypoint.backends.local.files import UnreadableError, telling
 from rallypoint.backends.local.heartbeat import beating, read_pulse
@@ -33,6 +34,7 @@ from rallypoint.backends.local.node import SHIM, NodeFolder
 from rallypoint.backends.local.store import Hold, Store
 from rallypoint.backends.local.sweeping import sweep
 from rallypoint.backends.local.threads import in_thread
+from rallypoint.backends.renewing import renewing
 from rallypoint.backends.sweeping import EVERY, sweeping
 from rallypoint.job import ElasticJob
 from rallypoint.job.platform import refuse_elsewhere
@@ -172,13 +174,16 @@ class LocalBackend(Backend):
             if isinstance(action, (CreateNode, CreateCoordinator)):
                 raise ActionError(f"job {record.name} was deleted")
             return
+        tls = bool(current.plan.tls)
         if isinstance(action, CreateCoordinator):
-            command = coordinator_command(self._agent, folder, uid=record.uid, attempt=action.attempt, term=action.term)
+            command = coordinator_command(
+                self._agent, folder, uid=record.uid, attempt=action.attempt, term=action.term, tls=tls
+            )
             self._start(record, folder.coordinator(action.term), action.attempt, command)
         elif isinstance(action, CreateNode):
             node = folder.node(action.node, action.attempt, action.incarnation)
             command = node_command(
-                self._agent, folder, attempt=action.attempt, node=action.node, incarnation=action.incarnation
+                self._agent, folder, attempt=action.attempt, node=action.node, incarnation=action.incarnation, tls=tls
             )
             self._start(record, node, action.attempt, command)
         elif isinstance(action, RemoveCoordinator):
@@ -216,7 +221,8 @@ class LocalBackend(Backend):
         held = Hold(self._store.job(name), holder)
         try:
             await in_thread(held.acquire)
-            yield
+            async with renewing(name, lambda: in_thread(renew, self._store.job(name), name, self._clock())):
+                yield
         finally:
             held.release()
 

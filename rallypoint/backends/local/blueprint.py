@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rallypoint.backends.certificates import require_cryptography
 from rallypoint.backends.contract import Blueprint, SubmitError
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.job import ElasticJob, Role, compile_plan
 from rallypoint.job.mindcluster import without_cause
 from rallypoint.job.settle import unread
 from rallypoint.wire.plan import OrphanPolicy, Plan
+from rallypoint.wire.tls import AUTHORITY_KEY, AUTO, PEER_FILES, SECRET_PREFIX
 
 __all__ = ["HOST", "coordinator_command", "draw", "mark", "node_command"]
 
@@ -35,7 +37,9 @@ def mark(uid: str, *parts: object) -> str:
     return "/".join((uid, *map(str, parts)))
 
 
-def coordinator_command(agent: Sequence[str], job: JobFolder, *, uid: str, attempt: int, term: int) -> tuple[str, ...]:
+def coordinator_command(
+    agent: Sequence[str], job: JobFolder, *, uid: str, attempt: int, term: int, tls: bool = False
+) -> tuple[str, ...]:
     """Return the command line of the coordinator of one term."""
     return (
         *agent,
@@ -45,6 +49,7 @@ def coordinator_command(agent: Sequence[str], job: JobFolder, *, uid: str, attem
         *("--attempt", str(attempt)),
         *("--term", str(term)),
         *("--secret-file", str(job.secret)),
+        *(("--tls", str(job.tls)) if tls else ()),
         *("--endpoint-file", str(job.endpoint)),
         *("--status-file", str(job.status)),
         *("--record-file", str(job.record)),
@@ -52,7 +57,9 @@ def coordinator_command(agent: Sequence[str], job: JobFolder, *, uid: str, attem
     )
 
 
-def node_command(agent: Sequence[str], job: JobFolder, *, attempt: int, node: int, incarnation: int) -> tuple[str, ...]:
+def node_command(
+    agent: Sequence[str], job: JobFolder, *, attempt: int, node: int, incarnation: int, tls: bool = False
+) -> tuple[str, ...]:
     """Return the command line of one incarnation of a node."""
     return (
         *agent,
@@ -62,6 +69,7 @@ def node_command(agent: Sequence[str], job: JobFolder, *, attempt: int, node: in
         *("--node", str(node)),
         *("--incarnation", str(incarnation)),
         *("--secret-file", str(job.secret)),
+        *(("--tls", str(job.tls)) if tls else ()),
         *("--endpoint-file", str(job.endpoint)),
         *("--dir", str(job.node(node, attempt, incarnation).path)),
         *("--host", HOST),
@@ -81,6 +89,11 @@ def draw(job: ElasticJob, folder: JobFolder, agent: Sequence[str], *, orphan_pol
             "make each of them a job of its own"
         )
     (plan,) = plans
+    if plan.tls.startswith(SECRET_PREFIX):
+        name = plan.tls.removeprefix(SECRET_PREFIX)
+        raise SubmitError(f"tls: {{secret: {name}}} is not allowed; the local backend has no Secrets, expected off or auto")
+    if plan.tls == AUTO:
+        require_cryptography()
     return Blueprint(
         job=job,
         plan=plan,
@@ -91,15 +104,16 @@ def draw(job: ElasticJob, folder: JobFolder, agent: Sequence[str], *, orphan_pol
 
 
 def _objects(plan: Plan, folder: JobFolder, agent: Sequence[str]) -> list[dict[str, Any]]:
-    files = (folder.job, folder.plan, folder.secret, folder.record)
+    tls = [folder.tls / name for name in (*PEER_FILES, AUTHORITY_KEY)] if plan.tls else []
+    files = (folder.job, folder.plan, folder.secret, *tls, folder.record)
     coordinator = folder.coordinator(1)
-    command = coordinator_command(agent, folder, uid="UID", attempt=1, term=1)
+    command = coordinator_command(agent, folder, uid="UID", attempt=1, term=1, tls=bool(plan.tls))
     objects: list[dict[str, Any]] = [{"kind": "folder", "path": str(folder.path)}]
     objects += [{"kind": "file", "path": str(path)} for path in files]
     objects.append(_process("coordinator", coordinator.path, coordinator.log, command))
     for node in range(plan.max_nodes):
         its = folder.node(node, 1, 1)
-        command = node_command(agent, folder, attempt=1, node=node, incarnation=1)
+        command = node_command(agent, folder, attempt=1, node=node, incarnation=1, tls=bool(plan.tls))
         objects.append(_process(f"node {node}", its.path, its.log, command))
     return objects
 

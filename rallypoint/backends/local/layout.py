@@ -2,7 +2,7 @@
 
 ```
 $RALLYPOINT_HOME/jobs/NAME/
-    job.yaml  plan.json  record.json  status.json  endpoint.json  secret  function.json
+    job.yaml  plan.json  record.json  status.json  endpoint.json  secret  tls/  function.json
     supervisor.log  supervisor.lock  record.lock
     coordinator/term-T/    shim.json  exit.json  coordinator.log
     nodes/I/attempt-A.K/   shim.json  exit.json  agent.log  logs/round-R/rank-N.out .err
@@ -70,6 +70,11 @@ class JobFolder:
     def secret(self) -> Path:
         """What agents and coordinator know each other by; for its owner's eyes."""
         return self.path / "secret"
+
+    @property
+    def tls(self) -> Path:
+        """Folder with the job's authority and its certificate (wire/tls.py); for its owner's eyes."""
+        return self.path / "tls"
 
     @property
     def function(self) -> Path:

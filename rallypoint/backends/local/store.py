@@ -12,6 +12,7 @@ import re
 import secrets
 import shutil
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ from rallypoint.backends.contract import (
     Stored,
     SubmitError,
 )
-from rallypoint.backends.local import cgroup, durable, proc
+from rallypoint.backends.local import certificates, cgroup, durable, proc
 from rallypoint.backends.local.files import FULL, read_bytes, read_optional, telling
 from rallypoint.backends.local.layout import JobFolder, is_job_name
 from rallypoint.supervision.record import JobRecord
@@ -34,6 +35,7 @@ from rallypoint.wire import codec
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.private import private_folder, tighten
 from rallypoint.wire.status import JobStatus
+from rallypoint.wire.tls import AUTO
 
 __all__ = ["Hold", "Store"]
 
@@ -232,6 +234,8 @@ def _stored(folder: JobFolder, text: bytes, plan: Plan) -> Stored:
 def _write_plan(folder: JobFolder, blueprint: Blueprint) -> None:
     if blueprint.function:  # before the plan that needs it
         durable.write_text(str(folder.function), blueprint.function)
+    if blueprint.plan.tls == AUTO and not folder.tls.exists():
+        certificates.create(folder, blueprint.plan.name, time.time())
     durable.write_text(str(folder.job), blueprint.job.to_yaml())
     durable.write_text(str(folder.plan), codec.dumps(blueprint.plan, indent=1) + "\n")
 

@@ -1,0 +1,224 @@
+"""Mutual TLS of one process: its certificate, whom it accepts, and how both are renewed while it runs.
+
+Both sides of each connection present a certificate of the job. A certificate names the job and no address (`wire/tls.py`), so
+pods may come and go. Files that change are read again within seconds: connections that exist go on, new ones use the new
+certificate. A job therefore outlives its certificates as long as somebody renews the files.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rallypoint.agent.errors import ConfigError
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.tls import AUTHORITY, CERTIFICATE, KEY, OFF, PEER_FILES, peer_name
+
+__all__ = ["HANDSHAKE", "Tls", "explain", "is_of_job", "job_tls", "names_in", "read_tls", "watched_tls"]
+
+log = logging.getLogger("rallypoint.tls")
+
+#: Seconds that a handshake may take.
+HANDSHAKE = 5
+
+#: Seconds between two looks at the files; the kubelet needs a minute or two to replace those of a Secret.
+_LOOK = 5.0
+
+#: Seconds before its end from which a certificate that nobody renews is warned about, and between two such warnings.
+_SOON, _AGAIN = 86400.0, 3600.0
+
+_OF_SSL = (ssl.SSLError, ssl.SSLCertVerificationError)
+
+_REASONS: Mapping[str, str] = {
+    "WRONG_VERSION_NUMBER": "the other side does not use TLS",
+    "HTTP_REQUEST": "the other side does not use TLS",
+    "RECORD_LAYER_FAILURE": "the other side does not use TLS",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the other side has no certificate of this job",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the other side requires a certificate of this job",
+    "TLSV1_ALERT_UNKNOWN_CA": "the other side does not accept our certificate: another authority has signed it",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the other side does not accept our certificate: it has expired",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Loaded:
+    """What one reading of the files gave; `ends` is when the certificate expires, in seconds since the epoch."""
+
+    pem: tuple[bytes, ...]
+    server: ssl.SSLContext
+    open_server: ssl.SSLContext
+    client: ssl.SSLContext
+    ends: float
+
+
+class Tls:
+    """The certificates of one process; all methods are safe in any thread.
+
+    Attributes:
+        name: the DNS name that a peer's certificate must have.
+        folder: with the files.
+    """
+
+    def __init__(self, folder: Path, name: str, *, look: float = _LOOK) -> None:
+        self.folder, self.name, self._look = folder, name, look
+        self._loaded = _load(folder)
+        self._warned = -_AGAIN
+        self._closed = threading.Event()
+
+    @property
+    def server(self) -> ssl.SSLContext:
+        """For servers that only parts of the job connect to: a client needs a certificate."""
+        return self._loaded.server
+
+    @property
+    def open_server(self) -> ssl.SSLContext:
+        """For servers that others connect to as well: a client may have no certificate, but none that is wrong."""
+        return self._loaded.open_server
+
+    @property
+    def client(self) -> ssl.SSLContext:
+        """For connections to other parts of the job, with `server_hostname` set to `name`."""
+        return self._loaded.client
+
+    @property
+    def pem(self) -> tuple[bytes, ...]:
+        """The authority, the certificate and its key, for gRPC."""
+        return self._loaded.pem
+
+    def watch(self) -> None:
+        """Read the files again whenever they change, in a thread, for as long as the process lives or until `close`."""
+        threading.Thread(target=self._watch, name="rallypoint-tls", daemon=True).start()
+
+    def close(self) -> None:
+        """Look at the files no more."""
+        self._closed.set()
+
+    def refresh(self) -> bool:
+        """Read the files if they have changed, and return whether they had; files that are wrong leave all as it was."""
+        try:
+            if _read(self.folder) == self._loaded.pem:
+                return False
+            self._loaded = _load(self.folder)
+        except ConfigError as error:
+            log.warning("%s; going on with the certificate that is known", error)
+            return False
+        log.info("%s: a new certificate is used for new connections", self.folder / CERTIFICATE)
+        return True
+
+    def hint(self) -> str:
+        """Return what of our own may be the reason that another part of the job hangs up: "" or a part of a sentence."""
+        return f"; {self.folder / CERTIFICATE} has expired" if time.time() > self._loaded.ends else ""
+
+    def _watch(self) -> None:
+        while not self._closed.wait(self._look):
+            self.refresh()
+            self.warn(time.time())
+
+    def warn(self, now: float) -> None:
+        """Warn once an hour of a certificate that expires within a day, or has expired."""
+        left = self._loaded.ends - now
+        if left > _SOON or now - self._warned < _AGAIN:
+            return
+        self._warned = now
+        when = f"expires in {left / 3600:.1f} h" if left > 0 else f"has expired {-left / 3600:.1f} h ago"
+        log.warning("%s %s and is not renewed; new connections will fail without it", self.folder / CERTIFICATE, when)
+
+
+def read_tls(folder: Path, job: str) -> Tls:
+    """Return what the files in a folder allow; raises `ConfigError` for files that are wrong."""
+    made = Tls(folder, peer_name(job))
+    names = names_in(_own(made.folder))
+    if made.name not in names:
+        raise ConfigError(
+            f"--tls {folder}: {CERTIFICATE} is for {', '.join(sorted(names)) or 'no name'}; expected one for {made.name}"
+        )
+    made.warn(time.time())
+    return made
+
+
+def job_tls(folder: Path | None, plan: Plan) -> Tls | None:
+    """Return the certificates of a part of a supervised job, whose files are watched from now on; raises `ConfigError`.
+
+    A plan that wants TLS is not carried out without it.
+    """
+    if plan.tls != OFF and folder is None:
+        raise ConfigError("--tls: is missing; the plan wants TLS and names no folder with certificates")
+    return None if folder is None else watched_tls(folder, plan.name)
+
+
+def watched_tls(folder: Path, job: str) -> Tls:
+    """Return what the files in a folder allow, which are watched from now on; raises `ConfigError` for files that are wrong."""
+    made = read_tls(folder, job)
+    made.watch()
+    return made
+
+
+def names_in(certificate: Mapping[str, Any] | None) -> frozenset[str]:
+    """Return the DNS names of a certificate, as `ssl` describes it."""
+    return frozenset(value for kind, value in (certificate or {}).get("subjectAltName", ()) if kind == "DNS")
+
+
+def is_of_job(certificate: Mapping[str, Any] | None, tls: Tls) -> bool:
+    """Return whether a peer's certificate, whose signature `ssl` has verified, is one of this job."""
+    return tls.name in names_in(certificate)
+
+
+def explain(error: BaseException) -> str:
+    """Return why a handshake failed, in a few words."""
+    found: BaseException | None = error
+    # aiohttp's errors hold that of `ssl`, and some are of its class themselves.
+    while found is not None and (type(found) not in _OF_SSL):
+        found = getattr(found, "certificate_error", None) or getattr(found, "os_error", None) or found.__cause__
+    if isinstance(found, ssl.SSLCertVerificationError):
+        return f"the certificate of the other side is not accepted: {found.verify_message or found.reason}"
+    if isinstance(found, ssl.SSLError):
+        return _REASONS.get(str(found.reason), str(found.reason or found))
+    return str(error) or type(error).__name__
+
+
+def _own(folder: Path) -> Mapping[str, Any]:
+    """Return our own certificate, as `ssl` describes it."""
+    decode: Callable[[str], Mapping[str, Any]] = ssl._ssl._test_decode_cert  # type: ignore[attr-defined]  # noqa: SLF001
+    try:
+        return decode(str(folder / CERTIFICATE))
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise ConfigError(f"--tls {folder}: {CERTIFICATE} is no certificate: {error}") from error
+
+
+def _read(folder: Path) -> tuple[bytes, ...]:
+    texts = []
+    for name in PEER_FILES:
+        try:
+            texts.append((folder / name).read_bytes())
+        except OSError as error:
+            raise ConfigError(f"--tls {folder}: {name} cannot be read: {error.strerror}") from error
+    return tuple(texts)
+
+
+def _load(folder: Path) -> _Loaded:
+    pem = _read(folder)
+    server, open_server, client = (_context(folder, side) for side in ("server", "open", "client"))
+    ends = ssl.cert_time_to_seconds(str(_own(folder)["notAfter"]))
+    return _Loaded(pem=pem, server=server, open_server=open_server, client=client, ends=float(ends))
+
+
+def _context(folder: Path, side: str) -> ssl.SSLContext:
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if side == "client" else ssl.PROTOCOL_TLS_SERVER)
+    made.minimum_version = ssl.TLSVersion.TLSv1_3
+    if side != "client":
+        made.num_tickets = 0  # no session is resumed: each connection proves who it is
+    try:
+        made.load_verify_locations(folder / AUTHORITY)
+        made.load_cert_chain(folder / CERTIFICATE, folder / KEY)
+    except (ssl.SSLError, OSError) as error:
+        raise ConfigError(
+            f"--tls {folder}: {AUTHORITY}, {CERTIFICATE} and {KEY} are no authority, certificate and key of it: {error}"
+        ) from error
+    made.verify_mode = ssl.CERT_OPTIONAL if side == "open" else ssl.CERT_REQUIRED
+    return made

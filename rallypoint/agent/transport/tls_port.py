@@ -1,0 +1,96 @@
+"""TLS on a port whose first byte says what a connection is: TLS, HTTP without TLS, or something else.
+
+asyncio's own TLS servers take every connection for TLS and say nothing to one that is not, nor to the log of one that they
+refuse. Here a plain HTTP request gets an answer that says what is wrong, and each refusal is one line of the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from asyncio import sslproto
+from collections.abc import Callable
+from typing import cast
+
+from rallypoint.agent.tls import HANDSHAKE, explain
+
+__all__ = ["HANDSHAKE_RECORD", "Secured", "feed"]
+
+log = logging.getLogger("rallypoint.tls")
+
+#: The first byte of every TLS connection.
+HANDSHAKE_RECORD = 0x16
+
+#: Seconds between two lines about refused connections; those between are counted.
+_LINES_EVERY = 10.0
+
+_TOLD = "this port uses TLS: start the agent with --tls and the certificates of this job"
+_REFUSAL = (
+    f"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(_TOLD)}\r\n"
+    f"Connection: close\r\n\r\n{_TOLD}"
+).encode()
+
+
+class Secured:
+    """How one port serves HTTP over TLS; `context` returns the context of the next connection."""
+
+    def __init__(self, context: Callable[[], ssl.SSLContext], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._context, self._clock = context, clock
+        self._said, self._unsaid = -_LINES_EVERY, 0
+
+    def protocol(self, http: Callable[[], asyncio.Protocol]) -> asyncio.BaseProtocol:
+        """Return the protocol of a TLS connection; `http` is created for it."""
+        loop = asyncio.get_running_loop()
+        shaken: asyncio.Future[None] = loop.create_future()
+        made = sslproto.SSLProtocol(
+            loop,
+            http(),
+            self._context(),
+            shaken,
+            server_side=True,
+            ssl_handshake_timeout=HANDSHAKE,
+        )
+        shaken.add_done_callback(lambda _: self._shaken(shaken))
+        return cast("asyncio.BaseProtocol", made)
+
+    def refusal(self) -> asyncio.Protocol:
+        """Return the protocol of a connection without TLS."""
+        self.refused("the other side does not use TLS")
+        return _Refusal()
+
+    def _shaken(self, shaken: asyncio.Future[None]) -> None:
+        error = None if shaken.cancelled() else shaken.exception()
+        if error is not None:
+            self.refused(explain(error))
+
+    def refused(self, why: str) -> None:
+        """Log that a connection was refused, now or with the next line."""
+        now = self._clock()
+        if now - self._said < _LINES_EVERY:
+            self._unsaid += 1
+            return
+        more = f" ({self._unsaid} more since the last line)" if self._unsaid else ""
+        log.warning("a connection was refused: %s%s", why, more)
+        self._said, self._unsaid = now, 0
+
+
+class _Refusal(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        made = cast("asyncio.Transport", transport)
+        made.write(_REFUSAL)
+        made.close()
+
+
+def feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
+    """Give a protocol what was received before it was chosen."""
+    if not isinstance(protocol, asyncio.BufferedProtocol):
+        cast("asyncio.Protocol", protocol).data_received(data)
+        return
+    while data:
+        buffer = memoryview(protocol.get_buffer(len(data)))
+        count = min(len(buffer), len(data))
+        buffer[:count] = data[:count]
+        protocol.buffer_updated(count)
+        data = data[count:]

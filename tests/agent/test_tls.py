@@ -1,0 +1,300 @@
+"""Mutual TLS between agents, coordinator and replicas: who is let in, who is not, and what each of them is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from rallypoint.agent.clock import monotone_clock
+from rallypoint.agent.coordinator.announcing import Announcer
+from rallypoint.agent.coordinator.shell import Coordinator
+from rallypoint.agent.errors import ConfigError, UnreachableError
+from rallypoint.agent.snapshots.replica_frames import ReplicaError
+from rallypoint.agent.snapshots.replica_sender import send
+from rallypoint.agent.snapshots.replica_server import ReplicaServer
+from rallypoint.agent.snapshots.replica_shelf import ReplicaShelf
+from rallypoint.agent.tls import Tls, job_tls, read_tls
+from rallypoint.agent.transport.announced import AnnouncedEndpoint, Listener
+from rallypoint.agent.transport.choosing import GRPC, HTTP, Exchanges, Servers
+from rallypoint.wire.endpoint import Endpoint
+from rallypoint.wire.messages import TOKEN_HEADER, Assignment, Continue
+from rallypoint.wire.paths import REPORT_PATH, STATUS_PATH
+from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.roster import AgentAddress, Roster
+from rallypoint.wire.tls import AUTHORITY, CERTIFICATE, KEY, peer_name
+from tests.agent.fakes import TOKEN, TWO, MemorySink, new_state, report
+from tests.agent.test_replicas import SECRET, SIZE, head_of, kept, leave
+from tests.certificates import left, other_job, write
+from tests.waiting import eventually_async
+
+JOB = "digits"
+
+pytestmark = pytest.mark.may_block("certificates are files, which the tests write and read")
+
+
+@pytest.fixture(params=[GRPC, HTTP])
+def service(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Tls:
+    return read_tls(left(tmp_path / "ours", JOB), JOB)
+
+
+@contextlib.asynccontextmanager
+async def listening(service: str, tls: Tls | None) -> AsyncIterator[Endpoint]:
+    clock = monotone_clock()
+    shell = Coordinator(new_state(TWO, now=clock()), sink=MemorySink(), clock=clock)
+    server = Servers(shell, token=TOKEN, service_type=service, agents=2, tls=tls)
+    port, grpc = await server.start("127.0.0.1", 0)
+    serve = asyncio.create_task(shell.serve())
+    try:
+        yield Endpoint(attempt=1, term=1, host="127.0.0.1", port=port, grpc=grpc)
+    finally:
+        shell.stop()
+        await serve
+        await server.close()
+
+
+@contextlib.asynccontextmanager
+async def exchanging(service: str, tls: Tls | None) -> AsyncIterator[Exchanges]:
+    exchange = Exchanges(TOKEN, service_type=service, tls=tls)
+    try:
+        yield exchange
+    finally:
+        await exchange.close()
+
+
+async def test_agents_with_certificates_meet(service: str, ours: Tls) -> None:
+    """Over both transports; the certificate names the job and not the address that they are reached at."""
+    async with listening(service, ours) as at, exchanging(service, ours) as one, exchanging(service, ours) as other:
+        assert isinstance(await one.exchange(at, report(0, hold=0.0), timeout=60), Continue)
+        first = asyncio.create_task(one.exchange(at, report(0, sequence=1), timeout=60))
+        second = await other.exchange(at, report(1), timeout=60)
+
+        assert [type(await first), type(second)] == [Assignment, Assignment]
+
+
+def strangers(tmp_path: Path) -> dict[str, Tls | None]:
+    """Return who is refused, by what is wrong with them."""
+    return {
+        "no TLS": None,
+        "another authority": read_tls(left(tmp_path / "foreign", JOB), JOB),
+        "another job of the same authority": named(other_job(tmp_path / "other", tmp_path / "ours", "letters"), "letters"),
+        "expired": expired(tmp_path),
+    }
+
+
+def expired(tmp_path: Path) -> Tls:
+    """Return a certificate of the right authority that is over."""
+    files = {name: (tmp_path / "ours" / name).read_text() for name in (AUTHORITY, CERTIFICATE, KEY, "ca.key")}
+    from rallypoint.backends.certificates import renewed
+
+    now = time.time() - 7200
+    return read_tls(write(tmp_path / "expired", renewed(files, JOB, now, lifetime=3600)), JOB)
+
+
+def named(folder: Path, job: str) -> Tls:
+    """Return certificates of another job whose holder looks for ours."""
+    made = read_tls(folder, job)
+    made.name = peer_name(JOB)
+    return made
+
+
+@pytest.mark.parametrize("who", ["no TLS", "another authority", "another job of the same authority", "expired"])
+async def test_strangers_are_refused_at_once(service: str, ours: Tls, tmp_path: Path, who: str) -> None:
+    """Within a second, whatever they come with."""
+    stranger, began = strangers(tmp_path)[who], time.monotonic()
+    async with listening(service, ours) as at, exchanging(service, stranger) as exchange:
+        with pytest.raises(UnreachableError) as refused:
+            await exchange.exchange(at, report(0), timeout=60)
+
+    assert time.monotonic() - began < 30
+    if service == HTTP:
+        told = {
+            "no TLS": "this port uses TLS",
+            "another authority": "certificate of the other side is not accepted",
+            "another job of the same authority": f"a certificate for {peer_name(JOB)} is needed",
+            "expired": "expired/tls.crt has expired",
+        }
+        assert told[who] in str(refused.value)
+
+
+async def test_a_server_without_tls_is_refused(service: str, ours: Tls) -> None:
+    """An agent that wants TLS speaks with nobody else, and says why."""
+    async with listening(service, None) as at, exchanging(service, ours) as exchange:
+        with pytest.raises(UnreachableError) as refused:
+            await exchange.exchange(at, report(0), timeout=60)
+
+    if service == HTTP:
+        assert "the other side does not use TLS" in str(refused.value)
+
+
+async def test_refusals_are_lines_of_the_log(ours: Tls, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One for the first, and a count for those that follow at once; no key is in them."""
+    caplog.set_level(logging.DEBUG)
+    foreign = strangers(tmp_path)["expired"]
+    async with listening(HTTP, ours) as at, exchanging(HTTP, foreign) as exchange:
+        for _ in range(3):
+            with pytest.raises(UnreachableError):
+                await exchange.exchange(at, report(0), timeout=60)
+
+    lines = [record.getMessage() for record in caplog.records if record.name == "rallypoint.tls"]
+    refusals = [line for line in lines if line.startswith("a connection was refused: ")]
+    assert len(refusals) == 1
+    assert "certificate has expired" in refusals[0]
+    assert "PRIVATE KEY" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        pytest.param(STATUS_PATH, 200, id="a supervisor comes through an API server, with the token alone"),
+        pytest.param(REPORT_PATH, 403, id="an agent has a certificate"),
+    ],
+)
+async def test_only_supervisors_come_without_a_certificate(ours: Tls, path: str, status: int) -> None:
+    """Over TLS all the same."""
+    context = ssl.create_default_context(cafile=str(ours.folder / AUTHORITY))
+    async with listening(HTTP, ours) as at, aiohttp.ClientSession(headers={TOKEN_HEADER: TOKEN}) as session:
+        method = "GET" if path == STATUS_PATH else "POST"
+        url = f"https://{at.address}{path}"
+        async with session.request(method, url, ssl=context, server_hostname=ours.name) as response:
+            assert response.status == status
+
+
+async def test_a_coordinator_announces_itself_over_tls(ours: Tls) -> None:
+    """To an agent's own port, which nobody else can speak with."""
+    source = AnnouncedEndpoint(attempt=1, where="here")
+    listener = Listener(source, token=TOKEN, tls=ours)
+    port = await listener.start("127.0.0.1", 0)
+    told = Endpoint(attempt=1, term=2, host="127.0.0.1", port=29600)
+    announcer = Announcer(told, token=TOKEN, tls=ours)
+    try:
+        announcer.take(Roster(attempt=1, term=2, agents=(AgentAddress(node=0, incarnation=1, host="127.0.0.1", port=port),)))
+        await eventually_async(lambda: source.endpoint == told)
+        async with aiohttp.ClientSession() as session:
+            context = ssl.create_default_context(cafile=str(ours.folder / AUTHORITY))
+            with pytest.raises(aiohttp.ClientError):
+                async with session.get(f"https://127.0.0.1:{port}/healthz", ssl=context, server_hostname=ours.name) as answer:
+                    await answer.read()
+    finally:
+        await announcer.close()
+        await listener.close()
+
+
+@pytest.fixture
+def replicas(ours: Tls, tmp_path: Path) -> Iterator[str]:
+    folder = tmp_path / "neighbour"
+    folder.mkdir()
+    server = ReplicaServer(ReplicaShelf(folder, limit=4 * SIZE, attempt=1), secret=SECRET, tls=ours)
+    yield f"127.0.0.1:{server.start('127.0.0.1')}"
+    server.close()
+
+
+def test_snapshots_travel_over_tls(ours: Tls, replicas: str, tmp_path: Path) -> None:
+    """And arrive as they were."""
+    one = leave(tmp_path / "here", 2)
+    send(one, head_of(one), replicas, SECRET, ours)
+
+    assert kept(tmp_path) == [2]
+
+
+@pytest.mark.parametrize("who", ["no TLS", "another authority", "another job of the same authority", "expired"])
+def test_snapshots_of_strangers_are_refused(ours: Tls, replicas: str, tmp_path: Path, who: str) -> None:
+    """Before a byte of them is read, although they know the job's secret."""
+    one = leave(tmp_path / "here", 2)
+    with pytest.raises((ReplicaError, OSError)):
+        send(one, head_of(one), replicas, SECRET, strangers(tmp_path)[who])
+
+    assert kept(tmp_path) == []
+
+
+async def test_a_renewed_certificate_is_used_for_new_connections(service: str, tmp_path: Path) -> None:
+    """The old one expires; what is connected goes on, and who comes later is let in."""
+    folder = left(tmp_path / "ours", JOB, seconds=3.0)
+    ours = read_tls(folder, JOB)
+    files = {name: (folder / name).read_text() for name in (AUTHORITY, CERTIFICATE, KEY, "ca.key")}
+    async with listening(service, ours) as at, exchanging(service, ours) as early, exchanging(service, ours) as late:
+        assert isinstance(await early.exchange(at, report(0, hold=0.0), timeout=60), Continue)
+        await eventually_async(lambda: time.time() > ssl.cert_time_to_seconds(not_after(folder)) + 1, every=0.2)
+        # Nobody has renewed it yet: only those who come now are refused.
+        assert isinstance(await early.exchange(at, report(0, hold=0.0, sequence=1), timeout=60), Continue)
+        with pytest.raises(UnreachableError):
+            await late.exchange(at, report(1, hold=0.0), timeout=60)
+
+        from rallypoint.backends.certificates import renewed
+
+        write(folder, renewed(files, JOB, time.time()))
+        assert ours.refresh()
+        assert isinstance(await early.exchange(at, report(0, hold=0.0, sequence=2), timeout=60), Continue)
+        assert isinstance(await late.exchange(at, report(1, hold=0.0, sequence=1), timeout=60), Continue | Assignment)
+
+
+def not_after(folder: Path) -> str:
+    """Return when the certificate in a folder ends."""
+    found: str = ssl._ssl._test_decode_cert(str(folder / CERTIFICATE))["notAfter"]  # type: ignore[attr-defined]
+    return found
+
+
+def test_files_that_are_wrong_leave_all_as_it_was(ours: Tls, caplog: pytest.LogCaptureFixture) -> None:
+    """Half of a renewal is one of these."""
+    (ours.folder / KEY).write_text("no key\n")
+
+    assert not ours.refresh()
+    assert "going on with the certificate that is known" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        pytest.param(lambda folder: (folder / KEY).unlink(), "tls.key cannot be read: No such file", id="a missing file"),
+        pytest.param(lambda folder: (folder / CERTIFICATE).write_text("x"), "tls.crt", id="no certificate"),
+        pytest.param(lambda folder: left(folder, "letters"), "is for letters.rallypoint.internal", id="another job's"),
+    ],
+)
+def test_a_wrong_folder_is_an_error_that_names_it(tmp_path: Path, spoil, why: str) -> None:
+    """Before anything is started."""
+    folder = left(tmp_path / "ours", JOB)
+    spoil(folder)
+
+    with pytest.raises(ConfigError, match=rf"--tls {folder}: .*") as refused:
+        read_tls(folder, JOB)
+    assert why in str(refused.value)
+
+
+def test_a_plan_that_wants_tls_is_not_carried_out_without() -> None:
+    """Whatever an agent was started with."""
+    plan = Plan(name=JOB, role="trainer", min_nodes=1, max_nodes=1, entry=Entry.SCRIPT, entrypoint="x", tls="auto")
+
+    with pytest.raises(ConfigError, match="--tls: is missing"):
+        job_tls(None, plan)
+
+
+def test_the_end_of_a_certificate_is_told_in_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A day before, once an hour."""
+    ours = read_tls(left(tmp_path / "ours", JOB, seconds=86400 * 2), JOB)
+    now = time.time()
+    for at in (now, now + 86400 * 1.5, now + 86400 * 1.5 + 60, now + 86400 * 3):
+        ours.warn(at)
+
+    told = [record.getMessage().partition("tls.crt ")[2] for record in caplog.records]
+    assert [line.partition(" ")[0] for line in told] == ["expires", "has"]
+
+
+def test_a_run_id_that_is_no_name_has_one_all_the_same() -> None:
+    """Different ids have different names, of at most 63 characters before the first dot."""
+    names = [peer_name(job) for job in ("train", "My Run/1", "my_run", "x" * 64, "")]
+
+    assert names[0] == "train.rallypoint.internal"
+    assert len(set(names)) == len(names)
+    assert all(len(name.partition(".")[0]) <= 63 for name in names)

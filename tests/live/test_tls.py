@@ -1,0 +1,147 @@
+"""Jobs whose parts speak mutual TLS, for real: on this machine with `tls: auto`, and by hand with files of one's own."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import ssl
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rallypoint.backends.certificates import renewed
+from rallypoint.supervision.record import Phase
+from rallypoint.wire.exits import Exit
+from rallypoint.wire.messages import TOKEN_HEADER
+from rallypoint.wire.paths import STATUS_PATH
+from rallypoint.wire.tls import AUTHORITY, AUTHORITY_KEY, PEER_FILES, peer_name
+from tests.certificates import left, write
+from tests.live.agent_processes import OBEY, Agents, agents, free_port, said
+from tests.live.jobs import Job, cli
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture
+def by_hand(tmp_path: Path) -> Iterator[Agents]:
+    with agents(tmp_path) as job:
+        yield job
+
+
+def asks(port: int, token: str, context: ssl.SSLContext | None) -> int:
+    """Return the HTTP status of a request for the job's status."""
+    if context is None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    else:
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=10, context=context)
+    try:
+        connection.request("GET", STATUS_PATH, headers={TOKEN_HEADER: token})
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def trusting(folder: Path) -> ssl.SSLContext:
+    """Return a context that accepts the job's authority, at any address."""
+    context = ssl.create_default_context(cafile=str(folder / AUTHORITY))
+    context.check_hostname = False
+    return context
+
+
+@pytest.mark.usefixtures("light")
+def test_a_local_job_with_tls_trains_through_faults(tmp_path: Path, home: Path) -> None:
+    """An agent and the coordinator are lost and replaced; the port takes no plain request; keys are the owner's alone."""
+    job = Job.write(tmp_path, home, 3, 0.01, endless=True, nodes=2, tls="auto").submit()
+    job.trains(ranks=2)
+    place = home / "jobs" / "counter"
+    (coordinator,) = job.agents("coordinator")
+    endpoint = json.loads((place / "endpoint.json").read_text())
+    token = (place / "secret").read_text().strip()
+
+    assert asks(endpoint["port"], token, None) == 400
+    assert asks(endpoint["port"], token, trusting(place / "tls")) == 200
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (place / "tls").iterdir()}
+    assert modes == dict.fromkeys((*PEER_FILES, AUTHORITY_KEY), 0o600)
+    coordinator.kill()
+    eventually(lambda: json.loads((place / "endpoint.json").read_text())["term"] == 2)
+    job.agents("node")[0].kill()
+    job.trains(ranks=2, round_=2)
+    job.may_end()
+    record = job.ends()
+
+    assert record.phase is Phase.SUCCEEDED, job.tell()
+    texts = [path for path in place.rglob("*") if path.is_file() and path.parent.name != "tls"]
+    assert not [path for path in texts if b"PRIVATE KEY" in path.read_bytes()]
+
+
+def test_a_certificate_that_expires_does_not_end_a_job(by_hand: Agents) -> None:
+    """Everybody who is connected goes on; once it is renewed a new coordinator is found, and the job ends well."""
+    folder = left(by_hand.folder / "tls", "job", seconds=8.0)
+    by_hand.tls = folder
+    by_hand.write_plan(tls="auto")
+    first, node = by_hand.coordinator(), by_hand.node()
+    by_hand.drain()
+    pids = by_hand.running(1, 2)
+    began = time.time()
+    eventually(lambda: time.time() > began + 10.0, every=0.5)
+    assert (first.poll(), node.poll()) == (None, None)
+
+    files = {name: (folder / name).read_text() for name in (*PEER_FILES, AUTHORITY_KEY)}
+    write(folder, renewed(files, "job", time.time()))
+    os.kill(first.pid, signal.SIGKILL)
+    by_hand.coordinator(term=2)
+    eventually(lambda: (status := by_hand.status()) is not None and status.fence.term == 2 and status.world)
+    assert by_hand.running(1, 2) == pids
+    by_hand.finish()
+
+    assert node.wait(timeout=300) == Exit.OK
+
+
+def test_agents_by_hand_meet_over_tls(by_hand: Agents) -> None:
+    """One port serves TLS and the store of the workers, which torch does not encrypt."""
+    folder, port = left(by_hand.folder / "tls", "train"), free_port()
+    where = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "train", "--tls", folder)
+    runs = [by_hand.run("--nnodes", 2, *where, OBEY, by_hand.work) for _ in range(2)]
+    by_hand.running(1, 2)
+    stranger = by_hand.run("--nnodes", 2, *where[:-2], OBEY, by_hand.work)
+    code, told = said(stranger)
+
+    assert code == Exit.CONFIG
+    assert "is in use by something that is not a Rallypoint coordinator" in told
+    by_hand.finish()
+    assert [said(run)[0] for run in runs] == [Exit.OK, Exit.OK]
+
+
+def test_another_runs_certificate_is_refused(by_hand: Agents) -> None:
+    """Before anything is started; the error says for whom it is."""
+    folder = left(by_hand.folder / "tls", "other")
+    where = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-id", "train", "--tls", folder)
+
+    code, told = said(by_hand.run("--nnodes", 2, *where, OBEY, by_hand.work))
+
+    assert code == Exit.CONFIG
+    assert f"tls.crt is for {peer_name('other')}; expected one for {peer_name('train')}" in told
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        pytest.param("on", "tls: 'on' is not allowed; off, auto, or {secret: NAME}", id="no such word"),
+        pytest.param({"secret": "No Name"}, "tls: ", id="no name of a Secret"),
+        pytest.param({"secrets": "x"}, "tls: ", id="no such key"),
+        pytest.param({"secret": "mine"}, "the local backend has no Secrets, expected off or auto", id="no Secret here"),
+    ],
+)
+def test_a_wrong_value_is_refused_at_submission(tmp_path: Path, home: Path, value: object, why: str) -> None:
+    """With the field, its value and what is allowed."""
+    Job.write(tmp_path, home, tls=value)
+    done = cli("submit", tmp_path / "job.json", check=False)
+
+    assert done.returncode != 0
+    assert why in done.stderr

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rallypoint.training.function import FunctionError, read_private
+from rallypoint.training.startup.tracebacks import hide
 from rallypoint.wire import codec, env
 from rallypoint.wire.launched import ARGUMENTS, PICKLE, SentCall, return_file
 
@@ -36,6 +37,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
         value = _call(folder, environ.get("LOCAL_RANK", "0"))
         _leave(folder / return_file(int(environ.get(env.ROUND, "0")), int(environ.get("RANK", "0"))), value)
     except Exception as error:
+        hide(error)
         _record(environ.get("TORCHELASTIC_ERROR_FILE", ""), error)
         raise
 
@@ -75,7 +77,7 @@ def _record(path: str, error: Exception) -> None:
     """Write torch's error file, unless the function has recorded its own error there."""
     if not path or Path(path).exists():
         return
-    told = {"py_callstack": traceback.format_exc(), "timestamp": str(int(time.time()))}
+    told = {"py_callstack": "".join(traceback.format_exception(error)), "timestamp": str(int(time.time()))}
     message = {"message": f"{type(error).__name__}: {error}", "extraInfo": told}
     try:
         Path(path).write_text(json.dumps({"message": message}), encoding="utf-8")

@@ -25,7 +25,9 @@ FOLDER = "RALLYPOINT_SHOWN_ERRORS"
 #: How the one line begins (agent/workers/facts.py).
 AGAIN = "rallypoint: the same error as on rank "
 
-_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+#: What stands between Python and the script or function: this folder, and the module that calls a function.
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_OURS = (_HERE + os.sep, os.path.join(os.path.dirname(_HERE), "launched.py"))
 
 #: Characters of an error in the one line.
 _LINE_CHARS = 300

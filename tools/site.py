@@ -41,7 +41,7 @@ NAVIGATION: Mapping[str, tuple[str, ...]] = {
         "guides/launch-agent",
         "guides/tuned-batch",
     ),
-    "Guides: health": ("guides/health", "guides/node-check", "guides/pre-checks", "guides/metrics"),
+    "Guides: health": ("guides/hangs", "guides/node-check", "guides/pre-checks", "guides/metrics"),
     "Guides: where jobs run": (
         "guides/kubernetes",
         "guides/local-backend",
@@ -61,7 +61,7 @@ NAVIGATION: Mapping[str, tuple[str, ...]] = {
         "reference/airflow-matrix",
     ),
     "Explanation": ("explanation/architecture", "explanation/supervision"),
-    "Benchmarks": ("benchmarks/performance", "benchmarks/gpu", "benchmarks/hang-corpus"),
+    "Benchmarks": ("benchmarks/index", "benchmarks/gpu", "benchmarks/hang-corpus"),
     "Help": ("troubleshooting", "glossary"),
 }
 

@@ -153,7 +153,7 @@ def _row(name: str, field: FieldInfo) -> str:
         _kind(field.annotation, field.metadata),
         _default(field),
         rule.unit if rule else "",
-        field.description or "",
+        " ".join((field.description or "").split()),
     )
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 

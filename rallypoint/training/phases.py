@@ -1,7 +1,7 @@
 """A phase that a script tells itself, where what it does cannot be seen from outside.
 
 Waits for a `DataLoader`, `torch.save`, evaluations after `Module.eval` and compilations are seen without a line of the script
-(docs/guides/health.md). Other work, for example a custom evaluation loop or a checkpoint written by numpy, looks
+(docs/guides/hangs.md). Other work, for example a custom evaluation loop or a checkpoint written by numpy, looks
 like a step that takes long; so it may say what it is, and how long that takes is learned by itself.
 """
 

@@ -234,7 +234,7 @@ STOPPED = Deadlock(kind=DeadlockKind.STOPPED, ranks=(1,))
 def test_what_a_silence_is_answered_with(
     clock: Clock, found: Deadlock | None, before: Deadlock | None, plausible: bool, expected: Decision
 ) -> None:
-    """The table of docs/guides/health.md."""
+    """The table of docs/guides/hangs.md."""
     assert decide(clock=clock, found=found, before=before, plausible=plausible) is expected
 
 

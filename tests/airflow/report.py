@@ -13,28 +13,29 @@ from tests.airflow.further import Look
 __all__ = ["page", "row"]
 
 _HEAD = """\
-# Killed, cleared, marked, deleted, paused: what was seen on a real Airflow
+# Airflow matrix
 
-`make test-airflow` writes this page. It starts a scheduler with LocalExecutor, an api-server, a DAG processor and two
-triggerers, drives them through the REST API, and performs one scenario after the other (`tests/airflow/matrix.py`), each in a
-DAG run of its own. A moment is reached by an event and never by waiting: the task stops at it, or the record, the state or the
-training says so. After each scenario the program asks how often training began and whether two processes ever trained at the
-same time (each training holds a lock and keeps a ledger), how many jobs there were, what became of the job and of every process
-of it, and what state the task has. One more deferred task and its job live through all of it.
+After this page you know how a job and its task end when a component of Airflow is killed, or a task is cleared, marked,
+deleted or paused.
 
-Two things were seen that are Airflow's own (LocalExecutor of 3.3.2), and the program steps around them. The executor's workers
-are forked with the scheduler's connection to the database: when the scheduler alone is killed while it has the pool locked, the
-lock lives as long as they do, and no other scheduler queues a task; so the idle ones are ended with it, as a service manager
-does. And an idle worker waits with the lock of the executor's queue: where only that one is killed, none gets a task any more;
-so "worker" is the whole executor where no task's process is there.
+```console
+$ make test-airflow      # about half an hour; writes this page
+```
+
+The program starts a scheduler with LocalExecutor, an API server, a DAG processor and two triggerers, and runs each
+scenario (`tests/airflow/matrix.py`) in its own DAG run. After each one it checks how often training started, that no
+two processes trained at the same time, the number of jobs, that no process is left, and the state of the task. Another
+deferred task lives through all scenarios.
+
+Two properties of LocalExecutor (Airflow 3.3.2) are worked around: when the scheduler is killed while it holds the
+database pool's lock, its idle workers are ended too; and "worker" means the whole executor when no task process exists.
 """
 
 
 _FURTHER = """\
-In an Airflow of its own, whose connections hold secrets: a job on a cluster that only they open is deferred, with a sensor
-beside it, and every table of the metadata database, every file and log, the arguments of every process and the objects of the
-cluster are searched for them, while it is deferred and afterwards. And three sensors with `start_from_trigger` wait for a job,
-one rank of which is stopped (SIGSTOP) until `HangSensor` has said so.
+A separate Airflow has connections with secrets. A deferred job and a sensor use them, and the metadata database, files,
+logs, process arguments and cluster objects are searched for the secrets during and after the run. Three sensors with
+`start_from_trigger` wait for a job, one rank of which is stopped (SIGSTOP) until `HangSensor` reports it.
 """
 
 

@@ -303,17 +303,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 _PAGE = """\
-# Ways to hang, and how each was found
+# Hang corpus
 
-Written by `make hang-corpus` ([tests/live/hang_corpus.py](../tests/live/hang_corpus.py)): plain scripts that hang for
-real in each of these ways, without a line of ours. `hang_detection` is 2 and `hang_downtime` is 12 s here (the default is 30
-minutes), so that a restart at `hang_downtime` can be waited for. [Health](../guides/health.md) has the rules.
+After this page you know how soon each kind of hang is found, and whether the right rank is named.
 
-- *Found* is when the agents are asked for what they find, counted from the moment at which the first rank began to hang. It is
-  in time within the longer one of three times the 99th percentile of the steps so far and five seconds; before the first step
-  and after the last one within `hang_downtime` and five seconds.
-- *Restarted by positive evidence* means that the evidence proves that the ranks can never go on. The other hangs look like
-  ranks that are at work, so they are notified when they are found, and restarted when `hang_downtime` is over.
+```console
+$ make hang-corpus      # about an hour; writes this page
+```
+
+Plain scripts hang in each of these ways ([tests/live/hang_corpus.py](../../tests/live/hang_corpus.py)), with
+`hang_detection: 2` and `hang_downtime: 12s`. Rules: [Hangs and slow ranks](../guides/hangs.md).
+
+- *Found in time*: the agents inspect their workers within the larger of three times the 99th percentile of the steps and five
+  seconds; before the first and after the last step within `hang_downtime` and five seconds.
+- *Positive evidence* proves that the ranks can never continue. Other hangs are notified when found, and restarted at
+  `hang_downtime`.
 
 {table}
 """

@@ -171,10 +171,9 @@ _SECTION = (
     _HEADING
     + """
 
-Written by `make hang-corpus`, too ([tests/live/slow_corpus.py](../tests/live/slow_corpus.py)): two ranks train, are busy with
-something else for {seconds:g} s, and train on. The bound that was learned from their steps is 4 s, `hang_detection` is 2, and
-`hang_downtime` is the default of 30 minutes. *Looked into* and *notified* count the runs in which the agent looked into the
-workers, and in which the silence was notified. *Restarted* must be 0.
+[tests/live/slow_corpus.py](../../tests/live/slow_corpus.py): two ranks train, are busy for {seconds:g} s, and train on.
+The learned bound is 4 s, `hang_detection` is 2, `hang_downtime` 30 minutes. *Inspected* and *notified* count runs;
+*restarted* must be 0.
 
 {table}
 """

@@ -15,7 +15,7 @@ from corresponding threads, in one order.
 What is not provable, and so no positive evidence: all ranks are in the same collective (a large tensor on a slow network looks
 like that); a rank waits for a `threading.Lock` (any thread may release one); a rank waits for a key of a store.
 
-`decide` is the one rule for what follows. docs/guides/health.md has it as a table.
+`decide` is the one rule for what follows. docs/guides/hangs.md has it as a table.
 """
 
 from __future__ import annotations

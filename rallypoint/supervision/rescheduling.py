@@ -161,7 +161,9 @@ def _strategy(turn: Turn, settings: Scheduling, faults: tuple[Fault, ...], state
 
 def _faults(turn: Turn) -> Iterable[Fault]:
     """Nodes that are lost and not replaced, by why they were lost, and those whose host was flagged while they run."""
-    reasons = {(i.id.node, i.id.sequence): i for i in turn.record.incidents if i.id.attempt == turn.record.attempt}
+    # Those of a round are not the loss of the pod, which may have told the coordinator before that its agent leaves.
+    told = (i for i in turn.record.incidents if i.id.attempt == turn.record.attempt and i.id.round == 0)
+    reasons = {(i.id.node, i.id.sequence): i for i in told}
     for slot in turn.record.slots:
         if slot.lost_clock is not None:
             yield Fault(node=slot.node, reason=_reason(reasons.get((slot.node, slot.incarnation))))

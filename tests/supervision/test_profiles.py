@@ -12,7 +12,7 @@ from rallypoint.supervision.observation import NodeState
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import Phase
 from rallypoint.supervision.simulation import Frame, simulate
-from rallypoint.wire.incident import Cause
+from rallypoint.wire.incident import Cause, Incident, IncidentId, Rung
 from rallypoint.wire.plan import Profile, Refill, Scheduling
 from tests.supervision.worlds import running
 
@@ -294,6 +294,25 @@ def test_an_entry_of_graceful_tolerance_leads_to_job_level(told: str, phase: Pha
     world.ends(world.node(1), state=NodeState.LOST, exit_code=None)
     world.turn(20.0)
     assert world.record.phase is phase
+
+
+def test_a_deleted_pod_whose_agent_took_its_leave_is_a_lost_host() -> None:
+    """The coordinator's incident has the same node and incarnation as the loss; it does not make it the end of a container."""
+    world = running(dataclasses.replace(mindcluster(**GRACE), min_nodes=2, max_nodes=2))
+    world.tells()
+    assert world.status is not None
+    leaves = Incident(
+        id=IncidentId(attempt=1, round=1, node=1, sequence=1),
+        cause=Cause.SCALE,
+        rung=Rung.RESTART_WORKERS,
+        reason="node 1 leaves: its agent was ended by SIGTERM",
+        detected_at=19.0,
+    )
+    world.status = dataclasses.replace(world.status, incidents=(leaves,))
+    world.ends(world.node(1), state=NodeState.LOST, exit_code=None, reason="its pod was deleted from outside")
+    world.turn(20.0)
+
+    assert (world.record.phase, len(world.record.charges)) == (Phase.RESETTING, 0)
 
 
 def test_v3_after_twelve_checks_everything_is_rescheduled() -> None:

@@ -21,7 +21,7 @@ from rallypoint.job.problems import problems
 from rallypoint.job.profiles import PROFILE
 from rallypoint.job.role import DEFAULT_ROLE, Role, Texts, resolve
 from rallypoint.job.rules import FLAG, NAME, NAMESPACE, TLS, Collection, refusal
-from rallypoint.job.settle import settle
+from rallypoint.job.settle import WITHOUT_EFFECT, settle
 from rallypoint.job.shape import normal
 from rallypoint.job.spelling import Spelled, spell
 from rallypoint.wire.plan import Profile
@@ -105,11 +105,15 @@ class ElasticJob(Model):
     def to_document(self) -> dict[str, Any]:
         """Return the canonical document: plain JSON values that read back as an equal job.
 
-        Policies are written in full, so that a saved job means the same under other defaults; what is not given is left out.
+        Policies are written in full, so that a saved job means the same under other defaults. What is not given is left out,
+        and so are settings without effect in the job's profile.
         """
         document = _given(self)
         document["roles"] = [self._own(role) for role in self.roles]
-        if self.profile is not Profile.MINDCLUSTER:
+        if self.profile is Profile.MINDCLUSTER:
+            for block, _, field in (path.partition(".") for path in WITHOUT_EFFECT):
+                document[block].pop(field, None)
+        else:
             del document["mindcluster"]
         if len(self.roles) == 1 and self.roles[0].name == DEFAULT_ROLE and not _OWN & document["roles"][0].keys():
             (role,) = document.pop("roles")

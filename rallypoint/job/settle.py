@@ -24,7 +24,7 @@ from rallypoint.wire.plan import Profile
 if TYPE_CHECKING:
     from rallypoint.job.model import ElasticJob
 
-__all__ = ["Choice", "choices", "settle", "unread"]
+__all__ = ["WITHOUT_EFFECT", "Choice", "choices", "settle", "unread"]
 
 #: Where a path of the normal form stands in the document.
 Place = Callable[[tuple[Step, ...]], tuple[Step, ...]]
@@ -32,7 +32,7 @@ Place = Callable[[tuple[Step, ...]], tuple[Step, ...]]
 _BLOCKS = ("fault_tolerance", "recovery", "health", "mindcluster")
 
 #: Settings of other profiles that MindCluster's scheduler does not have, and what to give in their place.
-_WITHOUT_EFFECT: Mapping[str, str] = {
+WITHOUT_EFFECT: Mapping[str, str] = {
     "fault_tolerance.forceful_deletion_grace_period": "give mindcluster.grace_over_time",
     "recovery.replace_delay": "its scheduler replaces a lost pod at once",
 }
@@ -105,7 +105,7 @@ def _defaults(job: ElasticJob) -> dict[str, Any]:
     found = defaults_of(job.profile, job.mindcluster)
     if job.profile is not Profile.MINDCLUSTER:
         return found
-    found = {path: default for path, default in found.items() if path not in _WITHOUT_EFFECT}
+    found = {path: default for path, default in found.items() if path not in WITHOUT_EFFECT}
     own = {name: field.get_default(call_default_factory=True) for name, field in MindCluster.model_fields.items()}
     # Of what is given in full, only what follows from the rest is a default.
     given = {"recover_strategy"} & job.mindcluster.model_fields_set
@@ -297,7 +297,7 @@ def _not_in_appwrapper(job: ElasticJob, place: Place) -> Iterator[Problem]:
 
 def _not_in_mindcluster(job: ElasticJob) -> Iterator[Problem]:
     block = job.mindcluster
-    for path, instead in _WITHOUT_EFFECT.items():
+    for path, instead in WITHOUT_EFFECT.items():
         chosen = _choice(job, path, defaults_of(Profile.LADDER, block).get(path, 0.0))
         if chosen.given and chosen.value != chosen.default:
             yield Problem(path=path, text=f"{show(chosen.value)} has no effect in the profile mindcluster; {instead}")

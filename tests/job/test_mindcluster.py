@@ -326,3 +326,15 @@ def test_other_labels_are_nobodys_slip():
     (plan,) = compile_plan(ElasticJob.model_validate({"name": "digits", "entrypoint": "train.py", "labels": labels}))
 
     assert plan.scheduling is None
+
+
+def test_a_setting_without_effect_is_not_shown() -> None:
+    """A job of the profile is written without the settings that it refuses; read back it is the same job."""
+    job = ElasticJob.model_validate(GOOD)
+    document = job.to_document()
+
+    assert "forceful_deletion_grace_period" not in document["fault_tolerance"]
+    assert "replace_delay" not in document["recovery"]
+    assert ElasticJob.model_validate(document) == job
+    other = ElasticJob.model_validate({**GOOD, "profile": "ladder"}).to_document()
+    assert "forceful_deletion_grace_period" in other["fault_tolerance"]

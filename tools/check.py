@@ -53,6 +53,7 @@ PARTS = (
     Part(name="ruff check", group="lint", command=("ruff", "check", ".")),
     Part(name="ruff format", group="lint", command=("ruff", "format", "--check", ".")),
     Part(name="import-linter", group="lint", command=("lint-imports",)),
+    Part(name="language", group="lint", command=("python", "tools/language.py", "check")),
     Part(name="site", group="lint", command=("python", "tools/site.py")),
     Part(name="wheel tests", group="wheel", command=("pytest", "-q", "tests/packaging")),
     # worksteal: some tests take a minute, and must not all be left to one of the two in the end.

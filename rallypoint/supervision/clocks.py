@@ -265,7 +265,7 @@ CLOCKS: tuple[Clock, ...] = (
         starts="an agent reaches no coordinator",
         pauses="never",
         ends="it reaches one",
-        then="it stops its workers: somebody else may train by now",
+        then="it stops its workers: another world may train by now",
         actor="agent",
         wins="over lease where that is longer",
     ),

@@ -69,7 +69,7 @@ _HERE, _ELSEWHERE, _FAIL = Answer.RETRY_HERE, Answer.RETRY_ELSEWHERE, Answer.FAI
 TABLE: Mapping[FaultKind, Row] = {
     FaultKind.EXIT_CODE: Row(known_by="any other exit code", worker=(_HERE, Cause.PROCESS), node=(_HERE, Cause.NODE)),
     FaultKind.SIGNAL: Row(
-        known_by="a signal, or exit code 128 + signal: 134 (SIGABRT), 137 (SIGKILL, nobody knows why), 139, 143 (SIGTERM), ...",
+        known_by="a signal, or exit code 128 + signal: 134 (SIGABRT), 137 (SIGKILL without a known cause), 139, 143 (SIGTERM), ...",
         worker=(_HERE, Cause.PROCESS),
         node=(_HERE, Cause.NODE),
     ),
@@ -90,12 +90,12 @@ TABLE: Mapping[FaultKind, Row] = {
         node=(_HERE, Cause.NODE),
     ),
     FaultKind.EVICTED: Row(
-        known_by="the backend says that the host was short of something",
+        known_by="the backend reports a resource shortage of the host",
         worker=(_ELSEWHERE, Cause.NODE),
         node=(_ELSEWHERE, Cause.NODE),
     ),
     FaultKind.PREEMPTED: Row(
-        known_by="the backend says that a more important pod took its room",
+        known_by="the backend reports preemption by a pod with higher priority",
         worker=(_ELSEWHERE, Cause.PREEMPTION),
         node=(_ELSEWHERE, Cause.PREEMPTION),
     ),
@@ -104,9 +104,9 @@ TABLE: Mapping[FaultKind, Row] = {
         worker=(_ELSEWHERE, Cause.EVACUATION),
         node=(_ELSEWHERE, Cause.EVACUATION),
     ),
-    FaultKind.DELETED: Row(known_by="somebody deleted it from outside", worker=(_HERE, Cause.NODE), node=(_HERE, Cause.NODE)),
+    FaultKind.DELETED: Row(known_by="it was deleted by another client", worker=(_HERE, Cause.NODE), node=(_HERE, Cause.NODE)),
     FaultKind.NODE_LOST: Row(
-        known_by="it is gone and nobody saw how; its lease is over or its connection broke; its agent lost contact",
+        known_by="it disappeared without an exit code; its lease expired or its connection closed; its agent lost contact",
         worker=(_HERE, Cause.PROCESS),
         node=(_ELSEWHERE, Cause.NODE),
     ),

@@ -16,12 +16,10 @@ ENTRIES = re.findall(r"^### `(.+)`$", PAGE, re.MULTILINE)
 @pytest.fixture(scope="module")
 def texts() -> str:
     """All string constants of the package, those inside f-strings too."""
-    found = []
-    for path in (ROOT / "rallypoint").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.append(node.value)
-    return "\n".join(found)
+    nodes = (
+        node for path in (ROOT / "rallypoint").rglob("*.py") for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    )
+    return "\n".join(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def test_the_page_has_enough_entries() -> None:

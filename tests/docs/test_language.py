@@ -1,0 +1,43 @@
+"""`tools/language.py` finds expressions to avoid, counts words and draws the same sample for a seed."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TOOL = runpy.run_path(str(ROOT / "tools" / "language.py"))
+
+
+def test_the_rates_of_words_are_within_their_limits(capsys):
+    """In docs, README and help."""
+    assert TOOL["main"](["count"]) == 0, capsys.readouterr().out
+
+
+def test_errors_and_log_lines_are_found():
+    """Values inside f-strings and formats are replaced by a sign."""
+    texts = list(TOOL["messages"]())
+
+    assert {"error", "log"} == {text.kind for text in texts}
+    assert len(texts) > 300
+    assert any("…" in text.text for text in texts)
+
+
+def test_an_expression_to_avoid_is_found_outside_of_code():
+    """Names in back quotes are left out."""
+    habit = TOOL["_HABIT"]
+
+    assert habit.search("nobody supervises the job")
+    assert habit.search("At the most 3")
+    assert habit.search("the storeroom and the headroom") is None
+
+
+def test_a_seed_draws_the_same_sample(capsys):
+    """With sentences of all four kinds."""
+    outputs = []
+    for _ in range(2):
+        assert TOOL["main"](["sample", "12", "--seed", "3"]) == 0
+        outputs.append(capsys.readouterr().out)
+
+    assert outputs[0] == outputs[1]
+    assert {line.split()[1] for line in outputs[0].splitlines()} == {"docs", "error", "help", "log"}

@@ -1,0 +1,221 @@
+"""Measure and check the language of everything that a user reads.
+
+    python tools/language.py check                     # words that docs, help and messages avoid (part of make lint)
+    python tools/language.py check --accept            # write the present findings to tools/language_allowed.txt
+    python tools/language.py count                     # words per 1,000 of prose in docs, README and help
+    python tools/language.py sample 60 --seed 7        # random sentences of help, errors, log lines and docs
+
+Docs are README, SECURITY, CONTRIBUTING and docs/ without generated reference pages. Code blocks are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import collections
+import random
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["RATES", "Text", "docs", "findings", "help_texts", "main", "messages", "sentences"]
+
+ROOT = Path(__file__).resolve().parents[1]
+ALLOWED = ROOT / "tools" / "language_allowed.txt"
+
+#: Pages whose words come from elsewhere: from docstrings and models, or from a run.
+GENERATED = frozenset(
+    f"docs/reference/{name}.md" for name in ("job", "arguments", "operators", "sensors", "airflow-matrix", "cli", "output")
+)
+
+#: Expressions to avoid, and the plain alternative.
+HABITS: tuple[tuple[str, str], ...] = (
+    (r"rooms?|doors?|houses?|voices?|luggage|nurser(?:y|ies)|bells?|crews?|breathers?", "package, module, pool, event, ..."),
+    (r"somebody|nobody|whoever|anybody", "a process, no process, the reader, ..."),
+    (r"tells?|told|telling|hears?|heard|speaks?|spoken?", "report, send, receive, publish"),
+    (r"says?|said|saying", "report, name, state"),
+    (r"so long|be it|at the most|is to be|and no other", "a shorter sentence"),
+    (r"let the|lets the", "an active verb"),
+)
+
+#: Words per 1,000 words of prose that are not to be exceeded.
+RATES: tuple[tuple[str, str, float], ...] = (
+    ("what", r"what", 3.0),
+    ("tell, told, say, said", r"tells?|told|telling|says?|said|saying", 1.0),
+    ("nobody, somebody, whoever", r"nobody|somebody|whoever", 0.3),
+)
+
+_HABIT = re.compile("|".join(f"(?P<h{n}>\\b(?:{pattern})\\b)" for n, (pattern, _) in enumerate(HABITS)), re.IGNORECASE)
+_LOGGED = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
+_ERRORS = frozenset({"Problem", "refusal", "Verdict"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """A piece of prose. `kind` is `docs`, `help`, `error` or `log`; `place` names its file."""
+
+    kind: str
+    place: str
+    text: str
+
+
+def docs() -> Iterator[Text]:
+    """Yield each paragraph, list item and table cell of the pages."""
+    pages = ["README.md", "SECURITY.md", "CONTRIBUTING.md", *sorted(p.relative_to(ROOT).as_posix() for p in _pages())]
+    for page in pages:
+        if page in GENERATED:
+            continue
+        text = (ROOT / page).read_text(encoding="utf-8")
+        text = re.sub(r"^```.*?^```$|<!--.*?-->", "", text, flags=re.DOTALL | re.MULTILINE)
+        for block in re.split(r"\n\s*\n|\n(?=[|#*-] ?|\d+\. )", text):
+            for cell in block.split("|") if block.lstrip().startswith("|") else [block]:
+                plain = _plain(cell)
+                if re.search(r"[A-Za-z]{2}", plain):
+                    yield Text(kind="docs", place=page, text=plain)
+
+
+def help_texts() -> Iterator[Text]:
+    """Yield the description and every option's help of both commands."""
+    from rallypoint.agent.main import build_parser as agent  # noqa: PLC0415 - the packages are needed for this alone
+    from rallypoint.cli.main import build_parser as command  # noqa: PLC0415
+
+    for parser in (command(), agent()):
+        yield from _parser_texts(parser, parser.prog)
+
+
+def messages() -> Iterator[Text]:
+    """Yield the texts of errors and log lines; `…` stands for a value."""
+    for path in sorted((ROOT / "rallypoint").rglob("*.py")):
+        place = path.relative_to(ROOT).as_posix()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            kind = _kind(node)
+            if kind:
+                yield from (Text(kind=kind, place=place, text=text) for text in _strings(node) if " " in text.strip("… "))
+
+
+def sentences(texts: Iterator[Text]) -> Iterator[Text]:
+    """Yield the sentences of texts that have at least four words."""
+    for text in texts:
+        for sentence in re.split(r"(?<=[.:;!?]) +(?=[A-Z`*])", text.text):
+            if len(re.findall(r"[A-Za-z]{2,}", sentence)) >= 4:
+                yield Text(kind=text.kind, place=text.place, text=sentence.strip())
+
+
+def findings() -> list[str]:
+    """Return `PLACE: expression: text` for each expression to avoid."""
+    found = []
+    for text in (*docs(), *help_texts(), *messages()):
+        prose = re.sub(r"`[^`]*`", "`…`", text.text)
+        found += [f"{text.place}: {match[0].lower()}: {text.text[:100]}" for match in _HABIT.finditer(prose)]
+    return sorted(set(found))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; return 1 when something is to be mended."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("check").add_argument(
+        "--accept", action="store_true", help="write the present findings to the allow-list"
+    )
+    commands.add_parser("count")
+    sample = commands.add_parser("sample")
+    sample.add_argument("number", type=int)
+    sample.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(arguments)
+    if options.command == "check":
+        return _check(accept=options.accept)
+    if options.command == "count":
+        return _count()
+    return _sample(options.number, options.seed)
+
+
+def _check(*, accept: bool) -> int:
+    found = findings()
+    if accept:
+        ALLOWED.write_text("".join(f"{line}\n" for line in found), encoding="utf-8")
+        return 0
+    allowed = set(ALLOWED.read_text(encoding="utf-8").splitlines())
+    new = [line for line in found if line not in allowed]
+    for line in new:
+        print(line)
+    if new:
+        print(f"{len(new)} new expressions to avoid; write them plainly, or add a line to {ALLOWED.relative_to(ROOT)}")
+    return int(bool(new))
+
+
+def _count() -> int:
+    words = " ".join(text.text for text in (*docs(), *help_texts()))
+    total = len(re.findall(r"[A-Za-z][\w'-]*", words))
+    print(f"{total} words of prose in docs, README and help")
+    high = False
+    for name, pattern, limit in RATES:
+        rate = 1000 * len(re.findall(rf"\b(?:{pattern})\b", words, re.IGNORECASE)) / total
+        high |= rate > limit
+        print(f"{name:<28}{rate:6.2f} per 1,000 (at most {limit:g})")
+    return int(high)
+
+
+def _sample(number: int, seed: int) -> int:
+    chosen: list[Text] = []
+    pools = collections.defaultdict(list)
+    for text in sentences(iter((*docs(), *help_texts(), *messages()))):
+        pools[text.kind].append(text)
+    generator = random.Random(seed)
+    for share, kind in enumerate(sorted(pools)):
+        size = number // len(pools) + (share < number % len(pools))
+        chosen += generator.sample(sorted(set(pools[kind]), key=lambda text: (text.place, text.text)), size)
+    for index, text in enumerate(chosen, 1):
+        print(f"{index:3} {text.kind:<6}{text.place}: {text.text}")
+    return 0
+
+
+def _pages() -> Iterator[Path]:
+    return (ROOT / "docs").rglob("*.md")
+
+
+def _plain(text: str) -> str:
+    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    return " ".join(re.sub(r"^[#>*\s-]+|\*\*", "", text, flags=re.MULTILINE).split())
+
+
+def _parser_texts(parser: argparse.ArgumentParser, place: str) -> Iterator[Text]:
+    for text in (parser.description, parser.epilog):
+        if text:
+            yield Text(kind="help", place=place, text=" ".join(text.split()))
+    for action in parser._actions:  # noqa: SLF001 - there is no other list
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            for choice in action._choices_actions:  # noqa: SLF001
+                if choice.help and choice.help != argparse.SUPPRESS:
+                    yield Text(kind="help", place=place, text=choice.help)
+            for name, sub in action.choices.items():
+                yield from _parser_texts(sub, f"{place} {name}")
+        elif action.help and action.help != argparse.SUPPRESS:
+            yield Text(kind="help", place=place, text=" ".join(action.help.split()))
+
+
+def _kind(node: ast.AST) -> str:
+    if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+        return "error"
+    if isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _LOGGED and "log" in ast.unparse(node.func.value).lower():
+            return "log"
+        if isinstance(node.func, ast.Name) and node.func.id in _ERRORS:
+            return "error"
+    return ""
+
+
+def _strings(node: ast.AST) -> Iterator[str]:
+    call = node.exc if isinstance(node, ast.Raise) else node
+    assert isinstance(call, ast.Call)
+    for value in (*call.args, *(keyword.value for keyword in call.keywords)):
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield " ".join(re.sub(r"%(?:\.?\w+)?[sdrfg]", "…", value.value).split())
+        elif isinstance(value, ast.JoinedStr):
+            parts = (str(part.value) if isinstance(part, ast.Constant) else "…" for part in value.values)
+            yield " ".join("".join(parts).split())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -69,7 +69,7 @@ _HERE, _ELSEWHERE, _FAIL = Answer.RETRY_HERE, Answer.RETRY_ELSEWHERE, Answer.FAI
 TABLE: Mapping[FaultKind, Row] = {
     FaultKind.EXIT_CODE: Row(known_by="any other exit code", worker=(_HERE, Cause.PROCESS), node=(_HERE, Cause.NODE)),
     FaultKind.SIGNAL: Row(
-        known_by="a signal, or exit code 128 + signal: 134 (SIGABRT), 137 (SIGKILL without a known cause), 139, 143 (SIGTERM), ...",
+        known_by="a signal, or exit code 128 + signal: 134 (SIGABRT), 137 (SIGKILL, cause unknown), 139, 143 (SIGTERM), ...",
         worker=(_HERE, Cause.PROCESS),
         node=(_HERE, Cause.NODE),
     ),

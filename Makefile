@@ -78,6 +78,7 @@ docs: environment  ## write the reference, the JSON schemas, and what else the d
 	@$(VENV_PYTHON) tools/states.py
 	@$(VENV_PYTHON) tools/supervision_page.py
 	@$(VENV_PYTHON) tools/operators_page.py
+	@$(VENV_PYTHON) tools/help_page.py
 	@$(VENV_PYTHON) tools/run_flags.py
 	@$(VENV_PYTHON) tools/arguments_page.py
 

@@ -52,6 +52,7 @@ NAVIGATION: Mapping[str, tuple[str, ...]] = {
     ),
     "Reference": (
         "reference/job",
+        "reference/cli",
         "reference/arguments",
         "reference/torchrun",
         "reference/operators",
@@ -74,6 +75,7 @@ html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sphinx = False
+html_show_copyright = False
 html_copy_source = False
 html_theme_options = {"navigation_with_keys": False}
 pygments_style = "friendly"
@@ -81,7 +83,7 @@ suppress_warnings = ["myst.header", "misc.highlighting_failure"]
 """
 
 CSS = """\
-table { font-size: 0.85em; display: block; overflow-x: auto; }
+table { font-size: 0.85em; display: block; overflow-x: auto; margin-left: 0 !important; width: fit-content; max-width: 100%; }
 td, th { min-width: 5em; }
 .sidebar-drawer { width: calc(50% - 24em); }
 .content { width: 52em; }

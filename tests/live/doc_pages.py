@@ -5,13 +5,15 @@
 
 A fenced block after `<!-- file: NAME -->` is the content of that file; every block of YAML must be one. A `console` block holds
 commands (`$ ...`) and their output. All commands of a page run in one shell. `...` on a line of its own stands for any lines,
-at the end of a line for the rest of it. Digits and hexadecimal ids are not compared; the page's folder is shown as /home/ada.
+at the end of a line for the rest of it. Digits, hexadecimal ids and the order of lines are not compared. The page's folder is
+shown as /home/ada, that of an image as /opt/training.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import os
 import re
 import signal
@@ -26,14 +28,17 @@ __all__ = ["HOME", "Block", "Command", "Shell", "blocks", "check", "differences"
 
 ROOT = Path(__file__).parents[2]
 
-#: How the pages show the folder in which they are run.
+#: How the pages show the folder in which they are run, and the folder of an image.
 HOME = "/home/ada"
+IMAGE = "/opt/training"
 
 _FENCE = re.compile(r"(?:<!-- file: (?P<file>\S+) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)```\n", re.DOTALL)
 _DONE = "__done__"
 _MASKS = (
     (re.compile(r"\b(?=[0-9a-f]*\d)[0-9a-f]{8,}\b"), "#"),
+    (re.compile(r"/tmp/[^\s)]+"), "/tmp/#"),
     (re.compile(r"\d+(?:[.:,]\d+)*"), "#"),
+    (re.compile(r"(?:# ?(?:ms|s|m|h)\b ?)+"), "# s "),
     (re.compile(r"[ \t]+"), " "),
     (re.compile(r"─+|-{3,}"), "-"),
 )
@@ -110,7 +115,8 @@ class Shell:
         for line in self._bash.stdout:
             text, done, code = line.rstrip("\n").partition(_DONE + " ")
             if text or not done:
-                lines.append(text.replace(str(self._folder), HOME).rstrip())
+                shown = text.replace(f"{self._folder}/image", IMAGE).replace(str(self._folder), HOME)
+                lines.append(shown.rstrip())
             if done:
                 return int(code), lines
         raise RuntimeError(f"the shell ended in {command!r}: {lines}")
@@ -131,23 +137,17 @@ def same(shown: str, seen: str) -> bool:
 
 def differences(shown: tuple[str, ...], seen: list[str]) -> str:
     """Return the first difference between the page and the output, or an empty text."""
-    pattern = [line for line in shown if line.strip()]
-    lines = [line for line in seen if line.strip()]
-    if not pattern:
+    pattern = [line for line in shown if line.strip() and line.strip() != "..."]
+    if not any(line.strip() for line in shown):
         return ""
-    ends = {0}
+    lines = [line for line in seen if line.strip()]
     for line in pattern:
-        before = ends
-        ends = (
-            {end for start in before for end in range(start, len(lines) + 1)}
-            if line.strip() == "..."
-            else {start + 1 for start in before if start < len(lines) and same(line, lines[start])}
-        )
-        if not ends:
-            rest = [lines[start] for start in sorted(before) if start < len(lines)]
-            return f"the page shows {line!r}; the output continues with {rest[:3]}"
-    if len(lines) not in ends:
-        return f"the page does not show {lines[max(ends)]!r}"
+        found = next((index for index, candidate in enumerate(lines) if same(line, candidate)), None)
+        if found is None:
+            return f"the page shows {line!r}, which the output does not have"
+        del lines[found]
+    if lines and "..." not in (line.strip() for line in shown):
+        return f"the page does not show {lines[0]!r}"
     return ""
 
 
@@ -157,11 +157,12 @@ def check(page: str, folder: Path, env: Mapping[str, str]) -> Iterator[tuple[Blo
     try:
         for block in blocks(page):
             if block.file:
-                (folder / block.file).parent.mkdir(parents=True, exist_ok=True)
-                (folder / block.file).write_text(block.text.replace(HOME, str(folder)))
+                file = folder / _placed(block.file, folder)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(_placed(block.text, folder))
                 continue
             for command in block.commands:
-                code, lines = shell.run(command.text.replace(HOME, str(folder)))
+                code, lines = shell.run(_placed(command.text, folder))
                 yield block, command, code, lines
     finally:
         shell.close()
@@ -185,6 +186,10 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
+def _placed(text: str, folder: Path) -> str:
+    return text.replace(IMAGE, f"{folder}/image").replace(HOME, str(folder))
+
+
 def _masked(line: str) -> str:
     for mask, sign in _MASKS:
         line = mask.sub(sign, line)
@@ -194,10 +199,18 @@ def _masked(line: str) -> str:
 def _written(block: Block, outputs: Mapping[str, list[str]]) -> str:
     parts = []
     for command in block.commands:
-        keep = not command.output or any(line.strip() == "..." for line in command.output)
-        lines = list(command.output) if keep else outputs[command.text]
-        parts += [f"$ {command.text}", *lines]
-    return block.text if not parts else "\n".join(parts) + "\n"
+        parts += [f"$ {command.text}", *_renewed(command.output, outputs[command.text])]
+    return "\n".join(parts) + "\n"
+
+
+def _renewed(shown: tuple[str, ...], seen: list[str]) -> list[str]:
+    """Return the output for the page: all of it, or the nearest lines where the page leaves lines out."""
+    if not shown:
+        return []
+    if "..." not in (line.strip() for line in shown):
+        return seen
+    nearest = ([line] if line.strip() == "..." else difflib.get_close_matches(line, seen, 1, 0.4) for line in shown)
+    return [line for lines in nearest for line in lines]
 
 
 def main() -> int:

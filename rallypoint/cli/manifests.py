@@ -43,6 +43,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--queues", action="store_true", help="the supervisor's side also has plain pods in queues of Kueue: it may patch pods"
     )
+    parser.add_argument("--tls", action="store_true", help="the supervisor's side also renews the certificates of tls: auto")
     parser.add_argument(
         "--nodes",
         action="store_true",
@@ -65,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
         wrappers=args.wrappers,
         queues=args.queues,
         nodes=args.nodes,
+        tls=args.tls,
     )
     print("---\n".join(write_yaml(item) for item in objects), end="")
     return 0

@@ -173,7 +173,8 @@ class ClusterSite(Site):
         self.pods, self.python = pods, pods.python
         self.namespace = f"rallypoint-test-{secrets.token_hex(4)}"
         self._kubeconfig, self._env = kubeconfig, env or {}
-        self._hands = KubeApi(Access(namespace=self.namespace, kubeconfig=kubeconfig))
+        self.administrator = Access(namespace=self.namespace, kubeconfig=kubeconfig)
+        self._hands = KubeApi(self.administrator)
         self._granted = str(folder / "kubeconfig.supervisor")
         self.where = Where(kind=KUBERNETES, namespace=self.namespace, kubeconfig=self._granted)
 

@@ -56,6 +56,7 @@ def test_the_wheel_asks_for_nothing_without_an_extra(wheel):
         "huggingface",
         "kubernetes",
         "lightning",
+        "tls",
     }
 
 

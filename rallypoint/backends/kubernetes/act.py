@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Mapping
 from typing import Any
 
 from rallypoint.backends.contract import ActionError, BackendError
 from rallypoint.backends.kubernetes import names
+from rallypoint.backends.kubernetes.attempt_secrets import AttemptSecrets
 from rallypoint.backends.kubernetes.client import MERGE_PATCH
 from rallypoint.backends.kubernetes.errors import ApiError, action_error
 from rallypoint.backends.kubernetes.exclusion import bad_hosts, choose_exclusion
@@ -23,7 +23,7 @@ from rallypoint.backends.kubernetes.manifests.blueprint import service_ports
 from rallypoint.backends.kubernetes.manifests.coordinator import coordinator_pod
 from rallypoint.backends.kubernetes.manifests.hosts import Exclusion
 from rallypoint.backends.kubernetes.manifests.kueue import RETRIABLE
-from rallypoint.backends.kubernetes.manifests.objects import attempt_secret, service
+from rallypoint.backends.kubernetes.manifests.objects import service
 from rallypoint.backends.kubernetes.manifests.parts import role_of
 from rallypoint.backends.kubernetes.manifests.pods import node_pod
 from rallypoint.backends.kubernetes.names import JobRef
@@ -53,6 +53,7 @@ class Actor:
 
     def __init__(self, cluster: Cluster, store: Store, lost: LostCoordinators) -> None:
         self._cluster, self._store, self._lost = cluster, store, lost
+        self._attempt_secrets = AttemptSecrets(cluster)
         #: Attempts whose Secret is there, and those whose Secret was deleted for good, by the job's uid.
         self._secrets: set[tuple[str, int]] = set()
         self._closed: set[tuple[str, int]] = set()
@@ -100,13 +101,9 @@ class Actor:
             raise ActionError(f"job {record.name} was deleted")
         if stored.record.attempt != attempt or stored.record.phase not in (Phase.RESUMING, Phase.RUNNING):
             raise ActionError(f"attempt {attempt} of job {record.name} is over")
-        if attempt > 1:
-            # Where all of the last attempt had ended by itself nothing was removed, and its Secret is still there.
-            await self._cluster.delete("secrets", names.attempt_secret(ref, attempt - 1))
         await self._store.ensure_status(ref)
         await self._ensure("services", service(ref, service_ports(plan)))
-        token = secrets.token_hex(32)
-        await self._ensure("secrets", attempt_secret(ref, plan=plan, attempt=attempt, token=token))
+        await self._attempt_secrets.ensure(ref, plan, attempt)
         self._secrets.add((record.uid, attempt))
 
     async def _create_pod(
@@ -233,7 +230,7 @@ class Actor:
         """Delete the Secret of the attempt: from now on nothing of it can start."""
         key = (record.uid, record.attempt)
         if key not in self._closed:
-            await self._cluster.delete("secrets", names.attempt_secret(self._store.ref(record), record.attempt))
+            await self._attempt_secrets.delete(self._store.ref(record), record.attempt)
             self._secrets.discard(key)
             self._closed.add(key)
 

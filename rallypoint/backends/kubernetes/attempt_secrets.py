@@ -2,35 +2,50 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import binascii
+import logging
 import secrets
+import time
+from collections.abc import Callable, Mapping
 
-from rallypoint.backends.contract import ActionError
+from rallypoint.backends.certificates import LIFETIME, RENEW_AFTER, new_files, renewed, wants_renewal
+from rallypoint.backends.contract import ActionError, BackendError
 from rallypoint.backends.kubernetes import names
+from rallypoint.backends.kubernetes.client import MERGE_PATCH
 from rallypoint.backends.kubernetes.errors import ApiError
 from rallypoint.backends.kubernetes.labels import UID
-from rallypoint.backends.kubernetes.manifests.objects import attempt_secret
+from rallypoint.backends.kubernetes.manifests.objects import attempt_secret, encoded
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.tls import AUTHORITY_KEY, AUTO, PEER_FILES
 
 __all__ = ["AttemptSecrets"]
 
+log = logging.getLogger(__name__)
+
 
 class AttemptSecrets:
-    """The Secrets of one namespace's attempts."""
+    """The Secrets of one namespace's attempts; `clock` gives seconds since the epoch."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, *, clock: Callable[[], float] = time.time) -> None:
+        self._cluster, self._clock = cluster, clock
 
     async def ensure(self, job: JobRef, plan: Plan, attempt: int) -> None:
         """Create the Secret of an attempt unless it exists, and delete that of the attempt before.
 
-        Raises `ApiError`, and `ActionError` where another job has an object of this name.
+        Raises `ApiError`, `SubmitError` where no certificates can be created, and `ActionError` where another job has an object
+        of this name.
         """
         if attempt > 1:
             # Where all of the last attempt had ended by itself nothing was removed, and its Secret is still there.
             await self.delete(job, attempt - 1)
-        manifest = attempt_secret(job, plan=plan, attempt=attempt, token=secrets.token_hex(32))
+        # In a thread: cryptography is slow to import.
+        files = await asyncio.to_thread(new_files, job.name, self._clock()) if plan.tls == AUTO else None
+        token = secrets.token_hex(32)
+        manifest = attempt_secret(job, plan=plan, attempt=attempt, token=token, certificates=files)
         try:
             await self._cluster.create("secrets", manifest)
         except ApiError as error:
@@ -42,9 +57,50 @@ class AttemptSecrets:
         """Delete the Secret of an attempt; one that does not exist is fine."""
         await self._cluster.delete("secrets", names.attempt_secret(job, attempt))
 
+    async def renew(self, job: JobRef, attempt: int, *, after: float = RENEW_AFTER, lifetime: float = LIFETIME) -> bool:
+        """Replace a certificate that has been in use for `after` seconds, and return whether it was replaced.
+
+        Raises `BackendError`.
+        """
+        name, now = names.attempt_secret(job, attempt), self._clock()
+        found = await self._cluster.get("secrets", name)
+        if found is None or (found["metadata"].get("labels") or {}).get(UID) != job.uid:
+            return False
+        try:
+            files = _decoded(found.get("data") or {})
+            if not await asyncio.to_thread(wants_renewal, files, now, after=after):
+                return False
+            made = await asyncio.to_thread(renewed, files, job.name, now, lifetime=lifetime)
+        except (ValueError, KeyError) as error:
+            raise BackendError(f"Secret {name}: {error!r}") from error
+        # At its version: another supervisor may renew it, too, and certificate and key belong together.
+        change = {
+            "metadata": {"resourceVersion": found["metadata"]["resourceVersion"]},
+            "data": encoded({key: made[key] for key in PEER_FILES}),
+        }
+        try:
+            await self._cluster.patch("secrets", name, change, MERGE_PATCH)
+        except ApiError as error:
+            if error.status in (404, 409):
+                return False
+            if error.status == 403:
+                what = "`rallypoint manifests rbac --tls` prints the Role that is needed"
+                raise BackendError(f"{error.said} ({what})") from error
+            raise
+        log.info("job %s: its certificate is renewed", job.name)
+        return True
+
     async def _require_ours(self, job: JobRef, name: str) -> None:
         found = await self._cluster.get("secrets", name)
         if found is None:
             raise ActionError(f"secrets: {name} was there and is gone again")
         if (found["metadata"].get("labels") or {}).get(UID) != job.uid:
             raise ActionError(f"secrets: {name} is there already and belongs to somebody else; delete it", fatal=True)
+
+
+def _decoded(data: Mapping[str, str]) -> dict[str, str]:
+    """Return the certificates of a Secret; raises `KeyError`, `ValueError`."""
+    try:
+        return {key: base64.b64decode(data[key]).decode("ascii") for key in (*PEER_FILES, AUTHORITY_KEY)}
+    except (binascii.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"its certificates cannot be read: {error}") from error

@@ -24,6 +24,7 @@ from rallypoint.backends.contract import (
 )
 from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.act import Actor
+from rallypoint.backends.kubernetes.attempt_secrets import AttemptSecrets
 from rallypoint.backends.kubernetes.coordinators import Coordinators
 from rallypoint.backends.kubernetes.heartbeat import BEAT, read_pulse
 from rallypoint.backends.kubernetes.hold import Holds
@@ -46,6 +47,7 @@ from rallypoint.backends.kubernetes.wrapped.blueprint import draw as draw_wrappe
 from rallypoint.backends.kubernetes.wrapped.runtime import Wrapped, sweep_wrappers
 from rallypoint.backends.kubernetes.wrapped.submission import check as check_wrapped
 from rallypoint.backends.kubernetes.wrapped.template import pytorchjob_of
+from rallypoint.backends.renewing import renewing
 from rallypoint.backends.sweeping import EVERY, sweeping
 from rallypoint.job import ElasticJob
 from rallypoint.job.platform import refuse_elsewhere
@@ -55,6 +57,7 @@ from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.wire.plan import Kind, OrphanPolicy, Plan
 from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobStatus
+from rallypoint.wire.tls import AUTO
 
 __all__ = ["KubernetesBackend"]
 
@@ -78,6 +81,7 @@ class _Parts:
         self.statuses = Statuses(cluster, self.store, self.coordinators, self.holds)
         self.wrapped = Wrapped(cluster, self.store)
         self.sweeper = Sweeper(cluster)
+        self.secrets = AttemptSecrets(cluster)
 
 
 class KubernetesBackend(Backend):
@@ -227,6 +231,7 @@ class KubernetesBackend(Backend):
                 async with (
                     tending(its.cluster, its.store, its.coordinators, its.lost, name, its.heart.id),
                     sweeping(its.cluster, its.sweeper.sweep, every=self._sweeps),
+                    renewing(name, lambda: self._renew(its, name)),
                 ):
                     yield
                 await self._leave(its, name)
@@ -234,6 +239,15 @@ class KubernetesBackend(Backend):
                 await its.holds.give_back(name)
         finally:
             await its.heart.leave()
+
+    async def _renew(self, its: _Parts, name: str) -> None:
+        """Renew the certificates of a job that has its own."""
+        stored = await its.store.load(name)
+        if stored is not None and stored.plan.tls == AUTO and stored.record.attempt > 0:
+            kind, record = stored.plan.kind, stored.record
+            # An AppWrapper keeps its Secret when its own controller retries it.
+            attempt = record.attempt if kind is Kind.PODS else await its.wrapped.attempt(record, stored.plan)
+            await its.secrets.renew(its.store.ref(record), attempt)
 
     async def _leave(self, its: _Parts, name: str) -> None:
         """Do for a job that is over what nobody will come back for."""

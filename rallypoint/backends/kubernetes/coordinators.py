@@ -52,7 +52,7 @@ class Coordinators:
 
         Raises `BackendError` where the API server itself does not answer.
         """
-        path = self._cluster.path("pods", f"{pod.name}:{coordinator_port(plan)}", f"proxy{HEALTH_PATH}")
+        path = self._cluster.path("pods", _port_of(pod, plan), f"proxy{HEALTH_PATH}")
         try:
             await self._cluster.api.request("GET", path, timeout=_ANSWER)
         except ApiError as error:
@@ -71,7 +71,7 @@ class Coordinators:
         self, method: str, job: JobRef, plan: Plan, pod: PodView, path: str, *, body: Any = None, sign: str = ""
     ) -> bytes:
         headers = {TOKEN_HEADER: await self._token(job, pod.labels.attempt), **({SUPERVISOR_HEADER: sign} if sign else {})}
-        proxy = self._cluster.path("pods", f"{pod.name}:{coordinator_port(plan)}", f"proxy{path}")
+        proxy = self._cluster.path("pods", _port_of(pod, plan), f"proxy{path}")
         return await self._cluster.api.request(method, proxy, body=body, headers=headers, timeout=_TIMEOUT)
 
     async def _token(self, job: JobRef, attempt: int) -> str:
@@ -87,3 +87,8 @@ class Coordinators:
     def forget(self, uid: str) -> None:
         """Forget a job's token."""
         self._tokens.pop(uid, None)
+
+
+def _port_of(pod: PodView, plan: Plan) -> str:
+    """Return a coordinator's port as the API server's proxy names it. The API server has no certificate of the job."""
+    return f"{'https:' if plan.tls else ''}{pod.name}:{coordinator_port(plan)}"

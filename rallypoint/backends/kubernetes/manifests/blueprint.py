@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
+from rallypoint.backends.certificates import require_cryptography
 from rallypoint.backends.contract import Blueprint, SubmitError
 from rallypoint.backends.kubernetes.manifests.coordinator import coordinator_pod
 from rallypoint.backends.kubernetes.manifests.kueue import queue_of
@@ -21,8 +22,9 @@ from rallypoint.job.mindcluster import without_cause
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.plan import Entry, OrphanPolicy, Plan
 from rallypoint.wire.ports import AGENT_PORT
+from rallypoint.wire.tls import AUTHORITY_KEY, AUTO, PEER_FILES
 
-__all__ = ["PLACEHOLDER", "draw", "in_the_image", "objects", "service_ports"]
+__all__ = ["PLACEHOLDER", "draw", "drawn_secret", "in_the_image", "objects", "service_ports"]
 
 #: Stands for the uid, and for the token, which a submission draws.
 PLACEHOLDER = "xxxxxxxx"
@@ -48,6 +50,8 @@ def draw(job: ElasticJob, *, namespace: str, orphan_policy: OrphanPolicy = Orpha
     (plan,), (role,) = plans, job.roles
     plan = in_the_image(plan, role)
     check(job, plan, role)
+    if plan.tls == AUTO:
+        require_cryptography()
     ref = JobRef(name=plan.name, uid=PLACEHOLDER, namespace=namespace)
     return Blueprint(
         job=job,
@@ -64,10 +68,16 @@ def objects(ref: JobRef, job: ElasticJob, plan: Plan, *, owner: str = "", now: f
     yield job_configmap(ref, spec=job, plan=plan, record=record)
     yield status_configmap(ref)
     yield service(ref, service_ports(plan))
-    yield attempt_secret(ref, plan=plan, attempt=1, token=PLACEHOLDER)
+    yield drawn_secret(ref, plan)
     yield coordinator_pod(ref, spec=job, plan=plan, attempt=1, term=1)
     for node in range(plan.max_nodes):
         yield node_pod(ref, spec=job, plan=plan, attempt=1, node=node, incarnation=1)
+
+
+def drawn_secret(ref: JobRef, plan: Plan) -> dict[str, Any]:
+    """Return the Secret of the first attempt with placeholders for what is drawn at submission."""
+    files = dict.fromkeys((*PEER_FILES, AUTHORITY_KEY), PLACEHOLDER) if plan.tls == AUTO else None
+    return attempt_secret(ref, plan=plan, attempt=1, token=PLACEHOLDER, certificates=files)
 
 
 def service_ports(plan: Plan) -> dict[str, int]:

@@ -86,12 +86,13 @@ def coordinator_pod(
         },
     }
     tmp = all(mount["mountPath"] != TMP for mount in mounts)
-    ours = [volume for volume in job_volumes(job, attempt=attempt, shm=shm_size(role), tmp=tmp) if volume["name"] != _SHM]
+    volumes = job_volumes(job, attempt=attempt, shm=shm_size(role), tmp=tmp, tls=plan.tls)
+    ours = [volume for volume in volumes if volume["name"] != _SHM]
     needed = {
         "metadata": metadata(job, names.coordinator_pod(job, term), {**its, **said.labels}, said.annotations),
         "spec": {
             "restartPolicy": "OnFailure",
-            "containers": [_container(job, role, plan, attempt, term, [*mounts, *_our_mounts(tmp=tmp), status_mount()])],
+            "containers": [_container(job, role, plan, attempt, term, [*mounts, *_our_mounts(plan, tmp=tmp), status_mount()])],
             "volumes": [*_volumes(role, template["spec"]), *ours, status_volume(job)],
         },
     }
@@ -102,14 +103,15 @@ def coordinator_pod(
 _SHM = f"{OURS}shm"
 
 
-def _our_mounts(*, tmp: bool) -> list[dict[str, Any]]:
-    return [mount for mount in job_mounts(tmp=tmp) if mount["mountPath"] != SHM]
+def _our_mounts(plan: Plan, *, tmp: bool) -> list[dict[str, Any]]:
+    return [mount for mount in job_mounts(tmp=tmp, tls=plan.tls) if mount["mountPath"] != SHM]
 
 
 def _container(job: JobRef, role: Role, plan: Plan, attempt: int, term: int, mounts: list[dict[str, Any]]) -> dict[str, Any]:
     ports = {"coordinator": coordinator_port(plan), **filled({"metrics": metrics_port(plan, pod=True)})}
     command = agent_command(
         role,
+        plan,
         "coordinator",
         *("--uid", job.uid),
         *("--attempt", attempt),

@@ -22,6 +22,7 @@ __all__ = [
     "SECRET_KEY",
     "STATUS_KEY",
     "attempt_secret",
+    "encoded",
     "function_secret",
     "job_configmap",
     "metadata",
@@ -69,17 +70,27 @@ def status_configmap(job: JobRef) -> dict[str, Any]:
     }
 
 
-def attempt_secret(job: JobRef, *, plan: Plan, attempt: int, token: str) -> dict[str, Any]:
-    """Return the Secret of one attempt: what its pods need to start, and what they know each other by."""
-    data = {SECRET_KEY: token, PLAN_KEY: codec.dumps(plan)}
+def attempt_secret(
+    job: JobRef, *, plan: Plan, attempt: int, token: str, certificates: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return the Secret of one attempt: what its pods need to start, and what they know each other by.
+
+    `certificates` are the files of the job's own authority (wire/tls.py); they are renewed in place.
+    """
+    data = {SECRET_KEY: token, PLAN_KEY: codec.dumps(plan), **(certificates or {})}
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": metadata(job, names.attempt_secret(job, attempt), labels(job, Part.SECRET, attempt=attempt)),
         "type": "Opaque",
-        "immutable": True,
-        "data": {key: base64.b64encode(text.encode()).decode() for key, text in data.items()},
+        "immutable": not certificates,
+        "data": encoded(data),
     }
+
+
+def encoded(data: Mapping[str, str]) -> dict[str, str]:
+    """Return texts as the `data` of a Secret."""
+    return {key: base64.b64encode(text.encode()).decode() for key, text in data.items()}
 
 
 def function_secret(job: JobRef, *, plan: Plan, function: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.manifests.hosts import Exclusion, without_hosts
 from rallypoint.backends.kubernetes.manifests.merge import merge_all
 from rallypoint.backends.kubernetes.manifests.objects import PLAN_KEY, SECRET_KEY
-from rallypoint.backends.kubernetes.manifests.volumes import SECRETS
+from rallypoint.backends.kubernetes.manifests.volumes import SECRETS, TLS
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.job import ElasticJob, Role
 from rallypoint.wire.plan import Plan
@@ -88,9 +88,10 @@ def coordinator_port(plan: Plan) -> int:
     return plan.coordinator_port or COORDINATOR_PORT
 
 
-def agent_command(role: Role, *words: object) -> list[str]:
+def agent_command(role: Role, plan: Plan, *words: object) -> list[str]:
     """Return the command line of an agent that finds its plan and its secret where every pod of the job has them."""
-    files = ("--plan", f"{SECRETS}/{PLAN_KEY}", "--secret-file", f"{SECRETS}/{SECRET_KEY}")
+    tls = ("--tls", TLS) if plan.tls else ()
+    files = ("--plan", f"{SECRETS}/{PLAN_KEY}", "--secret-file", f"{SECRETS}/{SECRET_KEY}", *tls)
     first, *rest = words
     return [*(role.python or ("python",)), "-m", "rallypoint.agent", str(first), *files, *map(str, rest)]
 

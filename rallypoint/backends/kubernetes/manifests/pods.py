@@ -65,7 +65,7 @@ def node_pod(
     said = admission(job, role=role, plan=plan, node=node)
     its = labels(job, Part.NODE, attempt=attempt, node=node, incarnation=incarnation)
     trainer = {
-        "command": _command(role, attempt, node, incarnation),
+        "command": _command(role, plan, attempt, node, incarnation),
         "ports": [{"name": "agent", "containerPort": AGENT_PORT, "protocol": "TCP"}],
         "resources": trainer_resources(role, container_of(template["spec"], TRAINER)),
     }
@@ -86,9 +86,10 @@ def node_pod(
     return built(job, role, layers, first=TRAINER, unreachable=spec.health.node_unreachable, off=off)
 
 
-def _command(role: Role, attempt: int, node: int, incarnation: int) -> list[str]:
+def _command(role: Role, plan: Plan, attempt: int, node: int, incarnation: int) -> list[str]:
     return agent_command(
         role,
+        plan,
         "node",
         *("--attempt", attempt),
         *("--node", node),
@@ -134,8 +135,8 @@ def _needed(
         {"name": POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         {"name": MACHINE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
     ]
-    mounts = job_mounts(tmp=tmp)
-    volumes = job_volumes(job, attempt=attempt, shm=shm_size(role), tmp=tmp)
+    mounts = job_mounts(tmp=tmp, tls=plan.tls)
+    volumes = job_volumes(job, attempt=attempt, shm=shm_size(role), tmp=tmp, tls=plan.tls)
     if is_function(plan):
         env.append({"name": FUNCTION_FILE, "value": f"{FUNCTION}/{FUNCTION_KEY}"})
         mounts.append(function_mount())

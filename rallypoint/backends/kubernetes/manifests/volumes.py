@@ -11,6 +11,7 @@ from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.job import Role
 from rallypoint.job.quantity import MI, quantity, write_bytes
+from rallypoint.wire.tls import AUTO, OFF, PEER_FILES, SECRET_PREFIX
 
 __all__ = [
     "FUNCTION",
@@ -19,6 +20,8 @@ __all__ = [
     "SECRETS",
     "SHM",
     "STATUS",
+    "TLS",
+    "TLS_VOLUME",
     "TMP",
     "function_mount",
     "function_volume",
@@ -33,6 +36,7 @@ __all__ = [
 #: Where a pod finds its plan and secret, and what is writable under its read-only root.
 SECRETS = "/etc/rallypoint"
 STATUS = "/etc/rallypoint-status"
+TLS = "/etc/rallypoint-tls"
 FUNCTION = "/etc/rallypoint-function"
 RUN = "/var/run/rallypoint"
 SHM = "/dev/shm"  # noqa: S108  the memory file system that the pod's own volume is
@@ -40,6 +44,12 @@ TMP = "/tmp"  # noqa: S108  the pod's own
 
 #: Names of our volumes begin so.
 OURS = "rallypoint-"
+
+#: Of the volume with the certificates.
+TLS_VOLUME = f"{OURS}tls"
+
+#: Keys of an attempt's Secret: the plan, and what its pods and their supervisor know each other by.
+PLAN_FILE, SECRET_FILE = "plan.json", "secret"
 
 #: For each worker: what container runtimes give a whole container. NCCL and data loaders fill it; progress takes 2 KiB of it.
 _SHM_PER_WORKER = 64 * MI
@@ -55,22 +65,29 @@ def shm_size(role: Role) -> Fraction:
     return Fraction(_SHM_PER_WORKER * role.nproc_per_node)
 
 
-def job_volumes(job: JobRef, *, attempt: int, shm: Fraction, tmp: bool) -> list[dict[str, Any]]:
-    """Return the volumes of a pod of one attempt; with `tmp` one for /tmp, too."""
+def job_volumes(job: JobRef, *, attempt: int, shm: Fraction, tmp: bool, tls: str = OFF) -> list[dict[str, Any]]:
+    """Return the volumes of a pod of one attempt; with `tmp` one for /tmp, too, and one for certificates as `Plan.tls` says."""
     # The mode lets any user read: who runs in the image is not known here, and nobody else is in the pod.
-    secret = {"secretName": names.attempt_secret(job, attempt), "defaultMode": 0o444}
+    secret: dict[str, Any] = {"secretName": names.attempt_secret(job, attempt), "defaultMode": 0o444}
+    certificates = {**secret, "items": [{"key": name, "path": name} for name in PEER_FILES]}
+    if tls == AUTO:  # the authority's own key stays out of the pod
+        secret["items"] = [{"key": name, "path": name} for name in (PLAN_FILE, SECRET_FILE)]
+    elif tls:
+        certificates["secretName"] = tls.removeprefix(SECRET_PREFIX)
     return [
         {"name": f"{OURS}secret", "secret": secret},
+        *([{"name": TLS_VOLUME, "secret": certificates}] if tls else []),
         {"name": f"{OURS}run", "emptyDir": {}},
         *([{"name": f"{OURS}tmp", "emptyDir": {}}] if tmp else []),
         {"name": f"{OURS}shm", "emptyDir": {"medium": "Memory", "sizeLimit": write_bytes(shm)}},
     ]
 
 
-def job_mounts(*, tmp: bool) -> list[dict[str, Any]]:
+def job_mounts(*, tmp: bool, tls: str = OFF) -> list[dict[str, Any]]:
     """Return where those volumes are mounted."""
     return [
         {"name": f"{OURS}secret", "mountPath": SECRETS, "readOnly": True},
+        *([{"name": TLS_VOLUME, "mountPath": TLS, "readOnly": True}] if tls else []),
         {"name": f"{OURS}run", "mountPath": RUN},
         *([{"name": f"{OURS}tmp", "mountPath": TMP}] if tmp else []),
         {"name": f"{OURS}shm", "mountPath": SHM},

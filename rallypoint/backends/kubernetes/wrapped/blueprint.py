@@ -10,8 +10,8 @@ from typing import Any
 
 from rallypoint.backends.contract import Blueprint, SubmitError
 from rallypoint.backends.kubernetes.labels import DOMAIN
-from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER
-from rallypoint.backends.kubernetes.manifests.objects import attempt_secret, job_configmap
+from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER, drawn_secret
+from rallypoint.backends.kubernetes.manifests.objects import job_configmap
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.wrapped.manifest import MANIFEST_KEY, kind_of, marked, wrapped_in
 from rallypoint.backends.kubernetes.wrapped.podsets import PodSet, PodSetError, pod_sets
@@ -78,7 +78,7 @@ def draw(
 
 def _secret(ref: JobRef, plan: Plan) -> Iterator[dict[str, Any]]:
     if not plan.insecure_token:
-        yield attempt_secret(ref, plan=plan, attempt=1, token=PLACEHOLDER)
+        yield drawn_secret(ref, plan)
 
 
 def _pods(manifest: Mapping[str, Any]) -> tuple[PodSet, ...]:

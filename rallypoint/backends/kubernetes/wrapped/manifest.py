@@ -10,7 +10,7 @@ from typing import Any
 from rallypoint.backends.contract import SubmitError
 from rallypoint.backends.kubernetes.labels import ATTEMPT, FIRST, JOB, PART, UID, Part, labels
 from rallypoint.backends.kubernetes.manifests.objects import metadata
-from rallypoint.backends.kubernetes.names import JobRef, attempt_secret
+from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.wrapped.kinds import KINDS, WRAPPING
 from rallypoint.backends.kubernetes.wrapped.podsets import pod_sets
 from rallypoint.backends.kubernetes.wrapped.secret import refer_to_secret
@@ -95,5 +95,5 @@ def marked(
         template["labels"] = {**(template.get("labels") or {}), **mark}
         first += pods.replicas
         if secret:
-            refer_to_secret(pods.template["spec"], attempt_secret(job, attempt))
+            refer_to_secret(pods.template["spec"], job, attempt)
     return made

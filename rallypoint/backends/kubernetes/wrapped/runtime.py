@@ -74,6 +74,11 @@ class Wrapped:
         found = await self._wrappers(plan).get(plan.name, now=now)
         return found if found is not None and found.job_uid == record.uid else None
 
+    async def attempt(self, record: JobRecord, plan: Plan) -> int:
+        """Return the attempt whose Secret the wrapper's pods have, 0 where there is no wrapper."""
+        wrapper = await self._wrapper(record, plan, now=False)
+        return 0 if wrapper is None else wrapper.attempt
+
     async def _pods(self, record: JobRecord, *, now: bool) -> tuple[PodView, ...]:
         if self._cluster.fresh and not now:
             return self._cluster.cache.pods_of(record.uid)

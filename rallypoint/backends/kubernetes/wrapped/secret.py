@@ -7,27 +7,37 @@ manifest, so every container gets the variable, unless the manifest sets it to a
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER
 from rallypoint.backends.kubernetes.manifests.objects import SECRET_KEY
+from rallypoint.backends.kubernetes.manifests.volumes import TLS_VOLUME
+from rallypoint.backends.kubernetes.names import JobRef, attempt_secret
 from rallypoint.job.generator.secret import is_ours
 from rallypoint.wire import env
 
 __all__ = ["refer_to_secret"]
 
 
-def refer_to_secret(spec: dict[str, Any], name: str) -> None:
-    """Let the containers of a pod's spec, which is changed in place, take their secret from the Secret `name`.
+def refer_to_secret(spec: dict[str, Any], job: JobRef, attempt: int) -> None:
+    """Let the containers of a pod's spec, which is changed in place, take their secret from the Secret of an attempt.
 
     What `rallypoint render` has rendered refers to a Secret that its user creates; a submission replaces that reference.
     """
+    name = attempt_secret(job, attempt)
     variable = {"name": env.SECRET, "valueFrom": {"secretKeyRef": {"name": name, "key": SECRET_KEY}}}
     for container in spec.get("containers") or ():
         given = list(container.get("env") or ())
         if any(_is_secret(each) and not is_ours(each) for each in given):
             continue
         container["env"] = [*(each for each in given if not _is_secret(each)), variable]
+
+    drawn = attempt_secret(dataclasses.replace(job, uid=PLACEHOLDER), 1)
+    for volume in spec.get("volumes") or ():
+        if volume.get("name") == TLS_VOLUME and (volume.get("secret") or {}).get("secretName") == drawn:
+            volume["secret"]["secretName"] = name
 
 
 def _is_secret(variable: Mapping[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from rallypoint.backends.kubernetes.manifests.kueue import QUEUE, queue_of
 from rallypoint.backends.kubernetes.manifests.parts import POD_IP, role_of
 from rallypoint.backends.kubernetes.manifests.pods import node_pod
 from rallypoint.backends.kubernetes.manifests.validation import check
-from rallypoint.backends.kubernetes.manifests.volumes import OURS
+from rallypoint.backends.kubernetes.manifests.volumes import OURS, TLS
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.wrapped.kinds import WRAPPING
 from rallypoint.job import ElasticJob, Role, compile_plan
@@ -120,7 +120,8 @@ def _environment(plan: Plan) -> Iterator[dict[str, Any]]:
 
 def _command(plan: Plan, role: Role) -> list[str]:
     agent = [*(role.python or ("python",)), "-m", "rallypoint.agent", "run", *_flags(plan), *_entry(plan), *plan.args]
-    meeting = ["--rdzv-endpoint", "$(MASTER_ADDR):$(MASTER_PORT)", "--local-addr", f"$({POD_IP})"]
+    tls = ["--tls", TLS] if plan.tls else []
+    meeting = [*tls, "--rdzv-endpoint", "$(MASTER_ADDR):$(MASTER_PORT)", "--local-addr", f"$({POD_IP})"]
     place = agent.index("run") + 1
     agent[place:place] = meeting
     if not plan.setup:

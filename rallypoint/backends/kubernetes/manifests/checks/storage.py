@@ -8,7 +8,7 @@ from typing import Any
 
 from rallypoint.backends.kubernetes.manifests.checks.place import DNS_LABEL, Place, Wrong, is_dns_label
 from rallypoint.backends.kubernetes.manifests.parts import TRAINER, container_of, template_of
-from rallypoint.backends.kubernetes.manifests.volumes import OURS, RUN, SECRETS, SHM, STATUS
+from rallypoint.backends.kubernetes.manifests.volumes import OURS, RUN, SECRETS, SHM, STATUS, TLS
 from rallypoint.job import Role
 
 __all__ = ["check"]
@@ -17,6 +17,7 @@ __all__ = ["check"]
 _TAKEN = {
     SECRETS: "another path; the job's plan and secret are there",
     STATUS: "another path; the job's last status is there",
+    TLS: "another path; the job's certificates are there",
     RUN: "another path; the agent works there",
     SHM: "another path; the size of /dev/shm is resources.shm",
 }

@@ -6,6 +6,7 @@ Cases:
                         are the restarts that fail before they train
     dlrover-run, ft_launcher    where the peers' environment is (`make peers`)
     ours                `rallypoint-agent run --standalone` with the same flags and the same script
+    ours-meeting, ours-tls    with --tls: the same with an endpoint in the place of --standalone, and that with mutual TLS
     ours-script         the same with `--script FILE`, which must make the same marks
 
 Each launch trains for a while, loses its last rank `--kills` times, and ends. Launches of the cases alternate, so that a
@@ -22,6 +23,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -30,6 +32,7 @@ from pathlib import Path
 from benchmarks.processes import PEERS, kill, tree
 from benchmarks.recovery_marks import PARTS, Recovery, log_times, median_parts, read_marks, recoveries
 from benchmarks.report import Case, arguments, deliver, versions
+from rallypoint.backends.certificates import new_files
 
 __all__ = ["main"]
 
@@ -38,6 +41,9 @@ OURS = Path(sys.executable).with_name("rallypoint-agent")
 _TORCHRUN_LOG = {"detect": "Sending process|failed \\(exitcode", "stop": "Rendezvous'ing", "rendezvous": "Rendezvous complete"}
 _OUR_LOG = {"detect": "was ended by signal 9", "stop": "was stopped", "rendezvous": "coordinator: round:"}
 _SHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+
+#: Where agents with an endpoint meet.
+_PORT = 29433
 
 #: Seconds for which every launch trains before its first kill: what a launcher prepares beside the workers is ready by then.
 _FIRST = 8.0
@@ -70,7 +76,21 @@ class Tally:
     failed: int = 0
 
 
-def launchers(names: Sequence[str], *, workers: int, kills: int, script: Path | None) -> list[Launcher]:
+def meeting(flags: Sequence[str], folder: Path, port: int) -> list[Launcher]:
+    """Return the cases whose agent has its coordinator at an address, without and with mutual TLS."""
+    for name, text in new_files("bench", time.time()).items():
+        (folder / name).write_text(text)
+    places = ("--rdzv-backend=c10d", "--rdzv-id=bench", f"--rdzv-endpoint=127.0.0.1:{port}")
+    plain = (str(OURS), "run", *(flag for flag in flags if flag != "--standalone"), "--exit-grace=0", *places)
+    return [
+        Launcher(name="ours-meeting", command=plain, logged=_OUR_LOG),
+        Launcher(name="ours-tls", command=(*plain, f"--tls={folder}"), logged=_OUR_LOG),
+    ]
+
+
+def launchers(
+    names: Sequence[str], *, workers: int, kills: int, script: Path | None, tls: Path | None = None
+) -> list[Launcher]:
     """Return the cases of these names that can be run here, in the order in which they take turns; all where none is named."""
     flags = ("--standalone", "--nnodes=1", f"--nproc-per-node={workers}", f"--max-restarts={3 * kills + 10}")
     peers = PEERS if (PEERS / "torchrun").exists() else OURS.parent
@@ -91,6 +111,8 @@ def launchers(names: Sequence[str], *, workers: int, kills: int, script: Path | 
     ]
     if script is not None:
         known.append(Launcher(name="ours-script", command=ours, logged=_OUR_LOG, script=script.resolve()))
+    if tls is not None:
+        known += meeting(flags, tls, _PORT)
     if "torchrun-default" in names:
         known.append(Launcher(name="torchrun-default", command=torchrun, logged=_TORCHRUN_LOG, env=told))
     return [one for one in known if Path(one.command[0]).exists() and (not names or one.name in names)]
@@ -165,9 +187,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, help="seconds until a launch did not end (default 120, and 3 for each kill)")
     parser.add_argument("--cases", default="", help="comma-separated names; all that can be run by default")
     parser.add_argument("--script", type=Path, help="one more case of ours, with this script")
+    parser.add_argument("--tls", action="store_true", help="two more cases of ours: with an endpoint, and with mutual TLS")
     options = parser.parse_args(argv)
     names = [name for name in options.cases.split(",") if name]
-    cases = launchers(names, workers=options.workers, kills=options.kills, script=options.script)
+    folder = Path(tempfile.mkdtemp(prefix="recovery-tls-")) if options.tls else None
+    cases = launchers(names, workers=options.workers, kills=options.kills, script=options.script, tls=folder)
     limit = 120.0 + 3 * options.kills if options.limit is None else options.limit
     tallies = measure(cases, n=options.n, workers=options.workers, kills=options.kills, limit=limit)
     results = [_case(launcher, tallies[launcher.name]) for launcher in cases]

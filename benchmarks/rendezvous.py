@@ -22,6 +22,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from typing import Any
 
 from benchmarks.processes import PEERS, cpu_seconds
 from benchmarks.report import Case, arguments, deliver, versions
+from rallypoint.backends.certificates import new_files
 from rallypoint.wire import codec
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.plan import Entry, Plan
@@ -50,8 +52,8 @@ class Met:
 
 
 @contextlib.contextmanager
-def coordinator(folder: Path, nodes: int, service: str) -> Iterator[tuple[Endpoint, int]]:
-    """Run the real coordinator for a world of `nodes`, and yield where it listens and its pid."""
+def coordinator(folder: Path, nodes: int, service: str, *, tls: bool) -> Iterator[tuple[Endpoint, int]]:
+    """Run the real coordinator for a world of `nodes`, with certificates where `tls`; yield where it listens and its pid."""
     plan = Plan(
         name="bench",
         role="worker",
@@ -63,6 +65,7 @@ def coordinator(folder: Path, nodes: int, service: str) -> Iterator[tuple[Endpoi
         args=(),
         last_call=0.0,
         service_type=service,
+        tls="auto" if tls else "",
         node_lease=600.0,  # thousands of agents in two processes may be slower than any real one
     )
     (folder / "plan.json").write_text(codec.dumps(plan))
@@ -71,6 +74,8 @@ def coordinator(folder: Path, nodes: int, service: str) -> Iterator[tuple[Endpoi
     command: list[str | Path] = [sys.executable, "-m", "rallypoint.agent", "coordinator", "--attempt", "1"]
     command += ["--plan", folder / "plan.json", "--secret-file", folder / "secret", "--uid", "u1", "--term", "1"]
     command += ["--endpoint-file", endpoint, "--status-file", folder / "status.json"]
+    if tls:
+        command += ["--tls", _certificates(folder)]
     with (folder / "coordinator.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         try:
             while not endpoint.exists():
@@ -80,6 +85,14 @@ def coordinator(folder: Path, nodes: int, service: str) -> Iterator[tuple[Endpoi
             yield codec.loads(Endpoint, endpoint.read_text()), process.pid
         finally:
             process.kill()
+
+
+def _certificates(folder: Path) -> Path:
+    made = folder / "tls"
+    made.mkdir()
+    for name, text in new_files("bench", time.time()).items():
+        (made / name).write_text(text)
+    return made
 
 
 @contextlib.contextmanager
@@ -98,16 +111,18 @@ def _pause() -> None:
 
 
 def ours(nodes: int, service: str) -> Met:
-    """Let simulated agents meet at our coordinator once, over `service`; or at the server that is `bare`."""
+    """Let simulated agents meet at our coordinator once, over `service` (`grpc`, `grpc+tls`, ...), or at one that is `bare`."""
+    service, _, tls = service.partition("+")
     with (
         tempfile.TemporaryDirectory(prefix="rendezvous-bench-") as name,
-        bare() if service == "bare" else coordinator(Path(name), nodes, service) as (where, pid),
+        bare() if service == "bare" else coordinator(Path(name), nodes, service, tls=bool(tls)) as (where, pid),
     ):
         players: list[subprocess.Popen[str]] = []
+        folder = f"{name}/tls" if tls else ""
         port, spoken = (where.port, "http") if service == "http" else (where.grpc, "grpc")
         try:
             shares = [range(number, nodes, SIMULATORS) for number in range(min(SIMULATORS, nodes))]
-            players += (_player(where.host, port, spoken, share) for share in shares)
+            players += (_player(where.host, port, spoken, share, folder) for share in shares)
             before = cpu_seconds([pid])
             for player in players:
                 _say(player, "go")
@@ -121,10 +136,11 @@ def ours(nodes: int, service: str) -> Met:
     return Met(seconds=seconds, server_cpu=used, asked=sum(s["asked"] for s in seen))
 
 
-def _player(host: str, port: int, service: str, numbers: range) -> subprocess.Popen[str]:
+def _player(host: str, port: int, service: str, numbers: range, tls: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "benchmarks.rendezvous_agents"]
     player = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    _say(player, json.dumps({"host": host, "port": port, "service": service, "token": TOKEN, "numbers": list(numbers)}))
+    task = {"host": host, "port": port, "service": service, "token": TOKEN, "numbers": list(numbers), "tls": tls}
+    _say(player, json.dumps(task))
     if _heard(player) != "ready\n":
         raise SystemExit("a simulator of agents did not start")
     return player
@@ -195,7 +211,7 @@ def measure(nodes: Sequence[int], peer: Peer, services: Sequence[str], n: int) -
 
 
 def _name(service: str) -> str:
-    return "grpcio alone" if service == "bare" else f"ours, {service}"
+    return "grpcio alone" if service == "bare" else f"ours, {service.replace('+', ' with ')}"
 
 
 def _seconds(one: Met | None) -> str:
@@ -228,10 +244,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--service", default="grpc,http", help="service_type of ours: grpc, http; or bare (default %(default)s)"
     )
+    parser.add_argument("--tls", action="store_true", help="each service of ours with mutual TLS as well, in turn")
     options = parser.parse_args(argv)
     services = options.service.split(",")
     if not set(services) <= {"grpc", "http", "bare"}:
         parser.error(f"--service {options.service}: not allowed; expected grpc, http or bare, with commas")
+    if options.tls:
+        services += [f"{service}+tls" for service in services if service != "bare"]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # whatever was started is ended, too
     peers = _numbers(options.c10d) if (PEERS / "python").exists() else []
     peer = Peer(nodes=peers, turns=options.c10d_turns, limit=options.c10d_limit)

@@ -13,8 +13,11 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from benchmarks.http2 import Stream
+from rallypoint.agent.tls import read_tls
 from rallypoint.agent.transport.grpc_words import SESSION, TOKEN_KEY
 from rallypoint.wire import codec
 from rallypoint.wire.fence import Fence
@@ -118,6 +121,16 @@ def _report(number: int, sequence: int) -> bytes:
     return codec.dumps(report).encode()
 
 
+def _secured(folder: str, *, grpc: bool) -> dict[str, Any]:
+    """Return the arguments of a connection: none without a folder of certificates."""
+    if not folder:
+        return {}
+    tls = read_tls(Path(folder), "bench")
+    if grpc:
+        tls.client.set_alpn_protocols(["h2"])
+    return {"ssl": tls.client, "server_hostname": tls.name}
+
+
 async def _play(task: dict[str, object]) -> None:
     loop = asyncio.get_running_loop()
     host, port, token = str(task["host"]), int(str(task["port"])), str(task["token"])
@@ -140,11 +153,12 @@ async def _play(task: dict[str, object]) -> None:
             return GrpcAgent(asks(number), done, token=token)
         return Agent(asks(number), done, head=head)
 
+    secured = _secured(str(task["tls"]), grpc=task["service"] == "grpc")
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     began = time.monotonic()
     opened = await asyncio.gather(
-        *(loop.create_connection(lambda n=n: agent(n), host, port) for n in numbers)  # type: ignore[misc]
+        *(loop.create_connection(lambda n=n: agent(n), host, port, **secured) for n in numbers)  # type: ignore[misc]
     )
     await everybody.wait()
     ended = time.monotonic()

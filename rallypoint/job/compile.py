@@ -43,7 +43,7 @@ _LATER: Mapping[str, tuple[str, ...]] = {
     "mindcluster": ("framework", "variables", "hot_reset", "backoff_limit"),
 }
 #: The same of the job itself.
-_LATER_OF_THE_JOB = ("insecure_token", "tls")
+_LATER_OF_THE_JOB = ("insecure_token", "network_policy", "tls")
 _STREAMS = {"none": 0, "stdout": 1, "stderr": 2, "both": 3}
 
 
@@ -171,6 +171,7 @@ def _agents(job: ElasticJob) -> dict[str, Any]:
         "service_type": job.rendezvous.service_type,
         "insecure_token": job.insecure_token,
         "tls": job.tls,
+        "network_policy": job.network_policy,
         "training_port": job.rendezvous.training_port,
         "pre_check_ops": effective(job.health.pre_check_ops),
         "xpu_type": job.health.xpu_type,

@@ -20,7 +20,7 @@ from rallypoint.job.policies import FaultTolerance, Health, Logs, Recovery, Rend
 from rallypoint.job.problems import problems
 from rallypoint.job.profiles import PROFILE
 from rallypoint.job.role import DEFAULT_ROLE, Role, Texts, resolve
-from rallypoint.job.rules import FLAG, NAME, NAMESPACE, TLS, Collection, refusal
+from rallypoint.job.rules import FLAG, NAME, NAMESPACE, NETWORK_POLICY, TLS, Collection, refusal
 from rallypoint.job.settle import WITHOUT_EFFECT, settle
 from rallypoint.job.shape import normal
 from rallypoint.job.spelling import Spelled, spell
@@ -83,6 +83,10 @@ class ElasticJob(Model):
     tls: Annotated[str, TLS] = ""
     """Mutual TLS between the parts of the job (docs/guides/tls.md): `auto` creates an authority and certificates for the job,
     `{secret: NAME}` uses those in a Secret (`ca.crt`, `tls.crt`, `tls.key`)."""
+    network_policy: Annotated[str, NETWORK_POLICY] = ""
+    """Kubernetes: a NetworkPolicy lets only the job's own pods connect to its pods. The supervisor reaches the coordinator
+    through the API server: `on` leaves the coordinator's port open for that, networks such as `10.0.0.0/28` open it to these
+    alone."""
     logs: Logs = Logs()
     """Where the output of each rank goes."""
 

@@ -5,6 +5,7 @@ A :class:`Rule` stands in a field's `Annotated`; it takes the place of pydantic'
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ __all__ = [
     "MAPPING",
     "NAME",
     "NAMESPACE",
+    "NETWORK_POLICY",
     "NODES",
     "NUMA",
     "PATH",
@@ -341,6 +343,28 @@ def _is_object_name(text: str) -> bool:
 def _write_tls(value: str) -> object:
     return {"secret": value[len(tls.SECRET_PREFIX) :]} if value.startswith(tls.SECRET_PREFIX) else value or "off"
 
+
+def _read_network_policy(value: object) -> str:
+    if value in ("", "off", "on"):
+        return "on" if value == "on" else ""
+    networks = [text.strip() for text in read_text(value).split(",")]
+    try:
+        return ",".join(str(ipaddress.ip_network(text)) for text in networks if "/" in text or _refuse())
+    except ValueError as error:
+        raise RefusedError from error
+
+
+def _refuse() -> bool:
+    raise RefusedError
+
+
+NETWORK_POLICY = Rule(
+    kind="off, on or networks",
+    allowed="off, on, or the networks of the API server, such as 10.0.0.0/28, separated by commas",
+    read=_read_network_policy,
+    write=lambda value: value or "off",
+    schema={"type": "string"},
+)
 
 _OBJECT = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 TLS = Rule(

@@ -208,6 +208,7 @@ class Plan:
         pre_check_ops: classes that the coordinator asks before the first round of an attempt.
         auto_config: each node has as many workers as it has devices, where it has any, in the place of `nproc_per_node`.
         tls: how the parts of the job secure their connections: `auto`, `secret:NAME`; "" does not (wire/tls.py).
+        network_policy: "" creates no NetworkPolicy; `on`, or the networks of the API server, separated by commas.
         insecure_token: agents that another controller's pods start do without a secret.
     """
 
@@ -297,3 +298,4 @@ class Plan:
     auto_config: bool = False
     insecure_token: bool = False
     tls: str = ""
+    network_policy: str = ""

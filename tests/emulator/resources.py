@@ -70,6 +70,7 @@ BUILTIN: tuple[Resource, ...] = (
     Resource(plural="resourcequotas", kind="ResourceQuota", subresources=("status",), short=("quota",)),
     Resource(plural="limitranges", kind="LimitRange", short=("limits",)),
     Resource(plural="leases", kind="Lease", group="coordination.k8s.io", unconditional=False),
+    Resource(plural="networkpolicies", kind="NetworkPolicy", group="networking.k8s.io", generation=True, short=("netpol",)),
     Resource(plural="roles", kind="Role", group=RBAC),
     Resource(plural="rolebindings", kind="RoleBinding", group=RBAC),
     Resource(plural="clusterroles", kind="ClusterRole", group=RBAC, namespaced=False),

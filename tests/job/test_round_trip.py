@@ -161,6 +161,7 @@ health:
   xpu_type: nvidia
 insecure_token: false
 tls: 'off'
+network_policy: 'off'
 logs:
   redirects: both
   tee: none

@@ -15,6 +15,7 @@ from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.wrapped.manifest import marked
 from rallypoint.job import load_job
 from rallypoint.job.generator import appwrapper, read_settings, secret_object
+from rallypoint.supervision.record import Phase
 from rallypoint.wire.plan import Kind
 from tests.emulator.options import Options
 from tests.emulator.running import Running, running
@@ -127,6 +128,19 @@ async def test_a_job_file_may_do_without(backend: KubernetesBackend, cluster: Ru
     assert "insecure_token=true" in str(opened.objects[1])
     assert "RALLYPOINT_SECRET" not in str(opened.objects[1])
     assert any(note.startswith("insecure_token: ") for note in opened.notes)
+
+
+@KINDS
+async def test_a_job_file_with_tls_runs_to_its_end(backend: KubernetesBackend, tmp_path: Path, kind: Kind) -> None:
+    """The agents meet at the master over TLS, with certificates from the Secret of their attempt."""
+    (tmp_path / "worker.py").write_text("import os; print('worker', os.environ['RANK'], flush=True)\n")
+    name, script = f"safe-{kind.value}", str(tmp_path / "worker.py")
+    job = load_job({"name": name, "entrypoint": script, "image": "any:1", "nodes": 2, "tls": "auto"}, based=False)
+    async with submitted(backend, name, tmp_path / "f", blueprint=backend.plan_as(job, kind)) as running_job:
+        record = await running_job.over()
+
+    assert record is not None
+    assert (record.phase, record.retries) == (Phase.SUCCEEDED, 0), record.history
 
 
 async def test_rendered_pods_wait_for_their_secret(cluster: Running, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from rallypoint.backends.kubernetes.manifests.blueprint import service_ports
 from rallypoint.backends.kubernetes.manifests.coordinator import coordinator_pod
 from rallypoint.backends.kubernetes.manifests.hosts import Exclusion
 from rallypoint.backends.kubernetes.manifests.kueue import RETRIABLE
+from rallypoint.backends.kubernetes.manifests.network_policy import network_policy_of
 from rallypoint.backends.kubernetes.manifests.objects import service
 from rallypoint.backends.kubernetes.manifests.parts import role_of
 from rallypoint.backends.kubernetes.manifests.pods import node_pod
@@ -103,6 +104,8 @@ class Actor:
             raise ActionError(f"attempt {attempt} of job {record.name} is over")
         await self._store.ensure_status(ref)
         await self._ensure("services", service(ref, service_ports(plan)))
+        if plan.network_policy:
+            await self._ensure("networkpolicies", network_policy_of(ref, plan))
         await self._attempt_secrets.ensure(ref, plan, attempt)
         self._secrets.add((record.uid, attempt))
 

@@ -50,6 +50,7 @@ class Part(str, enum.Enum):
     SECRET = "secret"
     FUNCTION = "function"  #: what the workers of a job call that is a function
     SERVICE = "service"
+    NETWORK = "network"  #: who may connect to the job's pods
     COORDINATOR = "coordinator"
     NODE = "node"
     SUPERVISOR = "supervisor"

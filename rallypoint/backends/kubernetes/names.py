@@ -22,6 +22,7 @@ __all__ = [
     "group",
     "hostname",
     "job_configmap",
+    "network_policy",
     "node_pod",
     "service",
     "status_configmap",
@@ -87,6 +88,11 @@ def service(job: JobRef) -> str:
     """Return the name of the headless Service."""
     # A Service must begin with a letter, a job need not.
     return _named(job, "", lead="" if job.name[:1].isalpha() else "j")
+
+
+def network_policy(job: JobRef) -> str:
+    """Return the name of the NetworkPolicy."""
+    return _named(job, "-net")
 
 
 def group(job: JobRef) -> str:

@@ -15,7 +15,7 @@ from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.manifests.checks.place import DNS_LABEL, DNS_NAME, is_dns_label, is_dns_name
 from rallypoint.backends.kubernetes.names import COORDINATOR_ROLE, SUPERVISOR_ROLE
 
-__all__ = ["COORDINATOR", "MACHINES", "NODES", "QUEUES", "SUPERVISOR", "TLS", "WRAPPERS", "Grant", "allows", "rbac"]
+__all__ = ["COORDINATOR", "MACHINES", "NETWORK", "NODES", "QUEUES", "SUPERVISOR", "TLS", "WRAPPERS", "Grant", "allows", "rbac"]
 
 _GROUP = "rbac.authorization.k8s.io"
 
@@ -89,6 +89,16 @@ QUEUES = (Grant(resource="pods", verbs=("patch",), why="tells Kueue that a group
 #: The supervisor's side of jobs with `tls: auto` comes on top.
 TLS = (Grant(resource="secrets", verbs=("patch",), why="renews the certificates of jobs with tls: auto"),)
 
+#: The supervisor's side of jobs with `network_policy` comes on top.
+NETWORK = (
+    Grant(
+        group="networking.k8s.io",
+        resource="networkpolicies",
+        verbs=("create", "get"),
+        why="lets only a job's own pods connect to it",
+    ),
+)
+
 #: Machines belong to no namespace: this is granted for the whole cluster.
 NODES = (Grant(resource="nodes", verbs=("get", "list", "watch"), why="a lost machine is noticed before its pods are evicted"),)
 
@@ -120,12 +130,13 @@ def rbac(
     queues: bool = False,
     nodes: bool = False,
     tls: bool = False,
+    network: bool = False,
 ) -> tuple[dict[str, Any], ...]:
     """Return ServiceAccount, Role and RoleBinding for each side; `coordinator` and `supervisor` name the service accounts.
 
     With `wrappers` the supervisor's side may have jobs in AppWrappers and PyTorchJobs, too, and with `queues` plain pods in
-    queues of Kueue; with `tls` it may renew certificates of jobs. With `nodes` a ClusterRole lets it look at machines, and a
-    Role at the Leases of their kubelets.
+    queues of Kueue; with `tls` it may renew certificates of jobs, with `network` create NetworkPolicies. With `nodes` a
+    ClusterRole lets it look at machines, and a Role at the Leases of their kubelets.
 
     Raises `BackendError` for a name that is none.
     """
@@ -134,7 +145,7 @@ def rbac(
     for account in (coordinator, supervisor):
         if not is_dns_name(account):
             raise BackendError(f"service account: {account!r} is not allowed; {DNS_NAME}")
-    more = (*(WRAPPERS if wrappers else ()), *(QUEUES if queues else ()), *(TLS if tls else ()))
+    more = (*(WRAPPERS if wrappers else ()), *(QUEUES if queues else ()), *(TLS if tls else ()), *(NETWORK if network else ()))
     return (
         *_side(namespace, COORDINATOR_ROLE, coordinator, COORDINATOR),
         *_side(namespace, SUPERVISOR_ROLE, supervisor, (*SUPERVISOR, *more)),

@@ -18,7 +18,13 @@ from rallypoint.backends.kubernetes.watching.cluster import Cluster
 __all__ = ["KINDS", "check", "samples"]
 
 #: Plurals of the objects that a job has.
-KINDS = {"ConfigMap": "configmaps", "Secret": "secrets", "Service": "services", "Pod": "pods"}
+KINDS = {
+    "ConfigMap": "configmaps",
+    "Secret": "secrets",
+    "Service": "services",
+    "Pod": "pods",
+    "NetworkPolicy": "networkpolicies",
+}
 
 
 async def check(cluster: Cluster, blueprint: Blueprint) -> None:

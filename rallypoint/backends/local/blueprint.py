@@ -98,7 +98,7 @@ def draw(job: ElasticJob, folder: JobFolder, agent: Sequence[str], *, orphan_pol
         job=job,
         plan=plan,
         objects=tuple(_objects(plan, folder, agent)),
-        notes=tuple(_notes(job.roles[0])),
+        notes=tuple(_notes(job, plan)),
         warnings=tuple(without_cause(plan.scheduling)),
     )
 
@@ -122,8 +122,10 @@ def _process(name: str, folder: Path, log: Path, command: tuple[str, ...]) -> di
     return {"kind": "process", "name": name, "folder": str(folder), "log": str(log), "command": list(command)}
 
 
-def _notes(role: Role) -> list[str]:
+def _notes(job: ElasticJob, plan: Plan) -> list[str]:
+    role = job.roles[0]
     defaults = Role(entrypoint=role.entrypoint)
     role = role.model_copy(update={name: unread(getattr(role, name)) for name in ("labels", "annotations")})
     unused = [name for name in _PODS if getattr(role, name) != getattr(defaults, name)]
+    unused += [name for name in ("network_policy", "insecure_token") if getattr(plan, name)]
     return [f"{name}: not used by the local backend, whose nodes are processes of this machine" for name in unused]

@@ -43,6 +43,7 @@ _OF_CLUSTERS = (
     "coordinator_account",
     "queue",
     "supervisor_image",
+    "network_policy",
 )
 _OF_THIS_MACHINE = ("home",)
 
@@ -77,6 +78,7 @@ class Defaults:
         account, coordinator_account: service accounts of the nodes and of the coordinator.
         queue: Kueue's local queue.
         supervisor_image: what a supervisor in a pod of its own runs.
+        network_policy: who may connect to pods, as a job's document writes it.
         policies: policy blocks, as a job's document writes them.
         arguments: DLRover's arguments, by name.
     """
@@ -86,6 +88,7 @@ class Defaults:
     coordinator_account: str = ""
     queue: str = ""
     supervisor_image: str = ""
+    network_policy: str = ""
     policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     arguments: Mapping[str, Any] = field(default_factory=dict)
 

@@ -69,6 +69,8 @@ def with_policies(document: Mapping[str, Any], policies: Mapping[str, Mapping[st
 
 def with_defaults(job: ElasticJob, defaults: Defaults) -> ElasticJob:
     """Return the job with what its roles leave out."""
+    if defaults.network_policy and not job.network_policy:
+        job = ElasticJob.model_validate({**job.to_document(), "network_policy": defaults.network_policy})
     words = {field: value for field, word in _OF_ROLES.items() if (value := getattr(defaults, word))}
     if not words:
         return job

@@ -36,6 +36,10 @@ _FIELDS: dict[str, Any] = {
         "Supervisor's image",
         "kubernetes: what a supervisor in a pod of its own runs, when a task has to leave its job to somebody.",
     ),
+    "network_policy": _text(
+        "Network policy",
+        "kubernetes: on, or the networks of the API server such as 10.0.0.0/28: a NetworkPolicy for jobs that do not say.",
+    ),
     "home": _text("Home", "local: folder of the jobs' state; without one $RALLYPOINT_HOME, or ~/.rallypoint."),
     "arguments": {
         "label": "Arguments",

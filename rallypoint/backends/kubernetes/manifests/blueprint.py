@@ -11,6 +11,7 @@ from rallypoint.backends.certificates import require_cryptography
 from rallypoint.backends.contract import Blueprint, SubmitError
 from rallypoint.backends.kubernetes.manifests.coordinator import coordinator_pod
 from rallypoint.backends.kubernetes.manifests.kueue import queue_of
+from rallypoint.backends.kubernetes.manifests.network_policy import network_policy_of
 from rallypoint.backends.kubernetes.manifests.objects import attempt_secret, job_configmap, service, status_configmap
 from rallypoint.backends.kubernetes.manifests.parts import COORDINATOR, TRAINER, container_of, coordinator_port, template_of
 from rallypoint.backends.kubernetes.manifests.pods import node_pod
@@ -69,6 +70,8 @@ def objects(ref: JobRef, job: ElasticJob, plan: Plan, *, owner: str = "", now: f
     yield status_configmap(ref)
     yield service(ref, service_ports(plan))
     yield drawn_secret(ref, plan)
+    if plan.network_policy:
+        yield network_policy_of(ref, plan)
     yield coordinator_pod(ref, spec=job, plan=plan, attempt=1, term=1)
     for node in range(plan.max_nodes):
         yield node_pod(ref, spec=job, plan=plan, attempt=1, node=node, incarnation=1)

@@ -32,6 +32,12 @@ _WITHOUT_HOSTS = (
     "ClusterRole that is needed)"
 )
 
+#: Where kinds are that are not of the core.
+_GROUPS: Mapping[str, str] = {
+    "leases": "/apis/coordination.k8s.io/v1",
+    "networkpolicies": "/apis/networking.k8s.io/v1",
+}
+
 
 class _ConfigMaps:
     """Jobs and statuses come by one watch and stand on two shelves."""
@@ -82,7 +88,7 @@ class Cluster:
 
     def path(self, kind: str, name: str = "", sub: str = "") -> str:
         """Return the path of a kind's collection in the namespace, of one object, or of a part of it."""
-        group = "/apis/coordination.k8s.io/v1" if kind == "leases" else "/api/v1"
+        group = _GROUPS.get(kind, "/api/v1")
         return "/".join(part for part in (group, "namespaces", self.namespace, kind, name, sub) if part)
 
     @property

@@ -11,6 +11,7 @@ from typing import Any
 from rallypoint.backends.contract import Blueprint, SubmitError
 from rallypoint.backends.kubernetes.labels import DOMAIN
 from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER, drawn_secret
+from rallypoint.backends.kubernetes.manifests.network_policy import network_policy_of
 from rallypoint.backends.kubernetes.manifests.objects import job_configmap
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.wrapped.manifest import MANIFEST_KEY, kind_of, marked, wrapped_in
@@ -69,16 +70,18 @@ def draw(
     return Blueprint(
         job=job,
         plan=plan,
-        objects=(configmap, *_secret(ref, plan), marked(manifest, ref, attempt=1, secret=not plan.insecure_token)),
+        objects=(configmap, *_beside(ref, plan), marked(manifest, ref, attempt=1, secret=not plan.insecure_token)),
         notes=tuple(_notes(plan)),
         warnings=read.warnings,
         attached=attached,
     )
 
 
-def _secret(ref: JobRef, plan: Plan) -> Iterator[dict[str, Any]]:
+def _beside(ref: JobRef, plan: Plan) -> Iterator[dict[str, Any]]:
     if not plan.insecure_token:
         yield drawn_secret(ref, plan)
+    if plan.network_policy:
+        yield network_policy_of(ref, plan)
 
 
 def _pods(manifest: Mapping[str, Any]) -> tuple[PodSet, ...]:

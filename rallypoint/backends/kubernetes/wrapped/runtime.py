@@ -9,6 +9,8 @@ from typing import Any
 from rallypoint.backends.contract import ActionError, BackendError
 from rallypoint.backends.kubernetes.attempt_secrets import AttemptSecrets
 from rallypoint.backends.kubernetes.errors import ApiError, action_error
+from rallypoint.backends.kubernetes.manifests.network_policy import network_policy_of
+from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.store import Store
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.logs import read_tail
@@ -132,12 +134,22 @@ class Wrapped:
         manifest = marked(given, ref, attempt=attempt, suspend=record.suspend, secret=not plan.insecure_token)
         what = "the job's Secret"
         try:
+            if plan.network_policy:
+                await self._let_in(ref, plan)
             if not plan.insecure_token:
                 await self._secrets.ensure(ref, plan, attempt)
             what = f"the {WRAPPING[plan.kind].kind}"
             await self._ensure(record, plan, manifest)
         except ApiError as error:
             raise action_error(error, what=what) from error
+
+    async def _let_in(self, ref: JobRef, plan: Plan) -> None:
+        """Create the job's NetworkPolicy unless it exists."""
+        try:
+            await self._cluster.create("networkpolicies", network_policy_of(ref, plan))
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
 
     async def _ensure(self, record: JobRecord, plan: Plan, manifest: dict[str, Any]) -> None:
         wrappers = self._wrappers(plan)

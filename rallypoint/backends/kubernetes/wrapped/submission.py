@@ -21,15 +21,18 @@ from rallypoint.wire.plan import Kind
 
 __all__ = ["check"]
 
+_PLURALS = {"NetworkPolicy": "networkpolicies", "Secret": "secrets"}
+
 _INSTALLED_BY = {(each.version, each.kind): each.installed_by for each in WRAPPING.values()}
 
 
 async def check(cluster: Cluster, blueprint: Blueprint) -> None:
     """Raise `SubmitError` for what the API server would refuse; creates nothing."""
-    configmap, *secrets, wrapper = blueprint.objects
+    configmap, *beside, wrapper = blueprint.objects
     await _ask(cluster, configmap, cluster.path("configmaps"), "the job's ConfigMap")
-    for secret in secrets:
-        await _ask(cluster, secret, cluster.path("secrets"), "the job's Secret")
+    for manifest in beside:
+        kind = str(manifest["kind"])
+        await _ask(cluster, manifest, cluster.path(_PLURALS[kind]), f"the job's {kind}")
     await _free(cluster, blueprint)
     for manifest in (wrapper, *_components(wrapper)):
         path = await _path(cluster, manifest)

@@ -80,3 +80,52 @@ def test_what_may_surprise_is_told_beside_the_document(run, settings_file, capsy
     out, err = capsys.readouterr()
     assert yaml.safe_load(out)["kind"] == "AppWrapper"
     assert err.startswith("rallypoint: note: limitGpusPerPod: ")
+
+
+ELASTIC = ("--set", "elastic=true")
+
+
+def test_the_secret_of_an_elastic_job_is_printed(run, settings_file, capsys):
+    """The one that its pods wait for, another one each time; with the uid of its AppWrapper it is owned by it."""
+    assert run("render", settings_file, *ELASTIC) == 0
+    document = yaml.safe_load(capsys.readouterr().out)
+    pods = [role["template"] for role in document["spec"]["components"][0]["template"]["spec"]["pytorchReplicaSpecs"].values()]
+    variables = [each for pod in pods for each in pod["spec"]["containers"][0]["env"] if each["name"] == "RALLYPOINT_SECRET"]
+    references = [variable["valueFrom"]["secretKeyRef"] for variable in variables]
+    printed = []
+    for more in ((), ("--owner", "u-1")):
+        assert run("render", settings_file, *ELASTIC, "--secret", *more) == 0
+        printed.append(yaml.safe_load(capsys.readouterr().out))
+
+    assert references == [{"name": "my-job-rallypoint-run", "key": "secret"}] * 2
+    assert [secret["metadata"]["name"] for secret in printed] == ["my-job-rallypoint-run"] * 2
+    assert len({secret["data"]["secret"] for secret in printed}) == 2
+    assert "ownerReferences" not in printed[0]["metadata"]
+    (owner,) = printed[1]["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("AppWrapper", "my-job", "u-1")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        pytest.param(["--secret"], "expected settings with elastic: true", id="agents are not ours"),
+        pytest.param([*ELASTIC, "--set", "insecureToken=true", "--secret"], "without insecureToken", id="it does without"),
+        pytest.param([*ELASTIC, "--owner", "u"], "--owner: is not allowed without --secret", id="nothing to own"),
+    ],
+)
+def test_no_secret_is_printed_where_none_is_used(run, settings_file, capsys, words, complaint):
+    """The error says what is needed."""
+    assert run("render", settings_file, *words) == 1
+
+    out, err = capsys.readouterr()
+    assert (out, complaint in err) == ("", True), err
+
+
+def test_a_job_without_a_secret_is_one_that_asks_for_it(run, settings_file, capsys):
+    """The agents are told so, and the reader, too."""
+    assert run("render", settings_file, *ELASTIC, "--set", "insecureToken=true") == 0
+
+    out, err = capsys.readouterr()
+    assert "RALLYPOINT_SECRET" not in out
+    assert "--insecure_token" in out
+    assert "note: insecureToken: the agents have no secret" in err

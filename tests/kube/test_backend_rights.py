@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 
 import pytest
 
+from rallypoint.backends.certificates import LIFETIME
 from rallypoint.backends.contract import BackendError, ConflictError
 from rallypoint.backends.kubernetes.access import Access
+from rallypoint.backends.kubernetes.attempt_secrets import AttemptSecrets
 from rallypoint.backends.kubernetes.backend import KubernetesBackend
-from rallypoint.backends.kubernetes.names import SUPERVISOR_ROLE
-from rallypoint.backends.kubernetes.rbac import NODES, SUPERVISOR, WRAPPERS, Grant, allows, rbac
+from rallypoint.backends.kubernetes.names import SUPERVISOR_ROLE, JobRef
+from rallypoint.backends.kubernetes.rbac import NETWORK, NODES, SUPERVISOR, TLS, WRAPPERS, Grant, allows, rbac
+from rallypoint.backends.kubernetes.watching.cluster import joined
 from rallypoint.backends.requests import request_resumption, request_suspension
 from rallypoint.supervision.actions import CreateCoordinator, CreateNode, Purge, RemoveCoordinator, RemoveNode
 from rallypoint.supervision.observation import NodeState
@@ -135,6 +139,34 @@ async def test_who_may_nothing_is_told_so_before_anything_is_created(guarded, tm
     finally:
         await backend.close()
     assert guarded.ask("GET", guarded.path("configmaps") + "?labelSelector=rallypoint.dev%2Fjob")["items"] == []
+
+
+async def test_tls_and_network_policies_take_the_rights_that_are_printed_for_them(tmp_path, home):
+    """`manifests rbac --tls --network-policies`: each verb is used, and no other."""
+    with granted(tmp_path, tls=True, network=True) as stage:
+        backend = supervisor_of(stage, tmp_path)
+        try:
+            stored = await backend.submit(backend.plan(stage.job(tls="auto", network_policy="on")), owner="ann")
+            record = dataclasses.replace(stored.record, attempt=1, term=1, phase=Phase.RESUMING)
+            async with backend.changes("digits"), backend.hold("digits", holder="ann"):
+                await backend.save(record, version=(await backend.load("digits")).version)
+                for again in (backend, supervisor_of(stage, tmp_path)):  # the other one finds what is there
+                    await again.act(record, stored.plan, CreateCoordinator(attempt=1, term=1))
+                    if again is not backend:
+                        await again.close()
+            async with joined(backend.access) as cluster:
+                ref = JobRef(name="digits", uid=record.uid, namespace=stage.namespace)
+                assert await AttemptSecrets(cluster, clock=lambda: time.time() + LIFETIME / 2).renew(ref, 1)
+        finally:
+            await backend.close()
+        user = f"system:serviceaccount:{stage.namespace}:{SUPERVISOR_ROLE}"
+        uses = {(use["group"], use["resource"], use["verb"]) for use in stage.emulator.uses(user=user)}
+
+    granted_ = {(grant.group, grant.resource, verb) for grant in (*TLS, *NETWORK) for verb in grant.verbs}
+    assert granted_ <= uses
+    every = (*SUPERVISOR, *TLS, *NETWORK)
+    ours = {use for use in uses if use[1] != "nodes"}
+    assert [use for use in ours if not allows(every, group=use[0], resource=use[1], verb=use[2])] == []
 
 
 @contextlib.asynccontextmanager

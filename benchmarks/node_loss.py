@@ -67,18 +67,19 @@ class Launcher:
 def launchers() -> list[Launcher]:
     """Return the cases."""
     shared = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    peers = PEERS if (PEERS / "torchrun").exists() else OURS.parent
     return [
         Launcher(name="ours", path=OURS, flags=("run",), env={"RALLYPOINT_SECRET": SECRET}, tells=True),
-        Launcher(name="torchrun-tuned", path=PEERS / "torchrun", flags=(_TUNED,), env=shared),
-        Launcher(name="torchrun", path=PEERS / "torchrun", env=shared),
+        Launcher(name="torchrun-tuned", path=peers / "torchrun", flags=(_TUNED,), env=shared),
+        Launcher(name="torchrun", path=peers / "torchrun", env=shared),
     ]
 
 
 class Job:
     """N agents of one launcher, and what their workers wrote down."""
 
-    def __init__(self, launcher: Launcher, nodes: int, folder: Path) -> None:
-        self._launcher, self._nodes, self._folder = launcher, nodes, folder
+    def __init__(self, launcher: Launcher, nodes: int, folder: Path, *, script: Path = SCRIPT) -> None:
+        self._launcher, self._nodes, self._folder, self._script = launcher, nodes, folder, script
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
@@ -96,22 +97,23 @@ class Job:
         flags = [f"--nnodes=1:{self._nodes}", "--nproc-per-node=1", "--max-restarts=100", "--rdzv-backend=c10d"]
         flags += [f"--rdzv-endpoint=127.0.0.1:{self._port}", "--rdzv-id=bench", "--local-addr=127.0.0.1"]
         env = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-        env |= {**one.env, "BENCH_RUN": str(self._folder), "OMP_NUM_THREADS": "1"}
+        env |= {**one.env, "BENCH_RUN": str(self._folder), "BENCH_AGENT": str(len(self._agents)), "OMP_NUM_THREADS": "1"}
         at = time.time()
         with (self._folder / f"agent-{at}.log").open("wb") as log:
-            command = [str(one.path), *one.flags, *flags, str(SCRIPT)]
+            command = [str(one.path), *one.flags, *flags, str(self._script)]
             self._agents.append(
                 subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True, cwd=self._folder)
             )
         return at
 
-    def start(self) -> None:
-        """Start all agents, the one that hosts the rendezvous first, and wait until they train."""
+    def start(self, nodes: int = 0) -> None:
+        """Start `nodes` agents (0: all), the one that hosts the rendezvous first, and wait until they train."""
+        nodes = nodes or self._nodes
         at = self.start_agent()
         self._until(self._hosted, "the rendezvous is open")
-        while len(self._agents) < self._nodes:
+        while len(self._agents) < nodes:
             self.start_agent()
-        self.trains(self._nodes, at)
+        self.trains(nodes, at)
 
     def _hosted(self) -> bool:
         with socket.socket() as probe:
@@ -120,6 +122,16 @@ class Job:
     def trains(self, world: int, since: float) -> float:
         """Wait until every rank of a world of this size has done its first step, after `since`; return when the last had."""
         return self._until(lambda: self._trained(world, since), f"{world} nodes train")
+
+    def steps(self, agents: int, since: float) -> None:
+        """Wait until each of the first `agents` agents has written down a step after `since` in the present world."""
+        present = {str(number) for number in range(agents)}
+
+        def stepped() -> bool:
+            lines = [line.split() for path in self._folder.glob("*.steps") for line in path.read_text().splitlines()]
+            return present <= {one[2] for one in lines if len(one) == 3 and float(one[0]) > since and int(one[1]) == agents}
+
+        self._until(stepped, f"{agents} agents step")
 
     def calm(self) -> None:
         """Wait until nothing but the training is going on."""

@@ -294,6 +294,13 @@ class Backend(abc.ABC):
         """Return what is written down of the same, and ask nobody: for those who look often and may be a few seconds late."""
         return await self.status(name)
 
+    async def status_age(self, name: str, status: JobStatus) -> float | None:
+        """Return how many seconds ago `status`, which was just read, was written or given; None where no one clock tells.
+
+        The clocks of two machines are never compared.
+        """
+        return None
+
     @abc.abstractmethod
     async def names(self) -> tuple[str, ...]:
         """Return the names of all jobs, sorted."""

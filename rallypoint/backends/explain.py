@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rallypoint.backends.explain_incident import done, judgement
+from rallypoint.backends.freshness import silence
 from rallypoint.backends.incident_list import count_faults, incidents_of
 from rallypoint.backends.story import span
 from rallypoint.supervision.clocks import CLOCKS
@@ -104,6 +105,7 @@ def account(
     now: float,
     status: JobStatus | None = None,
     retry_limit: int | None = None,
+    status_age: float | None = None,
 ) -> Account:
     """Return the story of a job at `now` (seconds since the epoch).
 
@@ -113,11 +115,12 @@ def account(
         now: ages are counted up to here.
         status: the coordinator's last word, if it speaks of this attempt.
         retry_limit: of the policy.
+        status_age: seconds since the coordinator's last word; None where that is not known.
     """
     incidents = incidents_of(record, status)
     return Account(
         headline=_headline(record, retry_limit),
-        state=tuple(_state(record)),
+        state=tuple(_state(record, silence(status, status_age))),
         # What broke stands before what was done about it at the same moment.
         story=tuple(sorted((*_incidents(incidents), *_history(record, incidents)), key=lambda entry: entry.at)),
         would=_would(record, decision),
@@ -149,7 +152,11 @@ _SAYS = {
 }
 
 
-def _state(record: JobRecord) -> Iterator[str]:
+def _state(record: JobRecord, quiet: str) -> Iterator[str]:
+    if quiet and not record.finished:
+        yield f"{quiet}: what follows was so then" if quiet.startswith("last report") else quiet
+    if record.waits_for:
+        yield f"waits for {record.waits_for}"
     if record.verdict is not None:
         yield f"verdict {record.verdict.outcome.value} ({record.verdict.reason}): {record.verdict.message}"
     for condition in record.conditions:
@@ -249,7 +256,7 @@ def _unhealed(record: JobRecord, incidents: Iterable[Incident], now: float) -> I
     for incident in incidents:
         if incident.cause in FREE or incident.cause is Cause.JOB:
             continue
-        end = incident.healed_at or ends.get(incident.id.attempt) or now
+        end = incident.recovered_at or ends.get(incident.id.attempt) or now
         yield incident.detected_at, end
 
 

@@ -6,7 +6,8 @@ import datetime
 from collections.abc import Iterator
 
 from rallypoint.backends.explain_hang import hang_lines
-from rallypoint.backends.story import describe_who, span
+from rallypoint.backends.recovered import recovered_text
+from rallypoint.backends.story import describe_who
 from rallypoint.wire.incident import FREE, Cause, Culprit, FaultKind, Incident, Rung
 
 __all__ = ["done", "incident_lines", "judgement", "time_of_day"]
@@ -18,7 +19,8 @@ def judgement(incident: Incident) -> str:
     answer = f" -> {incident.answer.value}" if incident.answer is not None else ""
     rule = f" (by {incident.rule})" if incident.rule else ""
     free = incident.cause in FREE or incident.rung is Rung.NOTIFY
-    budget = "; it costs no budget" if free else f"; paid by the {_BUDGETS[incident.cause]} budget"
+    paid_by = "reset" if (incident.cause, incident.rung) == (Cause.NODE, Rung.RESET) else _BUDGETS.get(incident.cause, "")
+    budget = "; it costs no budget" if free else f"; paid by the {paid_by} budget"
     if incident.refilled:
         budget = "; its budget was refilled since"
     return f"{what}{answer}{rule}{budget}"
@@ -49,10 +51,8 @@ _RUNGS = {
 def done(incident: Incident) -> str:
     """Return what was done about an incident, by which rung, and what it has cost."""
     parts = [f"{incident.rung.value} ({_RUNGS[incident.rung]})"]
-    if incident.healed_at is not None:
-        parts.append(f"healed after {span(incident.healed_at - incident.detected_at)}")
-    elif incident.cause not in FREE and incident.cause is not Cause.JOB:
-        parts.append("not healed")
+    if recovered_text(incident):
+        parts.append(recovered_text(incident))
     if incident.steps_lost is not None:
         parts.append(f"{incident.steps_lost} steps trained again (from {incident.resumed_step} to {incident.last_step})")
     return ", ".join(parts)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from rallypoint.backends.recovered import recovered
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import sanitize
 from rallypoint.wire.incident import FREE, Cause, Folded, Incident, IncidentId, merge_incidents
@@ -33,7 +34,8 @@ class ListedIncident:
             the job, which answers one.
         rank, node, host: of the culprit; -1 and "" where there is none, or where a whole node or job is meant.
         action: what was done about it (`Rung`); "" for a count.
-        seconds_lost: from detection until training went on; None while it has not, and for a count.
+        recovered: how it ended: `trained again` (a step is known), `workers restarted`, `replaced`, `over`; else "".
+        seconds_lost: from detection until then; None while it has not, and for a count.
         steps_lost: reported steps that were trained again; None while that is not known, and for a count.
         count: how many incidents it stands for.
     """
@@ -47,6 +49,7 @@ class ListedIncident:
     node: int = -1
     host: str = ""
     action: str = ""
+    recovered: str = ""
     seconds_lost: float | None = None
     steps_lost: int | None = None
     count: int = 1
@@ -84,7 +87,7 @@ def to_xcom(listed: Iterable[ListedIncident], *, limit: int = XCOM_LIMIT) -> lis
 
 
 def _one(incident: Incident) -> ListedIncident:
-    culprit, healed = incident.culprit, incident.healed_at
+    culprit, ended_at = incident.culprit, incident.recovered_at
     return ListedIncident(
         id=id_text(incident.id),
         at=incident.detected_at,
@@ -95,7 +98,8 @@ def _one(incident: Incident) -> ListedIncident:
         node=incident.id.node if culprit is None else culprit.node,
         host="" if culprit is None else culprit.host,
         action=incident.rung.value,
-        seconds_lost=None if healed is None else round(max(0.0, healed - incident.detected_at), 3),
+        recovered=recovered(incident),
+        seconds_lost=None if ended_at is None else round(max(0.0, ended_at - incident.detected_at), 3),
         steps_lost=incident.steps_lost,
     )
 
@@ -130,6 +134,7 @@ def _plain(row: ListedIncident) -> dict[str, Any]:
         "node": row.node,
         "host": sanitize.clean_text(row.host, _REASON),
         "action": row.action,
+        "recovered": row.recovered,
         "seconds_lost": row.seconds_lost,
         "steps_lost": row.steps_lost,
         "count": row.count,

@@ -33,7 +33,8 @@ class SupervisorSeen:
 class JobDocument:
     """One job. `rallypoint.wire.codec.loads` reads it back.
 
-    `status` is None before the coordinator's first word, `supervisor` while nobody has supervised the job yet.
+    `status` is None before the coordinator's first word; `status_age` is how many seconds ago it was written or given, by the
+    clock of one machine, None where that is not known. `supervisor` is None while nobody has supervised the job yet.
     """
 
     version: int = DOCUMENT_VERSION
@@ -41,6 +42,7 @@ class JobDocument:
     plan: Plan
     status: JobStatus | None = None
     supervisor: SupervisorSeen | None = None
+    status_age: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

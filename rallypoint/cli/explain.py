@@ -63,6 +63,7 @@ class Case:
         seen: what is there now; None where only the record tells of it.
         now: seconds since the epoch; for a file, when its last turn was made.
         holder: who supervises it, for people.
+        status_age: seconds since the coordinator's last word; None where that is not known.
     """
 
     record: JobRecord
@@ -71,6 +72,7 @@ class Case:
     seen: Observation | None
     now: float
     holder: str
+    status_age: float | None = None
 
     @property
     def decision(self) -> Decision | None:
@@ -118,7 +120,10 @@ async def _live(doors: Doors, args: argparse.Namespace) -> Case:
         record = stored.record
         seen = await backend.observe(record)
         holder = f"{_holder(record)}{await _heart(backend, record, args.where)}"
-        return Case(record=record, plan=stored.plan, status=seen.status, seen=seen, now=now, holder=holder)
+        # Whoever only looks asks the coordinator itself, which a supervisor does not.
+        status = await backend.status(record.name) or seen.status
+        age = None if status is None else await backend.status_age(record.name, status)
+        return Case(record=record, plan=stored.plan, status=status, seen=seen, now=now, holder=holder, status_age=age)
 
 
 async def _heart(backend: Backend, record: JobRecord, where: Where) -> str:
@@ -233,7 +238,7 @@ def _count(number: int, word: str) -> str:
 
 def _account(case: Case) -> Account:
     limit = None if case.plan is None else case.plan.retry_limit
-    return account(case.record, case.decision, now=case.now, status=case.status, retry_limit=limit)
+    return account(case.record, case.decision, now=case.now, status=case.status, retry_limit=limit, status_age=case.status_age)
 
 
 def _tell_incident(case: Case, number: int, *, as_json: bool, svg: Path | None) -> None:

@@ -15,7 +15,7 @@ from rich.live import Live
 from rallypoint.cli.document import JobDocument
 from rallypoint.cli.pretty import job_screen, table_screen
 from rallypoint.cli.values import Table
-from rallypoint.cli.view import view
+from rallypoint.cli.view import view_of
 from rallypoint.wire.printable import printable, terminal_stream
 
 __all__ = ["LiveScreen", "draw_job", "draw_table"]
@@ -67,7 +67,7 @@ def _console() -> Console:
 
 def _drawn(document: JobDocument, *, ranks: int) -> RenderableType:
     by_node = document.plan.max_nodes * document.plan.nproc_per_node > ranks
-    shown = view(document.record, document.status, document.plan, time.time(), supervisor=document.supervisor, by_node=by_node)
+    shown = view_of(document, time.time(), by_node=by_node)
     return job_screen(_printable(shown))
 
 

@@ -53,7 +53,8 @@ async def supervisor_of(backend: Backend, record: JobRecord) -> SupervisorSeen |
 async def _document(backend: Backend, stored: Stored) -> JobDocument:
     record = stored.record
     status, supervisor = await backend.status(record.name), await supervisor_of(backend, record)
-    return JobDocument(record=record, plan=stored.plan, status=status, supervisor=supervisor)
+    age = None if status is None or record.finished else await backend.status_age(record.name, status)
+    return JobDocument(record=record, plan=stored.plan, status=status, supervisor=supervisor, status_age=age)
 
 
 async def look_at_all(backend: Backend) -> tuple[JobDocument, ...]:

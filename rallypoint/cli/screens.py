@@ -13,7 +13,7 @@ from rallypoint.cli.news import news
 from rallypoint.cli.plain import job_lines, table_lines
 from rallypoint.cli.terminal import is_screen
 from rallypoint.cli.values import JobView
-from rallypoint.cli.view import overview, view
+from rallypoint.cli.view import overview, view_of
 
 __all__ = ["JsonScreen", "LinesScreen", "Screen", "choose_screen", "print_job", "print_jobs"]
 
@@ -120,4 +120,4 @@ def _at_screen() -> bool:
 
 
 def _view(document: JobDocument) -> JobView:
-    return view(document.record, document.status, document.plan, time.time(), supervisor=document.supervisor)
+    return view_of(document, time.time())

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rallypoint.backends.incident_list import ListedIncident, id_text, incidents_of, list_incidents
+from rallypoint.backends.recovered import RESTARTED
 from rallypoint.backends.story import describe_end, span
 from rallypoint.cli.values import Column, Mood, Row, Table
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase, Slot
@@ -37,7 +38,7 @@ _INCIDENTS = (
     Column(title="CAUSE", colored=True),
     Column(title="CULPRIT", shrinks=True),
     Column(title="RUNG"),
-    Column(title="HEALED", right=True),
+    Column(title="TRAINED AGAIN", right=True),
     Column(title="LOST", right=True),
 )
 
@@ -193,7 +194,7 @@ def _incident_row(listed: ListedIncident, culprit: str, now: float, zone: dateti
 
 def _healed(listed: ListedIncident) -> str:
     if listed.seconds_lost is not None:
-        return span(listed.seconds_lost)
+        return f"{'restarted ' if listed.recovered == RESTARTED else ''}{span(listed.seconds_lost)}"
     return "-" if listed.cause in _HARMLESS or not listed.id else "no"
 
 

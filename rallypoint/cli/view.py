@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rallypoint.backends.freshness import silence
 from rallypoint.backends.incident_list import incidents_of
 from rallypoint.backends.story import describe_holder, failure_story, latest_progress, metrics_text, span, success_line
 from rallypoint.cli.document import JobDocument, SupervisorSeen
@@ -19,7 +20,7 @@ from rallypoint.wire.pre_check import PreCheck, PreCheckState
 from rallypoint.wire.status import JobState, JobStatus
 from rallypoint.wire.straggler import Straggler
 
-__all__ = ["overview", "phase_word", "view"]
+__all__ = ["overview", "phase_word", "view", "view_of"]
 
 _MOODS = {
     Phase.EMPTY: Mood.BUSY,
@@ -60,6 +61,7 @@ def view(
     supervisor: SupervisorSeen | None = None,
     zone: datetime.tzinfo | None = None,
     by_node: bool = False,
+    status_age: float | None = None,
 ) -> JobView:
     """Return what is shown of one job at `now` (seconds since the epoch).
 
@@ -70,19 +72,33 @@ def view(
         now: ages are counted up to here.
         supervisor: what became of the one that the record names.
         zone: in which times of day are told; None for this machine's.
+        status_age: seconds since the coordinator's last word; None where that is not known.
         by_node: one row for each node in the place of one for each rank.
     """
     status = _current(record, status)
     return JobView(
         name=record.name,
         phase=phase_word(record),
-        summary=_summary(record, status, plan, now),
+        summary=_summary(record, status, plan, now, silence(status, status_age)),
         mood=_mood(record, status, plan),
         figures=_figures(record, status, plan),
         details=(*_details(record, status, now), *_supervision(record, plan, supervisor, _Clock(now=now, zone=zone))),
         nodes=node_table(record, status, _restarts(record, status, plan), by_node=by_node),
         incidents=incident_table(record, status, now, zone=zone),
         ending=_ending(record),
+    )
+
+
+def view_of(document: JobDocument, now: float, *, by_node: bool = False) -> JobView:
+    """Return what is shown of the job of a document."""
+    return view(
+        document.record,
+        document.status,
+        document.plan,
+        now,
+        supervisor=document.supervisor,
+        by_node=by_node,
+        status_age=document.status_age,
     )
 
 
@@ -111,24 +127,36 @@ def _mood(record: JobRecord, status: JobStatus | None, plan: Plan) -> Mood:
     return _MOODS[record.phase]
 
 
-def _summary(record: JobRecord, status: JobStatus | None, plan: Plan, now: float) -> str:
+def _summary(record: JobRecord, status: JobStatus | None, plan: Plan, now: float, quiet: str) -> str:
     if record.deletion and record.phase is not Phase.TERMINATING:
         return "its deletion was asked for"
     if record.suspend and record.phase in _SUSPENDABLE:
         return "its suspension was asked for"
     if record.phase is Phase.RUNNING:
-        return _running(status, plan)
+        return _with_silence(record, _running(status, plan), quiet)
     if record.phase is Phase.RESETTING:
         return _resetting(record, plan, now)
     return {
         Phase.EMPTY: "waiting for a supervisor",
         Phase.SUSPENDED: "until it is resumed" if record.suspend else "waiting for its turn",
         Phase.SUSPENDING: "its nodes are being ended",
-        Phase.RESUMING: f"starting {len(record.slots)} nodes",
+        Phase.RESUMING: _waiting(record) or f"starting {len(record.slots)} nodes",
         Phase.SUCCEEDED: "every rank ended well" if record.released else "its nodes are ending",
         Phase.FAILED: "" if record.released else "its nodes are being ended",
         Phase.TERMINATING: "it is being deleted",
     }[record.phase]
+
+
+def _with_silence(record: JobRecord, running: str, quiet: str) -> str:
+    """Return what a running job does, with since when nothing was heard of it; what is old is told as what was last known."""
+    if quiet.startswith("last report ") and not quiet.startswith("last report of"):
+        return f"{quiet}; then: {running}"
+    return "; ".join(filter(None, (running, quiet, _waiting(record))))
+
+
+def _waiting(record: JobRecord) -> str:
+    """Return `waiting for quota tight`, as far as others decide when the job goes on; the whole stands under `waits for`."""
+    return f"waiting for {record.waits_for.partition(':')[0]}" if record.waits_for else ""
 
 
 def _running(status: JobStatus | None, plan: Plan) -> str:
@@ -185,6 +213,10 @@ def _details(record: JobRecord, status: JobStatus | None, now: float) -> Iterabl
         yield Fact(label="metrics", text=metrics_text(progress))
     if progress.checkpoint:
         yield Fact(label="checkpoint", text=progress.checkpoint)
+    if record.waits_for:
+        yield Fact(label="waits for", text=record.waits_for)
+    if status is not None and (trouble := _undurable(status)):
+        yield Fact(label="note", text=trouble)
     if status is not None and (asked := _pre_check(status.pre_checks)):
         yield Fact(label="pre-check", text=asked)
     if status is not None and status.check is not None:
@@ -195,6 +227,14 @@ def _details(record: JobRecord, status: JobStatus | None, now: float) -> Iterabl
         yield Fact(label="stragglers", text=_slow(status.stragglers))
     yield Fact(label="time", text=_time(record, now))
     yield Fact(label="owner", text=record.owner)
+
+
+def _undurable(status: JobStatus) -> str:
+    """Return why the coordinator cannot write its status where another can read it; "" where it can."""
+    if status.durable:
+        return ""
+    told = (event.detail for event in reversed(status.events) if event.kind == "status-undurable")
+    return next(told, "the coordinator cannot write its status down")
 
 
 def _slow(stragglers: tuple[Straggler, ...]) -> str:

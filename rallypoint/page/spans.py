@@ -155,9 +155,9 @@ def _occupied(
     for incident in incidents:
         if incident.cause in _NO_LOSS:
             continue
-        end = incident.healed_at or ends.get(incident.id.attempt) or until
+        end = incident.recovered_at or ends.get(incident.id.attempt) or until
         yield incident.detected_at, end, incident.cause.value
-        if pace is not None and incident.steps_lost and incident.healed_at:
+        if pace is not None and incident.steps_lost and incident.recovered_at:
             yield end, end + pace * incident.steps_lost, AGAIN
 
 

@@ -88,12 +88,14 @@ class Timeline:
 class Fault:
     """One incident, as it is told: what broke where, what was done about it by which rung, and what it cost.
 
+    `recovered` is how it ended, `trained again after 4.4 s`, "" while it has not.
     `tail` is the culprit's last lines, `evidence` where each rank of a world stood that hangs.
     """
 
     number: int
     at: float
     healed_at: float | None
+    recovered: str
     title: str
     cause: str
     mood: Mood

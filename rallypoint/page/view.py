@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rallypoint.backends import explain, explain_incident
 from rallypoint.backends.explain_hang import evidence_lines
+from rallypoint.backends.freshness import silence
 from rallypoint.backends.incident_list import count_faults, incidents_of, is_fault
+from rallypoint.backends.recovered import recovered_text
 from rallypoint.backends.site import Site
 from rallypoint.backends.story import describe_end, describe_holder, describe_who, latest_progress, metrics_text
 from rallypoint.page import spans, words
@@ -45,6 +47,7 @@ def page_of(
     site: Site | None = None,
     tries: Mapping[str, int] | None = None,
     label: str = "",
+    status_age: float | None = None,
 ) -> Page:
     """Return the page of a job.
 
@@ -56,10 +59,11 @@ def page_of(
         site: where the job is, for the commands that read its logs.
         tries: numbers of the task's tries, by the owner that each was.
         label: the place, in words.
+        status_age: seconds since the coordinator's last word; None where that is not known.
     """
     mine = status if status is not None and (status.uid, status.fence.attempt) == (record.uid, record.attempt) else None
     incidents = incidents_of(record, mine)
-    told = words.headline(record, mine, incidents)
+    told = words.headline(record, mine, incidents, silence(mine, status_age))
     work = spans.work(record, mine, incidents, until=now)
     return Page(
         state=told.state,
@@ -186,6 +190,7 @@ def _fault(number: int, incident: Incident, record: JobRecord) -> Fault:
         number=number,
         at=incident.detected_at,
         healed_at=incident.healed_at,
+        recovered=recovered_text(incident) if incident.healed_at is not None else "",
         title=incident.reason,
         cause=_CAUSES[incident.cause],
         mood=_fault_mood(incident, record),

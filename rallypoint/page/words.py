@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -52,8 +53,11 @@ _REASONS = {
 _MEND_ELSE = "Read the last lines below; when the reason is mended, clear the task."
 
 
-def headline(record: JobRecord, status: JobStatus | None, incidents: Sequence[Incident]) -> Headline:
-    """Return how a job is; `status` is the current attempt's, None where nothing is known of it."""
+def headline(record: JobRecord, status: JobStatus | None, incidents: Sequence[Incident], quiet: str = "") -> Headline:
+    """Return how a job is; `status` is the current attempt's, None where nothing is known of it.
+
+    `quiet` tells since when nothing was heard of it, "" where that is lately.
+    """
     faults = [i for i in incidents if is_fault(i)]
     if record.phase is Phase.FAILED:
         return _failed(record, faults)
@@ -63,10 +67,17 @@ def headline(record: JobRecord, status: JobStatus | None, incidents: Sequence[In
         advice = "Somebody ended the task or deleted the job. Its checkpoints stay; clear the task to go on from the last one."
         return Headline(state=State.WAITING, mood=Mood.QUIET, title="Being deleted", advice=advice, live=True)
     if record.phase is Phase.RUNNING and status is not None and status.state is JobState.RUNNING:
-        return _training(record, status, incidents, faults)
+        told = _training(record, status, incidents, faults)
+        return _quiet(told, quiet) if quiet else told
     if record.phase is Phase.RESETTING or (record.phase in {Phase.RUNNING, Phase.RESUMING} and faults):
         return _mending(record, faults)
     return _waiting(record)
+
+
+def _quiet(told: Headline, quiet: str) -> Headline:
+    """Return a headline that says since when nothing was heard; what it says else is what was last known."""
+    advice = f"{quiet[0].upper()}{quiet[1:]}; the rest of this page is as old. {told.advice}"
+    return dataclasses.replace(told, mood=Mood.BUSY, title=f"{told.title}; {quiet}", advice=advice)
 
 
 def _training(record: JobRecord, status: JobStatus, incidents: Sequence[Incident], faults: Sequence[Incident]) -> Headline:
@@ -158,6 +169,8 @@ def _waiting(record: JobRecord) -> Headline:
         ready = record.condition(ConditionType.PODS_READY)
         title = "Waiting for its nodes to join" if ready else "Starting"
         advice = "Its nodes are there, and wait for one another; nothing to do yet."
+    if record.waits_for:
+        advice = f"It waits for {record.waits_for}"
     return Headline(state=State.WAITING, mood=Mood.BUSY, title=title, advice=advice, live=True)
 
 

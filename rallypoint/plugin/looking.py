@@ -44,6 +44,7 @@ class _Seen:
     at: float
     stored: Stored | None
     status: JobStatus | None
+    age: float | None = None
 
 
 class Looker:
@@ -83,15 +84,15 @@ class Looker:
             notice = str(error)
             return _published(task, notice=notice) or plain_page(not_live(task.job, notice), job=task.job)
         try:
-            stored, status = await self._own(place, task)
+            seen = await self._own(place, task)
         except asyncio.TimeoutError:
             return self._unreachable(task, f"no answer within {self._patience:g} s")
         except (OSError, RallypointError) as error:
             return self._unreachable(task, str(error))
-        if stored is None:
+        if seen is None:
             return _published(task, gone=True) or plain_page(no_data(task.job), job=task.job)
         try:
-            return await asyncio.to_thread(_page, place, task.tries, stored, status)
+            return await asyncio.to_thread(_page, place, task.tries, seen)
         except Exception as error:  # noqa: BLE001  whatever a damaged record makes of it: the tab says so
             return self._unreachable(task, f"its record cannot be shown ({type(error).__name__})")
 
@@ -103,21 +104,20 @@ class Looker:
         if not task.job:
             return ()
         place = self._access.allowed(task.place)
-        stored, _ = await self._own(place, task)
-        if stored is None:
+        if await self._own(place, task) is None:
             return ()
         backend = await self._backend(place)
         return (await asyncio.wait_for(backend.tail(task.job, lines=lines, rank=rank), self._patience)).lines
 
-    async def _own(self, place: Place, task: TaskSeen) -> tuple[Stored | None, JobStatus | None]:
-        """Return the job of a task, None where there is none or it is another task's; nothing else of it was opened then.
+    async def _own(self, place: Place, task: TaskSeen) -> _Seen | None:
+        """Return what is seen of a task's job, None where there is none or it is another task's; nothing else of it was opened.
 
         Raises `BackendError` and `asyncio.TimeoutError`.
         """
         seen = await asyncio.wait_for(self._ask(place, task.job), self._patience)
         if seen.stored is None or not _owned(seen.stored.record, task.tries):
-            return None, None
-        return seen.stored, seen.status
+            return None
+        return seen
 
     def _unreachable(self, task: TaskSeen, why: str) -> Page:
         found = _published(task, notice=f"The job cannot be read now: {why}")
@@ -141,7 +141,8 @@ class Looker:
                 stored = await backend.load(job)
                 # Not `status`: that asks the job's coordinator, at an address that a pod of the job has announced.
                 status = None if stored is None else await backend.written(job)
-                self._seen[key] = _Seen(at=self._clock(), stored=stored, status=status)
+                age = None if status is None else await backend.status_age(job, status)
+                self._seen[key] = _Seen(at=self._clock(), stored=stored, status=status, age=age)
             finally:
                 self._forget(now)
             return self._seen[key]
@@ -180,13 +181,15 @@ def _owned(record: JobRecord, tries: Collection[str]) -> bool:
     return record.owner in tries
 
 
-def _page(place: Place, tries: Mapping[str, int], stored: Stored, status: JobStatus | None) -> Page:
-    record = stored.record
+def _page(place: Place, tries: Mapping[str, int], seen: _Seen) -> Page:
+    assert seen.stored is not None
+    record, plan, status = seen.stored.record, seen.stored.plan, seen.status
     return page_of(
         record,
         status,
         now=as_of(record, status),
-        plan=stored.plan,
+        plan=plan,
+        status_age=seen.age,
         site=None if place.conn_id else place.site,
         tries=tries,
         label=f"connection {place.conn_id}" if place.conn_id else place.site.kind,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from rallypoint.supervision import clocks
+from rallypoint.supervision import clocks, wrapped
 from rallypoint.supervision.actions import Action, Purge, RemoveComponents, RemoveCoordinator, RemoveNode
 from rallypoint.supervision.charges import after_fault, charged, counted, without_progress
 from rallypoint.supervision.deadline import Deadline
@@ -63,7 +63,8 @@ def reset_or_fail(
     if cost:
         record = charged(record, policy)
         record = after_fault(record)
-    record = _with_reset(record, reason, message, cost=cost)
+    if not (cost and policy.wrapped and wrapped.failure(record) is not None):  # the reset answers that incident
+        record = _with_reset(record, reason, message, cost=cost)
     record = record.with_condition(ConditionType.PODS_READY, "Resetting", value=False)
     record = record.with_condition(ConditionType.DELETING_RESOURCES, "DeletionInitiated", value=True)
     retry = f"retry {len(record.charges)} of {policy.retry_limit}" if cost else "a reset that costs nothing"

@@ -167,7 +167,8 @@ def _ended(record: JobRecord, told: Told) -> JobRecord:
     reason, message = _because(record, told)
     cost = told.retries - record.retries
     evacuated = reason == _EVACUATION and told.phase is not Phase.FAILED
-    if cost > 0 or evacuated:
+    # A pod that is known to have failed is the incident; the reset answers it.
+    if (cost > 0 and wrapped.failure(record) is None) or evacuated:
         incident = Incident(
             id=IncidentId(attempt=record.attempt, round=0),
             cause=Cause.JOB if cost > 0 else Cause.EVACUATION,

@@ -131,7 +131,8 @@ class Observation:
     `status` must be read after `nodes`: an agent ends only once its job's verdict is durable, so a node that is seen to have
     ended well is never seen without the verdict. `create_errors` are those of the turn before. `suspend`: a queue took the
     job's quota away (the wish of a person is in the record). `told`: what another controller says, where
-    one decides about the job in our place; None where its object does not exist.
+    one decides about the job in our place; None where its object does not exist. `controller`: the current condition that
+    another controller (AppWrapper's, the training operator) reports of the job's object, for people.
     """
 
     nodes: tuple[NodeSeen, ...] = ()
@@ -141,6 +142,7 @@ class Observation:
     components: Components = Components()
     suspend: bool = False
     told: Told | None = None
+    controller: str = ""
 
     @property
     def present(self) -> bool:

@@ -42,6 +42,7 @@ from dataclasses import dataclass
 
 from rallypoint.supervision import census, clocks, endings, folding, following, resizing, running, wrapped
 from rallypoint.supervision.actions import Action
+from rallypoint.supervision.awaited import waits_for
 from rallypoint.supervision.deadline import Deadline
 from rallypoint.supervision.observation import Observation
 from rallypoint.supervision.policy import Policy
@@ -84,7 +85,7 @@ def reconcile(record: JobRecord, seen: Observation, policy: Policy, now: float) 
     # `last_now` follows the wall clock back, too: one reading from the future must not stop the job's clock until then.
     record = record.ticked(clock=record.clock + elapsed, now=now)
     if policy.followed:
-        return _decided(following.follow(record, seen, policy), before)
+        return _decided(following.follow(record, seen, policy), before, seen)
     policy = policy.sized(record.size)
     turn = _absorb(_survey(resizing.fit(record, policy), seen, policy))
     if turn.record.deletion and turn.record.phase is not Phase.TERMINATING:
@@ -92,13 +93,15 @@ def reconcile(record: JobRecord, seen: Observation, policy: Policy, now: float) 
     for _ in range(_MOST_PHASES):
         step = _PHASES[turn.record.phase](turn)
         if step.record.phase is turn.record.phase:
-            return _decided(step, before)
+            return _decided(step, before, seen)
         turn = _survey(step.record, seen, policy)
     raise AssertionError(f"job {record.name}: the phases do not settle")
 
 
-def _decided(step: Step, before: JobRecord) -> Decision:
-    record = folding.fold(step.record, before)
+def _decided(step: Step, before: JobRecord, seen: Observation) -> Decision:
+    record, waits = folding.fold(step.record, before), waits_for(step.record, seen)
+    if waits != record.waits_for:
+        record = dataclasses.replace(record, waits_for=waits)
     deadlines = tuple(sorted(step.deadlines))
     wake_at = record.last_now + max(0.0, deadlines[0].at - record.clock) if deadlines else None
     return Decision(record=record, actions=step.actions, wake_at=wake_at, done=step.done, deadlines=deadlines)

@@ -182,6 +182,7 @@ class JobRecord:
         attempts, incidents, history: everything that happened; `folded` counts the oldest incidents, which are kept no more.
         verdict, progress: how it ended, and the last that was reported.
         clock: seconds of supervised time; `last_now`: wall time of the last turn.
+        waits_for: what it waits for that others decide (a quota, room, another controller), for people; "" for nothing.
         result: what rank 0 left as the job's result, once it has succeeded; None where it left none.
         collected_by: the owner that took the final result, "" while nobody has.
         advice: what the next submission is to do otherwise.
@@ -228,6 +229,7 @@ class JobRecord:
     renew: bool = False
     tries: int = -1
     claimant: str = ""
+    waits_for: str = ""
     result: Any = field(default=None, hash=False)
 
     @classmethod

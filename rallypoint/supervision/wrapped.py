@@ -1,6 +1,9 @@
 """Pods that another controller makes: what is remembered of those that fail. Pure.
 
-They have no slots and no replacements of ours, so their ends cost no budget by themselves; the resets that they lead to do.
+They have no slots and no replacements of ours, and their controller answers the failure of one by a reset of all. So one
+failure is one incident: the first pod that failed in an attempt. The others of that attempt failed because of it, or were ended
+with it; they stand in the history. The reset pays for it, and has an incident of its own only where no pod is known to have
+failed.
 """
 
 from __future__ import annotations
@@ -12,18 +15,50 @@ from rallypoint.supervision import healing
 from rallypoint.supervision.observation import NodeSeen, NodeState
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import JobRecord
-from rallypoint.wire.incident import Rung, merge_incidents
+from rallypoint.wire.incident import Cause, Incident, Rung, merge_incidents
 
-__all__ = ["noted"]
+__all__ = ["failure", "noted"]
+
+#: Pods of an attempt that stand in the history, at the most: what ends with them all is one failure.
+_FOLLOWERS = 8
 
 
 def noted(record: JobRecord, nodes: Iterable[NodeSeen], policy: Policy) -> JobRecord:
-    """Remember each pod that failed in the current attempt, with its host, codes and last words; each once."""
-    known = {incident.id for incident in record.incidents}
-    failed = (n for n in nodes if n.ended and n.state is not NodeState.SUCCEEDED and 0 < n.attempt == record.attempt)
-    ends = (dataclasses.replace(healing.node_incident(record, node, policy, None), rung=Rung.RESET) for node in failed)
-    fresh = tuple(end for end in ends if end.id not in known)
-    if not fresh:
+    """Remember each pod that failed in the current attempt, once: the first with its host, codes and last words."""
+    failed = [n for n in nodes if n.ended and n.state is not NodeState.SUCCEEDED and 0 < n.attempt == record.attempt]
+    ends = [dataclasses.replace(healing.node_incident(record, node, policy, None), rung=Rung.RESET) for node in failed]
+    known = failure(record)
+    lines = [entry.detail for entry in record.history if entry.kind == "node-lost"]
+    told = {line.partition(" on ")[0] for line in lines}
+    fresh = [
+        end for end in ends if (known is None or end.id != known.id) and _line(record, end).partition(" on ")[0] not in told
+    ]
+    if not fresh or sum(line.startswith(_head(record)) for line in lines) >= _FOLLOWERS:
         return record
-    record = dataclasses.replace(record, incidents=merge_incidents(record.incidents, fresh))
-    return record.with_history("node-lost", *(end.reason for end in fresh))
+    if known is None:
+        first = min(fresh, key=_priority)
+        # What was told of the reset before a pod was known to have failed is the same failure.
+        others = [i for i in record.incidents if not (i.cause is Cause.JOB and i.id.attempt == record.attempt)]
+        record = dataclasses.replace(record, incidents=merge_incidents(others, (first,)))
+        fresh = [first, *(end for end in fresh if end is not first)]
+    return record.with_history("node-lost", *(_line(record, end) for end in fresh[:_FOLLOWERS]))
+
+
+def failure(record: JobRecord) -> Incident | None:
+    """Return the failure of the current attempt; None where no pod of it is known to have failed."""
+    found = (i for i in record.incidents if i.id.attempt == record.attempt and i.id.node >= 0)
+    return next(found, None)
+
+
+def _priority(end: Incident) -> tuple[bool, int]:
+    """Order failures of one look: what happened to a host or a pod from outside explains what scripts say of lost peers."""
+    by_itself = end.culprit is not None and end.culprit.exit_code not in (None, 0)
+    return by_itself, end.id.node
+
+
+def _head(record: JobRecord) -> str:
+    return f"attempt {record.attempt}: "
+
+
+def _line(record: JobRecord, end: Incident) -> str:
+    return f"{_head(record)}{end.reason}"

@@ -170,6 +170,8 @@ class Incident:
 
     Times are seconds since the epoch on the observer's clock (coordinator or supervisor), never compared across machines.
     `steps_lost` counts reported steps that had to be trained again; None while unknown or when the script reports none.
+    `healed_at` is when a whole world ran again, or when a step told it better; `trained_at` is when a step was reported after
+    the fault, or counted by the optimizer hook, None where no step is known.
     `kind`, `answer` and `rule` are the verdict: what it was, what it asks for, and by which rule; `clock` is the job's own
     clock when the record took it over, 0 where only the coordinator has told it so far. `refilled`: the budget that paid for it
     was refilled since, so that it counts no more. `evidence` is where each rank of a world stood that hangs, the culprit first,
@@ -183,6 +185,7 @@ class Incident:
     culprit: Culprit | None = None
     detected_at: float = 0.0
     healed_at: float | None = None
+    trained_at: float | None = None
     last_step: int | None = None
     resumed_step: int | None = None
     kind: FaultKind | None = None
@@ -199,6 +202,11 @@ class Incident:
         if self.last_step is None or self.resumed_step is None:
             return None
         return max(0, self.last_step - self.resumed_step)
+
+    @property
+    def recovered_at(self) -> float | None:
+        """When training went on, as exactly as that is known; None while it has not."""
+        return self.healed_at if self.trained_at is None else self.trained_at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,6 +252,7 @@ def _join(known: Incident, told: Incident) -> Incident:
         culprit=_sharper(known.culprit, told.culprit),
         detected_at=min(known.detected_at, told.detected_at),
         healed_at=told.healed_at if known.healed_at is None else known.healed_at,
+        trained_at=told.trained_at if known.trained_at is None else known.trained_at,
         last_step=told.last_step if known.last_step is None else known.last_step,
         resumed_step=told.resumed_step if known.resumed_step is None else known.resumed_step,
         kind=judged.kind,

@@ -130,6 +130,7 @@ class AgentReport:
         tuning: what its workers' batch costs, where the plan has it tuned.
         free_ports: ranges that are free on its node for the workers' own use, as first, last, first, last, ...; empty where the
             plan needs none.
+        ready: nothing is left that it could prepare before its workers start: imports, standbys, the process of its stores.
         hold: seconds the answer may be kept back while there is nothing to say.
         sequence: counts the reports of this agent process; of two that crossed on the way the higher is true.
     """
@@ -166,6 +167,7 @@ class AgentReport:
     tolerance: str = ""
     tuning: NodeTuning | None = None
     free_ports: tuple[int, ...] = ()
+    ready: bool = True
     hold: float = 0.0
     sequence: int = 0
 

@@ -20,6 +20,7 @@ from rallypoint.wire.wish import WishStatus
 __all__ = [
     "NODE_LOST",
     "STATUS_VERSION",
+    "STATUS_WRITTEN",
     "Event",
     "JobState",
     "JobStatus",
@@ -30,6 +31,9 @@ __all__ = [
     "Sample",
     "Verdict",
 ]
+
+#: Annotation of a ConfigMap that holds a status: when that was written, by the API server's clock.
+STATUS_WRITTEN = "rallypoint.dev/written"
 
 STATUS_VERSION = 2
 
@@ -156,6 +160,7 @@ class JobStatus:
     `pre_checks`: what the operators of `pre_check_ops` said before training, in their order (version 2).
     `tolerance`: what graceful fault tolerance has put into MindCluster's reset file; "" for nothing (version 2).
     `tuning`: how far the tuned batch is, None where none is measured; it outlives the attempt (version 2).
+    `lively_at`: when a rank of the running round last showed a sign of life, or the round began; 0 before any (version 2).
     `training_port`: the first of the ports that are free on all nodes, 0 where none were asked for or found (version 2).
     """
 
@@ -193,6 +198,7 @@ class JobStatus:
     pre_checks: tuple[PreCheck, ...] = ()
     tuning: Tuning | None = None
     training_port: int = 0
+    lively_at: float = 0.0
 
     @property
     def world_size(self) -> int:

@@ -63,6 +63,7 @@ class FakeApi:
         if change["metadata"]["resourceVersion"] != found["metadata"]["resourceVersion"]:
             return _status(409, "the object has been modified")
         self.put(path, data={**(found.get("data") or {}), **change["data"]})
+        self.objects[path]["metadata"]["annotations"] = change["metadata"].get("annotations") or {}
         self.writes += 1
         return web.json_response(self.objects[path])
 

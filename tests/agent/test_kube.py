@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import time
 from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.coordinator.configmap import STATUS_KEY, ConfigMapSink, PodSink
+from rallypoint.agent.coordinator.configmap import NO_ROUTE, STATUS_KEY, ConfigMapSink, PodSink
 from rallypoint.agent.coordinator.kube import ApiError, KubeApi
 from rallypoint.agent.coordinator.kube_heartbeat import RECORD_KEY, LeaseHeartbeat, SignsOfLife
 from rallypoint.agent.coordinator.namespaced import Namespaced
 from rallypoint.agent.coordinator.pod_home import newest
 from rallypoint.agent.coordinator.sink import FileSink, read_status
 from rallypoint.agent.errors import ConfigError, StaleError
+from rallypoint.backends.kubernetes.lease import parse_time
 from rallypoint.wire import codec
 from rallypoint.wire.env import API_SERVER
 from rallypoint.wire.fence import Fence
-from rallypoint.wire.status import JobState, JobStatus
+from rallypoint.wire.status import STATUS_WRITTEN, JobState, JobStatus
 from tests.agent.fake_api import FakeApi, serving
 
 STATUS = Namespaced(namespace="lab", name="digits-status")
@@ -244,6 +246,41 @@ async def test_an_api_server_that_is_away_is_no_reason_to_keep_the_status_in_the
 
         assert (sink.trouble, written(fake)) == ("", status())
     assert not (tmp_path / "status.json").exists()
+
+
+async def test_an_api_server_that_never_answers_keeps_the_status_in_the_pod(tmp_path: Path) -> None:
+    """A pod without a route to it would wait for ever; one that has answered once is waited for."""
+    file, clock = tmp_path / "status.json", Hands()
+    nowhere = KubeApi("http://127.0.0.1:9", token_file=tmp_path / "none", ca_file=tmp_path / "none")
+    sink = PodSink(ConfigMapSink(nowhere, STATUS), FileSink(file), clock=clock)
+    with pytest.raises(OSError, match=r"127\.0\.0\.1"):
+        await sink.publish(status())
+    clock.now = NO_ROUTE
+    await sink.publish(status())
+    await nowhere.close()
+
+    assert await asyncio.to_thread(read_status, file) == status(durable=False)
+    assert sink.trouble.startswith("the status ConfigMap cannot be written: the API server has never answered this pod (")
+
+    async with serving(tmp_path) as (fake, api, _):
+        fake.put(STATUS_PATH)
+        fake.failures = [(503, {})] * 2
+        sink = PodSink(ConfigMapSink(api, STATUS), FileSink(tmp_path / "other.json"), clock=clock)
+        with pytest.raises(OSError, match="HTTP 503"):
+            await sink.publish(status())
+        clock.now += 10 * NO_ROUTE
+        with pytest.raises(OSError, match="HTTP 503"):
+            await sink.publish(status())
+
+
+async def test_a_published_status_carries_the_servers_own_time(tmp_path: Path) -> None:
+    """So that its age can be told by one clock."""
+    async with serving(tmp_path) as (fake, api, _):
+        fake.put(STATUS_PATH)
+        await ConfigMapSink(api, STATUS).publish(status())
+        annotations = fake.objects[STATUS_PATH]["metadata"]["annotations"]
+
+    assert abs(parse_time(annotations[STATUS_WRITTEN]) - time.time()) < 60.0
 
 
 def test_the_newest_status_is_that_of_the_highest_fence() -> None:

@@ -84,7 +84,7 @@ def test_an_incident_says_what_was_decided_by_which_rule(told):
 
     assert judged == "judged: application-error -> retry-here (by the table: application-error); paid by the process budget"
     assert done.startswith("done: restart-workers")
-    assert "healed after 4.0 s, 20 steps trained again (from 80 to 100)" in done
+    assert "trained again after 4.0 s, 20 steps trained again (from 80 to 100)" in done
 
 
 def test_the_story_is_told_in_order_and_nothing_twice(told):

@@ -22,7 +22,7 @@ from tests.emulator.kubelet.cluster import Cluster
 from tests.emulator.namespaces import NamespaceController
 from tests.emulator.options import Options
 from tests.emulator.pod_requests import PodRequests
-from tests.emulator.policies import accounts, podsecurity, quota
+from tests.emulator.policies import accounts, podsecurity, priority, quota
 from tests.emulator.server import Server
 from tests.emulator.store import Change, Store
 
@@ -53,7 +53,7 @@ class Emulator:
         self.url = ""
         self.api.store.listeners.append(self._changed)
         self.api.webhooks += controllers.webhooks(options.controllers)
-        self.api.admission += [accounts(self.api), podsecurity(self.api), quota(self.api)]
+        self.api.admission += [accounts(self.api), priority(self.api), podsecurity(self.api), quota(self.api)]
         self.pods = PodRequests(self.api, self.access, self.server, self.cluster)
         self.server.subresources.update(self.pods.handlers())
 

@@ -10,9 +10,10 @@ from tests.emulator.errors import forbidden
 from tests.emulator.quantities import quantity, requests_of
 from tests.emulator.resources import Resource
 
-__all__ = ["accounts", "podsecurity", "quota"]
+__all__ = ["accounts", "podsecurity", "priority", "quota"]
 
 ENFORCE = "pod-security.kubernetes.io/enforce"
+SCHEDULING = "scheduling.k8s.io"
 ENDED = ("Succeeded", "Failed")
 
 #: The kinds of volumes that a restricted pod may have.
@@ -29,6 +30,17 @@ def accounts(api: Api) -> Admission:
         if api.store.get("serviceaccounts", namespace, name) is None:
             why = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
             raise forbidden(resource, body["metadata"]["name"], why)
+
+    return admit
+
+
+def priority(api: Api) -> Admission:
+    """Refuses pods whose PriorityClass is not there, as the Priority admission plugin does."""
+
+    def admit(resource: Resource, body: Body) -> None:
+        name = body["spec"].get("priorityClassName") if resource.key == "pods" else ""
+        if name and not name.startswith("system-") and api.store.get(f"priorityclasses.{SCHEDULING}", "", name) is None:
+            raise forbidden(resource, body["metadata"]["name"], f"no PriorityClass with name {name} was found")
 
     return admit
 

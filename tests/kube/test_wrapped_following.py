@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rallypoint.backends.contract import BackendError
+from rallypoint.backends.explain_incident import judgement
 from rallypoint.backends.kubernetes.labels import ATTEMPT, FIRST, JOB, PART, UID
 from rallypoint.backends.kubernetes.watching.views import pod_view
 from rallypoint.backends.kubernetes.wrapped import seen
@@ -20,7 +21,7 @@ from rallypoint.supervision.observation import CreateError, Observation
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.reconcile import Decision, reconcile
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase
-from rallypoint.wire.incident import Cause
+from rallypoint.wire.incident import Cause, Rung
 from rallypoint.wire.status import Outcome
 from tests.kube.wrappers import START, Wrapped, wrapper
 
@@ -140,13 +141,36 @@ def test_a_retry_is_told_with_pods_codes_hosts_and_last_words() -> None:
     job.at(165, gone=True).at(190)
 
     assert (job.record.phase, job.record.attempt, job.attempts) == (Phase.RUNNING, 2, [(1, "FoundFailedPods"), (2, "")])
-    pod, reset = job.record.incidents[1], job.record.incidents[0]
+    [pod] = job.record.incidents
     assert pod.culprit is not None
     assert (pod.id.attempt, pod.id.node) == (1, 1)
     assert (pod.culprit.exit_code, pod.culprit.host, pod.culprit.log_tail) == (3, "host", LAST_WORDS)
-    assert (reset.cause, reset.rule) == (Cause.JOB, "FoundFailedPods")
+    assert (pod.cause, pod.rung) == (Cause.NODE, Rung.RESET)
+    assert judgement(pod).endswith("paid by the reset budget")
     assert "node 1 on host" in job.record.attempts[0].message
     assert any(line.kind == "resetting" and line.detail.startswith("retry 1") for line in job.record.history)
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        pytest.param([(100, "F(1) F(3)")], id="both at once"),
+        pytest.param([(100, "R F(3)"), (101, "F(1) F(3)"), (102, "F(1) F(3)")], id="one after the other"),
+        pytest.param([(100, "R F(137)"), (155, "F(1) F(137)")], id="killed, and what follows in the others"),
+    ],
+)
+def test_one_failure_is_one_incident_whatever_ends_with_it(looks: list[tuple[int, str]]) -> None:
+    """The other pods of the attempt lose their peer, and the controller resets all: neither is another fault."""
+    job = running()
+    for at, pods in looks:
+        job.at(at, pods=pods)
+    job.at(170).at(175, gone=True).at(200)
+
+    assert (job.record.phase, job.record.retries) == (Phase.RUNNING, 1)
+    [incident] = job.record.incidents
+    assert (incident.cause, incident.rung, incident.id.attempt) == (Cause.NODE, Rung.RESET, 1)
+    lines = [line.detail for line in job.record.history if line.kind == "node-lost"]
+    assert len({line.partition(" on ")[0] for line in lines}) == len(lines) == 2
 
 
 def test_a_reset_that_nobody_has_seen_is_an_attempt() -> None:

@@ -14,9 +14,9 @@ from rallypoint.agent.coordinator.namespaced import Namespaced
 from rallypoint.agent.coordinator.sink import FileSink, refuse_later
 from rallypoint.agent.errors import ConfigError
 from rallypoint.wire import codec
-from rallypoint.wire.status import JobStatus
+from rallypoint.wire.status import STATUS_WRITTEN, JobStatus
 
-__all__ = ["STATUS_KEY", "ConfigMapSink", "PodSink"]
+__all__ = ["NO_ROUTE", "STATUS_KEY", "ConfigMapSink", "PodSink"]
 
 log = logging.getLogger("rallypoint.configmap")
 
@@ -28,6 +28,9 @@ _CONFLICTS = 5
 
 #: Seconds after which a coordinator tries again whether it may write by now.
 _ASK_AGAIN = 60.0
+
+#: Seconds after which an API server that has never answered this pod counts as one to which there is no route.
+NO_ROUTE = 15.0
 
 #: Seconds for which it leaves a busy API server alone at the most.
 _LONGEST_PAUSE = 10.0
@@ -65,7 +68,8 @@ class ConfigMapSink:
         for _ in range(_CONFLICTS):
             if not self._version:
                 refuse_later(await self.read(), status, f"ConfigMap {self._place}")
-            change = {"metadata": {"resourceVersion": self._version}, "data": {STATUS_KEY: text}}
+            metadata = {"resourceVersion": self._version, "annotations": {STATUS_WRITTEN: self._api.server_time}}
+            change = {"metadata": metadata, "data": {STATUS_KEY: text}}
             try:
                 self._version = _version(await self._api.merge_patch(config_map_path(self._place), change))
             except ApiError as error:
@@ -82,7 +86,10 @@ def _version(found: dict[str, Any]) -> str:
 
 
 class PodSink:
-    """A ConfigMap, or a file in the pod as long as the ConfigMap may not be written; a `StatusSink`.
+    """A ConfigMap, or a file in the pod as long as the ConfigMap cannot be written from there; a `StatusSink`.
+
+    That is so where it may not, and where the API server has never answered this pod: a pod without a route to it would wait
+    for ever. A server that has answered and is away is waited for.
 
     `trouble` says so. What is in the file no other coordinator can read: whoever supervises must not start a second one before
     the first is known to be dead.
@@ -90,7 +97,8 @@ class PodSink:
 
     def __init__(self, remote: ConfigMapSink, local: FileSink, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._remote, self._local, self._clock = remote, local, clock
-        self._ask_at = clock()
+        self._began = self._ask_at = clock()
+        self._reached = False
         self.trouble = ""
 
     async def publish(self, status: JobStatus) -> None:
@@ -104,13 +112,17 @@ class PodSink:
         try:
             await self._remote.publish(dataclasses.replace(status, durable=True))
         except ApiError as error:
-            if not error.refused:
+            self._reached = self._reached or bool(error.status)
+            no_route = not self._reached and self._clock() >= self._began + NO_ROUTE
+            if not (error.refused or no_route):
                 await asyncio.sleep(min(error.retry_after, _LONGEST_PAUSE))
                 raise OSError(str(error)) from error
             if not self.trouble:
                 log.warning("%s; the status is kept in the pod", error)
-            self.trouble = f"the status ConfigMap may not be written ({error})"
+            why = "may not be written" if error.refused else "cannot be written: the API server has never answered this pod"
+            self.trouble = f"the status ConfigMap {why} ({error})"
             self._ask_at = self._clock() + _ASK_AGAIN
             return False
+        self._reached = True
         self.trouble = ""
         return True

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import datetime
+import email.utils
 import json
 import ssl
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,6 +67,21 @@ class KubeApi:
     def __init__(self, server: str, *, token_file: Path, ca_file: Path) -> None:
         self.server, self._token_file, self._ca_file = server.rstrip("/"), token_file, ca_file
         self._session: aiohttp.ClientSession | None = None
+        self._ahead: float | None = None
+
+    @property
+    def server_time(self) -> str | None:
+        """The server's own time now, as Kubernetes writes times; None before its first answer.
+
+        It is the date of its last answer and what this machine's monotonic clock has counted since.
+        """
+        if self._ahead is None:
+            return None
+        try:
+            moment = datetime.datetime.fromtimestamp(time.monotonic() + self._ahead, datetime.timezone.utc)
+        except (ValueError, OverflowError, OSError):
+            return None
+        return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
     @classmethod
     def of_this_pod(cls, base: Mapping[str, str]) -> KubeApi:
@@ -98,6 +117,7 @@ class KubeApi:
         try:
             async with session.request(method, self.server + path, data=body, headers=told, allow_redirects=False) as response:
                 answer = await _read(response)
+                self._note_date(response.headers.get("Date", ""))
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             raise ApiError(f"{where}: {str(error) or type(error).__name__}") from error
         if len(answer) > _ANSWER_LIMIT:
@@ -110,6 +130,10 @@ class KubeApi:
                 retry_after=float(after) if after.isdigit() else 0.0,
             )
         return _object(where, answer)
+
+    def _note_date(self, text: str) -> None:
+        with contextlib.suppress(ValueError, TypeError):
+            self._ahead = email.utils.parsedate_to_datetime(text).timestamp() - time.monotonic()
 
     def _authorization(self) -> dict[str, str]:
         try:

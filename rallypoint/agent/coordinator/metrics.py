@@ -120,7 +120,7 @@ def _faults(status: JobStatus) -> Iterator[Family]:
 
 
 def _lasted(incident: Incident, now: float) -> float:
-    return max(0.0, (now if incident.healed_at is None else incident.healed_at) - incident.detected_at)
+    return max(0.0, (now if incident.recovered_at is None else incident.recovered_at) - incident.detected_at)
 
 
 def _training(status: JobStatus) -> Iterator[Family]:

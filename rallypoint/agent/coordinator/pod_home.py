@@ -6,10 +6,11 @@ import argparse
 import asyncio
 import logging
 import os
+import time
 from pathlib import Path
 
 from rallypoint.agent.coordinator.announcing import Announcer
-from rallypoint.agent.coordinator.configmap import ConfigMapSink, PodSink
+from rallypoint.agent.coordinator.configmap import NO_ROUTE, ConfigMapSink, PodSink
 from rallypoint.agent.coordinator.kube import ApiError, KubeApi
 from rallypoint.agent.coordinator.kube_heartbeat import LeaseHeartbeat, SignsOfLife
 from rallypoint.agent.coordinator.orphan import HeartbeatSource
@@ -67,17 +68,24 @@ class PodHome:
         self.wish: WishSource | None = RosterWish(self)
 
     async def previous(self) -> JobStatus | None:
-        """Read the ConfigMap, however long that takes; where we may not, what the pod was given and what it wrote itself.
+        """Read the ConfigMap; where we cannot, what the pod was given and what it wrote itself.
+
+        A server that has answered is waited for, however long that takes. One that never has for `NO_ROUTE` seconds is one to
+        which this pod has no route: the kubelet has brought what the pod was given, and the supervisor can read what it writes.
 
         To begin without it could close a round that an earlier coordinator has closed, with another world.
         """
-        told = ""
+        told, reached, began = "", False, time.monotonic()
         while True:
             try:
                 return await self._remote.read()
             except ApiError as error:
                 if error.refused:
                     log.warning("%s; going on with what the pod was given", error)
+                    return await asyncio.to_thread(self._known)
+                reached = reached or bool(error.status)
+                if not reached and time.monotonic() >= began + NO_ROUTE:
+                    log.warning("%s: no answer within %g s; going on with what the pod was given", error, NO_ROUTE)
                     return await asyncio.to_thread(self._known)
                 if str(error) != told:
                     log.warning("%s; nothing is begun before the last status is known", error)

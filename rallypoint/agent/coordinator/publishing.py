@@ -140,4 +140,5 @@ def gist(status: JobStatus) -> JobStatus:
         missing=gone,
         missing_count=len(gone),
         updated_at=0.0,
+        lively_at=0.0,
     )

@@ -357,6 +357,8 @@ class NodeAgent:
             self._parts.dumper.take(reply.dump)
         if isinstance(reply, Continue) and self._node.phase is Phase.JOINING:
             self._try(reply.check)
+            if reply.fence.round > self._node.round:  # others train: they are not to wait for what can be done before
+                self._parts.prepare()
 
     def _try(self, task: CheckTask | None) -> None:
         if task is not None and self._parts.checker is not None:

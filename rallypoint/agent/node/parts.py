@@ -74,6 +74,7 @@ class Parts:
         self.looker = Looker(self.round.evidence, changed)
         self.stores = StoreKeeper(config.host, self._launcher.own, store_lost)
         self._launcher.when_ready(self.stores.host_ahead)
+        self._launcher.when_prepared(changed)
         self.adviser = Adviser(plan, self._spawner)
         self.reset_watch = ResetWatch.of(plan)
         self.checker = (
@@ -84,6 +85,15 @@ class Parts:
 
     def _pids(self) -> dict[int, int]:
         return self.round.pids()
+
+    @property
+    def ready(self) -> bool:
+        """Whether nothing is left to prepare for the next start of workers."""
+        return self._launcher.prepared and self.stores.prepared
+
+    def prepare(self) -> None:
+        """Prepare the start of workers before there is a place for them; a later call changes nothing."""
+        self._launcher.prepare(self.round.command())
 
     async def begin(self, cannot_work: Callable[[str], None]) -> None:
         """Get ready for the first round; `cannot_work` is called where it turns out later that nothing can be done here.

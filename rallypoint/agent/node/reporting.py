@@ -54,7 +54,19 @@ class Reporter:
         told = (node.state, node.round, node.told_failures, node.failover, node.reason)
         measured = None if parts.tuner is None else parts.tuner.told
         check = None if parts.checker is None else parts.checker.report
-        return *told, parts.stores.offer, pids, parts.looker.told, node.keepable, parts.dumper.told, check, wish, measured
+        waits = node.state is AgentState.WAITING
+        return (
+            *told,
+            parts.stores.offer,
+            pids,
+            parts.looker.told,
+            node.keepable,
+            parts.dumper.told,
+            check,
+            wish,
+            measured,
+            waits and parts.ready,
+        )
 
     def report(self, node: Node, wish: NodeAnswer | None, *, pace: float) -> AgentReport:
         """Return the next report; while nothing happens there is one every `pace` seconds, less in a hurry."""
@@ -93,6 +105,7 @@ class Reporter:
             tolerance=parts.reset_watch.foreign(),
             tuning=None if parts.tuner is None else parts.tuner.look(workers),
             free_ports=parts.ports.offer if state is AgentState.WAITING else (),
+            ready=parts.ready,
             hold=_hold(config.plan, state, pace),
             sequence=self._sequence,
         )

@@ -28,6 +28,7 @@ from rallypoint.agent.workers.tee import Tee
 from rallypoint.agent.workers.worker_env import Place, round_env, worker_argv, worker_env
 from rallypoint.wire import env
 from rallypoint.wire.codec import WireError
+from rallypoint.wire.fence import Fence
 from rallypoint.wire.hang import Evidence, RankSeen
 from rallypoint.wire.line import Assign
 from rallypoint.wire.messages import Assignment, WorkerReport
@@ -107,6 +108,33 @@ class Round:
         for error in started:
             if error is not None:
                 raise error
+
+    def command(self) -> Command:
+        """Return the command of a worker of a round that is not known yet: what of it says a place says nothing."""
+        plan, folder = self._config.plan, self._config.folder
+        nowhere = Assignment(
+            fence=Fence(attempt=self._config.attempt),
+            node=0,
+            group_rank=0,
+            group_world_size=1,
+            first_rank=0,
+            world_size=plan.nproc_per_node,
+            store=f"{self._config.host}:0" if ":" not in self._config.host else f"[{self._config.host}]:0",
+            restart_count=0,
+            max_restarts=plan.max_restarts,
+            digest="",
+        )
+        place = Place(
+            assignment=nowhere,
+            local_rank=0,
+            error_file=folder / "error",
+            progress_file=folder / "progress",
+            stack_file=folder / "stacks",
+            result_file=folder / "result",
+            told=self._config.environment,
+        )
+        argv = worker_argv(plan, 0, os.environ)
+        return Command(argv=argv, env=worker_env(os.environ, plan, place), cwd=plan.workdir)
 
     async def _begin(self, assignment: Assignment, kept: frozenset[int]) -> list[OpenLogs]:
         """Open the round's files; with the workers that live on the memory lives on in which they report."""

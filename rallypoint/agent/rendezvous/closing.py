@@ -5,7 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from rallypoint.agent.rendezvous import awaiting, checks, faults, last_world, ports, prechecks, progress, rungs, telling
+from rallypoint.agent.rendezvous import (
+    awaiting,
+    checks,
+    faults,
+    last_world,
+    newcomers,
+    ports,
+    prechecks,
+    progress,
+    rungs,
+    telling,
+)
 from rallypoint.agent.rendezvous.peers import Peer, State, outstanding, waiting, world_of
 from rallypoint.wire.status import JobState, Outcome, Verdict
 
@@ -14,7 +25,7 @@ __all__ = ["form"]
 
 def form(state: State, now: float) -> State:
     """Close a round if it is time, or give up if it is too late."""
-    ready = waiting(state)
+    ready = newcomers.admitted(state, waiting(state))
     usable = state.settings.usable(len(ready))
     if outstanding(state) or checks.running(state) or prechecks.waiting(state):
         return state
@@ -66,6 +77,7 @@ def _close(state: State, ready: Sequence[Peer], usable: int, now: float) -> Stat
         world=world,
         kept=kept,
         living=True,
+        lively_at=now,
         store=chosen[0].report.store,
         training_port=ports.common(chosen),
         broken="",

@@ -23,7 +23,7 @@ of reach may still train.
 
 A round is broken when a worker ends badly, when a member is lost (its lease is over, or all its connections ended and it
 was not back within `RECONNECT_WITHIN`), when one leaves, or when somebody waits who would make the world larger. Everyone is
-then told to regroup.
+then told to regroup. Who joins a running world has prepared before that (`newcomers.py`).
 
 An agent closes no connection before it was heard over another one, so the end of its last is the kernel's word that its process
 is gone, or a cut in the network. A living agent hears the cut as soon as we do and is back within a few milliseconds; if it
@@ -56,6 +56,7 @@ from rallypoint.agent.rendezvous import (
     faults,
     last_world,
     missing,
+    newcomers,
     picture,
     prechecks,
     progress,
@@ -137,6 +138,7 @@ def new(
         world=previous.world,
         store=previous.store,
         training_port=previous.training_port,
+        lively_at=previous.lively_at,
         round_step=previous.progress.step if settled else None,
         away=sent_away(previous),
         inherited=frozenset(incident.id for incident in previous.incidents),
@@ -174,6 +176,7 @@ def hear(state: State, report: AgentReport, now: float) -> State:
     state = last_world.heard(state, report)
     state = progress.heard(state, report, now)
     last = None if before is None else before.report
+    state = newcomers.heard(state, last, report, now)
     state = hang_rounds.heard(state, last, report, now)
     state = dumping.heard(tuning.heard(state, last, report, now), report)
     return checks.heard(state, report, now)
@@ -251,7 +254,8 @@ def wakes(state: State) -> float | None:
 def deadline(state: State) -> float | None:
     """Return when `tick` has something to conclude even if nobody says anything, or None."""
     times = [_expires(state, peer) for peer in state.peers.values()]
-    times += [at for at in (hang_rounds.due(state), checks.due(state), dumping.due(state)) if at is not None]
+    more = (hang_rounds.due(state), checks.due(state), dumping.due(state), newcomers.due(state))
+    times += [at for at in more if at is not None]
     if state.dumping is not None:
         return min(times, default=None)
     if state.echoes:

@@ -10,9 +10,19 @@ import functools
 from collections.abc import Sequence
 
 from rallypoint.agent.culprit import culprit_first, is_collateral
-from rallypoint.agent.rendezvous import attempted, awaiting, dumping, last_world, missing, rulings, rungs, telling, tolerance
-from rallypoint.agent.rendezvous.lookup import places
-from rallypoint.agent.rendezvous.peers import Peer, State, living, members, waiting
+from rallypoint.agent.rendezvous import (
+    attempted,
+    awaiting,
+    dumping,
+    last_world,
+    missing,
+    newcomers,
+    rulings,
+    rungs,
+    telling,
+    tolerance,
+)
+from rallypoint.agent.rendezvous.peers import Peer, State, living, members
 from rallypoint.supervision import verdicts
 from rallypoint.supervision.scheduling import replaces_alone
 from rallypoint.supervision.verdicts import Judgement
@@ -79,7 +89,7 @@ def judge_round(state: State, now: float) -> State:
         left = (p.report.result for p in here)
         state = dataclasses.replace(state, result=next((result for result in left if result is not None), None))
         return telling.verdict(state, Verdict(outcome=Outcome.SUCCEEDED, reason="Completed", message=message), now)
-    return _grow(telling.healed(state, now), now)
+    return _grow(telling.trained(telling.healed(state, now), now), now)
 
 
 def _ended_badly(report: AgentReport) -> bool:
@@ -262,11 +272,9 @@ def _scale(state: State, peer: Peer, reason: str, now: float) -> State:
 
 
 def _grow(state: State, now: float) -> State:
-    here = members(state)
-    more = [p for p in waiting(state) if p.report.agent not in places(state.world)]
-    if not more or any(p.report.state is AgentState.DONE for p in here):
-        return state
-    if state.settings.usable(len(state.world) + len(more)) <= len(state.world):
+    state = newcomers.noted(state, now)
+    more = newcomers.joining(state, now)
+    if not more:
         return state
     nodes = ", ".join(str(p.node) for p in sorted(more, key=lambda p: p.node))
     return _scale(state, more[0], f"node {nodes} joins", now)

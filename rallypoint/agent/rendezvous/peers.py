@@ -69,7 +69,8 @@ class Peer:
 
     `gone_at` is when its last connection ended, None while it has one; `told` whether it was given the verdict. `assigned` is
     the round in which it was given a place since it spoke last: it trains there by now, unless the answer was lost. `patience`
-    is how many seconds it has to speak at least, where it cannot know yet that we are here.
+    is how many seconds it has to speak at least, where it cannot know yet that we are here. `waits_since` is when it began to
+    wait for a place, None while it does not; `ready_at` when it was ready to train (`newcomers.py`), None while it prepares.
     """
 
     report: AgentReport
@@ -80,6 +81,8 @@ class Peer:
     told: bool = False
     assigned: int = 0
     patience: float = 0.0
+    waits_since: float | None = None
+    ready_at: float | None = None
 
     @classmethod
     def recalled(cls, member: Member, status: JobStatus, now: float) -> Peer:
@@ -197,6 +200,7 @@ class State:
         wish: the last that somebody asked of the workers.
         tuning: the workers' batch, as far as it was measured; None where nobody does.
         training_port: first of the ports that were free on all nodes of the world; 0 for none.
+        lively_at: when a rank of the running round last showed a sign of life, or the round began.
         lost: how many seconds it took to heal those incidents that are counts by now, by cause.
         gone: by slot, since when who was in it last is missing, or since when somebody is wanted there (`missing.py`).
         silent: agents whose report is overdue, as of the last conclusion (`missing.py`).
@@ -241,6 +245,7 @@ class State:
     wish: Wish | None = None
     tuning: Tuning | None = None
     training_port: int = 0
+    lively_at: float = 0.0
     lost: Mapping[str, float] = field(default_factory=dict, hash=False)
     gone: Mapping[int, Missing] = field(default_factory=dict, hash=False)
     silent: frozenset[str] = frozenset()
@@ -264,6 +269,10 @@ class State:
     def with_watch(self, watch: Watch) -> State:
         """Return the state with another watch of its round."""
         return self._with(watch=watch)
+
+    def with_life(self, now: float) -> State:
+        """Return the state after a sign of life of its round."""
+        return self._with(lively_at=now)
 
     def _with(self, **changed: object) -> State:
         # What `dataclasses.replace` does, without handing all the other fields over one by one: each report comes by here.
@@ -312,7 +321,7 @@ def accept(state: State, report: AgentReport, now: float) -> tuple[State, Peer |
     if known is not None:
         # An agent takes an answer before it speaks again, and after that none that is late: its word is the truth.
         peer = dataclasses.replace(known, report=report, heard_at=now, gone_at=None, assigned=0, patience=0.0)
-        return with_peer(state, peer), None
+        return with_peer(state, _prepared(peer, now)), None
     member = places(state.world).get(report.agent)
     if member is not None:  # it was given up, and comes back
         node, incarnation = member.node, member.incarnation
@@ -321,7 +330,16 @@ def accept(state: State, report: AgentReport, now: float) -> tuple[State, Peer |
         incarnation = report.incarnation or 1 + _losses(state, node)
     replaced = holder(state, node)
     peer = Peer(report=report, node=node, incarnation=incarnation, heard_at=now)
-    return with_peer(state, peer), replaced
+    return with_peer(state, _prepared(peer, now)), replaced
+
+
+def _prepared(peer: Peer, now: float) -> Peer:
+    """Return a peer that knows since when it waits, and since when it is ready."""
+    if peer.report.state is not AgentState.WAITING:
+        return peer if peer.waits_since is None else dataclasses.replace(peer, waits_since=None, ready_at=None)
+    since = now if peer.waits_since is None else peer.waits_since
+    ready = now if peer.ready_at is None and peer.report.ready else peer.ready_at
+    return dataclasses.replace(peer, waits_since=since, ready_at=ready)
 
 
 def _free_slot(state: State) -> int:

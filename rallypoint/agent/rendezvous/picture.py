@@ -64,6 +64,7 @@ def status(state: State, now: float) -> JobStatus:
         training_port=state.training_port,
         pre_checks=state.prechecks.told,
         updated_at=now,
+        lively_at=state.lively_at,
         result=state.result,
     )
 

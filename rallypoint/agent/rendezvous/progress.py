@@ -60,7 +60,7 @@ def _first_step(state: State, speaker: WorkerReport, now: float) -> State:
     resumed = max(0, speaker.step - 1) if speaker.resumed_from is None else speaker.resumed_from
     state = dataclasses.replace(state, round_step=speaker.step)
     incidents = tuple(
-        dataclasses.replace(i, healed_at=now, resumed_step=resumed)
+        dataclasses.replace(i, healed_at=now, trained_at=now, resumed_step=resumed)
         for i in state.incidents
         if i.healed_at is None and i.id.attempt == state.fence.attempt
     )

@@ -25,6 +25,7 @@ __all__ = [
     "node_incident",
     "process_incident",
     "refilled",
+    "trained",
     "verdict",
 ]
 
@@ -63,7 +64,8 @@ def _lost_with(state: State, known: tuple[Incident, ...], kept: tuple[Incident, 
     ids, lost = {i.id for i in kept}, dict(state.lost)
     for i in known:
         if i.id not in ids and i.healed_at is not None and i.id.attempt == state.fence.attempt:
-            lost[i.cause.value] = round(lost.get(i.cause.value, 0.0) + max(0.0, i.healed_at - i.detected_at), 3)
+            took = max(0.0, (i.recovered_at or i.healed_at) - i.detected_at)
+            lost[i.cause.value] = round(lost.get(i.cause.value, 0.0) + took, 3)
     return lost
 
 
@@ -208,6 +210,28 @@ def healed(state: State, now: float) -> State:
         if i.healed_at is None and i.last_step is None and i.id.attempt == state.fence.attempt and not _goes_on(state, i)
     )
     return dataclasses.replace(state, incidents=merge_incidents(state.incidents, incidents)) if incidents else state
+
+
+def trained(state: State, now: float) -> State:
+    """Note when workers that report no step took an optimizer step again after a fault; call it for a running round."""
+    open_ = [
+        i
+        for i in state.incidents
+        if i.trained_at is None and i.healed_at is not None and i.last_step is None and i.id.attempt == state.fence.attempt
+        if i.cause is not Cause.COORDINATOR and i.rung is not Rung.NOTIFY
+    ]
+    if not open_ or not any(_steps(peer, state.fence.round) for peer in members(state)):
+        return state
+    known = [dataclasses.replace(i, trained_at=now) for i in open_]
+    state = dataclasses.replace(state, incidents=merge_incidents(state.incidents, known))
+    took = now - min(i.detected_at for i in open_)
+    return event(state, "resumed", f"trained again after {took:.1f} s, by the count of optimizer steps", now)
+
+
+def _steps(peer: Peer, round_: int) -> bool:
+    """Return whether a worker of a round has taken an optimizer step; what it reports is no matter of this."""
+    own = peer.report.workers if peer.report.round == round_ else ()
+    return any(worker.liveness and worker.step is None and worker.resumed_from is None for worker in own)
 
 
 def _goes_on(state: State, told: Incident) -> bool:

@@ -49,6 +49,11 @@ class StoreKeeper:
             return
         self._socket, self.offer = await listening(self._host)
 
+    @property
+    def prepared(self) -> bool:
+        """Whether the process of the stores is not being started ahead just now."""
+        return self._ahead is None
+
     async def assigned(self, store: str) -> None:
         """Serve the store of a round when it is ours; end the one of the round before.
 

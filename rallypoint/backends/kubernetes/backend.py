@@ -313,6 +313,10 @@ class KubernetesBackend(Backend):
         """Read the status ConfigMap, as the watch told of it."""
         return await (await self._its()).statuses.written(name)
 
+    async def status_age(self, name: str, status: JobStatus) -> float | None:
+        """Compare with the API server's clock, which stands in the status ConfigMap; what was just given is new."""
+        return await (await self._its()).statuses.age(name, status)
+
     async def names(self) -> tuple[str, ...]:
         """List the ConfigMaps that are jobs."""
         return await (await self._its()).store.names()

@@ -20,6 +20,18 @@ _TRANSIENT = frozenset({408, 409, 429, 500, 502, 503, 504})
 #: `requested: requests.cpu=8,pods=1, used: requests.cpu=2,pods=1, limited: requests.cpu=4,pods=9`, as ResourceQuota says it.
 _QUOTA = re.compile(r"requested: (?P<requested>.*?), used: .*?, limited: (?P<limited>.*)$", re.DOTALL)
 
+#: A right that is missing, as RBAC says it; a 403 of admission is no question of rights.
+_NO_RIGHT = re.compile(r" cannot \w+ resource ")
+
+#: What admission says of a pod that names what does not exist.
+_MISSING = re.compile(
+    r'no (?P<kind>PriorityClass) with name (?P<after>\S+) was found|(?P<kind2>serviceaccount) "(?P<before>[^"]+)" not found'
+)
+_MISSING_KINDS: Mapping[str, tuple[str, str]] = {
+    "priorityclass": ("PriorityClass", "priority_class"),
+    "serviceaccount": ("ServiceAccount", "service_account"),
+}
+
 _SUFFIXES: Mapping[str, float] = {
     "m": 1e-3,
     "k": 1e3,
@@ -77,10 +89,17 @@ def submit_error(error: ApiError, *, namespace: str, what: str) -> SubmitError:
         return SubmitError(f"{what}: this cluster does not know the kind; its CRD is not installed ({said})")
     if error.status == 401:
         return SubmitError(f"{what}: the API server does not know who asks; log in again ({said})")
+    missing = _MISSING.search(said)
+    if missing is not None:
+        kind, field = _MISSING_KINDS[(missing["kind"] or missing["kind2"]).lower()]
+        name = missing["after"] or missing["before"]
+        return SubmitError(f"{field}: {name!r} is not allowed; expected a {kind} that exists on this cluster: {said}")
     if "exceeded quota" in said:
         return SubmitError(f"resources: the quota of namespace {namespace} has no room for {what}: {said}")
     if "admission webhook" in said or "admission policy" in said.lower() or "PodSecurity" in said:
         return SubmitError(f"{what}: an admission check of the cluster refused it: {said}")
+    if error.status == 403 and _NO_RIGHT.search(said) is None:
+        return SubmitError(f"{what}: the cluster refused it: {said or error}")
     if error.status == 403:
         return SubmitError(f"{what}: not allowed in namespace {namespace}: {said}; {_ROLE}")
     return SubmitError(f"{what}: the API server does not accept it: {said or error}")

@@ -40,6 +40,18 @@ class Statuses:
         told = await self._asked(stored)
         return written if told is None or (written is not None and written.fence > told.fence) else told
 
+    async def age(self, name: str, status: JobStatus) -> float | None:
+        """Return how many seconds ago a status was given by the coordinator itself, or else written, by the server's clock."""
+        known = self._live.get(status.uid)
+        if known is not None and known[1] is status:
+            return max(0.0, asyncio.get_running_loop().time() - known[0])
+        stored = await self._store.load(name)
+        try:
+            return None if stored is None else await self._store.status_age(stored.record)
+        except BackendError as error:
+            log.debug("job %s: nobody tells how old its status is: %s", name, error)
+            return None
+
     async def written(self, name: str) -> JobStatus | None:
         """Return what the coordinator wrote down last, as the watch told of it."""
         stored = await self._store.load(name)

@@ -12,6 +12,7 @@ from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.client import MERGE_PATCH, parse
 from rallypoint.backends.kubernetes.errors import ApiError, submit_error
 from rallypoint.backends.kubernetes.labels import JOB, PART, Part
+from rallypoint.backends.kubernetes.lease import parse_time
 from rallypoint.backends.kubernetes.manifests.objects import (
     JOB_KEY,
     PLAN_KEY,
@@ -30,7 +31,7 @@ from rallypoint.job.errors import JobError
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import codec
 from rallypoint.wire.plan import Plan
-from rallypoint.wire.status import JobStatus
+from rallypoint.wire.status import STATUS_WRITTEN, JobStatus
 
 __all__ = ["Store", "UnreadableStatusError", "is_job_name"]
 
@@ -206,6 +207,14 @@ class Store:
         if known is None or known[:2] != (view.uid, view.version):
             known = self._statuses[record.name] = (view.uid, view.version, _read_status(view))
         return known[2]
+
+    async def status_age(self, record: JobRecord) -> float | None:
+        """Return how many seconds ago the status ConfigMap was written, by the API server's clock; None if unknown."""
+        found = await self._cluster.get("configmaps", names.status_configmap(self.ref(record)))
+        if found is None:
+            return None
+        written_at = parse_time(str((found["metadata"].get("annotations") or {}).get(STATUS_WRITTEN) or ""))
+        return max(0.0, await self._cluster.time() - written_at) if written_at else None
 
     async def tell_status(self, record: JobRecord, status: JobStatus) -> None:
         """Write the coordinator's word in its place, for a coordinator that may not write it itself."""

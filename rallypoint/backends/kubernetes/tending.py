@@ -159,7 +159,7 @@ class _Tender:
             self._heard_at = loop.time()
             return _READ
         if not status.durable and self._durable is None:
-            log.warning("job %s: its coordinator may not write its status; it is read through the API server", self._name)
+            log.warning("job %s: its coordinator cannot write its status; it is read through the API server", self._name)
         self._durable = False
         if status != known and status.uid == record.uid and not (known is not None and known.fence > status.fence):
             await self._store.tell_status(record, status)

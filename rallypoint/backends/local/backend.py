@@ -255,6 +255,10 @@ class LocalBackend(Backend):
         """Read status.json."""
         return await in_thread(self._status, name)
 
+    async def status_age(self, name: str, status: JobStatus) -> float | None:
+        """Compare with this machine's clock: the coordinator runs here, too."""
+        return max(0.0, time.time() - status.updated_at)
+
     async def names(self) -> tuple[str, ...]:
         """List the folders that hold a record."""
         return await in_thread(self._store.names)

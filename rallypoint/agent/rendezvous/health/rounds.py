@@ -82,10 +82,14 @@ def heard(state: State, before: AgentReport | None, report: AgentReport, now: fl
     if state.state is not JobState.RUNNING or report.round != round_ or report.state is not AgentState.RUNNING:
         return state
     state = straggling.heard(state, before, report, now)
-    if report.agent not in places(state.world) or state.settings.hang_downtime <= 0:
+    if report.agent not in places(state.world):
+        return state
+    sign = hang.sign_of(before, report)
+    if sign.life:
+        state = state.with_life(now)
+    if state.settings.hang_downtime <= 0:
         return state
     watch = state.watch if state.watch.round == round_ else Watch.fresh(round_, now)
-    sign = hang.sign_of(before, report)
     state = hang_known.renewed(state, now)
     # Where there is life nobody else has to be heard, and most reports tell of life.
     expected = frozenset() if sign.life else _expected(state)

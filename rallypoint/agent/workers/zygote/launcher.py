@@ -10,6 +10,7 @@ from collections.abc import Callable
 from rallypoint.agent.workers.reaper import Ended
 from rallypoint.agent.workers.spawner import Command, Spawner
 from rallypoint.agent.workers.zygote import choosing
+from rallypoint.agent.workers.zygote.imports import imported_by
 from rallypoint.agent.workers.zygote.nursery import Nursery
 from rallypoint.agent.workers.zygote.standby import StandbyLostError
 from rallypoint.wire import env
@@ -32,6 +33,7 @@ class Launcher:
     def __init__(self, spawner: Spawner, nursery: Nursery | None, *, startup: str = "", names: str = "") -> None:
         self._spawner, self._nursery, self._startup, self._names = spawner, nursery, startup, names
         self._said = False
+        self._forks = True
         self.own = _Own(self)
 
     def when_ready(self, told: Callable[[], None]) -> None:
@@ -39,10 +41,37 @@ class Launcher:
         if self._nursery is not None:
             self._nursery.when_ready(told)
 
+    def when_prepared(self, told: Callable[[], None]) -> None:
+        """Call `told` whenever `prepared` may have changed."""
+        if self._nursery is not None:
+            self._nursery.when_prepared(told)
+
     def close(self) -> None:
         """End what waits to become a worker."""
         if self._nursery is not None:
             self._nursery.close()
+
+    @property
+    def prepared(self) -> bool:
+        """Whether nothing is left that could be prepared for workers: standbys are ready, or they are started as programs."""
+        return not self._forks or self._nursery is None or self._nursery.prepared
+
+    def prepare(self, command: Command) -> None:
+        """Start the zygote before any worker, for workers that are started by `command`; a later call changes nothing."""
+        nursery = self._nursery
+        if nursery is None or nursery.given_up or nursery.environment:
+            return
+        reason = choosing.refusal(command.argv, python=sys.executable)
+        if reason:
+            self._forks = False
+            self._say(reason)
+            return
+        place = choosing.place_of(command.argv, command.cwd)
+        nursery.begin(choosing.zygote_env(self._with_names(command).env), place, imports=imported_by(command.argv, place))
+
+    def _with_names(self, command: Command) -> Command:
+        names = {env.MODULES_FILE: self._names} if self._names else {}
+        return dataclasses.replace(command, env={**command.env, **names})
 
     async def spawn(self, command: Command, ended: Ended) -> int:
         """Start a worker and return the number of its process, which leads a session of its own.
@@ -55,9 +84,10 @@ class Launcher:
             return await self._spawner.spawn(command, ended)
         reason = choosing.refusal(command.argv, python=sys.executable)
         if reason:
+            self._forks = False
             self._say(reason)
             return await self._spawner.spawn(command, ended)
-        command = dataclasses.replace(command, env={**command.env, **({env.MODULES_FILE: self._names} if self._names else {})})
+        command = self._with_names(command)
         if choosing.birth_variables(command.env) != choosing.birth_variables(nursery.environment):
             if nursery.environment:
                 log.info("variables that matter to imports have changed: another zygote is started")

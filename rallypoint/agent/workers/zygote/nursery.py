@@ -77,6 +77,8 @@ class Nursery:
         self._look: asyncio.Task[None] | None = None
         self._birth: asyncio.Task[None] | None = None
         self._was_ready: list[Callable[[], None]] = []
+        self._was_prepared: list[Callable[[], None]] = []
+        self._imports: tuple[str, ...] = ()
         self.given_up = ""
 
     # --- What the launcher asks for ----------------------------------------------------------------------------------------
@@ -91,14 +93,32 @@ class Nursery:
         """The forks that are ready for a command."""
         return tuple(s for s in self._standbys if s.ready and not s.taken)
 
+    @property
+    def prepared(self) -> bool:
+        """Whether nothing is left to import or to warm: every standby is ready, or no fork can be had."""
+        if self.given_up:
+            return True
+        return self._ready and not self._busy and not self._imports and len(self._current()) >= self._wanted.standbys
+
+    def _current(self) -> tuple[Standby, ...]:
+        return tuple(s for s in self.waiting if s.generation == self._generation)
+
     def when_ready(self, told: Callable[[], None]) -> None:
         """Call `told` whenever a zygote has become ready."""
         self._was_ready.append(told)
 
-    def begin(self, env: Mapping[str, str], place: str) -> None:
-        """Start a zygote with this environment, whose own modules are in the folder `place`; a zygote with another one ends."""
+    def when_prepared(self, told: Callable[[], None]) -> None:
+        """Call `told` whenever `prepared` may have changed."""
+        self._was_prepared.append(told)
+
+    def begin(self, env: Mapping[str, str], place: str, imports: Sequence[str] = ()) -> None:
+        """Start a zygote with this environment, whose own modules are in the folder `place`; a zygote with another one ends.
+
+        `imports`: modules that the script is known to import; those from installed packages are imported before any fork.
+        """
         if self.given_up or self._closing or self._starting:
             return
+        self._imports = tuple(imports)
         self._env, self._place = dict(env), place
         self._end_zygote()
         for standby in self.waiting:
@@ -207,9 +227,16 @@ class Nursery:
             told["huge"] >> 20,
         )
         self._ready, self._stillbirths = True, 0
+        if self._imports:
+            self._import_first()
+            return
+        self._serve()
+
+    def _serve(self) -> None:
         for call in self._was_ready:
             call()
         self._refill()
+        self._tell_prepared()
         if self._learning and (self._look is None or self._look.done()):
             self._look = asyncio.create_task(self._look_for_learned())
 
@@ -217,6 +244,8 @@ class Nursery:
         if generation != self._generation or self._closing:
             return
         was_ready = self._ready
+        if was_ready:
+            self._imports = ()  # one of them may have ended it
         self._drop_line()
         if self.given_up:
             return
@@ -256,6 +285,11 @@ class Nursery:
             log.info("workers are started as programs, not by fork: %s", reason)
         self.given_up = reason
         self._end_zygote()
+        self._tell_prepared()
+
+    def _tell_prepared(self) -> None:
+        for call in self._was_prepared:
+            call()
 
     # --- Standbys ----------------------------------------------------------------------------------------------------------
 
@@ -304,12 +338,19 @@ class Nursery:
         stale = [s for s in self.waiting if s.generation != standby.generation]
         if stale:
             self._dismiss(stale[0])
+        self._tell_prepared()
 
     def _dismiss(self, standby: Standby) -> None:
         self._standbys.remove(standby)
         standby.dismiss()
 
     # --- What the script imports -------------------------------------------------------------------------------------------
+
+    def _import_first(self) -> None:
+        """Have the zygote import what the script is known to import, before there are forks of it."""
+        if self._line is not None:
+            self._busy = True  # it forks nobody meanwhile
+            self._line.send(packet({"import": self._imports, "without": sorted(self._refused)}))
 
     async def _look_for_learned(self) -> None:
         file, pause = self._wanted.learned, _LOOK
@@ -322,6 +363,8 @@ class Nursery:
 
     def _has_learned(self, told: Mapping[str, Any]) -> None:
         self._busy = False
+        first, kept = bool(self._imports), self._imports
+        self._imports = ()
         asked, reason = told["asked"], told["unfit"]
         if asked or reason:
             # What is imported cannot be undone: another zygote does without.
@@ -331,8 +374,12 @@ class Nursery:
                 log.info("what the script imports is not preloaded: %s", reason)
             self._refused |= set(asked)
             self._learning = self._learning and not reason
+            self._imports = () if reason else kept
             self._end_zygote()
             self._start()
+            return
+        if first:
+            self._serve()
             return
         if told["count"]:
             log.debug("zygote: %d more modules that the script imports", told["count"])

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import os
 import sys
 import threading
@@ -20,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["ALWAYS", "PLACE_VARIABLES", "Loaded", "devices_counted_outside", "load", "without"]
+__all__ = ["ALWAYS", "PLACE_VARIABLES", "Loaded", "devices_counted_outside", "installed", "load", "without"]
 
 #: What every training imports. DDP's constructor imports torch._dynamo, which takes as long as torch itself.
 ALWAYS = (
@@ -157,6 +158,21 @@ def _watched() -> Iterator[set[str]]:
         yield seen
     finally:
         os.environ.__class__ = kind
+
+
+def installed(names: Iterable[str]) -> list[str]:
+    """Return the names whose top-level package is of the standard library or installed: those do not change meanwhile."""
+    library = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120  as Python tells it
+    found = []
+    for name in names:
+        try:
+            spec = importlib.util.find_spec(name.partition(".")[0])
+        except (ImportError, ValueError):
+            continue
+        origin = getattr(spec, "origin", None)
+        if isinstance(origin, str) and (origin.startswith(library) or "site-packages" in origin or "dist-packages" in origin):
+            found.append(name)
+    return found
 
 
 def without(names: Iterable[str], packages: Iterable[str]) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from rallypoint.agent.workers.zygote.fitness import unfit
 from rallypoint.agent.workers.zygote.pages import into_huge_pages
-from rallypoint.agent.workers.zygote.preload import ALWAYS, Loaded, devices_counted_outside, load, without
+from rallypoint.agent.workers.zygote.preload import ALWAYS, Loaded, devices_counted_outside, installed, load, without
 from rallypoint.agent.workers.zygote.waiting import wait
 from rallypoint.agent.workers.zygote.words import PACKET, Order, packet, unpacked
 
@@ -80,6 +80,9 @@ def _serve(line: socket.socket, agent: int) -> int | Order:
         if "learn" in message:
             line.send(packet({"learned": _learn(Path(message["learn"]), message.get("without", ()))}))
             continue
+        if "import" in message:
+            line.send(packet({"learned": _import(installed(message["import"]), message.get("without", ()))}))
+            continue
         theirs = socket.socket(fileno=fds[0])
         try:
             pid = _fork_twice()
@@ -99,6 +102,10 @@ def _learn(file: Path, refused: Sequence[str]) -> dict[str, Any]:
         names = file.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         return {"count": 0, "failed": {str(file): str(error.strerror)}, "asked": {}, "unfit": ""}
+    return _import(names, refused)
+
+
+def _import(names: Sequence[str], refused: Sequence[str]) -> dict[str, Any]:
     with devices_counted_outside():
         loaded = load(without((name for name in names if name not in sys.modules), refused))
     _settle()

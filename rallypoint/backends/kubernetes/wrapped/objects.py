@@ -31,6 +31,7 @@ class Wrapper:
         version: its resourceVersion.
         job, job_uid: whose it is, by its labels; `attempt` is the one that it was made for.
         told: what an AppWrapper's controller says; `components` what a PyTorchJob's does.
+        condition: the one that its controller set last, for people.
         suspended: somebody, or a queue, has suspended a PyTorchJob: it has no pods.
     """
 
@@ -43,6 +44,7 @@ class Wrapper:
     told: Told | None = None
     components: Components
     suspended: bool = False
+    condition: str = ""
 
 
 def _view(kind: Kind, found: Mapping[str, Any]) -> Wrapper:
@@ -58,6 +60,7 @@ def _view(kind: Kind, found: Mapping[str, Any]) -> Wrapper:
         attempt=int(attempt) if attempt.isdecimal() else 0,
         told=seen.told(found) if kind is Kind.APPWRAPPER else None,
         components=seen.components(found),
+        condition=seen.controller(WRAPPING[kind].kind, found),
         suspended=bool(((found.get("spec") or {}).get("runPolicy") or {}).get("suspend")),
     )
 

@@ -59,7 +59,8 @@ class Wrapped:
         hosts = {host.name: host for host in self._cluster.cache.hosts}
         nodes = seen.nodes(record, pods, hosts, tails)
         if plan.kind is Kind.APPWRAPPER:
-            return Observation(nodes=nodes, told=None if wrapper is None else wrapper.told)
+            told, condition = (None, "") if wrapper is None else (wrapper.told, wrapper.condition)
+            return Observation(nodes=nodes, told=told, controller=condition)
         # What has succeeded stays for its logs and holds nothing, as the ended pods of other kinds.
         over = record.phase is Phase.SUCCEEDED and not record.deletion
         rests = over and not any(node.present for node in nodes)
@@ -67,7 +68,7 @@ class Wrapped:
             return Observation(nodes=nodes, components=Components(deployed=0))
         if wrapper.suspended and not nodes:
             nodes = seen.waiting(record, plan.max_nodes)
-        return Observation(nodes=nodes, components=wrapper.components)
+        return Observation(nodes=nodes, components=wrapper.components, controller=wrapper.condition)
 
     def _wrappers(self, plan: Plan) -> Wrappers:
         return wrappers_of(self._cluster, plan.kind)

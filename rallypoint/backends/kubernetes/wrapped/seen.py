@@ -15,7 +15,7 @@ from rallypoint.backends.kubernetes.watching.views import HostView, PodView
 from rallypoint.supervision.observation import Components, NodeSeen, NodeState, Told
 from rallypoint.supervision.record import Condition, ConditionType, JobRecord, Phase
 
-__all__ = ["SUSPENDED", "components", "nodes", "told", "waiting"]
+__all__ = ["SUSPENDED", "components", "controller", "nodes", "told", "waiting"]
 
 #: Annotation of a wrapper that was suspended by a person's wish through us.
 SUSPENDED = f"{DOMAIN}suspended"
@@ -77,6 +77,21 @@ def components(found: Mapping[str, Any] | None) -> Components:
     failed = any(c.get("type") == "Failed" and c.get("status") == "True" for c in conditions)
     deleting = "deletionTimestamp" in found["metadata"]
     return Components(expected=1, deployed=int(not deleting), failed=int(failed), deleting=int(deleting))
+
+
+def controller(kind: str, found: Mapping[str, Any]) -> str:
+    """Return the condition that a controller set last, as `PyTorchJob Created (PyTorchJobCreated): it is created`.
+
+    A condition that does not hold says so. An object without any says that its controller has not looked at it.
+    """
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    if not conditions:
+        return f"{kind}: its controller has reported no condition"
+    last = max(enumerate(conditions), key=lambda one: (str(one[1].get("lastTransitionTime") or ""), one[0]))[1]
+    holds = "" if last.get("status") == "True" else f" is {last.get('status')}"
+    reason = f" ({last['reason']})" if last.get("reason") else ""
+    message = f": {str(last['message']).strip()}" if last.get("message") else ""
+    return f"{kind} {last.get('type')}{holds}{reason}{message}"
 
 
 def waiting(record: JobRecord, count: int) -> tuple[NodeSeen, ...]:

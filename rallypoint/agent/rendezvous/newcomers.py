@@ -1,0 +1,107 @@
+"""When an agent outside the running world may join it: once nothing is left to prepare there. Pure; `now` is an argument.
+
+While the world trains, an agent that waits for a place prepares: its zygote imports what the script imports, its standbys are
+warmed, the process of its stores is started (`AgentReport.ready`). The members are told to regroup only then, so they wait for
+nothing that could have been done before.
+
+- An agent that is not ready `READY_WITHIN` seconds after it began to wait joins as it is, and an event names it.
+- Several that prepare at the same time join together: once the first is ready, the others have `last_call` seconds.
+- A world that forms while nothing trains takes agents that are not ready, too, where it is too small or waits without them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from rallypoint.agent.rendezvous import awaiting, telling
+from rallypoint.agent.rendezvous.lookup import places
+from rallypoint.agent.rendezvous.peers import Peer, State, members, waiting, with_peer
+from rallypoint.wire.messages import AgentReport, AgentState
+from rallypoint.wire.status import JobState
+
+__all__ = ["READY_WITHIN", "admitted", "due", "heard", "joining", "noted"]
+
+#: Seconds that an agent may prepare while others train. Imports of a large script on a slow disk take a minute or two.
+READY_WITHIN = 180.0
+
+
+def heard(state: State, before: AgentReport | None, report: AgentReport, now: float) -> State:
+    """Return the state with an event where an agent outside the running world begins to prepare."""
+    prepares = report.state is AgentState.WAITING and not report.ready
+    again = before is not None and before.state is AgentState.WAITING
+    if not prepares or again or state.state is not JobState.RUNNING or report.agent in places(state.world):
+        return state
+    peer = state.peers[report.agent]
+    return telling.event(state, "prepares", f"node {peer.node} on {report.host} prepares to join; the others train on", now)
+
+
+def noted(state: State, now: float) -> State:
+    """Return the state in which agents that have prepared for too long count as ready; the very same where there are none."""
+    if state.state is not JobState.RUNNING:
+        return state
+    for peer in _outside(state):
+        if peer.ready_at is None and now >= _limit(peer):
+            state = with_peer(state, dataclasses.replace(peer, ready_at=now))
+            text = f"node {peer.node} on {peer.report.host} is not ready after {READY_WITHIN:g} s and joins as it is"
+            state = telling.event(state, "unready", text, now)
+    return state
+
+
+def joining(state: State, now: float) -> tuple[Peer, ...]:
+    """Return the agents for which the running world regroups now; none where it would not grow."""
+    outside = _outside(state)
+    ready = _growing(state, outside)
+    if not ready:
+        return ()
+    prepare = [peer for peer in outside if peer.ready_at is None]
+    if not prepare or _is_full(state, ready) or now >= _called_at(state, ready):
+        return ready
+    return ()
+
+
+def due(state: State) -> float | None:
+    """Return when `noted` or `joining` concludes something without another report; None where nothing is awaited."""
+    if state.verdict is not None or state.state is not JobState.RUNNING:
+        return None
+    outside = _outside(state)
+    times = [_limit(peer) for peer in outside if peer.ready_at is None]
+    ready = _growing(state, outside)
+    if times and ready and not _is_full(state, ready):
+        times.append(_called_at(state, ready))
+    return min(times, default=None)
+
+
+def admitted(state: State, here: Sequence[Peer]) -> tuple[Peer, ...]:
+    """Return those of the waiting agents with which the forming round may be closed."""
+    known = places(state.world)
+    prepared = tuple(p for p in here if p.report.agent in known or p.ready_at is not None)
+    enough = state.settings.usable(len(prepared)) >= state.settings.min_nodes
+    goes_on = any(p.report.agent in known for p in prepared)
+    return prepared if enough and goes_on and not awaiting.waits(state) else tuple(here)
+
+
+def _outside(state: State) -> list[Peer]:
+    known = places(state.world)
+    return [peer for peer in waiting(state) if peer.report.agent not in known]
+
+
+def _growing(state: State, outside: Sequence[Peer]) -> tuple[Peer, ...]:
+    """Return the agents that are ready, where they make the world larger and no member has ended."""
+    ready = tuple(peer for peer in outside if peer.ready_at is not None)
+    if not ready or any(peer.report.state is AgentState.DONE for peer in members(state)):
+        return ()
+    return ready if state.settings.usable(len(state.world) + len(ready)) > len(state.world) else ()
+
+
+def _is_full(state: State, ready: Sequence[Peer]) -> bool:
+    settings = state.settings
+    return settings.usable(len(state.world) + len(ready)) == settings.usable(settings.max_nodes)
+
+
+def _called_at(state: State, ready: Sequence[Peer]) -> float:
+    return min(peer.ready_at for peer in ready if peer.ready_at is not None) + state.settings.last_call
+
+
+def _limit(peer: Peer) -> float:
+    return (peer.heard_at if peer.waits_since is None else peer.waits_since) + READY_WITHIN

@@ -1,0 +1,58 @@
+"""What a job waits for that others decide: a quota, room on a machine, another controller. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from rallypoint.supervision.observation import NodeSeen, NodeState, Observation
+from rallypoint.supervision.record import JobRecord, Phase
+from rallypoint.supervision.trimming import cut
+
+__all__ = ["LIMIT", "waits_for"]
+
+#: Bytes of the text at the most.
+LIMIT = 600
+
+_STARTING = frozenset({Phase.EMPTY, Phase.SUSPENDED, Phase.RESUMING, Phase.RUNNING})
+
+#: As ResourceQuota says it: `exceeded quota: tight, requested: pods=1, used: pods=2, limited: pods=2`.
+_QUOTA = re.compile(
+    r"exceeded quota: (?P<name>[^,]+), requested: (?P<asked>.*?), used: (?P<used>.*?), limited: (?P<limit>.*)$", re.DOTALL
+)
+
+
+def waits_for(record: JobRecord, seen: Observation) -> str:
+    """Return what the job waits for, with the names and numbers that are known; "" where it waits for nobody else."""
+    if record.phase not in _STARTING or record.deletion:
+        return ""
+    return cut("; ".join((*_not_created(record, seen), *_not_started(record, seen.nodes), *_controller(seen))), LIMIT)
+
+
+def _not_created(record: JobRecord, seen: Observation) -> Iterator[str]:
+    attempts = (record.attempt, record.attempt + 1)  # of kinds whose object opens the attempt
+    errors = [error for error in seen.create_errors if error.attempt in attempts and not error.fatal]
+    if errors:
+        # Waiting for room is said of the first that has none: the others ask for the same.
+        error = next((one for one in errors if one.waits), errors[0])
+        what = "the coordinator" if error.node < 0 else f"node {error.node}"
+        found = _QUOTA.search(error.reason)
+        if found is None:
+            yield error.reason
+        else:
+            name, asked, used, limit = found["name"], found["asked"], found["used"], found["limit"]
+            yield f"quota {name}: {what} asks for {asked}; used {used}, limit {limit}"
+
+
+def _not_started(record: JobRecord, nodes: Sequence[NodeSeen]) -> Iterator[str]:
+    starting = [n for n in nodes if n.state is NodeState.STARTING and n.attempt == record.attempt and n.reason]
+    if starting:
+        first = starting[0]
+        more = "" if len(starting) == 1 else f" (and {len(starting) - 1} more)"
+        yield f"node {first.node}{more}: {first.reason}"
+
+
+def _controller(seen: Observation) -> Iterator[str]:
+    everyone_runs = bool(seen.nodes) and all(n.state is not NodeState.STARTING for n in seen.nodes)
+    if seen.controller and not everyone_runs:
+        yield seen.controller

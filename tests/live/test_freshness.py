@@ -1,0 +1,65 @@
+"""A job that stands still is never shown as training without since when nothing was heard of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.jobs import Job, cli
+from tests.waiting import eventually
+
+#: A lease that no test outlives: the coordinator gives nobody up meanwhile.
+LEASE = {"health": {"node_lease": "10m"}, "rendezvous": {"fence_timeout": "20m"}}
+
+
+@pytest.fixture
+def job(tmp_path: Path, home: Path, light: None) -> Iterator[Job]:
+    """One node of two workers that count until they may end."""
+    job = Job.write(tmp_path, home, 20, 0.05, endless=True, nproc_per_node=2, **LEASE).submit()
+    job.trains(ranks=2, beyond=5)
+    yield job
+    cli("delete", job.name, check=False)
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        pytest.param("coordinator", r"last report \d+(\.\d+)? s ago; then: training on 1 of 1 nodes", id="the coordinator"),
+        pytest.param("agent", r"last report( of node 0)? \d+(\.\d+)? s ago", id="the agent"),
+        pytest.param("worker", r"training on 1 of 1 nodes; last sign of life \d+(\.\d+)? s ago", id="the workers"),
+    ],
+)
+def test_what_is_stopped_is_shown_with_its_age(job: Job, part: str, words: str) -> None:
+    """Also by `explain`; and once it goes on, nothing of it is said any more."""
+    assert "training on 1 of 1 nodes" in (shown := summary(job))
+    assert "last " not in shown
+    pids = {
+        "coordinator": [p.pid for p in job.agents("coordinator")],
+        "agent": [p.pid for p in job.agents("node")],
+        "worker": [rank.pid for rank in job.trains(ranks=2).ranks],
+    }[part]
+    assert pids
+    try:
+        signal_all(pids, signal.SIGSTOP)
+        eventually(lambda: re.search(words, summary(job)), timeout=20.0, why=lambda: summary(job))
+        told = cli("explain", job.name).stdout
+        assert re.search(r"last (report|sign of life)( of node 0)? \d+(\.\d+)? s ago", told), told
+    finally:
+        signal_all(pids, signal.SIGCONT)
+    eventually(lambda: "last " not in summary(job), timeout=20.0, why=lambda: summary(job))
+
+
+def signal_all(pids: list[int], number: int) -> None:
+    for pid in pids:
+        os.kill(pid, number)
+
+
+def summary(job: Job) -> str:
+    """Return what `status` says of the phase."""
+    lines = cli("status", job.name).stdout.splitlines()
+    return next(line for line in lines if line.startswith("phase"))

@@ -46,7 +46,7 @@ def run_secret(options: RunOptions, host: str, base: Mapping[str, str]) -> str:
         log.warning("the agents of this run have no secret: any process that knows the run id %r can join", options.plan.name)
         return derived
     if options.plan.max_nodes == 1 or is_loopback(host):
-        return hmac.new(_user_key(base), derived.encode(), hashlib.sha256).hexdigest()
+        return _local_secret(options, derived, base)
     raise ConfigError(
         f"{env.SECRET}: is not set, so any process that knows the run id {options.plan.name!r} could join this run; "
         "expected a secret that is the same on every node (openssl rand -hex 32), a file with it (--secret-file), "
@@ -64,19 +64,27 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _user_key(base: Mapping[str, str]) -> bytes:
-    """Return the key of this user, which is created at the first run; raises `ConfigError` where that is not possible."""
-    home = Path(base.get(env.HOME) or Path.home() / ".rallypoint")
-    path = home / _KEY_FILE
+def _local_secret(options: RunOptions, derived: str, base: Mapping[str, str]) -> str:
+    """Return the secret of a run on one machine; raises `ConfigError` where its agents could not know the same one."""
     try:
-        private_folder(home)
-        key = _read_key(path) or _new_key(path)
+        return hmac.new(_user_key(base), derived.encode(), hashlib.sha256).hexdigest()
     except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
+        if options.plan.max_nodes == 1:
+            # Its one agent needs nobody's agreement.
+            log.info("no key of the user can be kept (%s); the run has a secret of its own", error)
+            return secrets.token_hex(_KEY_SIZE)
         raise ConfigError(
-            f"{env.SECRET}: is not set, and no key can be kept in {path}: {error}; expected a secret that is the same for "
+            f"{env.SECRET}: is not set, and no key of the user can be kept: {error}; expected a secret that is the same for "
             "all agents of the run, or --insecure-token to run without one"
         ) from error
-    return key
+
+
+def _user_key(base: Mapping[str, str]) -> bytes:
+    """Return the key of this user, which is created at the first run; raises `OSError`, and `RuntimeError` without a home."""
+    home = Path(base.get(env.HOME) or Path.home() / ".rallypoint")
+    private_folder(home)
+    path = home / _KEY_FILE
+    return _read_key(path) or _new_key(path)
 
 
 def _read_key(path: Path) -> bytes:
@@ -88,10 +96,12 @@ def _read_key(path: Path) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise PermissionError(f"mode {found.st_mode & 0o777:04o} of uid {found.st_uid} is not allowed; expected 0600, ours")
+            raise PermissionError(
+                f"{path}: mode {found.st_mode & 0o777:04o} of uid {found.st_uid} is not allowed; expected 0600, ours"
+            )
         key = file.read(_KEY_SIZE + 1)
     if len(key) != _KEY_SIZE:
-        raise OSError(f"it has {len(key)} bytes; expected {_KEY_SIZE}")
+        raise OSError(f"{path}: it has {len(key)} bytes; expected {_KEY_SIZE}")
     return key
 
 

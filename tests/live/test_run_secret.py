@@ -96,6 +96,19 @@ def test_a_key_that_others_can_read_is_refused(job: Agents, home: Path) -> None:
     (home / "run-key").chmod(0o644)
     where = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}")
 
-    code, output = said(job.run("--nnodes", 1, *where, OBEY, job.work))
+    code, output = said(job.run("--nnodes", 2, *where, OBEY, job.work))
 
     assert (code, "mode 0644" in output) == (Exit.CONFIG, True), output
+
+
+def test_one_node_needs_no_place_for_a_key(job: Agents, home: Path) -> None:
+    """Nobody has to agree with it: a home that cannot be written, as in many containers, is no reason to refuse."""
+    home.write_text("no folder")
+    port = free_port()
+    where = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "train")
+    run = job.run("--nnodes", 1, *where, OBEY, job.work)
+    job.running(1, 1)
+
+    assert status_as(hashlib.sha256(b"rallypoint run train").hexdigest(), port) == 401
+    job.finish()
+    assert said(run)[0] == Exit.OK

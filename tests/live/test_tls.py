@@ -113,7 +113,7 @@ def test_agents_by_hand_meet_over_tls(by_hand: Agents) -> None:
     code, told = said(stranger)
 
     assert code == Exit.CONFIG
-    assert "is in use by something that is not a Rallypoint coordinator" in told
+    assert "this port uses TLS: start the agent with --tls" in told
     by_hand.finish()
     assert [said(run)[0] for run in runs] == [Exit.OK, Exit.OK]
 

@@ -110,7 +110,10 @@ async def _who(endpoint: Endpoint, tls: Tls | None) -> dict[str, Any] | None:
     async with aiohttp.ClientSession(timeout=timeout) as session:
         try:
             async with session.get(url, **secured(tls)) as response:
-                body = json.loads(await response.content.read(BODY_LIMIT))
+                text = await response.content.read(BODY_LIMIT)
+                if response.status == 400:
+                    log.warning("%s: HTTP 400: %s", url, text[:200].decode(errors="replace"))
+                body = json.loads(text)
         except aiohttp.ClientSSLError as error:
             log.warning("%s: %s", url, trouble(error, tls))
             return {}

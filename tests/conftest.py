@@ -21,6 +21,7 @@ LIVE = Path(__file__).parent / "live"
 
 #: Files that take minutes, some busy and some waiting. They are begun first: at the end nobody waits for one of them.
 LONG = (
+    "test_doc_pages.py",
     "test_airflow_dags.py",
     "test_disasters.py",
     "test_hang_corpus.py",

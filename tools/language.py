@@ -99,7 +99,7 @@ def sentences(texts: Iterator[Text]) -> Iterator[Text]:
     """Yield the sentences of texts that have at least four words."""
     for text in texts:
         for sentence in re.split(r"(?<=[.:;!?]) +(?=[A-Z`*])", text.text):
-            if len(re.findall(r"[A-Za-z]{2,}", sentence)) >= 4:
+            if len(re.findall(r"[A-Za-z]{2,}", re.sub(r"`[^`]*`", "", sentence))) >= 4:
                 yield Text(kind=text.kind, place=text.place, text=sentence.strip())
 
 

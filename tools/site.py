@@ -86,6 +86,9 @@ CSS = """\
 table { font-size: 0.85em; display: block; overflow-x: auto; margin-left: 0 !important; width: fit-content; max-width: 100%; }
 td, th { min-width: 5em; }
 .sidebar-drawer { width: calc(50% - 24em); }
+.main, .content, article { min-width: 0; }
+img { max-width: 100%; height: auto; }
+.highlight .go { color: inherit; }
 .content { width: 52em; }
 @media (max-width: 82em) { .content { width: auto; max-width: 100%; } }
 """

@@ -174,7 +174,7 @@ def _deletion() -> Iterator[str]:
     tip = y - _BOX[1] / 2 - 4
     ends = f'data-from="{" ".join(sources)}" data-to="{name(Phase.TERMINATING)}"'
     yield f'<path class="arrow" {ends} d="M{x} {top + height} L{x} {tip:g}" marker-end="url(#tip)"/>'
-    yield f'<text class="words" x="{x + 10}" y="{top + height + 24}" style="text-anchor:start">somebody deleted it</text>'
+    yield f'<text class="words" x="{x + 10}" y="{top + height + 24}" style="text-anchor:start">deleted</text>'
 
 
 def _arrow(source: Phase, target: Phase) -> Iterator[str]:

@@ -45,10 +45,11 @@ def _not_created(record: JobRecord, seen: Observation) -> Iterator[str]:
 
 
 def _not_started(record: JobRecord, nodes: Sequence[NodeSeen]) -> Iterator[str]:
-    starting = [n for n in nodes if n.state is NodeState.STARTING and n.attempt == record.attempt and n.reason]
-    if starting:
-        first = starting[0]
-        more = "" if len(starting) == 1 else f" (and {len(starting) - 1} more)"
+    placeless = (n for n in nodes if n.state is NodeState.STARTING and (n.unschedulable or n.gated) and n.reason)
+    waiting = [n for n in placeless if n.attempt == record.attempt]
+    if waiting:
+        first = waiting[0]
+        more = "" if len(waiting) == 1 else f" (and {len(waiting) - 1} more)"
         yield f"node {first.node}{more}: {first.reason}"
 
 

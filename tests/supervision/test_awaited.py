@@ -21,8 +21,10 @@ NO_ROOM = NodeSeen(
     incarnation=1,
     state=NodeState.STARTING,
     present=True,
+    unschedulable=True,
     reason="0/3 nodes are available: 3 Insufficient cpu.",
 )
+PULLS = dataclasses.replace(NO_ROOM, unschedulable=False, reason="ContainerCreating")
 RUNS = NodeSeen(attempt=1, node=0, incarnation=1, state=NodeState.RUNNING, present=True)
 CREATED = "PyTorchJob Created (PyTorchJobCreated): it is created"
 
@@ -53,6 +55,7 @@ CREATED = "PyTorchJob Created (PyTorchJobCreated): it is created"
             "node 1 (and 1 more): 0/3 nodes are available: 3 Insufficient cpu.",
             id="room for two",
         ),
+        pytest.param(Observation(nodes=(RUNS, PULLS)), "", id="an image that is pulled"),
         pytest.param(Observation(controller=CREATED), CREATED, id="another controller"),
         pytest.param(Observation(controller=CREATED, nodes=(RUNS,)), "", id="another controller that has done its part"),
     ],

@@ -37,7 +37,7 @@ _MODELS: Mapping[str, type[BaseModel]] = {
 #: Where DLRover's code (commit 7c3e96481) does something else than its document says: what the document says, and what the code
 #: does. Ours does what the document says.
 DIFFERENCES: Mapping[int, tuple[str, str, str]] = {
-    1: ("`pending_timeout`", "how long a node may stay pending, 900 s, 0 or more", "the value is read by nobody"),
+    1: ("`pending_timeout`", "limit for pending nodes, 900 s, 0 or more", "the value is not used"),
     2: ("`hang_detection`", "0 only logs", "0 is refused, and 7 is taken for it"),
     3: ("`hang_downtime`", "30 minutes, 0 or more", "5 by default, 0 is refused, 1 is raised to 2"),
     4: ("`pending_fail_strategy`", "-1 is disabled", "-1 judges as 1 and 2 do, which are one"),
@@ -48,11 +48,11 @@ DIFFERENCES: Mapping[int, tuple[str, str, str]] = {
     9: ("`nnodes`", "1", "described as the unit; `MIN:MAX` works as well"),
     10: ("`node_unit`", "the world is a multiple of it, 1 or more", "0 divides by zero, and a full world need be no multiple"),
     11: ("`training_port`", "60000", "60000 on the command line and 64000 elsewhere"),
-    12: ("`exclude_straggler`", "works with a check alone", "says nothing without one; ours is an error"),
+    12: ("`exclude_straggler`", "works with a check alone", "ignored without one; ours is an error"),
     13: ("`precheck` 2", "all nodes are tried together", "they are tried in pairs"),
     14: ("`dynamic_failover_extension`", "GLOBAL_FAILOVER restarts the job", "it is restarted every 30 s until a limit"),
     15: ("`rdzv_conf`", "`join_timeout` is more than 0", "0, less, and words are found out at run time"),
-    16: ("`auto_tunning`", "tunes to what is measured", "figures of a model that is nobody's"),
+    16: ("`auto_tunning`", "tunes to measured values", "constants of a fixed model"),
 }
 
 _HEAD = """\
@@ -60,21 +60,20 @@ _HEAD = """\
 
 # DLRover's arguments
 
-Every argument of DLRover's [argument reference](https://github.com/intelligent-machine-learning/dlrover), by its own name.
-Where one is said at several places, the first of these wins:
+After this page you can use every argument of DLRover's
+[argument reference](https://github.com/intelligent-machine-learning/dlrover) by its own name. The first of these places wins:
 
-1. **The command line**: `rallypoint submit --max-restarts 5`, or `--max_restarts 5`. `rallypoint plan` has the same flags.
-2. **The job file**, at its top level: `max_restarts: 5`, or `max-restarts: 5`, or the field that the table names.
-3. **An annotation** of the job (not of a role): `max_restarts: "5"` or `{prefix}max_restarts: "5"`.
-4. **The environment** of whoever submits, the command or the task's worker: `RALLYPOINT_MAX_RESTARTS=5`.
-5. **The connection**: `{{"max_restarts": 5}}` in its field [`arguments`](../guides/connection.md).
+1. **Command line**: `rallypoint submit --max-restarts 5`, or `--max_restarts 5`; also `rallypoint plan`.
+2. **Job file**, top level: `max_restarts: 5`, or `max-restarts: 5`, or the field of the table.
+3. **Annotation** of the job (not of a role): `max_restarts: "5"` or `{prefix}max_restarts: "5"`.
+4. **Environment** of the submitting process: `RALLYPOINT_MAX_RESTARTS=5`.
+5. **Connection**: `{{"max_restarts": 5}}` in its field [`arguments`](../guides/connection.md).
 
-`rallypoint-agent run`, which reads no job, has the flag, and beneath it `PET_MAX_RESTARTS` and `RALLYPOINT_MAX_RESTARTS`.
+`rallypoint-agent run` reads the flag, then `PET_MAX_RESTARTS` and `RALLYPOINT_MAX_RESTARTS`.
 
-Two spellings of one argument at one place that disagree are an error, and so is a value that is not allowed: it names the
-place, the value and what is allowed. `namespace` and `job_name` can be no annotation. A job with several roles says at each
-role what is a role's own (`nnodes`, `node_unit`, `accelerator`, `numa_affinity`, `auto_config`, `auto_tunning`). Where the
-document and DLRover's code disagree, ours is as the document says: [below](#where-dlrovers-code-differs).
+Two spellings at one place that disagree are an error. `namespace` and `job_name` cannot be annotations. With several roles,
+`nnodes`, `node_unit`, `accelerator`, `numa_affinity`, `auto_config` and `auto_tunning` belong to each role. Where DLRover's
+document and code differ, Rallypoint follows the document: [differences](#where-dlrovers-code-differs).
 """
 
 

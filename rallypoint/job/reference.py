@@ -27,9 +27,9 @@ _HEAD = """\
 
 # The job file
 
-A job file is YAML or JSON. The same document can be given as a dict or as keyword arguments (`load_job`). Whatever is not
-listed here is an error, and so is a value out of its bounds: nothing is dropped, clamped or defaulted in silence. The JSON
-schema is [job.schema.json](job.schema.json).
+After this page you can look up every field of a job with its type, default and unit. A job file is YAML or JSON; the same
+document can be a dict or keyword arguments (`load_job`). Unknown fields and values out of range are errors. JSON schema:
+[job.schema.json](job.schema.json).
 
 ```yaml
 name: digits
@@ -44,49 +44,48 @@ rendezvous:
   last_call_timeout: 10s
 ```
 
-A document with several roles has them under `roles`, as a list or as a mapping from name to role. A role at the top level
-and `roles` at once is an error. `labels` and `annotations` at the top level are the job's and those of all its pods.
+Several roles are listed under `roles`, as a list or a mapping from name to role; fields of a role at the top level are then an
+error. `labels` and `annotations` at the top level apply to the job and all its pods.
 
 ## Values
 
-- **Durations** are `90s`, `1h30m`, `7d`, `300ms` (Go's units and `d`, in any order and with decimals), ISO 8601 without years
-  and months (`PT1M30S`, `P1DT2H`), or a number of seconds. They are never negative.
-- **YAML** is read so that a job means what it says: `nodes: 1:2` is a range and not the number 62, and `1.10`, `0123`, `0x1f`,
-  `on`, `off`, `yes`, `no` and dates stay the text they are. Only `true` and `false` are booleans, only plain decimal integers
-  are numbers. A key that is given twice is an error that names both lines. A document has at most 512 KiB, 20,000 values and
-  64 levels; an alias or a merge counts as what it stands for.
-- **Environment values** that are numbers or booleans become text (`1`, `true`); `null` is an error, `''` is the empty value.
-- **Quantities** are Kubernetes': `500m`, `2`, `1.5`, `8Gi`.
-- **Paths** are relative to the folder of the job file (of a dict: to the current folder), `checkpoint_dir` and a script to
-  `workdir`. `~` is the home of the user who submits. Addresses such as `s3://bucket/key` stay as they are.
+| Type | Syntax |
+|---|---|
+| duration | `90s`, `1h30m`, `7d`, `300ms`, ISO 8601 without years and months (`PT1M30S`, `P1DT2H`), or seconds; not negative |
+| YAML | `nodes: 1:2` is a range; `1.10`, `0123`, `0x1f`, `on`, `off`, `yes`, `no` and dates are text; \
+only `true` and `false` are booleans; duplicate keys are errors |
+| document | at most 512 KiB, 20,000 values and 64 levels, with aliases and merges expanded |
+| environment value | numbers and booleans become text (`1`, `true`); `null` is an error, `''` the empty value |
+| quantity | as in Kubernetes: `500m`, `2`, `1.5`, `8Gi` |
+| path | relative to the folder of the job file (of a dict: the current folder); `checkpoint_dir` and a script to `workdir`; \
+`~` is the home of the submitting user; `s3://bucket/key` stays as it is |
 """
 
 _PROFILES = """\
 ## Profiles
 
-A profile says whose rules hold. It is named by `profile`; a label or annotation of MindCluster (but for the label `framework`),
-or a block `mindcluster`, chooses `mindcluster` where no profile is named, and is an error beside another one.
+`profile` selects rules and defaults. A label or annotation of MindCluster (except `framework`), or a block `mindcluster`,
+selects `mindcluster` if no profile is set, and is an error with another profile.
 
-- `ladder` is the default: lost nodes are replaced, the world shrinks and grows between MIN and MAX, rank 0 is no special case.
-- `appwrapper` is AppWrapper's machine: a fixed world (MIN = MAX), no node is replaced, a loss past its grace resets the job.
-- `mindcluster` is the scheduler of Ascend MindCluster ([how it decides](../guides/mindcluster.md)).
+- `ladder` (default): lost nodes are replaced, the world shrinks and grows between MIN and MAX, rank 0 is not special.
+- `appwrapper`: AppWrapper's rules: a fixed world (MIN = MAX), no replacement of nodes, a loss past its grace resets the job.
+- `mindcluster`: the scheduler of Ascend MindCluster ([rules](../guides/mindcluster.md)).
 
-A profile sets what the job does not give. `rallypoint plan` prints which values are such defaults; the saved job has them all.
+A profile sets values that the job omits; `rallypoint plan` prints them, and the stored job contains them.
 
 {defaults}
 In `mindcluster`, `retry_limit` (at most 100) and `node_replacements` follow `fault-retry-times`.
 
 ## Annotations of AppWrapper
 
-Each sets a field of `fault_tolerance`; given in both places, both must say the same. The key begins with
-`{prefix}`. A value that is malformed or out of range is an error. Read from an AppWrapper
-(`rallypoint.job.annotations.read_annotations`), what is out of range is taken as its controller takes it, with a warning;
-`write_annotations` writes those of a job, in Go's units.
+Each annotation sets a field of `fault_tolerance`; if both are given, they must agree. Keys begin with `{prefix}`. Invalid
+values are errors. Values read from an AppWrapper (`rallypoint.job.annotations.read_annotations`) are corrected as its
+controller does, with a warning; `write_annotations` writes them in Go's units.
 
 {appwrapper}
 ## Labels and annotations of MindCluster
 
-Each sets a field of the block `mindcluster`; given in both places, both must say the same.
+Each one sets a field of the block `mindcluster`; if both are given, they must agree.
 
 {mindcluster}"""
 

@@ -30,7 +30,7 @@ from rallypoint.wire.incident import Rung
 from rallypoint.wire.plan import Profile, Scheduling
 from rallypoint.wire.status import JobState
 
-__all__ = ["answer", "begun", "due", "ends", "replaceable", "rung", "timed", "waits"]
+__all__ = ["answer", "begun", "due", "ends", "left", "replaceable", "rung", "timed", "waits"]
 
 #: The slot whose pod holds rank 0.
 _MASTER = 0
@@ -47,6 +47,11 @@ def begun(state: State, node: int, now: float) -> State:
         return state
     known = state.loss or Loss(nodes=frozenset(), since=now)
     return dataclasses.replace(state, loss=dataclasses.replace(known, nodes=known.nodes | {node}))
+
+
+def left(state: State, node: int, now: float) -> State:
+    """Return the state after an agent took its leave: where the job still wants its slot, a replacement is on its way."""
+    return begun(state, node, now) if node < state.settings.max_nodes else state
 
 
 def answer(state: State, now: float) -> Choice | None:

@@ -83,7 +83,10 @@ def judge_round(state: State, now: float) -> State:
         return _fail_round(state, failed, now)
     leaving = next((p for p in here if p.report.state is AgentState.LEAVING), None)
     if leaving is not None:
-        return _scale(state, leaving, f"node {leaving.node} leaves: {leaving.report.reason or 'it was asked to'}", now)
+        state = awaiting.left(state, leaving.node, now)
+        rung = awaiting.rung(state, Rung.ELASTIC_TRAINING, now)
+        reason = f"node {leaving.node} leaves: {leaving.report.reason or 'it was asked to'}"
+        return _scale(state, leaving, reason, now, rung=rung)
     if len(here) == len(state.world) and all(p.report.state is AgentState.DONE for p in here):
         message = f"{len(here)} nodes, {sum(m.local_world_size for m in state.world)} ranks ended well"
         left = (p.report.result for p in here)
@@ -258,11 +261,11 @@ def _end_pod(state: State, peer: Peer, told: Incident, why: str, now: float) -> 
     return dataclasses.replace(state, living=False)
 
 
-def _scale(state: State, peer: Peer, reason: str, now: float) -> State:
+def _scale(state: State, peer: Peer, reason: str, now: float, *, rung: Rung = Rung.ELASTIC_TRAINING) -> State:
     incident = Incident(
         id=IncidentId(attempt=state.fence.attempt, round=state.fence.round, node=peer.node, sequence=peer.incarnation),
         cause=Cause.SCALE,
-        rung=Rung.ELASTIC_TRAINING,
+        rung=rung,
         reason=reason,
         detected_at=now,
         last_step=telling.last_step(state),

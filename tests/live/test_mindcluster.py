@@ -5,107 +5,30 @@ Jobs are submitted as users do. The table of docs/guides/mindcluster.md names th
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+import statistics
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rallypoint.checkpoint.folder_store import FolderStore
-from rallypoint.supervision.record import JobRecord, Phase
-from rallypoint.wire.incident import Cause, Incident, Rung
-from rallypoint.wire.status import JobStatus
-from tests.live.jobs import Job
+from rallypoint.supervision.record import Phase
+from rallypoint.wire.incident import Cause, Rung
+from tests.live.mindcluster_jobs import (
+    GRACE,
+    Elastic,
+    agents,
+    counting,
+    faults,
+    kill_worker,
+    looks,
+    lose_host,
+    reaches,
+    rewritten,
+    rungs,
+)
 from tests.waiting import eventually
-
-SCRIPT = Path(__file__).parent / "scripts" / "recovering.py"
-GRACE = {"fault-scheduling": "grace"}
-
-
-@dataclass(frozen=True)
-class Line:
-    """What a rank noted at the start of a round, or after a step."""
-
-    attempt: int
-    round: int
-    pid: int
-    step: int
-    world: int
-
-
-@dataclass
-class Elastic:
-    """A job of scripts/recovering.py: one worker on each node."""
-
-    job: Job
-
-    @classmethod
-    def submit(cls, folder: Path, home: Path, *flags: str, nodes: str = "2", **fields: Any) -> Elastic:
-        work = folder / "work"
-        work.mkdir()
-        job = Job.write(folder, home, str(work), *flags, entrypoint=str(SCRIPT), nodes=nodes, **{**settings(), **fields})
-        return cls(without_retry_limit(job).submit())
-
-    @property
-    def work(self) -> Path:
-        return self.job.folder / "work"
-
-    def lines(self, rank: int) -> list[Line]:
-        path = self.work / f"steps.{rank}"
-        rows = path.read_text().splitlines() if path.exists() else []
-        return [Line(*map(int, row.split())) for row in rows if len(row.split()) == 5]
-
-    def trains(self, *ranks: int, attempt: int = 1, round_: int = 1, steps: int = 2) -> dict[int, Line]:
-        """Wait until these ranks have finished steps in a round from `round_` on; return the last line of each."""
-
-        def ready() -> dict[int, Line] | None:
-            assert not self.job.record.finished, self.job.tell()
-            found = {}
-            for rank in ranks:
-                rows = [line for line in self.lines(rank) if (line.attempt, line.round) >= (attempt, round_)]
-                if not rows or sum(line.round == rows[-1].round for line in rows) <= steps:
-                    return None
-                found[rank] = rows[-1]
-            return found
-
-        why = f"ranks {ranks} should train in round {round_} of attempt {attempt}"
-        return eventually(ready, timeout=30.0, why=lambda: f"{why}: {self.job.tell()}")
-
-    def breaks(self, rank: int, how: str) -> None:
-        (self.work / f"fault.{rank}").write_text(how)
-
-    def ends(self) -> JobRecord:
-        (self.work / "enough").touch()
-        return self.job.ends(timeout=30.0)
-
-
-def settings() -> dict[str, Any]:
-    """Return the fields that all jobs here have."""
-    return {
-        "nproc_per_node": 1,
-        "recovery": {"stop_grace_period": "1s"},
-        "health": {"report_interval": "100ms", "node_lease": "15s"},
-    }
-
-
-def without_retry_limit(job: Job) -> Job:
-    """Let the budget of a job follow its label fault-retry-times."""
-    path = job.folder / "job.json"
-    document = json.loads(path.read_text())
-    del document["fault_tolerance"]["retry_limit"]
-    path.write_text(json.dumps(document))
-    return job
-
-
-def faults(record: JobRecord, attempt: int = 1) -> list[Incident]:
-    """Return the incidents of an attempt in the order in which they were detected, without the resets."""
-    found = [i for i in record.incidents if i.id.attempt == attempt and i.rung is not Rung.RESET]
-    return sorted(found, key=lambda incident: incident.detected_at)
-
-
-def rungs(record: JobRecord, attempt: int = 1) -> list[Rung]:
-    return [incident.rung for incident in faults(record, attempt)]
 
 
 def test_a_step_that_always_raises_climbs_to_the_last_checkpoint(tmp_path: Path, home: Path) -> None:
@@ -337,34 +260,111 @@ def test_grace_over_time_forces_a_deletion(tmp_path: Path, home: Path) -> None:
     assert job.ends().phase is Phase.SUCCEEDED
 
 
-def counting(folder: Path, home: Path, **fields: Any) -> Job:
-    """Return an endless job of scripts/count.py: two nodes with a worker each."""
-    return without_retry_limit(Job.write(folder, home, 1, 0.05, endless=True, **{"nodes": 2, **settings(), **fields}))
+@pytest.mark.usefixtures("light")
+def test_force_deletes_at_once(tmp_path: Path, home: Path) -> None:
+    """`fault-scheduling: force` waits neither for the grace of a pod nor for grace_over_time."""
+    job = counting(tmp_path, home, labels={"fault-scheduling": "force"}, recovery={"stop_grace_period": "10m"}).submit()
+    job.trains(ranks=2)
+    [stopped] = [process for process in job.agents("node") if "--node 0 " in process.command]
+    stopped.kill(19)
+    lose_host(job, 1)
+    record = reaches(job, 2)
+    job.may_end()
+
+    reset = next(event for event in record.history if event.kind == "resetting")
+    resumed = next(event for event in record.history if event.kind == "resuming" and event.at > reset.at)
+    assert resumed.at - reset.at < 30.0
+    assert job.ends().phase is Phase.SUCCEEDED
 
 
-def agents(job: Job, node: int) -> list[int]:
-    return [process.pid for process in job.agents("node") if f"--node {node} " in process.command]
+@pytest.mark.usefixtures("light")
+def test_off_leaves_a_lost_pod_alone(tmp_path: Path, home: Path) -> None:
+    """With `fault-scheduling: off` nothing is deleted and nothing replaced: after the failure grace the job has failed."""
+    job = counting(
+        tmp_path, home, labels={"fault-scheduling": "off", "pod-rescheduling": "on", "fault-retry-times": "3"}
+    ).submit()
+    job.trains(ranks=2)
+    lose_host(job, 1)
+    record = job.ends()
+
+    assert (record.phase, record.attempt, record.restarts) == (Phase.FAILED, 1, 0)
+    assert record.verdict is not None
+    assert "fault-scheduling is off" in record.verdict.message
 
 
-def lose_host(job: Job, node: int) -> None:
-    """Kill everything that runs on a node, its shim first, so that nothing tells how its agent ended."""
-    found = job.processes("rallypoint", f"--node {node} ")
-    assert found, job.tell()
-    for process in sorted(found, key=lambda process: "shim" not in process.command):
-        process.kill()
+@pytest.mark.usefixtures("light")
+def test_retry_limit_bounds_what_fault_retry_times_allows(tmp_path: Path, home: Path) -> None:
+    """The second end of a container is left alone, though fault-retry-times has four more. A lost host is free."""
+    job = counting(
+        tmp_path,
+        home,
+        labels={**GRACE, "pod-rescheduling": "on", "fault-retry-times": "5"},
+        recovery={"max_restarts": 0, "stop_grace_period": "1s"},
+    )
+    rewritten(job, "fault_tolerance", retry_limit=1).submit()
+    kill_worker(job, job.trains(ranks=2), 1)
+    job.trains(ranks=2, round_=2)
+    lose_host(job, 1)
+    status = job.trains(ranks=2, round_=3)
+    assert (job.record.restarts, len(job.record.charges)) == (2, 1)
+    kill_worker(job, status, 1)
+    record = job.ends()
+
+    assert (record.phase, record.restarts, len(record.charges)) == (Phase.FAILED, 2, 1)
+    assert record.verdict is not None
+    assert "1 of 1 retries (retry_limit) are used" in record.verdict.message
 
 
-def kill_worker(job: Job, status: JobStatus, rank: int) -> None:
-    pid = next(worker.pid for worker in status.ranks if worker.rank == rank)
-    next(process for process in job.processes() if process.pid == pid).kill()
+@pytest.mark.usefixtures("light")
+@pytest.mark.parametrize(
+    ("written", "least", "most"), [({}, 4.0, 7.0), ({"monitor_interval": 2}, 1.5, 3.5)], ids=["default", "2"]
+)
+def test_monitor_interval(tmp_path: Path, home: Path, written: dict[str, float], least: float, most: float) -> None:
+    """Health is looked at every 5 s, or as often as is written; the end of a worker is seen at once all the same."""
+    job = counting(tmp_path, home, labels=GRACE)
+    rewritten(job, "health", report_interval=None, node_lease=None, **written).submit()
+    job.trains(ranks=2)
+    gaps = looks(job, 4)
+    begun = time.monotonic()
+    kill_worker(job, job.trains(ranks=2), 1)
+    eventually(lambda: job.status is not None and job.status.fence.round == 2, why=job.tell)
+    seen = time.monotonic() - begun
+    job.trains(ranks=2, round_=2)
+    job.may_end()
+
+    assert least <= statistics.median(gaps) <= most, gaps
+    assert seen < 4.0
+    assert job.ends().phase is Phase.SUCCEEDED
 
 
-def reaches(job: Job, attempt: int) -> JobRecord:
-    """Wait for an attempt to begin."""
+@pytest.mark.usefixtures("light")
+@pytest.mark.parametrize(
+    ("fields", "node", "everything"),
+    [
+        ({"annotations": {"huawei.com/recover_policy_path": "pod"}}, 0, False),
+        ({"labels": {"pod-rescheduling": "on"}}, 0, True),
+        ({"labels": {"pod-rescheduling": "yes"}}, 1, True),
+        ({"labels": {"process-recover-enable": "on"}}, 1, False),
+        ({"labels": {"process-recover-enable": "off"}}, 1, True),
+        ({"labels": {"process-recover-enable": "on"}, "mindcluster": {"graceful_tolerance": True}}, 1, True),
+    ],
+    ids=["recover_policy_path", "rank 0", "no pod-rescheduling", "process-recover-enable", "off", "graceful_tolerance"],
+)
+def test_which_pods_a_lost_host_costs(
+    tmp_path: Path, home: Path, fields: dict[str, Any], node: int, *, everything: bool
+) -> None:
+    """Either the faulty pod alone is replaced, and the other keeps its agent, or all are."""
+    job = counting(tmp_path, home, **{**fields, "labels": {**GRACE, **fields.get("labels", {})}}).submit()
+    job.trains(ranks=2)
+    [other] = agents(job, 1 - node)
+    lose_host(job, node)
+    if everything:
+        reaches(job, 2)
+    else:
+        job.trains(ranks=2, round_=2)
+        assert agents(job, 1 - node) == [other]
+    job.may_end()
+    record = job.ends()
 
-    def begun() -> JobRecord | None:
-        record = job.record
-        assert not record.finished, job.tell()
-        return record if record.attempt >= attempt else None
-
-    return eventually(begun, timeout=30.0, why=job.tell)
+    assert (record.phase, record.restarts, len(record.charges)) == (Phase.SUCCEEDED, 1, 0)
+    assert record.attempt == (2 if everything else 1)

@@ -13,6 +13,7 @@ from pathlib import Path
 from rallypoint.agent.auto_config import configured
 from rallypoint.agent.caches import cache_variables, home_is_writable
 from rallypoint.agent.clock import monotone_clock
+from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.files import read_plan, read_secret
 from rallypoint.agent.node.agent import NodeAgent
 from rallypoint.agent.node.node_config import NodeConfig
@@ -24,7 +25,7 @@ from rallypoint.agent.transport.choosing import Exchanges
 from rallypoint.agent.transport.client import CoordinatorClient, EndpointSource, FileEndpoint
 from rallypoint.agent.workers.affinity import worker_cpus
 from rallypoint.agent.workers.logs import STDERR, STDOUT, Streams
-from rallypoint.wire.env import MACHINE
+from rallypoint.wire.env import MACHINE, UNSEEN
 from rallypoint.wire.plan import OrphanPolicy, Plan
 
 __all__ = ["node"]
@@ -42,6 +43,7 @@ def node(args: argparse.Namespace) -> int:
         attempt=args.attempt,
         node=args.node,
         incarnation=args.incarnation,
+        unseen=_unseen(os.environ.get(UNSEEN, "")),
         host=args.host,
         machine=os.environ.get(MACHINE, ""),
         secret=secret,
@@ -63,6 +65,13 @@ def node(args: argparse.Namespace) -> int:
         return error.code
     finally:
         sys.stdout.flush()
+
+
+def _unseen(text: str) -> int:
+    """Return the incarnation that a variable names; raises `ConfigError`."""
+    if text and not (text.isascii() and text.isdigit()):
+        raise ConfigError(f"{UNSEEN}: value {text!r} is not allowed; expected the number of an incarnation")
+    return int(text or 0)
 
 
 def _log_folder(plan: Plan, args: argparse.Namespace) -> Path:

@@ -27,11 +27,15 @@ class CreateCoordinator:
 
 @dataclass(frozen=True, order=True, kw_only=True)
 class CreateNode:
-    """Start this incarnation of a slot's node, unless it was started before."""
+    """Start this incarnation of a slot's node, unless it was started before.
+
+    `unseen` is the latest earlier one of which nobody saw the end: it may still run, out of reach; 0 where there is none.
+    """
 
     attempt: int
     node: int
     incarnation: int
+    unseen: int = 0
 
 
 @dataclass(frozen=True, order=True, kw_only=True)

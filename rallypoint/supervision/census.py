@@ -29,6 +29,7 @@ class Census:
         missing: slots whose wanted node was never created.
         ended: wanted nodes that have ended now, however; their slots are not `lost` yet.
         flagged: nodes that run on a host that was flagged as bad.
+        outdated: nodes that must be created anew before they have a host.
         oldest_pending: since when (job's clock) the node that waits longest is pending; None where none does.
         tidy: every node that was seen is wanted and has not ended: there is no stray among them.
     """
@@ -43,6 +44,7 @@ class Census:
     missing: tuple[Slot, ...] = ()
     ended: tuple[NodeSeen, ...] = ()
     flagged: tuple[NodeSeen, ...] = ()
+    outdated: tuple[NodeSeen, ...] = ()
     oldest_pending: float | None = None
     tidy: bool = False
 
@@ -58,6 +60,7 @@ class _Counter:
         self.missing: list[Slot] = []
         self.ended: list[NodeSeen] = []
         self.flagged: list[NodeSeen] = []
+        self.outdated: list[NodeSeen] = []
         self.waiting: list[float] = []
         self.ours = 0
 
@@ -66,6 +69,8 @@ class _Counter:
         if state is NodeState.STARTING:
             self.pending += 1
             self.gated += node.gated
+            if node.outdated and not node.deleting:
+                self.outdated.append(node)
         elif state is NodeState.RUNNING and not node.deleting:
             self.running += 1
             if node.flagged:
@@ -90,6 +95,7 @@ class _Counter:
             missing=tuple(self.missing),
             ended=tuple(self.ended),
             flagged=tuple(self.flagged),
+            outdated=tuple(self.outdated),
             oldest_pending=min(self.waiting, default=None),
         )
 

@@ -250,6 +250,16 @@ CLOCKS: tuple[Clock, ...] = (
         wins="the end of its last connection decides earlier, at once",
     ),
     Clock(
+        name="lost-machine",
+        setting="12 s; health.node_unreachable where machines may not be looked at",
+        starts="the kubelet of a machine renewed its Lease (Kubernetes)",
+        pauses="never",
+        ends="it renews it, the coordinator receives a report of the agent on it, or the pod answers",
+        then="the pod is lost: a node is replaced, the next coordinator begins; a pod that is being ended is removed by force",
+        actor="supervisor",
+        wins="over health.node_unreachable, after which Kubernetes evicts the pods of a machine that is not ready",
+    ),
+    Clock(
         name="hang",
         setting="health.hang_downtime",
         starts="a rank of the round has shown a sign of life",
@@ -265,8 +275,8 @@ CLOCKS: tuple[Clock, ...] = (
         starts="an agent reaches no coordinator",
         pauses="never",
         ends="it reaches one",
-        then="it stops its workers: another world may train by now",
-        actor="agent",
+        then="it stops its workers: another world may train by now; a world that takes over no member waits until then",
+        actor="agent; the coordinator where no end of a member of the last world is known",
         wins="over lease where that is longer",
     ),
     Clock(

@@ -31,6 +31,7 @@ from rallypoint.wire.status import JobState, JobStatus
 __all__ = [
     "describe_lost",
     "evacuate",
+    "fenced_until",
     "hopeless",
     "irreplaceable",
     "missing_nodes",
@@ -58,11 +59,16 @@ def note_lost_nodes(record: JobRecord, census: Census, policy: Policy) -> JobRec
         return record
     known = {i.id: i for i in record.incidents if i.id.node in ended and i.id.attempt == record.attempt}
     fresh = tuple(node_incident(record, node, policy, known.get(_id(node))) for node in ended.values())
-    slots = tuple(dataclasses.replace(s, lost_clock=record.clock) if s.node in ended else s for s in record.slots)
+    slots = tuple(_lost(s, ended[s.node], record) if s.node in ended else s for s in record.slots)
     record = dataclasses.replace(record, slots=slots, incidents=merge_incidents(record.incidents, fresh))
     if any(incident.cause not in FREE for incident in fresh):
         record = after_fault(record)
     return record.with_history("node-lost", *(incident.reason for incident in fresh))
+
+
+def _lost(slot: Slot, node: NodeSeen, record: JobRecord) -> Slot:
+    unseen = node.incarnation if node.unseen else slot.unseen
+    return dataclasses.replace(slot, lost_clock=record.clock, unseen=unseen)
 
 
 def _id(node: NodeSeen) -> IncidentId:
@@ -146,19 +152,26 @@ def note_uncreatable(record: JobRecord, seen: Observation) -> JobRecord:
 
 
 def evacuate(record: JobRecord, flagged: Iterable[NodeSeen]) -> JobRecord:
-    """Want another incarnation of each node whose host was flagged; it costs nothing, and the old one is ended in peace."""
+    """Want another incarnation of each node whose host was flagged, or that must be created anew before it has a host.
+
+    It costs nothing, and the old one is ended in peace.
+    """
+    unseen = {slot.node: slot.unseen for slot in record.slots}
     for node in flagged:
+        why = f"leaves {node.host or 'its host'}, which was flagged: {node.flagged}" if node.flagged else node.outdated
         incident = Incident(
             id=_id(node),
             cause=Cause.EVACUATION,
             rung=Rung.RECOVER,
-            reason=f"node {node.node} leaves {node.host or 'its host'}, which was flagged: {node.flagged}",
+            reason=f"node {node.node} {why}",
             detected_at=record.last_now,
             kind=FaultKind.FLAGGED,
             clock=record.clock,
         )
         record = dataclasses.replace(record, incidents=merge_incidents(record.incidents, (incident,)))
-        fresh = Slot(node=node.node, incarnation=node.incarnation + 1, wanted_clock=record.clock)
+        fresh = Slot(
+            node=node.node, incarnation=node.incarnation + 1, wanted_clock=record.clock, unseen=unseen.get(node.node, 0)
+        )
         record = record.with_slot(fresh).with_history("node-evacuated", incident.reason)
     return record
 
@@ -195,7 +208,7 @@ def replace_nodes(record: JobRecord, slots: Sequence[Slot]) -> JobRecord:
     """Want the next incarnation of each of these slots' nodes."""
     if not slots:
         return record
-    fresh = [Slot(node=s.node, incarnation=s.incarnation + 1, wanted_clock=record.clock) for s in slots]
+    fresh = [Slot(node=s.node, incarnation=s.incarnation + 1, wanted_clock=record.clock, unseen=s.unseen) for s in slots]
     details = (f"node {s.node}, incarnation {s.incarnation}" for s in fresh)
     return record.with_slot(*fresh).with_history("node-replaced", *details)
 
@@ -218,6 +231,21 @@ def note_healed(record: JobRecord, status: JobStatus | None) -> JobRecord:
 
     healed = tuple(dataclasses.replace(i, healed_at=record.last_now) for i in open_ if is_healed(i))
     return dataclasses.replace(record, incidents=merge_incidents(record.incidents, healed)) if healed else record
+
+
+def fenced_until(record: JobRecord, status: JobStatus | None, policy: Policy) -> Deadline | None:
+    """Return when a world may begin that takes over nobody of the last one, of whom nobody saw the end; None for any other."""
+    unseen = {(s.node, s.unseen) for s in record.slots if s.unseen}
+    if not unseen or status is None or status.state is not JobState.FORMING or not status.world:
+        return None
+    if any((member.node, member.incarnation) not in unseen for member in status.world):
+        return None
+    lost = [i.clock for i in record.incidents if i.id.attempt == record.attempt and (i.id.node, i.id.sequence) in unseen]
+    at = max(lost, default=record.clock) + policy.fence
+    then = (
+        "the workers on the lost machines have stopped by themselves; until then no world begins that takes over none of them"
+    )
+    return Deadline(at=at, clock="fence", then=then) if record.clock < at else None
 
 
 def irreplaceable(record: JobRecord, policy: Policy) -> tuple[Slot, ...]:

@@ -41,6 +41,8 @@ class NodeSeen:
         gated: it waits for quota: no clock runs for it.
         unschedulable: no host has room for it now.
         flagged: its host was flagged as bad for what it uses, and why; "" is a good host.
+        outdated: why it should be created anew before it has a host; "" for no reason.
+        unseen: it is lost by evidence, and may still run: nobody saw its end.
     """
 
     attempt: int
@@ -58,6 +60,8 @@ class NodeSeen:
     gated: bool = False
     unschedulable: bool = False
     flagged: str = ""
+    outdated: str = ""
+    unseen: bool = False
 
     @property
     def ended(self) -> bool:

@@ -40,6 +40,7 @@ class Policy:
         no_progress_limit: so many attempts in a row without a newer step end the job; 0 is off.
         end_rules: the user's rules for how an end is answered.
         scheduling: MindCluster's settings, for its profile.
+        fence: seconds after which agents that reach no coordinator have stopped their workers.
         max_gap: a longer gap between two turns counts as this long, so that a machine that slept expires nothing.
     """
 
@@ -68,6 +69,7 @@ class Policy:
     no_progress_limit: int = 0
     end_rules: tuple[EndRule, ...] = ()
     scheduling: Scheduling | None = None
+    fence: float = 615.0
     max_gap: float = 120.0
 
     def sized(self, size: Size | None) -> Policy:
@@ -86,4 +88,5 @@ class Policy:
             wrapped=plan.kind is not Kind.PODS,
             followed=plan.kind is Kind.APPWRAPPER,
             leave_grace=plan.stop_grace + 5.0,
+            fence=plan.fence_timeout + plan.stop_grace,
         )

@@ -83,6 +83,7 @@ class Slot:
         pending_clock: since when it exists without running, None when it does not wait or waits for quota.
         lost_clock: when that incarnation was seen ended, None while it is wanted.
         wanted_clock: since when this incarnation is wanted in the place of one that may still run; None for the first.
+        unseen: the latest incarnation of which nobody saw the end, so it may still run out of reach; 0 where there is none.
     """
 
     node: int
@@ -91,6 +92,7 @@ class Slot:
     pending_clock: float | None = None
     lost_clock: float | None = None
     wanted_clock: float | None = None
+    unseen: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

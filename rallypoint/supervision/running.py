@@ -88,7 +88,9 @@ def wanted(turn: Turn) -> tuple[Action, ...]:
     # Two nodes of one slot must never run at once: that a later one speaks is the coordinator's proof that the earlier is gone.
     taken = {n.node for n in seen.nodes if n.present and n.attempt == record.attempt} if missing else ()
     actions.extend(
-        CreateNode(attempt=record.attempt, node=s.node, incarnation=s.incarnation) for s in missing if s.node not in taken
+        CreateNode(attempt=record.attempt, node=s.node, incarnation=s.incarnation, unseen=s.unseen)
+        for s in missing
+        if s.node not in taken
     )
     strays = coordinators.strays(record, seen)
     if changed or not turn.census.tidy:
@@ -215,7 +217,8 @@ def _anybody_lost(turn: Turn) -> bool:
 def _replace(turn: Turn) -> Step:
     """The ladder: lost nodes are replaced; too few that live or can come back are tolerated for the failure grace."""
     if not _anybody_lost(turn):
-        return _tolerate(turn, 0, "")
+        fenced = healing.fenced_until(turn.record, turn.status, turn.policy)
+        return dataclasses.replace(_tolerate(turn, 0, ""), deadlines=_given(fenced))
     record = healing.replace_lost_nodes(turn.record, turn.policy)
     turn = turn.with_record(record)
     gone = healing.irreplaceable(record, turn.policy)
@@ -250,6 +253,8 @@ def _after_failure_grace(turn: Turn, reason: str, why: str, *, final: bool = Fal
 
 
 def _evacuation(turn: Turn) -> Step:
+    if turn.census.outdated and not turn.policy.wrapped:
+        turn = turn.with_record(healing.evacuate(turn.record, turn.census.outdated))
     flagged = turn.census.flagged
     if not flagged or turn.policy.profile is Profile.MINDCLUSTER:
         return Step(record=turn.record)

@@ -33,10 +33,12 @@ def objects_of(ref: JobRef = REF, **fields: Any) -> list[dict[str, Any]]:
     return list(objects(ref, blueprint.job, blueprint.plan))
 
 
-def node_of(*, node: int = 0, attempt: int = 1, incarnation: int = 1, hosts: tuple[str, ...] = (), **fields: Any) -> Any:
+def node_of(
+    *, node: int = 0, attempt: int = 1, incarnation: int = 1, unseen: int = 0, hosts: tuple[str, ...] = (), **fields: Any
+) -> Any:
     """The pod of one of its nodes."""
     drawn = blueprint_of(**fields)
-    which: dict[str, Any] = {"attempt": attempt, "node": node, "incarnation": incarnation}
+    which: dict[str, Any] = {"attempt": attempt, "node": node, "incarnation": incarnation, "unseen": unseen}
     return node_pod(REF, spec=drawn.job, plan=drawn.plan, off=Exclusion(required=frozenset(hosts)), **which)
 
 

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
-from rallypoint.backends.kubernetes.exclusion import choose_exclusion
+from rallypoint.backends.kubernetes.exclusion import choose_exclusion, has_no_room_elsewhere, lost_hosts, returned
 from rallypoint.backends.kubernetes.manifests.hosts import Exclusion
-from rallypoint.backends.kubernetes.watching.views import host_view
+from rallypoint.backends.kubernetes.watching.views import PodView, host_view, pod_view
 from rallypoint.job import Role, load_job
+from rallypoint.supervision.record import JobRecord
+from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind, Incident, IncidentId, Rung
+from tests.kube.pods import condition, pod
 
 BAD, FLAGGED = frozenset({"a"}), frozenset({"b"})
 
@@ -61,3 +64,54 @@ def test_flagged_devices_are_never_used() -> None:
     """A broken accelerator is no place to train, even where it is the last."""
     assert choose_exclusion(BAD, FLAGGED, None, role()) == Exclusion(required=FLAGGED, preferred=BAD)
     assert choose_exclusion(BAD, FLAGGED, [host_view(machine("a"))], role()) == Exclusion(required=FLAGGED)
+
+
+def record(*incidents: Incident) -> JobRecord:
+    return JobRecord(name="digits", uid="u", digest="d", owner="cli", created_at=0.0, attempt=1, term=1, incidents=incidents)
+
+
+def loss(host: str, kind: FaultKind = FaultKind.NODE_LOST) -> Incident:
+    return Incident(
+        id=IncidentId(attempt=1, round=0, node=1, sequence=1),
+        cause=Cause.NODE,
+        rung=Rung.RECOVER,
+        reason="it was lost",
+        detected_at=1.0,
+        kind=kind,
+        answer=Answer.RETRY_ELSEWHERE,
+        culprit=Culprit(node=1, host=host),
+    )
+
+
+def unscheduled(*off: str) -> PodView:
+    terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": list(off)}]}]
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+    waits = condition("PodScheduled", "Unschedulable", status="False")
+    found = pod_view(pod(host="", phase="Pending", spec={"affinity": affinity}, conditions=(waits,), containers=()))
+    assert found is not None
+    return found
+
+
+def test_a_machine_that_was_lost_and_is_back_may_be_used() -> None:
+    """A pod that keeps off it, and finds no room, is told of it; one that was found bad stays left alone."""
+    hosts = [host_view(machine("a")), host_view(machine("b"))]
+
+    assert returned(unscheduled("a"), record(loss("a")), hosts, frozenset()) == ("a",)
+    assert returned(unscheduled("a"), record(loss("a")), hosts, frozenset({"a"})) == (), "it is still lost"
+    assert returned(unscheduled("a"), record(loss("a", FaultKind.HARDWARE)), hosts, frozenset()) == ()
+    assert returned(unscheduled("a"), record(loss("a")), [host_view(machine("a", ready="Unknown"))], frozenset()) == ()
+
+
+def test_the_successor_of_such_a_pod_may_go_there() -> None:
+    """Nothing was wrong with the machine but that it was away."""
+    again = Incident(
+        id=IncidentId(attempt=1, round=0, node=1, sequence=2),
+        cause=Cause.EVACUATION,
+        rung=Rung.RECOVER,
+        reason="it is created anew",
+        detected_at=2.0,
+    )
+
+    assert lost_hosts(record(loss("a"))) == {"a"}
+    assert has_no_room_elsewhere(record(loss("a"), again), 1, 3)
+    assert not has_no_room_elsewhere(record(loss("a")), 1, 2)

@@ -125,6 +125,15 @@ def test_pods_leave_a_lost_machine_soon():
     assert {one["tolerationSeconds"] for one in node_of(health={"node_unreachable": "90s"})["spec"]["tolerations"]} == {90}
 
 
+def test_a_node_knows_whose_end_nobody_saw():
+    """It tells its coordinator; one whose predecessor was seen to end has nothing to tell."""
+
+    def told(pod):
+        return [one["value"] for one in pod["spec"]["containers"][0]["env"] if one["name"] == "RALLYPOINT_UNSEEN"]
+
+    assert (told(node_of(incarnation=3, unseen=2)), told(node_of(incarnation=3))) == (["2"], [])
+
+
 def test_a_jobs_own_tolerations_of_a_lost_machine_stay():
     """What the job itself says of such a taint holds alone, be it for one of them or for all taints."""
     own = {"key": UNREACHABLE[0], "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 600}

@@ -81,6 +81,7 @@ class Reporter:
             fence=node.fence,
             node=config.node,
             incarnation=config.incarnation,
+            unseen=config.unseen,
             agent=self._agent,
             host=config.told,
             local_world_size=config.plan.nproc_per_node,

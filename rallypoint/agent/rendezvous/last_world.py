@@ -2,11 +2,12 @@
 
 An agent that is out of reach is not an agent that has ended. While it hears no coordinator, its workers go on until its fence
 time-out is over. As long as one member of the last world is in the new one, that does no harm: it is missing in the old world,
-and a world in which somebody is missing can do no step. But a world that takes over nobody must know that the last one is over.
-A member of it is known to have left
+and a world in which somebody is missing can do no step. But a world that takes over nobody must know that the last one is over,
+or that one member of it at least has left. A member is known to have left
 
 - when it says so itself: it waits, or its workers have ended;
-- when a later incarnation of its slot speaks: the supervisor makes that one only once it has seen the end of the one before;
+- when a later incarnation of its slot speaks, and its supervisor has seen the end of the one before; where that was lost with
+  its machine, the later one says that nobody has (`AgentReport.unseen`);
 - when the time is over after which it has stopped its workers by itself, whatever it can reach.
 """
 
@@ -40,7 +41,7 @@ def heard(state: State, report: AgentReport) -> State:
         return state
 
     def known(absent: Absent) -> bool:
-        replaced = absent.node == report.node and absent.incarnation < report.incarnation
+        replaced = absent.node == report.node and report.unseen < absent.incarnation < report.incarnation
         return replaced or absent.agent == report.agent
 
     return dataclasses.replace(state, absent=tuple(a for a in state.absent if not known(a)))
@@ -56,6 +57,8 @@ def blocked(state: State, ready: Iterable[Peer], now: float) -> bool:
     members = {member.agent for member in state.world}
     if any(peer.report.agent in members for peer in ready):
         return False
-    leaving = any(a in state.peers and state.peers[a].report.state is AgentState.LEAVING for a in members)
-    over = over_at(state)
-    return leaving or (over is not None and now < over)
+    if any(a in state.peers and state.peers[a].report.state is AgentState.LEAVING for a in members):
+        return True
+    absent = {one.agent for one in state.absent if now < one.until}
+    # Of whoever is neither absent nor here it is known that it has left: without it the others can do no step.
+    return bool(absent) and not members - absent - state.peers.keys()

@@ -7,6 +7,7 @@ attempt: what a supervisor creates late that slept meanwhile can never start.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -16,9 +17,9 @@ from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.attempt_secrets import AttemptSecrets
 from rallypoint.backends.kubernetes.client import MERGE_PATCH
 from rallypoint.backends.kubernetes.errors import ApiError, action_error
-from rallypoint.backends.kubernetes.exclusion import bad_hosts, choose_exclusion
+from rallypoint.backends.kubernetes.exclusion import bad_hosts, choose_exclusion, has_no_room_elsewhere, lost_hosts
 from rallypoint.backends.kubernetes.labels import UID
-from rallypoint.backends.kubernetes.machines import LostCoordinators
+from rallypoint.backends.kubernetes.machines import LostPods
 from rallypoint.backends.kubernetes.manifests.blueprint import service_ports
 from rallypoint.backends.kubernetes.manifests.coordinator import coordinator_pod
 from rallypoint.backends.kubernetes.manifests.hosts import Exclusion
@@ -52,7 +53,7 @@ _NO_SUCCESSORS = frozenset({Phase.SUSPENDING, Phase.SUCCEEDED, Phase.FAILED, Pha
 class Actor:
     """The hands of one backend."""
 
-    def __init__(self, cluster: Cluster, store: Store, lost: LostCoordinators) -> None:
+    def __init__(self, cluster: Cluster, store: Store, lost: LostPods) -> None:
         self._cluster, self._store, self._lost = cluster, store, lost
         self._attempt_secrets = AttemptSecrets(cluster)
         #: Attempts whose Secret is there, and those whose Secret was deleted for good, by the job's uid.
@@ -112,7 +113,7 @@ class Actor:
     async def _create_pod(
         self, record: JobRecord, spec: ElasticJob, plan: Plan, ref: JobRef, action: CreateCoordinator | CreateNode
     ) -> None:
-        off = await self._exclusion(record, role_of(spec, plan), node=isinstance(action, CreateNode))
+        off = await self._exclusion(record, role_of(spec, plan), action)
         if isinstance(action, CreateNode):
             manifest = node_pod(
                 ref,
@@ -121,6 +122,7 @@ class Actor:
                 attempt=action.attempt,
                 node=action.node,
                 incarnation=action.incarnation,
+                unseen=action.unseen,
                 off=off,
             )
             await self._ensure("pods", manifest)
@@ -227,7 +229,7 @@ class Actor:
         began = self._forced.setdefault(pod.uid, now)
         host = self._cluster.cache.host(pod.host)
         unheard = not pod.host or (host is not None and host.ready is None)
-        return 0 if pod.over or unheard or now - began > _WORD else 1
+        return 0 if pod.over or unheard or self._lost.reason(pod) or now - began > _WORD else 1
 
     async def _end_attempt(self, record: JobRecord) -> None:
         """Delete the Secret of the attempt: from now on nothing of it can start."""
@@ -237,15 +239,18 @@ class Actor:
             self._secrets.discard(key)
             self._closed.add(key)
 
-    async def _exclusion(self, record: JobRecord, role: Role, *, node: bool) -> Exclusion:
+    async def _exclusion(self, record: JobRecord, role: Role, action: CreateCoordinator | CreateNode) -> Exclusion:
         """Return which machines a new pod of the attempt keeps off; faults of the past keep nodes off, and no coordinator."""
         hosts = tuple(self._cluster.cache.hosts)
         lost = await self._lost.machines()
-        if not node:
+        if isinstance(action, CreateCoordinator):
             return choose_exclusion(lost, frozenset(), hosts or None, role)
         devices = any(pod.devices for pod in self._cluster.cache.pods_of(record.uid))
         flagged = frozenset(host.name for host in hosts if host.bad) if devices else frozenset()
-        return choose_exclusion(bad_hosts(record) | lost, flagged, hosts or None, role)
+        bad = bad_hosts(record)
+        back = lost_hosts(record) - lost if has_no_room_elsewhere(record, action.node, action.incarnation) else frozenset()
+        chosen = choose_exclusion((bad - back) | lost, flagged, hosts or None, role)
+        return dataclasses.replace(chosen, preferred=chosen.preferred | back)
 
     def forget(self, uid: str) -> None:
         """Forget what was done for a job that is over."""

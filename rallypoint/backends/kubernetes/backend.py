@@ -28,13 +28,13 @@ from rallypoint.backends.kubernetes.attempt_secrets import AttemptSecrets
 from rallypoint.backends.kubernetes.coordinators import Coordinators
 from rallypoint.backends.kubernetes.heartbeat import BEAT, read_pulse
 from rallypoint.backends.kubernetes.hold import Holds
-from rallypoint.backends.kubernetes.labels import UID
 from rallypoint.backends.kubernetes.lease import SILENT
-from rallypoint.backends.kubernetes.machines import LostCoordinators, Machines
+from rallypoint.backends.kubernetes.machines import LostPods, Machines
 from rallypoint.backends.kubernetes.manifests.blueprint import draw
 from rallypoint.backends.kubernetes.manifests.kueue import queue_of
 from rallypoint.backends.kubernetes.manifests.parts import role_of
-from rallypoint.backends.kubernetes.names import job_configmap, supervisor_pod
+from rallypoint.backends.kubernetes.names import job_configmap
+from rallypoint.backends.kubernetes.standby import settle_supervisors, standing_by
 from rallypoint.backends.kubernetes.statuses import Statuses
 from rallypoint.backends.kubernetes.store import Store, is_job_name
 from rallypoint.backends.kubernetes.submission import check
@@ -73,9 +73,10 @@ class _Parts:
         self.cluster = cluster
         self.store = Store(cluster)
         self.heart = cluster.heart(beat)
-        self.holds = Holds(cluster, self.store, silent=silent)
+        self.machines = Machines(cluster)
+        self.holds = Holds(cluster, self.store, self.machines, silent=silent)
         self.coordinators = Coordinators(cluster)
-        self.lost = LostCoordinators(cluster, Machines(cluster), self.coordinators)
+        self.lost = LostPods(cluster, self.machines, self.coordinators)
         self.observer = Observer(cluster, self.store, self.lost)
         self.actor = Actor(cluster, self.store, self.lost)
         self.statuses = Statuses(cluster, self.store, self.coordinators, self.holds)
@@ -224,12 +225,14 @@ class KubernetesBackend(Backend):
         A process that holds a job looks after those of the namespace that are over, too.
         """
         its = await self._its()
+        await its.holds.require_free(name)
         await its.heart.join(holder)
         try:
             await its.holds.take(name, its.heart.id, holder)
             try:
                 async with (
                     tending(its.cluster, its.store, its.coordinators, its.lost, name, its.heart.id),
+                    standing_by(its.cluster, its.store, its.machines, name),
                     sweeping(its.cluster, its.sweeper.sweep, every=self._sweeps),
                     renewing(name, lambda: self._renew(its, name)),
                 ):
@@ -279,8 +282,7 @@ class KubernetesBackend(Backend):
         ref = its.store.ref(record)
         if any(not pod.only_kept for pod in await its.cluster.pods_of(ref)):
             return False
-        supervisor = await its.cluster.get("pods", supervisor_pod(ref))
-        return supervisor is None or (supervisor["metadata"].get("labels") or {}).get(UID) != record.uid
+        return await settle_supervisors(its.cluster, its.machines, ref)
 
     async def sweep(self, record: JobRecord) -> bool:
         """Delete every pod that carries the job's uid; see `Backend.sweep`."""

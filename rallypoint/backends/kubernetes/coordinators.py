@@ -9,6 +9,7 @@ from typing import Any
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.errors import ApiError, UnreachableError
+from rallypoint.backends.kubernetes.labels import Part
 from rallypoint.backends.kubernetes.manifests.objects import SECRET_KEY
 from rallypoint.backends.kubernetes.manifests.parts import coordinator_port
 from rallypoint.backends.kubernetes.names import JobRef
@@ -18,6 +19,7 @@ from rallypoint.wire import codec
 from rallypoint.wire.messages import TOKEN_HEADER
 from rallypoint.wire.paths import HEALTH_PATH, ROSTER_PATH, STATUS_PATH, SUPERVISOR_HEADER
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.ports import AGENT_PORT
 from rallypoint.wire.roster import Roster
 from rallypoint.wire.status import JobStatus
 
@@ -48,7 +50,7 @@ class Coordinators:
             raise BackendError(f"pod {pod.name}: {STATUS_PATH}: {error}") from error
 
     async def answers(self, plan: Plan, pod: PodView) -> bool:
-        """Return whether anything answers where the coordinator listens; asks the API server, which asks the pod.
+        """Return whether anything answers where the coordinator or the agent in `pod` listens; the API server asks the pod.
 
         Raises `BackendError` where the API server itself does not answer.
         """
@@ -90,5 +92,6 @@ class Coordinators:
 
 
 def _port_of(pod: PodView, plan: Plan) -> str:
-    """Return a coordinator's port as the API server's proxy names it. The API server has no certificate of the job."""
-    return f"{'https:' if plan.tls else ''}{pod.name}:{coordinator_port(plan)}"
+    """Return the port of a coordinator or an agent as the API server's proxy names it; that has no certificate of the job."""
+    port = coordinator_port(plan) if pod.labels.part is Part.COORDINATOR else AGENT_PORT
+    return f"{'https:' if plan.tls else ''}{pod.name}:{port}"

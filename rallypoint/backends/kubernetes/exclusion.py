@@ -11,12 +11,12 @@ from typing import Any
 
 from rallypoint.backends.kubernetes.manifests.hosts import Exclusion
 from rallypoint.backends.kubernetes.manifests.parts import template_of
-from rallypoint.backends.kubernetes.watching.views import HostView
+from rallypoint.backends.kubernetes.watching.views import HostView, PodView
 from rallypoint.job import Role
 from rallypoint.supervision.record import JobRecord
-from rallypoint.wire.incident import Answer
+from rallypoint.wire.incident import Answer, Cause, FaultKind
 
-__all__ = ["bad_hosts", "choose_exclusion"]
+__all__ = ["bad_hosts", "choose_exclusion", "has_no_room_elsewhere", "lost_hosts", "returned"]
 
 
 def bad_hosts(record: JobRecord) -> frozenset[str]:
@@ -29,6 +29,37 @@ def bad_hosts(record: JobRecord) -> frozenset[str]:
         and incident.culprit is not None
         and incident.culprit.host
     )
+
+
+def lost_hosts(record: JobRecord) -> frozenset[str]:
+    """Return the machines that were lost in the current attempt; nothing is wrong with one that has come back."""
+    return frozenset(
+        incident.culprit.host
+        for incident in record.incidents
+        if incident.id.attempt == record.attempt
+        and incident.kind is FaultKind.NODE_LOST
+        and incident.culprit is not None
+        and incident.culprit.host
+    )
+
+
+def has_no_room_elsewhere(record: JobRecord, node: int, incarnation: int) -> bool:
+    """Return whether a pod is the successor of one that found no room because it kept off machines that have come back."""
+    return any(
+        incident.id.attempt == record.attempt
+        and (incident.id.node, incident.id.sequence) == (node, incarnation - 1)
+        and incident.cause is Cause.EVACUATION
+        and incident.culprit is None
+        for incident in record.incidents
+    )
+
+
+def returned(pod: PodView, record: JobRecord, hosts: Iterable[HostView], lost: frozenset[str]) -> tuple[str, ...]:
+    """Return the machines that an unscheduled pod keeps off because they were lost, and that are back; `lost` are not."""
+    if not pod.unschedulable or pod.host or not pod.keeps_off:
+        return ()
+    back = lost_hosts(record).intersection(pod.keeps_off) - lost
+    return tuple(sorted(host.name for host in hosts if host.name in back and host.ready is True and not host.cordoned))
 
 
 def choose_exclusion(bad: frozenset[str], flagged: frozenset[str], hosts: Iterable[HostView] | None, role: Role) -> Exclusion:

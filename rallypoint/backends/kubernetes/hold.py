@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from rallypoint.backends.contract import BackendError, HeldError, JobNotFoundError
 from rallypoint.backends.kubernetes import names
@@ -17,10 +19,12 @@ from rallypoint.backends.kubernetes.client import JSON_PATCH, MERGE_PATCH
 from rallypoint.backends.kubernetes.errors import ApiError
 from rallypoint.backends.kubernetes.heartbeat import health_of, lease_of
 from rallypoint.backends.kubernetes.lease import SILENT
+from rallypoint.backends.kubernetes.machines import OVERDUE, Machines
 from rallypoint.backends.kubernetes.store import Store
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.views import HOLDER, ConfigMapView
 from rallypoint.backends.story import describe_holder
+from rallypoint.wire import env
 
 __all__ = ["Holds"]
 
@@ -36,11 +40,19 @@ _here: dict[tuple[str, str, str], str] = {}
 class Holds:
     """The holds of one backend. `silent`: seconds without a beat until another process counts as gone."""
 
-    def __init__(self, cluster: Cluster, store: Store, *, silent: float = SILENT) -> None:
-        self._cluster, self._store, self._silent = cluster, store, silent
+    def __init__(self, cluster: Cluster, store: Store, machines: Machines, *, silent: float = SILENT) -> None:
+        self._cluster, self._store, self._machines, self._silent = cluster, store, machines, silent
         #: The last beat that was seen of each other process, and since when on our own clock.
         self._beats: dict[str, tuple[str, float]] = {}
         self._mine: dict[str, str] = {}
+
+    async def require_free(self, name: str) -> None:
+        """Raise `HeldError` where another process holds a job and is not known to be gone; changes nothing."""
+        if self._key(name) in _here:
+            return  # `take` says by whom
+        view = await self._store.view(name, now=True)
+        if view is not None and view.holder:
+            await self._see_gone(view)
 
     async def take(self, name: str, me: str, holder: str) -> None:
         """Become the supervisor `me` of a job, `holder` in words. Raises `HeldError` and `JobNotFoundError`."""
@@ -78,14 +90,34 @@ class Holds:
     async def _see_gone(self, view: ConfigMapView) -> None:
         """Return when the holder of a job is gone; raises `HeldError` as long as that is not known."""
         lease = await self._cluster.get("leases", lease_of(view.holder))
-        if lease is None or (await health_of(self._cluster, lease, silent=self._silent)).gone:
+        if lease is None:
             return
+        health = await health_of(self._cluster, lease, silent=self._silent)
+        if health.gone or await self._is_lost(lease, health.age):
+            return
+        if health.age is not None and os.environ.get(env.POD_NAME):
+            # We stand by: looked at again when its next renewal is overdue.
+            again = max(OVERDUE + 0.5 - health.age, 1.0)
+            asyncio.get_running_loop().call_later(again, self._cluster.cache.tell, view.job)
         beat, now = str(lease["metadata"].get("resourceVersion")), asyncio.get_running_loop().time()
         known = self._beats.get(view.holder)
         if known is None or known[0] != beat:
             known = self._beats[view.holder] = (beat, now)
         if now - known[1] < self._silent:
             raise HeldError(view.job, await self._words(view))
+
+    async def _is_lost(self, lease: Mapping[str, Any], age: float | None) -> bool:
+        """Return whether a supervisor in a pod is lost with its machine: neither of them renews its Lease."""
+        owner = next((one for one in lease["metadata"].get("ownerReferences") or () if one.get("kind") == "Pod"), None)
+        if owner is None or age is None:
+            return False
+        pod = await self._cluster.get("pods", str(owner.get("name")))
+        if pod is None or pod["metadata"].get("uid") != owner.get("uid"):
+            return True
+        host = str((pod.get("spec") or {}).get("nodeName") or "")
+        # Asked each time: that a Lease stands still is known by two readings.
+        overdue = await self._machines.overdue(host) if host else 0.0
+        return bool(overdue) and age >= OVERDUE
 
     async def _words(self, view: ConfigMapView) -> str:
         try:

@@ -55,6 +55,8 @@ class SupervisorPods:
 
     def __init__(self, access: Access, *, image: str = "", account: str = "") -> None:
         self._access, self._image, self._account = access, image, account
+        #: Which pod stands by for which.
+        self._standby: dict[str, str] = {}
 
     async def check(self, blueprint: Blueprint) -> None:
         """Raise `SubmitError` where the API server would take no such pod for this job; creates nothing."""
@@ -84,14 +86,16 @@ class SupervisorPods:
                 await _make(cluster, manifest)
             except ApiError as error:
                 raise self._refused(error) from error
-        return names.supervisor_pod(ref)
+        pod = names.supervisor_pod(ref)
+        self._standby[pod] = names.standby_pod(ref)
+        return pod
 
     async def lost(self, pod: str) -> str:
         """Return when a supervisor has ended or cannot begin, with its last words; a silent server says nothing of that."""
         while True:
             with contextlib.suppress(BackendError):
                 async with joined(self._access) as cluster:
-                    return await _lost(cluster, pod)
+                    return await _lost(cluster, pod, self._standby.get(pod, ""))
             await asyncio.sleep(_AGAIN)
 
     def _refused(self, error: ApiError) -> SubmitError:
@@ -105,10 +109,10 @@ class SupervisorPods:
         return submit_error(error, namespace=self._access.namespace, what="the supervisor's pod")
 
 
-async def _lost(cluster: Cluster, pod: str) -> str:
+async def _lost(cluster: Cluster, pod: str, standby: str) -> str:
     while True:
         trouble = trouble_of(await cluster.get("pods", pod))
-        if trouble:
+        if trouble and (not standby or trouble_of(await cluster.get("pods", standby))):
             return f"{trouble}{await _last_words(cluster, pod)}"
         await asyncio.sleep(_AGAIN)
 

@@ -25,6 +25,7 @@ __all__ = [
     "network_policy",
     "node_pod",
     "service",
+    "standby_pod",
     "status_configmap",
     "supervisor_lease",
     "supervisor_pod",
@@ -118,6 +119,11 @@ def hostname(node: int) -> str:
 def supervisor_pod(job: JobRef) -> str:
     """Return the name of the pod that supervises one job (`submit --supervise pod`)."""
     return _named(job, "-s")
+
+
+def standby_pod(job: JobRef) -> str:
+    """Return the name of the other one: of the two that holds the job is the supervisor, and the other stands by."""
+    return _named(job, "-s2")
 
 
 def supervisor_lease(holder: str) -> str:

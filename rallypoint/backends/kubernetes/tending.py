@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator
 from rallypoint.backends.contract import BackendError, Stored
 from rallypoint.backends.kubernetes.coordinators import Coordinators
 from rallypoint.backends.kubernetes.labels import Part
-from rallypoint.backends.kubernetes.machines import LOOK, LostCoordinators
+from rallypoint.backends.kubernetes.machines import LOOK, LostPods, heard, runs, suspects
 from rallypoint.backends.kubernetes.store import Store
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
-from rallypoint.backends.kubernetes.watching.views import PodView, Running
+from rallypoint.backends.kubernetes.watching.views import PodView
 from rallypoint.supervision.record import Phase
 from rallypoint.wire.roster import AgentAddress, Roster
 from rallypoint.wire.status import JobStatus
@@ -29,19 +29,25 @@ log = logging.getLogger(__name__)
 #: looks where there is nothing to do.
 _AGAIN, _READ, _IDLE = 1.0, 2.0, 30.0
 
+#: Seconds between two looks at machines while an agent is silent.
+_SUSPICIOUS = 1.5
+
+#: Pods that are being ended whose machines one look asks about.
+_ENDING = 32
+
 #: Seconds after which a coordinator that has said nothing yet is asked itself.
 _SILENT = 5.0
 
 
 @contextlib.asynccontextmanager
 async def tending(
-    cluster: Cluster, store: Store, coordinators: Coordinators, lost: LostCoordinators, name: str, me: str
+    cluster: Cluster, store: Store, coordinators: Coordinators, lost: LostPods, name: str, me: str
 ) -> AsyncIterator[None]:
     """Tend a job as the supervisor `me` while the context lasts."""
     tender = _Tender(cluster, store, coordinators, name, me)
     tasks = [
         asyncio.create_task(tender.run(), name=f"tend {name}"),
-        asyncio.create_task(_look_after(tender, lost), name=f"look after the coordinator of {name}"),
+        asyncio.create_task(_look_after(tender, lost), name=f"look after the machines of {name}"),
     ]
     try:
         yield
@@ -51,17 +57,44 @@ async def tending(
         await asyncio.wait(tasks)
 
 
-async def _look_after(tender: _Tender, lost: LostCoordinators) -> None:
-    """Look again and again whether the coordinator's machine is alive, until cancelled."""
+async def _look_after(tender: _Tender, lost: LostPods) -> None:
+    """Look again and again whether the machines of the coordinator and of silent agents are alive, until cancelled."""
+    pause = _SUSPICIOUS
     while True:
-        await asyncio.sleep(LOOK)
+        await asyncio.sleep(pause)
         try:
-            found = await tender.coordinator()
-            # One that does not run yet says nothing by its silence.
-            if found is not None and _runs(found[1]):
-                await lost.look(found[0].plan, found[1])
+            pause = _SUSPICIOUS if await _look(tender, lost) else LOOK
         except BackendError as error:
-            log.debug("its machine cannot be looked at: %s", error)
+            log.debug("the machines cannot be looked at: %s", error)
+
+
+async def _look(tender: _Tender, lost: LostPods) -> bool:
+    """Look once; return whether an agent or a machine is silent."""
+    stored = await tender.running()
+    if stored is None:
+        return await _look_at_the_rest(tender, lost)
+    found = await tender.coordinator()
+    if found is not None:
+        await lost.look(stored.plan, found[1])
+    lives = found is not None and runs(found[1]) and not lost.reason(found[1])
+    known = heard(await tender.status(stored)) if lives else None
+    before = lost.hosts
+    away = await lost.machines()
+    if before - away:
+        tender.notify()  # a pod may wait for a machine that has come back
+    silent = suspects(stored.record, tender.pods(stored), known, away)
+    await asyncio.gather(*(lost.look(stored.plan, pod) for pod in silent))
+    return bool(silent or away)
+
+
+async def _look_at_the_rest(tender: _Tender, lost: LostPods) -> bool:
+    """Look at the machines of pods that are being ended; return whether one is silent, whose pods nobody there can end."""
+    stored = await tender.stored()
+    if stored is None or stored.record.released:
+        return False
+    ending = [pod for pod in tender.pods(stored) if pod.host and not pod.over]
+    await asyncio.gather(*(lost.look(stored.plan, pod) for pod in ending[:_ENDING]))
+    return bool(ending)
 
 
 def roster_of(pods: tuple[PodView, ...], attempt: int, term: int) -> Roster:
@@ -69,13 +102,9 @@ def roster_of(pods: tuple[PodView, ...], attempt: int, term: int) -> Roster:
     agents = sorted(
         AgentAddress(node=p.labels.node, incarnation=p.labels.incarnation, host=p.ip)
         for p in pods
-        if p.labels.part is Part.NODE and p.labels.attempt == attempt and p.ip and _runs(p)
+        if p.labels.part is Part.NODE and p.labels.attempt == attempt and p.ip and runs(p)
     )
     return Roster(attempt=attempt, term=term, agents=tuple(agents))
-
-
-def _runs(pod: PodView) -> bool:
-    return not pod.over and pod.trainer is not None and isinstance(pod.trainer.state, Running)
 
 
 class _Tender:
@@ -108,13 +137,34 @@ class _Tender:
         finally:
             self._cluster.cache.leave(self._name, news)
 
+    async def running(self) -> Stored | None:
+        """Return the job, None while it has no attempt that is created or runs."""
+        stored = await self.stored()
+        return stored if stored is not None and stored.record.phase in (Phase.RESUMING, Phase.RUNNING) else None
+
+    async def stored(self) -> Stored | None:
+        """Return the job, None while the watches do not tell what there is."""
+        return await self._store.load(self._name) if self._cluster.fresh else None
+
+    def notify(self) -> None:
+        """Have the job looked at."""
+        self._cluster.cache.tell(self._name)
+
+    def pods(self, stored: Stored) -> tuple[PodView, ...]:
+        """Return the pods of the job, as the watch told of them."""
+        return self._cluster.cache.pods_of(stored.record.uid)
+
+    async def status(self, stored: Stored) -> JobStatus | None:
+        """Return what the coordinator of the current term wrote last, None before its first."""
+        known = await self._store.status(stored.record)
+        return known if known is not None and _of_now(known, stored) else None
+
     async def coordinator(self) -> tuple[Stored, PodView] | None:
         """Return the job and the pod of its coordinator, None where there is none that has not ended."""
-        stored = await self._store.load(self._name) if self._cluster.fresh else None
-        if stored is None or stored.record.phase not in (Phase.RESUMING, Phase.RUNNING):
+        stored = await self.running()
+        if stored is None:
             return None
-        record = stored.record
-        pods = self._cluster.cache.pods_of(record.uid)
+        record, pods = stored.record, self.pods(stored)
         pod = next((p for p in pods if p.labels.part is Part.COORDINATOR and p.labels.incarnation == record.term), None)
         return None if pod is None or pod.over else (stored, pod)
 
@@ -127,7 +177,7 @@ class _Tender:
         if found is None:
             return _IDLE
         stored, pod = found
-        if pod.deleting or not pod.ip or not _runs(pod):
+        if pod.deleting or not pod.ip or not runs(pod):
             return _IDLE
         record, pods = stored.record, self._cluster.cache.pods_of(stored.record.uid)
         roster = dataclasses.replace(roster_of(pods, record.attempt, record.term), size=record.size, wish=record.wish)

@@ -38,7 +38,7 @@ from rallypoint.backends.kubernetes.manifests.volumes import (
 )
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.job import ElasticJob, Role
-from rallypoint.wire.env import FUNCTION_FILE, MACHINE
+from rallypoint.wire.env import FUNCTION_FILE, MACHINE, UNSEEN
 from rallypoint.wire.function import is_function
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.ports import AGENT_PORT
@@ -54,6 +54,7 @@ def node_pod(
     attempt: int,
     node: int,
     incarnation: int,
+    unseen: int = 0,
     off: Exclusion = ANYWHERE,
 ) -> dict[str, Any]:
     """Return the pod of one incarnation of a node.
@@ -66,6 +67,7 @@ def node_pod(
     its = labels(job, Part.NODE, attempt=attempt, node=node, incarnation=incarnation)
     trainer = {
         "command": _command(role, plan, attempt, node, incarnation),
+        **({"env": [{"name": UNSEEN, "value": str(unseen)}]} if unseen else {}),
         "ports": [{"name": "agent", "containerPort": AGENT_PORT, "protocol": "TCP"}],
         "resources": trainer_resources(role, container_of(template["spec"], TRAINER)),
     }
@@ -141,4 +143,5 @@ def _needed(
         env.append({"name": FUNCTION_FILE, "value": f"{FUNCTION}/{FUNCTION_KEY}"})
         mounts.append(function_mount())
         volumes.append(function_volume(job, plan.digest))
+    env.extend(trainer.get("env", ()))
     return {"containers": [{"name": TRAINER, **trainer, "env": env, "volumeMounts": mounts}], "volumes": volumes}

@@ -13,6 +13,7 @@ from typing import Any
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.labels import Part, labels
 from rallypoint.backends.kubernetes.manifests.coordinator import coordinator_pod
+from rallypoint.backends.kubernetes.manifests.hosts import ANYWHERE, Exclusion
 from rallypoint.backends.kubernetes.manifests.objects import metadata
 from rallypoint.backends.kubernetes.manifests.parts import POD_IP, role_of
 from rallypoint.backends.kubernetes.manifests.volumes import OURS, TMP
@@ -42,12 +43,23 @@ _ITSELF = tuple(
 _SHARED = ("image", "imagePullPolicy", "securityContext")
 
 
-def supervisor_pod(job: JobRef, *, spec: ElasticJob, plan: Plan, image: str = "", account: str = "") -> dict[str, Any]:
+def supervisor_pod(
+    job: JobRef,
+    *,
+    spec: ElasticJob,
+    plan: Plan,
+    image: str = "",
+    account: str = "",
+    name: str = "",
+    off: Exclusion = ANYWHERE,
+) -> dict[str, Any]:
     """Return the pod. `image` is the job's own where it is "", and the service account `rallypoint-supervisor`.
+
+    `name` is for the pod that stands by, which keeps off the machines of `off`.
 
     The image needs `rallypoint[client,kubernetes]`. The pod ends well when the job is released, however the job has ended.
     """
-    model = coordinator_pod(job, spec=spec, plan=plan, attempt=1, term=1)
+    model = coordinator_pod(job, spec=spec, plan=plan, attempt=1, term=1, off=off)
     coordinator = model["spec"]["containers"][0]
     mounts = [mount for mount in coordinator["volumeMounts"] if not _is_ours(mount) or mount["mountPath"] == TMP]
     mounted = {mount["name"] for mount in mounts}
@@ -64,7 +76,7 @@ def supervisor_pod(job: JobRef, *, spec: ElasticJob, plan: Plan, image: str = ""
         "apiVersion": "v1",
         "kind": "Pod",
         # Not the coordinator's labels: no queue admits this pod, since it must be there while its job waits for one.
-        "metadata": metadata(job, names.supervisor_pod(job), labels(job, Part.SUPERVISOR)),
+        "metadata": metadata(job, name or names.supervisor_pod(job), labels(job, Part.SUPERVISOR)),
         "spec": {
             **{key: value for key, value in model["spec"].items() if key != "subdomain"},
             "restartPolicy": "OnFailure",

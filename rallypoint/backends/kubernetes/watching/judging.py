@@ -66,7 +66,8 @@ class Around:
         host: the machine it is on, where machines may be looked at.
         stuck: seconds for which it cannot start.
         unreachable: seconds for which nobody has heard of its machine, or it should have been gone.
-        lost: why a coordinator counts as lost although its pod is there; "" while it does not.
+        lost: why it counts as lost although the object is there; "" while it does not.
+        returned: machines that it keeps off and that are usable again.
         fence: seconds after which what is out of reach has stopped its workers by itself.
         trouble: what an event says of its volumes.
         log_tail: its last words.
@@ -79,6 +80,7 @@ class Around:
     stuck: float = 0.0
     unreachable: float = 0.0
     lost: str = ""
+    returned: tuple[str, ...] = ()
     fence: float = 600.0
     trouble: str = ""
     log_tail: tuple[str, ...] = ()
@@ -112,8 +114,18 @@ def node_seen(pod: PodView, around: Around) -> NodeSeen:
         deleting=pod.deleting and not around.gone,
         gated=pod.gated,
         unschedulable=bool(pod.unschedulable),
+        outdated=_outdated(pod, around),
+        unseen=state is NodeState.LOST and bool(around.lost) and not around.gone and not pod.over,
         flagged=f"{pod.host} has {around.host.bad}" if around.host.bad and pod.devices else "",
     )
+
+
+def _outdated(pod: PodView, around: Around) -> str:
+    """Return why an unscheduled pod is created anew: what it must keep off cannot be changed in a pod."""
+    if not pod.unschedulable or pod.host or not around.returned:
+        return ""
+    names = ", ".join(around.returned)
+    return f"is created anew: it keeps off {names}, which can be used again, and no other machine has room"
 
 
 def left(labels: PodLabels, reason: str) -> NodeSeen:

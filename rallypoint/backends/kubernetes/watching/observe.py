@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from rallypoint.backends.contract import BackendError
+from rallypoint.backends.kubernetes.exclusion import returned
 from rallypoint.backends.kubernetes.labels import Part
 from rallypoint.backends.kubernetes.store import Store, UnreadableStatusError
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
@@ -53,6 +54,11 @@ _STUCK = 60.0
 
 class Losses(Protocol):
     """The pods that somebody has found lost although their objects are there."""
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The machines that are lost."""
+        ...
 
     def reason(self, pod: PodView) -> str:
         """Return why a pod counts as lost, "" while it does not."""
@@ -144,6 +150,7 @@ class Observer:
             stuck=self._stuck(pod),
             unreachable=self._unreachable(pod, host, plan) if not gone else 0.0,
             lost=self._lost.reason(pod),
+            returned=returned(pod, record, self._cluster.cache.hosts, self._lost.hosts) if pod.unschedulable else (),
             trouble=self._troubles.of(pod),
             log_tail=self._tails.get(pod.uid, ()),
             gone=gone,

@@ -13,6 +13,7 @@ from typing import Any
 from rallypoint.backends.kubernetes import labels
 from rallypoint.backends.kubernetes.labels import PodLabels
 from rallypoint.backends.kubernetes.manifests import kueue
+from rallypoint.backends.kubernetes.manifests.hosts import HOSTNAME
 
 __all__ = [
     "ENDED",
@@ -98,6 +99,7 @@ class PodView:
         devices: names of the resources it asks for that are no ordinary ones.
         held: somebody keeps the object by a finalizer, whatever becomes of the pod.
         awaits_successor: Kueue keeps it, and its share of the quota, until another pod of its group takes its place.
+        keeps_off: the machines that its node affinity excludes by name, where it has none yet.
     """
 
     name: str
@@ -119,6 +121,7 @@ class PodView:
     devices: tuple[str, ...] = ()
     held: bool = False
     awaits_successor: bool = False
+    keeps_off: tuple[str, ...] = ()
 
     @property
     def trainer(self) -> Container | None:
@@ -210,7 +213,20 @@ def pod_view(pod: Mapping[str, Any]) -> PodView | None:
         devices=_devices(declared),
         held=bool(meta.get("finalizers")),
         awaits_successor=_awaits_successor(meta),
+        keeps_off=_keeps_off(spec) if unscheduled else (),
     )
+
+
+def _keeps_off(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution")
+    found = {
+        sys.intern(str(name))
+        for term in (affinity or {}).get("nodeSelectorTerms") or ()
+        for one in term.get("matchExpressions") or ()
+        if one.get("key") == HOSTNAME and one.get("operator") == "NotIn"
+        for name in one.get("values") or ()
+    }
+    return tuple(sorted(found))
 
 
 def _awaits_successor(meta: Mapping[str, Any]) -> bool:

@@ -1,0 +1,119 @@
+"""The second of the two pods that supervise a job from inside of the cluster: it stands by on another machine.
+
+Whichever of the two holds the job keeps the other one there; the other looks on, and takes the job over when the holder is gone
+(`hold.py`). So the loss of a supervisor's machine leaves no job without a supervisor. A supervisor outside of such a pod has no
+standby: a triggerer, or a person, begins another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from rallypoint.backends.contract import BackendError
+from rallypoint.backends.kubernetes import names
+from rallypoint.backends.kubernetes.labels import UID
+from rallypoint.backends.kubernetes.machines import Machines
+from rallypoint.backends.kubernetes.manifests.hosts import Exclusion
+from rallypoint.backends.kubernetes.manifests.supervisor import supervisor_pod
+from rallypoint.backends.kubernetes.names import JobRef
+from rallypoint.backends.kubernetes.store import Store
+from rallypoint.backends.kubernetes.watching.cluster import Cluster
+from rallypoint.wire import env
+
+__all__ = ["other_of", "settle_supervisors", "standing_by"]
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks at the other pod.
+_LOOK = 10.0
+
+
+@contextlib.asynccontextmanager
+async def standing_by(cluster: Cluster, store: Store, machines: Machines, job: str) -> AsyncIterator[None]:
+    """Keep a standby of this process there while the context lasts; does nothing outside of a supervisor's pod."""
+    mine = os.environ.get(env.POD_NAME, "")
+    if not mine:
+        yield
+        return
+    task = asyncio.create_task(_keep(cluster, store, machines, job, mine), name=f"standby of {job}")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def _keep(cluster: Cluster, store: Store, machines: Machines, job: str, mine: str) -> None:
+    told = ""
+    while True:
+        try:
+            await _ensure(cluster, store, machines, job, mine)
+            told = ""
+        except BackendError as error:
+            if str(error) != told:
+                log.warning("job %s: its supervisor has no standby: %s", job, error)
+            told = str(error)
+        await asyncio.sleep(_LOOK)
+
+
+async def _ensure(cluster: Cluster, store: Store, machines: Machines, job: str, mine: str) -> None:
+    """Create the other pod unless it is there; one whose machine is lost is removed first."""
+    stored = await store.load(job)
+    if stored is None or stored.record.finished or stored.record.deletion:
+        return
+    spec, plan, ref = await store.spec(stored.record)
+    name = other_of(ref, mine)
+    if not name:
+        return
+    found = await cluster.get("pods", name)
+    if found is not None:
+        host = _host(found)
+        lost = bool(host) and bool(await machines.overdue(host))
+        if not lost and (found.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+            return
+        await cluster.delete("pods", name, uid=found["metadata"]["uid"], grace=0)
+        log.info("job %s: the pod %s stands by no more (%s)", job, name, f"machine {host} is lost" if lost else "it has ended")
+    own = await cluster.get("pods", mine)
+    if own is None:
+        return
+    hosts = frozenset(host for host in (_host(own), _host(found)) if host)
+    manifest = supervisor_pod(
+        ref, spec=spec, plan=plan, image=_image(own), account=_account(own), name=name, off=Exclusion(preferred=hosts)
+    )
+    await cluster.create("pods", manifest)
+
+
+async def settle_supervisors(cluster: Cluster, machines: Machines, ref: JobRef) -> bool:
+    """Return whether the pods that supervised a job are gone; one that is ending on a lost machine is removed by force."""
+    gone = True
+    for name in (names.supervisor_pod(ref), names.standby_pod(ref)):
+        found = await cluster.get("pods", name)
+        if found is None or (found["metadata"].get("labels") or {}).get(UID) != ref.uid:
+            continue
+        gone, host = False, _host(found)
+        if found["metadata"].get("deletionTimestamp") and host and await machines.overdue(host):
+            await cluster.delete("pods", name, uid=found["metadata"]["uid"], grace=0)
+    return gone
+
+
+def other_of(ref: JobRef, mine: str) -> str:
+    """Return the name of the pod that stands by, or of the one for which `mine` does; "" for a pod that is neither. Pure."""
+    pair = (names.supervisor_pod(ref), names.standby_pod(ref))
+    return {pair[0]: pair[1], pair[1]: pair[0]}.get(mine, "")
+
+
+def _host(pod: Mapping[str, Any] | None) -> str:
+    return "" if pod is None else str((pod.get("spec") or {}).get("nodeName") or "")
+
+
+def _image(pod: Mapping[str, Any]) -> str:
+    return str(pod["spec"]["containers"][0].get("image") or "")
+
+
+def _account(pod: Mapping[str, Any]) -> str:
+    return str(pod["spec"].get("serviceAccountName") or "")

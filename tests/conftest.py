@@ -24,6 +24,7 @@ LONG = (
     "test_doc_pages.py",
     "test_airflow_dags.py",
     "test_disasters.py",
+    "test_loss_matrix.py",
     "test_hang_corpus.py",
     "test_mindcluster.py",
     "test_airflow_clusters.py",

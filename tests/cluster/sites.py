@@ -18,7 +18,7 @@ import yaml
 from rallypoint.backends.contract import Backend, BackendError
 from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.backend import KubernetesBackend
-from rallypoint.backends.kubernetes.client import KubeApi
+from rallypoint.backends.kubernetes.client import MERGE_PATCH, KubeApi
 from rallypoint.backends.kubernetes.errors import ApiError
 from rallypoint.backends.kubernetes.labels import JOB
 from rallypoint.backends.kubernetes.names import SUPERVISOR_ROLE
@@ -222,7 +222,16 @@ class ClusterSite(Site):
 
     async def ask(self, method: str, path: str, body: Any = None, **query: str) -> Any:
         """Any request, as the administrator who gave the kubeconfig."""
-        return json.loads(await self._hands.request(method, path, query=query, body=body))
+        kind = MERGE_PATCH if method == "PATCH" else "application/json"
+        return json.loads(await self._hands.request(method, path, query=query, body=body, kind=kind))
+
+    async def ensure(self, path: str, body: Any) -> None:
+        """Create an object unless it is there."""
+        try:
+            await self.ask("POST", path, body)
+        except ApiError as error:
+            if error.status != 409:
+                raise
 
     async def listed(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
         query = {"labelSelector": selector} if selector else {}

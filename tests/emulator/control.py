@@ -71,12 +71,16 @@ class Control:
             raise bad_request(f"no kubelet has a node {name!r}; there are {sorted(self._emulator.cluster.nodes)}")
         return self._emulator.cluster.nodes[name]
 
-    async def lose_node(self, name: str, *, power: bool = True) -> None:
-        """The node falls silent; with `power` its machine is off, without it its processes go on unheard."""
-        await self._node(name).lose(power=power)
+    async def lose_node(self, name: str, *, power: bool = True, silent: bool = False) -> None:
+        """The node is not heard; with `power` its machine is off, without it its processes go on unheard.
+
+        With `silent` the connections of its processes do not end, either: nobody closes them where the power fails.
+        """
+        await self._node(name).lose(power=power, silent=silent)
         self._emulator.cluster.lifecycle.silent(name)
 
     async def restore_node(self, name: str) -> None:
+        await self._node(name).boot()
         self._node(name).back()
         self._emulator.cluster.lifecycle.heard(name)
 

@@ -42,6 +42,8 @@ class Options:
     """So many times faster do waits of controllers and the kubelet's back-offs pass. Never a pod's own grace period."""
     controllers: tuple[str, ...] = ()
     """Which run beside Kubernetes' own, of `appwrapper`, `kueue`, `pytorchjob`; they bring the definitions that they need."""
+    routing: bool = True
+    """Whether pods reach the API server where Kubernetes tells them it is."""
     history: int = 50_000
     """So many changes of each kind are remembered for watches."""
     bookmark_every: float = 60.0

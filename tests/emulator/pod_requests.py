@@ -119,6 +119,7 @@ class PodRequests:
             raise bad_request(f"address not allowed: pod {name} has no IP")
         port = port or str(_first_port(pod))
         if node and not node.connected:
+            await asyncio.sleep(PROXY_TIMEOUT if node.silent else 0.0)  # nobody refuses a connection to a machine without power
             raise _no_way(f"dial tcp {address}:{port}: i/o timeout")
         url = f"{scheme or 'http'}://{address}:{port}/{asked.rest}"
         if request.query_string:

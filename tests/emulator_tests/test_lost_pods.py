@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from functools import partial
 
 import pytest
 
+from tests.emulator.kubelet.environment import image_environment
 from tests.emulator_tests.calls import pod
 from tests.emulator_tests.kubelet_fixtures import cluster
 from tests.emulator_tests.stage import condition, ended, phase, running, start, state
@@ -161,6 +163,43 @@ def test_a_node_that_nobody_reaches_may_go_on(server, calls, tmp_path):
     finally:
         server.restore_node(name="node-c")
     assert state(ended(calls, name))["exitCode"] == 6
+
+
+LISTENS = """
+import os, pathlib, socket, sys, time
+server = socket.create_server(("127.0.0.1", 0))
+pathlib.Path(sys.argv[1]).write_text(str(server.getsockname()[1]))
+print("up", flush=True)
+kept = server.accept()
+time.sleep(600)
+"""
+
+
+def test_a_node_whose_power_fails_closes_no_connection(server, calls, tmp_path):
+    """Its peers hear nothing, not even the end of a connection, until it starts again; then its pods have ended."""
+    port = tmp_path / "port"
+    name = start(calls, pod("one", "python", "-c", LISTENS, str(port), nodeName="node-a"))
+    running(calls, name, "up")
+    with socket.create_connection(("127.0.0.1", int(port.read_text()))) as peer:
+        peer.settimeout(0.5)
+        server.lose_node(name="node-a", silent=True)
+        try:
+            with pytest.raises(TimeoutError):
+                peer.recv(1)
+        finally:
+            server.restore_node(name="node-a")
+        peer.settimeout(30.0)
+        assert peer.recv(1) == b""
+    assert state(ended(calls, name))["exitCode"] == 137
+
+
+def test_pods_without_a_route_to_the_api_server(tmp_path):
+    """They are told an address, as always, and nothing answers there."""
+    url = image_environment("http://127.0.0.1:6443", {}, tmp_path, routing=False)["RALLYPOINT_API_SERVER"]
+    host, _, port = url.removeprefix("http://").partition(":")
+
+    with pytest.raises(OSError), socket.create_connection((host, int(port)), timeout=5.0):
+        pass
 
 
 def test_the_pods_of_a_node_that_is_no_more_are_collected(server, calls):

@@ -22,11 +22,16 @@ class ConfigError(Exception):
     """A container that cannot be created as it is configured: its message is that of the waiting container."""
 
 
-def image_environment(url: str, extra: Mapping[str, str], folder: Path) -> dict[str, str]:
+#: An address at which nothing listens: that of the API server's Service where nothing routes to it.
+_NOWHERE = "http://127.255.255.254:9"
+
+
+def image_environment(url: str, extra: Mapping[str, str], folder: Path, *, routing: bool = True) -> dict[str, str]:
     """What every container starts with: a PATH on which `python` is this interpreter, and where the API server is.
 
     The API server speaks plain HTTP, which no client expects at KUBERNETES_SERVICE_HOST: RALLYPOINT_API_SERVER says so.
     """
+    url = url if routing else _NOWHERE
     host, _, port = url.partition("//")[2].partition(":")
     return {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",

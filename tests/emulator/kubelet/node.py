@@ -67,10 +67,11 @@ class Node:
         events: EventLog,
     ) -> None:
         self.name, self.api, self.store, self.images = name, api, api.store, images
-        self.speed, self.image_env, self.url = options.speed, dict(options.image_env), ""
+        self.speed, self.routing, self.image_env, self.url = options.speed, options.routing, dict(options.image_env), ""
         self._image_files = dict(options.image_files)
         self.address = addresses.take()
         self.connected = True
+        self.silent = False
         self.powered = asyncio.Event()
         self.powered.set()
         self.runs: dict[str, PodRun] = {}
@@ -178,12 +179,25 @@ class Node:
 
     # ----------------------------------------------------------------------------------------------------- what happens to it
 
-    async def lose(self, *, power: bool) -> None:
-        """Nobody hears it any more; with `power` the machine is off, else its processes go on."""
+    async def lose(self, *, power: bool, silent: bool = False) -> None:
+        """Nobody hears it any more; with `power` the machine is off, else its processes go on.
+
+        Its processes are killed, so that their connections end; with `silent` no peer is told, as where the power fails.
+        """
         self.connected = False
-        if power:
+        self.silent = silent and power
+        if self.silent:
+            self.powered.clear()
+            await asyncio.gather(*(run.freeze() for run in list(self.runs.values())))
+        elif power:
             self.powered.clear()
             await asyncio.gather(*(run.kill() for run in list(self.runs.values())))
+
+    async def boot(self) -> None:
+        """End what stood still since the power failed: nothing outlives that."""
+        if self.silent:
+            await asyncio.gather(*(run.kill() for run in list(self.runs.values())))
+            self.silent = False
 
     def back(self) -> None:
         """It is heard again: what was missed is made up for, and what became of its pods is told."""

@@ -30,6 +30,7 @@ class Host(Protocol):
 
     url: str
     speed: float
+    routing: bool
     address: str
     images: Images
     image_env: dict[str, str]
@@ -95,6 +96,10 @@ class PodRun:
                 if oom:
                     self._oom.add(name)
                 await process.kill()
+
+    async def freeze(self) -> None:
+        """Stop all that runs of it, without a word to anybody: its machine has no power."""
+        await asyncio.gather(*(process.freeze() for process in self._running.values()))
 
     # ------------------------------------------------------------------------------------------------------- its own life
 
@@ -194,7 +199,7 @@ class PodRun:
             self.host.images.pull(spec)
             check_user(self.pod, spec, root=self.host.images.runs_as_root(spec["image"]))
             mounts = volumes.mounts(spec)
-            base = image_environment(self.host.url, self.host.image_env, self.folder)
+            base = image_environment(self.host.url, self.host.image_env, self.folder, routing=self.host.routing)
             # The address of the pod is known to its containers before the status that tells it is written.
             pod = {**self.pod, "status": {**(self.pod.get("status") or {}), "podIP": self.address, "hostIP": self.host.address}}
             environment = environment_of(pod, spec, self.host.store, mounts, base)

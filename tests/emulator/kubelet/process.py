@@ -85,6 +85,15 @@ class ContainerProcess:
         while await asyncio.to_thread(self.kill_found):  # noqa: ASYNC110 -- nobody tells when a stranger ends
             await asyncio.sleep(0.01)
 
+    async def freeze(self) -> None:
+        """SIGSTOP to all of them, until nobody new is found: a machine without power sends no more packets."""
+        known: set[int] = set()
+        while found := {one.pid for one in await asyncio.to_thread(marked_with, f"{MARK}={self._mark}")} - known:
+            known |= found
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+
     def kill_found(self) -> bool:
         """SIGKILL to all of them who are found now; whether there was anybody."""
         self._kill_group()

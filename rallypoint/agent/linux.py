@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from rallypoint.agent.descriptors import as_started
+
 __all__ = ["become_subreaper", "children", "collapse", "die_with_parent", "give_back"]
 
 _PR_SET_PDEATHSIG = 1
@@ -63,11 +65,13 @@ def die_with_parent() -> Callable[[], None]:
     """Return a `preexec_fn` after which the child is killed when the thread that forked it ends.
 
     It forces a fork where a spawn would do, about 2 ms instead of 0.2 ms: the price of workers that never outlive their agent.
-    A parent that died before the call is noticed by its number: an orphan has another parent.
+    A parent that died before the call is noticed by its number: an orphan has another parent. The child gets the limit on open
+    files with which this process was started.
     """
-    parent = os.getpid()
+    parent, limit = os.getpid(), as_started()
 
     def prepare() -> None:
+        limit()
         if _prctl is not None:
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != parent:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 from rallypoint.agent.command_line import RunParser
 from rallypoint.agent.coordinator.namespaced import Namespaced
+from rallypoint.agent.descriptors import raise_limit
 from rallypoint.agent.errors import ConfigError, LostContactError, OrphanedError, StaleError, UsageError
 from rallypoint.agent.flags import add_run_flags
 from rallypoint.agent.importing import uncollected
+from rallypoint.agent.repeated_lines import limit_repeated_lines
 from rallypoint.agent.stderr import unstalled
 from rallypoint.usage import UsageParser
 from rallypoint.version import __version__
@@ -36,6 +38,7 @@ _EXITS: tuple[tuple[type[RallypointError], Exit], ...] = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code (`wire/exits.py`); errors are one line on stderr."""
     args = build_parser().parse_args(argv)
+    raise_limit()
     unstalled()
     try:
         logging.basicConfig(
@@ -44,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             format="%(asctime)s.%(msecs)03d %(name)s: %(message)s",
             datefmt="%H:%M:%S",
         )
+        limit_repeated_lines()
         return int(args.command(args))
     except RallypointError as error:
         print(f"rallypoint-agent: {error}", file=sys.stderr)  # noqa: T201 the one line of a clear error

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rallypoint.agent.repeated_lines import limit_repeated_lines
 from rallypoint.agent.stderr import unstalled
 from rallypoint.backends.story import failure_story, success_line
 from rallypoint.cli.doors import Doors
@@ -82,6 +83,7 @@ def supervise_to_the_end(doors: Doors, where: Where, name: str) -> int:
     """Supervise in the foreground, with what happens on standard error; return the exit code."""
     unstalled()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=_LOG_FORMAT, datefmt="%Y-%m-%d %H:%M:%S")
+    limit_repeated_lines()
     latest = _Latest()
     try:
         record = asyncio.run(_supervise(doors, where, name, latest))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 
 from rallypoint.agent.snapshots.replica_frames import (
     NONCE,
+    PROOF_TIME,
     Head,
     ReplicaError,
     read_answer,
@@ -26,7 +29,7 @@ from rallypoint.checkpoint.memory import Held, Part, area_of, everything, held, 
 from rallypoint.wire import codec
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.replica import SOCKET, Offer, Settled
-from tests.waiting import eventually, eventually_async
+from tests.waiting import PATIENCE, eventually, eventually_async
 
 SECRET, SIZE = "the job's secret", 3 << 20
 FENCE = Fence(attempt=1, term=1, round=1)
@@ -232,3 +235,64 @@ def test_a_closed_server_lets_go(tmp_path: Path, shelf: ReplicaShelf) -> None:
     one = leave(tmp_path / "here", 2)
     with pytest.raises(OSError, match="refused"):
         send(one, head_of(one), f"127.0.0.1:{port}", SECRET)
+
+
+@contextlib.contextmanager
+def strangers(target: str, number: int, first: bytes) -> Iterator[list[socket.socket]]:
+    """Open connections that send `first` and no more."""
+    host, _, port = target.rpartition(":")
+    with contextlib.ExitStack() as stack:
+        opened = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(number)]
+        for sock in opened:
+            with contextlib.suppress(OSError):
+                sock.sendall(first)
+        yield opened
+
+
+@pytest.mark.parametrize("first", [b"", b"x" * 31, b"\x01\xff\xff\xff"], ids=["nothing", "half a proof", "a length"])
+def test_strangers_keep_no_sender_out(tmp_path: Path, target: str, first: bytes) -> None:
+    """A hundred that prove nothing: the oldest are ended, and a snapshot arrives at once."""
+    one = leave(tmp_path / "here", 2)
+    with strangers(target, 100, first) as opened:
+        began = time.monotonic()
+        send(one, head_of(one), target, SECRET)
+
+        assert time.monotonic() - began < 2 * PATIENCE
+        eventually(lambda: sum(map(has_ended, opened)) >= 84)
+    assert kept(tmp_path) == [2]
+
+
+def has_ended(sock: socket.socket) -> bool:
+    """Return whether the other side has ended a connection."""
+    sock.setblocking(False)
+    try:
+        while data := sock.recv(1 << 16):
+            assert len(data) <= NONCE
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def test_a_handshake_has_a_deadline(target: str) -> None:
+    """In all, and not from byte to byte."""
+    with strangers(target, 1, b"") as (sock,):
+        began = time.monotonic()
+
+        def drip() -> bool:
+            with contextlib.suppress(OSError):
+                sock.send(b"x")
+            return has_ended(sock)
+
+        eventually(drip, every=0.3)
+        assert PROOF_TIME - 1 <= time.monotonic() - began <= PROOF_TIME + PATIENCE
+
+
+def test_without_a_proof_nothing_is_kept_in_memory(target: str) -> None:
+    """A stranger that announces a head of 32 MiB and sends it is ended after 32 bytes."""
+    with strangers(target, 1, (32 << 20).to_bytes(4, "big") + b"x" * 28) as (sock,):
+        read_exactly(sock, NONCE)
+        with pytest.raises(ReplicaError, match="does not prove the secret"):
+            read_answer(sock)
+        eventually(lambda: has_ended(sock))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import socket
 
 import pytest
 
 from rallypoint.agent.errors import StoreError
 from rallypoint.agent.workers.reaper import Ended
 from rallypoint.agent.workers.spawner import Command, Spawner
-from rallypoint.agent.workers.store import StoreKeeper
+from rallypoint.agent.workers.store import StoreKeeper, end_crowd
 from tests.agent.fakes import StuckSpawner
 
 
@@ -68,3 +70,21 @@ async def test_a_host_that_cannot_be_started_ahead_is_started_by_the_round() -> 
     with pytest.raises(StoreError):
         await stores.assigned(stores.offer)
     stores.close()
+
+
+@pytest.mark.parametrize(("waiting", "left"), [(20, 20), (400, 0)], ids=["early ranks", "a crowd"])
+def test_a_crowd_that_waits_for_the_store_is_ended(waiting: int, left: int) -> None:
+    """Hardly anybody was told of the port yet, and torch's server would have no descriptor left for ranks."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=1000))
+        for _ in range(waiting):
+            stack.enter_context(socket.create_connection(listener.getsockname()))
+        end_crowd(listener)
+        listener.setblocking(False)
+        taken = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                stack.enter_context(listener.accept()[0])
+                taken += 1
+
+    assert taken == left

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -51,7 +52,9 @@ class Agents:
     folder: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
     tls: Path | None = None  #: folder with the certificates of all of them
+    draining: list[threading.Thread] = field(default_factory=list)
     path: str = str(ROOT)  #: the PYTHONPATH of all of them
+    descriptors: tuple[int, int] | None = None  #: the soft and the hard limit on open files with which they start
 
     @property
     def work(self) -> Path:
@@ -70,10 +73,20 @@ class Agents:
         command = [sys.executable, *args]
         env = {**os.environ, "PYTHONPATH": path}
         process = subprocess.Popen(
-            command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            env=env,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=None if self.descriptors is None else self._limit,  # noqa: PLW1509
         )
         self.started.append(process)
         return process
+
+    def _limit(self) -> None:
+        if self.descriptors is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, self.descriptors)
 
     def drain(self) -> None:
         """Write what the processes say to `FOLDER/said-N.txt` from now on, so that nothing of it is missing."""
@@ -81,7 +94,15 @@ class Agents:
             stream, process.stdout = process.stdout, None
             if stream is not None:
                 path = self.folder / f"said-{number}.txt"
-                threading.Thread(target=_copy, args=(stream, path), daemon=True).start()
+                thread = threading.Thread(target=_copy, args=(stream, path), daemon=True)
+                self.draining.append(thread)
+                thread.start()
+
+    def drained(self) -> int:
+        """Wait until all processes that are drained have ended; return how many bytes they said."""
+        for thread in self.draining:
+            thread.join(60 * PATIENCE)
+        return sum(path.stat().st_size for path in self.folder.glob("said-*.txt"))
 
     def run(self, *args: object) -> subprocess.Popen[str]:
         """Start `rallypoint-agent run ARGS`."""

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from aiohttp import web
 
 from rallypoint.agent.clock import Clock
+from rallypoint.agent.connections import Limits
 from rallypoint.agent.coordinator import metrics
 from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.errors import ConfigError
@@ -27,6 +28,9 @@ log = logging.getLogger("rallypoint.metrics")
 #: Seconds for which one reading serves everybody: who scrapes more often, or is nobody whom we know, costs no more than that.
 FRESH = 1.0
 
+#: Connections at a time. Each ends with its answer.
+_CONNECTIONS = 32
+
 
 @contextlib.asynccontextmanager
 async def exposed(shell: Coordinator, host: str, port: int, clock: Clock) -> AsyncIterator[int]:
@@ -37,7 +41,7 @@ async def exposed(shell: Coordinator, host: str, port: int, clock: Clock) -> Asy
     app = web.Application()
     app.router.add_get(METRICS_PATH, _Scraped(shell, clock).answer)
     try:
-        runner, bound = await listen(app, host, port, whose="metrics (health.metrics_port)")
+        runner, bound = await listen(app, host, port, whose="metrics (health.metrics_port)", limits=Limits.few(_CONNECTIONS))
     except ConfigError as error:
         log.warning("%s; going on without metrics", error)
         shell.note("no-metrics", str(error))
@@ -61,4 +65,6 @@ class _Scraped:
         now = self._clock()
         if now - self._at >= FRESH:
             self._text, self._at = metrics.render(self._shell.status()), now
-        return web.Response(body=self._text.encode(), headers={"Content-Type": metrics.CONTENT_TYPE})
+        response = web.Response(body=self._text.encode(), headers={"Content-Type": metrics.CONTENT_TYPE})
+        response.force_close()
+        return response

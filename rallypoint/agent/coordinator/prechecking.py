@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rallypoint.agent.clock import Clock
+from rallypoint.agent.descriptors import as_started
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.precheck.course import Answer, Operator, is_last, may_ask_until
 from rallypoint.agent.rendezvous import prechecks
@@ -116,6 +117,7 @@ class _Host:
                     stdin=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
+                    preexec_fn=as_started(),
                 )
             reader, writer = await asyncio.open_connection(sock=ours, limit=1 << 20)
         except BaseException:

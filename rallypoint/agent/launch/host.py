@@ -17,11 +17,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from rallypoint.agent.descriptors import raise_limit
 from rallypoint.agent.errors import ConfigError, UsageError
 from rallypoint.agent.launch.etcd import EtcdAgreement
 from rallypoint.agent.launch.settle import EtcdPlace
 from rallypoint.agent.node.agent import Ending
 from rallypoint.agent.options import RunOptions
+from rallypoint.agent.repeated_lines import limit_repeated_lines
 from rallypoint.agent.run import take_part
 from rallypoint.agent.stderr import unstalled
 from rallypoint.wire.errors import RallypointError
@@ -55,6 +57,7 @@ def main(folder: Path) -> int:
     """Run the agent that the folder describes, and return the exit code."""
     # What lies there is by the process that started us, in a folder that nobody else may enter.
     orders: Orders = pickle.loads((folder / ORDERS).read_bytes())  # noqa: S301
+    raise_limit()
     unstalled()
     logging.basicConfig(
         stream=sys.stderr,
@@ -62,6 +65,7 @@ def main(folder: Path) -> int:
         format="%(asctime)s.%(msecs)03d %(name)s: %(message)s",
         datefmt="%H:%M:%S",
     )
+    limit_repeated_lines()
     try:
         ending = asyncio.run(_run(orders, folder))
         left, code = Left(ending=ending), ending.code

@@ -14,6 +14,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from rallypoint.agent.connections import Limits
 from rallypoint.agent.node.trainer_status import (
     HEAD_LIMIT,
     Refused,
@@ -25,6 +26,7 @@ from rallypoint.agent.node.trainer_status import (
     told_env,
     url_path,
 )
+from rallypoint.agent.transport.guarded_port import Admission, Connection, GuardedPort
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.private import private_folder
 from rallypoint.wire.progress import ProgressSlot
@@ -38,7 +40,7 @@ _HOST = "127.0.0.1"
 #: Seconds that a request has to arrive.
 _PATIENCE = 5.0
 
-#: Connections at a time: a node has fewer workers, and each says something every five seconds.
+#: Connections at a time: a node has fewer workers, and each says something every five seconds. Of more the oldest is ended.
 _CONNECTIONS = 64
 
 _REASONS = {
@@ -65,7 +67,7 @@ class StatusServer:
     def __init__(self, folder: Path, workers: int) -> None:
         self._workers = workers
         self._token_file, self._token = folder / f"trainer-token-{os.getpid()}", os.urandom(32).hex()
-        self._server: asyncio.Server | None = None
+        self._server: GuardedPort | None = None
         self._port = 0
         self._open: set[asyncio.StreamWriter] = set()
         self._round = 0
@@ -81,11 +83,12 @@ class StatusServer:
             return
         try:
             await asyncio.to_thread(self._leave_token)
-            self._server = await asyncio.start_server(self._serve, _HOST, 0, limit=HEAD_LIMIT)
+            server = GuardedPort(Limits.few(_CONNECTIONS), self._admit)
+            self._port = await server.start(_HOST, 0)
         except OSError as error:
             log.warning("trainers cannot tell their progress here: %s", error)
             return
-        self._port = self._server.sockets[0].getsockname()[1]
+        self._server = server
 
     def _leave_token(self) -> None:
         private_folder(self._token_file.parent)
@@ -96,7 +99,7 @@ class StatusServer:
     async def close(self) -> None:
         """Hang up on everybody, and forget the token."""
         if self._server is not None:
-            self._server.close()
+            await self._server.close()
         for writer in tuple(self._open):
             writer.close()
         await asyncio.to_thread(self._token_file.unlink, missing_ok=True)
@@ -115,10 +118,13 @@ class StatusServer:
         step = said.step if slot.step is None else slot.step
         return dataclasses.replace(slot, step=step, metrics={**said.metrics, **slot.metrics})
 
+    def _admit(self, _: bytes) -> Admission:
+        def protocol(_: Connection) -> asyncio.Protocol:
+            return asyncio.StreamReaderProtocol(asyncio.StreamReader(limit=HEAD_LIMIT), self._serve)
+
+        return Admission(protocol=protocol)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._open) >= _CONNECTIONS:
-            writer.close()
-            return
         self._open.add(writer)
         try:
             with contextlib.suppress(asyncio.TimeoutError, asyncio.IncompleteReadError, OSError):

@@ -2,11 +2,14 @@
 
 ```
 server  nonce (16 bytes)
+client  proof: HMAC-SHA256 of nonce and a fixed text under the secret
 client  length (4 bytes, big endian), head (JSON), HMAC-SHA256 of nonce and head under the secret
 server  answer (a JSON line): go on, or why not
 client  data (the head says how many bytes), BLAKE2b of it under a key of secret and nonce
 server  answer (a JSON line): it is kept, or why not
 ```
+
+The proof comes first and has a fixed size, so the server reads 32 bytes of a stranger and keeps nothing of it.
 
 Plain sockets in threads: a gibibyte must not pass through the loop that hears a worker die.
 """
@@ -18,6 +21,7 @@ import hmac
 import json
 import socket
 import struct
+import time
 from dataclasses import dataclass
 
 from rallypoint.wire import codec
@@ -25,7 +29,9 @@ from rallypoint.wire.errors import RallypointError
 
 __all__ = [
     "BLOCK",
+    "HEAD_TIME",
     "NONCE",
+    "PROOF_TIME",
     "Answer",
     "Head",
     "ReplicaError",
@@ -34,17 +40,21 @@ __all__ = [
     "read_answer",
     "read_exactly",
     "read_head",
+    "read_proof",
     "write_head",
 ]
 
 #: Bytes that are sent, digested and received at once.
 BLOCK = 1 << 20
 
+#: Seconds in which a sender must prove the secret, and then have sent its head.
+PROOF_TIME, HEAD_TIME = 5.0, 30.0
+
 #: Bytes of what makes each conversation another one.
 NONCE = 16
 
 _LENGTH = struct.Struct(">I")
-_MAC = 32
+_MAC, _SENDER = 32, b"sender of a snapshot"
 _HEAD_LIMIT, _ANSWER_LIMIT = 32 << 20, 1 << 16
 
 
@@ -69,18 +79,26 @@ class Answer:
 
 
 def write_head(head: Head, secret: str, nonce: bytes) -> bytes:
-    """Return the client's first word."""
+    """Return the client's proof and its head."""
     text = codec.dumps(head).encode()
-    return _LENGTH.pack(len(text)) + text + _mac(text, secret, nonce)
+    return _mac(_SENDER, secret, nonce) + _LENGTH.pack(len(text)) + text + _mac(text, secret, nonce)
+
+
+def read_proof(sock: socket.socket, secret: str, nonce: bytes) -> None:
+    """Read the client's proof, within `PROOF_TIME` in all. Raises `ReplicaError`, `OSError`."""
+    proof = read_exactly(sock, _MAC, until=time.monotonic() + PROOF_TIME)
+    if not hmac.compare_digest(proof, _mac(_SENDER, secret, nonce)):
+        raise ReplicaError("sender: it does not prove the secret of this job")
 
 
 def read_head(sock: socket.socket, secret: str, nonce: bytes) -> Head:
-    """Read the client's first word; nothing of it is believed before it is proven. Raises `ReplicaError`, `OSError`."""
-    (length,) = _LENGTH.unpack(read_exactly(sock, _LENGTH.size))
+    """Read the head of a client that has proven who it is, within `HEAD_TIME`. Raises `ReplicaError`, `OSError`."""
+    until = time.monotonic() + HEAD_TIME
+    (length,) = _LENGTH.unpack(read_exactly(sock, _LENGTH.size, until=until))
     if length > _HEAD_LIMIT:
         raise ReplicaError(f"head: {length} bytes is not allowed; expected at most {_HEAD_LIMIT}")
-    text = read_exactly(sock, length)
-    if not hmac.compare_digest(read_exactly(sock, _MAC), _mac(text, secret, nonce)):
+    text = read_exactly(sock, length, until=until)
+    if not hmac.compare_digest(read_exactly(sock, _MAC, until=until), _mac(text, secret, nonce)):
         raise ReplicaError("head: it does not prove the secret of this job")
     try:
         return codec.loads(Head, text)
@@ -113,15 +131,27 @@ def data_digest(secret: str, nonce: bytes) -> hashlib.blake2b:
     return hashlib.blake2b(key=hashlib.sha256(secret.encode() + nonce).digest(), digest_size=32)
 
 
-def read_exactly(sock: socket.socket, size: int) -> bytes:
-    """Read `size` bytes; raises `ReplicaError` when the other side ends before."""
-    text = bytearray(size)
-    view = memoryview(text)
-    while view:
-        count = sock.recv_into(view)
-        if count == 0:
-            raise ReplicaError("the other side ended the connection")
-        view = view[count:]
+def read_exactly(sock: socket.socket, size: int, *, until: float | None = None) -> bytes:
+    """Read `size` bytes; raises `ReplicaError` when the other side ends before, `TimeoutError` when it takes too long.
+
+    `until` is a time of `time.monotonic`; without it each part may take as long as the socket's own time-out.
+    """
+    text = bytearray()
+    usual = sock.gettimeout()
+    try:
+        while len(text) < size:
+            if until is not None:
+                left = until - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError("the other side takes too long")
+                sock.settimeout(left)
+            data = sock.recv(min(size - len(text), BLOCK))
+            if not data:
+                raise ReplicaError("the other side ended the connection")
+            text += data
+    finally:
+        if until is not None and sock.fileno() >= 0:
+            sock.settimeout(usual)
     return bytes(text)
 
 

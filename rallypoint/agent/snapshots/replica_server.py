@@ -9,7 +9,9 @@ import secrets
 import socket
 import ssl
 import threading
+import time
 
+from rallypoint.agent.connections import Connections, Limits, peer_of
 from rallypoint.agent.snapshots.replica_frames import (
     BLOCK,
     NONCE,
@@ -18,6 +20,7 @@ from rallypoint.agent.snapshots.replica_frames import (
     data_digest,
     read_exactly,
     read_head,
+    read_proof,
 )
 from rallypoint.agent.snapshots.replica_shelf import ReplicaShelf
 from rallypoint.agent.tls import HANDSHAKE, Tls, explain, is_of_job
@@ -29,8 +32,14 @@ log = logging.getLogger("rallypoint.replicas")
 #: Seconds of silence after which a sender is given up: what it began is not complete, and what was kept before stays.
 _SILENCE = 30.0
 
-#: Connections that are served at a time; a node's neighbour opens one for each of its workers.
+#: Snapshots that arrive at a time; a node's neighbour opens a connection for each of its workers.
 _MOST = 16
+
+#: Connections at a time that have not proven the secret yet. Of more the oldest is ended.
+_STRANGERS = 32
+
+#: Seconds after which it is tried again where a connection cannot be accepted or served.
+_PAUSE = 0.1
 
 
 class ReplicaServer:
@@ -39,13 +48,15 @@ class ReplicaServer:
     def __init__(self, shelf: ReplicaShelf, *, secret: str, tls: Tls | None = None) -> None:
         self._shelf, self._secret, self._tls = shelf, secret, tls
         self._listener: socket.socket | None = None
-        self._open: set[socket.socket] = set()
+        limits = Limits(most=_MOST + _STRANGERS, strangers=_STRANGERS, per_peer=_STRANGERS // 2, patience=None)
+        self._open: Connections[socket.socket] = Connections(limits)
+        self._proven: set[socket.socket] = set()
         self._lock = threading.Lock()
 
     def start(self, host: str) -> int:
         """Listen on a free port of `host` and return it; raises `OSError`."""
         family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
-        self._listener = socket.create_server((host, 0), family=family, backlog=_MOST)
+        self._listener = socket.create_server((host, 0), family=family, backlog=_MOST + _STRANGERS)
         port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, args=(self._listener,), name="rallypoint-replicas", daemon=True).start()
         return port
@@ -56,8 +67,7 @@ class ReplicaServer:
             listener, self._listener = self._listener, None
             known = (*self._open, *(() if listener is None else (listener,)))
         for sock in known:
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+            _hang_up(sock)
         if listener is not None:
             listener.close()
 
@@ -65,16 +75,35 @@ class ReplicaServer:
         while True:
             try:
                 sock, peer = listener.accept()
-            except OSError:
-                return
-            with self._lock:
-                full = self._listener is None or len(self._open) >= _MOST
-                if not full:
-                    self._open.add(sock)
-            if full:
-                sock.close()
+            except OSError as error:
+                if self._listener is None:
+                    return
+                log.error("no snapshot of another node can be accepted: %s", error.strerror)  # noqa: TRY400  one line
+                time.sleep(_PAUSE)
                 continue
-            threading.Thread(target=self._serve, args=(sock, peer[0]), name="rallypoint-replica", daemon=True).start()
+            if not self._admit(sock, peer[0]):
+                continue
+            thread = threading.Thread(target=self._serve, args=(sock, peer[0]), name="rallypoint-replica", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                log.error("no snapshot of %s can be taken: %s", peer[0], error)  # noqa: TRY400  one line
+                self._forget(sock)
+                sock.close()
+                time.sleep(_PAUSE)
+
+    def _admit(self, sock: socket.socket, host: str) -> bool:
+        """Count a connection, and end the one that is too many; return whether this one stays."""
+        with self._lock:
+            ended = self._open.opened(sock, peer_of(host), time.monotonic())
+            if self._listener is None:
+                ended.append(sock)
+        for one in ended:
+            _hang_up(one)
+        if sock in ended:
+            self._forget(sock)
+            sock.close()
+        return sock not in ended
 
     def _serve(self, sock: socket.socket, peer: str) -> None:
         try:
@@ -89,10 +118,10 @@ class ReplicaServer:
                 try:
                     self._take(sock)
                 except ReplicaError as error:
-                    log.warning("a snapshot of %s is not kept: %s", peer, error)
+                    self._say(sock, peer, error)
                     answer(sock, str(error))
         except OSError as error:
-            log.warning("a snapshot of %s is not kept: %s", peer, error)
+            self._say(sock, peer, error)
         finally:
             self._forget(sock)
 
@@ -104,8 +133,7 @@ class ReplicaServer:
         sock.settimeout(HANDSHAKE)
         made = tls.server.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         with self._lock:  # `close` ends the one that has the descriptor
-            self._open.discard(sock)
-            self._open.add(made)
+            self._open.replaced(sock, made)
         try:
             made.do_handshake()
             _require_certificate(made, tls)
@@ -115,13 +143,30 @@ class ReplicaServer:
             raise
         return made
 
+    def _say(self, sock: socket.socket, peer: str, error: Exception) -> None:
+        with self._lock:
+            ended = sock not in self._open  # in favour of another one
+        if not ended:
+            log.warning("a snapshot of %s is not kept: %s", peer, error)
+
     def _forget(self, sock: socket.socket) -> None:
         with self._lock:
-            self._open.discard(sock)
+            self._open.closed(sock)
+            self._proven.discard(sock)
+
+    def _prove(self, sock: socket.socket) -> None:
+        """Note that a sender has proven the secret; raises `ReplicaError` where too many have."""
+        with self._lock:
+            if len(self._proven) >= _MOST:
+                raise ReplicaError(f"busy: {_MOST} snapshots arrive already")
+            self._proven.add(sock)
+            self._open.proven(sock)
 
     def _take(self, sock: socket.socket) -> None:
         nonce = secrets.token_bytes(NONCE)
         sock.sendall(nonce)
+        read_proof(sock, self._secret, nonce)
+        self._prove(sock)
         head = read_head(sock, self._secret, nonce)
         digest = data_digest(self._secret, nonce)
         with self._shelf.place(head) as (view, complete):
@@ -137,6 +182,11 @@ class ReplicaServer:
                 raise ReplicaError("data: its digest is another one: it was damaged on the way")
             complete()
         answer(sock)
+
+
+def _hang_up(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _require_certificate(sock: ssl.SSLSocket, tls: Tls) -> None:

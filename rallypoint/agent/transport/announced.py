@@ -12,6 +12,7 @@ import logging
 
 from aiohttp import web
 
+from rallypoint.agent.connections import Limits
 from rallypoint.agent.errors import StaleError
 from rallypoint.agent.tls import Tls
 from rallypoint.agent.transport.http_listen import authenticated, certified, listen
@@ -30,6 +31,9 @@ AGENT_SERVICE = "rallypoint-agent"
 
 #: Bytes of the longest announcement.
 _BODY_LIMIT = 4096
+
+#: Connections at a time: one coordinator comes, and whoever probes the health.
+_CONNECTIONS = 64
 
 
 class AnnouncedEndpoint:
@@ -90,7 +94,8 @@ class Listener:
         app.router.add_post(COORDINATOR_PATH, self._coordinator)
         app.router.add_get(HEALTH_PATH, self._health)
         secured = None if tls is None else Secured(lambda: tls.server)
-        self._runner, bound = await listen(app, host, port, whose="agent", secured=secured)
+        limits = Limits.few(_CONNECTIONS)
+        self._runner, bound = await listen(app, host, port, whose="agent", token=self._token, limits=limits, secured=secured)
         return bound
 
     async def close(self) -> None:

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from rallypoint.agent.descriptors import shares
 from rallypoint.agent.errors import ConfigError, UnreachableError
 from rallypoint.agent.tls import Tls
 from rallypoint.agent.transport.grpc_words import why_not
@@ -67,23 +68,26 @@ class Servers:
         """
         from rallypoint.agent.transport.http_server import HttpServer  # noqa: PLC0415  as grpcio, where it is needed
 
+        spoken = speaks_grpc(service_type)
+        self._shares, self._agents = shares(grpc=spoken, forwards=store is not None), agents
         self._http = HttpServer(service, token=token, door=door, store=store, tls=tls)
         self._grpc: GrpcServer | None = None
-        if speaks_grpc(service_type):
+        if spoken:
             from rallypoint.agent.transport.grpc_server import GrpcServer  # noqa: PLC0415
 
-            self._grpc = GrpcServer(service, token=token, agents=agents, tls=tls)
+            self._grpc = GrpcServer(service, token=token, agents=agents, tls=tls, most=self._shares.grpc)
 
     async def start(self, host: str, port: int, *, grpc: int = 0) -> tuple[int, int]:
         """Listen and return the ports of HTTP and of gRPC, 0 where that is not spoken; raises `ConfigError` as `listen` does.
 
         A `port` of 0 is any free one. So is a port `grpc` that is in use: where gRPC listens is told, not agreed on.
         """
+        self._warn_of_few()
         if self._grpc is None:
-            return await self._http.start(host, port), 0
+            return await self._http.start(host, port, shares=self._shares), 0
         self._http.settled.clear()  # who asks for the other port at once is told when it is known
         try:
-            port = await self._http.start(host, port)
+            port = await self._http.start(host, port, shares=self._shares)
             self._http.grpc = await self._start_grpc(self._grpc, host, grpc)
         except BaseException:
             await self.close()
@@ -91,6 +95,13 @@ class Servers:
         finally:
             self._http.settled.set()
         return port, self._http.grpc
+
+    def _warn_of_few(self) -> None:
+        """Say beforehand where this process may have too few connections for its agents."""
+        most = self._shares.requests if self._grpc is None else self._shares.grpc
+        if most < self._agents:
+            allowed = "raise the hard limit on open files (ulimit -Hn) of this process"
+            log.warning("at most %d of %d agents can be connected: %s", most, self._agents, allowed)
 
     @staticmethod
     async def _start_grpc(server: GrpcServer, host: str, port: int) -> int:

@@ -1,5 +1,8 @@
 """The coordinator's gRPC transport: one stream for each agent. What travels on it is told in `grpc_words.py`.
 
+grpcio accepts by itself. It is given a limit of connections and deadlines, and where strangers take a part of that limit which
+could keep agents out, `silent_sockets.py` ends the most silent of them.
+
 grpcio takes over one stream after another, with two changes of threads for each. Where a crowd may come at once several servers
 listen on the one port, so that the streams are taken side by side: for 2,000 agents that is a third of the time.
 """
@@ -8,17 +11,24 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import socket
 from typing import Any
+from urllib.parse import unquote
 
+from rallypoint.agent.descriptors import shares
 from rallypoint.agent.errors import ConfigError
+from rallypoint.agent.silent_sockets import SweepLimits, descriptors_open, plain_address, sweep
 from rallypoint.agent.tls import Tls
 from rallypoint.agent.transport.grpc_words import SESSION, TOKEN_KEY, address, answer_to_bytes, grpcio, limits
 from rallypoint.agent.transport.service import CoordinatorService
+from rallypoint.agent.waiting import in_background
 from rallypoint.wire import codec
 from rallypoint.wire.messages import TOKEN_HEADER, AgentReport
 
 __all__ = ["GrpcServer"]
+
+log = logging.getLogger("rallypoint.grpc")
 
 #: Seconds that answers under way get when the server closes.
 _SHUTDOWN = 2.0
@@ -36,6 +46,11 @@ _CROWD, _SERVERS = 256, 8
 
 #: Where gRPC tells the names in a peer's certificate.
 _NAMES = "x509_subject_alternative_name"
+#: Seconds that a connection has for its handshake, and for which it may be without a stream.
+_PATIENCE = 10.0
+
+#: Seconds between two looks at the connections, and while strangers are many.
+_LOOK, _LOOK_AGAIN = 1.0, 0.2
 
 
 class _NotTakenError(Exception):
@@ -49,7 +64,8 @@ class _NotTakenError(Exception):
 class GrpcServer:
     """Serves one coordinator to agents on one port. People, supervisors and whoever asks for the status come by HTTP.
 
-    At most `agents` of them are expected. Answers under way get `patience` seconds when it closes.
+    At most `agents` of them are expected. Answers under way get `patience` seconds when it closes. `most` connections are open
+    at a time, 0 for as many as descriptors allow.
     """
 
     def __init__(
@@ -60,9 +76,12 @@ class GrpcServer:
         agents: int = 1,
         tls: Tls | None = None,
         patience: float = _SHUTDOWN,
+        most: int = 0,
     ) -> None:
         self._service, self._token, self._patience, self._tls = service, token.encode(), patience, tls
         self._count = _SERVERS if agents >= _CROWD and hasattr(socket, "SO_REUSEPORT") else 1
+        self._limits = _sweep_limits(most or shares(grpc=True).grpc)
+        self._sweeping: asyncio.Task[None] | None = None
         self._servers: list[Any] = []
         self._sessions: set[_Session] = set()
         self._heard: dict[str, set[_Session]] = {}
@@ -77,7 +96,19 @@ class GrpcServer:
         except (OSError, RuntimeError) as error:
             await self.close()
             raise ConfigError(f"port {port} on {host} cannot be opened for gRPC: {error}") from error
+        self._sweeping = in_background(self._sweep(port), log, "looking for silent connections")
         return port
+
+    async def _sweep(self, port: int) -> None:
+        """End strangers while they are so many that agents could be kept out."""
+        while True:
+            ended = 0
+            if await asyncio.to_thread(descriptors_open) - len(self._sessions) > self._limits.strangers // 2:
+                known = {session.peer for session in self._sessions}
+                ended = await asyncio.to_thread(sweep, port, known, self._limits)
+            if ended:
+                log.warning("%d connections of strangers are ended on the port of gRPC", ended)
+            await asyncio.sleep(_LOOK_AGAIN if ended else _LOOK)
 
     async def _listen(self, host: str, port: int) -> int:
         grpc = grpcio()
@@ -88,6 +119,9 @@ class GrpcServer:
             ("grpc.server.max_pending_requests", _BACKLOG),
             ("grpc.server.max_pending_requests_hard_limit", _BACKLOG),
             ("grpc.server_max_unrequested_time_in_server", _TAKEN_WITHIN),
+            ("grpc.max_allowed_incoming_connections", max(self._limits.most // self._count, 8)),
+            ("grpc.server_handshake_timeout_ms", int(_PATIENCE * 1000)),
+            ("grpc.max_connection_idle_ms", int(_PATIENCE * 1000)),
         ]
         server = grpc.aio.server(handlers=(self._handlers(),), options=options)
         self._servers.append(server)
@@ -102,6 +136,8 @@ class GrpcServer:
 
     async def close(self) -> None:
         """Let answers under way out, end the streams, stop listening."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
         answers = [answer for session in self._sessions for answer in session.answers]
         if answers:
             await asyncio.wait(answers, timeout=self._patience)
@@ -160,6 +196,7 @@ class _Session:
 
     def __init__(self, server: GrpcServer, context: Any) -> None:
         self._server, self._context = server, context
+        self.peer = _peer(context.peer())
         self._task, self._ending = asyncio.current_task(), False
         self._writing = asyncio.Lock()
         self._agents: set[str] = set()
@@ -212,6 +249,19 @@ def _credentials(tls: Tls) -> Any:
         return configuration()
 
     return grpc.dynamic_ssl_server_credentials(configuration(), newer, require_client_authentication=True)
+
+
+def _sweep_limits(most: int) -> SweepLimits:
+    return SweepLimits(most=most, strangers=max(most // 4, 4), patience=_PATIENCE)
+
+
+def _peer(told: str) -> tuple[str, int]:
+    """Return the address and port of what gRPC calls a peer, as `ipv4:10.0.0.1:5000` or `ipv6:%5B::1%5D:5000`."""
+    host, _, port = unquote(told).partition(":")[2].rpartition(":")
+    try:
+        return plain_address(host.strip("[]")), int(port)
+    except ValueError:
+        return told, 0
 
 
 def _refuse_used(host: str, port: int) -> None:

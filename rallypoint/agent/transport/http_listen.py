@@ -10,25 +10,28 @@ from typing import TYPE_CHECKING
 
 from aiohttp import http_exceptions, web
 
+from rallypoint.agent import descriptors
+from rallypoint.agent.connections import PATIENCE, Limits
+from rallypoint.agent.descriptors import Shares
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.tls import Tls, is_of_job
+from rallypoint.agent.transport.guarded_port import HEAD_LIMIT, Admission, Connection, FirstHead, GuardedPort
 from rallypoint.agent.transport.service import KEPT
 from rallypoint.agent.transport.shared_port import SharedPort
-from rallypoint.agent.transport.tls_port import Secured
+from rallypoint.agent.transport.tls_port import HANDSHAKE_RECORD, Secured
 from rallypoint.wire.messages import TOKEN_HEADER
 from rallypoint.wire.paths import HEALTH_PATH
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware  # older releases have no such name
 
-__all__ = ["authenticated", "certified", "listen"]
+__all__ = ["authenticated", "certified", "limits_for", "listen"]
 
 #: Seconds that answers under way get when a server closes.
 _SHUTDOWN = 2.0
 
-#: Connections that wait to be taken: all agents of a job may come at once, and one that finds no room comes again after a
-#: second. The kernel may allow fewer (net.core.somaxconn).
-_BACKLOG = 8192
+#: Seconds for which the body of a request that is refused is read and thrown away.
+_LINGER = 1.0
 
 log = logging.getLogger("rallypoint.agent.http")
 
@@ -36,7 +39,10 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def authenticated(token: str) -> Middleware:
-    """Return what lets nobody without the job's secret learn anything but who listens; the comparison takes constant time."""
+    """Return what lets nobody without the job's secret learn anything but who listens; the comparison takes constant time.
+
+    A connection over which a request came without it is closed with the answer.
+    """
     expected = token.encode()
 
     @web.middleware
@@ -44,12 +50,21 @@ def authenticated(token: str) -> Middleware:
         try:
             told = request.headers.get(TOKEN_HEADER, "").encode()
         except UnicodeEncodeError:  # bytes that are no UTF-8 arrive as halves of surrogate pairs
-            raise web.HTTPBadRequest(text=f"{TOKEN_HEADER}: not UTF-8") from None
-        if request.path != HEALTH_PATH and not hmac.compare_digest(told, expected):
-            raise web.HTTPUnauthorized(text=f"{TOKEN_HEADER}: not the secret of this job")
-        return await handler(request)
+            raise _closing(web.HTTPBadRequest(text=f"{TOKEN_HEADER}: not UTF-8")) from None
+        if hmac.compare_digest(told, expected):
+            return await handler(request)
+        if request.path != HEALTH_PATH:
+            raise _closing(web.HTTPUnauthorized(text=f"{TOKEN_HEADER}: not the secret of this job"))
+        response = await handler(request)
+        response.force_close()
+        return response
 
     return authenticate
+
+
+def _closing(error: web.HTTPException) -> web.HTTPException:
+    error.force_close()
+    return error
 
 
 def certified(tls: Tls, *paths: str) -> Middleware:
@@ -67,19 +82,29 @@ def certified(tls: Tls, *paths: str) -> Middleware:
     return certify
 
 
+def limits_for(shares: Shares) -> Limits:
+    """Return the limits of a port for all agents of a job."""
+    strangers = shares.strangers
+    return Limits(most=shares.requests, strangers=strangers, per_peer=max(strangers // 2, 1), patience=PATIENCE)
+
+
 async def listen(
     app: web.Application,
     host: str,
     port: int,
     *,
     whose: str,
+    token: str | None = None,
+    limits: Limits | None = None,
+    shares: Shares | None = None,
     store: Callable[[], str] | None = None,
     secured: Secured | None = None,
 ) -> tuple[web.AppRunner, int]:
     """Serve `app` and return what to clean up, and the port, a free one when `port` is 0.
 
-    Connections that are not HTTP are forwarded to the address that `store` returns, see `SharedPort`. With `secured` HTTP is
-    served over TLS alone.
+    A connection whose first request has the `token` is not ended for others; see `Connections`. Without `limits` there are as
+    many connections as the descriptors of this process allow, or its `shares` of them. Connections that are not HTTP are
+    forwarded to the address that `store` returns, see `SharedPort`. With `secured` HTTP is served over TLS alone.
 
     Raises `ConfigError` when the port cannot be had; its `__cause__` is the `OSError`. `whose` is for that error.
     """
@@ -87,27 +112,26 @@ async def listen(
     # keepalive_timeout: a connection that is idle between two reports is not one that broke.
     log.addFilter(_is_ours)  # does nothing the second time
     runner = web.AppRunner(
-        app, handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN, keepalive_timeout=KEPT, logger=log
+        app,
+        handler_cancellation=True,
+        access_log=None,
+        shutdown_timeout=_SHUTDOWN,
+        keepalive_timeout=KEPT,
+        lingering_time=_LINGER,
+        logger=log,
     )
-    shared = _shared(runner, store, secured)
-    if shared is not None:
-        app.on_shutdown.append(lambda _: shared.close())
+    http = _HttpAdmission(runner, token, secured)
+    shares = shares or descriptors.shares(forwards=store is not None)
+    limits = limits or limits_for(shares)
+    served: GuardedPort | SharedPort
+    served = GuardedPort(limits, http) if store is None else SharedPort(store, http=http, limits=limits, most=shares.forwarded)
+    app.on_shutdown.append(lambda _: served.close())
     await runner.setup()
     try:
-        if shared is not None:
-            return runner, await shared.start(host, port)
-        await web.TCPSite(runner, host, port, backlog=_BACKLOG).start()
+        return runner, await served.start(host, port)
     except OSError as error:
         await runner.cleanup()
         raise ConfigError(f"port {port} on {host} cannot be opened for the {whose}: {error.strerror}") from error
-    bound: int = runner.addresses[0][1]
-    return runner, bound
-
-
-def _shared(runner: web.AppRunner, store: Callable[[], str] | None, secured: Secured | None) -> SharedPort | None:
-    if store is None and secured is None:
-        return None
-    return SharedPort(store, http=lambda: _protocol(runner), secured=secured)
 
 
 def _is_ours(line: logging.LogRecord) -> bool:
@@ -119,9 +143,41 @@ def _is_ours(line: logging.LogRecord) -> bool:
     return not isinstance(error, http_exceptions.HttpProcessingError)
 
 
-def _protocol(runner: web.AppRunner) -> asyncio.Protocol:
-    """Return the protocol of a new connection of HTTP."""
-    server = runner.server
-    if server is None:
-        raise ConnectionAbortedError("the HTTP server has been closed")
-    return server()
+class _HttpAdmission:
+    """Admits a connection when the head of its first request is complete; what is no request gets its answer from aiohttp."""
+
+    def __init__(self, runner: web.AppRunner, token: str | None, secured: Secured | None) -> None:
+        self._runner, self._secured = runner, secured
+        self._name = TOKEN_HEADER.lower().encode()
+        self._token = None if token is None else token.encode()
+
+    def __call__(self, data: bytes) -> Admission | None:
+        if self._secured is not None:
+            return Admission(protocol=self._over_tls if data[0] == HANDSHAKE_RECORD else lambda _: self._refusal())
+        head, end, _ = data.partition(b"\r\n\r\n")
+        if not end and data[:1].isalpha() and len(data) < HEAD_LIMIT:
+            return None
+        return Admission(protocol=lambda _: self._protocol(), proven=self._proves(head))
+
+    def _over_tls(self, connection: Connection) -> asyncio.BaseProtocol:
+        assert self._secured is not None
+        return self._secured.protocol(lambda: FirstHead(self._protocol(), self._proves, connection.prove))
+
+    def _refusal(self) -> asyncio.Protocol:
+        assert self._secured is not None
+        return self._secured.refusal()
+
+    def _proves(self, head: bytes) -> bool:
+        if self._token is None:
+            return False
+        for line in head.split(b"\r\n")[1:]:
+            name, _, value = line.partition(b":")
+            if name.lower() == self._name:
+                return hmac.compare_digest(value.strip(), self._token)
+        return False
+
+    def _protocol(self) -> asyncio.Protocol:
+        server = self._runner.server
+        if server is None:
+            raise ConnectionAbortedError("the HTTP server has been closed")
+        return server()

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
+from rallypoint.agent.descriptors import Shares
 from rallypoint.agent.errors import StaleError
 from rallypoint.agent.tls import Tls
 from rallypoint.agent.transport.http_listen import authenticated, certified, listen
@@ -58,7 +59,7 @@ class HttpServer:
         self.grpc, self.settled = 0, asyncio.Event()
         self.settled.set()
 
-    async def start(self, host: str, port: int) -> int:
+    async def start(self, host: str, port: int, *, shares: Shares | None = None) -> int:
         """Listen and return the port; see `listen`."""
         tls, checks = self._tls, [authenticated(self._token)]
         if tls is not None:
@@ -71,7 +72,9 @@ class HttpServer:
             app.router.add_post(ROSTER_PATH, self._roster)
         # Supervisors come through the API server of a cluster, which has no certificate of the job: they have its token alone.
         secured = None if tls is None else Secured(lambda: tls.open_server)
-        self._runner, bound = await listen(app, host, port, whose="coordinator", store=self._store, secured=secured)
+        self._runner, bound = await listen(
+            app, host, port, whose="coordinator", token=self._token, shares=shares, store=self._store, secured=secured
+        )
         return bound
 
     async def close(self) -> None:

@@ -3,7 +3,8 @@
 torchrun's agent serves a `TCPStore` at `--master-addr` and `--master-port` (or at the `--rdzv-endpoint`), and scripts connect
 there. Each of our rounds has a fresh store at a port of its own, so a connection to the fixed port is forwarded to the store of
 the round that is current when it arrives; before the first round it waits. HTTP requests begin with an upper-case letter and
-messages of `TCPStore` with a small number, so the first byte tells them apart.
+messages of `TCPStore` with a small number, so the first byte tells them apart. Strangers are limited as at any port
+(`guarded_port.py`).
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
-from rallypoint.agent.transport.tls_port import HANDSHAKE_RECORD, Secured, feed
+from rallypoint.agent import descriptors
+from rallypoint.agent.connections import Connections, Limits
+from rallypoint.agent.transport.guarded_port import Admission, Connection, GuardedPort
+from rallypoint.agent.transport.tls_port import HANDSHAKE_RECORD
 from rallypoint.agent.waiting import set_within
 from rallypoint.wire.endpoint import split_address
 
 __all__ = ["SharedPort"]
-
-#: Seconds in which a connection must send its first byte.
-_SILENCE = 30.0
 
 #: Seconds between two attempts to reach the store of the round.
 _PAUSE = 0.05
@@ -29,28 +30,30 @@ _PAUSE = 0.05
 #: Bytes that a client may send before the store is reached; its first messages have a few dozen.
 _BUFFERED = 1 << 16
 
-#: Connections that wait to be accepted: those of all ranks, at once.
-_BACKLOG = 8192
-
 _LETTERS = range(ord("A"), ord("Z") + 1)
 
 
 class SharedPort:
     """One listening port; `store` returns the `host:port` of the current round's store, "" before the first.
 
-    Without `store` other connections than HTTP are closed. With `secured` HTTP is served over TLS alone.
+    `http` admits connections that begin with a letter, and `limits` are those of the port before a connection is forwarded; so
+    many as `most` are, by default as descriptors allow. torch's stores ask for no proof. So a forwarded connection to which the
+    store has answered stays, and of the others the oldest is ended where there are too many.
     """
 
     def __init__(
         self,
-        store: Callable[[], str] | None,
+        store: Callable[[], str],
         *,
-        http: Callable[[], asyncio.Protocol] | None = None,
-        secured: Secured | None = None,
+        http: Callable[[bytes], Admission | None] | None = None,
+        limits: Limits | None = None,
+        most: int = 0,
     ) -> None:
-        self._store, self._http, self._secured = store, http, secured
-        self._server: asyncio.Server | None = None
-        #: Connections without a first byte, and both ends of those that are forwarded.
+        self._store, self._http = store, http
+        most = max(most or descriptors.shares(forwards=True).forwarded, 4)
+        self._port = GuardedPort(limits or Limits.few(most), self._admit)
+        self._forwarded: Connections[Connection] = Connections(Limits.few(most, patience=None))
+        #: Both ends of connections that are forwarded.
         self._open: set[asyncio.Transport] = set()
 
     async def start(self, host: str, port: int) -> int:
@@ -59,24 +62,16 @@ class SharedPort:
         Without HTTP an address of another machine stands for all of this one: it may be a gateway's.
         """
         try:
-            self._server = await self._listen(host, port)
+            return await self._port.start(host, port)
         except OSError as error:
             elsewhere = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
             if self._http is not None or not elsewhere:
                 raise
-            self._server = await self._listen(None, port)
-        bound: int = self._server.sockets[0].getsockname()[1]
-        return bound
-
-    async def _listen(self, host: str | None, port: int) -> asyncio.Server:
-        loop = asyncio.get_running_loop()
-        return await loop.create_server(lambda: _FirstByte(self), host, port, backlog=_BACKLOG)
+            return await self._port.start(None, port)
 
     async def close(self) -> None:
         """Stop listening and end what is forwarded; connections of HTTP are left to their server."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        await self._port.close()
         while self._open:
             for transport in self._open:
                 transport.abort()
@@ -90,52 +85,19 @@ class SharedPort:
         """Forget a connection."""
         self._open.discard(transport)
 
-    def chosen(self, first: int) -> asyncio.BaseProtocol:
-        """Return the protocol of a connection by its first byte."""
-        if self._http is not None and self._secured is not None and first == HANDSHAKE_RECORD:
-            return self._secured.protocol(self._http)
-        if self._http is not None and (first in _LETTERS or self._store is None):
-            return self._http() if self._secured is None else self._secured.refusal()
-        assert self._store is not None
-        return _Relay(self, self._store).client
-
-
-class _FirstByte(asyncio.Protocol):
-    """Waits for the first byte of a connection, and hands the connection on."""
-
-    def __init__(self, port: SharedPort) -> None:
-        self._port = port
-        self._transport: asyncio.Transport | None = None
-        self._silent: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._port.opened(self._transport)
-        self._silent = asyncio.get_running_loop().call_later(_SILENCE, self._transport.abort)
-
-    def data_received(self, data: bytes) -> None:
-        assert self._transport is not None
-        self._forget()
-        protocol = self._port.chosen(data[0])
-        self._transport.set_protocol(protocol)
-        protocol.connection_made(self._transport)
-        feed(protocol, data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._forget()
-
-    def _forget(self) -> None:
-        if self._transport is not None and self._silent is not None:
-            self._silent.cancel()
-            self._port.closed(self._transport)
+    def _admit(self, data: bytes) -> Admission | None:
+        """Return what becomes of a connection by its first byte."""
+        if self._http is not None and (data[0] in _LETTERS or data[0] == HANDSHAKE_RECORD):
+            return self._http(data)
+        return Admission(protocol=lambda one: _Relay(self, self._store, one.prove).client, table=self._forwarded)
 
 
 class _Relay:
-    """Forwards one connection to the store, and back."""
+    """Forwards one connection to the store, and back; calls `answered` when the store says something."""
 
-    def __init__(self, port: SharedPort, store: Callable[[], str]) -> None:
+    def __init__(self, port: SharedPort, store: Callable[[], str], answered: Callable[[], None]) -> None:
         self._store = store
-        self.client, self.server = _Half(port, self.close), _Half(port, self.close)
+        self.client, self.server = _Half(port, self.close), _Half(port, self.close, answered)
         self.client.other, self.server.other = self.server, self.client
         self._connecting = asyncio.create_task(self._connect())
 
@@ -164,8 +126,8 @@ class _Half(asyncio.Protocol):
 
     other: _Half
 
-    def __init__(self, port: SharedPort, lost: Callable[[], None]) -> None:
-        self._port, self._lost = port, lost
+    def __init__(self, port: SharedPort, lost: Callable[[], None], heard: Callable[[], None] | None = None) -> None:
+        self._port, self._lost, self._heard = port, lost, heard
         self._transport: asyncio.Transport | None = None
         self._waiting = bytearray()
 
@@ -178,6 +140,9 @@ class _Half(asyncio.Protocol):
             self.other.resume_reading()
 
     def data_received(self, data: bytes) -> None:
+        if self._heard is not None:
+            self._heard()
+            self._heard = None
         self.other.send(data)
 
     def send(self, data: bytes) -> None:

@@ -8,11 +8,13 @@ host and opens the next. The host is started for the first round that is served 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import logging
 import os
 import socket
+import struct
 import sys
 from collections.abc import Callable
 
@@ -21,12 +23,18 @@ from rallypoint.agent.workers.spawner import Command, Starter
 from rallypoint.agent.workers.store_host import NO_TORCH
 from rallypoint.wire.endpoint import split_address
 
-__all__ = ["StoreKeeper", "listening"]
+__all__ = ["StoreKeeper", "end_crowd", "listening"]
 
 log = logging.getLogger("rallypoint.store")
 
 #: Connections that may wait for the host to start: every rank of the world, at once.
 _BACKLOG = 4096
+
+#: Connections that may wait before the store's port has been told to anybody.
+_EARLY = 128
+
+#: Where the kernel's `struct tcp_info` of a listening socket has the number of connections that wait.
+_WAITING = 24
 
 
 class StoreKeeper:
@@ -71,6 +79,7 @@ class StoreKeeper:
             raise StoreError(f"the process of the round's store cannot be started: {error}") from error
         host, port = split_address(store)
         ours, self._socket = self._socket, None
+        end_crowd(ours)
         self._serving = True
         self._tell({"host": host, "port": port}, ours.fileno())
         ours.close()  # a copy of ours would keep the port open after the store is gone
@@ -136,6 +145,22 @@ class StoreKeeper:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             self._lost(f"the process of the round's store ended with {how}")
         self._serving = False
+
+
+def end_crowd(sock: socket.socket) -> None:
+    """End the connections that wait already, where they are too many to be those of ranks, which have just been told the port.
+
+    torch's server would take all of them at once, and have no descriptor left.
+    """
+    with contextlib.suppress(OSError):
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _WAITING + 4)
+        (waiting,) = struct.unpack_from("=I", info, _WAITING)
+        if waiting <= _EARLY:
+            return
+        log.warning("%d connections of strangers waited at the port of the round's store; they are ended", waiting)
+        sock.setblocking(False)
+        for _ in range(_BACKLOG):
+            sock.accept()[0].close()
 
 
 async def listening(host: str) -> tuple[socket.socket, str]:

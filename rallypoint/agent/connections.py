@@ -1,0 +1,146 @@
+"""Which connections of a port are kept when strangers open many. Pure: connections are any objects, `now` is an argument.
+
+A connection is a *stranger* until it has proven who it is. Strangers have a deadline, a limit for each peer and a limit in all.
+Beyond a limit the oldest stranger is ended in favour of the new one: an agent proves itself with its first message, a few
+milliseconds after it has connected, while a stranger that only holds its connection grows old. So no limit locks out agents,
+however many of them share one address. Proven connections are never ended for strangers.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+__all__ = ["PATIENCE", "Connections", "Limits", "peer_of"]
+
+T = TypeVar("T")
+
+#: Seconds that a connection has to prove who it is.
+PATIENCE = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How many connections a port may have open.
+
+    Attributes:
+        most: of all kinds.
+        strangers: that have proven nothing yet.
+        per_peer: strangers of one address.
+        patience: seconds that a stranger has to prove itself; None does not end it for that.
+    """
+
+    most: int
+    strangers: int
+    per_peer: int
+    patience: float | None
+
+    @classmethod
+    def few(cls, most: int, patience: float | None = PATIENCE) -> Limits:
+        """Return the limits of a port at which all may be strangers, half of them of one address."""
+        return cls(most=most, strangers=most, per_peer=max(most // 2, 2), patience=patience)
+
+
+class Connections(Generic[T]):
+    """The open connections of one port."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._proven: set[T] = set()
+        #: Strangers with their peer and the time at which they came, the oldest first; and the same for each peer.
+        self._strangers: dict[T, tuple[str, float]] = {}
+        self._peers: dict[str, dict[T, None]] = {}
+
+    def __contains__(self, connection: object) -> bool:
+        return connection in self._proven or connection in self._strangers
+
+    def __iter__(self) -> Iterator[T]:
+        yield from (*self._proven, *self._strangers)
+
+    def __len__(self) -> int:
+        return len(self._proven) + len(self._strangers)
+
+    @property
+    def strangers(self) -> int:
+        """Connections that have proven nothing yet."""
+        return len(self._strangers)
+
+    def opened(self, connection: T, peer: str, now: float) -> list[T]:
+        """Add a stranger; return the connections that must be ended for it, itself where proven ones leave no room."""
+        limits, ended = self._limits, []
+        self._strangers[connection] = peer, now
+        self._peers.setdefault(peer, {})[connection] = None
+        if len(self._peers[peer]) > limits.per_peer:
+            ended.append(next(iter(self._peers[peer])))
+        elif len(self._strangers) > limits.strangers or len(self) > limits.most:
+            ended.append(next(iter(self._strangers)))
+        for one in ended:
+            self.closed(one)
+        return ended
+
+    def proven(self, connection: T) -> None:
+        """Note that a connection has proven who it is; does nothing for one that has ended."""
+        if self._forget_stranger(connection):
+            self._proven.add(connection)
+
+    def closed(self, connection: T) -> None:
+        """Forget a connection; does nothing the second time."""
+        self._proven.discard(connection)
+        self._forget_stranger(connection)
+
+    def replaced(self, old: T, new: T) -> None:
+        """Count `new` in the place of a stranger, as another form of the same connection."""
+        if old in self._strangers:
+            self._strangers = {new if one is old else one: value for one, value in self._strangers.items()}
+            mine = self._peers[self._strangers[new][0]]
+            del mine[old]
+            mine[new] = None
+
+    def expired(self, now: float) -> list[T]:
+        """Forget and return the strangers whose time is over."""
+        ended = []
+        while self._strangers and self._limits.patience is not None:
+            connection, (_, since) = next(iter(self._strangers.items()))
+            if now < since + self._limits.patience:
+                break
+            self.closed(connection)
+            ended.append(connection)
+        return ended
+
+    def shed(self) -> list[T]:
+        """Forget and return the older half of the strangers."""
+        ended = list(self._strangers)[: (len(self._strangers) + 1) // 2]
+        for connection in ended:
+            self.closed(connection)
+        return ended
+
+    def next_deadline(self) -> float | None:
+        """Return when the next stranger's time is over."""
+        if not self._strangers or self._limits.patience is None:
+            return None
+        return next(iter(self._strangers.values()))[1] + self._limits.patience
+
+    def _forget_stranger(self, connection: T) -> bool:
+        known = self._strangers.pop(connection, None)
+        if known is None:
+            return False
+        mine = self._peers[known[0]]
+        del mine[connection]
+        if not mine:
+            del self._peers[known[0]]
+        return True
+
+
+def peer_of(host: str) -> str:
+    """Return what counts as one peer: an IPv4 address, or the 64-bit network of an IPv6 one."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return str(address)

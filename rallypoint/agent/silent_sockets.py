@@ -1,0 +1,150 @@
+"""Ends connections of servers that accept by themselves and have no limits of their own: grpcio's, and torch's stores.
+
+Their sockets are found among the descriptors of this process, and the kernel tells of each what it has received and since when
+it is silent. A socket is looked at through a duplicate, so a descriptor that is closed and used anew meanwhile does no harm.
+Ending is `shutdown`: its owner sees the end of the connection and closes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import socket
+import struct
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Accepted", "SweepLimits", "accepted", "descriptors_open", "plain_address", "sweep", "to_end"]
+
+#: Where the kernel's `struct tcp_info` has the milliseconds since data came last, and the number of bytes received.
+_LAST_RECEIVED, _BYTES_RECEIVED = 52, 128
+_INFO_SIZE = 136
+
+_FOLDER = "/proc/self/fd"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepted:
+    """One accepted connection.
+
+    Attributes:
+        host, port: of the other side.
+        received: bytes.
+        silent: seconds since data came last, or since it was accepted.
+        fd: its descriptor when it was seen.
+    """
+
+    host: str
+    port: int
+    received: int
+    silent: float
+    fd: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepLimits:
+    """What a server may have open.
+
+    Attributes:
+        most: connections.
+        strangers: of these, such as nobody vouches for.
+        patience: seconds after which a connection that has sent nothing is ended.
+        senders_stay: what has sent anything is no stranger.
+    """
+
+    most: int
+    strangers: int
+    patience: float
+    senders_stay: bool = False
+
+    @property
+    def per_peer(self) -> int:
+        """Strangers of one address."""
+        return max(self.strangers // 2, 1)
+
+
+def to_end(seen: Sequence[Accepted], known: Collection[tuple[str, int]], limits: SweepLimits) -> list[Accepted]:
+    """Return the connections that must be ended; `known` are the other sides of those that have proven who they are.
+
+    Those that have sent nothing for `patience` seconds; then, from half of `most` on, strangers beyond their limits: first such
+    as have sent nothing, of these the most silent.
+    """
+    strangers = [one for one in seen if (one.host, one.port) not in known and not (limits.senders_stay and one.received)]
+    ended = [one for one in strangers if not one.received and one.silent >= limits.patience]
+    left = [one for one in strangers if one.received or one.silent < limits.patience]
+    if len(seen) - len(ended) <= limits.most // 2:
+        return ended
+    peers, count = Counter(one.host for one in left), len(left)
+    for one in sorted(left, key=lambda one: (one.received > 0, -one.silent)):
+        if count > limits.strangers or peers[one.host] > limits.per_peer:
+            ended.append(one)
+            peers[one.host] -= 1
+            count -= 1
+    return ended
+
+
+def plain_address(host: str) -> str:
+    """Return an address as it is written without a zone, and an IPv4 one as such."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
+def descriptors_open() -> int:
+    """Return how many descriptors are open, -1 where the system does not tell."""
+    try:
+        return len(os.listdir(_FOLDER))  # noqa: PTH208  a number of names, thousands of them
+    except OSError:
+        return -1
+
+
+def accepted(port: int) -> list[Accepted]:
+    """Return the connections that this process has accepted at a port; none where the system does not tell."""
+    found = []
+    try:
+        names = os.listdir(_FOLDER)  # noqa: PTH208  numbers, thousands of them
+    except OSError:
+        return []
+    for name in names:
+        with contextlib.suppress(OSError, ValueError), _duplicate(int(name)) as sock:
+            one = _seen(sock, port, int(name))
+            if one is not None:
+                found.append(one)
+    return found
+
+
+def sweep(port: int, known: Collection[tuple[str, int]], limits: SweepLimits) -> int:
+    """End the connections at a port that `to_end` names; return how many."""
+    ended = to_end(accepted(port), known, limits)
+    for one in ended:
+        with contextlib.suppress(OSError, ValueError), _duplicate(one.fd) as sock:
+            still = _seen(sock, port, one.fd)
+            if still is not None and (still.host, still.port) == (one.host, one.port):
+                sock.shutdown(socket.SHUT_RDWR)
+    return len(ended)
+
+
+def _duplicate(fd: int) -> socket.socket:
+    """Return a socket of our own for a descriptor; raises `OSError` where it is none."""
+    copy = os.dup(fd)
+    try:
+        return socket.socket(fileno=copy)
+    except BaseException:
+        os.close(copy)
+        raise
+
+
+def _seen(sock: socket.socket, port: int, fd: int) -> Accepted | None:
+    if sock.type != socket.SOCK_STREAM or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return None
+    if sock.getsockname()[1] != port:
+        return None
+    host, number = sock.getpeername()[:2]  # a listening socket has none, and raises
+    host = plain_address(host)
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_SIZE)
+    if len(info) < _INFO_SIZE:
+        return None
+    (silent,), (received,) = struct.unpack_from("=I", info, _LAST_RECEIVED), struct.unpack_from("=Q", info, _BYTES_RECEIVED)
+    return Accepted(host=host, port=number, received=received, silent=silent / 1000, fd=fd)

@@ -1,0 +1,115 @@
+"""Which connections of a port are ended, as values."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rallypoint.agent.connections import Connections, Limits, peer_of
+
+LIMITS = Limits(most=6, strangers=4, per_peer=3, patience=10.0)
+
+
+def test_the_oldest_stranger_of_a_peer_makes_room() -> None:
+    """A peer that opens many ends its own first."""
+    table: Connections[str] = Connections(LIMITS)
+    assert [table.opened(name, peer, 0.0) for name, peer in (("a", "x"), ("b", "y"), ("c", "y"), ("d", "y"))] == [[]] * 4
+
+    assert table.opened("e", "y", 1.0) == ["b"]
+    assert table.opened("f", "z", 1.0) == ["a"]
+    assert table.strangers == 4
+
+
+def test_who_has_proven_it_is_never_ended() -> None:
+    """However many strangers come; and where there is no room, a new stranger is the one to go."""
+    table: Connections[str] = Connections(LIMITS)
+    for name in "abcdef":
+        table.opened(name, "agents", 0.0)
+        table.proven(name)
+
+    assert [table.opened(f"s{n}", f"peer {n}", 1.0) for n in range(3)] == [["s0"], ["s1"], ["s2"]]
+    assert table.expired(1e9) == []
+    assert set(table) == set("abcdef")
+
+
+def test_four_thousand_agents_of_one_address_are_let_in() -> None:
+    """Each proves itself before a hundred others have come."""
+    table: Connections[int] = Connections(Limits(most=8000, strangers=200, per_peer=100, patience=10.0))
+    ended = []
+    for number in range(4000):
+        ended += table.opened(number, "10.0.0.1", 0.0)
+        if number >= 99:
+            table.proven(number - 99)
+
+    assert (ended, len(table)) == ([], 4000)
+
+
+def test_a_stranger_has_a_deadline() -> None:
+    """Counted from when it came; who proves itself has none any more."""
+    table: Connections[str] = Connections(LIMITS)
+    table.opened("a", "x", 0.0)
+    table.opened("b", "x", 1.0)
+    table.opened("c", "x", 2.0)
+    table.proven("b")
+
+    assert table.next_deadline() == 10.0
+    assert (table.expired(9.9), table.expired(11.0), table.next_deadline()) == ([], ["a"], 12.0)
+    assert (table.expired(12.0), table.next_deadline(), len(table)) == (["c"], None, 1)
+
+
+def test_half_of_the_strangers_are_shed() -> None:
+    """The older half, where the process has no descriptor left."""
+    table: Connections[str] = Connections(LIMITS)
+    for name in "abc":
+        table.opened(name, name, 0.0)
+
+    assert (table.shed(), table.shed(), table.shed()) == (["a", "b"], ["c"], [])
+
+
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(("open", "prove", "close", "expire", "shed")), st.integers(0, 30), st.integers(0, 3)), max_size=80
+)
+
+
+@given(EVENTS)
+def test_limits_hold_in_every_order(events: list[tuple[str, int, int]]) -> None:
+    """Counts are those of what is open, limits are kept, and nothing is ended that has proven itself."""
+    table: Connections[int] = Connections(LIMITS)
+    alive: dict[int, int] = {}
+    proven: set[int] = set()
+    for now, (what, name, peer) in enumerate(events):
+        ended: list[int] = []
+        if what == "open" and name not in alive:
+            alive[name] = peer
+            ended = table.opened(name, str(peer), float(now))
+        elif what == "prove" and name in alive:
+            table.proven(name)
+            proven.add(name)
+        elif what == "close":
+            table.closed(name)
+            alive.pop(name, None)
+            proven.discard(name)
+        elif what in ("expire", "shed"):
+            ended = table.expired(float(now)) if what == "expire" else table.shed()
+        assert not proven & set(ended)
+        for one in ended:
+            del alive[one]
+        assert set(table) == set(alive)
+        strangers = [alive[one] for one in alive if one not in proven]
+        assert len(strangers) == table.strangers <= LIMITS.strangers
+        assert all(strangers.count(each) <= LIMITS.per_peer for each in strangers)
+
+
+@pytest.mark.parametrize(
+    ("host", "peer"),
+    [
+        pytest.param("10.0.0.1", "10.0.0.1", id="IPv4"),
+        pytest.param("::ffff:10.0.0.1", "10.0.0.1", id="IPv4 within IPv6"),
+        pytest.param("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64", id="IPv6 counts by network"),
+        pytest.param("fe80::1%eth0", "fe80::/64", id="zone"),
+        pytest.param("?", "?", id="no address"),
+    ],
+)
+def test_what_counts_as_one_peer(host: str, peer: str) -> None:
+    assert peer_of(host) == peer

@@ -70,7 +70,7 @@ soak: environment  ## kill, stop, tear and fill what real jobs and a real Airflo
 	@$(VENV_PYTHON) -m tests.soak.chaos --faults $(FAULTS) --calm $(if $(SEED),--seed $(SEED))
 	@$(VENV_PYTHON) -m tests.airflow --random $(RUNS) $(if $(SEED),--seed $(SEED))
 
-endings: environment  ## kill one worker in each of KILLS runs, idle and loaded, and count the runs that end (two hours)
+endings: environment  ## kill one worker in each of KILLS runs, idle and loaded, and count the runs that end (an hour)
 	@$(VENV_PYTHON) -m tests.soak.endings --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
 docs: environment  ## write the reference, the JSON schemas, and what else the docs show of the code

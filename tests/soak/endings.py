@@ -2,8 +2,8 @@
 
 A run has recovered when `rallypoint-agent run` ends with exit code 0 in time, each rank of the last round is done, and no
 process is left. The net is off: `--exit-grace 0` ends no worker that hangs in its teardown. Runs are spread evenly over plain
-DDP scripts and scripts with the five lines of docs/recovery.md, 2 and 4 ranks, files and `-m module`, and an idle and a loaded
-machine, which has 8 busy processes and another run beside the run.
+DDP scripts and scripts with the five lines of docs/guides/recovery.md, 2 and 4 ranks, files and `-m module`, and an idle and a loaded
+machine, which has 8 busy processes and 3 other runs beside the run.
 
 The seed repeats every choice: which rank is killed, and how long after its third step. A quarter of the workers is killed
 before the zygote is ready, the others when its standbys are. With `--results FILE` a later call with the same seed goes on
@@ -39,7 +39,7 @@ HERE = Path(__file__).parent
 SCRIPTS = {"plain": HERE / "train_plain.py", "five lines": HERE / "train_elastic.py"}
 
 #: Processes that are busy on a loaded machine, and runs at once there.
-BUSY, AT_ONCE = 8, 2
+BUSY, AT_ONCE = 8, 4
 
 #: Seconds until the standbys of the first round are ready, at most; a worker is killed then in any case.
 _STANDBYS = 15.0

@@ -1,4 +1,4 @@
-"""The training of `train_plain.py` with the five lines of docs/recovery.md, each marked `# +`.
+"""The training of `train_plain.py` with the five lines of docs/guides/recovery.md, each marked `# +`.
 
 `train_elastic.py FOLDER`: it trains until a worker is killed, and then makes a dozen steps more.
 """

@@ -2,8 +2,8 @@
 
 A run has recovered when `rallypoint-agent run` ends with exit code 0 in time, each rank of the last round is done, and no
 process is left. The net is off: `--exit-grace 0` ends no worker that hangs in its teardown. Runs are spread evenly over plain
-DDP scripts and scripts with the five lines of docs/guides/recovery.md, 2 and 4 ranks, files and `-m module`, and an idle and a loaded
-machine, which has 8 busy processes and 3 other runs beside the run.
+DDP scripts and scripts with the five lines of docs/guides/recovery.md, 2 and 4 ranks, files and `-m module`, and an idle and a
+loaded machine, which has 8 busy processes and 3 other runs beside the run.
 
 The seed repeats every choice: which rank is killed, and how long after its third step. A quarter of the workers is killed
 before the zygote is ready, the others when its standbys are. With `--results FILE` a later call with the same seed goes on

@@ -117,7 +117,7 @@ def _story(nodes: int, incidents: int) -> Turn:
             id=IncidentId(attempt=1, round=1 + number, node=number % nodes, local_rank=0),
             cause=Cause.PROCESS,
             rung=Rung.RESTART_WORKERS,
-            reason="rank 1 (local rank 1) was ended by signal 9",
+            reason="rank 1 (local rank 1) was killed by SIGKILL",
             culprit=Culprit(node=number % nodes, rank=1, local_rank=1, signal=9, log_tail=("a line of its log",) * 20),
             detected_at=float(number),
             healed_at=float(number) + 1.0,

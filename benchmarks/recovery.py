@@ -39,7 +39,7 @@ __all__ = ["main"]
 SCRIPT = Path(__file__).with_name("recovery_worker.py")
 OURS = Path(sys.executable).with_name("rallypoint-agent")
 _TORCHRUN_LOG = {"detect": "Sending process|failed \\(exitcode", "stop": "Rendezvous'ing", "rendezvous": "Rendezvous complete"}
-_OUR_LOG = {"detect": "was ended by signal 9", "stop": "was stopped", "rendezvous": "coordinator: round:"}
+_OUR_LOG = {"detect": "was killed by SIGKILL", "stop": "stopped by the agent", "rendezvous": "coordinator: round:"}
 _SHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 
 #: Where agents with an endpoint meet.

@@ -55,6 +55,7 @@ NAVIGATION: Mapping[str, tuple[str, ...]] = {
         "reference/cli",
         "reference/arguments",
         "reference/torchrun",
+        "reference/output",
         "reference/operators",
         "reference/sensors",
         "reference/verdicts",

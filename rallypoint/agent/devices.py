@@ -94,7 +94,7 @@ def workers_per_node(text: str, env: Mapping[str, str], devices: int | None = No
     if text in ("gpu", "auto"):
         gpus = count_gpus(env) if devices is None else devices
         if gpus == 0 and text == "gpu":
-            raise ConfigError("--nproc-per-node gpu: no NVIDIA GPU is visible here; give a number, cpu or auto")
+            raise ConfigError("--nproc-per-node gpu: no NVIDIA GPU is visible; expected a number, cpu or auto")
         return gpus or count_cpus()
     if text.isdecimal() and int(text) > 0:
         return int(text)

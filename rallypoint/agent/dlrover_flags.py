@@ -38,19 +38,21 @@ class Flags(Protocol):
 
 def add_dlrover_flags(flags: Flags) -> None:
     """Add them."""
-    flags.value(
-        "--service-type", default=None, metavar="grpc|http", text="how agents speak with the coordinator (default http)"
-    )
+    flags.value("--service-type", default=None, metavar="grpc|http", text="protocol to the coordinator (default: http)")
     flags.value("--xpu-type", default=Plan.xpu_type, metavar="nvidia|ascend", text=WORDS["xpu_type"].text)
     flags.value("--pre-check-ops", default="", metavar="LIST", text=WORDS["pre_check_ops"].text)
     flags.value("--training-port", default=Plan.training_port, read=int, metavar="PORT", text=WORDS["training_port"].text)
     flags.switch("--auto-tunning", text=WORDS["auto_tunning"].text)
+    flags.switch("--auto-config", text="nodes from $NODE_NUM, one worker per GPU")
+    flags.switch("--network-check", text="same as --precheck 1")
+    flags.switch("--comm-perf-test", text="same as --precheck 2")
+    flags.switch("--numa-affinity", text="same as --numa-binding node")
     flags.value(
         "--relaunch-on-worker-failure",
         default=None,
         read=int,
         metavar="N",
-        text="read and told to be without effect: nobody replaces the nodes of a run by hand",
+        text="accepted without effect; run cannot replace nodes",
     )
 
 
@@ -74,8 +76,8 @@ def dlrover_fields(args: argparse.Namespace) -> dict[str, Any]:
 def dlrover_notes(args: argparse.Namespace) -> Iterator[str]:
     """Yield what has no effect here."""
     if args.relaunch_on_worker_failure is not None:
-        told = "nobody replaces the nodes of a run by hand; in a job it is recovery.node_replacements"
-        yield f"--relaunch-on-worker-failure {args.relaunch_on_worker_failure}: has no effect: {told}"
+        told = "run cannot replace nodes; in a job, set recovery.node_replacements"
+        yield f"--relaunch-on-worker-failure {args.relaunch_on_worker_failure}: ignored: {told}"
 
 
 def _ops(text: str) -> Iterator[PreCheckOp]:

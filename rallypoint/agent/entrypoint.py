@@ -25,14 +25,14 @@ def require_entrypoint(plan: Plan) -> None:
     if "${" in name:
         return
     if plan.entry is Entry.SCRIPT and not Path(name).exists():
-        raise ConfigError(f"script {name}: does not exist here (in {Path.cwd()})")
+        raise ConfigError(f"script {name}: file not found (current folder: {Path.cwd()})")
     if plan.entry is Entry.SCRIPT and not os.access(name, os.R_OK):
-        raise ConfigError(f"script {name}: is not readable")
+        raise ConfigError(f"script {name}: no permission to read the file")
     other_python = os.environ.get("PYTHON_EXEC", sys.executable) != sys.executable
     if plan.entry is Entry.MODULE and not other_python and not _has_module(name.partition(".")[0]):
-        raise ConfigError(f"module {name}: is not found in {Path.cwd()}, on PYTHONPATH or among the installed packages")
+        raise ConfigError(f"module {name}: not found in {Path.cwd()}, on PYTHONPATH or in the installed packages")
     if plan.entry is Entry.COMMAND and shutil.which(name) is None:
-        there = "is not an executable file" if Path(name).exists() else "does not exist here, nor on PATH"
+        there = "is not an executable file" if Path(name).exists() else "was not found, neither here nor on PATH"
         raise ConfigError(f"program {name}: {there}")
 
 

@@ -45,7 +45,7 @@ def read_json(cls: type[T], path: Path) -> T | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{path}: cannot read the file: {error.strerror}") from error
     try:
         return codec.loads(cls, text)
     except codec.WireError as error:
@@ -56,7 +56,7 @@ def read_plan(path: Path) -> Plan:
     """Return the plan in `path`; raises `ConfigError` when there is none, or one that is not understood."""
     plan = read_json(Plan, path)
     if plan is None:
-        raise ConfigError(f"--plan {path}: there is no such file")
+        raise ConfigError(f"--plan {path}: file not found")
     return plan
 
 
@@ -65,7 +65,7 @@ def read_secret(path: Path) -> str:
     try:
         secret = path.read_text(encoding="utf-8").strip()
     except OSError as error:
-        raise ConfigError(f"--secret-file {path}: cannot be read: {error.strerror}") from error
+        raise ConfigError(f"--secret-file {path}: cannot read the file: {error.strerror}") from error
     if not secret:
-        raise ConfigError(f"--secret-file {path}: is empty; it must hold the job's secret")
+        raise ConfigError(f"--secret-file {path}: is empty; expected the job's secret")
     return secret

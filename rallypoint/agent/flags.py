@@ -16,6 +16,7 @@ from rallypoint.agent.accelerators import ASCEND, CPU, NVIDIA
 from rallypoint.agent.command_line import RunParser
 from rallypoint.agent.dlrover_flags import CHOICES as DLROVER_CHOICES
 from rallypoint.agent.dlrover_flags import NAMES, add_dlrover_flags
+from rallypoint.usage import COMPATIBILITY_OPTIONS, HelpFormat
 from rallypoint.wire.arguments import WORDS
 from rallypoint.wire.plan import Plan
 
@@ -40,18 +41,18 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 #: Values that another launcher takes, and why they are refused; what stands in CHOICES is told beside it.
 WHY: Mapping[str, Mapping[str, str]] = {
     "--rdzv-backend": {
-        "etcd": "no server is needed: name an --rdzv-endpoint HOST:PORT on one of the nodes",
-        "etcd-v2": "no server is needed: name an --rdzv-endpoint HOST:PORT on one of the nodes",
+        "etcd": "no server is required; set --rdzv-endpoint HOST:PORT to one of the nodes",
+        "etcd-v2": "no server is required; set --rdzv-endpoint HOST:PORT to one of the nodes",
     },
-    "--event-log-handler": {"console": "the agent tells its events on stderr anyway; see RALLYPOINT_LOG_LEVEL"},
+    "--event-log-handler": {"console": "the agent logs its events to stderr; see RALLYPOINT_LOG_LEVEL"},
     "--accelerator": {
-        "mthreads.com/gpu": "devices of Moore Threads are not counted or told apart here; set --nproc-per-node",
+        "mthreads.com/gpu": "Moore Threads devices cannot be counted; set --nproc-per-node",
     },
 }
 
 #: Flags that are refused, and why.
 REFUSED: Mapping[str, str] = {
-    "--logs-specs": "per-rank files are laid out by Rallypoint; see --log-dir, --redirects and --tee",
+    "--logs-specs": "Rallypoint defines the layout of the log files; see --log-dir, --redirects and --tee",
 }
 
 #: Flags that torchrun has not. A beginning that means a flag of torchrun means that here, too.
@@ -91,22 +92,25 @@ class _Refused(argparse.Action):
 def add_run_flags(parser: RunParser, env: Mapping[str, str] = os.environ) -> None:
     """Add all flags; the values of PET_* variables in `env` are their defaults."""
     parser.takes_script, parser.extra_flags = True, OURS
-    parser.usage = "%(prog)s [flags] training_script [arguments of the script]"
+    parser.formatter_class = HelpFormat
+    parser.epilog = "Each option has two spellings: --max-restarts and --max_restarts."
+    parser.usage = "%(prog)s [options] training_script [arguments of the script]"
     for title, add in (
-        ("nodes and workers", _add_nodes),
-        ("rendezvous", _add_rendezvous),
-        ("what is run", _add_launch),
-        ("what follows a fault", _add_recovery),
-        ("devices", _add_devices),
-        ("logs", _add_logs),
-        ("of dlrover-run and its master", add_dlrover_flags),
+        ("common options (nodes and workers)", _add_nodes),
+        ("common options (rendezvous)", _add_rendezvous),
+        ("common options (script)", _add_script),
+        ("common options (logs)", _add_logs),
+        ("advanced options (recovery)", _add_recovery),
+        ("advanced options (worker processes)", _add_processes),
+        ("advanced options (devices)", _add_devices),
+        (COMPATIBILITY_OPTIONS, add_dlrover_flags),
     ):
         add(_Flags(parser.add_argument_group(title), env, parser.variables))
     for name in REFUSED:
         parser.add_argument(*_spellings(name), action=_Refused, help=argparse.SUPPRESS)
     # Both are filled in by `RunParser`, which splits the line before argparse reads it.
-    parser.add_argument("training_script", nargs="?", help="script, module (-m) or program (--no-python) that each worker runs")
-    parser.add_argument("training_script_args", nargs=argparse.REMAINDER, help="its arguments")
+    parser.add_argument("training_script", nargs="?", help="script, module (-m) or program (--no-python) to run")
+    parser.add_argument("training_script_args", nargs=argparse.REMAINDER, help="arguments of the script")
 
 
 class _Flags:
@@ -142,7 +146,7 @@ class _Flags:
             return "", ""
         if len(set(found.values())) > 1:
             both = " and ".join(f"{name} {value!r}" for name, value in found.items())
-            return "", WrongVariable(problem=f"{both}, which are names of one flag: not allowed; expected one value")
+            return "", WrongVariable(problem=f"{both}: conflicting values of one flag; expected one value")
         variable, value = next(iter(found.items()))
         self._variables[dest] = variable
         return variable, value
@@ -181,23 +185,20 @@ def _items(text: str) -> list[str]:
 
 
 def _add_nodes(flags: _Flags) -> None:
-    flags.value("--nnodes", default="1:1", metavar="N|MIN:MAX", text="number of nodes (default 1:1)")
-    flags.value(
-        "--nproc-per-node", default="1", metavar="N|cpu|gpu|auto", text="workers per node; gpu and auto count without torch"
-    )
+    flags.value("--nnodes", default="1:1", metavar="N|MIN:MAX", text="number of nodes (default: 1:1)")
+    flags.value("--nproc-per-node", default="1", metavar="N|cpu|gpu|auto", text="workers per node; gpu and auto: one per GPU")
     flags.value(
         "--max-restarts",
         default=3,
         read=int,
         metavar="N",
-        text="how often workers are restarted after a fault (default 3; torchrun: 0)",
+        text="worker restarts after faults (default: 3; torchrun: 0)",
     )
-    flags.value("--node-unit", default=1, read=int, metavar="N", text="the world is a multiple of so many nodes (default 1)")
-    flags.value("--node-rank", default=0, read=int, metavar="N", text="slot of this node, with --rdzv-backend static")
-    flags.value("--master-addr", default="127.0.0.1", metavar="HOST", text="where node 0 is, with --rdzv-backend static")
-    flags.value("--master-port", default=None, read=int, metavar="PORT", text="port on node 0, static only (default 29500)")
-    flags.value("--local-addr", default=None, metavar="HOST", text="address under which the other nodes reach this one")
-    flags.switch("--auto-config", text="nodes from NODE_NUM where that is set, and one worker per GPU where there are any")
+    flags.value("--node-unit", default=1, read=int, metavar="N", text="number of nodes is a multiple of N (default: 1)")
+    flags.value("--node-rank", default=0, read=int, metavar="N", text="rank of this node, with --rdzv-backend static")
+    flags.value("--master-addr", default="127.0.0.1", metavar="HOST", text="address of node 0, with --rdzv-backend static")
+    flags.value("--master-port", default=None, read=int, metavar="PORT", text="port on node 0, with static (default: 29500)")
+    flags.value("--local-addr", default=None, metavar="HOST", text="address of this node for the other nodes")
 
 
 def _add_rendezvous(flags: _Flags) -> None:
@@ -205,120 +206,118 @@ def _add_rendezvous(flags: _Flags) -> None:
         "--rdzv-backend",
         default="static",
         metavar="c10d|rallypoint|static",
-        text="c10d and rallypoint are the same: our own coordinator; static gives each node the slot --node-rank",
+        text="rendezvous backend; c10d is the same as rallypoint",
     )
-    flags.value("--rdzv-endpoint", default="", metavar="HOST:PORT", text="coordinator; the agent that can open it hosts it")
-    flags.value("--rdzv-id", default=NO_ID, metavar="ID", text="name of the run, the same on all nodes")
+    flags.value("--rdzv-endpoint", default="", metavar="HOST:PORT", text="coordinator address; the agent on HOST starts it")
+    flags.value("--rdzv-id", default=NO_ID, metavar="ID", text="ID of the run, the same on all nodes")
     flags.value(
         "--rdzv-conf",
         default="",
         metavar="KEY=VALUE,...",
-        text="join_timeout (or timeout), last_call_timeout, node_lease, fence_timeout in seconds, node_unit, is_host, "
-        "insecure_token; torchrun's other keys are accepted with a warning",
+        text="rendezvous settings, such as join_timeout=600",
     )
     flags.value(
         "--secret-file",
         default="",
         metavar="FILE",
-        text="file with the run's secret, the same on all nodes (default: RALLYPOINT_SECRET)",
+        text="file with the secret of the run ($RALLYPOINT_SECRET)",
     )
     flags.value(
         "--tls",
         default="",
         metavar="DIR",
-        text="mutual TLS with ca.crt, tls.crt and tls.key in this folder (docs/guides/tls.md)",
+        text="folder with ca.crt, tls.crt, tls.key for mutual TLS",
     )
-    flags.switch("--insecure-token", text="run without a secret: who knows the run id can join")
-    flags.switch("--standalone", text="one node by itself: no endpoint, port or id is needed")
+    flags.switch("--insecure-token", text="run without a secret; the run ID is enough to join")
+    flags.switch("--standalone", text="run on one node, without endpoint, port or ID")
 
 
-def _add_launch(flags: _Flags) -> None:
+def _add_script(flags: _Flags) -> None:
     flags.value("--role", default="default", metavar="NAME", text="name of the workers' role")
-    flags.switch("-m", "--module", text="the script is a Python module, as in python -m")
-    flags.switch("--no-python", text="the script is any program")
-    flags.switch("--run-path", text="run the script by runpy.run_path")
+    flags.switch("-m", "--module", text="run a Python module, as python -m does")
+    flags.switch("--no-python", text="run a program without Python")
+    flags.switch("--run-path", text="run the script with runpy.run_path")
+
+
+def _add_processes(flags: _Flags) -> None:
     flags.value(
         "--start-method",
         default=None,
         metavar="spawn|fork|forkserver",
-        text="fork takes workers from a warm process, the others start each as a program (default: fork where it can be)",
+        text="fork: from a preloaded process; others: new processes",
     )
-    flags.value(
-        "--standby", default=None, read=int, metavar="N", text="warm workers that wait for a fault (default one per worker)"
-    )
-    flags.value("--preload", default="", metavar="MODULE,...", text="what they import beside torch and what the script does")
+    flags.value("--standby", default=None, read=int, metavar="N", text="preloaded spare workers (default: one per worker)")
+    flags.value("--preload", default="", metavar="MODULE,...", text="extra modules to preload in spare workers")
     flags.value(
         "--monitor-interval",
         default=1.0,
         read=float,
         metavar="S",
-        text="period of health reports (default 1; torchrun: 0.1); the end of a worker is seen at once, not by polling",
+        text="seconds between health reports (default: 1)",
     )
-    flags.value("--event-log-handler", default="null", metavar="null", text="events go to the log; there is no other handler")
+    flags.value("--event-log-handler", default="null", metavar="null", text="event handler; expected null (events are logged)")
     flags.value(
         "--shutdown-timeout",
         default=None,
         read=float,
         metavar="S",
-        text="SIGTERM to SIGKILL when workers are stopped (default 30)",
+        text="seconds from SIGTERM to SIGKILL (default: 30)",
     )
     flags.value(
         "--exit-grace",
         default=Plan.exit_grace,
         read=float,
         metavar="S",
-        text="time for a finished worker to end; then it is killed and its own status counts (default 10; 0 is off)",
+        text="seconds for a finished worker to exit; 0: off (10)",
     )
     flags.value(
         "--signals-to-handle",
         default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         metavar="SIG,...",
-        text="signals on which the agent stops its workers and leaves; others than these four reach the workers as they are",
+        text="signals that stop the agent and its workers",
     )
 
 
 def _add_recovery(flags: _Flags) -> None:
-    flags.switch(
-        "--save-at-breakpoint", text="persist the last snapshot in memory when a worker died (docs/guides/snapshots.md)"
-    )
+    flags.switch("--save-at-breakpoint", text="store the last snapshot when a worker dies")
     flags.value(
         "--training-elastic-mode",
         default="base",
         metavar="base|ucp",
-        text="ucp: the next round waits until the last snapshot is in storage and proven, but not for ever",
+        text="ucp: store the last snapshot before a new round",
     )
     flags.value(
         "--replica-every",
         default=0,
         read=int,
         metavar="STEPS",
-        text="keep snapshots of steps that are a multiple of it in another node's memory, too; 0 keeps none",
+        text="copy every Nth step's snapshot to a peer; 0: off",
     )
     flags.value(
         "--replica-limit",
         default=0,
         read=int,
         metavar="BYTES",
-        text="bytes that a node keeps of other nodes' snapshots at the most",
+        text="memory limit for snapshots of other nodes",
     )
     flags.value(
         "--hang-detection",
         default="1",
         metavar="0|1|2",
-        text="what is done about a hang: 0 it is logged, 1 it is told, 2 the workers are restarted (default 1)",
+        text="on a hang: 0: log, 1: report, 2: restart (default: 1)",
     )
     flags.value(
         "--hang-downtime",
         default=30.0,
         read=float,
         metavar="MINUTES",
-        text="so long without a sign of life of any rank is a hang; 0 is off (default 30)",
+        text="time without progress that is a hang; 0: off (30)",
     )
     flags.value(
         "--dynamic-failover-extension",
         default="",
         metavar="MODULE::CLASS",
-        text="is asked about each failure",
+        text="class called after each failure",
     )
 
 
@@ -327,35 +326,30 @@ def _add_devices(flags: _Flags) -> None:
         "--numa-binding",
         default=None,
         metavar="node|socket|exclusive|core-complex",
-        text="bind each worker to the CPUs near its GPU; without GPUs, to the NUMA nodes in turn",
+        text="bind workers to the CPUs near their GPU",
     )
-    flags.switch("--numa-affinity", text="dlrover-run's name for --numa-binding node")
-    flags.switch("--virtual-local-rank", text="LOCAL_RANK is 0 in each worker, which sees its own GPU alone")
-    flags.value(
-        "--accelerator", default=NVIDIA, metavar="NAME", text="what devices there are: nvidia.com/gpu, ascend-npu or cpu"
-    )
+    flags.switch("--virtual-local-rank", text="LOCAL_RANK 0 and one visible GPU in each worker")
+    flags.value("--accelerator", default=NVIDIA, metavar="NAME", text="nvidia.com/gpu, ascend-npu or cpu")
     flags.value(
         "--precheck",
         default="0",
         metavar="0|1|2",
-        text="nodes are checked before they train: 0 not at all, 1 in pairs, 2 and then all together",
+        text="node check: 0: off, 1: pairs, 2: also all nodes (0)",
     )
-    flags.switch("--network-check", text="the same as --precheck 1")
-    flags.switch("--comm-perf-test", text="the same as --precheck 2")
-    flags.switch("--exclude-straggler", text="a node that is slow in the check leaves, as one at fault does")
+    flags.switch("--exclude-straggler", text="remove nodes that are slow in the node check")
 
 
 def _add_logs(flags: _Flags) -> None:
-    flags.value("--log-dir", default=None, metavar="DIR", text="where a folder with the workers' logs is made")
-    form = "0 none, 1 stdout, 2 stderr, 3 both, or LOCAL_RANK:N,..."
-    flags.value("-r", "--redirects", default="0", metavar="STD", text=f"streams that go to files: {form}")
-    flags.value("-t", "--tee", default="0", metavar="STD", text=f"streams that go to files and to the console: {form}")
-    flags.value("--local-ranks-filter", default="", metavar="N,...", text="local ranks that may write to the console")
+    flags.value("--log-dir", default=None, metavar="DIR", text="folder of the worker logs")
+    form = "0 none, 1 stdout, 2 stderr, 3 both"
+    flags.value("-r", "--redirects", default="0", metavar="N|LOCAL_RANK:N,...", text=f"output to files: {form}")
+    flags.value("-t", "--tee", default="0", metavar="N|LOCAL_RANK:N,...", text=f"files and console: {form}")
+    flags.value("--local-ranks-filter", default="", metavar="N,...", text="local ranks that write to the console")
     for stream in ("stdout", "stderr"):
         flags.value(
             f"--duplicate-{stream}-filters",
             default=[],
             read=_items,
             metavar="TEXT,...",
-            text=f"lines of teed {stream} with one of these texts go to filtered_{stream}.log, too",
+            text=f"copy matching lines to filtered_{stream}.log",
         )

@@ -80,7 +80,7 @@ async def _agree(server: Servers, agreement: Agreement, options: RunOptions) -> 
         await server.close()
         raise
     if settled == ours.address:
-        log.info("coordinator at %s", settled)
+        log.info("connecting to the coordinator at %s", settled)
         return ours, True
     await server.close()
     return endpoint_at(*split_address(settled)), False
@@ -98,7 +98,7 @@ async def _host(server: Servers, meeting: Meeting, tls: Tls | None) -> int | Non
         elif not _is_elsewhere(error.__cause__):
             raise
         return None
-    log.info("coordinator at %s:%d", meeting.host, port)
+    log.info("coordinator listening on %s:%d", meeting.host, port)
     return port
 
 
@@ -115,5 +115,5 @@ async def _require_coordinator(meeting: Meeting, tls: Tls | None) -> None:
         await set_within(asyncio.Event(), 0.1)
         known = await speaks_rallypoint(endpoint, tls)
     if not known:
-        where = f"{endpoint.address}: port {meeting.port} is in use by something that is not a Rallypoint coordinator"
-        raise ConfigError(f"{where}; give another --rdzv-endpoint")
+        where = f"{endpoint.address}: port {meeting.port} is in use by another program"
+        raise ConfigError(f"{where}; choose another --rdzv-endpoint")

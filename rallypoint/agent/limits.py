@@ -38,7 +38,7 @@ def node_unit(unit: int, low: int, high: int) -> int:
     if unit < 1:
         raise UsageError(f"--node-unit {unit}: not allowed; expected 1 or more")
     if low % unit or high % unit:
-        raise UsageError(f"--node-unit {unit}: not allowed; expected what divides the nodes of --nnodes {low}:{high}")
+        raise UsageError(f"--node-unit {unit}: not allowed; must divide --nnodes {low}:{high}")
     return unit
 
 
@@ -46,7 +46,7 @@ def check_level(args: argparse.Namespace) -> int:
     """Return the level of the node check, however it was asked for."""
     level = max(int(args.precheck), 1 if args.network_check else 0, 2 if args.comm_perf_test else 0)
     if args.exclude_straggler and not level:
-        raise UsageError("--exclude-straggler: not allowed without a check; expected --precheck 1 or 2 beside it")
+        raise UsageError("--exclude-straggler: requires a node check; add --precheck 1 or --precheck 2")
     return level
 
 
@@ -84,7 +84,7 @@ def replica_every(args: argparse.Namespace) -> int:
     if every < 0 or every == 1:
         raise UsageError(f"--replica-every {every}: not allowed; expected 0, or 2 or more steps")
     if limit < 0 or bool(every) != bool(limit):
-        raise UsageError(f"--replica-limit {limit}: not allowed; a number of bytes for --replica-every, and 0 without that")
+        raise UsageError(f"--replica-limit {limit}: not allowed; expected a number of bytes with --replica-every, else 0")
     return every
 
 
@@ -101,7 +101,7 @@ def shutdown_timeout(given: float | None, env: Mapping[str, str]) -> float:
 def exit_grace(seconds: float) -> float:
     """Return the seconds; 0 is off."""
     if not 0 <= seconds <= _EXIT_GRACE:
-        raise UsageError(f"--exit-grace {seconds:g}: not allowed; expected seconds, from 0 to {_EXIT_GRACE}")
+        raise UsageError(f"--exit-grace {seconds:g}: not allowed; expected seconds, 0 to {_EXIT_GRACE}")
     return seconds
 
 

@@ -69,9 +69,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"rallypoint {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=RunParser)
-    _add_run(commands.add_parser("run", help="run a script by hand, with torchrun's flags"))
-    _add_node(commands.add_parser("node", help="be one node of a supervised job"))
-    _add_coordinator(commands.add_parser("coordinator", help="be the coordinator of a supervised job"))
+    _add_run(commands.add_parser("run", help="run a script with torchrun's options"))
+    _add_node(commands.add_parser("node", help="run one node of a supervised job"))
+    _add_coordinator(commands.add_parser("coordinator", help="run the coordinator of a supervised job"))
     return parser
 
 
@@ -82,50 +82,54 @@ def _add_run(parser: RunParser) -> None:
 
 def _add_node(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
-    parser.add_argument("--node", type=int, required=True, metavar="I", help="slot of the job")
-    parser.add_argument("--incarnation", type=int, required=True, metavar="K", help="how often the slot was replaced")
+    parser.add_argument("--node", type=int, required=True, metavar="I", help="index of the node in the job")
+    parser.add_argument("--incarnation", type=int, required=True, metavar="K", help="number of replacements of this node")
     parser.add_argument("--dir", type=Path, required=True, help="folder of this node")
-    parser.add_argument("--shm", type=Path, default=None, help="folder in memory for the workers' progress (default: --dir)")
+    parser.add_argument("--shm", type=Path, default=None, help="memory folder for worker progress (default: --dir)")
     parser.add_argument(
         "--output",
         choices=("files", "pod"),
         default="files",
-        help="where workers' lines go: to files; or to stdout as lines of a pod's log, with files that stay small",
+        help="worker output: files, or stdout of the pod",
     )
     found = parser.add_mutually_exclusive_group(required=True)
     _add_endpoint_file(found)
-    found.add_argument("--listen", type=_port, default=None, metavar="PORT", help="where a coordinator announces itself")
+    found.add_argument(
+        "--listen", type=_port, default=None, metavar="PORT", help="port on which a coordinator announces itself"
+    )
     parser.set_defaults(command=_late("node"))
 
 
 def _add_coordinator(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
-    parser.add_argument("--uid", required=True, help="of the job")
+    parser.add_argument("--uid", required=True, help="UID of the job")
     parser.add_argument("--term", type=int, required=True, metavar="T", help="number of this coordinator within the job")
     status = parser.add_mutually_exclusive_group(required=True)
-    status.add_argument("--status-file", type=Path, default=None, help="where the job's status is published")
-    status.add_argument("--status-configmap", type=_place, default=None, metavar="NAMESPACE/NAME", help="the same in a cluster")
-    _add_endpoint_file(parser)
-    parser.add_argument(
-        "--record-file", type=Path, default=None, help="the job's record, which names its supervisor's heartbeat"
+    status.add_argument("--status-file", type=Path, default=None, help="file for the job's status")
+    status.add_argument(
+        "--status-configmap", type=_place, default=None, metavar="NAMESPACE/NAME", help="ConfigMap for the job's status"
     )
-    cluster = parser.add_argument_group("with --status-configmap")
-    cluster.add_argument("--record-configmap", type=_place, default=None, metavar="NAMESPACE/NAME", help="the job's record")
-    cluster.add_argument("--status-dir", type=Path, default=None, help="folder for the status where the API refuses it")
-    cluster.add_argument("--known-status", type=Path, default=None, help="file with the last status, where the API refuses it")
+    _add_endpoint_file(parser)
+    parser.add_argument("--record-file", type=Path, default=None, help="record of the job")
+    cluster = parser.add_argument_group("options with --status-configmap")
+    cluster.add_argument(
+        "--record-configmap", type=_place, default=None, metavar="NAMESPACE/NAME", help="ConfigMap with the job's record"
+    )
+    cluster.add_argument("--status-dir", type=Path, default=None, help="fallback folder for the status")
+    cluster.add_argument("--known-status", type=Path, default=None, help="fallback file with the last status")
     parser.set_defaults(command=_late("coordinator"))
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", type=Path, required=True, help="the job's plan.json")
-    parser.add_argument("--attempt", type=int, required=True, metavar="N", help="number of the job's attempt")
+    parser.add_argument("--attempt", type=int, required=True, metavar="N", help="number of the attempt")
     parser.add_argument("--secret-file", type=Path, required=True, help="file with the job's secret")
     parser.add_argument("--tls", type=Path, default=None, metavar="DIR", help="folder with ca.crt, tls.crt and tls.key")
-    parser.add_argument("--host", default="127.0.0.1", help="address under which others reach this process")
+    parser.add_argument("--host", default="127.0.0.1", help="address of this process for other nodes")
 
 
 def _add_endpoint_file(parser: argparse.ArgumentParser | argparse._MutuallyExclusiveGroup) -> None:
-    parser.add_argument("--endpoint-file", type=Path, default=None, help="file that says where the coordinator listens")
+    parser.add_argument("--endpoint-file", type=Path, default=None, help="file with the coordinator's address")
 
 
 def _port(text: str) -> int:
@@ -151,7 +155,7 @@ def _require_home(args: argparse.Namespace) -> None:
     else:
         way, ours, others = "--status-configmap", cluster, shared
     if getattr(args, ours[0]) is None:
-        raise UsageError(f"{_flag(ours[0])}: is missing; {way} needs it")
+        raise UsageError(f"{_flag(ours[0])}: is missing; {way} requires it")
     for name in others:
         if getattr(args, name) is not None:
             raise UsageError(f"{_flag(name)}: is not allowed with {way}")

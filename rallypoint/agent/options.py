@@ -166,7 +166,7 @@ def _nodes(args: argparse.Namespace) -> tuple[int, int]:
         return low, high
     if low > 1:
         raise UsageError(
-            f"--standalone with --nnodes {args.nnodes}: it is one node by itself; name an --rdzv-endpoint for more"
+            f"--standalone: not allowed with --nnodes {args.nnodes}; expected one node, or --rdzv-endpoint instead"
         )
     return 1, 1
 
@@ -174,16 +174,16 @@ def _nodes(args: argparse.Namespace) -> tuple[int, int]:
 def _notes(args: argparse.Namespace, high: int, streams: Streams) -> Iterator[str]:
     """Yield what has no effect here, or none beside the other flags."""
     if args.standalone and args.nnodes not in ("1", "1:1"):
-        yield f"--nnodes {args.nnodes}: has no effect: a --standalone node is by itself"
+        yield f"--nnodes {args.nnodes}: ignored; --standalone runs one node"
     if args.rdzv_backend != "static" and args.node_rank:
-        yield f"--node-rank {args.node_rank}: has no effect with --rdzv-backend {args.rdzv_backend}, which deals the ranks out"
+        yield f"--node-rank {args.node_rank}: ignored; --rdzv-backend {args.rdzv_backend} assigns the ranks"
     elif args.node_rank and high == 1:
-        yield f"--node-rank {args.node_rank}: has no effect: there is one node"
+        yield f"--node-rank {args.node_rank}: ignored; the run has one node"
     for name, texts, bit in (("stdout", streams.duplicate_out, STDOUT), ("stderr", streams.duplicate_err, STDERR)):
         if texts and not any(number & bit for number in (streams.tee, *streams.tee_of.values())):
-            yield f"--duplicate-{name}-filters: have no effect: --tee copies no {name}"
+            yield f"--duplicate-{name}-filters: ignored; --tee does not copy {name}"
     if args.numa_affinity and args.numa_binding:
-        yield f"--numa-affinity: has no effect beside --numa-binding {args.numa_binding}"
+        yield f"--numa-affinity: ignored; --numa-binding {args.numa_binding} is set"
 
 
 def _plan(args: argparse.Namespace, env: Mapping[str, str], low: int, high: int, conf: RdzvConf) -> Plan:
@@ -250,7 +250,7 @@ def _entry(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[Entry, str
             ("-u", "-c", _RUN_PATH, args.training_script, *script_args),
         )
     if args.no_python and args.module:
-        raise UsageError("--no-python and --module: only one of them is allowed")
+        raise UsageError("--no-python, --module: not allowed together; expected one of them")
     if args.no_python:
         return Entry.COMMAND, args.training_script, script_args
     return Entry.MODULE if args.module else Entry.SCRIPT, args.training_script, script_args
@@ -267,7 +267,9 @@ def _meeting(args: argparse.Namespace, high: int, conf: RdzvConf) -> Meeting | N
         if port == 0 and high == 1:
             return None  # torchrun's way to say: by itself, at any port
         if port == 0:
-            raise UsageError(f"--rdzv-endpoint {args.rdzv_endpoint}: port 0 is any free one, which {high} nodes could not know")
+            raise UsageError(
+                f"--rdzv-endpoint {args.rdzv_endpoint}: port 0 is not allowed with {high} nodes; expected a fixed port"
+            )
         may_host = not static or args.node_rank == 0
         return Meeting(host=host, port=port, may_host=may_host if conf.is_host is None else conf.is_host)
     if high == 1:
@@ -275,7 +277,7 @@ def _meeting(args: argparse.Namespace, high: int, conf: RdzvConf) -> Meeting | N
     if static:
         host, port = _master_address(args)
         return Meeting(host=host, port=port, may_host=args.node_rank == 0)
-    raise UsageError(f"--rdzv-endpoint: is needed for --nnodes {args.nnodes}; expected HOST:PORT, the same on every node")
+    raise UsageError(f"--rdzv-endpoint: is required for --nnodes {args.nnodes}; expected HOST:PORT, the same on every node")
 
 
 def _master(args: argparse.Namespace, high: int) -> MasterAddress | None:

@@ -26,15 +26,15 @@ _ALIVE: Mapping[str, float] = {"keep_alive_interval": 5.0, "keep_alive_max_attem
 
 #: Keys of torchrun and dlrover-run that change nothing here, and why.
 WITHOUT_EFFECT: Mapping[str, str] = {
-    "close_timeout": "closing waits for nobody",
-    "heartbeat_timeout": "node_lease says when a silent node is lost",
-    "pend_timeout": "a node that finds no place waits for the next round",
-    "rank": "--node-rank says it",
-    "read_timeout": "an agent that waits is answered as soon as there is news",
-    "store_type": "every round has a fresh TCPStore",
-    "use_libuv": "every round has a fresh TCPStore",
+    "close_timeout": "rounds close without a delay",
+    "heartbeat_timeout": "node_lease sets the time after which a silent node is lost",
+    "pend_timeout": "a surplus node waits for the next round",
+    "rank": "--node-rank sets it",
+    "read_timeout": "waiting agents are notified at once",
+    "store_type": "each round starts a new TCPStore",
+    "use_libuv": "each round starts a new TCPStore",
     **dict.fromkeys(
-        ("protocol", "cacert", "ca_cert", "cert", "key", "ssl_cert", "ssl_cert_key", "etcd_prefix"), "there is no etcd"
+        ("protocol", "cacert", "ca_cert", "cert", "key", "ssl_cert", "ssl_cert_key", "etcd_prefix"), "etcd is not used"
     ),
 }
 
@@ -76,8 +76,8 @@ def parse_rdzv_conf(text: str) -> RdzvConf:
     if given.keys() & _ALIVE.keys():
         interval, attempts = (_seconds(key, given[key]) if key in given else usual for key, usual in _ALIVE.items())
         limits.setdefault("node_lease", interval * attempts)
-    notes = [f"--rdzv-conf {key}: has no effect: {why}" for key, why in WITHOUT_EFFECT.items() if key in given]
-    notes += [f"--rdzv-conf {key}: has no effect: {_unknown(key)}" for key in given if key not in KNOWN]
+    notes = [f"--rdzv-conf {key}: ignored; {why}" for key, why in WITHOUT_EFFECT.items() if key in given]
+    notes += [f"--rdzv-conf {key}: ignored; {_unknown(key)}" for key in given if key not in KNOWN]
     return RdzvConf(
         limits=limits,
         node_unit=_unit(given["node_unit"]) if "node_unit" in given else None,
@@ -90,7 +90,7 @@ def parse_rdzv_conf(text: str) -> RdzvConf:
 def _unknown(key: str) -> str:
     near = difflib.get_close_matches(key, KNOWN, n=1)
     effective = ", ".join(sorted(KNOWN - WITHOUT_EFFECT.keys()))
-    return f"it is not a known key; did you mean {near[0]}?" if near else f"it is not a known key; known are {effective}"
+    return f"unknown key; did you mean {near[0]}?" if near else f"unknown key; expected one of {effective}"
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rallypoint.wire.incident import Culprit
+from rallypoint.wire.process_exit import signal_name
 from rallypoint.wire.status import Verdict
 
 __all__ = ["describe_verdict"]
@@ -17,11 +18,11 @@ def describe_verdict(verdict: Verdict) -> str:
 
 
 def _culprit(culprit: Culprit) -> list[str]:
-    how = f"signal {culprit.signal}" if culprit.signal is not None else f"exit code {culprit.exit_code}"
+    how = f"killed by {signal_name(culprit.signal)}" if culprit.signal is not None else f"exit code {culprit.exit_code}"
     who = f"rank {culprit.rank} (local rank {culprit.local_rank}, pid {culprit.pid})" if culprit.rank >= 0 else "the whole node"
-    lines = [f"  who:   {who} on node {culprit.node} ({culprit.host})", f"  how:   {how}"]
+    lines = [f"  culprit: {who} on node {culprit.node} ({culprit.host})", f"  exit:    {how}"]
     if culprit.error:
-        lines.append(f"  error: {culprit.error}")
+        lines.append(f"  error:   {culprit.error}")
     if culprit.log_tail:
         lines.append(f"  last lines of {culprit.log_path}:")
         lines += [f"    {line}" for line in culprit.log_tail]

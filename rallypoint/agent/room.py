@@ -23,8 +23,8 @@ def require_room(folder: Path) -> None:
         with probe.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, _ROOM)
     except OSError as error:
-        full = "the disk is full" if error.errno == errno.ENOSPC else error.strerror
-        raise ConfigError(f"folder {folder}: cannot be written: {full}") from error
+        full = "no space left on the disk" if error.errno == errno.ENOSPC else error.strerror
+        raise ConfigError(f"folder {folder}: cannot write: {full}") from error
     finally:
         if probe.exists():
             probe.unlink()

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
             evidence = tuple(map(str, sorted(logs.glob("round-*/hang-*.txt"))))
         if evidence:
             found, where = ("a hang", evidence[0]) if len(evidence) == 1 else (f"{len(evidence)} hangs", logs)
-            log.warning("evidence of %s, with the stacks of all threads: %s", found, where)
+            log.warning("saved the evidence of %s: file=%s", found, where)
         if temporary and not evidence:
             shutil.rmtree(logs, ignore_errors=True)
     if ending.node.verdict is not None and ending.code != Exit.OK:
@@ -72,7 +72,7 @@ def log_folder(options: RunOptions) -> Path:
         require_room(Path(base))
     folder = Path(tempfile.mkdtemp(prefix=f"{name}_", dir=base))
     if _filed(options):
-        log.info("logs of the workers: %s", folder)
+        log.info("worker logs: dir=%s", folder)
     return folder
 
 

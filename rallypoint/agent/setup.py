@@ -28,6 +28,7 @@ from rallypoint.wire import env
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.process_exit import describe_exit
 
 __all__ = ["SetupError", "Surroundings", "run_setup", "setup_env", "setup_script"]
 
@@ -101,7 +102,7 @@ async def run_setup(plan: Plan, base: Mapping[str, str], *, node: int, host: str
         finally:
             await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
     except OSError as error:
-        raise ConfigError(f"the setup commands cannot be run: {error}") from error
+        raise ConfigError(f"cannot run the setup commands: {error}") from error
 
 
 async def _run(plan: Plan, script: str, variables: Mapping[str, str]) -> tuple[int, int]:
@@ -152,16 +153,16 @@ def _kill(group: int, number: signal.Signals) -> None:
 
 def _result(plan: Plan, code: int, signalled: int, *, step: Path, left: Path) -> Surroundings:
     if signalled:
-        raise SetupError(f"ended by {signal.Signals(signalled).name} while its setup commands ran", 128 + signalled)
+        raise SetupError(f"received {signal.Signals(signalled).name} while running the setup commands", 128 + signalled)
     if code == 0 and left.exists():
         folder, variables = json.loads(left.read_text(encoding="utf-8"))
         return Surroundings(folder=folder, environment={k: v for k, v in variables.items() if k not in _OF_THE_SHELL})
     number = int(step.read_text(encoding="ascii")) if step.exists() else 1
     command = plan.setup[number - 1]
     shown = command if len(command) <= _SHOWN else command[: _SHOWN - 1] + "…"
-    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    how = describe_exit(code)
     if code == 0:
-        how = "ended the shell before it was done"
+        how = "ended the shell early"
     reason = f"setup command {number} of {len(plan.setup)} {how}: {shown}"
     told = 128 - code if code < 0 else code
     raise SetupError(reason, int(Exit.JOB_FAILED) if told in _TAKEN else told)

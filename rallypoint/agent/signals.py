@@ -20,7 +20,7 @@ def parse_signals(text: str) -> tuple[signal.Signals, ...]:
     found: list[signal.Signals] = []
     for name in (part.strip() for part in text.split(",")):
         if name in _NOT or name not in signal.Signals.__members__:
-            allowed = "names of signals that can be caught, such as SIGTERM,SIGUSR1"
+            allowed = "signals that can be caught, such as SIGTERM,SIGUSR1"
             raise UsageError(f"--signals-to-handle {name or text!r}: not allowed; expected {allowed}")
         found.append(signal.Signals[name])
     return tuple(dict.fromkeys(found))

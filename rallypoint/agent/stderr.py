@@ -71,7 +71,7 @@ class Stderr(io.TextIOBase):
     def _tell_missed(self) -> None:
         """Say in their place how many lines are missing; this one line has room in any case."""
         if self._missed:
-            note = f"rallypoint: {self._missed} lines were not written here: nobody read those before them\n".encode()
+            note = f"rallypoint: dropped {self._missed} log lines because stderr was blocked\n".encode()
             self._missed = 0
             self._waiting.append(note)
             self._size += len(note)

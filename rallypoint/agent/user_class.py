@@ -15,10 +15,10 @@ def load_class(module_name: str, name: str, where: str) -> type[Any]:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"{where}: module {module_name} cannot be imported: {raised(error)}") from error
+        raise ConfigError(f"{where}: cannot import module {module_name}: {raised(error)}") from error
     cls = getattr(module, name, None)
     if not isinstance(cls, type):
-        what = "has no class" if cls is None else "has something else than a class of the name"
+        what = "has no class" if cls is None else "has no class, but another object, named"
         raise ConfigError(f"{where}: module {module_name} {what} {name}")
     return cls
 
@@ -28,7 +28,7 @@ def make(cls: type[Any], where: str) -> Any:
     try:
         return cls()
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"{where}: {cls.__name__}() cannot be made without arguments: {raised(error)}") from error
+        raise ConfigError(f"{where}: cannot create {cls.__name__}() without arguments: {raised(error)}") from error
 
 
 def raised(error: BaseException) -> str:

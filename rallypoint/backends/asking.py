@@ -50,7 +50,7 @@ async def request_wish(backend: Backend, name: str, verb: Verb, *, owner: str | 
     while True:
         stored = await backend.load(name)
         if stored is None:
-            raise JobNotFoundError(f"there is no job {name}")
+            raise JobNotFoundError(f"job {name!r} not found")
         record = stored.record
         if owner is not None and record.owner != owner:
             return None
@@ -66,12 +66,12 @@ async def request_wish(backend: Backend, name: str, verb: Verb, *, owner: str | 
 
 def _require_running(record: JobRecord, verb: Verb) -> None:
     if record.deletion or record.finished:
-        what = "is being deleted" if record.deletion else f"is over ({record.phase.value})"
-        raise JobFinishedError(f"job {record.name} {what}; its workers cannot be asked to {verb.value} any more")
+        what = "is being deleted" if record.deletion else f"has ended ({record.phase.value})"
+        raise JobFinishedError(f"job {record.name} {what}; its workers cannot {verb.value} any more")
     if record.suspend or record.phase is not Phase.RUNNING:
         phase = record.phase.value or "just submitted"
         what = "suspended" if record.suspend else phase
-        raise AskError(f"job {record.name} is not running ({what}); its workers cannot be asked to {verb.value}")
+        raise AskError(f"job {record.name} is not running ({what}); its workers cannot {verb.value}")
 
 
 async def await_answers(backend: Backend, name: str, wish: Wish, *, timeout: float) -> Heard:

@@ -91,7 +91,7 @@ def _cells(nodes: list[NodeFound], numbers: list[list[float | None]], side: int)
             if i == j:
                 continue
             x, y = _MARGIN + side * j, _MARGIN + side * i
-            told = "not tried together" if value is None else "failed together" if value == 0 else bandwidth_text(value)
+            told = "not tested together" if value is None else "failed together" if value == 0 else bandwidth_text(value)
             title = escape(f"node {nodes[i].node} and node {nodes[j].node}: {told}")
             square = f'x="{x}" y="{y}" width="{side - 1}" height="{side - 1}" fill="{_color(value, low, high)}"'
             yield f"<rect {square}><title>{title}</title></rect>"

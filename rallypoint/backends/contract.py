@@ -53,9 +53,9 @@ class JobExistsError(BackendError):
         """Return the error that tells the two apart; `where` follows the job's name (` in namespace team`)."""
         record, plan = existing.record, blueprint.plan
         return cls(
-            f"name: a job {record.name} is there already{where} (owner {record.owner}, "
-            f"{record.phase.value or 'just submitted'}, spec {record.digest}; this one: owner {owner}, spec {plan.digest}); "
-            f"choose another name, or end it with: rallypoint delete {record.name}"
+            f"name: a job {record.name} already exists{where} (owner {record.owner}, "
+            f"{record.phase.value or 'just submitted'}, spec {record.digest}; this one: owner {owner}, spec "
+            f"{plan.digest}); choose another name, or delete it with: rallypoint delete {record.name}"
         )
 
 

@@ -49,7 +49,9 @@ class Credentials:
             return cls(**json.loads(text))
         except (TypeError, ValueError):
             # What was read is not told, nor is the error that holds a part of it.
-            raise CredentialsError("credentials: what was given is not what `Credentials.to_json` writes") from None
+            raise CredentialsError(
+                "credentials: the document is not valid; expected the output of `Credentials.to_json`"
+            ) from None
 
 
 #: What a `Site` alone says.

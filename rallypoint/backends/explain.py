@@ -164,9 +164,9 @@ def _state(record: JobRecord, quiet: str) -> Iterator[str]:
         if words is not None and not (record.finished and condition.type is ConditionType.PODS_READY):
             yield f"{words} for {span(record.clock - condition.clock)} ({condition.reason})"
     if record.suspend:
-        yield "somebody asked for it to be suspended"
+        yield "suspension was requested"
     if record.deletion:
-        yield "somebody asked for it to be deleted"
+        yield "deletion was requested"
 
 
 # --- What happened ---------------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def _history(record: JobRecord, incidents: Iterable[Incident]) -> Iterator[Entry
     for folded in record.folded:
         where = f" of node {folded.node}" if folded.node >= 0 else ""
         attempt = f" in attempt {folded.attempt}" if folded.attempt else ""
-        text = f"{folded.count} older faults{where}{attempt} ({folded.cause.value}), up to here; only their number is kept"
+        text = f"{folded.count} older faults{where}{attempt} ({folded.cause.value}) until this time; only their count is kept"
         yield Entry(at=folded.last_at, text=text)
 
 
@@ -195,7 +195,7 @@ def _incidents(incidents: Iterable[Incident]) -> Iterator[Entry]:
 
 def _short(incident: Incident) -> Iterator[str]:
     if incident.culprit is not None and incident.culprit.error and incident.culprit.error not in incident.reason:
-        yield f"it said: {incident.culprit.error}"
+        yield f"error: {incident.culprit.error}"
     yield f"judged: {judgement(incident)}"
     yield f"done: {done(incident)}"
 
@@ -208,7 +208,7 @@ def _would(record: JobRecord, decision: Decision | None) -> str:
         return ""
     told = decision.record.history[len(record.history) :]
     why = told[-1].detail if told else ""
-    return f"a supervisor's turn now would bring it to {decision.record.phase.value}" + (f": {why}" if why else "")
+    return f"the next supervisor turn would change the phase to {decision.record.phase.value}" + (f": {why}" if why else "")
 
 
 def _coming(decision: Decision | None, now: float) -> Iterator[Next]:
@@ -222,16 +222,16 @@ def _coming(decision: Decision | None, now: float) -> Iterator[Next]:
 
 def _waits(record: JobRecord, decision: Decision | None) -> str:
     if decision is None:
-        return "which clocks run is set by the job's plan, which is not here"
+        return "unknown: the job's plan is not available, and it defines the clocks"
     if decision.deadlines:
         return ""
     if decision.done or record.released:
-        return "nothing: it is over and holds nothing"
+        return "nothing: the job has ended and holds no resources"
     if decision.record.phase is Phase.SUSPENDED:
-        return "it waits to be resumed, by a person or its queue; no clock runs and nothing is counted"
+        return "the job waits to be resumed by a user or its queue; no clock is running"
     if decision.record.phase is Phase.RUNNING:
-        return "no clock runs: it goes on until a node or the coordinator tells of an end"
-    return "it waits until what was asked for is seen to be so"
+        return "no clock is running; the job continues until a node or the coordinator reports its end"
+    return "the job waits until the requested change is observed"
 
 
 # --- What it has cost ------------------------------------------------------------------------------------------------------

@@ -29,17 +29,19 @@ def behind_lines(incident: Incident) -> Iterator[str]:
         return
     one = _count(late) == 1
     who, verb = _named(late), ("is" if one else "are")
-    unit = "step" if _in_steps(incident) else "sign of life"
+    unit = "step" if _in_steps(incident) else "heartbeat"
     gap = _gap(late, others)
     waiting = [place for place in others if place.waits]
     told = f", which wait{'s' if _count(waiting) == 1 else ''} for {'it' if one else 'them'}" if waiting == others else ""
     if gap > 0:
         yield f"{who} {verb} {_many(gap, unit)} behind {_named(others)}{told}"
     elif gap < 0:
-        yield f"{who} {verb} {_many(-gap, unit)} ahead of {_named(others)}{told}: what these wait for was left out"
+        yield (
+            f"{who} {verb} {_many(-gap, unit)} ahead of {_named(others)}{told}; they skipped an operation that the "
+            "others wait for"
+        )
     else:
-        came = "has" if one else "have"
-        yield f"{who} {came} come as far as {_named(others)}{told}"
+        yield f"{who} {verb} at the same point as {_named(others)}{told}"
 
 
 def _gap(late: Sequence[RankSpan], others: Sequence[RankSpan]) -> int:
@@ -53,7 +55,7 @@ def _in_steps(incident: Incident) -> bool:
 
 
 def _many(count: int, unit: str) -> str:
-    return f"{count} {unit}" if count == 1 else f"{count} {'signs of life' if unit == 'sign of life' else unit + 's'}"
+    return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
 
 
 def _count(places: Iterable[RankSpan]) -> int:
@@ -90,7 +92,7 @@ def _head(group: RankGroup) -> str:
     if group.step is not None:
         told.append(f"step {group.step}")
     if group.ranks:
-        told += [f"{group.life} signs of life", f"silent for {span(group.quiet)}", f"{group.cpu:.0%} of a core"]
+        told += [f"{group.life} heartbeats", f"silent for {span(group.quiet)}", f"{group.cpu:.0%} of a core"]
     if group.gpu:
         told.append(f"GPU {group.gpu:.0%} busy")
     if group.device:

@@ -20,9 +20,9 @@ def judgement(incident: Incident) -> str:
     rule = f" (by {incident.rule})" if incident.rule else ""
     free = incident.cause in FREE or incident.rung is Rung.NOTIFY
     paid_by = "reset" if (incident.cause, incident.rung) == (Cause.NODE, Rung.RESET) else _BUDGETS.get(incident.cause, "")
-    budget = "; it costs no budget" if free else f"; paid by the {paid_by} budget"
+    budget = "; not charged to a budget" if free else f"; charged to the {paid_by} budget"
     if incident.refilled:
-        budget = "; its budget was refilled since"
+        budget = "; the budget was refilled since"
     return f"{what}{answer}{rule}{budget}"
 
 
@@ -36,15 +36,15 @@ _BUDGETS = {
 
 
 _RUNGS = {
-    Rung.NOTIFY: "it was told, and nothing was done about it",
-    Rung.RETRY: "the step was tried again",
-    Rung.RECOVER_IN_PLACE: "the worker was replaced where it was",
-    Rung.RESTART_WORKERS: "the workers of all nodes were started again",
-    Rung.RECOVER: "another one takes its place",
-    Rung.ELASTIC_TRAINING: "the world goes on without it",
-    Rung.RESET: "everything is deleted, and begins anew",
-    Rung.DUMP: "a last checkpoint is saved",
-    Rung.EXIT: "the job ends",
+    Rung.NOTIFY: "reported only; no action taken",
+    Rung.RETRY: "the step was repeated",
+    Rung.RECOVER_IN_PLACE: "the worker was replaced on its node",
+    Rung.RESTART_WORKERS: "the workers of all nodes were restarted",
+    Rung.RECOVER: "the node is replaced",
+    Rung.ELASTIC_TRAINING: "the job continued without the node",
+    Rung.RESET: "the job was reset: all nodes deleted and created again",
+    Rung.DUMP: "a last checkpoint was saved",
+    Rung.EXIT: "the job ended",
 }
 
 
@@ -54,7 +54,7 @@ def done(incident: Incident) -> str:
     if recovered_text(incident):
         parts.append(recovered_text(incident))
     if incident.steps_lost is not None:
-        parts.append(f"{incident.steps_lost} steps trained again (from {incident.resumed_step} to {incident.last_step})")
+        parts.append(f"{incident.steps_lost} steps repeated (from {incident.resumed_step} to {incident.last_step})")
     return ", ".join(parts)
 
 
@@ -75,14 +75,14 @@ def incident_lines(
 
 
 def _culprit_lines(culprit: Culprit) -> Iterator[str]:
-    yield f"  who      {describe_who(culprit)}, incarnation {culprit.incarnation}" + (
+    yield f"  culprit  {describe_who(culprit)}, incarnation {culprit.incarnation}" + (
         f", pid {culprit.pid}" if culprit.pid else ""
     )
     ended = f"signal {culprit.signal}" if culprit.signal is not None else f"exit code {culprit.exit_code}"
     if culprit.kind is FaultKind.HANG:
-        ended = "not by itself: it was there and did not go on"
+        ended = "no exit; alive but making no progress"
     elif culprit.signal is culprit.exit_code is None:
-        ended = "nobody saw how"
+        ended = "unknown"
     yield f"  ended    {ended}"
     if culprit.error:
         yield f"  said     {culprit.error}"

@@ -118,7 +118,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _empty() -> Iterator[str]:
-    yield f'<text x="12" y="{_TOP + 16}">Nothing is known of its ranks.</text>'
+    yield f'<text x="12" y="{_TOP + 16}">No data about its ranks.</text>'
 
 
 def _rows(incident: Incident, places: Sequence[RankSpan], axis: _Axis) -> Iterator[str]:
@@ -129,7 +129,7 @@ def _rows(incident: Incident, places: Sequence[RankSpan], axis: _Axis) -> Iterat
         yield f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle" font-size="11">{step}</text>'
     for row, place in enumerate(places):
         yield from _row(place, _TOP + _ROW * row, axis, _note(place, incident.evidence))
-    yield f'<text x="{_LEFT}" y="{bottom + 34}" font-size="11">{axis.unit}; pale: begun, waiting for others</text>'
+    yield f'<text x="{_LEFT}" y="{bottom + 34}" font-size="11">{axis.unit}; pale: started, waiting for others</text>'
     yield f'<text x="{_LEFT - 10}" y="{_TOP - 8}" text-anchor="end" font-size="11">ranks</text>'
 
 

@@ -33,7 +33,7 @@ class Job:
         """Log who supervises it, once for each holder."""
         if holder != self._holder:
             self._holder = holder
-            log.info("job %s: %s supervises it; looking on", self.name, holder)
+            log.info("job=%s is supervised by %s; waiting to take over", self.name, holder)
 
     async def load(self) -> Stored | None:
         """Return it, or None when it was deleted, even if there is another of its name by now."""
@@ -88,5 +88,5 @@ async def _take_name_out(job: Job, me: Holder) -> None:
         except ConflictError:
             continue
         except (BackendError, OSError) as error:
-            log.info("job %s: its record still names this process as its supervisor: %s", job.name, error)
+            log.info("job=%s: cannot clear this process as supervisor in the record: %s", job.name, error)
         return

@@ -105,7 +105,7 @@ def _one(incident: Incident) -> ListedIncident:
 
 
 def _count(folded: Folded) -> ListedIncident:
-    reason = f"{folded.count} incidents of cause {folded.cause.value}, kept as a count"
+    reason = f"{folded.count} incidents of cause {folded.cause.value} (details not kept)"
     fault = is_fault(folded)
     return ListedIncident(
         id="", at=folded.first_at, cause=folded.cause, reason=reason, fault=fault, node=folded.node, count=folded.count

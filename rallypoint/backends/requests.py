@@ -145,7 +145,7 @@ async def _renewed(backend: Backend, stored: Stored, blueprint: Blueprint, owner
         return stored
     if record.digest != blueprint.plan.digest or stored.plan.kind is Kind.APPWRAPPER:
         return await backend.save(dataclasses.replace(record, deletion=True), version=stored.version)
-    detail = f"{record.owner} handed over to {owner}, who begins it anew"
+    detail = f"{record.owner} transferred the job to {owner}, which restarts it"
     fields = {"owner": owner, "renew": True, "suspend": False, "size": None, "retries": 0, "charges": ()}
     record = dataclasses.replace(record, **fields).with_history("renewed", detail)  # type: ignore[arg-type]
     return await backend.save(record, version=stored.version)
@@ -153,9 +153,9 @@ async def _renewed(backend: Backend, stored: Stored, blueprint: Blueprint, owner
 
 def _another_spec(record: JobRecord, blueprint: Blueprint) -> JobExistsError:
     return JobExistsError(
-        f"name: a job {record.name} runs already with another spec ({record.digest}; this one is {blueprint.plan.digest}; "
-        f"owner {record.owner}, {record.phase.value or 'just submitted'}); wait for its end, or end it with: "
-        f"rallypoint delete {record.name}"
+        f"name: job {record.name} is already running with another specification ({record.digest}; this one is "
+        f"{blueprint.plan.digest}; owner {record.owner}, {record.phase.value or 'just submitted'}); wait for its "
+        f"end, or delete it with: rallypoint delete {record.name}"
     )
 
 
@@ -167,16 +167,16 @@ def _is_foreign(record: JobRecord, blueprint: Blueprint) -> bool:
 def _another_claimant(record: JobRecord, blueprint: Blueprint) -> JobExistsError:
     same = "the same" if record.digest == blueprint.plan.digest else "another"
     return JobExistsError(
-        f"name: job {record.name} belongs to {record.claimant}, which has not taken its result yet "
-        f"({record.phase.value or 'just submitted'}, {same} spec); this is {blueprint.claimant}. "
-        f"Choose another name, wait for that one, or delete it: rallypoint delete {record.name}"
+        f"name: job {record.name} belongs to {record.claimant}, which has not collected its result yet "
+        f"({record.phase.value or 'just submitted'}, {same} specification); this is {blueprint.claimant}. Choose "
+        f"another name, wait for that task, or delete the job: rallypoint delete {record.name}"
     )
 
 
 async def _own(backend: Backend, stored: Stored, blueprint: Blueprint, owner: str) -> Stored:
     if stored.record.owner == owner:
         return stored
-    detail = f"{stored.record.owner} handed over to {owner}"
+    detail = f"{stored.record.owner} transferred the job to {owner}"
     claimant = blueprint.claimant or stored.record.claimant
     record = dataclasses.replace(stored.record, owner=owner, claimant=claimant).with_history("adopted", detail)
     return await backend.save(record, version=stored.version)
@@ -268,7 +268,7 @@ async def request_resize(backend: Backend, name: str, size: Size, *, owner: str 
     """
     stored = await backend.load(name)
     if stored is None:
-        raise JobNotFoundError(f"there is no job {name}")
+        raise JobNotFoundError(f"job {name!r} not found")
     if refused := refusal(stored.plan, size):
         raise ResizeError(f"job {name}: {refused}")
     await backend.check_size(stored, size)
@@ -288,7 +288,7 @@ async def request_resize(backend: Backend, name: str, size: Size, *, owner: str 
 
 def _require_unfinished(record: JobRecord, done: str) -> None:
     if record.deletion or record.finished:
-        what = "is being deleted" if record.deletion else f"is over ({record.phase.value})"
+        what = "is being deleted" if record.deletion else f"has ended ({record.phase.value})"
         raise JobFinishedError(f"job {record.name} {what}; it cannot be {done} any more")
 
 
@@ -306,7 +306,7 @@ async def _change(backend: Backend, name: str, change: Callable[[JobRecord], Job
     while True:
         stored = await backend.load(name)
         if stored is None:
-            raise JobNotFoundError(f"there is no job {name}")
+            raise JobNotFoundError(f"job {name!r} not found")
         changed = change(stored.record)
         if changed == stored.record:
             return stored
@@ -344,6 +344,7 @@ async def delete(
         await asyncio.wait_for(to_the_end(), timeout)
     except asyncio.TimeoutError:
         raise BackendError(
-            f"job {name} is not gone after {timeout:g} s; its deletion was asked for and goes on with the next supervisor"
+            f"job {name} still exists after {timeout:g} s; the deletion request stays active and the next supervisor "
+            "completes it"
         ) from None
     return True

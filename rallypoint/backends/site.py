@@ -47,14 +47,14 @@ class Site:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise SiteError("backend", f"{self.kind!r} is not one; choose one of {', '.join(sorted(KINDS))}")
+            raise SiteError("backend", f"{self.kind!r} is not allowed; expected one of {', '.join(sorted(KINDS))}")
         for field in (field for fields in KINDS.values() for field in fields):
             value = getattr(self, field)
             if value and field not in KINDS[self.kind]:
                 allowed = ", ".join(KINDS[self.kind])
-                raise SiteError(field, f"{value!r} is not allowed with backend {self.kind}; it takes {allowed}")
+                raise SiteError(field, f"{value!r} is not allowed with backend {self.kind}; expected {allowed}")
         if self.namespace and not re.fullmatch(NAMESPACE, self.namespace):
-            raise SiteError("namespace", f"{self.namespace!r} is not allowed; {NAMESPACE_ALLOWED}")
+            raise SiteError("namespace", f"{self.namespace!r} is not allowed; expected {NAMESPACE_ALLOWED}")
 
     @property
     def on_this_machine(self) -> bool:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-
 from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.wire.incident import Cause, Culprit, Incident
+from rallypoint.wire.process_exit import signal_name
 from rallypoint.wire.status import JobStatus, Progress
 
 __all__ = [
@@ -60,7 +59,7 @@ def describe_who(culprit: Culprit) -> str:
 def describe_end(culprit: Culprit) -> str:
     """Return how it ended in a word or two: `SIGKILL`, `exit 1`, or `lost` when nobody saw its end."""
     if culprit.signal is not None:
-        return _signal_name(culprit.signal)
+        return signal_name(culprit.signal)
     return "lost" if culprit.exit_code is None else f"exit {culprit.exit_code}"
 
 
@@ -83,11 +82,11 @@ def failure_story(record: JobRecord) -> str:
     """Return why a job failed: what happened, which rank on which node ended how, and the last lines of its log."""
     verdict, culprit = record.verdict, culprit_of(record)
     reason = f" ({verdict.reason})" if verdict is not None else ""
-    message = verdict.message if verdict is not None else "it was ended before it had a verdict"
+    message = verdict.message if verdict is not None else "it ended without a verdict"
     lines = [f"Job {record.name} failed {_when(record)}{reason}: {message}"]
     if culprit is not None:
         if not _tells_who(message, culprit):
-            lines.append(f"First to break: {_whole_end(culprit)}")
+            lines.append(f"First failure: {_whole_end(culprit)}")
         lines.extend(_log_lines(culprit))
     return "\n".join(lines)
 
@@ -122,7 +121,7 @@ def _faults(record: JobRecord) -> tuple[Incident, ...]:
 
 def _steps_lost(record: JobRecord) -> str:
     lost = sum(incident.steps_lost or 0 for incident in _faults(record))
-    return f", {lost} {'step' if lost == 1 else 'steps'} trained twice" if lost else ""
+    return f", {lost} {'step' if lost == 1 else 'steps'} repeated" if lost else ""
 
 
 def _tells_who(message: str, culprit: Culprit) -> bool:
@@ -132,9 +131,9 @@ def _tells_who(message: str, culprit: Culprit) -> bool:
 
 def _whole_end(culprit: Culprit) -> str:
     if culprit.signal is not None:
-        how = f"was ended by {_signal_name(culprit.signal)}"
+        how = f"was killed by {signal_name(culprit.signal)}"
     elif culprit.exit_code is not None:
-        how = f"ended with exit code {culprit.exit_code}"
+        how = f"exited with code {culprit.exit_code}"
     else:
         how = "was lost"
     return f"{describe_who(culprit)} {how}" + (f": {culprit.error}" if culprit.error else "")
@@ -142,18 +141,11 @@ def _whole_end(culprit: Culprit) -> str:
 
 def _log_lines(culprit: Culprit) -> list[str]:
     if not culprit.log_tail:
-        return [f"Its log is {_place(culprit)}"] if culprit.log_path else []
+        return [f"Log file: {_place(culprit)}"] if culprit.log_path else []
     place = f" ({_place(culprit)})" if culprit.log_path else ""
     tail = (line.rstrip() for line in culprit.log_tail[-_LINES:])
-    return [f"Last lines of its log{place}:", *(f"  {line[:_WIDTH]}" for line in tail)]
+    return [f"Last lines of the log{place}:", *(f"  {line[:_WIDTH]}" for line in tail)]
 
 
 def _place(culprit: Culprit) -> str:
     return f"{culprit.log_path} on {culprit.host}" if culprit.host else culprit.log_path
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal has no name
-        return f"signal {number}"

@@ -84,7 +84,7 @@ async def watch(backend: Backend, name: str, *, poll: float = 1.0) -> AsyncItera
     async with backend.changes(name) as changes:
         snapshot = await _look(job)
         if snapshot is None:
-            raise JobNotFoundError(f"there is no job {name}")
+            raise JobNotFoundError(f"job {name!r} not found")
         while snapshot is not None:
             yield snapshot
             if _is_over(snapshot.record):

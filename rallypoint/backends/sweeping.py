@@ -46,7 +46,7 @@ async def _sweep_on(sweep: Sweep, every: float) -> None:
         try:
             await sweep()
         except BackendError as error:
-            log.info("jobs that are over cannot be looked through: %s; tried again later", error)
+            log.info("cannot list finished jobs: %s; retrying later", error)
 
 
 _sweepers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, _Sweeper]] = weakref.WeakKeyDictionary()

@@ -64,7 +64,7 @@ class Backoff:
 
     async def pause(self, error: BackendError) -> None:
         """Log the error and wait."""
-        log.warning("job %s: %s; trying again in %g s", self._name, clean_text(str(error)), self._seconds)
+        log.warning("job=%s: %s; retrying in %g s", self._name, clean_text(str(error)), self._seconds)
         await asyncio.sleep(self._seconds)
         self._seconds = min(2 * self._seconds, _LAST_PAUSE)
 
@@ -137,7 +137,7 @@ class Turns:
         """The record is gone, and not by our doing: end what is left of the job."""
         if self._last is None:
             return Turn(over=True)
-        log.warning("job %s: its record was deleted from outside; what is left of it is ended", self._name)
+        log.warning("job=%s: its record was deleted by another client; stopping its remaining processes", self._name)
         return Turn(over=await self._backend.sweep(self._last))
 
     def _decide(self, stored: Stored, seen: Observation, now: float) -> Decision:

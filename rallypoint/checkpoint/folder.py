@@ -81,7 +81,7 @@ def retain(folder: Path, keep: int) -> None:
         try:
             discard(checkpoint)
         except FileNotFoundError as error:
-            _log.debug("deleted already by somebody else: %s", error)
+            _log.debug("already deleted by another process: %s", error)
 
 
 def sweep(folder: Path, below: Fence) -> None:
@@ -99,14 +99,14 @@ def remove(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        _log.warning("left over and not deleted: %s", error)
+        _log.warning("cannot delete a leftover file: %s", error)
 
 
 def _verified(checkpoint: Checkpoint) -> Manifest | None:
     try:
         return verify(checkpoint)
     except DamagedCheckpointError as error:
-        _log.warning("this checkpoint is damaged and is passed over: %s", error)
+        _log.warning("skipping a damaged checkpoint: %s", error)
         return None
 
 

@@ -37,12 +37,12 @@ class FolderStore:
         try:
             unfinished.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise CheckpointError(f"{self.path}: cannot be written: {error.strerror}") from error
+            raise CheckpointError(f"{self.path}: cannot write to the folder: {error.strerror}") from error
         free = shutil.disk_usage(unfinished).free
         if free < size:
             missing = size - free
             raise NoRoomError(
-                f"{self.path}: no room for a snapshot of {size:,} bytes: {free:,} are free, {missing:,} are missing"
+                f"{self.path}: not enough space for a snapshot of {size:,} bytes: {free:,} free, {missing:,} missing"
             )
 
     def write(self, draft: str, file: str, source: int, size: int) -> None:
@@ -52,7 +52,7 @@ class FolderStore:
             while done < size:
                 sent = os.sendfile(target, source, done, min(size - done, BLOCK))
                 if sent == 0:
-                    raise CheckpointError(f"{draft}: {done} of {size} bytes were there to be persisted")
+                    raise CheckpointError(f"{draft}: only {done} of {size} bytes were available")
                 done += sent
             os.fsync(target)
         finally:

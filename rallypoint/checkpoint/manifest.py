@@ -138,7 +138,7 @@ def verify(checkpoint: Checkpoint) -> Manifest:
     try:
         manifest = loads(Manifest, (path / MANIFEST).read_bytes())
         if (manifest.version, manifest.fence, manifest.step) != (_VERSION, checkpoint.fence, checkpoint.step):
-            raise DamagedCheckpointError(f"{path}: its manifest is of another checkpoint or another version")
+            raise DamagedCheckpointError(f"{path}: its manifest belongs to another checkpoint or another version")
         for name, entry in manifest.files.items():
             _check(path / name, entry)
     except (OSError, WireError) as error:
@@ -170,8 +170,8 @@ def refuse_stale(fence: Fence, found: Iterable[Checkpoint]) -> None:
     highest = max((checkpoint.fence for checkpoint in found), default=fence)
     if highest > fence:
         raise CheckpointError(
-            f"fence: this worker's {fence} is lower than {highest}, which has written here already; either this worker is "
-            "left over from an earlier round, or two jobs share the folder: give each its own"
+            f"fence: {fence} of this worker is older than {highest}, which has already written here; this worker is "
+            "from an earlier round, or two jobs share the folder (use one folder per job)"
         )
 
 
@@ -185,9 +185,9 @@ def surplus(ordered: Sequence[Checkpoint], complete: Sequence[Checkpoint], keep:
 def _check(path: Path, entry: FileEntry) -> None:
     size = path.stat().st_size
     if size != entry.size:
-        raise DamagedCheckpointError(f"{path}: {size} bytes, the manifest says {entry.size}")
+        raise DamagedCheckpointError(f"{path}: has {size} bytes; the manifest expects {entry.size}")
     if entry.sha256 and _digest(path) != entry.sha256:
-        raise DamagedCheckpointError(f"{path}: its SHA-256 is not the one in the manifest")
+        raise DamagedCheckpointError(f"{path}: SHA-256 does not match the manifest")
 
 
 def _entry(path: Path) -> FileEntry:

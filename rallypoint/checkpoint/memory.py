@@ -184,7 +184,7 @@ def pinned(one: Held) -> Iterator[int]:
             raise DamagedCheckpointError(f"{one.path}: was overwritten")
         size = os.fstat(fd).st_size
         if size < one.part.size:
-            raise DamagedCheckpointError(f"{one.path}: {size} bytes, its header says {one.part.size}")
+            raise DamagedCheckpointError(f"{one.path}: has {size} bytes; its header expects {one.part.size}")
         yield fd
     finally:
         os.close(fd)

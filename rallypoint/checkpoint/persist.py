@@ -92,7 +92,7 @@ def persist(found: Sequence[Held], store: Store, retention: Retention) -> Persis
         try:
             return _persist_one(chosen, store, retention)
         except DamagedCheckpointError as error:
-            _log.warning("this snapshot is passed over, and the one before is persisted: %s", error)
+            _log.warning("skipping this snapshot and storing the previous one: %s", error)
     return None
 
 
@@ -136,7 +136,7 @@ def commit(part: Part, store: Store, retention: Retention) -> Persisted:
         files = store.describe(draft, [file for rank in sorted(ranks) for file in part_files(rank)])
         torn = [rank for rank in sorted(ranks & set(there)) if files[part_files(rank)[0]].size != there[rank].size]
         if torn:
-            raise DamagedCheckpointError(f"{draft}: the part of rank {torn[0]} has not the size that its header says")
+            raise DamagedCheckpointError(f"{draft}: the size of the part of rank {torn[0]} does not match its header")
         manifest = Manifest(
             job=part.job,
             granted=part.granted,

@@ -19,7 +19,7 @@ def require_memory(folder: Path, size: int, what: str) -> None:
     free = free_memory(folder)
     if free < size:
         raise NoRoomError(
-            f"{folder}: no room for {what}: {size:,} bytes are needed, {free:,} are free, {size - free:,} are missing"
+            f"{folder}: not enough space for {what}: {size:,} bytes needed, {free:,} free, {size - free:,} missing"
         )
 
 

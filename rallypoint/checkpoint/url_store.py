@@ -32,7 +32,7 @@ class UrlStore:
         try:
             import fsspec  # noqa: PLC0415  an extra
         except ModuleNotFoundError as error:
-            raise CheckpointError(f"storage {url}: needs the package fsspec; a plain path does without") from error
+            raise CheckpointError(f"storage {url}: requires the package fsspec; install it, or use a plain path") from error
         try:
             self._fs, self._root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
@@ -61,7 +61,7 @@ class UrlStore:
             while done < size:
                 block = os.pread(source, min(BLOCK, size - done), done)
                 if not block:
-                    raise CheckpointError(f"{draft}: {done} of {size} bytes were there to be persisted")
+                    raise CheckpointError(f"{draft}: only {done} of {size} bytes were available")
                 target.write(block)
                 done += len(block)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rallypoint.cli.options import Where, read_where
+from rallypoint.usage import COMPATIBILITY_OPTIONS, UsageParser
 from rallypoint.wire.arguments import PLATFORMS, WORDS, Word
 
 __all__ = ["argument_options", "name_option", "place_of"]
@@ -26,23 +27,26 @@ class _Once(argparse.Action):
         known = namespace.arguments if isinstance(namespace.arguments, dict) else {}
         before = known.get(self.dest)
         if before is not None and before != value:
-            parser.error(f"{option_string} {value}: is not allowed; {self.option_strings[0]} is given as {before}, too")
+            parser.error(
+                f"{option_string} {value}: is not allowed; {self.option_strings[0]} is already set to {before}; expected "
+                "one value"
+            )
         namespace.arguments = {**known, self.dest: value}
 
 
-def argument_options(parser: argparse.ArgumentParser) -> None:
+def argument_options(parser: UsageParser) -> None:
     """Add the options; what they are given is collected in `arguments`, as text by name."""
     parser.set_defaults(arguments={})
-    group = parser.add_argument_group("DLRover's arguments, in the place of the file's (docs/reference/arguments.md)")
+    group = parser.group(COMPATIBILITY_OPTIONS)
     for word in WORDS.values():
         if word.name not in ("job_name", "namespace"):
             _add(group, word)
 
 
-def name_option(parser: argparse.ArgumentParser, text: str) -> None:
+def name_option(parser: UsageParser, text: str) -> None:
     """Add `--name`, which DLRover calls `--job_name`."""
     parser.add_argument("--name", help=text)
-    _add(parser, WORDS["job_name"])
+    _add(parser.group(COMPATIBILITY_OPTIONS), WORDS["job_name"])
 
 
 def _add(group: Any, word: Word) -> None:
@@ -63,10 +67,10 @@ def place_of(args: argparse.Namespace, environ: Mapping[str, str]) -> Where:
     platform = args.arguments.get("platform")
     if platform is not None:
         if platform not in PLATFORMS:
-            args.usage_error(f"--platform {platform}: is not allowed; one of {', '.join(PLATFORMS)}")
+            args.usage_error(f"--platform {platform}: is not allowed; expected one of {', '.join(PLATFORMS)}")
         meant = backend_of(platform, at="--platform")
         if args.backend is not None and args.backend != meant:
-            args.usage_error(f"--platform {platform}: is not allowed; --backend is given as {args.backend}, too")
+            args.usage_error(f"--platform {platform}: is not allowed; it conflicts with --backend {args.backend}")
         args.backend = meant
     if args.backend is None and said.get("platform"):
         args.backend = backend_of(said["platform"], at="platform")

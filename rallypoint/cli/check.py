@@ -29,14 +29,15 @@ __all__ = ["CheckFailedError", "add", "run"]
 _OWNER = "cli"
 
 _DESCRIPTION = """\
-Try nodes before anything trains on them: each computes, pairs of them exchange
-data, then the fastest with the slowest where something failed or was slow. FILE is
-a job file: its nodes, their resources, image and environment are what is tried.
---nodes N tries N nodes of this machine, or of a cluster with --image.
+Check nodes before training on them. Every node runs a compute benchmark and
+exchanges data with a partner; if a node fails or is slow, a further round pairs
+fast nodes with slow ones. FILE is a job file: its nodes, resources, image and
+environment are checked. --nodes N checks N nodes of this machine, or of a cluster
+with --image.
 
-It waits until every node is there, and leaves nothing behind. The exit code is 0
-when no node is at fault, 1 when one is (with --exclude-straggler also when one is
-slow), and nothing else is started.
+The command waits until all nodes have started and deletes what it created. The
+exit code is 0 if no node is faulty, and 1 if one is (with --exclude-straggler
+also if one is slow).
 """
 
 
@@ -46,17 +47,17 @@ class CheckFailedError(RallypointError):
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_job_command(commands, "check", "try nodes before training on them", _DESCRIPTION)
+    parser = add_job_command(commands, "check", "check nodes before training on them", _DESCRIPTION)
     parser.add_argument("file", metavar="FILE", type=Path, nargs="?", help="job file, YAML or JSON")
-    set_option(parser, "(as YAML) in the place of a field of FILE")
-    parser.add_argument("--nodes", metavar="N[:MAX]", help="so many nodes, in the place of a FILE's")
-    parser.add_argument("--nproc-per-node", metavar="K", type=int, default=1, help="without FILE: probes on each node (1)")
-    parser.add_argument("--image", help="without FILE, on a cluster: container image with rallypoint[agent]")
-    parser.add_argument("--level", type=int, choices=(1, 2), default=1, help="2: all good nodes together, too, at the end")
-    parser.add_argument("--all-pairs", action="store_true", help="each node with each other, for a whole matrix")
-    parser.add_argument("--timeout", metavar="DURATION", help="how long a round may take (5m)")
-    parser.add_argument("--exclude-straggler", action="store_true", help="a slow node counts as one at fault")
-    parser.add_argument("--svg", metavar="OUT", type=Path, help="write the matrix of bandwidths as a picture")
+    set_option(parser, "(as YAML) into a field of FILE")
+    parser.add_argument("--nodes", metavar="N[:MAX]", help="number of nodes; overrides FILE")
+    parser.add_argument("--nproc-per-node", metavar="K", type=int, default=1, help="probes per node, without FILE (default: 1)")
+    parser.add_argument("--image", help="image with rallypoint[agent], on a cluster without FILE")
+    parser.add_argument("--level", type=int, choices=(1, 2), default=1, help="1: pairs; 2: also all healthy nodes together")
+    parser.add_argument("--all-pairs", action="store_true", help="check every pair of nodes (full matrix)")
+    parser.add_argument("--timeout", metavar="DURATION", help="timeout of one round (default: 5m)")
+    parser.add_argument("--exclude-straggler", action="store_true", help="treat a slow node as faulty")
+    parser.add_argument("--svg", metavar="OUT", type=Path, help="write the bandwidth matrix as an SVG picture")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run, usage_error=parser.error)
 
@@ -64,9 +65,9 @@ def add(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check, tell, and say by the exit code whether all is well."""
     if (args.file is None) is (args.nodes is None) and args.file is None:
-        args.usage_error("give a FILE, or --nodes N")
+        args.usage_error("a FILE or --nodes N is required")
     if args.file is not None and (args.image is not None or args.nproc_per_node != 1):
-        args.usage_error("--image and --nproc-per-node are for a check without FILE; use --set")
+        args.usage_error("--image and --nproc-per-node cannot be used with FILE; use --set")
     found = asyncio.run(_check(args.doors, args))
     if args.svg is not None:
         _draw(args.svg, found)
@@ -90,7 +91,7 @@ def _draw(path: Path, found: NodeCheck) -> None:
     try:
         path.write_text(picture(found), encoding="utf-8")
     except OSError as error:
-        raise RallypointError(f"--svg {path}: cannot be written: {error.strerror}") from error
+        raise RallypointError(f"--svg {path}: cannot write the file: {error.strerror}") from error
 
 
 async def _check(doors: Doors, args: argparse.Namespace) -> NodeCheck:
@@ -113,7 +114,7 @@ async def _check(doors: Doors, args: argparse.Namespace) -> NodeCheck:
             with contextlib.suppress(RallypointError):
                 await asyncio.shield(delete(backend, name, holder="rallypoint check"))
     if record is None:
-        raise CheckFailedError(f"job {name} was deleted before its nodes were checked")
+        raise CheckFailedError(f"job {name} was deleted before its nodes were checked; run the check again")
     if record.phase is not Phase.SUCCEEDED:
         raise CheckFailedError(_story(record))
     return read_check(record.result)
@@ -134,7 +135,7 @@ def _drawn(backend: Backend, args: argparse.Namespace) -> Blueprint:
     else:
         name, document = None, with_settings(read_document(args.file), args.settings)
         if not isinstance(document, dict):
-            raise CheckFailedError(f"{args.file}: is not a job file; a mapping with name and entrypoint")
+            raise CheckFailedError(f"{args.file}: not a job file; expected a mapping with name and entrypoint")
         document = dict(spell(document).document)  # what the check asks for takes the place of a file's own
         document = document if args.nodes is None else {**document, "nodes": args.nodes}
     made = as_check(document, level=args.level, all_pairs=args.all_pairs, timeout=args.timeout, name=name)

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 __all__ = ["add", "describe", "run"]
 
 _DESCRIPTION = """\
-End a job, whatever it is doing, and remove all that is kept of it: its record and
-logs with its folder, or on Kubernetes every object of it.
+Stop a job in any state and delete everything that belongs to it: locally its
+folder with record and logs, on Kubernetes all of its objects.
 
-It asks nothing. Checkpoints that lie elsewhere stay. The exit code is 1 when there
-is no such job.
+There is no confirmation prompt. Checkpoints stored elsewhere are kept. The exit
+code is 1 if the job does not exist.
 """
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_job_command(commands, "delete", "end a job and leave nothing of it", _DESCRIPTION)
-    parser.add_argument("name", metavar="NAME", help="the job")
+    parser = add_job_command(commands, "delete", "delete a job and everything it created", _DESCRIPTION)
+    parser.add_argument("name", metavar="NAME", help="name of the job")
     parser.set_defaults(run=run)
 
 
@@ -38,7 +38,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         print(asyncio.run(_delete(args.doors, args)))
     except KeyboardInterrupt:
-        print(f"Interrupted; delete job {args.name} again to see the deletion to its end", file=sys.stderr)
+        print(
+            f"Interrupted before the deletion of job {args.name} completed; run the command again to complete it",
+            file=sys.stderr,
+        )
         raise
     return 0
 
@@ -55,10 +58,10 @@ async def _delete(doors: Doors, args: argparse.Namespace) -> str:
 
 def describe(name: str, seen: Observation, site: Site) -> str:
     """Return what a deletion did; `seen` is what was there before."""
-    what = "folder is" if site.kind == LOCAL else "objects are"
+    what = "folder was" if site.kind == LOCAL else "objects were"
     nodes = sum(1 for node in seen.nodes if node.present)
     parts = [f"{nodes} {'node' if nodes == 1 else 'nodes'}"] if nodes else []
     if any(coordinator.present for coordinator in seen.coordinators):
         parts.append("its coordinator")
-    ended = f"{' and '.join(parts)} ended, " if parts else "nothing of it ran any more, "
-    return f"Job {name} is deleted: {ended}its {what} removed"
+    ended = f"{' and '.join(parts)} ended, " if parts else "nothing was running, "
+    return f"Job {name} deleted: {ended}its {what} removed"

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 __all__ = ["Case", "add", "explanation", "run"]
 
 _DESCRIPTION = """\
-Tell the story of a job in plain words: which rank on which host did what and when,
-what was decided by which rule, who supervises it, and what happens next and when.
-JOB is the name of a job, or a file: a record.json, or what `rallypoint status JOB
---json` has printed. Nothing is changed.
+Explain a job: which rank on which host failed and when, which rule decided the
+reaction, which process supervises the job, and which deadline expires next. JOB is
+the name of a job, or a file: record.json, or the output of `rallypoint status JOB
+--json`. The command changes nothing.
 """
 
 T = TypeVar("T")
@@ -90,10 +90,10 @@ class UnknownIncidentError(RallypointError):
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_job_command(commands, "explain", "tell what happened and what comes next", _DESCRIPTION)
+    parser = add_job_command(commands, "explain", "explain past events and the next deadlines", _DESCRIPTION)
     parser.add_argument("job", metavar="JOB", help="name of a job, or a file with its record")
-    parser.add_argument("--incident", metavar="N", type=natural, help="tell everything of incident N")
-    parser.add_argument("--svg", metavar="FILE", type=Path, help="write the picture of incident N to FILE as well")
+    parser.add_argument("--incident", metavar="N", type=natural, help="show all details of incident N")
+    parser.add_argument("--svg", metavar="FILE", type=Path, help="also write a picture of incident N to FILE")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     if args.incident is not None:
         _tell_incident(case, args.incident, as_json=args.json, svg=args.svg)
     elif args.svg is not None:
-        raise RallypointError(f"--svg {args.svg}: it draws one incident; name it with --incident N")
+        raise RallypointError(f"--svg {args.svg}: requires an incident; add --incident N")
     elif args.json:
         print(json_text(_document(case)))
     else:
@@ -132,7 +132,7 @@ async def _heart(backend: Backend, record: JobRecord, where: Where) -> str:
         return ""
     pulse = await backend.pulse(record.holder)
     if pulse is None or pulse.alive is False:
-        return f"; gone: nobody supervises it now, and `{spell_command(where, 'supervise', record.name)}` takes it over"
+        return f"; not running; to take over: `{spell_command(where, 'supervise', record.name)}`"
     if pulse.alive is None:
         return f"; {pulse.note}" if pulse.note else ""
     return f"; alive{f', but {pulse.note}' if pulse.note else ''}"
@@ -172,20 +172,20 @@ def _read(path: Path, text: str, load: Callable[[str], T]) -> T:
     try:
         return load(text)
     except WireError as error:
-        raise WireError(f"{path}: {error.path or 'the whole'}", error.value, error.allowed) from None
+        raise WireError(f"{path}: {error.path or 'document'}", error.value, error.allowed) from None
 
 
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise RallypointError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise RallypointError(f"{path}: cannot read the file: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _holder(record: JobRecord) -> str:
     holder = record.holder
     if holder is None:
-        return "nobody has supervised it yet" if not record.attempts else "the record does not say"
+        return "the job has not had a supervisor yet" if not record.attempts else "unknown (not in the record)"
     where = f", process {holder.pid} on {holder.host or 'an unknown host'}" if holder.pid else ""
     return f"{holder.name}{where}, since {time_of_day(holder.since)}"
 
@@ -199,10 +199,10 @@ def explanation(case: Case, *, zone: datetime.tzinfo | None = None) -> Iterator[
     yield told.headline
     yield from (f"  {line}" for line in told.state)
     if case.seen is None:
-        yield f"  as the record tells it: its last turn was made at {time_of_day(case.now, zone)}"
+        yield f"  from the record, last updated at {time_of_day(case.now, zone)}"
     yield from _story(told, zone)
-    yield from ("", "Who supervises it", f"  {case.holder}")
-    yield from ("", "What comes next")
+    yield from ("", "Supervisor", f"  {case.holder}")
+    yield from ("", "Next")
     if told.would:
         yield f"  {told.would}"
     for item in told.coming:
@@ -214,7 +214,7 @@ def explanation(case: Case, *, zone: datetime.tzinfo | None = None) -> Iterator[
 
 
 def _story(told: Account, zone: datetime.tzinfo | None) -> Iterator[str]:
-    yield from ("", "What happened")
+    yield from ("", "Timeline")
     hidden = len(told.story) - _ENTRIES
     if hidden > 0:
         yield f"  ({hidden} earlier entries: see --json)"
@@ -225,11 +225,11 @@ def _story(told: Account, zone: datetime.tzinfo | None) -> Iterator[str]:
 
 def _cost(told: Account) -> Iterator[str]:
     loss = told.loss
-    yield from ("", "What it has cost")
+    yield from ("", "Cost")
     left = "" if loss.resets_left is None else f", {loss.resets_left} left"
-    faults = f"{_count(loss.faults, 'fault')}, {loss.healed} healed; {loss.free} that cost nothing"
+    faults = f"{_count(loss.faults, 'fault')}, {loss.healed} recovered; {loss.free} not charged to a budget"
     yield f"  {faults}; {_count(loss.resets, 'reset')}{left}"
-    yield f"  {_count(loss.steps, 'step')} trained again; {span(loss.seconds)} until everything trained again"
+    yield f"  {_count(loss.steps, 'step')} repeated; {span(loss.seconds)} until all ranks trained again"
 
 
 def _count(number: int, word: str) -> str:
@@ -244,7 +244,7 @@ def _account(case: Case) -> Account:
 def _tell_incident(case: Case, number: int, *, as_json: bool, svg: Path | None) -> None:
     incidents = incidents_of(case.record, case.status)
     if not 1 <= number <= len(incidents):
-        there = f"there are incidents 1 to {len(incidents)}" if incidents else "there is none"
+        there = f"expected 1 to {len(incidents)}" if incidents else "the job has no incidents"
         raise UnknownIncidentError(f"--incident {number}: {there}")
     incident = incidents[number - 1]
     if svg is not None:
@@ -261,7 +261,7 @@ def _draw(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise RallypointError(f"--svg {path} cannot be written: {error.strerror}") from error
+        raise RallypointError(f"--svg {path}: cannot write the file: {error.strerror}") from error
 
 
 # --- For programs ----------------------------------------------------------------------------------------------------------

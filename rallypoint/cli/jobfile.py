@@ -63,7 +63,7 @@ def read_job(
 
 def _agree(name: str | None, job_name: str | None) -> None:
     if name is not None and job_name not in (None, name):
-        told = f"{job_name!r} is not allowed; --name is given as {name!r}, too"
+        told = f"{job_name!r} is not allowed; --name is already {name!r}; expected one value"
         raise JobError([Problem(path="--job-name", text=told)])
 
 
@@ -104,12 +104,12 @@ def _check(place: Any, step: str | int, setting: str) -> None:
     if isinstance(step, int) and isinstance(place, list):
         if step < len(place):
             return
-        raise SettingError(setting, f"the list has {len(place)} items; [{step}] is not one of them")
-    raise SettingError(setting, f"{step!r} cannot be set in {place!r}")
+        raise SettingError(setting, f"index [{step}] is out of range; the list has {len(place)} items")
+    raise SettingError(setting, f"cannot set {step!r} in {place!r}; expected a mapping key or a list index")
 
 
 def _value(setting: str, text: str) -> Any:
     try:
         return read_yaml(text)
     except JobError as error:
-        raise SettingError(setting, f"the value is not YAML ({error})") from error
+        raise SettingError(setting, f"the value is not valid YAML ({error})") from error

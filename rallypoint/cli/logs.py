@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 __all__ = ["RankError", "add", "run"]
 
 _DESCRIPTION = """\
-Print what the ranks of a job have said, on standard output and standard error.
-Where there are several ranks, each line has its rank in front.
+Print the standard output and standard error of the ranks of a job. With several
+ranks, each line starts with its rank.
 
-Control characters are spelled out, so that no script can steer your terminal;
-colours stay at a terminal that shows colours. Lines of more than 64 KiB are
-printed in pieces.
+Control characters are escaped, so that a script cannot manipulate your terminal;
+colours are kept on a terminal that supports them. Lines longer than 64 KiB are
+split.
 """
 
 
@@ -43,15 +43,17 @@ class RankError(RallypointError):
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_job_command(commands, "logs", "print what the ranks say", _DESCRIPTION)
-    parser.add_argument("name", metavar="NAME", help="the job")
-    parser.add_argument("-r", "--rank", metavar="R", type=natural, help="of this rank alone")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the job is over")
-    parser.add_argument("-n", "--tail", metavar="N", type=natural, help="begin with the last N lines of each rank and stream")
-    parser.add_argument("--raw", action="store_true", help="leave control characters as they are")
+    parser = add_job_command(commands, "logs", "print the output of the ranks", _DESCRIPTION)
+    parser.add_argument("name", metavar="NAME", help="name of the job")
+    parser.add_argument("-r", "--rank", metavar="R", type=natural, help="print only this rank")
+    parser.add_argument("-f", "--follow", action="store_true", help="follow the output until the job ends")
+    parser.add_argument("-n", "--tail", metavar="N", type=natural, help="start with the last N lines of each rank and stream")
+    parser.add_argument("--raw", action="store_true", help="do not escape control characters")
     streams = parser.add_mutually_exclusive_group()
     for stream in ("out", "err"):
-        streams.add_argument(f"--std{stream}", dest="stream", action="store_const", const=stream, help=f"std{stream} alone")
+        streams.add_argument(
+            f"--std{stream}", dest="stream", action="store_const", const=stream, help=f"print only std{stream}"
+        )
     parser.set_defaults(run=run)
 
 

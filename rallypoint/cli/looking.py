@@ -21,8 +21,8 @@ async def find(backend: Backend, name: str) -> Stored:
     stored = await backend.load(name)
     if stored is None:
         names = await backend.names()
-        others = f"; there {'is' if len(names) == 1 else 'are'} {', '.join(names)}" if names else ", and no other"
-        raise JobNotFoundError(f"there is no job {name}{others}")
+        others = f"existing jobs: {', '.join(names)}" if names else "there are no jobs"
+        raise JobNotFoundError(f"job {name!r} not found; {others}")
     return _sized(stored)
 
 

@@ -26,8 +26,8 @@ from rallypoint.cli import (
     suspend,
 )
 from rallypoint.cli.doors import Doors
-from rallypoint.cli.options import HelpFormat, read_where, site_options
-from rallypoint.usage import UsageParser
+from rallypoint.cli.options import read_where, site_options
+from rallypoint.usage import HelpFormat, UsageParser
 from rallypoint.version import __version__
 from rallypoint.wire.env import DEBUG
 from rallypoint.wire.errors import RallypointError
@@ -43,10 +43,10 @@ _CLIENT = ("pydantic", "yaml", "rich")
 
 _EPILOG = """\
 examples:
-  rallypoint submit job.yaml --watch     start a job and look at it until it is over
-  rallypoint status digits               its nodes, ranks and incidents
-  rallypoint logs digits --rank 0 -f     what rank 0 says
-  rallypoint delete digits               end it and leave nothing of it
+  rallypoint submit job.yaml --watch     start a job and follow it to its end
+  rallypoint status digits               show its nodes, ranks and incidents
+  rallypoint logs digits --rank 0 -f     follow the output of rank 0
+  rallypoint delete digits               delete the job and everything it created
 """
 
 
@@ -54,7 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     parser = UsageParser(
         prog="rallypoint",
-        description="Elastic PyTorch training jobs: start them, look at them, end them.",
+        description="Run elastic PyTorch training jobs.",
         epilog=_EPILOG,
         formatter_class=HelpFormat,
     )
@@ -114,8 +114,8 @@ def _message(error: Exception) -> str:
     if isinstance(error, RallypointError):
         return str(error)
     if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in _CLIENT:
-        return f"this command needs {error.name}; install it with: pip install 'airflow-provider-rallypoint[client]'"
-    return f"unexpected error: {type(error).__name__}: {error} ({DEBUG}=1 shows where)"
+        return f"this command requires {error.name}; install it with: pip install 'airflow-provider-rallypoint[client]'"
+    return f"unexpected error: {type(error).__name__}: {error}; set {DEBUG}=1 for a traceback"
 
 
 if __name__ == "__main__":

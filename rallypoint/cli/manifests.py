@@ -11,48 +11,47 @@ from rallypoint.wire.errors import RallypointError
 __all__ = ["add", "run"]
 
 _DESCRIPTION = """\
-Print manifests as YAML, for `kubectl apply -f -`. Nothing is created and no cluster is asked.
+Print manifests as YAML for `kubectl apply -f -`. The command does not contact a
+cluster.
 
-rbac: service account, Role and RoleBinding for each side of a job. The coordinator's lets the
-pod of that name write the job's status; a job names its account as `coordinator_service_account`.
-The supervisor's is for whoever runs `rallypoint`, or an Airflow worker, against the cluster.
+rbac: service account, Role and RoleBinding of each component. The coordinator's
+Role allows the coordinator pod to write the status of its job; a job names the
+account as `coordinator_service_account`. The supervisor's Role is for every
+process that runs `rallypoint` against the cluster, and for Airflow workers.
 
-network-policy: lets only the pods of the jobs named --job connect to one another. The supervisor
-reaches the coordinator through the API server, whose networks --api-server names.
+network-policy: allow connections only between the pods of the jobs named with --job.
+The supervisor reaches the coordinator through the API server; --api-server sets its
+networks.
 """
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(commands, "manifests", "print what a cluster needs before the first job", _DESCRIPTION)
-    parser.add_argument("what", choices=("rbac", "network-policy"), help="which manifests")
+    parser = add_command(commands, "manifests", "print the manifests a cluster requires", _DESCRIPTION)
+    parser.add_argument("what", choices=("rbac", "network-policy"), help="manifests to print")
     # Not the option of the same name that says where jobs are looked for: that one asks a cluster.
     parser.add_argument(
-        "--namespace", dest="jobs_in", metavar="NS", default="default", help="where jobs run (default: default)"
+        "--namespace", dest="jobs_in", metavar="NS", default="default", help="namespace of the jobs (default: default)"
     )
     parser.add_argument(
         "--coordinator-account",
         metavar="NAME",
         default="",
-        help="service account of coordinators (default: rallypoint-coordinator)",
+        help="coordinator account (default: rallypoint-coordinator)",
     )
     parser.add_argument(
         "--supervisor-account",
         metavar="NAME",
         default="",
-        help="service account of supervisors (default: rallypoint-supervisor)",
+        help="supervisor account (default: rallypoint-supervisor)",
     )
-    parser.add_argument(
-        "--wrappers", action="store_true", help="the supervisor's side also has jobs of the kinds appwrapper and pytorchjob"
-    )
-    parser.add_argument(
-        "--queues", action="store_true", help="the supervisor's side also has plain pods in queues of Kueue: it may patch pods"
-    )
-    parser.add_argument("--tls", action="store_true", help="the supervisor's side also renews the certificates of tls: auto")
+    parser.add_argument("--wrappers", action="store_true", help="allow supervisors AppWrapper and PyTorchJob objects")
+    parser.add_argument("--queues", action="store_true", help="allow supervisors to patch pods (Kueue queues)")
+    parser.add_argument("--tls", action="store_true", help="allow supervisors to renew certificates (tls: auto)")
     parser.add_argument(
         "--nodes",
         action="store_true",
-        help="a ClusterRole, too: supervisors may look at machines, and notice a lost one before its pods are evicted",
+        help="add a ClusterRole to read nodes (early loss detection)",
     )
     parser.add_argument(
         "--network-policies", action="store_true", help="the supervisor's side also has jobs with a network_policy"

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 from rallypoint.backends.site import KINDS, KUBERNETES, LOCAL, Site, SiteError
+from rallypoint.usage import ADVANCED_OPTIONS, KUBERNETES_OPTIONS, HelpFormat, UsageParser
 from rallypoint.wire.arguments import PLATFORMS, RAY, WORDS
 from rallypoint.wire.env import BACKEND
 from rallypoint.wire.plan import Kind, Plan
 
 __all__ = [
     "Commands",
-    "HelpFormat",
     "Where",
     "add_command",
     "add_job_command",
@@ -30,22 +30,15 @@ __all__ = [
 ]
 
 #: What `add_subparsers` returns; argparse gives it no public name.
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
+Commands: TypeAlias = "argparse._SubParsersAction[UsageParser]"  # noqa: SLF001
 
 
-class HelpFormat(argparse.RawDescriptionHelpFormatter):
-    """Descriptions as they are written, and room for our longer words."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=26)
-
-
-def add_command(commands: Commands, name: str, summary: str, description: str) -> argparse.ArgumentParser:
+def add_command(commands: Commands, name: str, summary: str, description: str) -> UsageParser:
     """Return the parser of a new command that looks at no backend."""
     return commands.add_parser(name, help=summary, description=description, formatter_class=HelpFormat)
 
 
-def add_job_command(commands: Commands, name: str, summary: str, description: str) -> argparse.ArgumentParser:
+def add_job_command(commands: Commands, name: str, summary: str, description: str) -> UsageParser:
     """Return the parser of a new command that is about jobs somewhere."""
     parser = add_command(commands, name, summary, description)
     # Given after the command they win, absent there they keep what was given before it.
@@ -56,35 +49,29 @@ def add_job_command(commands: Commands, name: str, summary: str, description: st
 def set_option(parser: argparse.ArgumentParser, what: str) -> None:
     """Add `--set KEY=VALUE`, collected as `settings`; `what` goes on where "put VALUE" ends."""
     parser.add_argument(
-        "--set", dest="settings", metavar="KEY=VALUE", action="append", default=[], help=f"put VALUE {what}; may be repeated"
+        "--set", dest="settings", metavar="KEY=VALUE", action="append", default=[], help=f"put VALUE {what}; repeatable"
     )
 
 
-def site_options(parser: argparse.ArgumentParser, *, default: str | None) -> None:
+def site_options(parser: UsageParser, *, default: str | None) -> None:
     """Add the options that say where jobs are."""
-    group = parser.add_argument_group("where jobs are")
-    group.add_argument(
-        "--backend", choices=sorted(KINDS), default=default, help=f"what runs them (default: ${BACKEND}, or else {LOCAL})"
-    )
-    group.add_argument(
+    parser.add_argument("--backend", choices=sorted(KINDS), default=default, help=f"backend (default: ${BACKEND} or {LOCAL})")
+    group = parser.group(KUBERNETES_OPTIONS)
+    parser.group(ADVANCED_OPTIONS).add_argument(
         "--home",
         metavar="DIR",
         type=_path,
         default=default,
-        help="local: their folder (default: $RALLYPOINT_HOME, or else ~/.rallypoint)",
+        help="folder of local jobs ($RALLYPOINT_HOME, ~/.rallypoint)",
     )
-    group.add_argument(
-        "--namespace", metavar="NS", default=default, help="kubernetes: their namespace (default: the context's)"
-    )
-    group.add_argument(
-        "--context", metavar="NAME", default=default, help="kubernetes: context of the kubeconfig (default: its own)"
-    )
+    group.add_argument("--namespace", metavar="NS", default=default, help="namespace (default: namespace of the context)")
+    group.add_argument("--context", metavar="NAME", default=default, help="kubeconfig context (default: current context)")
     group.add_argument(
         "--kubeconfig",
         metavar="FILE",
         type=_path,
         default=default,
-        help="kubernetes: as kubectl has it (default: $KUBECONFIG, ~/.kube/config, or this pod's cluster)",
+        help="kubeconfig file (default: $KUBECONFIG, ~/.kube/config)",
     )
 
 
@@ -136,29 +123,28 @@ def _backend(environ: Mapping[str, str], refuse: Callable[[str], NoReturn]) -> s
         return ours
     meant = PLATFORMS.get(platform)
     if meant is None:
-        refuse(f"${variable}: {platform!r} is not one; choose one of {', '.join(PLATFORMS)}")
+        refuse(f"${variable}: {platform!r} is not allowed; expected one of {', '.join(PLATFORMS)}")
     if meant == RAY:
-        refuse(f"${variable}: {platform!r} is not installed in this version; choose local or kubernetes")
+        refuse(f"${variable}: {platform!r} is not available in this version; expected local or kubernetes")
     if ours and ours != meant:
-        refuse(f"${variable}: {platform!r} is not allowed; ${BACKEND} is {ours!r}, and means another; set one of them")
+        refuse(f"${variable}: {platform!r} is not allowed; it conflicts with ${BACKEND} {ours!r}; set one of them")
     return meant
 
 
-def job_file_options(parser: argparse.ArgumentParser) -> None:
+def job_file_options(parser: UsageParser) -> None:
     """Add what says which job."""
     parser.add_argument(
         "file",
         metavar="FILE",
         type=Path,
-        help="job file, YAML or JSON; on Kubernetes also settings of the pytorchjob-generator, an AppWrapper or a PyTorchJob",
+        help="job file, generator settings, AppWrapper or PyTorchJob",
     )
-    set_option(parser, "(as YAML) in the place of a field: --set nodes=1:4 --set recovery.max_restarts=10")
-    parser.add_argument(
+    set_option(parser, "(YAML) into a field: --set nodes=1:4")
+    parser.group(KUBERNETES_OPTIONS).add_argument(
         "--kind",
         choices=[kind.value for kind in Kind],
         default=None,
-        help="on Kubernetes: plain pods, or a PyTorchJob, or an AppWrapper around it, whose own controller then retries; "
-        "by default what FILE is, and pods for a job file",
+        help="objects to create (default: same as FILE; else pods)",
     )
 
 

@@ -20,39 +20,40 @@ __all__ = ["add", "add_timeout", "ask", "run", "tell"]
 _TIMEOUT = 60.0
 
 _PAUSE = """\
-Let all workers of a running job stand still, after the same step, until it is
-resumed. Its processes stay, with all that they hold; its clocks and leases run on,
-and the watch for hangs sees no progress (health.hang_downtime).
+Pause all workers of a running job after the same step, until the job is resumed.
+The processes keep running and keep their memory and devices. Clocks and leases
+continue, and hang detection sees no progress (health.hang_downtime).
 
-The script must use rallypoint.training.State, or ask stop_requested once a step:
-elsewhere there is no step boundary that all ranks have in common, and the answer is
-that it cannot.
+The script must use rallypoint.training.State or call stop_requested once per step.
+Other scripts have no step boundary common to all ranks; the command then reports
+that the job cannot be paused.
 """
 
 _SAVE = """\
-Let all workers of a running job save, after the same step, and go on (or stay
-paused). The script says what that is: rallypoint.training.State.on_save.
+Save a checkpoint on all workers of a running job after the same step, then
+continue (or stay paused). The script defines the save with
+rallypoint.training.State.on_save.
 """
 
 _STOP = """\
-Let all workers of a running job save and end, after the same step: the job has
-succeeded then. A script that does without rallypoint.training.State is sent
-SIGTERM, for which stop_requested looks out, and has its stop grace to end.
+Save on all workers of a running job after the same step, then stop: the job
+succeeds. A script without rallypoint.training.State receives SIGTERM (visible as
+stop_requested) and has its stop grace period to exit.
 """
 
 #: What ranks have done, as people read it.
-_DONE = {"pause": "paused", "resume": "go on", "save": "saved", "stop": "stopped"}
+_DONE = {"pause": "paused", "resume": "resumed", "save": "saved", "stop": "stopped"}
 
 
 def add(commands: Commands) -> None:
     """Add the three commands."""
     for name, summary, description in (
-        ("pause", "let the workers of a job stand still until it is resumed", _PAUSE),
-        ("save", "let the workers of a job save now", _SAVE),
-        ("stop", "let the workers of a job save and end well", _STOP),
+        ("pause", "pause the workers until the job is resumed", _PAUSE),
+        ("save", "save a checkpoint on all workers now", _SAVE),
+        ("stop", "save on all workers, then stop with success", _STOP),
     ):
         parser = add_job_command(commands, name, summary, description)
-        parser.add_argument("name", metavar="NAME", help="the job")
+        parser.add_argument("name", metavar="NAME", help="name of the job")
         add_timeout(parser)
         parser.set_defaults(run=run, verb=name)
 
@@ -64,7 +65,7 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         type=_seconds,
         default=_TIMEOUT,
-        help=f"how long the answers of the workers are waited for (default {_TIMEOUT:g})",
+        help=f"time to wait for the workers' answers (default: {_TIMEOUT:g})",
     )
 
 
@@ -100,7 +101,9 @@ async def ask(backend: Backend, name: str, verb: str, *, timeout: float) -> tupl
     heard = await await_answers(backend, name, wish, timeout=timeout)
     lines, done = tell(name, wish, heard.status)
     if not heard.settled:
-        lines.append(f"After {timeout:g} s not all have answered; they are asked as long as attempt {wish.attempt} lasts")
+        lines.append(
+            f"Some ranks have not answered within {timeout:g} s; the request stays active until attempt {wish.attempt} ends"
+        )
     return lines, done
 
 
@@ -112,7 +115,7 @@ def tell(name: str, wish: Wish, status: JobStatus | None) -> tuple[list[str], bo
         return [f"Job {name} has ended: {verdict.message}"], wish.verb.value == "stop" and verdict.outcome.value == "succeeded"
     told = None if status is None else status.wish
     if status is None or told is None or told.number != wish.number:
-        return [f"Job {name}: no coordinator has heard of it yet"], False
+        return [f"Job {name}: the coordinator has not received the request yet"], False
     done = [answer for answer in told.ranks if answer.done]
     lines = [f"Job {name}: {len(done)} of {len(told.ranks)} ranks {word}{_at(done)}"]
     for member in sorted(status.world, key=lambda member: member.node):

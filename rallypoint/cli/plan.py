@@ -16,6 +16,7 @@ from rallypoint.cli.doors import Doors
 from rallypoint.cli.options import Commands, add_job_command, job_file_options, world_words
 from rallypoint.cli.plain import fact_lines
 from rallypoint.cli.values import Fact
+from rallypoint.usage import KUBERNETES_OPTIONS
 from rallypoint.wire.plan import Entry, Plan
 
 if TYPE_CHECKING:
@@ -25,29 +26,35 @@ if TYPE_CHECKING:
 
 __all__ = ["add", "plan_lines", "run"]
 
-#: Width of the column that tells the kinds of objects.
+#: Width of the column of object kinds.
 _KIND = 9
 
+#: Width of the column of values; a longer value moves what follows on its line.
+_VALUE = 24
+
 _DESCRIPTION = """\
-Show what `rallypoint submit FILE` would do: the job with every default resolved,
-and what would be created. Nothing is started and nothing is written. With --dry-run
-the exit code is 1 when the API server would refuse any of it.
+Show what `rallypoint submit FILE` would do: the settings of the file, those that
+differ from the defaults, and the objects to create. Nothing is started or written.
+--all adds the complete resolved job. With --dry-run the exit code is 1 if the API
+server rejects an object.
 """
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_job_command(commands, "plan", "show what a submission would do", _DESCRIPTION)
+    parser = add_job_command(commands, "plan", "show what submit would do", _DESCRIPTION)
+    parser.usage = "%(prog)s [options] FILE"
     job_file_options(parser)
-    name_option(parser, "name of the job, in the place of the file's")
+    name_option(parser, "name of the job; overrides FILE")
     argument_options(parser)
+    parser.add_argument("--all", action="store_true", help="show the complete job and all objects")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON document")
-    form.add_argument("--objects", action="store_true", help="print what would be created alone, as YAML documents")
-    parser.add_argument(
+    form.add_argument("--objects", action="store_true", help="print only the objects to create, as YAML documents")
+    parser.group(KUBERNETES_OPTIONS).add_argument(
         "--dry-run",
         choices=("server",),
-        help="kubernetes: send each object to the API server, which keeps nothing, and tell what it refuses",
+        help="server-side dry run",
     )
     parser.set_defaults(run=run, place=place_of, usage_error=parser.error)
 
@@ -55,18 +62,18 @@ def add(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the plan."""
     if args.dry_run and args.where.site.on_this_machine:
-        args.usage_error(f"--dry-run {args.dry_run} is not allowed with backend local; nobody is asked there")
+        args.usage_error(f"--dry-run {args.dry_run} is not allowed with backend local; expected backend kubernetes")
     blueprint, refused = asyncio.run(_blueprint(args.doors, args))
     if args.objects:
         print(_documents(blueprint), end="")
     elif args.json:
         print(json_text(_document(blueprint) | ({} if refused is None else {"refusals": refused})))
     else:
-        print("\n".join(plan_lines(blueprint)))
+        print("\n".join(plan_lines(blueprint, complete=args.all)))
         if refused is not None and not refused:
-            print("\n".join(_section("The API server", ["would take every object of it"])))
+            print("\n".join(_section("API server", ["accepts all objects"])))
     for refusal in refused or ():
-        print(f"rallypoint: the API server refuses {refusal.kind} {refusal.name}: {refusal.reason}", file=sys.stderr)
+        print(f"rallypoint: the API server rejects {refusal.kind} {refusal.name}: {refusal.reason}", file=sys.stderr)
     return 1 if refused else 0
 
 
@@ -112,21 +119,40 @@ def _choices(blueprint: Blueprint) -> tuple[Choice, ...]:
     return choices(blueprint.job)
 
 
-def plan_lines(blueprint: Blueprint) -> Iterator[str]:
-    """Yield the plan as people read it."""
+def plan_lines(blueprint: Blueprint, *, complete: bool = False) -> Iterator[str]:
+    """Yield the plan as people read it; `complete` adds every setting and the objects in full."""
     from rallypoint.job.document import write_yaml  # noqa: PLC0415  as above
 
     plan = blueprint.plan
-    yield f"Job {plan.name}: {world_words(plan)}, each of which runs"
+    yield f"Job {plan.name}: {world_words(plan)}, profile {plan.profile.value}"
     yield f"  {_command(plan)}"
-    yield from _section("The job, every default resolved", write_yaml(blueprint.job.to_document()).splitlines())
-    yield from _section(f"Profile {plan.profile.value}: what it sets, and what was given instead", _profile_lines(blueprint))
-    objects = (line for item in blueprint.objects for line in _object_lines(item))
-    yield from _section("Would be created, in this order", objects)
+    yield from _section("Settings given in the file, and settings that differ from the defaults", _setting_lines(blueprint))
+    if complete:
+        yield from _section("Complete job", write_yaml(blueprint.job.to_document()).splitlines())
+        yield from _section(f"Defaults of profile {plan.profile.value}", _profile_lines(blueprint))
+    lines = _object_lines if complete else _object_line
+    yield from _section("Objects to create, in this order", (line for item in blueprint.objects for line in lines(item)))
     if blueprint.warnings:
         yield from _section("Warnings", (f"- {warning}" for warning in blueprint.warnings))
     if notes := _notes(blueprint):
         yield from _section("Notes", (f"- {note}" for note in notes))
+    if not complete:
+        yield from ("", "All other settings have their default values; --all shows the complete job and all objects.")
+
+
+def _setting_lines(blueprint: Blueprint) -> Iterator[str]:
+    from rallypoint.cli.settings import notable_settings  # noqa: PLC0415  as above
+
+    found = notable_settings(blueprint.job)
+    if not found:
+        yield "none"
+        return
+    texts = [_value(setting.value) for setting in found]
+    width = min(_VALUE, max(map(len, texts)))
+    yield from fact_lines(
+        Fact(label=setting.path, text=f"{text:<{width}}  {setting.origin}".rstrip())
+        for setting, text in zip(found, texts, strict=True)
+    )
 
 
 def _profile_lines(blueprint: Blueprint) -> Iterator[str]:
@@ -138,12 +164,12 @@ def _profile_lines(blueprint: Blueprint) -> Iterator[str]:
 
 
 def _origin(choice: Choice) -> str:
-    return f"given; the default is {_value(choice.default)}" if choice.given else "default"
+    return f"set; default: {_value(choice.default)}" if choice.given else "default"
 
 
 def _value(value: object) -> str:
     """Return a value as YAML has it on one line."""
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) and "\n" not in value else json.dumps(value)
 
 
 def _command(plan: Plan) -> str:
@@ -156,6 +182,15 @@ def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
     yield title
     for line in lines:
         yield f"  {line}".rstrip()
+
+
+def _object_line(item: dict[str, Any]) -> Iterator[str]:
+    """Yield the kind of an object and its name or path."""
+    if "apiVersion" in item:
+        yield f"{item['kind']} {item['metadata']['name']}"
+    else:
+        kind, name = next(iter(_named(item).items()))
+        yield f"{kind:<{_KIND}}{_text(name)}"
 
 
 def _object_lines(item: dict[str, Any]) -> Iterator[str]:

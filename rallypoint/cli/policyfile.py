@@ -59,7 +59,7 @@ def read_policy(path: Path, *, settings: Iterable[str] = ()) -> PolicyRead:
     """Return the policy of a file with `KEY=VALUE` settings done; raises `JobError` and `WireError`, which name the place."""
     document = with_settings(read_document(path), settings)
     if not isinstance(document, Mapping):
-        raise WireError(str(path), document, "a job, or an object with fields of a policy")
+        raise WireError(str(path), document, "a job file, or a mapping of policy fields")
     if "entrypoint" in document or "roles" in document:
         return PolicyRead(policy=_of_job(document, path))
     return _of_fields(document, str(path))
@@ -71,7 +71,7 @@ def _of_job(document: Mapping[str, Any], path: Path) -> Policy:
     except JobError as error:
         raise error.with_source(str(path)) from None
     if len(plans) != 1:
-        raise WireError(f"{path}: roles", [plan.role for plan in plans], "a job of one role")
+        raise WireError(f"{path}: roles", [plan.role for plan in plans], "a job with one role")
     return Policy.from_plan(plans[0])
 
 
@@ -86,7 +86,7 @@ def _of_fields(document: Mapping[str, Any], path: str) -> PolicyRead:
     if nodes is None:
         nodes = _world(low, high, path)
     elif (low, high) != (None, None):
-        raise WireError(f"{path}: nodes", nodes, "nodes, or min_nodes and max_nodes, but not both")
+        raise WireError(f"{path}: nodes", nodes, "either nodes or min_nodes and max_nodes")
     given = {name: changes.pop(name) for name in _OF_JOB if name in changes}
     if profile is not None:
         given["profile"] = profile
@@ -120,9 +120,7 @@ def _changed(policy: Policy, changes: Mapping[str, Any], path: str, warnings: li
         elif key in _FIELDS:
             plain[key] = _plain(key, value, f"{path}.{key}")
         else:
-            raise WireError(
-                f"{path}.{key}", value, f"nodes, labels, one of {', '.join(_FIELDS)}, or an annotation of AppWrapper's"
-            )
+            raise WireError(f"{path}.{key}", value, f"nodes, labels, one of {', '.join(_FIELDS)}, or an AppWrapper annotation")
     try:
         read = read_annotations(annotations)
     except JobError as error:
@@ -131,7 +129,7 @@ def _changed(policy: Policy, changes: Mapping[str, Any], path: str, warnings: li
     for name, value in read.values.items():
         field = _SHORT.get(name, name)
         if field in changes and plain[field] != codec.to_json(value):
-            raise WireError(f"{path}.{field}", changes[field], f"the same as its annotation says, {value!r}, or one of the two")
+            raise WireError(f"{path}.{field}", changes[field], f"the value of its annotation, {value!r}; set one of the two")
         plain[field] = value
     changed = codec.from_json(Policy, plain, path=path)
     _check(changed, path)
@@ -146,7 +144,7 @@ def _text(value: Any, path: str) -> str:
     # Annotations are texts; a number that YAML has made of one is read as it was written.
     if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
         return str(value)
-    raise WireError(path, value, "a text, as annotations are")
+    raise WireError(path, value, "a string, like every annotation")
 
 
 def _plain(key: str, value: Any, path: str) -> Any:
@@ -156,7 +154,7 @@ def _plain(key: str, value: Any, path: str) -> Any:
     if key.endswith("_exit_codes") and isinstance(value, str):
         words = [word.strip() for word in value.split(",") if word.strip()]
         if not all(word.lstrip("+-").isdigit() for word in words):
-            raise WireError(path, value, "exit codes with commas between them")
+            raise WireError(path, value, "a comma-separated list of exit codes")
         return [int(word) for word in words]
     return value
 
@@ -170,10 +168,12 @@ def _seconds(value: Any, path: str) -> float:
 
 def _check(policy: Policy, path: str) -> None:
     if not 1 <= policy.min_nodes <= policy.max_nodes:
-        raise WireError(f"{path}.min_nodes", policy.min_nodes, f"from 1 to max_nodes, which is {policy.max_nodes}")
+        raise WireError(f"{path}.min_nodes", policy.min_nodes, f"1 to max_nodes ({policy.max_nodes})")
     if policy.profile is Profile.APPWRAPPER and policy.min_nodes != policy.max_nodes:
         raise WireError(
-            f"{path}.max_nodes", policy.max_nodes, f"min_nodes ({policy.min_nodes}): the world of appwrapper is fixed"
+            f"{path}.max_nodes",
+            policy.max_nodes,
+            f"the value of min_nodes ({policy.min_nodes}); the appwrapper profile has a fixed size",
         )
     if policy.retry_limit < 0:
         raise WireError(f"{path}.retry_limit", policy.retry_limit, "0 or more")

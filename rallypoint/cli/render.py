@@ -13,12 +13,13 @@ from rallypoint.wire.errors import RallypointError
 __all__ = ["add", "run"]
 
 _DESCRIPTION = """\
-Print the AppWrapper with its PyTorchJob that a settings.yaml of the pytorchjob-generator
-stands for, for `kubectl create -f -`; with --job the job file for `rallypoint submit`.
-Every key of the chart is known, any other is an error. No cluster is asked.
+Print the AppWrapper and PyTorchJob that a settings.yaml of the
+pytorchjob-generator describes, for `kubectl create -f -`; with --job, the job
+file for `rallypoint submit`. All keys of the chart are supported; an unknown key
+is an error. The command does not contact a cluster.
 
-The pods of an elastic job wait for a Secret, which --secret prints. With the uid of the
-AppWrapper it is deleted together with it:
+The pods of an elastic job wait for a Secret, which --secret prints. With the UID
+of the AppWrapper as --owner, Kubernetes deletes both together:
 
   rallypoint render settings.yaml | kubectl create -f -
   rallypoint render settings.yaml --secret \\
@@ -32,14 +33,14 @@ class OutputError(RallypointError):
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(commands, "render", "turn settings of the pytorchjob-generator into manifests", _DESCRIPTION)
-    parser.add_argument("file", metavar="FILE", type=Path, help="settings, YAML or JSON")
+    parser = add_command(commands, "render", "convert pytorchjob-generator settings to manifests", _DESCRIPTION)
+    parser.add_argument("file", metavar="FILE", type=Path, help="settings file, YAML or JSON")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--job", action="store_true", help="write a job file instead of an AppWrapper")
     what.add_argument("--secret", action="store_true", help="write the Secret of an elastic job, with a new secret")
-    parser.add_argument("--owner", metavar="UID", default="", help="with --secret: uid of the AppWrapper that owns it")
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to FILE instead of the standard output")
-    set_option(parser, "(as YAML) in the place of a setting: --set numPods=8 --set mountNVMe.storage=800Gi")
+    parser.add_argument("--owner", metavar="UID", default="", help="with --secret: UID of the AppWrapper that owns it")
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="output file (default: standard output)")
+    set_option(parser, "(YAML) into a setting: --set numPods=8")
     parser.set_defaults(run=run)
 
 
@@ -90,4 +91,4 @@ def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise OutputError(f"{path} cannot be written: {error.strerror}") from error
+        raise OutputError(f"{path}: cannot write the file: {error.strerror}") from error

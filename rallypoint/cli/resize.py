@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 __all__ = ["add", "run"]
 
 _DESCRIPTION = """\
-Give a job other bounds of its world: N nodes, or from MIN to MAX.
+Change the size of a job: N nodes, or MIN to MAX nodes.
 
-It returns at once; the job's supervisor makes the nodes that are missing, or ends
-those that are too many (the last ones), and the others regroup with the workers'
-restart that every new round is. It costs no budget. The bounds hold until the job
-is submitted anew. Jobs of profile ladder and kind pods can be resized.
+The command returns at once. The job's supervisor then creates the missing nodes or
+removes the last ones, and all workers restart in a new round. This uses no restart
+budget. The new size holds until the job is submitted again. Only jobs with profile
+ladder and kind pods can be resized.
 """
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_job_command(commands, "resize", "give a job more nodes, or fewer", _DESCRIPTION)
-    parser.add_argument("name", metavar="NAME", help="the job")
-    parser.add_argument("nodes", metavar="N[:MAX]", help="so many nodes, or from N to MAX")
+    parser = add_job_command(commands, "resize", "change the number of nodes of a job", _DESCRIPTION)
+    parser.add_argument("name", metavar="NAME", help="name of the job")
+    parser.add_argument("nodes", metavar="N[:MAX]", help="number of nodes, or a range MIN:MAX")
     parser.set_defaults(run=run)
 
 
@@ -49,7 +49,7 @@ async def _wish(doors: Doors, args: argparse.Namespace) -> list[str]:
         stored = await find(backend, args.name)
         before = size_of(stored.record, stored.plan)
         if not await request_resize(backend, args.name, size):
-            return [f"Job {args.name} has a size of {size} nodes already; nothing was done"]
+            return [f"Job {args.name} already has {size} nodes; nothing changed"]
         told = f"Job {args.name} is being resized from {before} to {size} nodes"
         return [told, *await nobody(backend, args.name, args.where)]
 

@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 __all__ = ["add", "frame_document", "frame_lines", "run"]
 
 _DESCRIPTION = """\
-Run a written trace of what is seen through the supervisor's core, and show what it
-would do: phases, conditions, retries, clocks and actions at each time. Nothing is
-started. POLICY is a job file, or a file of policy fields or AppWrapper annotations;
-TRACE is a list of observations (docs/explanation/supervision.md tells both formats).
+Replay a trace of observations through the supervisor's rules and show the
+resulting phases, conditions, retries, clocks and actions at each time. Nothing is
+started. POLICY is a job file, or a file of policy fields or AppWrapper
+annotations. TRACE is a list of observations (formats:
+docs/explanation/supervision.md).
 """
 
 #: Width of the column of times.
@@ -43,12 +44,12 @@ _TIME = 9
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(commands, "simulate", "try grace periods on a written trace", _DESCRIPTION)
+    parser = add_command(commands, "simulate", "replay a trace through the supervisor's rules", _DESCRIPTION)
     parser.add_argument("policy", metavar="POLICY", type=Path, help="job file or policy file, YAML or JSON")
     parser.add_argument("trace", metavar="TRACE", type=Path, help="trace, YAML or JSON")
-    set_option(parser, "in the place of a field of POLICY: --set failure_grace=5m")
+    set_option(parser, "into a field of POLICY: --set failure_grace=5m")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--verbose", "-v", action="store_true", help="show every condition, clock and line of history")
+    parser.add_argument("--verbose", "-v", action="store_true", help="show every condition, clock and event")
     parser.set_defaults(run=run)
 
 
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         read = dataclasses.replace(read, policy=with_makers(read.policy, trace))
         frames = simulate(read.policy, trace, edit=edit)
     except WireError as error:
-        raise WireError(f"{args.trace}: {error.path or 'the whole'}", error.value, error.allowed) from None
+        raise WireError(f"{args.trace}: {error.path or 'document'}", error.value, error.allowed) from None
     if args.json:
         print(json_text(_document(read, frames)))
     else:
@@ -123,7 +124,7 @@ def frame_lines(
         yield f"{_seconds(frame.at):>{_TIME}}  {_headline(frame, policy)}"
         before, pods = pods, letters(frame.seen.nodes) or "no pods"
         if verbose or pods != before:
-            yield f"{'':>{_TIME}}  sees  {pods}"
+            yield f"{'':>{_TIME}}  pods  {pods}"
         conditions = {name: f"{c.value} {c.reason}" for name, c in frame.conditions.items()}
         changed = {name: text for name, text in conditions.items() if verbose or told.get(name) != text}
         told = conditions
@@ -134,7 +135,7 @@ def frame_lines(
 def _policy_lines(policy: Policy) -> Iterator[str]:
     low, high = policy.min_nodes, policy.max_nodes
     world = str(high) if low == high else f"{low}:{high}"
-    makers = "made by wrapped components" if policy.wrapped else "made by the supervisor"
+    makers = "created by the wrapped components" if policy.wrapped else "created by the supervisor"
     yield f"policy   profile {policy.profile.value}, {world} nodes {makers}, {policy.retry_limit} retries"
     from rallypoint.job.duration import format_duration  # noqa: PLC0415  as above
 
@@ -155,18 +156,18 @@ def _headline(frame: Frame, policy: Policy) -> str:
 
 
 def _details(frame: Frame, changed: dict[str, str], *, verbose: bool) -> Iterator[str]:
-    yield from (f"is    {name} {text}" for name, text in sorted(changed.items()))
+    yield from (f"cond  {name} {text}" for name, text in sorted(changed.items()))
     if verbose:
         yield from (f"event {event.kind}: {event.detail}" for event in frame.events)
     else:
         yield from (f"why   {_TOLD[event.kind]}{event.detail}" for event in frame.events if event.kind in _TOLD)
-    yield from (f"asks  {line}" for line in _asked(frame.actions))
+    yield from (f"do    {line}" for line in _asked(frame.actions))
     for deadline in frame.deadlines if verbose else frame.deadlines[:1]:
         yield f"next  at {_seconds(frame.due(deadline))} ({deadline.clock}): {deadline.then}"
     if frame.purged:
-        yield "end   the record is removed: nothing of the job is left"
+        yield "end   the record is deleted; nothing of the job remains"
     elif frame.done:
-        yield "end   nothing is left to supervise"
+        yield "end   supervision has ended"
     yield from (f"WRONG {violation}" for violation in frame.violations)
 
 
@@ -190,7 +191,7 @@ def _asked(actions: tuple[Action, ...]) -> Iterator[str]:
         mine = [action for action in actions if type(action) is kind]
         forced = [a for a in mine if isinstance(a, (RemoveNode, RemoveCoordinator, RemoveComponents)) and a.force]
         gently = [a for a in mine if a not in forced]
-        for which, how in ((gently, ""), (forced, " by force")):
+        for which, how in ((gently, ""), (forced, " with force")):
             if which:
                 names = ", ".join(filter(None, map(_name, which)))
                 yield f"{words}{f' {names}' if names else ''}{how}"
@@ -200,10 +201,10 @@ _WORDS: dict[type, str] = {
     CreateComponents: "create the components of attempt",
     CreateCoordinator: "create coordinator, term",
     CreateNode: "create nodes",
-    RemoveNode: "remove nodes",
-    RemoveCoordinator: "remove coordinator, term",
-    RemoveComponents: "remove the components",
-    Purge: "remove the record",
+    RemoveNode: "delete nodes",
+    RemoveCoordinator: "delete coordinator, term",
+    RemoveComponents: "delete the components",
+    Purge: "delete the record",
 }
 
 

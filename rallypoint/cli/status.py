@@ -15,27 +15,27 @@ from rallypoint.cli.watching import Watched, watch_to_the_end
 __all__ = ["add", "run"]
 
 _DESCRIPTION = """\
-Show all jobs, or with NAME one of them: its nodes, ranks and incidents.
+Show all jobs, or with NAME the nodes, ranks and incidents of one job.
 
-Colours at a terminal; aligned plain lines in a pipe, or with NO_COLOR or TERM=dumb.
-With --watch the exit code is 0 when the job succeeds and 1 when it fails; Ctrl-C
-leaves the job running.
+Output is coloured on a terminal and plain in a pipe, or with NO_COLOR or TERM=dumb.
+With --watch the exit code is 0 if the job succeeds and 1 if it fails; Ctrl-C leaves
+the job running.
 """
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = add_job_command(commands, "status", "show jobs, nodes, ranks and incidents", _DESCRIPTION)
-    parser.add_argument("name", metavar="NAME", nargs="?", help="the job; without it all of them")
-    parser.add_argument("--watch", action="store_true", help="look at the job until it is over")
-    parser.add_argument("--json", action="store_true", help="print one JSON document; with --watch one a line, on each change")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="name of a job (default: all jobs)")
+    parser.add_argument("--watch", action="store_true", help="refresh until the job ends")
+    parser.add_argument("--json", action="store_true", help="print JSON; with --watch one document per change")
     parser.set_defaults(run=run, usage_error=parser.error)
 
 
 def run(args: argparse.Namespace) -> int:
     """Show what was asked for."""
     if args.watch and args.name is None:
-        args.usage_error("--watch needs a NAME")
+        args.usage_error("--watch requires a NAME")
     if args.watch:
         return watch_to_the_end(args.doors, Watched(name=args.name, where=args.where), json=args.json)
     found = asyncio.run(_look(args.doors, args))

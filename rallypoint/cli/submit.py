@@ -19,6 +19,7 @@ from rallypoint.cli.supervise import supervise_to_the_end
 from rallypoint.cli.supervisors import Leaving, Left, Way, leaving, taken_on, way_options
 from rallypoint.cli.watching import Watched, watch_to_the_end
 from rallypoint.supervision.record import JobRecord, Phase
+from rallypoint.usage import ADVANCED_OPTIONS
 from rallypoint.wire.plan import OrphanPolicy
 
 if TYPE_CHECKING:
@@ -30,12 +31,12 @@ __all__ = ["OWNER", "Submitted", "add", "run"]
 OWNER = "cli"
 
 _DESCRIPTION = """\
-Start the job of FILE and leave a supervisor behind, which sees it to its end: a
-process of this machine, or on Kubernetes a small pod beside the job.
+Start the job of FILE and a supervisor that manages the job to its end: a process
+of this machine, or on Kubernetes a small pod.
 
-A job of the same name that is over starts again as its next attempt, with its
-checkpoints and all that is remembered of it. With --watch the exit code is 0 when
-the job succeeds and 1 when it fails; Ctrl-C leaves the job running.
+A finished job of the same name starts again as its next attempt, with its
+checkpoints and history. With --watch the exit code is 0 if the job succeeds and 1
+if it fails; Ctrl-C leaves the job running.
 """
 
 
@@ -67,18 +68,18 @@ class Submitted:
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = add_job_command(commands, "submit", "start a job", _DESCRIPTION)
+    parser.usage = "%(prog)s [options] FILE"
     job_file_options(parser)
-    name_option(parser, "name of the job, in the place of the file's")
+    name_option(parser, "name of the job; overrides FILE")
     argument_options(parser)
-    parser.add_argument(
+    parser.group(ADVANCED_OPTIONS).add_argument(
         "--orphan-policy",
         choices=[policy.value for policy in OrphanPolicy],
         default=None,
-        help="what the job does that nobody has supervised for its lease (fault_tolerance.lease); the job file's own, "
-        "or else continue",
+        help="action of an orphaned job (default: FILE, or continue)",
     )
-    parser.add_argument("--watch", action="store_true", help="look at the job until it is over")
-    parser.add_argument("--json", action="store_true", help="print JSON; with --watch a document a line, on each change")
+    parser.add_argument("--watch", action="store_true", help="follow the job until it ends")
+    parser.add_argument("--json", action="store_true", help="print JSON; with --watch one document per change")
     way_options(parser)
     parser.set_defaults(run=run, place=place_of, usage_error=parser.error)
 
@@ -100,15 +101,15 @@ def run(args: argparse.Namespace) -> int:
 def told(done: Submitted, where: Where) -> tuple[str, ...]:
     """Return what happened, where to look, and where it lies; a line each."""
     happened = {
-        "submitted": "is submitted",
-        "restarted": f"starts again as attempt {done.record.attempt}",
-        "adopted": "was there already, without a supervisor, and goes on",
+        "submitted": "submitted",
+        "restarted": f"started again as attempt {done.record.attempt}",
+        "adopted": "already existed without a supervisor and continues",
     }[done.how]
     status, logs = (spell_command(where, word, done.name) for word in ("status", "logs"))
     return (
         f"Job {done.name} {happened}: {done.size}{_supervisor(done)}",
-        f"Look at it: {status}   {logs}",
-        f"Its folder: {done.folder}" if done.folder else f"Its record: ConfigMap {done.configmap}",
+        f"Watch it: {status}   {logs}",
+        f"Folder: {done.folder}" if done.folder else f"Record: ConfigMap {done.configmap}",
         *_still_to_do(done, where),
     )
 
@@ -121,9 +122,9 @@ def _supervisor(done: Submitted) -> str:
 
 def _still_to_do(done: Submitted, where: Where) -> Iterator[str]:
     if done.supervise == Way.NONE:
-        yield f"Nobody supervises it yet: {spell_command(where, 'supervise', done.name)}"
+        yield f"The job has no supervisor yet; start one: {spell_command(where, 'supervise', done.name)}"
     elif done.supervise == Way.POD and done.record.phase is Phase.EMPTY:
-        yield f"Its supervisor has not begun yet: the pod {done.supervisor_pod} waits for a machine or for its image"
+        yield f"The supervisor pod {done.supervisor_pod} has not started yet; it waits for a node or for its image"
 
 
 async def _submit(args: argparse.Namespace, plan: Leaving) -> tuple[Submitted, Left]:
@@ -188,14 +189,14 @@ async def _check_may_take(backend: Backend, known: Stored, digest: str, where: W
 
     record = known.record
     if record.deletion or (record.finished and not record.released):
-        word = "deleted" if record.deletion else "cleared away"
+        word = "deleted" if record.deletion else "cleaned up"
         print(f"Job {record.name} is still being {word}; waiting ...", file=sys.stderr)
     if record.deletion:
         return
     if record.owner != OWNER and not record.collected_by:
         raise JobExistsError(
-            f"job {record.name} belongs to {record.owner}, who has not taken its result yet; "
-            f"choose another name (--name), or delete it first ({spell_command(where, 'delete', record.name)})"
+            f"job {record.name} belongs to {record.owner}, which has not collected its result yet; choose another "
+            f"name (--name), or delete the job first ({spell_command(where, 'delete', record.name)})"
         )
     if record.finished or record.digest != digest:
         return
@@ -204,7 +205,7 @@ async def _check_may_take(backend: Backend, known: Stored, digest: str, where: W
             return
     except HeldError as error:
         raise JobExistsError(
-            f"job {record.name} runs already, with this very spec ({error.holder} supervises it); nothing was started. "
-            f"Look at it ({spell_command(where, 'status', record.name)}), delete it first "
+            f"job {record.name} is already running with the same specification (supervisor: {error.holder}); nothing "
+            f"was started. Watch it ({spell_command(where, 'status', record.name)}), delete it first "
             f"({spell_command(where, 'delete', record.name)}), or choose another name (--name)"
         ) from error

@@ -30,23 +30,23 @@ _TERMINATED = 143  # 128 + SIGTERM, as shells count
 _LOG_FORMAT = "%(asctime)s  %(levelname)s: %(message)s"
 
 _DESCRIPTION = """\
-See a job to its end. `rallypoint submit` leaves a process behind that does this;
-by hand it is needed after a reboot, or for a job that was left to nobody.
+Supervise a job to its end. `rallypoint submit` starts a background process that
+does this; run this command after a reboot, or for a job without a supervisor.
 
-Only one process supervises a job. Where another does, this one looks on and takes
-over when that one is gone. Ctrl-C or SIGTERM leaves the job running without a
-supervisor; SIGHUP does nothing.
+Only one process supervises a job. If another one does, this one waits and takes
+over when the other ends. Ctrl-C or SIGTERM leaves the job running without a
+supervisor; SIGHUP is ignored.
 """
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_job_command(commands, "supervise", "see a job to its end", _DESCRIPTION)
-    parser.add_argument("name", metavar="NAME", help="the job")
+    parser = add_job_command(commands, "supervise", "supervise a job to its end", _DESCRIPTION)
+    parser.add_argument("name", metavar="NAME", help="name of the job")
     parser.add_argument(
         "--ignore-outcome",
         action="store_true",
-        help="exit code 0 also when the job failed or is not there: for whatever starts supervisors again that fail",
+        help="always exit 0 (for restart policies)",
     )
     # For those who start it and know more of the cluster than a command line may show.
     parser.add_argument("--credentials-from-stdin", action="store_true", help=argparse.SUPPRESS)
@@ -93,7 +93,7 @@ def supervise_to_the_end(doors: Doors, where: Where, name: str) -> int:
             raise
         return _TERMINATED
     if record is None:
-        print(f"Job {name} is deleted")
+        print(f"Job {name} was deleted")
         return 0
     failed = record.phase is Phase.FAILED
     print(failure_story(record) if failed else success_line(record))
@@ -115,7 +115,7 @@ def _left(where: Where, name: str, record: JobRecord | None) -> str:
     again = spell_command(where, "supervise", name)
     if record is None or not record.deletion:
         return f"Job {name} continues without a supervisor; to supervise it again: {again}"
-    return f"Job {name} is being deleted; if it is still there, finish the deletion with: {again}"
+    return f"Job {name} is being deleted; if it still exists, complete the deletion with: {again}"
 
 
 async def _supervise(doors: Doors, where: Where, name: str, latest: _Latest) -> JobRecord | None:

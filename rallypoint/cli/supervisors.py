@@ -15,6 +15,7 @@ from rallypoint.backends.site import KUBERNETES, LOCAL
 from rallypoint.cli.doors import Doors
 from rallypoint.cli.options import Where, spell_command
 from rallypoint.supervision.record import JobRecord, Phase
+from rallypoint.usage import ADVANCED_OPTIONS, KUBERNETES_OPTIONS, UsageParser
 from rallypoint.wire.errors import RallypointError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class SupervisorLostError(RallypointError):
     """The supervisor that was left behind ended before its job, or never began."""
 
     def __init__(self, name: str, story: str, where: Where) -> None:
-        super().__init__(f"{story}; to take the job {name} on: {spell_command(where, 'supervise', name)}")
+        super().__init__(f"{story}; to supervise job {name}: {spell_command(where, 'supervise', name)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,27 +68,26 @@ class Left:
         return f"supervisor {self.pid}" if self.pid else f"supervisor pod {self.pod}" if self.pod else ""
 
 
-def way_options(parser: argparse.ArgumentParser) -> None:
+def way_options(parser: UsageParser) -> None:
     """Add the options that say who supervises."""
-    group = parser.add_argument_group("who supervises it")
-    group.add_argument(
+    parser.group(ADVANCED_OPTIONS).add_argument(
         "--supervise",
         choices=[way.value for way in Way],
         default=None,
-        help="process: one of this machine that outlives this command (local: the default); pod: one beside the job "
-        "(kubernetes: the default); here: this command, to the job's end; none: nobody yet",
+        help="process: background; pod: in the cluster; here: this one",
     )
+    group = parser.group(KUBERNETES_OPTIONS)
     group.add_argument(
         "--supervisor-image",
         metavar="IMAGE",
         default="",
-        help="with pod: an image with rallypoint[client,kubernetes] (default: the job's own)",
+        help="with pod: image with rallypoint[client,kubernetes]",
     )
     group.add_argument(
         "--supervisor-account",
         metavar="NAME",
         default="",
-        help="with pod: its service account (default: rallypoint-supervisor)",
+        help="with pod: account (default: rallypoint-supervisor)",
     )
 
 
@@ -124,7 +124,7 @@ class Leaving:
 
         async def lost() -> str:
             await ended(pid)
-            return f"the supervisor of job {name} (process {pid}) ended before the job did; its last words are in {log}"
+            return f"the supervisor of job {name} (process {pid}) exited before the job ended; see its log {log}"
 
         return Left(pid=pid, lost=lost)
 
@@ -136,10 +136,10 @@ def leaving(args: argparse.Namespace) -> Leaving:
     way = ways[0] if args.supervise is None else Way(args.supervise)
     if way not in ways:
         allowed = ", ".join(word.value for word in ways)
-        args.usage_error(f"--supervise {way.value} is not allowed with backend {where.site.kind}; choose one of {allowed}")
+        args.usage_error(f"--supervise {way.value} is not allowed with backend {where.site.kind}; expected one of {allowed}")
     for option, value in (("image", args.supervisor_image), ("account", args.supervisor_account)):
         if value and way is not Way.POD:
-            args.usage_error(f"--supervisor-{option} {value} is for --supervise pod; this job is left to: {way.value}")
+            args.usage_error(f"--supervisor-{option} {value} requires --supervise pod; this job uses --supervise {way.value}")
     doors: Doors = args.doors
     pods = doors.supervisor_pods(where.site, args.supervisor_image, args.supervisor_account) if way is Way.POD else None
     return Leaving(way=way, where=where, doors=doors, pods=pods)

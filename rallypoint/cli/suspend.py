@@ -17,31 +17,30 @@ if TYPE_CHECKING:
 __all__ = ["add", "nobody", "run"]
 
 _SUSPEND = """\
-End all that runs of a job and keep its record, until it is resumed. Time that it is
-suspended costs nothing: no clock runs, and no budget pays.
+Stop all processes of a job and keep its record, until the job is resumed. While
+it is suspended, no clock runs and no budget is used.
 
-It returns at once; the job's supervisor does it. A script that asks for it
-(stop_requested in rallypoint.training) saves before it ends. To suspend a job
-twice is to suspend it once; one that is over is an error.
+The command returns at once; the job's supervisor stops the job. A script that
+checks stop_requested (rallypoint.training) can save before it stops. Suspending a
+suspended job has no effect; suspending a finished job is an error.
 """
 
 _RESUME = """\
-Begin a suspended job again, with its checkpoints and all that is remembered of it.
-It returns at once; the job's supervisor does it.
+Restart a suspended job with its checkpoints and history. The command returns at
+once; the job's supervisor starts the job.
 
-Where a job is not suspended but its workers were asked to pause, let those go on.
-It waits for their answers.
+For a paused job, let the workers continue; the command waits for their answers.
 """
 
 
 def add(commands: Commands) -> None:
     """Add the two commands."""
     for name, summary, description in (
-        ("suspend", "end what runs of a job until it is resumed", _SUSPEND),
-        ("resume", "begin a suspended job again, or let a paused one go on", _RESUME),
+        ("suspend", "stop a job until it is resumed", _SUSPEND),
+        ("resume", "restart a suspended job, or continue a paused one", _RESUME),
     ):
         parser = add_job_command(commands, name, summary, description)
-        parser.add_argument("name", metavar="NAME", help="the job")
+        parser.add_argument("name", metavar="NAME", help="name of the job")
         if name == "resume":
             add_timeout(parser)
         parser.set_defaults(run=run, suspend=name == "suspend")
@@ -69,9 +68,9 @@ async def _wish(doors: Doors, args: argparse.Namespace) -> tuple[list[str], bool
 
 def _told(name: str, where: Where, *, asked: bool, fresh: bool) -> str:
     if asked:
-        word = "is being suspended" if fresh else "was asked to be suspended before"
-        return f"Job {name} {word}; begin it again: {spell_command(where, 'resume', name)}"
-    return f"Job {name} is being resumed" if fresh else f"Job {name} is not suspended; nothing was done"
+        word = "is being suspended" if fresh else "is already being suspended"
+        return f"Job {name} {word}; to resume it: {spell_command(where, 'resume', name)}"
+    return f"Job {name} is being resumed" if fresh else f"Job {name} is not suspended; nothing changed"
 
 
 async def nobody(backend: Backend, name: str, where: Where) -> list[str]:
@@ -82,4 +81,4 @@ async def nobody(backend: Backend, name: str, where: Where) -> list[str]:
     supervisor = await supervisor_of(backend, stored.record)
     if supervisor is not None and supervisor.alive is not False:
         return []
-    return [f"Nobody supervises it now, so this waits for: {spell_command(where, 'supervise', name)}"]
+    return [f"The job has no supervisor, so the request waits; start one: {spell_command(where, 'supervise', name)}"]

@@ -124,7 +124,7 @@ def check_table(check: NodeCheck) -> Table:
         )
         for found in check.nodes
     )
-    return Table(columns=_CHECK, rows=tuple(rows), empty="no node was checked")
+    return Table(columns=_CHECK, rows=tuple(rows), empty="no nodes checked")
 
 
 def clock_time(at: float, now: float, zone: datetime.tzinfo | None = None) -> str:

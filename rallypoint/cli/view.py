@@ -129,21 +129,21 @@ def _mood(record: JobRecord, status: JobStatus | None, plan: Plan) -> Mood:
 
 def _summary(record: JobRecord, status: JobStatus | None, plan: Plan, now: float, quiet: str) -> str:
     if record.deletion and record.phase is not Phase.TERMINATING:
-        return "its deletion was asked for"
+        return "deletion requested"
     if record.suspend and record.phase in _SUSPENDABLE:
-        return "its suspension was asked for"
+        return "suspension requested"
     if record.phase is Phase.RUNNING:
         return _with_silence(record, _running(status, plan), quiet)
     if record.phase is Phase.RESETTING:
         return _resetting(record, plan, now)
     return {
         Phase.EMPTY: "waiting for a supervisor",
-        Phase.SUSPENDED: "until it is resumed" if record.suspend else "waiting for its turn",
-        Phase.SUSPENDING: "its nodes are being ended",
+        Phase.SUSPENDED: "until resumed" if record.suspend else "waiting for admission",
+        Phase.SUSPENDING: "stopping its nodes",
         Phase.RESUMING: _waiting(record) or f"starting {len(record.slots)} nodes",
-        Phase.SUCCEEDED: "every rank ended well" if record.released else "its nodes are ending",
-        Phase.FAILED: "" if record.released else "its nodes are being ended",
-        Phase.TERMINATING: "it is being deleted",
+        Phase.SUCCEEDED: "all ranks succeeded" if record.released else "all ranks succeeded; stopping nodes",
+        Phase.FAILED: "" if record.released else "stopping its nodes",
+        Phase.TERMINATING: "being deleted",
     }[record.phase]
 
 
@@ -168,13 +168,13 @@ def _running(status: JobStatus | None, plan: Plan) -> str:
         return f"{len(status.waiting)} of {_bounds(plan)} nodes have joined"
     if status.state is JobState.RUNNING:
         return f"training on {len(status.world)} of {plan.max_nodes} nodes"
-    return "the attempt is over"
+    return "the attempt has ended"
 
 
 def _resetting(record: JobRecord, plan: Plan, now: float) -> str:
     gone = record.since(ConditionType.RESOURCES_DEPLOYED, value=False)
     if gone is None:
-        return f"attempt {record.attempt} is being cleared away"
+        return f"cleaning up attempt {record.attempt}"
     # The clock is saved now and then; in between it goes on as time does.
     clock = record.clock + max(0.0, now - record.last_now)
     return f"attempt {record.attempt + 1} starts in {span(gone + plan.retry_pause - clock)}"
@@ -240,7 +240,7 @@ def _undurable(status: JobStatus) -> str:
 def _slow(stragglers: tuple[Straggler, ...]) -> str:
     named = (f"rank {one.rank} on node {one.node} ({one.host}) {one.score:g} times" for one in stragglers[:_NAMED])
     more = f"; and {len(stragglers) - _NAMED} more" if len(stragglers) > _NAMED else ""
-    return f"{'; '.join(named)}{more} as slow as the others"
+    return f"{'; '.join(named)}{more} slower than the other ranks"
 
 
 def _pre_check(told: tuple[PreCheck, ...]) -> str:
@@ -248,16 +248,16 @@ def _pre_check(told: tuple[PreCheck, ...]) -> str:
     now = next((one for one in told if one.state not in (PreCheckState.PASSED, PreCheckState.BYPASSED)), None)
     if now is None:
         return ", ".join(f"{one.operator} {one.state.value}" for one in told)
-    tries = "was not asked yet" if not now.tries else f"{now.state.value}, asked {now.tries} times"
+    tries = "has not run yet" if not now.tries else f"{now.state.value}, {now.tries} tries"
     return f"{now.operator} {tries}{f': {now.message}' if now.message else ''}"
 
 
 def _check(check: NodeCheck) -> str:
     if check.state is CheckState.RUNNING:
-        return f"{_nodes(check)} being checked ({check.reason}); {check.rounds} rounds are over"
-    words = {NodeVerdict.FAULT: "at fault", NodeVerdict.UNKNOWN: "unclear", NodeVerdict.STRAGGLER: "slow"}
+        return f"{_nodes(check)} being checked ({check.reason}); {check.rounds} rounds done"
+    words = {NodeVerdict.FAULT: "faulty", NodeVerdict.UNKNOWN: "unclear", NodeVerdict.STRAGGLER: "slow"}
     bad = [f"{_few(named)} {word}" for verdict, word in words.items() if (named := check.named(verdict))]
-    return f"{_nodes(check)} checked: {'; '.join(bad) or 'all good'}"
+    return f"{_nodes(check)} checked: {'; '.join(bad) or 'all passed'}"
 
 
 def _nodes(check: NodeCheck) -> str:
@@ -292,11 +292,16 @@ def _supervision(record: JobRecord, plan: Plan, supervisor: SupervisorSeen | Non
         told = f"{describe_holder(holder)} since {clock.tell(holder.since)}"
         yield Fact(label="supervisor", text=f"{told}; {supervisor.note}" if supervisor.note else told)
     else:
-        again = f"take it on: rallypoint supervise {record.name}"
-        yield Fact(label="supervisor", text=f"nobody since {clock.tell(supervisor.lost_at)}; {again}")
+        again = f"to supervise it: rallypoint supervise {record.name}"
+        yield Fact(label="supervisor", text=f"none since {clock.tell(supervisor.lost_at)}; {again}")
         yield Fact(label="before", text=describe_holder(holder))
         stops = plan.orphan_policy is OrphanPolicy.STOP
-        yield Fact(label="orphan", text=f"it stops by itself after {span(plan.lease)}" if stops else "it goes on by itself")
+        yield Fact(
+            label="orphan",
+            text=f"the job stops after {span(plan.lease)} without a supervisor"
+            if stops
+            else "the job continues without a supervisor",
+        )
 
 
 def _time(record: JobRecord, now: float) -> str:
@@ -304,7 +309,7 @@ def _time(record: JobRecord, now: float) -> str:
         return f"submitted {span(now - record.created_at)} ago"
     attempt = record.attempts[-1]
     if attempt.ended_at is None:
-        return f"attempt {attempt.number} began {span(now - attempt.started_at)} ago"
+        return f"attempt {attempt.number} started {span(now - attempt.started_at)} ago"
     took = span(attempt.ended_at - attempt.started_at)
     return f"attempt {attempt.number} took {took} and ended {span(now - attempt.ended_at)} ago"
 

@@ -56,8 +56,8 @@ def watch_to_the_end(doors: Doors, job: Watched, *, json: bool) -> int:
 
 def _goes_on(job: Watched) -> str:
     if job.here:
-        return f"goes on without a supervisor; take it on again: {spell_command(job.where, 'supervise', job.name)}"
-    return f"goes on; look at it again: {spell_command(job.where, 'status', job.name, '--watch')}"
+        return f"continues without a supervisor; to supervise it again: {spell_command(job.where, 'supervise', job.name)}"
+    return f"continues; to watch it again: {spell_command(job.where, 'status', job.name, '--watch')}"
 
 
 async def _follow(doors: Doors, job: Watched, screen: Screen) -> JobDocument:
@@ -94,7 +94,7 @@ async def _show(doors: Doors, job: Watched, screen: Screen) -> JobDocument:
             last = JobDocument(record=seen.record, plan=seen.plan, status=seen.status, supervisor=supervisor)
             screen.show(last)
     if last is None:
-        raise JobNotFoundError(f"there is no job {job.name}")
+        raise JobNotFoundError(f"job {job.name!r} not found")
     return last
 
 

@@ -42,12 +42,10 @@ def drawn(backend: Backend, args: argparse.Namespace, *, orphan_policy: str | No
     settings = isinstance(document, Mapping) and {"jobName", "containerImage"} <= document.keys()
     if here and (manifest or settings or kind not in {None, Kind.PODS}):
         what = f"--kind {args.kind}" if args.kind is not None else f"{args.file}"
-        raise KindError(
-            f"{what}: is for a cluster with the controllers of AppWrappers and PyTorchJobs; add --backend kubernetes"
-        )
+        raise KindError(f"{what}: requires a cluster with the AppWrapper and PyTorchJob controllers; add --backend kubernetes")
     if args.arguments.keys() - {"platform"} and (manifest or (settings and kind is not Kind.PODS)):
         flags = ", ".join(WORDS[name].flag for name in args.arguments)
-        raise KindError(f"{flags}: {args.file} is not a job file; what a manifest says is changed by --set")
+        raise KindError(f"{flags}: {args.file} is not a job file; use --set to change a manifest")
     # Only a cluster has kinds; its backend is what was opened for one.
     cluster: Any = backend
     blueprint: Blueprint
@@ -91,13 +89,13 @@ def _of_settings(cluster: Any, document: Any, kind: Kind | None, args: argparse.
 def _named(manifest: dict[str, Any], name: str | None) -> dict[str, Any]:
     metadata = manifest.get("metadata")
     if not isinstance(metadata, Mapping) or not (name or metadata.get("name")):
-        raise JobError([Problem(path="metadata", text=f"{show(metadata)} is not allowed; a mapping with the name of the job")])
+        raise JobError(
+            [Problem(path="metadata", text=f"{show(metadata)} is not allowed; expected a mapping with the name of the job")]
+        )
     return {**manifest, "metadata": {**metadata, **({} if name is None else {"name": name})}}
 
 
 def _wrapping(kind: Kind | None, path: Path) -> Kind | None:
     if kind is Kind.PODS:
-        raise KindError(
-            f"--kind pods: {path} is a manifest; only a job file and settings of the generator can become plain pods"
-        )
+        raise KindError(f"--kind pods: {path} is a manifest; expected a job file or generator settings")
     return kind

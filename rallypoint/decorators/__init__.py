@@ -1,4 +1,4 @@
-"""What `@task.` offers: a function that is the training."""
+"""The TaskFlow decorator for training functions."""
 
 from __future__ import annotations
 

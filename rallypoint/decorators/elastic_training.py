@@ -1,4 +1,4 @@
-"""`@task.elastic_training`: a Python function that every rank of an elastic training job calls."""
+"""`@task.elastic_training`: run a Python function on every rank of an elastic training job."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ _TAKEN = ("entrypoint", "args")
 
 
 class _ElasticTrainingDecoratedOperator(DecoratedOperator, ElasticTrainingOperator):
-    """Run a function on every rank of an elastic training job, and return what it returned on rank 0.
+    """Run a function on every rank of an elastic training job, and return the result of rank 0.
 
-    :param python_callable: the function. Its own module is sent along by value; what that imports must be importable where
-        the workers run. Its arguments are JSON of at most 48 KiB, and so is what it returns on rank 0; on other ranks that is
-        dropped.
+    :param python_callable: the function. Its own module is pickled by value; the imports of the module must be installed for
+        the workers. The arguments and the result of rank 0 are JSON of at most 48 KiB; results of other ranks are ignored.
     """
 
     custom_operator_name = "@task.elastic_training"
@@ -40,7 +39,9 @@ class _ElasticTrainingDecoratedOperator(DecoratedOperator, ElasticTrainingOperat
     def __init__(self, **kwargs: Any) -> None:
         for field in _TAKEN:
             if kwargs.get(field) is not None:
-                raise OptionError(field, kwargs[field], "none with @task.elastic_training: the function takes its place")
+                raise OptionError(
+                    field, kwargs[field], "no value with @task.elastic_training, because the function is the entrypoint"
+                )
         super().__init__(**kwargs)
 
     def build_work(self, context: Context) -> FunctionJob:
@@ -62,12 +63,12 @@ def elastic_training_task(
     multiple_outputs: bool | None = None,  # noqa: FBT001  Airflow calls every decorator so
     **kwargs: Any,
 ) -> TaskDecorator:
-    """Make a function the training of an elastic job: `@task.elastic_training(nodes=2)`.
+    """Run a function on every rank of an elastic job: `@task.elastic_training(nodes=2)`.
 
     :param python_callable: the function to decorate.
-    :param multiple_outputs: unroll a dictionary that rank 0 returns into one XCom for each of its keys.
+    :param multiple_outputs: push each key of a dictionary returned by rank 0 as a separate XCom.
 
-    Takes every argument of `ElasticTrainingOperator` but `entrypoint` and `args`.
+    Takes all arguments of `ElasticTrainingOperator` except `entrypoint` and `args`.
     """
     return task_decorator_factory(
         python_callable=python_callable,

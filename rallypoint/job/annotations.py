@@ -134,7 +134,7 @@ def _always(_codes: Any) -> bool:
 def _codes(name: str) -> Annotation:
     return Annotation(
         field=name,
-        allowed="exit codes from 0 to 255 with commas between them",
+        allowed="exit codes from 0 to 255, separated by commas",
         read=read_codes,
         bound=lambda codes: codes,
         fits=_always,
@@ -190,7 +190,7 @@ def read_annotations(annotations: Mapping[str, str], *, clamp: bool = True) -> P
 
 def _taken(known: Annotation, key: str, text: str, *, clamp: bool) -> tuple[Any, list[str]]:
     """Return the value that is taken, and a warning where that is not the one that is written."""
-    told = f"{show(text)} is not allowed; {known.allowed}"
+    told = f"{show(text)} is not allowed; expected {known.allowed}"
     try:
         value = known.read(text)
     except RefusedError as error:
@@ -198,15 +198,15 @@ def _taken(known: Annotation, key: str, text: str, *, clamp: bool) -> tuple[Any,
     if not clamp and not known.fits(value):
         raise RefusedError(told)
     bounded = known.bound(value)
-    return bounded, [] if bounded == value else [f"{key}: {show(text)} is out of range; it is taken as {known.write(bounded)}"]
+    return bounded, [] if bounded == value else [f"{key}: {show(text)} is out of range; using {known.write(bounded)}"]
 
 
 def _unknown(key: str, *, clamp: bool) -> list[str]:
     if clamp:
-        return [f"{key}: is not a known annotation; it is ignored"]
+        return [f"{key}: is not a known annotation and is ignored"]
     near = difflib.get_close_matches(key.removeprefix(PREFIX), ANNOTATIONS, n=1)
-    advice = f"did you mean {PREFIX + near[0]!r}?" if near else f"known behind {PREFIX} are {', '.join(ANNOTATIONS)}"
-    raise RefusedError(f"is not a known annotation of an AppWrapper; {advice}")
+    advice = f"did you mean {PREFIX + near[0]!r}?" if near else f"expected {PREFIX} with one of {', '.join(ANNOTATIONS)}"
+    raise RefusedError(f"is not a known AppWrapper annotation; {advice}")
 
 
 def write_annotations(job: ElasticJob) -> dict[str, str]:

@@ -116,7 +116,7 @@ def field_rule(field: Field) -> Rule:
         return _OF_THE_JOB[name]
     rule = rule_of(_MODELS[block].model_fields[name].metadata)
     if rule is None:
-        raise LookupError(f"{block}.{name} has no rule of its own")
+        raise LookupError(f"{block}.{name} has no validation rule")
     return rule
 
 
@@ -133,15 +133,15 @@ def _read_rdzv_conf(value: object) -> dict[Field, Any]:
     found: dict[Field, Any] = {}
     for key, text in _pairs(value).items():
         if key not in _RDZV_CONF:
-            raise RefusedError(f"{key!r} is not one of its keys; known are {', '.join(_RDZV_CONF)}")
+            raise RefusedError(f"{', '.join(_RDZV_CONF)} as keys, not {key!r}")
         field = _RDZV_CONF[key]
         rule = field_rule(field)
         try:
             written = rule.write(rule.read(text))
         except RefusedError:
-            raise RefusedError(f"{key} is {text!r}; {rule.allowed}") from None
+            raise RefusedError(f"{rule.allowed} for {key}, not {text!r}") from None
         if found.setdefault(field, written) != written:
-            raise RefusedError(f"{key} is {text!r}, and another key of the same meaning says otherwise; give one of them")
+            raise RefusedError(f"one value for {key}, which two keys set ({text!r} is the second value)")
     return found
 
 
@@ -172,7 +172,7 @@ def _mapping(text: str) -> Mapping[str, object]:
 
 _CONF = Rule(
     kind="mapping, or KEY=VALUE,...",
-    allowed=f"a mapping, or KEY=VALUE with commas between them, of {', '.join(_RDZV_CONF)}; each more than 0s",
+    allowed=f"a mapping or comma-separated KEY=VALUE pairs with the keys {', '.join(_RDZV_CONF)}; each value more than 0s",
     read=_read_rdzv_conf,
     schema={"type": ["object", "string"]},
 )
@@ -192,14 +192,15 @@ def _master() -> tuple[Argument, ...]:
             seed="default",
             annotation=False,
             of_run=False,
-            note="that is the kubeconfig's context, whose namespace is `default` where it names none",
+            note="default: namespace of the kubeconfig context (`default` if it has none)",
         ),
         _of(
             "platform",
             "",
             seed="pyk8s",
             of_run=False,
-            note="that is `--backend`, the connection, RALLYPOINT_BACKEND, or local; `ray` is allowed, and not installed yet",
+            note="default: `--backend`, the connection, RALLYPOINT_BACKEND, or local; `ray` is accepted but not "
+            "implemented yet",
         ),
         _of("pending_timeout", "fault_tolerance", seed="900", of_run=False),
         _of("pending_fail_strategy", "fault_tolerance", seed="1", of_run=False),
@@ -207,7 +208,7 @@ def _master() -> tuple[Argument, ...]:
             "service_type",
             "rendezvous",
             seed="grpc",
-            note="without it gRPC where grpcio is there, and else HTTP with a warning",
+            note="default: gRPC if grpcio is installed, else HTTP with a warning",
         ),
         _of("xpu_type", "health", seed="nvidia"),
         _of("hang_detection", "health", seed="1"),
@@ -227,13 +228,13 @@ def _training() -> tuple[Argument, ...]:
         _of("precheck", "health", seed="0"),
         _of("node_unit", "roles", seed="1"),
         _of("nnodes", "roles", "nodes", seed="1", note="`N`, or `MIN:MAX`"),
-        _of("rdzv_conf", "rendezvous", "join_timeout", rule=_CONF, seed="n/a", note="join_timeout is 600 s without it"),
+        _of("rdzv_conf", "rendezvous", "join_timeout", rule=_CONF, seed="n/a", note="join_timeout defaults to 600 s"),
         _of(
             "max_restarts",
             "recovery",
             rule=whole(1, unit="restarts"),
             seed="3",
-            note="`recovery.max_restarts` and `rallypoint-agent run` may also say 0; profile `mindcluster`: 32767",
+            note="`recovery.max_restarts` and `rallypoint-agent run` also accept 0; profile `mindcluster`: 32767",
         ),
         _of(
             "relaunch_on_worker_failure",
@@ -241,16 +242,16 @@ def _training() -> tuple[Argument, ...]:
             "node_replacements",
             rule=whole(1, unit="replacements"),
             seed="3",
-            note="`recovery.node_replacements` may also say 0; 0 in the profiles `appwrapper` and `mindcluster`; "
-            "`rallypoint-agent run` takes it with a warning, since nobody there replaces nodes",
+            note="`recovery.node_replacements` also accepts 0; default 0 in the profiles `appwrapper` and `mindcluster`; "
+            "`rallypoint-agent run` ignores it with a warning",
         ),
         _of("log_dir", "logs", "dir", seed="n/a"),
         _of("auto_config", "roles", seed="False"),
         _of("auto_tunning", "roles", "auto_tuning", seed="False"),
-        _of("exclude_straggler", "health", seed="False", note="without a check it is an error"),
+        _of("exclude_straggler", "health", seed="False", note="an error without a check"),
         _of("save_at_breakpoint", "recovery", seed="False"),
-        _of("accelerator", "roles", seed="nvidia.com/gpu", note="`cpu`, too"),
-        _of("numa_affinity", "roles", seed="False", note="how it binds may be named, too: `socket`"),
+        _of("accelerator", "roles", seed="nvidia.com/gpu", note="also `cpu`"),
+        _of("numa_affinity", "roles", seed="False", note="also the name of a binding: `socket`"),
         _of("network_check", "health", seed="False"),
         _of("comm_perf_test", "health", seed="False"),
         _of("training_port", "rendezvous", seed="60000"),

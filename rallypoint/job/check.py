@@ -52,4 +52,4 @@ def _block(document: Mapping[str, Any], key: str) -> dict[str, Any]:
     found = document.get(key, {})
     if isinstance(found, Mapping):
         return dict(found)
-    raise JobError([Problem(path=key, text=f"{show(found)} is not allowed; a mapping")])
+    raise JobError([Problem(path=key, text=f"{show(found)} is not allowed; expected a mapping")])

@@ -28,15 +28,15 @@ __all__ = ["BYTES_LIMIT", "DEPTH_LIMIT", "NODES_LIMIT", "read_document", "read_j
 BYTES_LIMIT, NODES_LIMIT, DEPTH_LIMIT = 512 * 1024, 20_000, 64
 
 _WIDTH = 128
-_TOO_DEEP = Problem(path="job", text="cannot be read; it is nested too deeply")
-_TOO_LONG = f"it has more than {BYTES_LIMIT} bytes"
+_TOO_DEEP = Problem(path="job", text="the document is nested too deeply")
+_TOO_LONG = f"the document exceeds {BYTES_LIMIT} bytes"
 _TEXT = "tag:yaml.org,2002:str"
 _ODD_BREAKS = re.compile("[\r\x85\u2028\u2029]")
 #: Texts that PyYAML would leave plain, and that Kubernetes' reader takes for numbers or booleans.
 _DOUBTFUL = re.compile(r"[yYnN]|[-+]?(?:0[xXoObB][\da-fA-F_]+|\.?\d[\d_]*\.?[\d_]*(?:[eE][-+]?\d+)?)", re.ASCII)
 
 
-_TOO_MANY = Problem(path="job", text=f"cannot be read; it has more than {NODES_LIMIT} values, aliases and merges expanded")
+_TOO_MANY = Problem(path="job", text=f"the document exceeds {NODES_LIMIT} values (with expanded aliases and merges)")
 
 
 class _Loader(yaml.SafeLoader):
@@ -95,7 +95,7 @@ def read_document(path: Path) -> Any:
             text = file.read(BYTES_LIMIT + 1).decode()
     except UnicodeDecodeError as error:
         if len(error.object) <= BYTES_LIMIT:
-            raise _unreadable(path, "it is not UTF-8 text") from error
+            raise _unreadable(path, "is not valid UTF-8 text") from error
         raise _unreadable(path, _TOO_LONG) from error  # perhaps only cut within a character
     except (OSError, ValueError) as error:  # ValueError: a path with NUL
         raise _unreadable(path, getattr(error, "strerror", None) or str(error)) from error
@@ -122,11 +122,11 @@ def read_yaml(text: str, *, limit: int = BYTES_LIMIT) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "job"
-        raise JobError([Problem(path=place, text=f"is not YAML; {error.problem or error.context}")]) from error
+        raise JobError([Problem(path=place, text=f"is not valid YAML; {error.problem or error.context}")]) from error
     except RecursionError as error:
         raise JobError([_TOO_DEEP]) from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a value that its own tag (`!!int x`) does not fit
-        raise JobError([Problem(path="job", text=f"is not YAML; {str(error).splitlines()[0]}")]) from error
+        raise JobError([Problem(path="job", text=f"is not valid YAML; {str(error).splitlines()[0]}")]) from error
 
 
 def read_json(text: str) -> Any:
@@ -138,9 +138,9 @@ def read_json(text: str) -> Any:
         raise JobError([_TOO_DEEP]) from error
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise JobError([Problem(path=place, text=f"is not JSON; {error.msg}")]) from error
+        raise JobError([Problem(path=place, text=f"is not valid JSON; {error.msg}")]) from error
     except ValueError as error:  # more digits than Python converts
-        raise JobError([Problem(path="job", text="is not JSON; an integer has too many digits")]) from error
+        raise JobError([Problem(path="job", text="is not valid JSON; an integer has too many digits")]) from error
     _check_values(document)
     return document
 
@@ -167,7 +167,7 @@ def _is_json(text: str) -> bool:
 def _check_length(text: str, limit: int) -> None:
     # A character has at least one byte.
     if len(text) > limit or len(text.encode(errors="replace")) > limit:
-        raise JobError([Problem(path="job", text=f"cannot be read; it has more than {limit} bytes")])
+        raise JobError([Problem(path="job", text=f"exceeds the limit of {limit} bytes")])
 
 
 def _check_expanded(node: yaml.Node | None) -> None:
@@ -176,7 +176,7 @@ def _check_expanded(node: yaml.Node | None) -> None:
     if values > NODES_LIMIT:
         raise JobError([_TOO_MANY])
     if size > BYTES_LIMIT:
-        raise JobError([Problem(path="job", text=f"cannot be read; {_TOO_LONG}, aliases and merges expanded")])
+        raise JobError([Problem(path="job", text=f"cannot be read; {_TOO_LONG} (with expanded aliases and merges)")])
 
 
 def _expanded(node: yaml.Node, known: dict[int, tuple[int, int]], around: set[int]) -> tuple[int, int]:
@@ -184,7 +184,7 @@ def _expanded(node: yaml.Node, known: dict[int, tuple[int, int]], around: set[in
     if isinstance(node, yaml.ScalarNode):
         return 1, len(node.value)
     if id(node) in around:
-        raise JobError([Problem(path="job", text="cannot be read; an alias leads to what holds it")])
+        raise JobError([Problem(path="job", text="cannot be read; an alias refers to its own parent")])
     if id(node) not in known:
         around.add(id(node))
         inside = itertools.chain(*node.value) if isinstance(node, yaml.MappingNode) else node.value
@@ -232,7 +232,7 @@ def _duplicates_of_mapping(node: yaml.MappingNode, place: tuple[Step, ...], seen
         if isinstance(key, yaml.ScalarNode):
             word = (key.tag, key.value)
             if word in lines:
-                yield Problem(path=dotted(path), text=f"is given twice, on lines {lines[word]} and {line}; keep one")
+                yield Problem(path=dotted(path), text=f"is set twice, on lines {lines[word]} and {line}; keep one")
             lines.setdefault(word, line)
         yield from _duplicates(value, path, seen)
 
@@ -243,11 +243,11 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         return result
     counts = Counter(key for key, _ in pairs)
     twice = sorted(key for key, count in counts.items() if count > 1)
-    raise JobError([Problem(path=key, text="is given twice in one object; keep one") for key in twice])
+    raise JobError([Problem(path=key, text="is set twice in one object; keep one") for key in twice])
 
 
 def _no_constant(word: str) -> Any:
-    raise JobError([Problem(path="job", text=f"is not JSON; {word} is not a JSON value")])
+    raise JobError([Problem(path="job", text=f"is not valid JSON; {word} is not a JSON value")])
 
 
 def _unreadable(path: Path, reason: str) -> JobError:

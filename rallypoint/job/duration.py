@@ -60,7 +60,7 @@ class DurationError(RallypointError, ValueError):
         self.value = value
 
     def __str__(self) -> str:
-        return f"{self.value!r} is not a duration; expected {DURATION_FORMS}, not negative"
+        return f"{self.value!r} is not a duration; expected {DURATION_FORMS}, 0 or more"
 
 
 def parse_duration(value: DurationLike) -> float:

@@ -96,7 +96,7 @@ def _read_pattern(value: object) -> str:
     try:
         re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
-        raise RefusedError(f"a regular expression as Python's re reads it ({error})") from error
+        raise RefusedError(f"a regular expression for Python's re module ({error})") from error
     return text
 
 
@@ -105,21 +105,21 @@ _LISTED = {"anyOf": [_CODE_SCHEMA, {"type": "array", "items": _CODE_SCHEMA}]}
 
 CODES = Rule(
     kind="list of exit codes",
-    allowed=f"exit codes from 0 to {_LAST_CODE}, as a list or as text with commas between them",
+    allowed=f"exit codes from 0 to {_LAST_CODE}, as a list or separated by commas",
     read=read_codes,
     write=list,
     schema=_LISTED,
 )
 _SIGNAL_LIST = Rule(
     kind="list of signals",
-    allowed=f"signals such as SIGKILL, or their numbers from 1 to {_LAST_SIGNAL}, as a list or with commas between them",
+    allowed=f"signals such as SIGKILL, or their numbers from 1 to {_LAST_SIGNAL}, as a list or separated by commas",
     read=_read_signals,
     write=lambda numbers: [_NAMES.get(number, number) for number in numbers],
     schema=_LISTED,
 )
 _PATTERN = Rule(
     kind="regular expression",
-    allowed="a regular expression as Python's re reads it",
+    allowed="a regular expression for Python's re module",
     read=_read_pattern,
     schema={"type": "string", "format": "regex"},
 )

@@ -41,7 +41,7 @@ class JobError(RallypointError):
         super().__init__(self.problems, source)
 
     def __str__(self) -> str:
-        header = (f"{self.source} is not a job that can run:",) if self.source else ()
+        header = (f"{self.source} is not a valid job:",) if self.source else ()
         return "\n".join((*header, *map(str, self.problems)))
 
     def with_source(self, source: str) -> JobError:

@@ -49,5 +49,7 @@ def _merged(document: Any, fields: Mapping[str, Any]) -> Any:
     if not fields:
         return document
     if not isinstance(document, Mapping):
-        raise JobError([Problem(path="job", text=f"{show(document)} is not allowed; a mapping with name and entrypoint")])
+        raise JobError(
+            [Problem(path="job", text=f"{show(document)} is not allowed; expected a mapping with name and entrypoint")]
+        )
     return {**document, **fields}

@@ -59,13 +59,13 @@ def _read_strategies(value: object) -> tuple[str, ...]:
         raise RefusedError
     for word in words:
         if word not in STRATEGIES:
-            raise RefusedError(f"{word!r} is none of {', '.join(STRATEGIES)}, as a list or with commas between them")
+            raise RefusedError(f"some of {', '.join(STRATEGIES)}, as a list or separated by commas; not {word!r}")
     return tuple(word for word in STRATEGIES if word in words)
 
 
 _STRATEGY = Rule(
     kind="list of strategies",
-    allowed=f"some of {', '.join(STRATEGIES)}, as a list or with commas between them",
+    allowed=f"some of {', '.join(STRATEGIES)}, as a list or separated by commas",
     read=_read_strategies,
     write=list,
     schema={"anyOf": [{"type": "string"}, {"type": "array", "items": {"enum": list(STRATEGIES)}}]},
@@ -75,7 +75,7 @@ _STRATEGY = Rule(
 def _read_hot_reset(value: object) -> int:
     found: int = _RESETS.read(value)
     if found == 1:
-        raise RefusedError("1 (graceful fault tolerance) is no longer available in MindCluster; take 2, or 0 or -1 for none")
+        raise RefusedError("2, 0 or -1 (1, graceful fault tolerance, was removed from MindCluster)")
     return found
 
 
@@ -97,7 +97,7 @@ def _read_reset_file(value: object) -> str:
 
 _RESET_FILE = Rule(
     kind="path",
-    allowed="an absolute path, or '' to look at none",
+    allowed="an absolute path, or '' to disable it",
     read=_read_reset_file,
     schema={"type": "string", "pattern": "^(/.*)?$"},
 )
@@ -184,7 +184,7 @@ def _read_path(text: str) -> bool:
 
 LABELS: Mapping[str, Key] = {
     "fault-scheduling": _ruled("fault_scheduling", _SCHEDULING),
-    "pod-rescheduling": Key(field="pod_rescheduling", allowed="on, or anything else for off", read=lambda text: text == "on"),
+    "pod-rescheduling": Key(field="pod_rescheduling", allowed="on, or any other value for off", read=lambda text: text == "on"),
     "process-recover-enable": _ruled("process_recover", _RECOVER),
     "fault-retry-times": _ruled("fault_retry_times", _RETRIES),
     # Many a job has a label of this name: it chooses no profile, and is read where another word did.
@@ -195,7 +195,7 @@ ANNOTATIONS: Mapping[str, Key] = {
     "wait-reschedule-timeout": Key(
         field="wait_reschedule_timeout", allowed="a whole number of seconds from 30 to 270", read=_read_wait
     ),
-    "huawei.com/recover_policy_path": Key(field="never_upgrade", allowed="pod, or no such annotation", read=_read_path),
+    "huawei.com/recover_policy_path": Key(field="never_upgrade", allowed="pod, or omit the annotation", read=_read_path),
 }
 
 
@@ -203,11 +203,11 @@ ANNOTATIONS: Mapping[str, Key] = {
 _NOT_BUILT: Mapping[str, tuple[frozenset[str], str]] = {
     "subHealthyStrategy": (
         frozenset({"ignore"}),
-        "ignore: nothing here reports sub-healthy devices, so graceExit, forceExit and hotSwitch would never act",
+        "ignore (no device here reports sub-health, so graceExit, forceExit and hotSwitch have no effect)",
     ),
     "ProcessRecoverStrategy": (
         frozenset(),
-        "no such annotation: no platform here decides in the place of the job",
+        "no annotation (no platform decides for the job here)",
     ),
 }
 
@@ -221,10 +221,10 @@ def why_unread(key: str, text: str) -> str:
         return ""
     if key in _NOT_BUILT:
         harmless, allowed = _NOT_BUILT[key]
-        return "" if text in harmless else f"{show(text)} is not allowed; {allowed}"
+        return "" if text in harmless else f"{show(text)} is not allowed; expected {allowed}"
     names = {name.lower(): name for name in (*LABELS, *ANNOTATIONS, *_NOT_BUILT) if name != "framework"}
     near = difflib.get_close_matches(key.lower().replace("_", "-"), names, n=1, cutoff=_ALIKE)
-    return f"is not a known name of MindCluster's; did you mean {names[near[0]]!r}?" if near else ""
+    return f"is not a known MindCluster name; did you mean {names[near[0]]!r}?" if near else ""
 
 
 def derived(block: MindCluster, given: set[str], roles: Iterable[Role], annotation: str | None = None) -> dict[str, Any]:
@@ -272,8 +272,8 @@ def environment(block: MindCluster, role: Role) -> dict[str, str]:
 
 #: What no part of this product reports, by the strategy that would answer it.
 _NOT_REPORTED: Mapping[str, str] = {
-    "retry": "faults of device memory (type 0); steps that raise are retried",
-    "recover-in-place": "faults of devices (levels RestartRequest, RestartBusiness); processes that end or raise are replaced",
+    "retry": "device memory faults (type 0); failed steps are retried",
+    "recover-in-place": "device faults (levels RestartRequest, RestartBusiness); processes that exit or raise are replaced",
 }
 
 

@@ -30,6 +30,6 @@ class Model(BaseModel):
             return data
         for other, name in cls.other_names.items():
             if other in data and name in data and str(data[other]) != str(data[name]):
-                allowed = f"the same as {name} ({data[name]}), which it is another name of; give one of them"
+                allowed = f"the same value as {name} ({data[name]}); both are names of one field, set one of them"
                 raise refusal(allowed, at=other, value=data[other])
         return {cls.other_names.get(key, key): value for key, value in data.items()}

@@ -32,7 +32,7 @@ def backend_of(platform: str, *, at: str) -> str:
     """
     if platform == RAY:
         known = ", ".join(word for word in PLATFORMS if word != RAY)
-        raise JobError([Problem(path=at, text=f"{show(RAY)} is not installed in this version; one of {known}")])
+        raise JobError([Problem(path=at, text=f"{show(RAY)} is not available in this version; expected one of {known}")])
     return PLATFORMS[platform]
 
 
@@ -46,11 +46,11 @@ def refuse_elsewhere(platform: str, namespace: str, *, backend: str, its_namespa
     """
     wrong: list[Problem] = []
     if platform and backend_of(platform, at="platform") != backend:
-        wrong.append(_elsewhere("platform", platform, f"it is submitted to backend {backend}"))
+        wrong.append(_elsewhere("platform", platform, f"the job is submitted to backend {backend}"))
     elif namespace and backend == "local":
-        wrong.append(_elsewhere("namespace", namespace, "processes of this machine have none"))
+        wrong.append(_elsewhere("namespace", namespace, "the local backend has no namespaces"))
     elif namespace and namespace != its_namespace:
-        wrong.append(_elsewhere("namespace", namespace, f"it is submitted to namespace {its_namespace}"))
+        wrong.append(_elsewhere("namespace", namespace, f"the job is submitted to namespace {its_namespace}"))
     if wrong:
         raise JobError(wrong)
 

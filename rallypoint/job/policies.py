@@ -180,7 +180,7 @@ class Recovery(Model):
         if (self.replica_every is None) == (not self.replica_limit):
             return self
         name, other = ("replica_limit", "replica_every") if self.replica_limit else ("replica_every", "replica_limit")
-        raise refusal(f"nothing without {other}", at=name, value=getattr(self, name))
+        raise refusal(f"no value without {other}", at=name, value=getattr(self, name))
 
 
 class Rendezvous(Model):
@@ -254,7 +254,9 @@ class Health(Model):
         for name in ("exclude_straggler", "precheck_all_pairs", "precheck_only", "precheck_program"):
             if getattr(self, name) and not self.check_level:
                 value = "true" if getattr(self, name) is True else list(getattr(self, name))
-                raise refusal("nothing without a check: precheck 1 or 2, network_check or comm_perf_test", at=name, value=value)
+                raise refusal(
+                    "no value without a node check: precheck 1 or 2, network_check or comm_perf_test", at=name, value=value
+                )
         return self
 
 

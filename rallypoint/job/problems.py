@@ -49,8 +49,8 @@ def _problem(details: ErrorDetails, root: type[BaseModel], shape: Shape) -> Prob
         return _unknown(steps, root, shape)
     path = dotted(shape.place(steps))
     if details["type"] == "missing":
-        return Problem(path=path, text=f"is missing; {_allowed(steps, root)}")
-    return Problem(path=path, text=f"{show(details['input'])} is not allowed; {_allowed(steps, root)}")
+        return Problem(path=path, text=f"is missing; expected {_allowed(steps, root)}")
+    return Problem(path=path, text=f"{show(details['input'])} is not allowed; expected {_allowed(steps, root)}")
 
 
 def _refused(details: ErrorDetails, place: tuple[Step, ...]) -> Problem:
@@ -58,7 +58,7 @@ def _refused(details: ErrorDetails, place: tuple[Step, ...]) -> Problem:
     at = context["at"]
     value = details["input"] if context["value"] is None else context["value"]
     path = dotted((*place, at) if at else place)
-    return Problem(path=path, text=f"{show(value)} is not allowed; {context['allowed']}")
+    return Problem(path=path, text=f"{show(value)} is not allowed; expected {context['allowed']}")
 
 
 def _unknown(steps: tuple[Step, ...], root: type[BaseModel], shape: Shape) -> Problem:
@@ -97,7 +97,7 @@ def _advice(steps: tuple[Step, ...], root: type[BaseModel], shape: Shape) -> str
     near = difflib.get_close_matches(word, known, n=1) or difflib.get_close_matches(word, elsewhere, n=1, cutoff=_NEAR)
     if near:
         return f"did you mean {near[0] if near[0] in known else elsewhere[near[0]]!r}?"
-    return f"known here are {', '.join(known)}"
+    return f"expected one of {', '.join(known)}"
 
 
 def _top_level(fields: tuple[str, ...], shape: Shape) -> tuple[str, ...]:

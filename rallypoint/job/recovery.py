@@ -111,14 +111,14 @@ def wrong(role: Role, strategy: str | None) -> Iterator[tuple[str, str]]:
     available = _AVAILABLE in flags or bool(_items(role)) or bool(strategy)
     for flag in (_REPAIR, _REBOOT):
         if flag in flags and not available:
-            yield "args", f"{flag!r} is not allowed; {_AVAILABLE} beside it, or HIGH_AVAILABILITY in env"
+            yield "args", f"{flag!r} is not allowed; expected {_AVAILABLE} as well, or HIGH_AVAILABILITY in env"
     told = variable(role, PROCESS_RECOVER)
     if told not in (None, "on", "off"):
-        yield f"env.{PROCESS_RECOVER}", f"{told!r} is not allowed; one of on, off"
+        yield f"env.{PROCESS_RECOVER}", f"{told!r} is not allowed; expected on or off"
     for item in sorted(_tolerated(role).difference(_TOLERATED)):
         yield (
             f"env.{TOLERANCE}",
-            f"{item!r} is not allowed; some of {', '.join(_TOLERATED)}, in braces with commas between them",
+            f"{item!r} is not allowed; expected some of {', '.join(_TOLERATED)}, in braces and separated by commas",
         )
     for item in sorted(_items(role).difference(_ITEMS)):
-        yield f"env.{HIGH_AVAILABILITY}", f"{item!r} is not allowed; some of {', '.join(_ITEMS)}, with commas between them"
+        yield f"env.{HIGH_AVAILABILITY}", f"{item!r} is not allowed; expected some of {', '.join(_ITEMS)}, separated by commas"

@@ -228,7 +228,7 @@ def _matching(pattern: str, *, kind: str, allowed: str) -> Rule:
 
 def _read_variable(value: Any) -> str:
     if value in _TAKEN:
-        raise RefusedError("a name that Rallypoint does not set itself in each worker")
+        raise RefusedError("a name that Rallypoint does not set in each worker")
     return _need(read_text(value), lambda text: re.fullmatch(_VARIABLE, text) is not None)
 
 
@@ -267,7 +267,7 @@ def _read_binding(value: object) -> str:
 FLAG = Rule(kind="true/false", allowed="true or false", read=read_flag, schema={"type": "boolean"})
 NUMA = Rule(
     kind="true/false or how",
-    allowed=f"true (the same as {_BINDINGS[0]}), false, or one of {', '.join(_BINDINGS)}",
+    allowed=f"true (same as {_BINDINGS[0]}), false, or one of {', '.join(_BINDINGS)}",
     read=_read_binding,
     schema={"enum": [True, False, *_BINDINGS]},
 )
@@ -281,7 +281,7 @@ ARGUMENT = Rule(
 )
 COMMAND_LINE = Rule(
     kind="shell command",
-    allowed="a shell command as a string that is not empty; several lines are one command",
+    allowed="a non-empty shell command; several lines are one command",
     read=lambda value: _need(read_text(value), lambda text: bool(text.strip())),
     schema={"type": "string", "pattern": "\\S"},
 )
@@ -386,7 +386,7 @@ TLS = Rule(
 )
 ENTRYPOINT = Rule(
     kind="entrypoint",
-    allowed="a script's path, '-m MODULE', a list (a command), or a mapping with one of script, module, command",
+    allowed="the path of a script, '-m MODULE', a list (a command), or a mapping with script, module or command",
     read=read_entrypoint,
     write=write_entrypoint,
     schema={

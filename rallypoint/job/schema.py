@@ -70,7 +70,7 @@ def job_schema() -> dict[str, Any]:
 def _arguments(known: set[str]) -> dict[str, Any]:
     """Return the keys that are DLRover's arguments, in both spellings."""
     return {
-        key: {"description": f"DLRover's argument; {_meaning(argument)}.", **argument.rule.schema}
+        key: {"description": f"DLRover argument; {_meaning(argument)}.", **argument.rule.schema}
         for argument in ARGUMENTS.values()
         for key in dict.fromkeys((argument.name, argument.name.replace("_", "-")))
         if key not in known
@@ -78,7 +78,7 @@ def _arguments(known: set[str]) -> dict[str, Any]:
 
 
 def _meaning(argument: Argument) -> str:
-    return f"the same as {'.'.join(word for word in argument.field if word not in ('', 'roles'))}"
+    return f"same as {'.'.join(word for word in argument.field if word not in ('', 'roles'))}"
 
 
 def references() -> dict[str, str]:

@@ -39,7 +39,9 @@ def env_warnings(job: ElasticJob) -> tuple[str, ...]:
     """Return a sentence for each such variable of a job; it names the variable, and never its value."""
     names = dict.fromkeys(name for role in job.roles for name in credential_names(role.env))
     return tuple(
-        f"env: {name!r} looks like a credential, and env is stored with the job as plain text; on Kubernetes use pod_env with "
-        "secretKeyRef, or env_from; on this machine let the script read a file"
+        (
+            f"env: {name!r} looks like a credential, and env is stored with the job as plain text; use pod_env with "
+            "secretKeyRef or env_from on Kubernetes, or read it from a file"
+        )
         for name in names
     )

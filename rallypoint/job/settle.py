@@ -33,8 +33,8 @@ _BLOCKS = ("fault_tolerance", "recovery", "health", "mindcluster")
 
 #: Settings of other profiles that MindCluster's scheduler does not have, and what to give in their place.
 WITHOUT_EFFECT: Mapping[str, str] = {
-    "fault_tolerance.forceful_deletion_grace_period": "give mindcluster.grace_over_time",
-    "recovery.replace_delay": "its scheduler replaces a lost pod at once",
+    "fault_tolerance.forceful_deletion_grace_period": "set mindcluster.grace_over_time",
+    "recovery.replace_delay": "the scheduler replaces a lost pod at once",
 }
 
 M = TypeVar("M", bound=Model)
@@ -140,7 +140,7 @@ def _said(job: ElasticJob) -> tuple[list[_Said], list[Problem]]:
             try:
                 said.append(_say(where, key, text, "mindcluster", keys[key].field, keys[key].read(text)))
             except RefusedError as error:
-                told = f"{show(text)} is not allowed; {str(error) or keys[key].allowed}"
+                told = f"{show(text)} is not allowed; expected {str(error) or keys[key].allowed}"
                 wrong.append(Problem(path=dotted((where, key)), text=told))
     return said, wrong
 
@@ -169,11 +169,11 @@ def _misplaced(job: ElasticJob, place: Place) -> Iterator[Problem]:
     ):
         for key in keys:
             if key in getattr(job, where):
-                yield Problem(path=dotted((where, key)), text=f"has no effect here; write it in {other}")
+                yield Problem(path=dotted((where, key)), text=f"has no effect here; move it to {other}")
             for index, role in enumerate(job.roles):
                 if key in getattr(role, other) and key not in getattr(job, other):
                     path = dotted(place(("roles", index, other, key)))
-                    yield Problem(path=path, text=f"has no effect at a role; write it in {other} at the top level")
+                    yield Problem(path=path, text=f"has no effect in a role; move it to {other} at the top level")
 
 
 def _misspelt(job: ElasticJob, place: Place) -> Iterator[Problem]:
@@ -194,7 +194,7 @@ def _given_twice(job: ElasticJob, said: Iterable[_Said]) -> Iterator[Problem]:
         block = getattr(job, item.block)
         value = getattr(block, item.field)
         if item.field in block.model_fields_set and value != item.value:
-            told = f"{item.block}.{item.field} is given, too, and is another value; give one of them"
+            told = f"it conflicts with {item.block}.{item.field}; set one of them"
             yield Problem(path=item.path, text=f"{show(item.text)} is not allowed; {told}")
 
 
@@ -223,7 +223,7 @@ def _profile(job: ElasticJob, said: Iterable[_Said]) -> tuple[Profile, list[Prob
         return (Profile.MINDCLUSTER if words or block else Profile.LADDER), []
     if job.profile is Profile.MINDCLUSTER:
         return job.profile, []
-    told = f"it belongs to the profile mindcluster, and the profile is {job.profile.value}; take one of them away"
+    told = f"it requires profile mindcluster, but the profile is {job.profile.value}; remove one of them"
     wrong = [Problem(path=path, text=f"{show(text)} is not allowed; {told}") for path, text in words]
     if block and not wrong:
         wrong.append(Problem(path="mindcluster", text=f"is not allowed; {told}"))
@@ -270,7 +270,7 @@ def _late_reports(job: ElasticJob) -> Iterator[Problem]:
     given = {"report_interval"} if job.profile is Profile.MINDCLUSTER else {"report_interval", "node_lease"}
     if given & health.model_fields_set and health.report_interval >= health.node_lease / 2:
         allowed = f"less than half of node_lease ({format_duration(health.node_lease)})"
-        told = f"{show(format_duration(health.report_interval))} is not allowed; {allowed}"
+        told = f"{show(format_duration(health.report_interval))} is not allowed; expected {allowed}"
         yield Problem(path="health.report_interval", text=told)
 
 
@@ -283,16 +283,16 @@ def _not_in_profile(job: ElasticJob, place: Place) -> list[Problem]:
 def _not_in_appwrapper(job: ElasticJob, place: Place) -> Iterator[Problem]:
     for index, role in enumerate(job.roles):
         if role.nodes.min != role.nodes.max:
-            told = "one number of nodes, since the world of the profile appwrapper is fixed"
+            told = "one number of nodes, because profile appwrapper has a fixed size"
             path = dotted(place(("roles", index, "nodes")))
-            yield Problem(path=path, text=f"{show(write_nodes(role.nodes))} is not allowed; {told}")
+            yield Problem(path=path, text=f"{show(write_nodes(role.nodes))} is not allowed; expected {told}")
     for path, told in (
-        ("recovery.node_replacements", "0 in the profile appwrapper, which replaces no node"),
-        ("fault_tolerance.pending_fail_strategy", "-1 in the profile appwrapper, whose warm-up judges pending nodes"),
+        ("recovery.node_replacements", "0 with profile appwrapper, which replaces no nodes"),
+        ("fault_tolerance.pending_fail_strategy", "-1 with profile appwrapper, whose warm-up clock limits pending nodes"),
     ):
         chosen = _choice(job, path, defaults_of(job.profile, job.mindcluster)[path])
         if chosen.value != chosen.default:
-            yield Problem(path=path, text=f"{show(chosen.value)} is not allowed; {told}")
+            yield Problem(path=path, text=f"{show(chosen.value)} is not allowed; expected {told}")
 
 
 def _not_in_mindcluster(job: ElasticJob) -> Iterator[Problem]:
@@ -300,17 +300,19 @@ def _not_in_mindcluster(job: ElasticJob) -> Iterator[Problem]:
     for path, instead in WITHOUT_EFFECT.items():
         chosen = _choice(job, path, defaults_of(Profile.LADDER, block).get(path, 0.0))
         if chosen.given and chosen.value != chosen.default:
-            yield Problem(path=path, text=f"{show(chosen.value)} has no effect in the profile mindcluster; {instead}")
+            yield Problem(path=path, text=f"{show(chosen.value)} has no effect with profile mindcluster; {instead}")
     graceful = block.fault_scheduling == "grace"
     needy = [word for word in block.recover_strategy if word in PROCESS_LEVEL]
     if needy and not graceful:
         where = "labels.fault-scheduling" if "fault-scheduling" in job.labels else "mindcluster.fault_scheduling"
-        told = f"grace, which {', '.join(needy)} of the recover-strategy {'needs' if len(needy) == 1 else 'need'}"
-        yield Problem(path=where, text=f"{show(block.fault_scheduling)} is not allowed; {told} (label fault-scheduling)")
+        told = f"grace, which recover-strategy {', '.join(needy)} {'needs' if len(needy) == 1 else 'need'}"
+        yield Problem(
+            path=where, text=f"{show(block.fault_scheduling)} is not allowed; expected {told} (label fault-scheduling)"
+        )
     stop = job.recovery.stop_grace_period
     if graceful and not 0 < stop < block.grace_over_time:
         told = f"more than 0s and less than mindcluster.grace_over_time ({format_duration(block.grace_over_time)})"
-        yield Problem(path="recovery.stop_grace_period", text=f"{show(format_duration(stop))} is not allowed; {told}")
+        yield Problem(path="recovery.stop_grace_period", text=f"{show(format_duration(stop))} is not allowed; expected {told}")
 
 
 def _not_in_roles(job: ElasticJob, place: Place) -> Iterator[Problem]:

@@ -49,7 +49,7 @@ def normal(document: Any) -> tuple[dict[str, Any], Shape]:
     Raises `JobError` when it is no mapping, or when its roles are written in two ways at once.
     """
     if not isinstance(document, Mapping):
-        raise _refuse("job", f"{show(document)} is not allowed; a mapping with name and entrypoint")
+        raise _refuse("job", f"{show(document)} is not allowed; expected a mapping with name and entrypoint")
     short = {key: document[key] for key in ROLE_KEYS if key in document}
     rest = {key: value for key, value in document.items() if key not in short}
     if _ROLES not in document:
@@ -57,8 +57,8 @@ def normal(document: Any) -> tuple[dict[str, Any], Shape]:
     if short:
         raise _refuse(
             _ROLES,
-            f"is given together with {', '.join(short)} at the top level; "
-            "write one role at the top level or any number under roles, not both",
+            f"is set together with {', '.join(short)} at the top level; define one role at the top level or all "
+            "roles under roles",
         )
     if not isinstance(document[_ROLES], Mapping):
         return rest, Shape(form=Form.LIST)
@@ -74,7 +74,10 @@ def _named(name: Any, role: Any) -> Any:
     if not isinstance(role, Mapping):
         return role
     if role.get("name", name) != name:
-        raise _refuse(f"{_ROLES}.{name}.name", f"{show(role['name'])} is not allowed; the key {name!r} already names the role")
+        raise _refuse(
+            f"{_ROLES}.{name}.name",
+            f"{show(role['name'])} is not allowed; expected no name, because the key {name!r} is the name of the role",
+        )
     return {"name": name, **role}
 
 

@@ -200,7 +200,7 @@ def _annotated(document: Mapping[str, Any]) -> tuple[list[_Said], list[Problem]]
             found += said
             wrong += problem
         elif str(key).startswith(PREFIX):
-            told = "can be no annotation; write it in the job file" if argument else "is not a known argument"
+            told = "cannot be an annotation; move it to the job file" if argument else "is not a known argument"
             advice = "" if argument else f"; {_advice(str(key).removeprefix(PREFIX))}"
             wrong.append(Problem(path=path, text=f"{told}{advice}"))
     return found, [*wrong, *_twice(found)]
@@ -215,11 +215,11 @@ def _misplaced(document: Mapping[str, Any]) -> Iterator[Problem]:
         for key in notes if isinstance(notes, Mapping) else ():
             if str(key).startswith(PREFIX):
                 path = dotted(("roles", name, _ANNOTATIONS, str(key)))
-                yield Problem(path=path, text="has no effect at a role; write it in annotations at the top level")
+                yield Problem(path=path, text="has no effect in a role; move it to annotations at the top level")
     labels = document.get("labels")
     for key in labels if isinstance(labels, Mapping) else ():
         if str(key).startswith(PREFIX) and argument_of(str(key).removeprefix(PREFIX)):
-            yield Problem(path=dotted(("labels", str(key))), text="has no effect here; write it in annotations")
+            yield Problem(path=dotted(("labels", str(key))), text="has no effect here; move it to annotations")
 
 
 def _read(
@@ -228,7 +228,7 @@ def _read(
     try:
         return [_Said(argument=argument, path=path, written=value, fields=read(value))], []
     except RefusedError as error:
-        return [], [Problem(path=path, text=f"{show(value)} is not allowed; {str(error) or argument.rule.allowed}")]
+        return [], [Problem(path=path, text=f"{show(value)} is not allowed; expected {str(error) or argument.rule.allowed}")]
 
 
 def _twice(found: list[_Said]) -> Iterator[Problem]:
@@ -238,14 +238,17 @@ def _twice(found: list[_Said]) -> Iterator[Problem]:
         for at, value in item.fields.items():
             known = first.setdefault(at, item)
             if known.fields[at] != value:
-                told = f"the same as {known.path} ({show(known.written)}), which it is another spelling of; give one of them"
-                yield Problem(path=item.path, text=f"{show(item.written)} is not allowed; {told}")
+                told = (
+                    f"the same value as {known.path} ({show(known.written)}); both are spellings of one argument, set "
+                    "one of them"
+                )
+                yield Problem(path=item.path, text=f"{show(item.written)} is not allowed; expected {told}")
                 break
 
 
 def _advice(key: str) -> str:
     near = difflib.get_close_matches(key.replace("-", "_"), ARGUMENTS, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(ARGUMENTS)}"
+    return f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(ARGUMENTS)}"
 
 
 # --- Where a field stands in a document ------------------------------------------------------------------------------------
@@ -292,7 +295,7 @@ def _put(
         spots = _spots(document, at)
         free = [spot for spot in spots if not _given(document, spot, at)[0]]
         if len(spots) > 1 and free:
-            told = f"is not allowed for a job of several roles; write {at[1]} at each of them"
+            told = f"is not allowed for a job with several roles; set {at[1]} in each role"
             wrong.append(Problem(path=item.path, text=f"{show(item.written)} {told}"))
             continue
         for spot in spots:
@@ -300,7 +303,7 @@ def _put(
                 document = _set(document, spot, value)
                 moved[dotted(spot)] = item.path
             elif not over and not _agrees(_given(document, spot, at)[1], at, value):
-                told = f"{dotted(spot)} is given, too, and is another value; give one of them"
+                told = f"it conflicts with {dotted(spot)}; set one of them"
                 wrong.append(Problem(path=item.path, text=f"{show(item.written)} is not allowed; {told}"))
     return document, wrong
 

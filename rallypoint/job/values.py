@@ -166,15 +166,15 @@ def _entrypoint_of_text(text: str) -> Entrypoint:
     if not _is_plain(text):
         # Neither guess is safe: `python train.py` is a command, `my train.py` may be a file.
         raise RefusedError(
-            "one script's path without white space; a command is written as a list ([python, train.py]), "
-            "arguments go to args, a path with white space is written {script: ...}"
+            "one script path without white space; write a command as a list ([python, train.py]), arguments in "
+            "args, and a path with white space as {script: ...}"
         )
     return Entrypoint(entry=Entry.SCRIPT, words=(text,))
 
 
 def _entrypoint_of_module_words(words: list[str]) -> Entrypoint:
     if len(words) != 2 or not MODULE.fullmatch(words[1]):
-        raise RefusedError("'-m' and one dotted module name; arguments go to args")
+        raise RefusedError("'-m' and one dotted module name; write arguments in args")
     return Entrypoint(entry=Entry.MODULE, words=(words[1],))
 
 

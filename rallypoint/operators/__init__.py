@@ -1,4 +1,4 @@
-"""Tasks that own a training job, tasks that ask something of one, and the policy for their retries."""
+"""Airflow operators for elastic training jobs, and the retry policy of their tasks."""
 
 from __future__ import annotations
 

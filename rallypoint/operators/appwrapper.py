@@ -1,4 +1,4 @@
-"""`AppWrapperOperator`: a task that owns an AppWrapper, or a PyTorchJob, on a cluster that has their controllers."""
+"""`AppWrapperOperator`: run an AppWrapper or PyTorchJob on a cluster with their controllers."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ _KINDS = ("appwrapper", "pytorchjob")
 
 
 class AppWrapperOperator(JobOwner):
-    """Run an AppWrapper to its end, and fail with its story if it fails. Its own controller retries; the task watches.
+    """Run an AppWrapper to its end. The AppWrapper controller retries the job; the task watches and reports failures.
 
-    Takes the arguments of `JobOwner`, which say where and how it is waited for, and these. What runs is given by one of
-    `settings` and `manifest`.
+    Also takes the arguments of `JobOwner`. Exactly one of `settings` and `manifest` is required.
 
-    :param settings: a settings.yaml of the pytorchjob-generator: a mapping, the path of a YAML or JSON file (relative to the
-        DAG's folder), or the text of one. Templates inside of the file are filled in, too. The image, the queue and the service
-        account that they leave out are those of the connection. (templated)
-    :param manifest: an AppWrapper or a PyTorchJob as it would be applied, given in the same ways. (templated)
-    :param name: the job's name. By default, of settings, one that begins with their `jobName`, is the same for every try of
-        this task instance and different for every other; of a manifest, its own. (templated)
-    :param kind: `appwrapper` puts a PyTorchJob into an AppWrapper; `pytorchjob` does without the wrapper of one, and
-        Rallypoint then retries; by default it is run as it is.
+    :param settings: settings of the pytorchjob-generator: a mapping, the path of a YAML or JSON file (relative to the DAG's
+        folder), or YAML text. Templates inside the file are rendered. The image, queue and service account default to those of
+        the connection. (templated)
+    :param manifest: an AppWrapper or PyTorchJob manifest, in the same three forms. (templated)
+    :param name: name of the job. Default: with settings, a name that starts with `jobName` and is unique to the task instance
+        (all tries share it); with a manifest, its own name. (templated)
+    :param kind: `appwrapper` wraps a PyTorchJob in an AppWrapper; `pytorchjob` removes the wrapper, and Rallypoint retries.
+        Default: run the manifest as it is.
     """
 
     template_fields: Sequence[str] = ("settings", "manifest", "name", *JobOwner.template_fields)
@@ -54,7 +53,7 @@ class AppWrapperOperator(JobOwner):
         one_of("backend", backend, (KUBERNETES,))
         super().__init__(backend=backend, **kwargs)
         if (settings is None) is (manifest is None):
-            raise OptionError("settings", settings, "settings or a manifest, one of the two")
+            raise OptionError("settings", settings, "either settings or a manifest")
         if kind is not None:
             one_of("kind", kind, _KINDS)
         self.settings = settings

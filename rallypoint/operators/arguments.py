@@ -1,4 +1,4 @@
-"""Operators whose arguments describe a job."""
+"""Base class of operators whose arguments describe a job."""
 
 from __future__ import annotations
 
@@ -45,32 +45,31 @@ Block = Mapping[str, Any]
 
 
 class JobArguments(PlacedOperator):
-    """A job given by `job`, by the fields below it, or by both. All of these arguments are templated.
+    """A job described by `job`, by the fields below, or by both. All arguments are templated.
 
-    A field takes the place of the document's key of the same name; a mapping (a policy block, `env`, `node_resources`)
-    completes the document's own, key by key. What neither says is what the connection of `conn_id` has as its default. What is
-    wrong with a job is found when the task runs, after its templates were filled in.
+    A field overrides the key of the same name in the document. A mapping (a policy block, `env`, `node_resources`) is merged
+    key by key. Missing values come from the connection. The job is validated when the task runs, after templates are rendered.
 
-    :param job: the job as a mapping, as the path of a YAML or JSON file (relative to the DAG's folder), or as the text of one.
-        Templates inside of the file are filled in, too.
-    :param name: the job's name, a DNS label of at most 52 characters. By default one that is the same for every try of this
-        task instance and different for every other.
-    :param entrypoint: what each worker runs: a script's path, `-m module`, or a list of words.
+    :param job: the job as a mapping, the path of a YAML or JSON file (relative to the DAG's folder), or YAML text. Templates
+        inside the file are rendered.
+    :param name: name of the job, a DNS label of at most 52 characters. Default: a name that is unique to the task instance; all
+        tries share it.
+    :param entrypoint: program of each worker: path of a script, `-m module`, or a list (a command).
     :param args: arguments of the entrypoint.
     :param nodes: number of nodes `N`, or `MIN:MAX`.
-    :param node_unit: the number of nodes of a world is a multiple of this.
-    :param nproc_per_node: workers on each node.
-    :param env: variables added to each worker's environment.
-    :param workdir: where workers are started; by default the folder of the job file, or else of the DAG, and in a container the
-        image's own.
-    :param checkpoint_dir: told to workers as RALLYPOINT_CHECKPOINT_DIR.
+    :param node_unit: the number of nodes is a multiple of this value.
+    :param nproc_per_node: workers per node.
+    :param env: environment variables of the workers.
+    :param workdir: working folder of the workers. Default: the folder of the job file or of the DAG; in a container, the
+        working folder of the image.
+    :param checkpoint_dir: checkpoint folder, passed to workers as RALLYPOINT_CHECKPOINT_DIR.
     :param image: container image, for backends that run pods.
-    :param node_resources: what one node asks for, `resources` in the document.
-    :param fault_tolerance: policy block: attempts of the whole job, and its grace periods.
-    :param recovery: policy block: restarts of workers and replacements of nodes.
-    :param rendezvous: policy block: how nodes find each other.
-    :param health: policy block: leases and reports.
-    :param logs: policy block: where the output of each rank goes.
+    :param node_resources: resources of one node; the key `resources` of the document.
+    :param fault_tolerance: policy block: retries of the whole job and grace periods.
+    :param recovery: policy block: worker restarts and node replacements.
+    :param rendezvous: policy block: ports and time limits of the rendezvous.
+    :param health: policy block: leases, reports, hang detection and node checks.
+    :param logs: policy block: output of the ranks.
     """
 
     template_fields: Sequence[str] = ("job", "name", *FIELDS)

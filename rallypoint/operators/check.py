@@ -1,4 +1,4 @@
-"""`NodeCheckOperator`: try nodes before anything trains on them."""
+"""`NodeCheckOperator`: check nodes before training on them."""
 
 from __future__ import annotations
 
@@ -25,24 +25,22 @@ XCOM_KEYS = ("faulty_hosts", "stragglers", "bandwidth", "bandwidth_svg")
 
 
 class NodeCheckOperator(JobArguments, JobOwner):
-    """Check the nodes of a job without training on them: pairs compute and exchange data, and whoever is at fault is named.
+    """Check the nodes of a job without training: pairs of nodes compute and exchange data, and faulty nodes are reported.
 
-    Takes the arguments of `JobArguments`, which say which nodes (`job`, or `nodes` with `image` and `node_resources`), those of
-    `JobOwner`, which say where, and these.
+    Also takes the arguments of `JobArguments` (`job`, or `nodes` with `image` and `node_resources`) and of `JobOwner`.
 
-    :param level: 1 tries pairs; 2 then tries all good nodes at once. (templated)
-    :param all_pairs: try each node with each other, for a whole matrix of bandwidths.
-    :param round_timeout: how long a round may take, as a duration. (templated)
-    :param fail_on: `fault` fails the task when a node is at fault or unclear, `straggler` also when one is slow, `never` leaves
-        it to whoever reads the result.
+    :param level: 1 checks pairs; 2 also checks all healthy nodes together. (templated)
+    :param all_pairs: check every pair of nodes, which gives a full bandwidth matrix.
+    :param round_timeout: timeout of one round, as a duration. (templated)
+    :param fail_on: `fault` fails the task if a node is faulty or unclear, `straggler` also if one is slow; `never`: no failure.
 
-    Returns, and pushes to XCom under the same keys, beside `nodes`, `check` and `whole` of the return value:
+    Returns and pushes to XCom, beside `nodes`, `check` and `whole`:
 
-    - `faulty_hosts`: machines at fault, `stragglers` machines that are slow.
-    - `bandwidth`: the matrix of bytes per second (docs/guides/node-check.md).
-    - `bandwidth_svg`: that matrix as a picture, an SVG document.
+    - `faulty_hosts` and `stragglers`: lists of host names.
+    - `bandwidth`: matrix in bytes per second (docs/guides/node-check.md).
+    - `bandwidth_svg`: the matrix as an SVG picture.
 
-    Fails without a retry, by `NodesRefused`, as `fail_on` says; the result is in XCom then, too.
+    Raises `NodesRefused` (no retry) according to `fail_on`; the result is in XCom in this case as well.
     """
 
     template_fields: Sequence[str] = (
@@ -63,7 +61,7 @@ class NodeCheckOperator(JobArguments, JobOwner):
     ) -> None:
         one_of("fail_on", fail_on, _FAIL_ON)
         if kwargs.get("wait_for_completion") is False:
-            raise OptionError("wait_for_completion", False, "True: what is found is what the task is for")
+            raise OptionError("wait_for_completion", False, "True, because the task returns the result")
         super().__init__(**kwargs)
         self.level = level
         self.all_pairs = all_pairs
@@ -113,10 +111,10 @@ class NodeCheckOperator(JobArguments, JobOwner):
         bad = found["faulty_hosts"] if self.fail_on != "never" else []
         slow = found["stragglers"] if self.fail_on == "straggler" else []
         if bad or slow:
-            words = [f"at fault: {', '.join(bad)}"] if bad else []
+            words = [f"faulty: {', '.join(bad)}"] if bad else []
             words += [f"slow: {', '.join(slow)}"] if slow else []
-            raise NodesRefused(f"{found['nodes']} nodes were checked; {'; '.join(words)}")
-        self.log.info("%d nodes were checked: no node is at fault", found["nodes"])
+            raise NodesRefused(f"{found['nodes']} nodes checked; {'; '.join(words)}")
+        self.log.info("%d nodes checked: all passed", found["nodes"])
         return found
 
     def execute(self, context: Context) -> Any:

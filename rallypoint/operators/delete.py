@@ -1,4 +1,4 @@
-"""`DeleteJobOperator`: the end of a job, whoever began it; a teardown, for example."""
+"""`DeleteJobOperator`: delete a job, for example in a teardown task."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ __all__ = ["DeleteJobOperator"]
 
 
 class DeleteJobOperator(PlacedOperator):
-    """End a job, whatever it is doing, and remove its record and logs; what is in its `checkpoint_dir` stays.
+    """Stop a job in any state and delete its record and logs. Files in its `checkpoint_dir` are kept.
 
-    Takes the arguments of `PlacedOperator`, which say where the job is, and these. To delete twice is to delete once.
+    Also takes the arguments of `PlacedOperator`. Deleting a deleted job has no effect.
 
-    :param job_name: the job. (templated)
-    :param missing_ok: a job that is not there is as good as deleted; False fails then, by `JobRefused`.
-    :param wait_for_completion: wait until nothing of it is left, and see to that here unless somebody else does. False only
-        asks for it where a supervisor lives that will do it, and waits all the same where none does.
-    :param wait_timeout: seconds to wait; the task then fails, and the deletion goes on with the next supervisor or try.
+    :param job_name: name of the job. (templated)
+    :param missing_ok: True: a missing job is a success; False: it fails with `JobRefused`.
+    :param wait_for_completion: wait until the job is gone. False only requests the deletion if a supervisor is running, and
+        waits otherwise.
+    :param wait_timeout: seconds to wait. After that the task fails; the next supervisor or try completes the deletion.
 
-    Returns whether there was such a job.
+    Returns True if the job existed.
     """
 
     template_fields: Sequence[str] = ("job_name", *PlacedOperator.template_fields)
@@ -65,7 +65,7 @@ class DeleteJobOperator(PlacedOperator):
         except JobNotFoundError as error:
             if not self.missing_ok:
                 raise JobRefused(str(error)) from error
-            self.log.info("There is no job %s", self.job_name)
+            self.log.info("Job %s not found; nothing to delete", self.job_name)
             return False
         return True
 
@@ -76,10 +76,10 @@ class DeleteJobOperator(PlacedOperator):
         try:
             if not self.wait_for_completion and await self._is_supervised(backend):
                 await requests.request_deletion(backend, self.job_name)
-                self.log.info("The deletion of job %s is asked for, and its supervisor sees to it", self.job_name)
+                self.log.info("Deletion of job %s requested; its supervisor completes it", self.job_name)
                 return
             await requests.delete(backend, self.job_name, holder=holder, timeout=self.wait_timeout)
-            self.log.info("Job %s is deleted", self.job_name)
+            self.log.info("Job %s deleted", self.job_name)
         finally:
             await backend.close()
 

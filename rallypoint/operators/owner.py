@@ -78,30 +78,28 @@ _SWEEP_PAD = 60.0
 
 
 class JobOwner(TellsLineage, PlacedOperator):
-    """Run a training job to its end, and fail with its story if it fails. `build_work` says which job.
+    """Run a training job to its end; if it fails, the exception contains the cause. `build_work` returns the job.
 
-    Takes the arguments of `PlacedOperator`, which say where the job is, and these.
+    Also takes the arguments of `PlacedOperator`.
 
-    :param supervisor_image: kubernetes: when the task has to leave its job to somebody, a pod with this image takes it on; by
-        default that of the connection, and without one a process of the worker's machine does, which ends with the pod of a
-        worker that is one. (templated)
-    :param deferrable: wait in the triggerer and leave the worker free.
-    :param poll_interval: seconds between two looks at the job, at the most; by default 2, and 15 where the backend tells of
-        every change by itself, as `kubernetes` does.
-    :param orphan_policy: what the job does that nobody has supervised for its lease (`fault_tolerance.lease`, 1 h), when it
-        does not say so itself: `stop` (it saves and ends) or `continue`.
-    :param wait_for_completion: False ends the task once the job is submitted; a supervisor of its own then sees to the job.
-    :param get_logs: write the output of rank 0 to the task's log, each line with its rank; `"all"` writes that of every rank,
-        and a list of numbers that of some. When the job fails, the last lines of the rank that broke first are there as well.
-    :param durable: a retry adopts the job of an earlier try that runs; False ends its attempt first and begins the next. A task
-        that was cleared always does the latter.
-    :param on_finish_action: what becomes of a finished job's record and logs: `keep_job`, `delete_job` or
-        `delete_succeeded_job`.
-    :param on_kill_action: what becomes of the job when the task is ended or its `execution_timeout` is over: `delete_job` or
-        `keep_job`.
+    :param supervisor_image: kubernetes: image of the supervisor pod that takes over the job when the task stops. Default: the
+        image of the connection; without one, a process on the worker's machine takes over, and it ends with the worker's pod.
+        (templated)
+    :param deferrable: wait in the triggerer, which frees the worker slot.
+    :param poll_interval: maximum seconds between two checks of the job. Default: 2, or 15 with backends that send events, such
+        as `kubernetes`.
+    :param orphan_policy: action of an orphaned job after its lease (`fault_tolerance.lease`, 1 h): `stop` saves and ends the
+        job, `continue` lets it run. A value in the job document takes precedence.
+    :param wait_for_completion: False ends the task after submission; a separate supervisor manages the job.
+    :param get_logs: write the output of rank 0 to the task log, with the rank in each line; `"all"` for all ranks, or a list of
+        ranks. If the job fails, the last lines of the rank that failed first are always included.
+    :param durable: True: a retry adopts the running job of an earlier try. False: a retry stops it and starts a new attempt.
+        Clearing the task always starts a new attempt.
+    :param on_finish_action: record and logs of a finished job: `keep_job`, `delete_job` or `delete_succeeded_job`.
+    :param on_kill_action: the job when the task is stopped or reaches its `execution_timeout`: `delete_job` or `keep_job`.
 
-    Returns the summary of `rallypoint.provider.result.summarize`, and pushes `job_name` and the keys of
-    `rallypoint.provider.result.XCOM_KEYS`. The events of its `outlets` get the checkpoint and its metrics as
+    Returns the summary of the job (`rallypoint.provider.result.summarize`) and pushes the XComs `job_name` and those of
+    `rallypoint.provider.result.XCOM_KEYS`. Events of its `outlets` contain the checkpoint and its metrics in
     `extra["rallypoint"]`.
     """
 
@@ -184,12 +182,12 @@ class JobOwner(TellsLineage, PlacedOperator):
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout as error:
             claim = self._claim(context, self._valid_work(context).name)
-            text = f"job {claim.name}: execution_timeout is over, and no triggerer was there to say so; {self._time_out(claim)}"
+            text = f"job {claim.name}: execution_timeout expired while no triggerer was running; {self._time_out(claim)}"
             raise TrainingTimedOut(text) from error
         except TaskDeferralError as error:
             claim = self._claim(context, self._valid_work(context).name)
             self._give_up(context, claim)
-            raise SupervisionFailed(f"the trigger of job {claim.name} broke: {error}") from error
+            raise SupervisionFailed(f"the trigger of job {claim.name} failed: {error}") from error
 
     def on_kill(self) -> None:
         """Called by the signal's handler, and after a time-out; see the top of this file."""
@@ -315,7 +313,7 @@ class JobOwner(TellsLineage, PlacedOperator):
         try:
             page = self._at(claim, lambda post: published_page(post.backend, claim.name, tries=tries, place=claim.backend))
         except Exception as error:  # noqa: BLE001  it is a hint, whatever a damaged record makes of it
-            self.log.warning("The page of job %s could not be kept: %s", claim.name, error)
+            self.log.warning("Cannot store the page of job %s: %s", claim.name, error)
             return
         if page is not None:
             ti.xcom_push(key=PAGE_KEY, value=page)
@@ -327,23 +325,23 @@ class JobOwner(TellsLineage, PlacedOperator):
         """
         ti = context["ti"]
         if ti.try_number <= (ti.max_tries or 0):
-            self.log.warning("Job %s may go on; the next try adopts it", claim.name)
+            self.log.warning("Job %s continues; the next try adopts it", claim.name)
             return
         try:
             if healthy:
                 self.spawn_supervisor(claim)
-                self.log.warning("Job %s goes on with a supervisor of its own; `rallypoint status` shows it", claim.name)
+                self.log.warning("Job %s continues with its own supervisor; `rallypoint status` shows it", claim.name)
             else:
                 self._cancel(claim)
         except (OSError, RallypointError):
             # How the task fails is the caller's to say, and this must not take its place.
-            self.log.exception("Job %s may go on with nobody to watch it; `rallypoint delete` ends it", claim.name)
+            self.log.exception("Job %s may continue without a supervisor; `rallypoint delete` stops it", claim.name)
 
     def _cancel(self, claim: Claim) -> None:
         from rallypoint.provider.conduct import cancel  # noqa: PLC0415  as in `execute`
 
         if self._at(claim, cancel):
-            self.log.warning("Job %s is being deleted", claim.name)
+            self.log.warning("Deleting job %s", claim.name)
 
     def _time_out(self, claim: Claim) -> str:
         from rallypoint.provider.conduct import time_out  # noqa: PLC0415  as in `execute`
@@ -414,4 +412,4 @@ def _claimant(context: Context) -> str:
 
 def _check_supervisor_image(image: str, backend: str) -> None:
     if backend != KUBERNETES:
-        raise OptionError("supervisor_image", image, f"none with backend {backend!r}")
+        raise OptionError("supervisor_image", image, f"no value with backend {backend!r}")

@@ -1,4 +1,4 @@
-"""`ResizeJobOperator`: more nodes for a job that trains, or fewer."""
+"""`ResizeJobOperator`: change the number of nodes of a running job."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = ["ResizeJobOperator"]
 
 
 class ResizeJobOperator(PlacedOperator):
-    """Give a job other bounds of its world while it trains. It is the job's owner who makes and ends nodes; this asks for it.
+    """Request a new size of a running job. The job's supervisor creates or removes the nodes.
 
-    Takes the arguments of `PlacedOperator`, which say where the job is, and these. It ends as soon as the wish is in the
-    record; `RendezvousSensor(min_nodes=...)` waits for the world.
+    Also takes the arguments of `PlacedOperator`. The task ends when the request is stored; use
+    `RendezvousSensor(min_nodes=...)` to wait for the new size.
 
-    :param job_name: the job. (templated)
+    :param job_name: name of the job. (templated)
     :param nodes: `N` or `MIN:MAX`. (templated)
-    :param min_nodes, max_nodes: the same as two numbers, in the place of `nodes`. (templated)
+    :param min_nodes, max_nodes: the two bounds, instead of `nodes`. (templated)
 
-    Returns what holds now: `{"job": ..., "min_nodes": ..., "max_nodes": ..., "changed": ...}`.
+    Returns the new size: `{"job": ..., "min_nodes": ..., "max_nodes": ..., "changed": ...}`.
 
-    Fails without a retry, by `JobRefused`, where there is no such job, it is over, or it cannot have so many nodes.
+    Raises `JobRefused` (no retry) if the job does not exist, has ended, or does not support this size.
     """
 
     template_fields: Sequence[str] = ("job_name", "nodes", "min_nodes", "max_nodes", *PlacedOperator.template_fields)
@@ -49,9 +49,11 @@ class ResizeJobOperator(PlacedOperator):
     ) -> None:
         super().__init__(**kwargs)
         if (nodes is None) is (min_nodes is None and max_nodes is None):
-            raise OptionError("nodes", nodes, "N or MIN:MAX, or min_nodes and max_nodes, one of the two")
+            raise OptionError("nodes", nodes, "either N or MIN:MAX, or min_nodes and max_nodes")
         if nodes is None and (min_nodes is None or max_nodes is None):
-            raise OptionError("max_nodes" if max_nodes is None else "min_nodes", None, "a number, as its other half is given")
+            raise OptionError(
+                "max_nodes" if max_nodes is None else "min_nodes", None, "a number, because the other bound is set"
+            )
         self.job_name = job_name
         self.nodes = nodes
         self.min_nodes = min_nodes
@@ -70,7 +72,7 @@ class ResizeJobOperator(PlacedOperator):
             changed = asyncio.run(self._ask(size))
         except (contract.JobNotFoundError, contract.JobFinishedError, contract.ResizeError) as error:
             raise JobRefused(str(error)) from error
-        self.log.info("Job %s: %s nodes are wanted%s", self.job_name, size, "" if changed else ", as before")
+        self.log.info("Job %s: requested %s nodes%s", self.job_name, size, "" if changed else ", the same as before")
         return {"job": self.job_name, "min_nodes": size.min_nodes, "max_nodes": size.max_nodes, "changed": changed}
 
     async def _ask(self, size: Size) -> bool:

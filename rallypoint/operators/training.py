@@ -1,4 +1,4 @@
-"""`ElasticTrainingOperator`: a task that owns one elastic training job."""
+"""`ElasticTrainingOperator`: run one elastic training job."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["ElasticTrainingOperator"]
 
 
 class ElasticTrainingOperator(JobArguments, JobOwner):
-    """Run an elastic PyTorch training job to its end, and fail with its story if it fails.
+    """Run an elastic PyTorch training job to its end; if it fails, the exception contains the cause.
 
-    Takes the arguments of `JobArguments`, which say what runs, and those of `JobOwner`, which say where and how it is waited
-    for. On `kubernetes` the paths of the job (its script, `workdir`, `checkpoint_dir`) are paths in its image.
+    Takes the arguments of `JobArguments` (the job) and `JobOwner` (backend and waiting). On `kubernetes`, the paths of the job
+    (script, `workdir`, `checkpoint_dir`) are paths in its image.
     """
 
     template_fields: Sequence[str] = (*JobArguments.template_fields, *JobOwner.template_fields)

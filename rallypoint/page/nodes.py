@@ -50,7 +50,7 @@ def nodes(status: JobStatus | None, incidents: Iterable[Incident]) -> Iterator[N
         )
     for member in status.waiting:
         yield NodeRow(
-            node=member.node, host=member.host, incarnation=member.incarnation, state="waits for a place", mood=Mood.BUSY
+            node=member.node, host=member.host, incarnation=member.incarnation, state="waiting for a round", mood=Mood.BUSY
         )
 
 
@@ -71,4 +71,4 @@ def _node_state(member: Member, heard: bool, status: JobStatus) -> tuple[str, Mo
         return "done", Mood.GOOD
     if status.verdict is not None:
         return "ended", Mood.QUIET
-    return ("trains", Mood.GOOD) if heard else ("not heard in this round", Mood.BUSY)
+    return ("trains", Mood.GOOD) if heard else ("no report in this round", Mood.BUSY)

@@ -16,16 +16,16 @@ TRAINING, AGAIN, STARTING, QUEUED, SUSPENDED, RESET = "training", "again", "star
 
 #: What time is lost to, in words; causes of incidents by their own word.
 LOST = {
-    AGAIN: "Steps trained again",
+    AGAIN: "Repeated steps",
     STARTING: "Starting up",
     QUEUED: "Waiting to start",
     SUSPENDED: "Suspended",
-    RESET: "Reset of the whole job",
+    RESET: "Reset of the job",
     Cause.PROCESS.value: "Lost workers",
     Cause.NODE.value: "Lost nodes",
     Cause.HANG.value: "Hangs",
     Cause.RENDEZVOUS.value: "Waiting for nodes to join",
-    Cause.SCALE.value: "Growing and shrinking",
+    Cause.SCALE.value: "Resize",
     Cause.PREEMPTION.value: "Preemption",
     Cause.EVACUATION.value: "Leaving a bad host",
 }

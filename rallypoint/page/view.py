@@ -133,7 +133,7 @@ def _facts(record: JobRecord, status: JobStatus | None, incidents: Sequence[Inci
     yield Fact(
         label="Step",
         text="-" if progress.step is None else f"{progress.step:,}",
-        note="the script reports none" if progress.step is None else metrics_text(progress),
+        note="not reported by the script" if progress.step is None else metrics_text(progress),
     )
     if status is not None and status.world:
         size, noun = words.counted(status.world_size, "rank").split()
@@ -143,8 +143,8 @@ def _facts(record: JobRecord, status: JobStatus | None, incidents: Sequence[Inci
         yield Fact(
             label="Attempt", text=str(record.attempt) if record.attempt else "-", note=words.counted(record.retries, "reset")
         )
-    yield Fact(label="Faults", text=str(faults), note=f"{healed} healed" if faults else "none so far")
-    yield Fact(label="Steps lost", text=f"{lost:,}", note="trained again")
+    yield Fact(label="Faults", text=str(faults), note=f"{healed} healed" if faults else "none yet")
+    yield Fact(label="Steps lost", text=f"{lost:,}", note="repeated")
 
 
 def _details(record: JobRecord, status: JobStatus | None, tries: Mapping[str, int]) -> Iterator[Fact]:
@@ -160,7 +160,7 @@ def _details(record: JobRecord, status: JobStatus | None, tries: Mapping[str, in
     owner = f"try {tries[record.owner]} of this task" if record.owner in tries else record.owner
     yield Fact(label="Owner", text=owner)
     if record.holder is not None:
-        yield Fact(label="Supervised by", text=_holder(record.holder, tries))
+        yield Fact(label="Supervisor", text=_holder(record.holder, tries))
 
 
 def _holder(holder: Holder, tries: Mapping[str, int]) -> str:
@@ -176,10 +176,10 @@ _CAUSES = {
     Cause.HANG: "Hang",
     Cause.RENDEZVOUS: "Nodes did not join",
     Cause.COORDINATOR: "Coordinator lost",
-    Cause.JOB: "The whole job was reset",
-    Cause.SCALE: "The world changed on purpose",
+    Cause.JOB: "Job reset",
+    Cause.SCALE: "Resized",
     Cause.PREEMPTION: "Preempted",
-    Cause.EVACUATION: "A bad host was left",
+    Cause.EVACUATION: "Bad host left",
 }
 
 

@@ -30,27 +30,30 @@ class Headline:
 
 #: What to do about the fault that ended a job.
 _MEND = {
-    FaultKind.APPLICATION_ERROR: "The script failed by itself: its last lines are below. Mend it, then clear the task.",
-    FaultKind.EXIT_CODE: "The script ended by itself: its last lines are below. Mend it, then clear the task.",
-    FaultKind.OOM: "It needed more memory than it may have: give it more (node_resources), or a smaller batch; then clear.",
-    FaultKind.SIGNAL: "A signal ended it, and nobody knows who sent it: look at that host's kernel log, then clear the task.",
-    FaultKind.HARDWARE: "Its accelerator or its host is broken: take that host out of service, then clear the task.",
-    FaultKind.NODE_LOST: "Its node was lost: look at that host, then clear the task.",
-    FaultKind.EVICTED: "Its host was short of something: raise the job's requests, or free that host; then clear the task.",
-    FaultKind.PREEMPTED: "Something more important took its room: clear the task once there is room again.",
-    FaultKind.FLAGGED: "Its host was flagged as bad: have it looked at, then clear the task.",
-    FaultKind.DELETED: "Somebody deleted a pod of it from outside: find out who, then clear the task.",
-    FaultKind.HANG: "It was alive and nothing went on: the stacks with the incident show where it waits. Then clear the task.",
-    FaultKind.START_FAILED: "It cannot start: look at image, volume, secret and interpreter, then clear the task.",
-    FaultKind.NO_PROGRESS: "Attempts come and go without a newer step: look at what the last lines have in common.",
+    FaultKind.APPLICATION_ERROR: "The script failed: see its last lines below. Fix the script, then clear the task.",
+    FaultKind.EXIT_CODE: "The script exited with an error: see its last lines below. Fix the script, then clear the task.",
+    FaultKind.OOM: "A worker ran out of memory: increase node_resources or reduce the batch size, then clear the task.",
+    FaultKind.SIGNAL: "A signal of unknown origin killed a worker: check the kernel log of its host, then clear the task.",
+    FaultKind.HARDWARE: "An accelerator or its host is broken: remove the host from service, then clear the task.",
+    FaultKind.NODE_LOST: "A node was lost: check its host, then clear the task.",
+    FaultKind.EVICTED: "The host ran short of a resource: increase the job's requests or free the host, then clear the task.",
+    FaultKind.PREEMPTED: "A pod with higher priority replaced it: clear the task when the cluster has free capacity.",
+    FaultKind.FLAGGED: "Its host was flagged as bad: check the host, then clear the task.",
+    FaultKind.DELETED: "A user or controller deleted one of its pods: check the cluster's audit log, then clear the task.",
+    FaultKind.HANG: "The workers were alive but made no progress: the stacks under Incidents show where. Then clear the task.",
+    FaultKind.START_FAILED: "A node cannot start: check the image, volumes, secrets and interpreter, then clear the task.",
+    FaultKind.NO_PROGRESS: "Several attempts made no progress: compare the last lines of the attempts.",
 }
 
 _REASONS = {
-    "RendezvousTimeout": "Too few nodes joined in time: look for room and quota, or lower the least number of nodes.",
-    "Orphaned": "Nobody supervised it for its lease, so it saved and stopped: clear the task to go on from its checkpoint.",
+    "RendezvousTimeout": "Too few nodes joined in time: check free capacity and quota, or lower the minimum number of nodes.",
+    "Orphaned": (
+        "The job had no supervisor until its lease expired, so it saved and stopped: clear the task to continue from "
+        "its checkpoint."
+    ),
 }
 
-_MEND_ELSE = "Read the last lines below; when the reason is mended, clear the task."
+_MEND_ELSE = "Read the last lines below, fix the cause, then clear the task."
 
 
 def headline(record: JobRecord, status: JobStatus | None, incidents: Sequence[Incident], quiet: str = "") -> Headline:
@@ -64,7 +67,10 @@ def headline(record: JobRecord, status: JobStatus | None, incidents: Sequence[In
     if record.phase is Phase.SUCCEEDED:
         return _succeeded(record, faults)
     if record.deletion or record.phase is Phase.TERMINATING:
-        advice = "Somebody ended the task or deleted the job. Its checkpoints stay; clear the task to go on from the last one."
+        advice = (
+            "A user stopped the task or deleted the job. Its checkpoints are kept; clear the task to continue from the "
+            "last one."
+        )
         return Headline(state=State.WAITING, mood=Mood.QUIET, title="Being deleted", advice=advice, live=True)
     if record.phase is Phase.RUNNING and status is not None and status.state is JobState.RUNNING:
         told = _training(record, status, incidents, faults)
@@ -93,14 +99,14 @@ def _training(record: JobRecord, status: JobStatus, incidents: Sequence[Incident
             state=State.RUNNING,
             mood=Mood.GOOD,
             title=f"Training {where}",
-            advice="Nothing to do: nothing has broken.",
+            advice="No action needed: no faults.",
             live=True,
         )
     return Headline(
         state=State.RECOVERED,
         mood=Mood.GOOD,
         title=f"Training {where}, recovered from {counted(len(faults), 'fault')}",
-        advice=f"Nothing to do: it has gone on by itself.{_repeats(faults)}",
+        advice=f"No action needed: training continued without intervention.{_repeats(faults)}",
         live=True,
     )
 
@@ -108,29 +114,32 @@ def _training(record: JobRecord, status: JobStatus, incidents: Sequence[Incident
 def _mending(record: JobRecord, faults: Sequence[Incident]) -> Headline:
     last = max(faults, key=lambda i: i.detected_at, default=None)
     what = "" if last is None else f": {last.reason}"
-    advice = "It is being mended; nothing to do yet. What was judged and is being done stands below, under Incidents."
+    advice = "Recovery is running; no action needed yet. See Incidents below for the diagnosis and the action taken."
     if record.phase is Phase.RESETTING:
-        advice = "Everything is deleted, and the next attempt goes on from the last checkpoint. Nothing to do yet."
+        advice = "All nodes are being deleted; the next attempt continues from the last checkpoint. No action needed yet."
     return Headline(state=State.RECOVERING, mood=Mood.BUSY, title=f"Recovering{what}", advice=advice, live=True)
 
 
 def _hanging(hang: Hang) -> Headline:
     if hang.state is HangState.DOUBT:
-        title = f"In doubt: {hang.reason}" if hang.reason else "In doubt: no rank has shown a sign of life for long"
-        advice = "It is watched, and nothing is done yet: a long evaluation or checkpoint looks like this, too."
+        title = f"Hang suspected: {hang.reason}" if hang.reason else "Hang suspected: no rank has made progress for a long time"
+        advice = "Monitoring only; no action taken yet, because a long evaluation or checkpoint looks the same."
     else:
         title = f"Hanging: {hang.reason}"
-        advice = "Where each rank stood is below, under Incidents. The workers are restarted where health.hang_detection is 2."
+        advice = "See Incidents below for the position of each rank. Workers are restarted only with health.hang_detection 2."
     return Headline(state=State.RECOVERING, mood=Mood.BUSY, title=title, advice=advice, live=True)
 
 
 def _succeeded(record: JobRecord, faults: Sequence[Incident]) -> Headline:
     took = _took(record)
     if not faults:
-        return Headline(state=State.SUCCEEDED, mood=Mood.GOOD, title=f"Succeeded{took}", advice="Nothing to do.")
+        return Headline(state=State.SUCCEEDED, mood=Mood.GOOD, title=f"Succeeded{took}", advice="No action needed.")
     title = f"Succeeded{took}, recovered from {counted(len(faults), 'fault')}"
     return Headline(
-        state=State.RECOVERED, mood=Mood.GOOD, title=title, advice=f"Nothing to do: it went on by itself.{_repeats(faults)}"
+        state=State.RECOVERED,
+        mood=Mood.GOOD,
+        title=title,
+        advice=f"No action needed: training continued without intervention.{_repeats(faults)}",
     )
 
 
@@ -146,31 +155,34 @@ def _failed(record: JobRecord, faults: Sequence[Incident]) -> Headline:
     else:
         said = f": {culprit.error}" if culprit.error else ""
         title = f"Failed{_took(record)}: {describe_who(culprit)} ended by {describe_end(culprit)}{said}"
-        title = title.replace("ended by lost", "was lost").replace("ended by exit ", "ended with exit code ")
+        title = title.replace("ended by lost", "was lost").replace("ended by exit ", "exited with code ")
     if record.progress.checkpoint:
-        advice += f" It goes on from {record.progress.checkpoint}."
+        advice += f" It continues from {record.progress.checkpoint}."
     return Headline(state=State.FAILED, mood=Mood.BAD, title=title, advice=advice)
 
 
 def _waiting(record: JobRecord) -> Headline:
-    title, advice = "Starting", "Its nodes are being started; nothing to do yet."
+    title, advice = "Starting", "Its nodes are starting; no action needed yet."
     if record.phase is Phase.SUSPENDED and record.suspend:
-        title, advice = "Suspended", f"Somebody suspended it: `rallypoint resume {record.name}` lets it go on."
+        title, advice = "Suspended", f"A user suspended it: `rallypoint resume {record.name}` resumes it."
     elif record.phase is Phase.SUSPENDED:
-        title, advice = "Waiting in the queue", "There is no quota for it yet; it starts by itself. No time-out runs meanwhile."
+        title, advice = (
+            "Waiting in the queue",
+            "The queue has no free quota; the job starts automatically. No time limit runs while it waits.",
+        )
     elif record.phase is Phase.EMPTY:
         title, advice = (
             "Submitted",
-            "It waits for a supervisor, which takes a moment. If it lasts, look at worker and triggerer.",
+            "Waiting for a supervisor, which takes a moment. If this persists, check the worker and the triggerer.",
         )
     elif record.phase is Phase.SUSPENDING:
-        title, advice = "Being suspended", "Its nodes are being ended; the checkpoint stays."
+        title, advice = "Being suspended", "Its nodes are being stopped; the checkpoint is kept."
     elif record.phase is Phase.RUNNING:
         ready = record.condition(ConditionType.PODS_READY)
         title = "Waiting for its nodes to join" if ready else "Starting"
-        advice = "Its nodes are there, and wait for one another; nothing to do yet."
+        advice = "Its nodes have started and wait for one another; no action needed yet."
     if record.waits_for:
-        advice = f"It waits for {record.waits_for}"
+        advice = f"Waiting for {record.waits_for}"
     return Headline(state=State.WAITING, mood=Mood.BUSY, title=title, advice=advice, live=True)
 
 
@@ -180,7 +192,8 @@ def no_job() -> Headline:
         state=State.NO_DATA,
         mood=Mood.QUIET,
         title="No training job here",
-        advice="This task has not submitted one. One with an ElasticTrainingOperator shows its job here once it has started.",
+        advice="This task has not submitted a job. A task with an ElasticTrainingOperator shows its job here once it has "
+        "started.",
     )
 
 
@@ -189,8 +202,8 @@ def no_data(job: str) -> Headline:
     return Headline(
         state=State.NO_DATA,
         mood=Mood.QUIET,
-        title=f"Job {job} is gone",
-        advice="It was deleted, or belongs to another task, and this task has kept nothing of it. See the task's log.",
+        title=f"Job {job} no longer exists",
+        advice="It was deleted or belongs to another task, and this task has stored no data about it. See the task's log.",
     )
 
 
@@ -210,8 +223,8 @@ def unreachable(job: str, why: str) -> Headline:
     return Headline(
         state=State.NO_DATA,
         mood=Mood.BUSY,
-        title=f"Job {job} cannot be read from here",
-        advice=f"The training is not touched by that. The API server must reach the place where the job runs: {why}",
+        title=f"Cannot read job {job}",
+        advice=f"Training is not affected. The API server must be able to reach the backend of the job: {why}",
         live=True,
     )
 
@@ -225,7 +238,7 @@ def _repeats(faults: Sequence[Incident]) -> str:
     hosts = [i.culprit.host for i in faults if i.culprit is not None and i.culprit.host]
     worst = max(dict.fromkeys(hosts), key=hosts.count, default="")
     times = hosts.count(worst)
-    return f" Host {worst} had {times} of the faults: have it looked at." if times > 1 else ""
+    return f" Host {worst} had {times} of the faults: check it." if times > 1 else ""
 
 
 def _took(record: JobRecord) -> str:

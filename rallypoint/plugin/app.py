@@ -52,7 +52,7 @@ def task_seen(
     key = TaskKey(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index_of(map_index))
     found = read_task(session, key)
     if found is None:
-        raise HTTPException(404, f"there is no task instance {key.task_id} [{key.map_index}] in run {key.run_id} of {dag_id}")
+        raise HTTPException(404, f"task instance {key.task_id} [{key.map_index}] not found in run {key.run_id} of {dag_id}")
     return found
 
 
@@ -87,7 +87,7 @@ def create_app(looker: Looker | None = None) -> FastAPI:
     async def asset(digest: str, name: str) -> Response:
         found = files.files.get(name)
         if found is None:
-            raise HTTPException(404, f"there is no file {name}")
+            raise HTTPException(404, f"file {name} not found")
         # Another digest is asked for while API servers are replaced: what is kept for ever must be what it is named by.
         keep = _FOR_EVER if digest == files.digest else "no-store"
         return Response(found.body, media_type=found.media_type, headers={"Cache-Control": keep})
@@ -114,11 +114,11 @@ async def _last_lines(looks: Looker, task: TaskSeen, rank: int) -> str:
     try:
         lines = await looks.tail(task, rank, lines=_LINES)
     except NotLiveError as error:
-        raise HTTPException(404, f"{error} The command line and the task's log have the lines.") from error
+        raise HTTPException(404, f"{error} The output is also in the task's log and in `rallypoint logs`.") from error
     except asyncio.TimeoutError as error:
-        raise HTTPException(503, "the place of the job does not answer") from error
+        raise HTTPException(503, "the backend of the job does not answer") from error
     except (OSError, RallypointError) as error:
         raise HTTPException(503, str(error)) from error
     if not lines:
-        raise HTTPException(404, f"nothing of rank {rank} is there any more; the task's log may have it")
+        raise HTTPException(404, f"the output of rank {rank} no longer exists; see the task's log")
     return "".join(f"{line.stream}  {line.text[:_WIDTH]}\n" for line in lines)

@@ -64,19 +64,17 @@ class LiveAccess:
         if kind == LOCAL:
             return self._local(place)
         if place.kubeconfig:
-            raise NotLiveError("Live data is off: the task names a kubeconfig of its own, which the API server does not open.")
+            raise NotLiveError("Live data is off: the task uses its own kubeconfig, which the API server does not read.")
         if place.conn_id not in self.connections:
-            how = f"connection {place.conn_id!r} is not in {OPTION}" if place.conn_id else "the task names no connection"
-            raise NotLiveError(f"Live data is off: {how}. An administrator can allow a connection there.")
+            how = f"connection {place.conn_id!r} is not in {OPTION}" if place.conn_id else "the task uses no connection"
+            raise NotLiveError(f"Live data is off: {how}. An administrator can allow a connection with this option.")
         if kind not in ("", KUBERNETES):
-            raise NotLiveError(f"Live data is off: backend {kind!r} is not known here.")
+            raise NotLiveError(f"Live data is off: backend {kind!r} is unknown.")
         return Place(backend=kind, conn_id=place.conn_id, namespace=place.namespace)
 
     def _local(self, place: Place) -> Place:
         if place.home and Path(place.home) != self.home:
-            raise NotLiveError(
-                "Live data is off: the job is in another folder than $RALLYPOINT_HOME of the API server, which opens no other."
-            )
+            raise NotLiveError("Live data is off: the folder of the job is not $RALLYPOINT_HOME of the API server.")
         return Place(backend=LOCAL)
 
 

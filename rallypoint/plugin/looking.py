@@ -94,7 +94,7 @@ class Looker:
         try:
             return await asyncio.to_thread(_page, place, task.tries, seen)
         except Exception as error:  # noqa: BLE001  whatever a damaged record makes of it: the tab says so
-            return self._unreachable(task, f"its record cannot be shown ({type(error).__name__})")
+            return self._unreachable(task, f"cannot display its record ({type(error).__name__})")
 
     async def tail(self, task: TaskSeen, rank: int, *, lines: int) -> tuple[LogLine, ...]:
         """Return the last lines of a rank of the task's job; none where the job is gone.
@@ -120,7 +120,7 @@ class Looker:
         return seen
 
     def _unreachable(self, task: TaskSeen, why: str) -> Page:
-        found = _published(task, notice=f"The job cannot be read now: {why}")
+        found = _published(task, notice=f"Cannot read the job: {why}")
         return found or plain_page(unreachable(task.job, why), job=task.job)
 
     async def close(self) -> None:

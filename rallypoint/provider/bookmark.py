@@ -28,7 +28,7 @@ class XComBookmark:
         try:
             kept = await asyncio.to_thread(read_xcom, self.ti, LOG_CURSOR_KEY)
         except Exception as error:  # noqa: BLE001  whatever an XCom backend may raise
-            log.info("where the log was told up to cannot be read: %s", error)
+            log.info("cannot read the saved log position: %s", error)
             return ""
         return str(kept or "")
 
@@ -37,4 +37,4 @@ class XComBookmark:
         try:
             await asyncio.to_thread(write_xcom, self.ti, LOG_CURSOR_KEY, cursor)
         except Exception as error:  # noqa: BLE001  as above
-            log.info("up to where the log was told cannot be kept: %s", error)
+            log.info("cannot save the log position: %s", error)

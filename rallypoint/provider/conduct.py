@@ -88,7 +88,7 @@ async def conduct(post: Post) -> Ending:
         async with publishing(post.backend, post.claim.name, post.log, post.publication):
             ending = await _wait_and_tell(post)
     except Exception as error:
-        post.log.exception("Supervising job %s broke", post.claim.name)
+        post.log.exception("Supervision of job %s failed", post.claim.name)
         return Ending(end=End.ERROR, name=post.claim.name, text=traceback.format_exc(), local_failure=is_local(error))
     else:
         return ending
@@ -116,7 +116,7 @@ async def _tell_culprit(post: Post, told: frozenset[int] | None) -> None:
     try:
         await asyncio.wait_for(tell_culprit(post.backend, post.claim.name, post.log, culprit.rank), LAST_LINES)
     except (BackendError, asyncio.TimeoutError) as error:
-        post.log.info("The output of rank %s cannot be read: %s", culprit.rank, error)
+        post.log.info("Cannot read the output of rank %s: %s", culprit.rank, error)
 
 
 def is_local(error: Exception) -> bool:
@@ -153,7 +153,7 @@ async def time_out(post: Post) -> str:
     if await _has_ended(post):
         await post.hand_over()
         return "it has ended and its result is kept"
-    return "it is being deleted" if await cancel(post) else "it was left as it is"
+    return "it is being deleted" if await cancel(post) else "it was left unchanged"
 
 
 async def _wait(post: Post) -> Ending:
@@ -203,5 +203,5 @@ async def _has_ended(post: Post) -> bool:
 
 async def _found(post: Post, record: JobRecord | None) -> Ending:
     if record is None:
-        return Ending(end=End.DELETED, name=post.claim.name, text=f"job {post.claim.name} was deleted from outside")
+        return Ending(end=End.DELETED, name=post.claim.name, text=f"job {post.claim.name} was deleted by another client")
     return await conclude(post.backend, record)

@@ -42,7 +42,9 @@ def read_source(source: Any, *, folder: Path, render: Callable[[str], Any], fiel
     if isinstance(source, Mapping):
         return dict(source), folder
     if not isinstance(source, str):
-        raise JobError([Problem(path=field, text=f"{show(source)} is not allowed; a mapping, a file's path or its text")])
+        raise JobError(
+            [Problem(path=field, text=f"{show(source)} is not allowed; expected a mapping, the path of a file or its text")]
+        )
     if _is_path(source):
         return _read_file(folder / Path(source.strip()).expanduser(), render, field)
     return _mapping(_parse(source), field), folder
@@ -123,4 +125,4 @@ def _mapping(document: Any, field: str) -> dict[str, Any]:
     if isinstance(document, Mapping):
         return dict(document)
     what = _HOLDS.get(field, "a mapping")
-    raise JobError([Problem(path=field, text=f"{show(document)} is not allowed; {what}")])
+    raise JobError([Problem(path=field, text=f"{show(document)} is not allowed; expected {what}")])

@@ -100,8 +100,8 @@ def _read_cluster(settings: Settings) -> KubernetesSettings | None:
     conn = read_connection(settings.kubernetes_conn_id)
     if conn.conn_type != KUBERNETES_TYPE:
         raise PlaceError(
-            f"connection {settings.conn_id!r}: kubernetes_conn_id: {conn.conn_id!r} is not allowed, its type is "
-            f"{conn.conn_type!r}; expected one of type {KUBERNETES_TYPE}"
+            f"connection {settings.conn_id!r}: kubernetes_conn_id: {conn.conn_id!r} has type {conn.conn_type!r}; "
+            f"expected a connection of type {KUBERNETES_TYPE}"
         )
     return read_kubernetes(conn.conn_id, _extra(conn))
 
@@ -116,9 +116,9 @@ def read_connection(conn_id: str) -> Any:
     try:
         conn = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as error:
-        raise BackendError(f"conn_id: Airflow has no connection {conn_id!r}; add it, or name another") from error
+        raise BackendError(f"conn_id: Airflow connection {conn_id!r} not found; create it, or choose another") from error
     except Exception as error:  # a secrets backend may raise whatever it likes; the text of that may hold what it read
-        raise BackendError(f"conn_id: connection {conn_id!r} cannot be read ({type(error).__name__})") from error
+        raise BackendError(f"conn_id: cannot read connection {conn_id!r} ({type(error).__name__})") from error
     _mask(conn)
     return conn
 

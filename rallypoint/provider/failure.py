@@ -60,8 +60,8 @@ def cannot_grow(job: Any, advice: Advice, *, factor: float, limit: str) -> str:
         return ""
     asked = [text for role in now for text in (role.resources.memory, role.resources.memory_limit) if text]
     if not asked:
-        return "the job names no node_resources.memory that could grow"
-    return f"it had {' and '.join(dict.fromkeys(asked))} of memory, and memory_limit is {limit}"
+        return "the job sets no node_resources.memory to increase"
+    return f"it had {' and '.join(dict.fromkeys(asked))} of memory; memory_limit is {limit}"
 
 
 def grow(text: str, factor: float, limit: str) -> str:

@@ -41,9 +41,9 @@ class FunctionJob:
         """What the file holds. Raises `JobError` for more than `FUNCTION_LIMIT` bytes."""
         text = codec.dumps(self.function)
         if len(text.encode()) > FUNCTION_LIMIT:
-            size = f"{len(text.encode())} bytes with all that it holds"
-            allowed = f"at most {FUNCTION_LIMIT} bytes: let it read what is large from a disk"
-            raise _wrong("python_callable", f"function {self.function.name}: {size} is not allowed; {allowed}")
+            size = f"{len(text.encode())} bytes (pickled with its data)"
+            allowed = f"at most {FUNCTION_LIMIT} bytes; read large data from a disk instead"
+            raise _wrong("python_callable", f"function {self.function.name}: {size} is not allowed; expected {allowed}")
         return text
 
 
@@ -87,7 +87,7 @@ def _pickled(function: Callable[..., Any], name: str) -> bytes:
     try:
         import cloudpickle  # noqa: PLC0415  only who sends a function needs it
     except ImportError as error:
-        raise _wrong("python_callable", "cannot be sent: cloudpickle is not installed; pip install cloudpickle") from error
+        raise _wrong("python_callable", "requires cloudpickle, which is not installed; pip install cloudpickle") from error
     with _by_value(cloudpickle, function):
         try:
             pickled: bytes = cloudpickle.dumps(function)

@@ -14,9 +14,9 @@ _NAME = "Rallypoint"
 _OPTIONS = {
     "ui_connections": {
         "description": (
-            'Connections, separated by commas, that the API server may open for the tab "Elastic training" to show live data. '
-            "It uses in-cluster credentials or a static token of them, and runs no plug-in and reads no file that they name. "
-            "Jobs elsewhere are shown as their tasks publish them."
+            'Comma-separated IDs of connections that the API server may open to show live data in the tab "Elastic '
+            'training". The API server uses in-cluster credentials or a static token of the connection; it runs no '
+            "plug-ins and reads no files. Other jobs are shown as published by their tasks."
         ),
         "version_added": "0.1.0",
         "type": "string",
@@ -25,8 +25,8 @@ _OPTIONS = {
     },
     "ui_publish_interval": {
         "description": (
-            "Seconds between two states of a running job that its task publishes as the XCom `rallypoint_page`; "
-            "0 publishes the end alone."
+            "Seconds between two updates of the XCom `rallypoint_page`, in which a task publishes the state of its "
+            "running job; 0 publishes only the final state."
         ),
         "version_added": "0.1.0",
         "type": "float",
@@ -41,7 +41,7 @@ def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "airflow-provider-rallypoint",
         "name": _NAME,
-        "description": "Elastic PyTorch training as a first-class citizen of Airflow.",
+        "description": "Elastic PyTorch training for Airflow.",
         "versions": [__version__],
         "integrations": [{"integration-name": _NAME, "tags": ["software"]}],
         "hooks": [{"integration-name": _NAME, "python-modules": ["rallypoint.provider.connections.hook"]}],

@@ -68,14 +68,14 @@ async def telling_logs(
         teller.flush()
         await teller.mark()
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.info("The output of the ranks could not be followed to its end: %s", error)
+            log.info("Cannot read the output of the ranks to its end: %s", error)
 
 
 async def tell_culprit(backend: Backend, name: str, log: LineLog, rank: int) -> None:
     """Tell the last lines of one rank, in a group of its own."""
     last = (await backend.tail(name, lines=CULPRIT_LINES, rank=rank)).lines
     if last:
-        _tell_group(log, f"The last {len(last)} lines of rank {rank}, which was the first to break", last)
+        _tell_group(log, f"Last {len(last)} lines of rank {rank}, which failed first", last)
 
 
 class _Teller:
@@ -117,7 +117,7 @@ class _Teller:
             earlier.append(line)
             count += 1
         if count > len(earlier):
-            told = "%d earlier lines of output are left out; `rallypoint logs %s` has them"
+            told = "%d earlier lines are omitted; `rallypoint logs %s` shows them"
             self._log.info(told, count - len(earlier), self._name)
         self._lines.extend(earlier)
         self.flush()
@@ -152,7 +152,7 @@ class _Teller:
             return
         ranks = sorted({line.rank for line in lines})
         who = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
-        _tell_group(self._log, f"{len(lines)} lines of {who}, the last: {one_line(lines[-1].text, _TITLE)}", lines)
+        _tell_group(self._log, f"{len(lines)} lines of {who}, the last one: {one_line(lines[-1].text, _TITLE)}", lines)
 
     async def mark(self) -> None:
         """Keep how far it was told; that it cannot be kept costs a few lines told twice."""

@@ -46,10 +46,14 @@ def named(document: Mapping[str, Any], *, name: str = "") -> dict[str, Any]:
     """Return a manifest under a name: the given one, or else its own. Raises `JobError` where there is none."""
     metadata = document.get("metadata") or {}
     if not isinstance(metadata, Mapping):
-        raise JobError([Problem(path="manifest.metadata", text=f"{show(metadata)} is not allowed; a mapping with a name")])
+        raise JobError(
+            [Problem(path="manifest.metadata", text=f"{show(metadata)} is not allowed; expected a mapping with a name")]
+        )
     given = name or metadata.get("name")
     if not isinstance(given, str) or not given:
-        raise JobError([Problem(path="manifest.metadata.name", text=f"{show(given)} is not allowed; the name of the job")])
+        raise JobError(
+            [Problem(path="manifest.metadata.name", text=f"{show(given)} is not allowed; expected the name of the job")]
+        )
     return {**document, "metadata": {**metadata, "name": given}}
 
 

@@ -73,5 +73,9 @@ class Narrator:
 
     def _tell_role(self, *, supervising: bool) -> None:
         if self._supervising is not supervising and (self._supervising is not None or not supervising):
-            self._tell("this process supervises the job now" if supervising else "another process supervises the job; watching")
+            self._tell(
+                "this process is now the supervisor of the job"
+                if supervising
+                else "another process is the supervisor of the job; watching"
+            )
         self._supervising = supervising

@@ -15,17 +15,17 @@ __all__ = ["PlacedOperator"]
 
 
 class PlacedOperator(BaseOperator):
-    """Has the arguments that say where jobs are.
+    """Base class of operators and sensors that access jobs.
 
-    :param conn_id: a connection of type `rallypoint`, or of Airflow's own type `kubernetes`, that says where jobs are and what
-        they have by default; what the operator or the job says itself wins. (templated)
-    :param backend: where jobs run: `local` or `kubernetes`; by default what the connection says, and without one `local`.
-    :param home: local: folder of the backend's state; by default $RALLYPOINT_HOME or `~/.rallypoint`. (templated)
-    :param namespace: kubernetes: where the job's objects are; by default the one of the connection, of the kubeconfig's
-        context, or of the pod that the task runs in. (templated)
-    :param kubeconfig: kubernetes: path of one, in the place of how the connection reaches its cluster; by default $KUBECONFIG
-        or `~/.kube/config`, or else the cluster of the pod that the task runs in. (templated)
-    :param cluster_context: kubernetes: which context of the kubeconfig. (templated)
+    :param conn_id: connection of type `rallypoint` or `kubernetes` with the backend and default values; arguments of the
+        operator and of the job take precedence. (templated)
+    :param backend: `local` or `kubernetes`. Default: the backend of the connection, or `local`.
+    :param home: local: folder of the jobs. Default: $RALLYPOINT_HOME or `~/.rallypoint`. (templated)
+    :param namespace: kubernetes: namespace of the job. Default: the namespace of the connection, of the kubeconfig context, or
+        of the task's pod. (templated)
+    :param kubeconfig: kubernetes: path of a kubeconfig; overrides the cluster of the connection. Default: $KUBECONFIG,
+        `~/.kube/config`, or the cluster of the task's pod. (templated)
+    :param cluster_context: kubernetes: context of the kubeconfig. (templated)
     """
 
     template_fields: Sequence[str] = PLACE_FIELDS

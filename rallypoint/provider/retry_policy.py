@@ -69,7 +69,7 @@ class TrainingRetryPolicy(RetryPolicy):
         for word, action in (rules or {}).items():
             one_of(f"rules[{word!r}]", action, ACTIONS)
         if not 1 < memory_factor <= 16:
-            raise OptionError("memory_factor", memory_factor, "a number above 1 and up to 16")
+            raise OptionError("memory_factor", memory_factor, "a number above 1 and at most 16")
         if memory_limit:
             _check_quantity(memory_limit)
         self.rules = dict(rules or {})
@@ -110,14 +110,14 @@ class TrainingRetryPolicy(RetryPolicy):
         action, why = self.action_on(failure), f"{failure.reason}{f' ({failure.kind})' if failure.kind else ''}"
         if action == FAIL:
             because = f", since {failure.no_growth}" if failure.no_growth else ""
-            return RetryDecision.fail(f"{why}: trying again would not help{because}")
+            return RetryDecision.fail(f"{why}: no retry, because it would fail again{because}")
         if action == LATER:
-            return RetryDecision.retry(timedelta(seconds=self.delay), f"{why}: tried again after {self.delay:g} s")
+            return RetryDecision.retry(timedelta(seconds=self.delay), f"{why}: retrying after {self.delay:g} s")
         if action == ELSEWHERE:
-            return RetryDecision.retry(reason=f"{why}: tried again without {', '.join(failure.hosts) or 'any host left out'}")
+            return RetryDecision.retry(reason=f"{why}: retrying without host {', '.join(failure.hosts) or 'exclusions'}")
         if action == GROW:
-            return RetryDecision.retry(reason=f"{why}: tried again with {self.memory_factor:g} times the memory")
-        return RetryDecision.retry(reason=f"{why}: tried again")
+            return RetryDecision.retry(reason=f"{why}: retrying with {self.memory_factor:g} times the memory")
+        return RetryDecision.retry(reason=f"{why}: retrying")
 
     def serialize(self) -> dict[str, Any]:
         """Return the policy as JSON; `deserialize` reads it."""
@@ -139,4 +139,4 @@ def _check_quantity(text: str) -> None:
     from rallypoint.job.quantity import is_quantity  # noqa: PLC0415  a DAG file need not pay for it
 
     if not is_quantity(text):
-        raise OptionError("memory_limit", text, "a quantity of bytes, as 64Gi")
+        raise OptionError("memory_limit", text, "a quantity of bytes such as 64Gi")

@@ -67,7 +67,7 @@ async def submit_and_wait(post: Post, work: Work, *, bell: Bell, ask: Ask) -> En
 async def no_growth(post: Post, work: Work, *, factor: float, limit: str) -> str:
     """Return why a next try cannot have more memory than the last had, in words; "" where it can."""
     if isinstance(work, Manifest):
-        return "what a manifest asks for is its author's alone"
+        return "the author of a manifest sets its resources"
     stored = await post.backend.load(work.name)
     job = work.job if isinstance(work, FunctionJob) else work
     return cannot_grow(job, Advice() if stored is None else stored.record.advice, factor=factor, limit=limit)
@@ -87,13 +87,13 @@ async def settle(post: Post, ending: Ending, *, on_finish_action: str, advise: A
     try:
         record = await collect(post.backend, ending.name, owner=owner, if_owned=True, advise=advise)
         if record.owner != owner:
-            post.log.info("Job %s belongs to %s by now; it is left as it is", ending.name, record.owner)
+            post.log.info("Job %s now belongs to %s and is left unchanged", ending.name, record.owner)
         elif advise is not None and record.advice != Advice():
-            post.log.info("Job %s is kept: its next try does something otherwise, and its record says what", ending.name)
+            post.log.info("Job %s is kept: the next try changes its settings and needs its record", ending.name)
         elif on_finish_action == "delete_job" and ending.end is not End.SUCCEEDED:
             await delete(post.backend, ending.name, holder=post.holder, owner=owner)
     except JobNotFoundError:
-        post.log.info("Job %s is gone already", ending.name)
+        post.log.info("Job %s was already deleted", ending.name)
 
 
 async def tidy(post: Post) -> None:
@@ -101,7 +101,7 @@ async def tidy(post: Post) -> None:
     try:
         await delete(post.backend, post.claim.name, holder=post.holder, owner=post.claim.owner)
     except JobNotFoundError:
-        post.log.info("Job %s is gone already", post.claim.name)
+        post.log.info("Job %s was already deleted", post.claim.name)
 
 
 async def _submit(post: Post, work: Work) -> Adoption:
@@ -158,18 +158,20 @@ async def _heed(post: Post, rung: asyncio.Event, ask: Ask) -> None:
         try:
             state = await ask()
         except Exception:
-            post.log.exception("Airflow does not tell this task's state: job %s goes on", name)
+            post.log.exception("Airflow does not return the state of this task; job %s continues", name)
             continue
         if state == CLEARED:
             await _note_cleared(post)
         if not may_cancel(state):
-            post.log.warning("This process is to end, its task is %r: job %s goes on and the next try adopts it", state, name)
+            post.log.warning(
+                "This process was asked to stop while the task is %r; job %s continues and the next try adopts it", state, name
+            )
             continue
         try:
             if await cancel(post):
-                post.log.info("The task is %r: job %s is being deleted", state, name)
+                post.log.info("Task state is %r; deleting job %s", state, name)
         except Exception:
-            post.log.exception("The task is %r, but job %s could not be left to be deleted", state, name)
+            post.log.exception("Task state is %r; could not mark job %s for deletion", state, name)
 
 
 async def _note_cleared(post: Post) -> None:
@@ -177,4 +179,4 @@ async def _note_cleared(post: Post) -> None:
     try:
         await note_tries(post.backend, post.claim.name, owner=post.claim.owner, tries=CLEARED_TRIES)
     except Exception:
-        post.log.exception("It could not be noted that the task was cleared: the next try may adopt job %s", post.claim.name)
+        post.log.exception("Cannot record that the task was cleared; the next try may adopt job %s", post.claim.name)

@@ -69,7 +69,7 @@ class ElasticTrainingTrigger(BaseTrigger):
         try:
             await preparation
         except Exception as error:  # noqa: BLE001  it only saves time later
-            self.log.warning("What a cancellation needs could not be imported: %s", error)
+            self.log.warning("Cannot import the modules required for cancellation: %s", error)
         yield TriggerEvent(ending_event(ending))
 
     async def _ending(self) -> Ending:
@@ -79,12 +79,12 @@ class ElasticTrainingTrigger(BaseTrigger):
                 ending = await conduct(post)
         except Exception as error:
             if ending is not None:  # only closing the backend failed
-                self.log.warning("The backend of job %s could not be closed: %s", self.claim.name, error)
+                self.log.warning("Cannot close the backend of job %s: %s", self.claim.name, error)
                 return ending
             known = isinstance(error, (OSError, RallypointError))
             if not known:
-                self.log.exception("Supervising job %s failed", self.claim.name)
-            text = str(error) if known else f"supervising job {self.claim.name} failed: {type(error).__name__}: {error}"
+                self.log.exception("Supervision of job %s failed", self.claim.name)
+            text = str(error) if known else f"supervision of job {self.claim.name} failed: {type(error).__name__}: {error}"
             return Ending(end=End.ERROR, name=self.claim.name, text=text, local_failure=is_local(error))
         else:
             return ending
@@ -104,11 +104,11 @@ class ElasticTrainingTrigger(BaseTrigger):
     async def _kill(self) -> None:
         state = await self.ask_state()
         if not may_cancel(state):
-            self.log.info("The task is %r: job %s goes on", state, self.claim.name)
+            self.log.info("Task state is %r; job %s continues", state, self.claim.name)
             return
         async with self._post() as post:
             if await cancel(post):
-                self.log.info("The task is %r: job %s is being deleted", state, self.claim.name)
+                self.log.info("Task state is %r; deleting job %s", state, self.claim.name)
 
     @contextlib.asynccontextmanager
     async def _post(self) -> AsyncIterator[Post]:

@@ -1,4 +1,4 @@
-"""Tasks that wait for a training job to come somewhere."""
+"""Airflow sensors for training jobs."""
 
 from __future__ import annotations
 

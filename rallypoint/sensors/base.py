@@ -1,4 +1,4 @@
-"""`JobSensor`: waits for a condition of one job, in a worker or in the triggerer."""
+"""`JobSensor`: wait for a condition of a job, in a worker or in the triggerer."""
 
 from __future__ import annotations
 
@@ -36,19 +36,18 @@ _TRIGGER = "rallypoint.provider.sensing.watching.JobConditionTrigger"
 
 
 class JobSensor(PlacedOperator, BaseSensorOperator):
-    """Wait for a condition of one job. It looks, and never touches the job; a job that does not exist yet is waited for.
+    """Wait for a condition of one job. The sensor only reads; it also waits for a job that does not exist yet.
 
-    :param job_name: the job's name. (templated)
-    :param job_task_id: in the place of `job_name`: the task of the same DAG run that owns the job. Its name is taken from
-        that task's XCom `job_name` as soon as it is there, so the sensor may run beside the task. (templated)
-    :param job_map_index: which instance of a mapped `job_task_id`; by default the sensor's own map index, or else the task
-        itself.
-    :param on_job_end: what happens when the job ends, or is deleted, before that: `fail`, `skip` or `succeed`.
-    :param conn_id, backend, home, namespace, kubeconfig, cluster_context: where the job is, as those of the operators.
-    :param deferrable: wait in the triggerer, where all sensors of a job share one look at it; False pokes from a worker.
-    :param start_from_trigger: with `deferrable`: start in the triggerer, and need no worker before the end. Not for mapped
-        tasks, and not with an output of another task as an argument.
-    :param poke_interval: seconds between two looks; in the triggerer between two of which nothing is heard meanwhile.
+    :param job_name: name of the job. (templated)
+    :param job_task_id: instead of `job_name`: the task of the same DAG run that owns the job. The sensor reads the XCom
+        `job_name` of that task as soon as it exists, so both tasks can run at the same time. (templated)
+    :param job_map_index: map index of a mapped `job_task_id`. Default: the map index of the sensor, or the unmapped task.
+    :param on_job_end: result if the job ends or is deleted first: `fail`, `skip` or `succeed`.
+    :param conn_id, backend, home, namespace, kubeconfig, cluster_context: location of the job, as for the operators.
+    :param deferrable: wait in the triggerer, where all sensors of a job share one watch; False polls in a worker.
+    :param start_from_trigger: with `deferrable`: start in the triggerer and use a worker only at the end. Not for mapped tasks
+        or arguments that are outputs of other tasks.
+    :param poke_interval: seconds between two checks; in the triggerer, the interval of checks while no event arrives.
     """
 
     template_fields: Sequence[str] = ("job_name", "job_task_id", *PlacedOperator.template_fields)
@@ -202,8 +201,8 @@ class JobSensor(PlacedOperator, BaseSensorOperator):
 
 def _check_job(name: object, task: object, index: object) -> None:
     if (name is None) is (task is None):
-        raise OptionError("job_name", name, "the name of a job, or job_task_id in its place, and not both")
+        raise OptionError("job_name", name, "either the name of a job or job_task_id")
     if index is not None and task is None:
-        raise OptionError("job_map_index", index, "none without job_task_id")
+        raise OptionError("job_map_index", index, "no value without job_task_id")
     if index is not None and (isinstance(index, bool) or not isinstance(index, int) or index < 0):
         raise OptionError("job_map_index", index, "a whole number of 0 or more")

@@ -1,4 +1,4 @@
-"""A sensor on training that does not go on."""
+"""`HangSensor`: wait for a hang of a job."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ __all__ = ["HangSensor"]
 
 
 class HangSensor(JobSensor):
-    """Wait until the coordinator doubts that a job goes on, or has judged that it does not (`health.hang_downtime`).
+    """Wait until the coordinator suspects or confirms a hang of a job (`health.hang_downtime`).
 
-    A hang that was healed meanwhile counts, in every attempt of the present run.
+    A hang that has recovered in the meantime counts, in every attempt of the current run.
 
-    :param level: `verdict`, or `doubt`, which is told after half of the time.
-    :param on_hang: what the task does then: `fail`; `succeed`; or `evidence`, which succeeds and returns all that is kept of
-        the hang.
-    :param on_job_end: what it does when the job ends without a hang: `fail`, `skip` or `succeed`. By default a guard that
-        fails at a hang succeeds, and what waits for a hang to act on it is skipped.
+    :param level: `verdict` (confirmed), or `doubt` (suspected, after half of the time).
+    :param on_hang: result of the task on a hang: `fail`; `succeed`; or `evidence`, which succeeds and returns the evidence.
+    :param on_job_end: result if the job ends without a hang: `fail`, `skip` or `succeed`. Default: `succeed` if `on_hang` is
+        `fail`, else `skip`.
 
     All other arguments are those of `rallypoint.sensors.base.JobSensor`. Pushes `job`, `uid`, `phase`, `round`, `nodes`,
     `world_size`, `hang` (`doubt`, `verdict` or ""), `culprits` (ranks), and with `evidence` also `evidence`.

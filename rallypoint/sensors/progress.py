@@ -1,4 +1,4 @@
-"""A sensor on what a job's script reports."""
+"""`ProgressSensor`: wait for the progress of a job."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ __all__ = ["ProgressSensor"]
 
 
 class ProgressSensor(JobSensor):
-    """Wait for a step, for a metric to cross a value, or for a standstill: exactly one of the three.
+    """Wait for a step, a metric value, or a standstill; exactly one of the three.
 
-    It needs a script that calls `rallypoint.training.report_progress`; what another one does is not known, and waited for.
+    The script must call `rallypoint.training.report_progress`. Without reports the sensor keeps waiting.
 
-    :param min_step: a step of at least this was reported.
-    :param metric: name of a metric that was last reported as `above` or more, or as `below` or less.
-    :param above: value that the metric has to reach from below.
-    :param below: value that the metric has to reach from above.
-    :param no_progress_for: seconds for which no step above the highest one was reported; after a restart the steps that are
-        trained again are no progress.
+    :param min_step: wait for this step or a later one.
+    :param metric: name of a metric; wait until its last value is at least `above` or at most `below`.
+    :param above: lower bound of the metric.
+    :param below: upper bound of the metric.
+    :param no_progress_for: seconds without a new highest step; steps repeated after a restart are not progress.
 
     All other arguments are those of `rallypoint.sensors.base.JobSensor`. Pushes `job`, `uid`, `phase`, `round`, `nodes`,
     `world_size`, `step` and `metrics`.

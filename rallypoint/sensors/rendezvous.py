@@ -1,4 +1,4 @@
-"""A sensor on a job's rendezvous."""
+"""`RendezvousSensor`: wait for a round of a job."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ __all__ = ["RendezvousSensor"]
 
 
 class RendezvousSensor(JobSensor):
-    """Wait until a round of a job is complete and trains; or with `missing_for` until members of it have been missing for a
-    while.
+    """Wait until a round of a job trains; with `missing_for`, wait until nodes or ranks have been missing for a while.
 
-    :param min_nodes: nodes of the round; by default 1, and with `missing_for` all nodes that the job would have.
-    :param min_world_size: ranks of the round; by default any number.
-    :param stable_for: seconds for which one and the same world has to train.
-    :param missing_for: seconds for which fewer nodes or ranks have to train, in an attempt that had a round before.
+    :param min_nodes: minimum number of nodes. Default: 1; with `missing_for`, the maximum size of the job.
+    :param min_world_size: minimum number of ranks. Default: any.
+    :param stable_for: seconds for which the same round must train.
+    :param missing_for: seconds for which nodes or ranks must be missing, after the first round of an attempt.
 
     All other arguments are those of `rallypoint.sensors.base.JobSensor`. Pushes `job`, `uid`, `phase`, `round`, `nodes` and
-    `world_size`, with `missing_for` also `missing`: the numbers of the nodes that are not in the round.
+    `world_size`, with `missing_for` also `missing` (indices of the missing nodes).
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A sensor on a job's phase and conditions."""
+"""`JobStateSensor`: wait for a phase or condition of a job."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["JobStateSensor"]
 
 
 class JobStateSensor(JobSensor):
-    """Wait until a job is in a phase, or one of its conditions has a value; end as soon as it can no longer come there.
+    """Wait until a job is in a phase or a condition has a value; end early if this has become impossible.
 
-    :param phase: `Suspended`, `Resuming`, `Running`, `Resetting`, `Suspending`, `Succeeded`, `Failed`, or `Ended` for either
-        end; by default `Succeeded` where no condition is asked for.
-    :param condition: in the place of a phase: `QuotaReserved`, `ResourcesDeployed`, `PodsReady`, `Unhealthy` or
+    :param phase: `Suspended`, `Resuming`, `Running`, `Resetting`, `Suspending`, `Succeeded`, `Failed`, or `Ended` for
+        `Succeeded` or `Failed`. Default: `Succeeded`, unless a condition is given.
+    :param condition: instead of a phase: `QuotaReserved`, `ResourcesDeployed`, `PodsReady`, `Unhealthy` or
         `DeletingResources`.
-    :param condition_value: which value of the condition.
-    :param stable_for: seconds for which it has to be so without a break.
+    :param condition_value: expected value of the condition.
+    :param stable_for: seconds for which the phase or condition must hold without a break.
 
     All other arguments are those of `rallypoint.sensors.base.JobSensor`. Pushes `job`, `uid`, `phase`, `round`, `nodes` and
     `world_size`.

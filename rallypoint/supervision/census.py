@@ -168,7 +168,7 @@ def _vanished(slot: Slot, record: JobRecord) -> NodeSeen:
         state=NodeState.LOST,
         present=False,
         kind=FaultKind.DELETED,
-        reason="it was deleted from outside",
+        reason="it was deleted by another client",
     )
 
 

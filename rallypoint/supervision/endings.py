@@ -57,7 +57,7 @@ def reset_or_fail(
     record = _closed(turn, reason, message)
     barren = without_progress(record.attempts)
     if policy.no_progress_limit and barren >= policy.no_progress_limit:
-        why = f"{barren} attempts in a row brought no newer step; the last: {message}"
+        why = f"{barren} attempts in a row made no new progress; last error: {message}"
         return fail(turn, "NoProgress", why)
     record = dataclasses.replace(record, restarts=record.restarts + 1)
     if cost:
@@ -67,7 +67,7 @@ def reset_or_fail(
         record = _with_reset(record, reason, message, cost=cost)
     record = record.with_condition(ConditionType.PODS_READY, "Resetting", value=False)
     record = record.with_condition(ConditionType.DELETING_RESOURCES, "DeletionInitiated", value=True)
-    retry = f"retry {len(record.charges)} of {policy.retry_limit}" if cost else "a reset that costs nothing"
+    retry = f"retry {len(record.charges)} of {policy.retry_limit}" if cost else "a reset that is not charged"
     return Step(record=enter(record, Phase.RESETTING, f"{retry}: {message}"))
 
 
@@ -113,16 +113,16 @@ def suspend(turn: Turn) -> Step:
 
 def renew(turn: Turn) -> Step:
     """End the attempt because its owner wants another: nothing of it may be left when that begins, and it costs nothing."""
-    record = _closed(turn, "Renewed", "its owner began it anew")
+    record = _closed(turn, "Renewed", "its owner restarted it")
     record = record.with_condition(ConditionType.PODS_READY, "Resetting", value=False)
     record = record.with_condition(ConditionType.DELETING_RESOURCES, "DeletionInitiated", value=True)
-    return Step(record=enter(record, Phase.RESETTING, "its owner begins it anew; that costs nothing"))
+    return Step(record=enter(record, Phase.RESETTING, "its owner restarts it; not charged to a budget"))
 
 
 def suspending(record: JobRecord) -> JobRecord:
     """Return the record of a job that is being suspended."""
     record = record.with_condition(ConditionType.DELETING_RESOURCES, "DeletionInitiated", value=True)
-    return enter(record, Phase.SUSPENDING, "everything is deleted")
+    return enter(record, Phase.SUSPENDING, "all objects are deleted")
 
 
 def _closed(turn: Turn, reason: str, message: str) -> JobRecord:
@@ -144,8 +144,8 @@ def succeeded(turn: Turn) -> Step:
         return Step(record=all_gone(turn.record, "Succeeded"), done=True)
     record, policy = turn.record, turn.policy
     at = since(record, ConditionType.QUOTA_RESERVED, value=False)
-    expires = Deadline(at=at + policy.success_ttl, clock="success-ttl", then="what is left of the job is deleted")
-    leaves = Deadline(at=at + policy.leave_grace, clock="exit", then="agents that have not ended are deleted")
+    expires = Deadline(at=at + policy.success_ttl, clock="success-ttl", then="the remaining objects are deleted")
+    leaves = Deadline(at=at + policy.leave_grace, clock="exit", then="agents that still run are deleted")
     alive = not policy.wrapped and any(n.present and not n.ended for n in (*turn.seen.nodes, *turn.seen.coordinators))
     if record.clock >= expires.at or (alive and record.clock >= leaves.at):
         return delete(turn.with_record(_deleting(record)), spare_ended=record.clock < expires.at)
@@ -158,7 +158,7 @@ def failed(turn: Turn) -> Step:
     if not turn.present:
         record = all_gone(record, "Failed").with_condition(ConditionType.QUOTA_RESERVED, "Failed", value=False)
         return Step(record=record, done=True)
-    held = over(record, "deletion-on-failure", turn.policy.deletion_on_failure_grace, "what the job holds is deleted")
+    held = over(record, "deletion-on-failure", turn.policy.deletion_on_failure_grace, "all objects of the job are deleted")
     if held is not None and not turn.suspend:
         record = record.with_condition(ConditionType.DELETING_RESOURCES, "DeletionPaused", value=False)
         return Step(record=record, deadlines=(held,))
@@ -207,7 +207,7 @@ def delete(turn: Turn, *, spare_ended: bool = False) -> Step:
     force = record.clock > forced_at
     remove = _of_components if policy.wrapped else _of_nodes
     actions = tuple(remove(turn, force=force, spare_ended=spare_ended))
-    forced = Deadline(at=forced_at, clock="forceful-deletion", then="what is left is deleted by force")
+    forced = Deadline(at=forced_at, clock="forceful-deletion", then="the remaining objects are deleted with force")
     return Step(record=record, actions=actions, deadlines=() if force else (forced,))
 
 

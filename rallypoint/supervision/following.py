@@ -66,7 +66,7 @@ def _vanished(record: JobRecord, seen: Observation) -> Step:
     """Somebody deleted the object; its pods go with it."""
     if seen.present:
         return Step(record=record)
-    return Step(record=_failed(record, "MissingComponent", "its AppWrapper is gone: deleted from outside"), done=True)
+    return Step(record=_failed(record, "MissingComponent", "its AppWrapper was deleted by another client"), done=True)
 
 
 def _failed(record: JobRecord, reason: str, message: str) -> JobRecord:
@@ -193,7 +193,7 @@ def _close(record: JobRecord, reason: str, message: str) -> JobRecord:
 def _because(record: JobRecord, told: Told) -> tuple[str, str]:
     """Return why the attempt ended, in the controller's word and in a sentence that names the pods."""
     if told.phase is Phase.SUCCEEDED:
-        return "Completed", "all pods ended well"
+        return "Completed", "all pods succeeded"
     if told.phase in (Phase.SUSPENDING, Phase.SUSPENDED):
         return "Suspended", "the AppWrapper was suspended" if told.by_us else "its queue suspended it"
     if told.phase is Phase.TERMINATING:
@@ -202,7 +202,7 @@ def _because(record: JobRecord, told: Told) -> tuple[str, str]:
     reason = unhealthy.reason if unhealthy is not None and unhealthy.value else "Reset"
     culprits = [i for i in record.incidents if i.id.attempt == record.attempt and i.culprit is not None]
     said = "; ".join(incident.reason for incident in culprits) or told.message(ConditionType.UNHEALTHY)
-    return reason, said or "its controller began it anew, and nobody saw why"
+    return reason, said or "its controller restarted it for an unknown reason"
 
 
 def _with_verdict(record: JobRecord, told: Told) -> JobRecord:
@@ -225,4 +225,4 @@ def _why(record: JobRecord, told: Told) -> str:
         return f"attempt {record.attempt}: its components are deployed"
     if told.phase is Phase.RESETTING and told.retries:
         return f"retry {told.retries}: {_because(record, told)[1]}"
-    return "it waits for its queue, or to be resumed" if told.phase is Phase.SUSPENDED else _because(record, told)[1]
+    return "it waits for its queue, or for a resume request" if told.phase is Phase.SUSPENDED else _because(record, told)[1]

@@ -140,7 +140,7 @@ def note_uncreatable(record: JobRecord, seen: Observation) -> JobRecord:
             id=IncidentId(attempt=record.attempt, round=0, node=slot.node, sequence=slot.incarnation),
             cause=Cause.NODE,
             rung=Rung.RECOVER,
-            reason=f"node {slot.node} cannot be created: {fatal[slot.node].reason}",
+            reason=f"cannot create node {slot.node}: {fatal[slot.node].reason}",
             detected_at=record.last_now,
             kind=FaultKind.START_FAILED,
             clock=record.clock,

@@ -89,9 +89,9 @@ def judge(pods: Iterable[PodFaults], sub_healthy: SubHealthy = SubHealthy.IGNORE
     objections = {node: _objection(pod, ignored) for node, pod in faulty.items()}
     everyone = tuple(sorted(faulty))
     if len(faulty) > 1 and not any(pod.levels - ignored for pod in faulty.values()):
-        return InPlace(migrate=everyone, reason=f"every fault is one of software, and {len(faulty)} pods have one")
+        return InPlace(migrate=everyone, reason=f"all faults are software faults, and {len(faulty)} pods have one")
     if objections.get(_MASTER):
-        return InPlace(migrate=everyone, reason=f"the pod of rank 0 cannot stay: {objections[_MASTER]}")
+        return InPlace(migrate=everyone, reason=f"the pod of rank 0 must be replaced: {objections[_MASTER]}")
     return InPlace(
         restart=tuple(node for node in everyone if not objections[node]),
         migrate=tuple(node for node in everyone if objections[node]),
@@ -104,9 +104,9 @@ def _objection(pod: PodFaults, ignored: set[Level]) -> str:
     handled = pod.levels - ignored
     hard = handled - {Level.RESTART_REQUEST, Level.RESTART_BUSINESS}
     if hard:
-        return f"{', '.join(sorted(level.value for level in hard))} is not mended by a restart of the process"
+        return f"a process restart does not clear {', '.join(sorted(level.value for level in hard))}"
     if pod.age >= FRESH:
-        return f"the fault is {pod.age:g} s old, and {FRESH:g} s is too old"
+        return f"the fault is {pod.age:g} s old; the limit is {FRESH:g} s"
     if handled and pod.checks >= CHECKS:
-        return f"the device fault was still there at check {pod.checks} of {CHECKS}"
+        return f"the device fault was still present at check {pod.checks} of {CHECKS}"
     return ""

@@ -156,5 +156,5 @@ class Observation:
 
 def how_it_ended(seen: NodeSeen) -> str:
     """Return in words how a node ended."""
-    how = "was lost" if seen.exit_code is None else f"ended with exit code {seen.exit_code}"
+    how = "was lost" if seen.exit_code is None else f"exited with code {seen.exit_code}"
     return f"{how}: {seen.reason}" if seen.reason else how

@@ -31,14 +31,12 @@ def judge(turn: Turn) -> Step:
         return Step(record=turn.record)
     at = oldest + timeout
     if turn.record.clock < at:
-        then = "the job fails (PendingTimeout)" if strategy == _ALL else "a warning; nobody is judged"
+        then = "the job fails (PendingTimeout)" if strategy == _ALL else "a warning; no further effect"
         return Step(record=turn.record, deadlines=(Deadline(at=at, clock="pending", then=then),))
     if strategy == _ALL:
         return _fail(turn, f"pending_fail_strategy {_ALL}: every node must run")
     record = dataclasses.replace(turn.record, warned=(*turn.record.warned, _WARNING))
-    return Step(
-        record=record.with_history("pending-timeout", f"{_what(turn)} for {timeout:g} s; nobody is judged (strategy 0)")
-    )
+    return Step(record=record.with_history("pending-timeout", f"{_what(turn)} for {timeout:g} s; no effect (strategy 0)"))
 
 
 def _necessary(turn: Turn, timeout: float) -> Step:

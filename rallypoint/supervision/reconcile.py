@@ -89,7 +89,7 @@ def reconcile(record: JobRecord, seen: Observation, policy: Policy, now: float) 
     policy = policy.sized(record.size)
     turn = _absorb(_survey(resizing.fit(record, policy), seen, policy))
     if turn.record.deletion and turn.record.phase is not Phase.TERMINATING:
-        turn = turn.with_record(enter(turn.record, Phase.TERMINATING, "deletion was asked for"))
+        turn = turn.with_record(enter(turn.record, Phase.TERMINATING, "deletion was requested"))
     for _ in range(_MOST_PHASES):
         step = _PHASES[turn.record.phase](turn)
         if step.record.phase is turn.record.phase:
@@ -138,7 +138,7 @@ def _empty(turn: Turn) -> Step:
     if turn.record.attempt and turn.present:
         return endings.sweep(turn)
     if turn.suspend:
-        return Step(record=enter(turn.record, Phase.SUSPENDED, "it was submitted suspended"))
+        return Step(record=enter(turn.record, Phase.SUSPENDED, "it was submitted as suspended"))
     return Step(record=_deploy(endings.swept(turn.record), turn.policy))
 
 
@@ -157,7 +157,7 @@ def _suspending(turn: Turn) -> Step:
     record = endings.all_gone(turn.record, "Suspended")
     for kind in (ConditionType.QUOTA_RESERVED, ConditionType.PODS_READY, ConditionType.UNHEALTHY):
         record = record.with_condition(kind, "Suspended", value=False)
-    return Step(record=enter(record, Phase.SUSPENDED, "nothing is left; its quota was given back"))
+    return Step(record=enter(record, Phase.SUSPENDED, "no pods are left; its quota is released"))
 
 
 def _deploy(record: JobRecord, policy: Policy) -> JobRecord:
@@ -201,7 +201,7 @@ def _resuming(turn: Turn) -> Step:
         return refused
     if refused is None and running.deployed(turn):
         return Step(record=enter(turn.record, Phase.RUNNING, running.what_exists(turn)))
-    again = Deadline(at=turn.record.clock + _CREATE_AGAIN, clock="admission", then="what is missing is created")
+    again = Deadline(at=turn.record.clock + _CREATE_AGAIN, clock="admission", then="missing objects are created")
     step = refused or Step(record=running.wait_for_room(turn.record) if running.lacks_room(turn) else turn.record)
     return dataclasses.replace(step, actions=running.wanted(turn), deadlines=(*step.deadlines, again))
 

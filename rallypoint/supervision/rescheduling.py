@@ -80,7 +80,7 @@ def judge(turn: Turn, verdict: Verdict) -> Step:
         cost, free = int(decision.charge), not decision.charge
         reason = decision.reason if decision.scope is Scope.NONE else ""
     elif 0 < settings.backoff_limit <= state.restarts:
-        reason = f"{state.restarts} restarts were made, and the backoff limit is {settings.backoff_limit}"
+        reason = f"{state.restarts} restarts reach the backoff limit of {settings.backoff_limit}"
     message = f"{verdict.message}; {reason}" if reason else verdict.message
     told = dataclasses.replace(verdict, message=message)
     return endings.reset_or_fail(turn, "FailedComponent", message, verdict=told, final=bool(reason), cost=cost, free=free)
@@ -113,7 +113,7 @@ def _last_checkpoint(turn: Turn, settings: Scheduling, decision: Decision) -> St
         return None
     record = clocks.run(turn.record, _DUMP)
     limit = DUMP_TIMEOUT + _NOTICE if Rung.DUMP in rungs else _NOTICE
-    waits = over(record, _DUMP, limit, "the nodes that are left are deleted without a last checkpoint")
+    waits = over(record, _DUMP, limit, "the remaining nodes are deleted without a last checkpoint")
     return None if waits is None else Step(record=record, deadlines=(waits,), settled=True)
 
 
@@ -222,7 +222,7 @@ def _unanswered(turn: Turn, why: str) -> Step:
     turn = turn.with_record(turn.record.unhealthy("FoundFailedPods"))
     at = since(turn.record, ConditionType.UNHEALTHY, value=True) + turn.policy.failure_grace
     if turn.record.clock < at:
-        waits = Deadline(at=at, clock="failure", then="the job fails: nobody answers the fault")
+        waits = Deadline(at=at, clock="failure", then="the job fails: no recovery strategy handles the fault")
         # Settled: a job with a lost node is not ready either, and that finding would be another incident on every turn.
         return Step(record=turn.record, deadlines=(waits,), settled=True)
     return endings.fail(turn, "FaultUnhandled", why)
@@ -230,7 +230,7 @@ def _unanswered(turn: Turn, why: str) -> Step:
 
 def _next(turn: Turn, decision: Decision) -> tuple[Deadline, ...]:
     settings = turn.policy.scheduling or Scheduling()
-    waits = over(turn.record, _WAIT, settings.wait_reschedule_timeout, "the next strategy is taken")
+    waits = over(turn.record, _WAIT, settings.wait_reschedule_timeout, "the next strategy is used")
     checks = decision.look_at is not None and decision.look_at > turn.record.clock
-    rounds = Deadline(at=decision.look_at or 0.0, clock=_ROUNDS, then="the replaced pods are looked at again")
+    rounds = Deadline(at=decision.look_at or 0.0, clock=_ROUNDS, then="the replaced pods are checked again")
     return (*((rounds,) if checks else ()), *((waits,) if waits is not None else ()))

@@ -36,13 +36,15 @@ def sized(plan: Plan, record: JobRecord) -> Plan:
 def refusal(plan: Plan, size: Size) -> str:
     """Return why a job cannot have these bounds: the field, the value and what is allowed; "" when it can."""
     if plan.kind is not Kind.PODS:
-        return f"kind: {plan.kind.value!r} cannot be resized; expected 'pods': another controller makes the nodes of this job"
+        return (
+            f"kind: {plan.kind.value!r} cannot be resized; expected 'pods' (another controller creates the nodes of this job)"
+        )
     if plan.profile is not Profile.LADDER:
-        return f"profile: {plan.profile.value!r} cannot be resized; expected 'ladder': the world of this one is fixed"
+        return f"profile: {plan.profile.value!r} cannot be resized; expected 'ladder' (this profile has a fixed size)"
     if not 1 <= size.min_nodes <= size.max_nodes:
         return f"nodes: '{size}' is not allowed; expected N or MIN:MAX with 1 <= MIN <= MAX"
     if size.max_nodes // plan.node_unit * plan.node_unit < size.min_nodes:
-        return f"nodes: '{size}' is not allowed; expected a range that holds a multiple of node_unit, which is {plan.node_unit}"
+        return f"nodes: '{size}' is not allowed; expected a range with a multiple of node_unit ({plan.node_unit})"
     return ""
 
 
@@ -57,9 +59,7 @@ def fit(record: JobRecord, policy: Policy) -> JobRecord:
         retired[node] = dataclasses.replace(slot, pending_clock=None, lost_clock=None, wanted_clock=record.clock)
     fresh = tuple(_again(node, retired.pop(node, None), record.clock) for node in range(before, policy.max_nodes))
     record = dataclasses.replace(record, slots=(*kept, *fresh), retired=tuple(retired[node] for node in sorted(retired)))
-    return record.with_history(
-        "resized", f"{policy.max_nodes} nodes are wanted, of at least {policy.min_nodes}; there were {before}"
-    )
+    return record.with_history("resized", f"{policy.max_nodes} nodes requested (at least {policy.min_nodes}); before: {before}")
 
 
 def _again(node: int, before: Slot | None, clock: float) -> Slot:

@@ -26,9 +26,12 @@ __all__ = ["CHECKS", "FINAL", "deployed", "lacks_room", "not_created", "wait_for
 #: Reasons of verdicts that allow no retry, however much of the budget is left.
 FINAL = frozenset({"FailNow", "Orphaned", "TerminalExitCode"})
 
-_SPLIT = "two halves of the job could each be a world (allow the coordinator to write, or ask for more than half of max_nodes)"
+_SPLIT = (
+    "two halves of the job could train at the same time (allow the coordinator to write its status, or set MIN to more "
+    "than half of MAX)"
+)
 
-_THEN_RESET = "the job is reset, or fails when its retries are spent"
+_THEN_RESET = "the job is reset, or fails if its retries are used up"
 
 
 # --- Being created ---------------------------------------------------------------------------------------------------------
@@ -113,10 +116,10 @@ def _missing_component(turn: Turn) -> Step:
         return Step(record=turn.record)
     gone = components.expected - components.deployed
     what = (
-        "the job's own folder or ConfigMap is" if not turn.policy.wrapped else f"{gone} of {components.expected} components are"
+        "the job's folder or ConfigMap was" if not turn.policy.wrapped else f"{gone} of {components.expected} components were"
     )
     record = turn.record.unhealthy("MissingComponent")
-    return endings.fail(turn.with_record(record), "MissingComponent", f"{what} gone: deleted from outside")
+    return endings.fail(turn.with_record(record), "MissingComponent", f"{what} deleted by another client")
 
 
 def _failed_component(turn: Turn) -> Step:
@@ -128,7 +131,7 @@ def _failed_component(turn: Turn) -> Step:
             return rescheduling.judge(turn, verdict)
         return endings.reset_or_fail(turn, "FailedComponent", verdict.message, verdict=verdict, final=final)
     if status is not None and status.verdict is None and _stopped_by_themselves(turn):
-        message = "nobody supervised the job for its lease, and its agents stopped it by themselves"
+        message = "the lease expired without a supervisor heartbeat, and the agents stopped the job"
         return endings.fail(turn, "Orphaned", message)
     failed = turn.seen.components.failed
     if not failed:
@@ -151,7 +154,7 @@ def _success(turn: Turn) -> Step:
     busy = census.pending + census.running + census.failed + census.lost + len(census.missing)
     if census.succeeded < expected or busy:
         return Step(record=turn.record)
-    message = f"all {expected} pods ended well"
+    message = f"all {expected} pods succeeded"
     return endings.succeed(turn, Verdict(outcome=Outcome.SUCCEEDED, reason="Completed", message=message))
 
 
@@ -162,14 +165,14 @@ def _coordinator(turn: Turn) -> Step:
     if ended is None:
         return Step(record=record)
     if _may_live_on(turn):
-        reason = f"{ended}; it may live on, and its status was written where no other coordinator finds it, so {_SPLIT}"
+        reason = f"{ended}; it may still run, and no other coordinator can read its status, so {_SPLIT}"
         return endings.reset_or_fail(turn.with_record(record), "CoordinatorFailed", reason)
     lost = coordinators.lost(record)
     if record.silent_terms >= coordinators.SILENT_TERMS:
-        reason = f"{record.silent_terms} coordinators in a row ended before they spoke; the last: {ended}"
+        reason = f"{record.silent_terms} coordinators in a row ended before their first status; last: {ended}"
         return endings.reset_or_fail(turn.with_record(record), "CoordinatorFailed", reason)
     if lost > coordinators.COORDINATOR_LIMIT:
-        reason = f"{lost} coordinators ended in this attempt; the last: {ended}"
+        reason = f"{lost} coordinators ended in this attempt; last: {ended}"
         return endings.reset_or_fail(turn.with_record(record), "CoordinatorFailed", reason)
     return Step(record=record)
 
@@ -227,7 +230,7 @@ def _replace(turn: Turn) -> Step:
         step = _tolerate(turn, 0, "")
         replacement = healing.next_replacement(record, turn.policy)
         return step if replacement is None else dataclasses.replace(step, deadlines=(*step.deadlines, replacement))
-    why = f"{left} nodes are left of at least {turn.policy.min_nodes}: {healing.describe_lost(record, gone)}"
+    why = f"{left} nodes are left, at least {turn.policy.min_nodes} are required: {healing.describe_lost(record, gone)}"
     return _tolerate(turn, len(gone), why)
 
 
@@ -240,7 +243,7 @@ def _tolerate(turn: Turn, failed: int, why: str, *, final: bool = False) -> Step
             record = record.with_condition(ConditionType.UNHEALTHY, "FoundNoFailedPods", value=False)
         return Step(record=record)
     turn = turn.with_record(record.unhealthy("FoundFailedPods"))
-    step = _after_failure_grace(turn, "FoundFailedPods", why or f"{failed} pods have failed", final=final)
+    step = _after_failure_grace(turn, "FoundFailedPods", why or f"{failed} pods failed", final=final)
     return dataclasses.replace(step, settled=True)
 
 
@@ -310,11 +313,11 @@ def _starting(turn: Turn) -> Step:
     turn = turn.with_record(waiting.record)
     clock, grace = ("warm-up", policy.warmup_grace) if census.existing >= enough else ("admission", policy.admission_grace)
     timer = clocks.find(turn.record, clock)
-    left = over(turn.record, clock, grace, "the job is unhealthy; the failure grace begins")
+    left = over(turn.record, clock, grace, "the job is unhealthy; the failure grace period starts")
     if left is not None or (timer is not None and timer.since is None):
         return dataclasses.replace(waiting, deadlines=(*waiting.deadlines, *_given(left)))
     turn = turn.with_record(turn.record.unhealthy("InsufficientPodsReady"))
-    why = f"{census.running} of {enough} nodes run: not ready within the {clock} grace of {grace:g} s"
+    why = f"{census.running} of {enough} required nodes run: not ready within the {clock} grace period of {grace:g} s"
     step = _after_failure_grace(turn, "InsufficientPodsReady", why)
     return dataclasses.replace(step, deadlines=(*waiting.deadlines, *step.deadlines))
 

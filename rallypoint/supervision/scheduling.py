@@ -236,16 +236,16 @@ def _refusal(
 ) -> tuple[Rule, str] | None:
     """Return why new faults are left alone, or None when they are answered."""
     if settings.fault_scheduling not in _HANDLED:
-        return Rule.OFF, f"fault-scheduling is {settings.fault_scheduling or 'not set'}, neither grace nor force"
+        return Rule.OFF, f"fault-scheduling is {settings.fault_scheduling or 'not set'}; expected grace or force"
     if 0 < backoff_limit <= state.restarts:
-        return Rule.BACKOFF_LIMIT, f"{state.restarts} restarts were made, and the backoff limit is {backoff_limit}"
+        return Rule.BACKOFF_LIMIT, f"{state.restarts} restarts reach the backoff limit of {backoff_limit}"
     if _charges(faults) and state.charged >= settings.fault_retry_times:
         used = f"{state.charged} of {max(0, settings.fault_retry_times)} fault-retry-times are used"
-        return Rule.RETRY_TIMES, f"a container ended by itself, and {used}"
+        return Rule.RETRY_TIMES, f"a container exited, and {used}"
     if _charges(faults) and retry_limit is not None and state.charged >= retry_limit:
         return (
             Rule.BACKOFF_LIMIT,
-            f"a container ended by itself, and {state.charged} of {retry_limit} retries (retry_limit) are used",
+            f"a container exited, and {state.charged} of {retry_limit} retries (retry_limit) are used",
         )
     return None
 
@@ -275,7 +275,7 @@ def _go_on(settings: Scheduling, replaced: frozenset[int], pending: Pending) -> 
     if not replaced:
         return Decision(scope=Scope.NONE, reason="no pod is faulty")
     if settings.fault_scheduling not in _HANDLED:
-        return Decision(scope=Scope.NONE, pending=pending, rule=Rule.OFF, reason="fault-scheduling was switched off")
+        return Decision(scope=Scope.NONE, pending=pending, rule=Rule.OFF, reason="fault-scheduling was disabled")
     scope, rule = _extent(settings, replaced, pending)
     if scope is Scope.PODS:
         # They are deleted already; what is left is to wait for their successors.
@@ -343,13 +343,13 @@ def _pods(nodes: frozenset[int]) -> str:
 
 def _why(settings: Scheduling, scope: Scope, rule: Rule, nodes: frozenset[int]) -> str:
     because = {
-        Rule.POLICY_PATH: "huawei.com/recover_policy_path is pod: never more than the faulty pods",
+        Rule.POLICY_PATH: "huawei.com/recover_policy_path is pod: only faulty pods are replaced",
         Rule.RANK_ZERO: "the pod of rank 0 is among them",
-        Rule.GRACEFUL_TOLERANCE: "process-level recovery and graceful fault tolerance are both on",
-        Rule.POD_RESCHEDULING: "pod-rescheduling is on",
+        Rule.GRACEFUL_TOLERANCE: "process-level recovery and graceful fault tolerance are both enabled",
+        Rule.POD_RESCHEDULING: "pod-rescheduling is enabled",
         Rule.PROCESS_RECOVER: "process-recover-enable is on",
         Rule.PENDING_ROUNDS: f"after {settings.pending_rounds} checks a replaced pod is still pending",
-        Rule.JOB_RESCHEDULING: "no label asks for less than the whole job",
+        Rule.JOB_RESCHEDULING: "no label limits the reset to a part of the job",
     }[rule]
     what = "all pods are" if scope is Scope.JOB else f"{_pods(nodes)}"
     trouble = "replaced and pending" if rule is Rule.PENDING_ROUNDS else "faulty"
@@ -359,14 +359,14 @@ def _why(settings: Scheduling, scope: Scope, rule: Rule, nodes: frozenset[int]) 
 def admission(settings: Scheduling) -> Admission:
     """Return whether process-level recovery may act: what a job is told that registers for it."""
     if settings.process_recover != _ON:
-        reason = f"process-recover-enable is {settings.process_recover or 'not set'}; it must be on"
+        reason = f"process-recover-enable is {settings.process_recover or 'not set'}; expected on"
         return Admission(allowed=False, code=NOT_REGISTERED, reason=reason)
     if settings.graceful_tolerance:
-        return Admission(allowed=False, reason="graceful fault tolerance is on, too: the whole job is rescheduled instead")
+        return Admission(allowed=False, reason="graceful fault tolerance is also enabled, so the whole job is rescheduled")
     off = frozenset(map(Strategy, settings.switched_off))
-    reasons = [f"the job's variables switch {', '.join(settings.switched_off)} off"] if off else []
+    reasons = [f"environment variables of the job disable {', '.join(settings.switched_off)}"] if off else []
     if settings.fault_scheduling != _GRACE:
-        told = f"fault-scheduling is {settings.fault_scheduling or 'not set'}; recovery of single processes needs grace"
+        told = f"fault-scheduling is {settings.fault_scheduling or 'not set'}; recovery of single processes requires grace"
         return Admission(allowed=True, refused=_NEED_GRACE | off, reason="; ".join([told, *reasons]))
     return Admission(allowed=True, refused=off, reason="; ".join(reasons))
 

@@ -249,7 +249,7 @@ class _Run:
             self.purged = self.purged or any(isinstance(a, Purge) for a in decision.actions)
             if self.purged or (self.record == before and self.stage.observe(self.record) == seen):
                 return
-        settled.violations.append(f"the turns at {now:g} s do not come to rest")
+        settled.violations.append(f"the turns at {now:g} s did not converge")
 
     def _check(self, before: JobRecord, seen: Observation, decision: Decision, now: float, settled: _Settled) -> None:
         record = decision.record

@@ -89,7 +89,7 @@ class Failure(enum.Enum):
     def of_code(cls, code: int) -> Failure:
         """Return what a reported code means; 0 (success) and 201 (ranks to isolate before a shrink) are no failures."""
         if code in (0, 201):
-            raise ValueError(f"code: {code} is no failure")
+            raise ValueError(f"code: {code} is not a failure")
         return {405: cls.RECOVERABLE, 499: cls.CLIENT}.get(code, cls.REPAIR)
 
 
@@ -162,21 +162,21 @@ def resolve(
         return _unasked(wanted, situation)
     able = _words(reported, Ability, "reported")
     if not faults:
-        raise ValueError("faults: there is none, and a strategy answers at least one")
+        raise ValueError("faults: is empty; expected at least one fault")
     if as_ordinary(faults, supported=Strategy.RETRY in wanted):
         return _first_possible(wanted, able, situation)
     if Ability.RETRY in able:
-        return Choice(strategy=Strategy.RETRY, reason=f"every fault is of type {faults[0].type.value} and may be retried")
-    return _last(wanted, able, "retry is the choice, and the processes cannot")
+        return Choice(strategy=Strategy.RETRY, reason=f"all faults are of type {faults[0].type.value}, which may be retried")
+    return _last(wanted, able, "retry was selected, but the processes do not support it")
 
 
 def _unasked(wanted: frozenset[Strategy], situation: Situation) -> Choice:
     ill = situation.health is Health.UNHEALTHY or (situation.health is Health.SUB_HEALTHY and situation.grace_exit)
     best = min(wanted, key=_priority, default=Strategy.EXIT)
     if best is Strategy.DUMP and ill:
-        reason = f"dump is the best that is configured, and the job is {situation.health.value}"
+        reason = f"dump is the best configured strategy, and the job is {situation.health.value}"
         return Choice(strategy=Strategy.DUMP, at_once=True, reason=reason)
-    return Choice(strategy=Strategy.EXIT, pause=True, reason="the processes have not said what they can do")
+    return Choice(strategy=Strategy.EXIT, pause=True, reason="the processes have not reported their strategies")
 
 
 def as_ordinary(faults: Iterable[Fault], *, supported: bool = True, retried: bool = False) -> bool:
@@ -199,7 +199,7 @@ def after_failure(
     wanted = _words(configured, Strategy, "recover-strategy")
     able = _words(reported, Ability, "reported")
     if failure is Failure.SILENCE:
-        return Choice(strategy=Strategy.EXIT, pause=True, reason=f"nobody reported how {failed.value} went")
+        return Choice(strategy=Strategy.EXIT, pause=True, reason=f"the result of {failed.value} is unknown")
     if failed is Strategy.RETRY:
         return _first_possible(wanted, _left_after_retry(able, failure), situation)
     if failure is Failure.SCHEDULE:
@@ -207,7 +207,7 @@ def after_failure(
     if failed is Strategy.RECOVER_IN_PLACE:
         return _from_recover(wanted, able, situation)
     if failed in (Strategy.DUMP, Strategy.EXIT):
-        return Choice(strategy=Strategy.EXIT, pause=failed is Strategy.EXIT, reason=f"{failed.value} is over")
+        return Choice(strategy=Strategy.EXIT, pause=failed is Strategy.EXIT, reason=f"{failed.value} has ended")
     return _last(wanted, able, f"{failed.value} failed")
 
 
@@ -221,7 +221,7 @@ def _left_after_retry(able: frozenset[Ability], failure: Failure) -> frozenset[A
 def _unscheduled(wanted: frozenset[Strategy], able: frozenset[Ability], failed: Strategy, situation: Situation) -> Choice:
     # The wait for the pod is over already: elastic-training need not wait once more.
     shrinks = failed in (Strategy.RECOVER_IN_PLACE, Strategy.RECOVER) and _may_shrink(wanted, able, situation)
-    reason = f"no replacement ran in time for {failed.value}"
+    reason = f"no replacement was ready in time for {failed.value}"
     if shrinks:
         return Choice(strategy=Strategy.ELASTIC_TRAINING, reason=reason)
     return Choice(strategy=Strategy.EXIT, pause=True, reason=reason)
@@ -229,21 +229,21 @@ def _unscheduled(wanted: frozenset[Strategy], able: frozenset[Ability], failed: 
 
 def _first_possible(wanted: frozenset[Strategy], able: frozenset[Ability], situation: Situation) -> Choice:
     if Strategy.RECOVER_IN_PLACE in wanted and Ability.RECOVER in able and situation.in_place:
-        return Choice(strategy=Strategy.RECOVER_IN_PLACE, reason="a faulty pod may stay and restart its process alone")
+        return Choice(strategy=Strategy.RECOVER_IN_PLACE, reason="the faulty pod can stay and restart only its process")
     return _from_recover(wanted, able, situation)
 
 
 def _from_recover(wanted: frozenset[Strategy], able: frozenset[Ability], situation: Situation) -> Choice:
     if Strategy.RECOVER in wanted and Ability.RECOVER in able:
         if situation.master_faulty:
-            reason = "the pod of rank 0 would have to be replaced: the whole job is rescheduled"
+            reason = "the pod of rank 0 would have to be replaced, so the whole job is rescheduled"
             return Choice(strategy=Strategy.RECOVER, job_level=True, reason=reason)
         return Choice(strategy=Strategy.RECOVER, reason="the faulty pods can be replaced while the others wait")
     if _may_shrink(wanted, able, situation) and not (situation.rescheduling and situation.returned):
         wait = max(0.0, situation.elastic_wait - situation.waited) if situation.rescheduling else 0.0
-        reason = "the lost pod may still come back" if wait else "the world can shrink around the lost pod"
+        reason = "the lost pod may still return" if wait else "the job can shrink to the remaining pods"
         return Choice(strategy=Strategy.ELASTIC_TRAINING, wait=wait, reason=reason)
-    return _last(wanted, able, "nothing else that is configured is possible")
+    return _last(wanted, able, "no other configured strategy is possible")
 
 
 def _may_shrink(wanted: frozenset[Strategy], able: frozenset[Ability], situation: Situation) -> bool:
@@ -252,7 +252,7 @@ def _may_shrink(wanted: frozenset[Strategy], able: frozenset[Ability], situation
 
 def _last(wanted: frozenset[Strategy], able: frozenset[Ability], why: str) -> Choice:
     if Strategy.DUMP in wanted and Ability.DUMP in able:
-        return Choice(strategy=Strategy.DUMP, reason=f"{why}; a last checkpoint is")
+        return Choice(strategy=Strategy.DUMP, reason=f"{why}; a last checkpoint can be saved")
     return Choice(strategy=Strategy.EXIT, reason=why)
 
 
@@ -270,5 +270,5 @@ def _words(words: Iterable[_Word | str], kind: type[_Word], name: str) -> frozen
             found.add(kind(text))
         except ValueError:
             allowed = ", ".join(str(known.value) for known in kind)
-            raise ValueError(f"{name}: {word!r} is none of {allowed}") from None
+            raise ValueError(f"{name}: {word!r} is not allowed; expected {allowed}") from None
     return frozenset(found)

@@ -37,8 +37,8 @@ _SAME, _NONE = "=", "-"
 _POD = re.compile(r"([PGNRSFUL=-])(\*?)(!?)(\*?)(?:\(([^()]*)\))?(?:x(\d{1,5}))?")
 _BETWEEN = re.compile(r"[\s,+]*")
 _PODS = (
-    "pods such as RRP or R F(1): P pending, G gated, N no host has room, R running, S succeeded, F failed, U unknown, L lost, "
-    "- none, = as before; then * being deleted, ! on a flagged host, (exit codes or what happened), xN repeated"
+    "pods such as RRP or R F(1): P pending, G gated, N unschedulable, R running, S succeeded, F failed, U unknown, "
+    "L lost, - none, = as before; then * being deleted, ! on a flagged host, (exit codes or reason), xN repeated"
 )
 
 
@@ -204,7 +204,7 @@ def _check_times(trace: Trace) -> None:
         _check_natural(step.at, f"steps[{index}].at")
     for index, (before, step) in enumerate(itertools.pairwise(trace.steps), start=1):
         if step.at < before.at:
-            raise WireError(f"steps[{index}].at", step.at, f"{before.at:g} or later: steps are in order of time")
+            raise WireError(f"steps[{index}].at", step.at, f"{before.at:g} or later (steps are in order of time)")
 
 
 def _check_natural(value: float | None, path: str) -> None:
@@ -252,10 +252,10 @@ def _read_pods(value: Any, path: str) -> Iterator[Pod | None]:
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
             if not isinstance(item, (str, Mapping)):
-                raise WireError(f"{path}[{index}]", item, "a text or an object")
+                raise WireError(f"{path}[{index}]", item, "a string or an object")
             yield from _read_pods(item, f"{path}[{index}]")
     else:
-        raise WireError(path, value, "a text, or a list of texts and objects")
+        raise WireError(path, value, "a string, or a list of strings and objects")
 
 
 def _read_letters(text: str, path: str) -> Iterator[Pod | None]:

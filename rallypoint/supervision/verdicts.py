@@ -42,10 +42,11 @@ _HANG_TEXT = re.compile(
 _OOM_EXCEPTIONS = frozenset({"MemoryError", "OutOfMemoryError"})
 
 #: What `launch_agent` says of a result that cannot leave the worker.
-_RESULT_TEXT = re.compile(r"FunctionError: what the function returned \(a .*\) cannot be pickled")
+_RESULT_TEXT = re.compile(r"FunctionError: (?:what the function returned|the return value) \(a .*\) cannot be pickled")
 #: What Python says of a script or a module that is not there, and the agent of a program.
 _MISSING_TEXT = re.compile(
-    r"can't open file '([^']+)': \[Errno 2\]|: No module named ([\w.]+)$|cannot be started: No such file or directory: (.+)"
+    r"can't open file '([^']+)': \[Errno 2\]|: No module named ([\w.]+)$|"
+    r"(?:cannot start .*|cannot be started): No such file or directory: (.+)"
 )
 
 #: The conclusion of a traceback: a class, with its module or without, by a name that exceptions have.
@@ -111,18 +112,18 @@ TABLE: Mapping[FaultKind, Row] = {
         node=(_ELSEWHERE, Cause.NODE),
     ),
     FaultKind.HANG: Row(
-        known_by="no sign of life of any rank for `health.hang_downtime`, or for longer than was learned; a collective "
+        known_by="no progress of any rank for `health.hang_downtime`, or for longer than the learned limit; a collective "
         "that timed out: NCCL's watchdog, gloo's `Timed out waiting`, a monitored barrier",
         worker=(_HERE, Cause.HANG),
         node=(_HERE, Cause.HANG),
     ),
     FaultKind.START_FAILED: Row(
-        known_by="it could not be started: interpreter, image, volume, secret; an agent's exit code 78",
+        known_by="it failed to start: interpreter, image, volume, secret; an agent's exit code 78",
         worker=(_HERE, Cause.PROCESS),
         node=(_ELSEWHERE, Cause.NODE),
     ),
     FaultKind.NO_PROGRESS: Row(
-        known_by="attempts come and go without a newer step", worker=(_FAIL, Cause.JOB), node=(_FAIL, Cause.JOB)
+        known_by="several attempts without a new step", worker=(_FAIL, Cause.JOB), node=(_FAIL, Cause.JOB)
     ),
 }
 
@@ -278,7 +279,7 @@ def _hopeless(end: End) -> str:
     if end.node:
         return ""
     if _RESULT_TEXT.match(end.error):
-        return "what a function returns is pickled in the same way by each try"
+        return "the return value of a function is pickled in the same way in each retry"
     if end.first and (found := _MISSING_TEXT.search(end.error)):
         return f"the first workers of the job did not find {found[1] or found[2] or found[3]}"
     return ""
@@ -323,7 +324,7 @@ def _words(rule: EndRule) -> str:
         said.append(f"signal {_either(rule.signals)}")
     if rule.log_pattern:
         said.append(f"log pattern {rule.log_pattern!r}")
-    return ", ".join(said) or "any end"
+    return ", ".join(said) or "any exit"
 
 
 def _either(numbers: tuple[int, ...]) -> str:

@@ -19,7 +19,7 @@ from rallypoint.wire.status import JobState, JobStatus, Member, Outcome, Progres
 __all__ = ["Voice", "read_incident", "read_verdict"]
 
 _VERDICTS = {
-    "succeeded": Verdict(outcome=Outcome.SUCCEEDED, reason="Completed", message="all ranks ended well"),
+    "succeeded": Verdict(outcome=Outcome.SUCCEEDED, reason="Completed", message="all ranks succeeded"),
     "failed": Verdict(outcome=Outcome.FAILED, reason="WorkersFailed", message="the workers failed"),
 }
 
@@ -135,7 +135,7 @@ def read_incident(value: Mapping[str, Any], path: str, identity: IncidentId, *, 
     plain = {
         "cause": Cause.PROCESS.value,
         "rung": Rung.RESTART_WORKERS.value,
-        "reason": "told by the trace",
+        "reason": "set by the trace",
         "detected_at": at,
         **{name: item for name, item in value.items() if name not in ("node", "local_rank")},
         "id": dataclasses.asdict(identity),

@@ -125,7 +125,7 @@ class Boundaries:
             round=environment_int(os.environ, env.ROUND),
             pid=os.getpid(),
             abilities=(wire.Ability.PAUSE,),
-            why="the script has no training.State",
+            why="the script does not use training.State",
         )
         self._say(hello)
 
@@ -163,7 +163,7 @@ class Boundaries:
 
     def save(self) -> None:
         """Refuse: nobody said what that would be."""
-        raise CheckpointError("the script has named nothing that saves (State.on_save)")
+        raise CheckpointError("no save callback registered (State.on_save)")
 
     def broken(self) -> None:
         """End a pause that nobody would end."""

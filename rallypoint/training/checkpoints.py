@@ -84,7 +84,7 @@ class Checkpoints:
         named = directory if directory is not None else os.environ.get(env.CHECKPOINT_DIR)
         if not named:
             raise CheckpointError(
-                f"directory: none is named; pass one, or name one in the job, or in the environment as {env.CHECKPOINT_DIR}"
+                f"directory: is missing; pass one, or set it in the job or in the environment variable {env.CHECKPOINT_DIR}"
             )
         self.directory, self.keep = Path(named), keep
         self._claimed: tuple[Fence | None, Fence] | None = None
@@ -188,7 +188,7 @@ class Checkpoints:
         except CheckpointException as error:
             if place()[0] == 0:
                 folder.remove(temporary)
-            raise CheckpointError(f"{temporary}: could not be written: {who_failed(error)}") from error
+            raise CheckpointError(f"{temporary}: cannot write the file: {who_failed(error)}") from error
         return {info.relative_path for info in (metadata.storage_data or {}).values()} if metadata else set()
 
     def _complete(self, temporary: Path, written: _Written) -> None:
@@ -197,7 +197,7 @@ class Checkpoints:
             files = describe(temporary)
             unseen = sorted(written.files - set(files))
             if unseen:
-                raise CheckpointError(f"{self.directory}: rank 0 does not see {unseen}; all nodes must share the folder")
+                raise CheckpointError(f"{self.directory}: rank 0 cannot find {unseen}; all nodes must share this folder")
             manifest = Manifest(
                 job=uid,
                 granted=granted or Fence(attempt=1),

@@ -83,7 +83,7 @@ class Slot:
                 fault_in(whole)
                 self._registered.hold(whole)
         except OSError as error:
-            _log.debug("memory for commits is not prepared: %s", error)
+            _log.debug("buffer preallocation failed: %s", error)
 
     def begin(self, data_bytes: int, text_bytes: int) -> None:
         """Be writing, with room for so much."""
@@ -145,7 +145,7 @@ class Slot:
             try:
                 self._map = _mapped(self._path, size)
             except OSError as error:  # a container's shared memory is 64 MiB unless it asks for more
-                _log.warning("commits of this worker will not outlive it: %s: %s", self._path, error.strerror)
+                _log.warning("commits of this worker are lost if it dies: %s: %s", self._path, error.strerror)
                 with contextlib.suppress(OSError):
                     self._path.unlink()
                 self._path = None

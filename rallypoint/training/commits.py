@@ -228,7 +228,8 @@ class Commits:
         if changed:
             self._lazy = False
             _log.warning(
-                "commit %d is dropped: a weight changed before the optimizer's next step; from now on all is copied at once",
+                "dropped commit %d: a weight changed before the next step of the optimizer; copying all tensors at "
+                "once from now on",
                 rest.number,
             )
             return
@@ -258,7 +259,7 @@ class Commits:
             held = slot.held()
             if held is not None and held.number == number:
                 return slot, held
-        raise LookupError(f"commit {number}: is not held")
+        raise LookupError(f"commit {number}: does not exist")
 
     def _lay_out(self, tensors: Mapping[str, torch.Tensor]) -> None:
         form = [(key, tensor.dtype, tuple(_local(tensor).shape)) for key, tensor in tensors.items()]

@@ -31,11 +31,11 @@ class FunctionError(RallypointError):
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
     """Run the function that the arguments name."""
     if len(arguments) != 2:
-        raise FunctionError(f"arguments: {list(arguments)} is not allowed; expected a function's name and its digest")
+        raise FunctionError(f"arguments: {list(arguments)} is not allowed; expected the name and digest of a function")
     name, digest = arguments
     path = environ.get(env.FUNCTION_FILE)
     if not path:
-        raise FunctionError(f"{env.FUNCTION_FILE}: not set; a function is run by the agent of its job, not by hand")
+        raise FunctionError(f"{env.FUNCTION_FILE}: not set; functions run only in workers started by a job's agent")
     sent = read(Path(path))
     if sent.digest != digest:
         raise FunctionError(f"{path}: holds {sent.name} ({sent.digest}); expected {name} ({digest})")
@@ -56,11 +56,12 @@ def read_private(path: Path) -> bytes:
             told = os.fstat(file.fileno())
             content = file.read()
     except OSError as error:
-        raise FunctionError(f"{path}: cannot be read: {error.strerror}") from error
+        raise FunctionError(f"{path}: cannot read the file: {error.strerror}") from error
     if told.st_uid not in (0, os.geteuid()) or told.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         mode = stat.filemode(told.st_mode)
         raise FunctionError(
-            f"{path}: owner {told.st_uid}, {mode} is not allowed; expected us or root, and nobody else who may write it"
+            f"{path}: owner {told.st_uid}, {mode} is not allowed; expected owner root or this user, and no write "
+            "access for others"
         )
     return content
 
@@ -70,18 +71,18 @@ def load(sent: SentFunction) -> Any:
     ours = f"{sys.version_info.major}.{sys.version_info.minor}"
     if sent.python != ours:
         raise FunctionError(
-            f"function {sent.name}: was sent by Python {sent.python} and this is Python {ours}; code of one cannot be loaded "
-            "by the other: use an image with the Python of the Airflow worker, or a script as entrypoint"
+            f"function {sent.name}: pickled with Python {sent.python}, but the image has Python {ours}; use an image "
+            "with the Python version of the Airflow worker, or a script as entrypoint"
         )
     try:
         importlib.import_module("cloudpickle")
     except ImportError as error:
-        raise FunctionError(f"function {sent.name}: the image lacks cloudpickle; pip install cloudpickle") from error
+        raise FunctionError(f"function {sent.name}: cloudpickle is missing in the image; pip install cloudpickle") from error
     try:
         return pickle.loads(base64.b64decode(sent.pickled))  # noqa: S301  its writer is who submitted the job
     except ImportError as error:
         raise FunctionError(
-            f"function {sent.name}: {error}; what it imports must be in the image (its own module alone is sent along)"
+            f"function {sent.name}: {error}; install its imports in the image (only its own module is sent)"
         ) from error
 
 

@@ -97,7 +97,7 @@ def train(trainer: Trainer, *, resume_from_checkpoint: str | bool | None = None,
     why = _why_not(trainer)
     if why:
         if current_job() is not None:
-            _log.warning("this worker is started anew after a fault: %s", why)
+            _log.warning("this worker is restarted as a new process after a fault: %s", why)
         return trainer.train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
     run = _Run(trainer, {"resume_from_checkpoint": resume_from_checkpoint, **kwargs})
     callback._run = run
@@ -118,11 +118,14 @@ def _callback_of(trainer: Trainer) -> RallypointCallback:
 
 def _why_not(trainer: Trainer) -> str:
     if current_rounds() is None:
-        return "the process group is not Rallypoint's; call rallypoint.training.init_process_group() before TrainingArguments"
+        return (
+            "the process group was not created by Rallypoint; call rallypoint.training.init_process_group() before "
+            "TrainingArguments"
+        )
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-        return "the trainer shards the model by itself (FSDP, DeepSpeed), and cannot be entered anew with its shards in memory"
+        return "the trainer shards the model (FSDP, DeepSpeed) and cannot be re-entered with shards in memory"
     if trainer.model_init is not None:
-        return "the trainer makes its model anew at each start (model_init)"
+        return "the trainer creates a new model at each start (model_init)"
     missing = [name for name in _LOADERS if not hasattr(trainer, name)]
     if missing:
         return f"this version of transformers has no Trainer.{missing[0]}"

@@ -46,7 +46,7 @@ def _call(folder: Path, local_rank: str) -> Any:
     sent = codec.loads(SentCall, read_private(folder / ARGUMENTS))
     ours = f"{sys.version_info.major}.{sys.version_info.minor}"
     if sent.python != ours:
-        raise FunctionError(f"function {sent.name}: was pickled by Python {sent.python} and this is Python {ours}")
+        raise FunctionError(f"function {sent.name}: pickled with Python {sent.python}, but this is Python {ours}")
     sys.path[:] = sent.sys_path
     # What was imported before the path was known stays; what is found by it from here on must be looked up anew.
     importlib.invalidate_caches()
@@ -64,9 +64,7 @@ def _leave(path: Path, value: Any) -> None:
         pickled = cloudpickle.dumps(value)
     except Exception as error:
         kind = type(value).__name__
-        raise FunctionError(
-            f"what the function returned (a {kind}) cannot be pickled: {type(error).__name__}: {error}"
-        ) from error
+        raise FunctionError(f"the return value (a {kind}) cannot be pickled: {type(error).__name__}: {error}") from error
     part = path.with_suffix(".part")
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(pickled)
@@ -82,7 +80,7 @@ def _record(path: str, error: Exception) -> None:
     try:
         Path(path).write_text(json.dumps({"message": message}), encoding="utf-8")
     except OSError as trouble:
-        sys.stderr.write(f"{path}: the error cannot be recorded: {trouble.strerror}\n")
+        sys.stderr.write(f"{path}: cannot record the error: {trouble.strerror}\n")
 
 
 if __name__ == "__main__":

@@ -125,7 +125,7 @@ def fit(trainer: Trainer, model: LightningModule, *args: Any, **kwargs: Any) -> 
     why = _why_not(trainer)
     if why:
         if current_job() is not None:
-            _log.warning("this worker is started anew after a fault: %s", why)
+            _log.warning("this worker is restarted as a new process after a fault: %s", why)
         trainer.fit(model, *args, **kwargs)
         return
     run = callback._run = _Run(trainer, model, args, kwargs)
@@ -148,7 +148,7 @@ def _why_not(trainer: Trainer) -> str:
     if not isinstance(trainer.strategy, RallypointStrategy):
         return "the trainer's strategy is not rallypoint.training.lightning.RallypointStrategy"
     if current_rounds() is None:
-        return "the process group is not Rallypoint's; rallypoint.training.init_process_group() makes one"
+        return "the process group was not created by Rallypoint; call rallypoint.training.init_process_group()"
     return ""
 
 

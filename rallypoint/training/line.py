@@ -91,7 +91,7 @@ def _tell(listener: Listener, said: bytes) -> None:
     try:
         word = wire.read_from_agent(said)
     except WireError as error:
-        _log.warning("the agent said what this version does not understand: %s", error)
+        _log.warning("ignored a message of the agent that this version does not know: %s", error)
         return
     if isinstance(word, wire.Leave):
         listener.leave(word)
@@ -109,5 +109,5 @@ def current_line() -> Line | None:
     try:
         return Line.connect(Path(path))
     except OSError as error:
-        _log.warning("the agent does not answer at %s (%s): this worker is restarted after a fault", path, error)
+        _log.warning("cannot reach the agent at %s (%s): this worker is restarted as a new process after a fault", path, error)
         return None

@@ -56,5 +56,5 @@ class Told:
         try:
             report_progress(self._step, **numbers)
         except WireError as error:  # the script's own reports may have filled the slot; that must not end its training
-            _log.debug("only the step is told: %s", error)
+            _log.debug("cannot report metrics, only the step: %s", error)
             report_progress(self._step)

@@ -221,7 +221,7 @@ class Orders:
                 continue
             if word.verb is wire.Verb.RESUME:
                 self._words.done(word)
-                _log.info("going on")
+                _log.info("resumed")
                 return
             if word.verb is wire.Verb.STOP:
                 self._stop(word)
@@ -234,12 +234,12 @@ class Orders:
         try:
             self._words.save()
         except Exception as error:  # noqa: BLE001  the script's own may be anything, and training goes on
-            _log.exception("what was to be saved after step %s could not be", self._words.step)
+            _log.exception("saving after step %s failed", self._words.step)
             self._words.done(order, f"{type(error).__name__}: {error}")
         else:
             self._words.done(order)
 
     def _stop(self, order: wire.Order) -> None:
         self._save(order)
-        _log.info("stopping after step %s, as asked", self._words.step)
+        _log.info("stopping after step %s, as requested", self._words.step)
         raise SystemExit(0)

@@ -166,7 +166,7 @@ class ReconfigurableGroup(ProcessGroup):
 def _passed_on(name: str) -> Callable[..., Any]:
     def call(self: ReconfigurableGroup, *args: Any, **kwargs: Any) -> Any:
         if self.inner is None:
-            raise RuntimeError(f"{name}: this process has left its world; connection closed")
+            raise RuntimeError(f"{name}: this process has left the process group; connection closed")
         result = getattr(self.inner, name)(*args, **kwargs)
         if name not in _BETWEEN_TWO and isinstance(result, dist.Work) and _is_gloo(self.inner, args):
             self._begin(result)
@@ -228,7 +228,7 @@ def form(backend: str, store: Store, rank: int, size: int, timeout: timedelta, o
         types: dict[str, Any] = {"gloo": ProcessGroup.BackendType.GLOO, "nccl": ProcessGroup.BackendType.NCCL}
         for device, name in BackendConfig(BackendName(backend)).get_device_backend_map().items():
             if name not in types:
-                raise ValueError(f"backend: {name!r} cannot be replaced while a script runs; expected gloo or nccl")
+                raise ValueError(f"backend: {name!r} cannot be replaced at run time; expected gloo or nccl")
             if name not in made:
                 made[name] = _backend(name, PrefixStore(f"{device}/", store), rank, size, timeout)
         # What a group is asked for without a device is NCCL's where that is.

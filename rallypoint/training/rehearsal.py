@@ -67,6 +67,6 @@ class Rehearsal:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         raise RuntimeError(
-            f"{name}: what needs the other ranks belongs into the function that training.elastic runs: this process joins a "
-            "world that trains, and the others are past this point of the script"
+            f"{name}: not possible before training starts, because the other ranks have passed this line; move it "
+            "into the function given to training.elastic"
         )

@@ -179,7 +179,7 @@ def _current() -> Reporter | None:
 
 
 def _count(name: str, value: SupportsIndex) -> int:
-    allowed = f"a whole number of 0 to {MAX_STEP}"
+    allowed = f"a whole number from 0 to {MAX_STEP}"
     if isinstance(value, bool):
         raise WireError(name, value, allowed)
     try:

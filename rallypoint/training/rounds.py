@@ -91,7 +91,7 @@ class Rounds:
         rank, size = _place(os.environ)
         with self._opened.watching():
             if self._freed:
-                raise ConnectionAbortedError("the round was broken before this process joined it; connection closed")
+                raise ConnectionAbortedError("the round ended before this process joined it; connection closed")
             self._store, self._turns = PrefixStore("regrouped", self._connect()), 0
             inner = form(self.backend, self._store, rank, size, self._timeout)
         group.replace(rank, size, inner)
@@ -106,7 +106,7 @@ class Rounds:
         if group is not None and "nccl" in self.backend:
             with contextlib.suppress(Exception):  # a communicator that was never used, or one that has failed already
                 group.abort()
-        _log.debug("ended %d connections of the process group", ended)
+        _log.debug("closed %d connections of the process group", ended)
 
     @property
     def stuck(self) -> bool:

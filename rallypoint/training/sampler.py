@@ -88,11 +88,13 @@ class ResumableSampler(Sampler[list[int]]):
         if not 0 <= rank < world_size:
             raise ValueError(f"rank: {rank} is not allowed; expected 0 to {world_size - 1}")
         if not world_size <= self.batch_size <= self.length:
-            bounds = f"{world_size} (the world's size) to {self.length} (the number of samples)"
+            bounds = f"{world_size} (world size) to {self.length} (number of samples)"
             raise ValueError(f"batch_size: {self.batch_size} is not allowed; expected {bounds}")
         if self.length // len(self) < world_size:
-            least = f"batches of at least {world_size} (the world's size)"
-            raise ValueError(f"batch_size: {self.batch_size} cuts {self.length} samples into {len(self)}; expected {least}")
+            least = f"at least {world_size} batches (world size)"
+            raise ValueError(
+                f"batch_size: {self.batch_size} splits {self.length} samples into {len(self)} batches; expected {least}"
+            )
         self.rank, self.world_size = rank, world_size
 
     def __len__(self) -> int:
@@ -155,7 +157,7 @@ class ResumableSampler(Sampler[list[int]]):
         for name, value in self._identity().items():
             was = state.get(name, True) if name == "drop_last" else state[name]  # older ones had no choice
             if was != value:
-                raise CheckpointError(f"sampler: {name} was {was!r} and is now {value!r}; the data order would change")
+                raise CheckpointError(f"sampler: {name} was {was!r} and is now {value!r}; this changes the order of the data")
         self.seek(state["step"])
 
     def _identity(self) -> dict[str, Any]:

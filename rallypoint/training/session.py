@@ -258,7 +258,7 @@ class Session:
                 raise
             except Exception as error:  # noqa: BLE001  whatever a lost peer looks like
                 if not self._is_broken:
-                    _log.warning("round %d could not be joined", self._round, exc_info=error)
+                    _log.warning("cannot join round %d", self._round, exc_info=error)
                 self._rounds.leave()
                 self._say_left(f"{type(error).__name__}: {error}"[:_TOLD])
                 continue
@@ -274,7 +274,7 @@ class Session:
         refit(self._state.modules())
         number = self._heal()
         if number is None:
-            raise StateLostError("nobody of the world before has the state any more")
+            raise StateLostError("no rank of the previous round has the state any more")
         self._number = number
         reporting.report_resumed(self._step or 0)
 
@@ -296,7 +296,7 @@ class Session:
     def _wait(self) -> wire.Assign:
         word = self._ear.places.get()
         if word is None:
-            raise StateLostError("the agent of this worker is gone")
+            raise StateLostError("the agent of this worker exited")
         return word
 
     def _take(self, word: wire.Assign) -> None:
@@ -331,7 +331,9 @@ class Session:
         """Tell the agent where this process will never leave a round: it ends it then, and another one takes its place."""
         if self._round == round_ and self._rounds.stuck:
             with contextlib.suppress(OSError):  # the agent is gone
-                self._line.say(self._who((), f"a collective of round {round_} does not end though its connections have"))
+                self._line.say(
+                    self._who((), f"a collective of round {round_} did not return although its connections were closed")
+                )
 
     def _hello(self) -> None:
         modules = list(self._state.modules())
@@ -358,7 +360,7 @@ def _tell_later(error: BaseException) -> None:
     raised = traceback.TracebackException.from_exception(error, lookup_lines=False)
 
     def tell() -> None:
-        _log.warning("a step raised; went back to the last commit\n%s", "".join(raised.format()).rstrip())
+        _log.warning("a step raised an error; restored the last commit\n%s", "".join(raised.format()).rstrip())
 
     threading.Timer(_TOLD_AFTER, tell).start()
 

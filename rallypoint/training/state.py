@@ -39,10 +39,10 @@ class State:
 
     def __init__(self, **parts: Any) -> None:
         if not parts:
-            raise ValueError("State: no part is given; expected at least one, such as model=")
+            raise ValueError("State: has no parts; expected at least one, such as model=")
         for name in parts:
             if hasattr(type(self), name):
-                raise ValueError(f"State: a part cannot be called {name!r}; that is a method of its own")
+                raise ValueError(f"State: {name!r} is not allowed as the name of a part, because it is a method")
         self.__dict__["parts"] = parts
         self.__dict__["_session"] = None
         self.__dict__["_told"] = []
@@ -57,7 +57,7 @@ class State:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in self.parts:
-            raise AttributeError(f"State: has no part {name!r}; name every part when it is made")
+            raise AttributeError(f"State: has no part {name!r}; declare all parts in the constructor")
         self.parts[name] = value
 
     def commit(self) -> None:

@@ -52,7 +52,7 @@ class StopRequest:
         if self._listens:
             return
         if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("stop_requested: its first call must be made in the main thread, which alone may handle signals")
+            raise RuntimeError("stop_requested: must be called first in the main thread, because only it may handle signals")
         self._before = signal.signal(signal.SIGTERM, self._note)
         self._listens = True
 

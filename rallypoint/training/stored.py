@@ -73,13 +73,13 @@ def _choose(directory: Path, passed_over: dict[Path, str]) -> _Choice | None:
             manifest = verify(checkpoint)
             content = b"" if is_snapshot(manifest) else (checkpoint.path / VALUES).read_bytes()
         except (DamagedCheckpointError, OSError) as error:
-            _log.warning("this checkpoint is damaged and is passed over: %s", error)
+            _log.warning("skipping a damaged checkpoint: %s", error)
             reasons[checkpoint.path] = str(error)
             continue
         return _Choice(checkpoint=checkpoint, manifest=manifest, values=content)
     if reasons:
         told = "; ".join(reasons.values())
-        raise CheckpointError(f"{directory}: no checkpoint can be read; move them away to start from nothing: {told}")
+        raise CheckpointError(f"{directory}: no readable checkpoint; to start without one, move these files away: {told}")
     return None
 
 
@@ -121,8 +121,8 @@ def _fetch(path: Path, entries: dict[str, Any]) -> None:
         with quiet():
             state_dict_loader.load(entries, storage_reader=FileSystemReader(path), planner=planner)
     except CheckpointException as error:
-        reason = f"{path}: {who_failed(error)}; is the folder one that all nodes share?"
-        _log.warning("this checkpoint cannot be read and is passed over: %s", reason)
+        reason = f"{path}: {who_failed(error)}; check that all nodes share this folder"
+        _log.warning("skipping an unreadable checkpoint: %s", reason)
         raise DamagedCheckpointError(reason) from error
 
 

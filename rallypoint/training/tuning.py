@@ -77,7 +77,7 @@ class TunedBatchSampler:
 
     def __len__(self) -> int:
         if not isinstance(self.sampler, Sized):
-            raise TypeError(f"{type(self.sampler).__name__} has no length, and so neither have its batches")
+            raise TypeError(f"{type(self.sampler).__name__} has no length, so the number of batches is unknown")
         count, size = len(self.sampler), self.batch_size
         return count // size if self.drop_last else -(-count // size)
 

@@ -26,11 +26,11 @@ def is_sharded(modules: Iterable[nn.Module]) -> bool:
 def why_not(modules: Iterable[nn.Module], rounds: Rounds) -> str:
     """Return what keeps this process from living through a round, "" when nothing does."""
     if rounds.subgroups:
-        return f"the script has made {rounds.subgroups} process groups of its own, and only the default one is replaced"
+        return f"the script has created {rounds.subgroups} process groups; only the default group can be replaced"
     if any(isinstance(module, DistributedDataParallel) and not hasattr(module, "_ddp_init_helper") for module in modules):
-        return "this version of torch cannot build the reducer of a DistributedDataParallel anew"
+        return "this version of torch cannot rebuild the reducer of a DistributedDataParallel"
     if any(isinstance(module, FSDPModule) and not hasattr(module, "reset_iter_state") for module in modules):
-        return "this version of torch cannot reset an FSDP2 module after a broken step; that takes torch 2.13"
+        return "this version of torch cannot reset an FSDP2 module after a failed step; it requires torch 2.13"
     return ""
 
 

@@ -139,7 +139,7 @@ class ProgressFile:
         checkpoint = slot.checkpoint.encode(errors="surrogateescape")  # a path may be no UTF-8
         for name, number in (("step", slot.step), ("resumed_from", slot.resumed_from)):
             if number is not None and not 0 <= number <= MAX_STEP:
-                raise WireError(name, number, f"a whole number of 0 to {MAX_STEP}")
+                raise WireError(name, number, f"a whole number from 0 to {MAX_STEP}")
         if len(names) > METRICS_BYTES:
             raise WireError("metrics", f"{len(names)} bytes", f"names of at most {METRICS_BYTES} bytes of JSON")
         if len(checkpoint) > _PATH_BYTES:

@@ -73,7 +73,7 @@ def read_reset(text: str) -> ResetFile:
     try:
         said = sanitize.parse(text)
     except ValueError as error:
-        raise WireError("", text[:80], "the JSON of an object") from error
+        raise WireError("", text[:80], "a JSON object") from error
     if not isinstance(said, dict):
         raise WireError("", said, "an object")
     ranks = said.get("RankList") or []  # Go writes an empty list as null

@@ -20,7 +20,7 @@ RESULT_LIMIT = 48 * 1024
 #: Levels that it may have; less than what anything may have that it becomes a part of.
 _DEPTH = sanitize.DEPTH_LIMIT - 8
 
-_WAY_OUT = "save what is larger with the checkpoint and return its path"
+_WAY_OUT = "save larger results with the checkpoint and return the path"
 
 
 def result_text(value: Any) -> str:
@@ -42,7 +42,7 @@ def _bounded(write: Callable[[], str], value: Any, what: str) -> str:
         text = write()
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
-        raise WireError(what, type(value).__name__, f"a value that JSON can hold ({error}); {_WAY_OUT}") from error
+        raise WireError(what, type(value).__name__, f"a JSON value ({error}); {_WAY_OUT}") from error
     if size > RESULT_LIMIT:
         raise WireError(what, f"{size} bytes of JSON", f"at most {RESULT_LIMIT} bytes (48 KiB); {_WAY_OUT}")
     return text

@@ -84,11 +84,9 @@ def test_what_may_not_be_used_is_left_out(machine: Path) -> None:
     ("gpus", "worker", "allowed", "text"),
     [
         pytest.param(["a"], 1, ALL, "local rank 1 has no GPU; 1 are visible", id="no GPU"),
-        pytest.param(["lost"], 0, ALL, "GPU lost is at NUMA node 7, of which no CPU may be used here", id="no such node"),
-        pytest.param(["c"], 0, [0], "GPU c is at NUMA node 3, of which no CPU may be used here", id="not allowed"),
-        pytest.param(
-            ["a"] * 5, 4, [0, 1, 2, 3], "no CPU of NUMA node 0 is left for local rank 4", id="more workers than cores"
-        ),
+        pytest.param(["lost"], 0, ALL, "this process may not use any CPU of NUMA node 7, where GPU lost", id="no such node"),
+        pytest.param(["c"], 0, [0], "this process may not use any CPU of NUMA node 3, where GPU c", id="not allowed"),
+        pytest.param(["a"] * 5, 4, [0, 1, 2, 3], "NUMA node 0 has no free CPU for local rank 4", id="more workers than cores"),
     ],
 )
 def test_what_cannot_be_bound_is_told(machine: Path, gpus: list[str], worker: int, allowed: list[int], text: str) -> None:
@@ -112,7 +110,7 @@ def test_a_gpu_whose_place_nobody_knows_is_no_obstacle(machine: Path, caplog) ->
     near = [cpus_for(Binding.NODE, worker, gpus, ALL, workers=4, root=machine) for worker in range(4)]
 
     assert [min(cpus) for cpus in near] == [0, 4, 12, 12]
-    assert "does not say which NUMA node GPU d is at" in caplog.text
+    assert "NUMA node of GPU d is unknown" in caplog.text
 
 
 def test_one_node_or_none(machine: Path, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def roster(*ports: int, term: int = 1, attempt: int = 1) -> Roster:
     ("method", "path", "headers", "body", "status", "text"),
     [
         pytest.param("GET", HEALTH_PATH, {}, "", 200, "rallypoint-agent", id="health needs no token"),
-        pytest.param("POST", COORDINATOR_PATH, {}, codec.dumps(coordinator()), 401, "not the secret", id="no token"),
+        pytest.param("POST", COORDINATOR_PATH, {}, codec.dumps(coordinator()), 401, "does not match the secret", id="no token"),
         pytest.param("POST", COORDINATOR_PATH, {TOKEN_HEADER: "x"}, codec.dumps(coordinator()), 401, "not the", id="wrong"),
         pytest.param("POST", COORDINATOR_PATH, HEADERS, "{torn", 400, "JSON text", id="torn"),
         pytest.param("POST", COORDINATOR_PATH, HEADERS, '{"attempt": 1}', 400, "term: None", id="incomplete"),
@@ -96,7 +96,7 @@ async def test_an_older_coordinator_is_not_believed_again() -> None:
     source.take(coordinator(3, attempt=2))
 
     for older in (coordinator(2, attempt=2), coordinator(9, attempt=1)):
-        with pytest.raises(StaleError, match="is older than attempt 2, term 3, which is known here"):
+        with pytest.raises(StaleError, match="is outdated; attempt 2, term 3 is the newest known coordinator"):
             source.take(older)
     assert await source.read() == coordinator(3, attempt=2)
     source.take(coordinator(3, attempt=2, host="10.0.0.10"))
@@ -106,7 +106,7 @@ async def test_an_older_coordinator_is_not_believed_again() -> None:
 async def test_a_port_in_use_is_named() -> None:
     """The error names port and host."""
     async with agent() as (_, port):
-        with pytest.raises(ConfigError, match=f"port {port} on {HERE} cannot be opened for the agent"):
+        with pytest.raises(ConfigError, match=f"cannot open port {port} on {HERE} for the agent"):
             await Listener(AnnouncedEndpoint(attempt=1, where=""), token=TOKEN).start(HERE, port)
 
 
@@ -164,7 +164,9 @@ async def test_an_agent_that_knows_a_later_coordinator_is_left_alone() -> None:
 async def test_the_roster_of_another_term_is_refused(attempt: int, term: int) -> None:
     """Who pushes it supervises another coordinator than this one."""
     async with announcer(coordinator(1)) as announcing:
-        with pytest.raises(StaleError, match=f"that of attempt {attempt}, term {term}; this is the coordinator of attempt 1"):
+        with pytest.raises(
+            StaleError, match=f"belongs to attempt {attempt}, term {term}; this is the coordinator of attempt 1"
+        ):
             announcing.take(roster(1, attempt=attempt, term=term))
 
 

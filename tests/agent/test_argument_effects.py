@@ -135,7 +135,10 @@ def test_what_a_hang_leads_to(action: int, incidents: int, state: JobState) -> N
     judged = say(hung, says(0, evidence=found(0)), says(1, evidence=found(1, culprit=True)), now=62.0)
 
     assert (len(judged.incidents), judged.state) == (incidents, state)
-    with pytest.raises(JobError, match="hang_detection: '7' is not allowed; one of 0, 1, 2"):
+    with pytest.raises(
+        JobError,
+        match="hang_detection: '7' is not allowed; expected one of 0, 1, 2",
+    ):
         plan(hang_detection=7)
 
 
@@ -222,7 +225,10 @@ def test_a_slow_node_is_replaced_where_it_says_so(exclude: str) -> None:
 @pytest.mark.difference(12)
 def test_to_exclude_stragglers_without_a_check_is_an_error() -> None:
     """It would have no effect."""
-    with pytest.raises(JobError, match="exclude_straggler: 'true' is not allowed; nothing without a check"):
+    with pytest.raises(
+        JobError,
+        match="exclude_straggler: 'true' is not allowed; expected no value without a node check",
+    ):
         plan(exclude_straggler="true")
 
 
@@ -262,7 +268,7 @@ def test_a_round_waits_for_the_join_timeout() -> None:
     assert over is not None
     assert over.reason == "RendezvousTimeout"
     for wrong in ("0", "-1", "soon"):
-        with pytest.raises(JobError, match=f"join_timeout is '{wrong}'"):
+        with pytest.raises(JobError, match=f"for join_timeout, not '{wrong}'"):
             plan(rdzv_conf=f"join_timeout={wrong}")
 
 
@@ -278,9 +284,12 @@ def test_workers_are_restarted_so_often() -> None:
     state = say(state, report(1, AgentState.FAILED, 2, failures=(killed(1),)), now=43.0)
 
     assert state.verdict is not None
-    assert state.verdict.message.endswith("all 1 restarts are spent")
+    assert state.verdict.message.endswith("all 1 restarts are used up")
     assert plan().max_restarts == 3
-    with pytest.raises(JobError, match="max_restarts: '0' is not allowed; a whole number of 1 or more"):
+    with pytest.raises(
+        JobError,
+        match="max_restarts: '0' is not allowed; expected a whole number of 1 or more",
+    ):
         plan(max_restarts=0)
 
 

@@ -39,7 +39,7 @@ def test_the_batch_grows_to_what_the_memory_holds() -> None:
     """A model of 200 MiB and 3 MiB a sample in 1 GiB: nine tenths of it are used, and not more."""
     seen, choice = tune(16, 1024 * MIB, lambda batch: (200 + 3 * batch) * MIB)
 
-    assert choice.settled == "the memory is used"
+    assert choice.settled == "the memory limit is reached"
     assert 0.85 * 1024 <= 200 + 3 * choice.batch <= 0.9 * 1024
     assert max(one.memory for one in seen) <= 0.9 * 1024 * MIB
     assert len(seen) <= 8
@@ -64,13 +64,15 @@ def test_too_large_a_batch_shrinks() -> None:
     first = next_batch([Seen(batch=100, memory=2000)], 1000)
     assert first == Choice(batch=45)
     assert next_batch([Seen(batch=100, memory=2000), Seen(batch=45, memory=1450)], 1000).batch < 45
-    assert next_batch([Seen(batch=1, memory=2000)], 1000) == Choice(batch=1, settled="even one sample needs more than there is")
+    assert next_batch([Seen(batch=1, memory=2000)], 1000) == Choice(
+        batch=1, settled="one sample already exceeds the available memory"
+    )
 
 
 def test_nobody_takes_the_batch() -> None:
     """Memory that does not follow says that the script does not look at the file: it stays as it is."""
     _, choice = tune(8, 1024 * MIB, lambda _: 100 * MIB)
-    assert "nobody seems to take it" in choice.settled
+    assert "the script may not apply the batch size" in choice.settled
 
 
 def test_what_memory_ran_out_with_is_not_tried_again() -> None:
@@ -78,7 +80,7 @@ def test_what_memory_ran_out_with_is_not_tried_again() -> None:
     seen = [Seen(batch=10, memory=100), Seen(batch=12, memory=120)]
     assert next_batch(seen, 1000).batch == 24
     assert next_batch(seen, 1000, ceiling=15) == Choice(batch=15)
-    assert next_batch(seen, 1000, ceiling=12) == Choice(batch=12, settled="memory ran out with a larger one")
+    assert next_batch(seen, 1000, ceiling=12) == Choice(batch=12, settled="a larger batch ran out of memory")
 
 
 def test_nothing_follows_from_nothing() -> None:

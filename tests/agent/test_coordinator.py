@@ -235,7 +235,7 @@ async def test_a_later_term_is_never_overwritten(tmp_path: Path) -> None:
     await new.publish_first()
     asked = asyncio.create_task(old.report(report(0)))
 
-    with pytest.raises(StaleError, match=r"term 2 has published there; this is attempt 1, term 1"):
+    with pytest.raises(StaleError, match=r"term 2 has already published there; this is attempt 1, term 1"):
         await old.serve()
     assert isinstance(await asked, Continue)
     assert codec.loads(JobStatus, path.read_text()).fence.term == 2
@@ -292,5 +292,5 @@ async def test_a_record_that_is_nested_without_end_ends_no_coordinator(tmp_path:
     assert await FileSize(record).size() is None
     assert await FileWish(record).wish() is None
     assert await FileHeartbeat(record).read() is None
-    with pytest.raises(codec.WireError, match="the JSON of an object"):
+    with pytest.raises(codec.WireError, match="a JSON object"):
         read_reset("[" * 100_000)

@@ -31,8 +31,8 @@ from rallypoint.wire.status import Outcome, Verdict
 FENCE = Fence(attempt=1, term=1, round=1)
 SUCCEEDED = Verdict(outcome=Outcome.SUCCEEDED, reason="Completed", message="all ended well")
 AWAY = Verdict(outcome=Outcome.FAILED, reason=SENT_AWAY, message="node 0 must leave")
-FAILED = Verdict(outcome=Outcome.FAILED, reason="WorkersFailed", message="rank 1 ended with exit code 1")
-SIGTERM = Told(code=143, reason="its agent was ended by SIGTERM", leaving=True)
+FAILED = Verdict(outcome=Outcome.FAILED, reason="WorkersFailed", message="rank 1 exited with code 1")
+SIGTERM = Told(code=143, reason="the agent received SIGTERM", leaving=True)
 LOST = Told(code=Exit.LOST_CONTACT, reason="no coordinator answered", leaving=False)
 GONE = WorkersGone()
 DIED = WorkersEnded(ranks=frozenset({1}), failures=(Culprit(local_rank=1, signal=9),))
@@ -256,7 +256,7 @@ def keep(*events: Event) -> tuple[Node, list[Action]]:
     return node, list(actions)
 
 
-def leave(*ranks: int, reason: str = "a worker of this node broke") -> LeaveWorld:
+def leave(*ranks: int, reason: str = "a worker of this node failed") -> LeaveWorld:
     return LeaveWorld(round=1, ranks=frozenset(ranks), reason=reason)
 
 

@@ -61,7 +61,7 @@ def test_what_a_run_cannot_do_is_told() -> None:
     """A command line that worked elsewhere works here."""
     (note,) = parse("--relaunch-on-worker-failure", "2").notes
 
-    assert note.startswith("--relaunch-on-worker-failure 2: has no effect: nobody replaces the nodes of a run by hand")
+    assert note.startswith("--relaunch-on-worker-failure 2: ignored: run cannot replace nodes")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,11 @@ def test_what_a_run_cannot_do_is_told() -> None:
         pytest.param(("--service-type", "soap"), "--service-type soap: not allowed; expected grpc, http", id="no service"),
         pytest.param(("--xpu-type", "amd"), "--xpu-type amd: not allowed; expected nvidia, ascend", id="no devices"),
         pytest.param(("--pre-check-ops", "os.abort()"), "--pre-check-ops os.abort(): not allowed", id="no literal"),
-        pytest.param(("--pre-check-ops", "[('a', 'b')]"), "('a', 'b') is not allowed; expected a list", id="no flag in it"),
+        pytest.param(
+            ("--pre-check-ops", "[('a', 'b')]"),
+            "('a', 'b') is not allowed; expected a list",
+            id="no flag in it",
+        ),
     ],
 )
 def test_anything_else_is_an_error(words: tuple[str, ...], said: str) -> None:
@@ -96,7 +100,7 @@ def test_two_names_that_disagree_are_an_error() -> None:
     with pytest.raises(UsageError) as caught:
         parse(PET_LOG_DIR="/a", RALLYPOINT_LOG_DIR="/b")
 
-    assert "PET_LOG_DIR '/a' and RALLYPOINT_LOG_DIR '/b', which are names of one flag" in str(caught.value)
+    assert "PET_LOG_DIR '/a' and RALLYPOINT_LOG_DIR '/b': conflicting values of one flag" in str(caught.value)
 
 
 @pytest.mark.argument("auto_config")

@@ -75,7 +75,7 @@ def test_the_last_snapshot_is_written_before_the_verdict() -> None:
     state = tell(state, 0, DumpPhase.COMMIT, checkpoint="step-7")
 
     assert state.verdict is not None
-    assert "no restart is allowed; a last checkpoint of step 7 is step-7" in state.verdict.message
+    assert "restarts are disabled (the limit is 0); saved a last checkpoint of step 7: step-7" in state.verdict.message
     assert (rungs_of(state), state.state) == ([Rung.DUMP], JobState.FAILED)
     assert all(isinstance(reply, Stop) for reply in answers(state, "0.1", "1.1"))
 
@@ -110,9 +110,9 @@ def test_mindcluster_dumps_where_its_strategies_say_so(settings: Settings, rung:
 @pytest.mark.parametrize(
     ("what", "why"),
     [
-        pytest.param("nothing whole", "no snapshot is left that has all parts", id="a shard is nowhere"),
+        pytest.param("nothing whole", "no snapshot with all parts is left", id="a shard is nowhere"),
         pytest.param("a full disk", "no room for 7 bytes", id="it cannot be written"),
-        pytest.param("a lost agent", "an agent was lost that had a part to write", id="an agent is lost"),
+        pytest.param("a lost agent", "an agent that holds a part was lost", id="an agent is lost"),
         pytest.param("too late", f"it was not written within {DUMP_TIMEOUT:g} s", id="it takes too long"),
     ],
 )
@@ -134,7 +134,7 @@ def test_a_dump_that_fails_ends_the_job_all_the_same(what: str, why: str) -> Non
         state = say(state, *(report(n, round_=1, dumps=True) for n in (0, 1)), now=50.0 + DUMP_TIMEOUT)
 
     assert state.verdict is not None
-    assert f"; there is no last checkpoint: {why}" in state.verdict.message
+    assert f"; cannot save a last checkpoint: {why}" in state.verdict.message
     assert [i.rung for i in state.incidents if i.cause is Cause.PROCESS] == [Rung.EXIT]
 
 
@@ -184,7 +184,7 @@ def test_of_whole_states_one_is_enough() -> None:
 
 @pytest.mark.may_block("the test itself leaves files and looks at them")
 async def test_agents_write_their_shares_and_one_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No manifest before that; a part that is not there any more is said."""
+    """No manifest before that; a part that no longer exists is said."""
     monkeypatch.setattr("rallypoint.agent.snapshots.keeper.shared_memory", lambda _: tmp_path / "shm")
     storage = tmp_path / "storage"
     plan = Plan(
@@ -213,14 +213,14 @@ async def test_agents_write_their_shares_and_one_commits(tmp_path: Path, monkeyp
     ask = DumpAsk(number=1, phase=DumpPhase.WRITE, fence=FENCE, step=7)
     commit = dataclasses.replace(ask, phase=DumpPhase.COMMIT, ranks=(0,))
     first = await said(0, dataclasses.replace(ask, ranks=(0,)))
-    assert "parts of it are missing" in (await said(0, commit)).error
+    assert "parts are missing" in (await said(0, commit)).error
     await said(1, dataclasses.replace(ask, ranks=(1,)))
     assert FolderStore(storage).complete() == []
     done = await said(0, dataclasses.replace(commit, number=2))
     (manifest,) = FolderStore(storage).complete()
     assert (done.checkpoint, manifest.step, manifest.world_size) == (first.checkpoint, 7, 2)
     gone = await said(1, dataclasses.replace(ask, number=3, step=8, ranks=(1,)))
-    assert "are not all here any more" in gone.error
+    assert "are missing on this node" in gone.error
     await asyncio.gather(*(keeper.close() for keeper in keepers))
 
 

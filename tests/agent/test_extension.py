@@ -74,13 +74,13 @@ def test_a_class_is_loaded_and_asked(module: str) -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        pytest.param("no_such_package::X", "module no_such_package cannot be imported: ModuleNotFoundError", id="module"),
+        pytest.param("no_such_package::X", "cannot import module no_such_package: ModuleNotFoundError", id="module"),
         pytest.param("some_broken::X", "No module named 'no_such_module_anywhere'", id="what it imports"),
-        pytest.param("some_exit::X", "cannot be imported: SystemExit: not today", id="it exits"),
+        pytest.param("some_exit::X", "cannot import module some_exit: SystemExit: not today", id="it exits"),
         pytest.param("some_failover::Nobody", "has no class Nobody", id="class"),
-        pytest.param("some_failover::number", "has something else than a class of the name number", id="no class"),
-        pytest.param("some_failover::Lacking", r"Lacking\(\) cannot be made without arguments", id="abstract"),
-        pytest.param("some_failover::Needy", r"Needy\(\) cannot be made without arguments", id="arguments"),
+        pytest.param("some_failover::number", "has no class, but another object, named number", id="no class"),
+        pytest.param("some_failover::Lacking", r"cannot create Lacking\(\) without arguments", id="abstract"),
+        pytest.param("some_failover::Needy", r"cannot create Needy\(\) without arguments", id="arguments"),
         pytest.param("some_failover::Methodless", "has no method decide or get_user_failover_strategy", id="method"),
     ],
 )
@@ -114,7 +114,7 @@ def test_anything_else_is_normal_with_a_note(said: object) -> None:
     """The note says what was answered, and what is allowed."""
     told = say(lambda _: said, FAILURE, "m::C")
     assert told["failover"] == "normal"
-    assert told["note"] == f"extension m::C answered {said!r}; expected one of NORMAL, NODE, GLOBAL, ABORT; taken as NORMAL"
+    assert told["note"] == f"extension m::C returned {said!r}; expected one of NORMAL, NODE, GLOBAL, ABORT; using NORMAL"
 
 
 def test_one_that_raises_is_normal_with_a_note() -> None:
@@ -125,7 +125,7 @@ def test_one_that_raises_is_normal_with_a_note() -> None:
 
     assert say(decide, FAILURE, "m::C") == {
         "failover": "normal",
-        "note": "extension m::C raised SystemExit: round 3; taken as NORMAL",
+        "note": "extension m::C raised SystemExit: round 3; using NORMAL",
     }
 
 

@@ -119,7 +119,7 @@ def test_errors_are_noted_by_gpu(machine: Machine, caplog: pytest.LogCaptureFixt
         eventually(lambda: len(gpus.faults(1)) == 3 and len(gpus.faults(0)) == 1)
 
     assert sorted(map(str, gpus.faults(1))) == [
-        "GPU 1: 3 memory errors that ECC could not correct",
+        "GPU 1: 3 uncorrectable ECC errors",
         "GPU 1: XID 31 (GPU memory page fault)",
         "GPU 1: XID 79 (GPU has fallen off the bus)",
     ]

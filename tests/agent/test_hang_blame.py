@@ -47,7 +47,7 @@ def seen(local_rank: int = 0, **more: object) -> RankSeen:
         pytest.param([seen(frames=SLEEP)], (0,), id="a world of one has nobody else"),
         pytest.param([seen(state="T"), seen(state="T")], (0, 1), id="all are stopped"),
         pytest.param(
-            [seen(state="", note="it has ended with 0", liveness=1), seen(frames=SLEEP)],
+            [seen(state="", note="the worker exited with code 0", liveness=1), seen(frames=SLEEP)],
             (1,),
             id="who has ended waits for nobody",
         ),

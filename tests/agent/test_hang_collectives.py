@@ -98,7 +98,7 @@ def call(number: int, operation: str = "all_reduce") -> CallSeen:
             (call(0, "send"), call(41)),
             id="from one rank to another",
         ),
-        pytest.param([], "", (), id="none so far"),
+        pytest.param([], "", (), id="none yet"),
         pytest.param(
             [{**ENTRY, "collective_seq_id": 300, "time_created_ns": 1}, {**ENTRY, "retired": True}],
             "all_reduce #41 of group 0, done",

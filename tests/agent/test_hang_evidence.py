@@ -109,7 +109,7 @@ def test_who_does_not_answer_is_told_by_py_spy(tmp_path: Path) -> None:
     [without] = taken(None).ranks
     [seen] = taken(stand_in).ranks
 
-    assert (without.frames, without.note, without.native) == ((), "its Python did not say that it can be asked", ())
+    assert (without.frames, without.note, without.native) == ((), "its Python did not register the stack-dump signal", ())
     assert (seen.frames[0], seen.note) == ("loader.py:9 fetch", "")
     assert seen.native == ("PyThread_acquire_lock_timed in libpython3.11.so",)
     assert "Thread 8 Thread-1 (py-spy):" in (tmp_path / "hang-1.txt").read_text()
@@ -122,4 +122,4 @@ def test_who_is_stopped_is_not_waited_for(tmp_path: Path) -> None:
 
     [seen] = asyncio.run(take(1, [subject], round_=1, file=tmp_path / "hang-1.txt", py_spy=lambda: None)).ranks
 
-    assert seen.note == "a process that is stopped cannot answer"
+    assert seen.note == "the process is stopped and cannot answer"

@@ -63,8 +63,8 @@ def test_a_circle_is_found(code: str, threads: int) -> None:
     with process(code) as pid:
         cycle = eventually(lambda: find_cycle(pid), why="the threads wait for each other")
 
-    assert cycle.startswith(f"thread {pid}, which waits for a lock of thread ")
-    assert cycle.endswith(f"of thread {pid}")
+    assert cycle.startswith(f"thread {pid}, which waits for a lock held by thread ")
+    assert cycle.endswith(f"held by thread {pid}")
     assert cycle.count("waits") == threads
 
 
@@ -106,8 +106,8 @@ def _waits(pid: int) -> bool:
         pytest.param({8: 9, 9: 8}, "", id="two others"),
         pytest.param(
             {7: 8, 8: 9, 9: 8},
-            "thread 7, which waits for a lock of thread 8, which waits for a lock of thread 9,"
-            " which waits for a lock of thread 8",
+            "thread 7, which waits for a lock held by thread 8, which waits for a lock held by thread 9, which "
+            "waits for a lock held by thread 8",
             id="for a circle of others",
         ),
     ],

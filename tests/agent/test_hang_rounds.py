@@ -73,7 +73,11 @@ def test_life_ends_a_doubt() -> None:
     """And the story says after how long."""
     state = say(hung(until=41.0), says(1, liveness=STEPS + 1), now=42.0)
 
-    assert (state.hang, state.events[-1].kind, state.events[-1].detail) == (None, "hang-over", "a sign of life after 41 s")
+    assert (state.hang, state.events[-1].kind, state.events[-1].detail) == (
+        None,
+        "hang-over",
+        "training made progress after 41 s",
+    )
 
 
 def test_before_a_verdict_the_agents_are_asked() -> None:
@@ -99,7 +103,7 @@ def test_what_was_found_names_the_culprit() -> None:
         node=1, incarnation=1, host="host-1", rank=3, local_rank=1, pid=11, error="sleeping in t.py:9 nap",
         log_path="/logs/1", at=62.0, kind=FaultKind.HANG,
     )  # fmt: skip
-    assert incident.reason == ("no sign of life of any rank for 1 min 1 s; rank 3 on node 1 (host-1): sleeping in t.py:9 nap")
+    assert incident.reason == ("no progress of any rank for 1 min 1 s; rank 3 on node 1 (host-1): sleeping in t.py:9 nap")
     assert [(group.ranks, group.culprit, group.frames) for group in incident.evidence] == [
         ((3,), True, SLEEP),
         ((0, 1, 2), False, REDUCE),
@@ -116,7 +120,7 @@ def test_a_verdict_does_not_wait_for_ever() -> None:
 
     state = rendezvous.tick(state, due)
 
-    assert the_incident(state).reason == "no sign of life of any rank for 1 min; no rank stands out"
+    assert the_incident(state).reason == "no progress of any rank for 1 min; no rank differs from the others"
 
 
 def test_log_only_is_a_line_in_the_story() -> None:
@@ -177,7 +181,7 @@ def test_a_spent_budget_ends_the_attempt() -> None:
     state = judged(2, max_hangs=0)
 
     assert state.verdict is not None
-    assert "no restart after a hang is allowed" in state.verdict.message
+    assert "restarts after a hang are disabled" in state.verdict.message
     assert the_incident(state).rung is Rung.EXIT
 
 

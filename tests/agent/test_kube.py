@@ -159,7 +159,7 @@ async def test_a_later_coordinator_is_never_overwritten(tmp_path: Path, late: bo
         else:
             fake.put(STATUS_PATH, data=later)
 
-        with pytest.raises(StaleError, match="ConfigMap lab/digits-status: attempt 1, term 2 has published there"):
+        with pytest.raises(StaleError, match="ConfigMap lab/digits-status: attempt 1, term 2 has already published there"):
             await sink.publish(status(1, round_=5))
         assert written(fake) == status(2)
 
@@ -184,7 +184,7 @@ async def test_somebody_who_never_stops_writing_is_not_waited_for(tmp_path: Path
         fake.put(STATUS_PATH)
         fake.rivals = [(STATUS_PATH, {"note": str(number)}) for number in range(100)]
 
-        with pytest.raises(ApiError, match="somebody else changes it all the time"):
+        with pytest.raises(ApiError, match="another client changes it continuously"):
             await ConfigMapSink(api, STATUS).publish(status())
 
 

@@ -201,13 +201,13 @@ async def test_an_orphan_that_may_go_on_says_so_once() -> None:
 
     heart.alive = False
     await eventually_async(lambda: job.quiet[-1] > 0.2)
-    assert job.lines == [("orphaned", "nobody has supervised the job for 0.05 s; it goes on")]
+    assert job.lines == [("orphaned", "no supervisor heartbeat for 0.05 s; the job continues (orphan policy: continue)")]
     heart.alive = True
     await eventually_async(lambda: len(job.lines) == 2)
     watching.cancel()
     await asyncio.wait([watching])
 
-    assert job.lines[1] == ("supervised", "somebody supervises the job again")
+    assert job.lines[1] == ("supervised", "supervisor heartbeat received again")
     assert job.verdicts == []
 
 
@@ -221,7 +221,7 @@ async def test_an_orphan_that_must_stop_has_its_verdict() -> None:
     (verdict,) = job.verdicts
     assert (verdict.outcome.value, verdict.reason) == ("failed", "Orphaned")
     assert verdict.message == (
-        "nobody has supervised the job for 0.05 s (fault_tolerance.lease), and its orphan policy is stop"
+        "no supervisor heartbeat for 0.05 s (fault_tolerance.lease); stopping the job (orphan policy: stop)"
     )
     assert job.lines == []
 
@@ -245,7 +245,7 @@ async def test_an_agent_counts_on_when_the_coordinator_is_gone() -> None:
     assert await client.ask(report()) == nothing_new(3599.9)
     exchange.answers.clear()
 
-    with pytest.raises(OrphanedError, match="nobody has supervised the job for 1 h, and no coordinator answers"):
+    with pytest.raises(OrphanedError, match="no supervisor heartbeat for 1 h and the coordinator does not answer"):
         await asyncio.wait_for(client.ask(report(sequence=1)), timeout=200)
 
 

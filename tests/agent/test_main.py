@@ -31,8 +31,10 @@ def refused(args: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     ("args", "message"),
     [
         pytest.param([], "one of the arguments --status-file --status-configmap is required", id="nowhere"),
-        pytest.param(["--status-configmap", "lab/s"], "--status-dir: is missing; --status-configmap needs it", id="no folder"),
-        pytest.param(["--status-file", "s"], "--endpoint-file: is missing; --status-file needs it", id="no endpoint"),
+        pytest.param(
+            ["--status-configmap", "lab/s"], "--status-dir: is missing; --status-configmap requires it", id="no folder"
+        ),
+        pytest.param(["--status-file", "s"], "--endpoint-file: is missing; --status-file requires it", id="no endpoint"),
         pytest.param(
             ["--status-file", "s", "--endpoint-file", "e", "--status-dir", "d"],
             "--status-dir: is not allowed with --status-file",
@@ -43,7 +45,11 @@ def refused(args: list[str], capsys: pytest.CaptureFixture[str]) -> str:
             "--record-file: is not allowed with --status-configmap",
             id="a record elsewhere",
         ),
-        pytest.param(["--status-configmap", "s"], "'s' is not allowed; expected NAMESPACE/NAME", id="no namespace"),
+        pytest.param(
+            ["--status-configmap", "s"],
+            "'s' is not allowed; expected NAMESPACE/NAME",
+            id="no namespace",
+        ),
     ],
 )
 def test_a_coordinator_lives_in_one_place(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,7 +62,11 @@ def test_a_coordinator_lives_in_one_place(args: list[str], message: str, capsys:
     [
         pytest.param([], "one of the arguments --endpoint-file --listen is required", id="nowhere"),
         pytest.param(["--endpoint-file", "e", "--listen", "1"], "not allowed with argument", id="both ways"),
-        pytest.param(["--listen", "0"], "'0' is not allowed; expected a port, 1 to 65535", id="any port"),
+        pytest.param(
+            ["--listen", "0"],
+            "'0' is not allowed; expected a port, 1 to 65535",
+            id="any port",
+        ),
         pytest.param(["--listen", "65536"], "'65536' is not allowed", id="no port"),
         pytest.param(["--listen", "http"], "'http' is not allowed", id="a name"),
         pytest.param(["--listen", "1", "--output", "console"], "invalid choice: 'console'", id="another output"),

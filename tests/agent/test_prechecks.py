@@ -142,7 +142,7 @@ def test_where_nobody_replaces_nodes_the_attempt_ends() -> None:
     state = heard(state, bad(Action(kind=ActionKind.RELAUNCH, node=1)))
 
     assert state.verdict is not None
-    assert "nobody replaces nodes of this job" in state.verdict.message
+    assert "nodes of this job are not replaced" in state.verdict.message
 
 
 def test_a_coordinator_that_takes_over_asks_anew_unless_the_attempt_has_trained() -> None:
@@ -309,9 +309,9 @@ def test_an_operator_that_fails_is_not_content(name: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("module_name", "name", "said"),
     [
-        pytest.param("no.such", "Disk", "module no.such cannot be imported: ModuleNotFoundError", id="no module"),
+        pytest.param("no.such", "Disk", "cannot import module no.such: ModuleNotFoundError", id="no module"),
         pytest.param("checks_of_job", "Disc", "module checks_of_job has no class Disc", id="no class"),
-        pytest.param("checks_of_job", "__name__", "has something else than a class of the name", id="no class but a name"),
+        pytest.param("checks_of_job", "__name__", "has no class, but another object, named", id="no class but a name"),
         pytest.param("checks_of_job", "NoCheck", "class NoCheck has no method check", id="no check"),
         pytest.param("checks_of_job", "Wrong", "get_retry_interval_secs() is -1; expected 0 or more", id="a wrong interval"),
     ],

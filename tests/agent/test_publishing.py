@@ -147,7 +147,7 @@ async def test_what_no_other_coordinator_can_read_is_said() -> None:
     told = [(event.kind, event.detail) for event in sink.published[-1].events if event.kind.startswith("status-")]
     assert told == [
         ("status-undurable", "the status ConfigMap may not be written"),
-        ("status-durable", "the status can be written again"),
+        ("status-durable", "publishing the status again"),
     ]
 
 

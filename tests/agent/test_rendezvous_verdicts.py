@@ -71,7 +71,7 @@ def test_a_spent_budget_of_hangs_ends_the_attempt() -> None:
     state = say(state, failed(0, hung(0)), failed(1, hung(1)), now=50.0)
     state = rendezvous.tick(state, 50.0 + ECHO_GRACE)
     assert state.verdict is not None
-    assert "no restart after a hang is allowed" in state.verdict.message
+    assert "restarts after a hang are disabled" in state.verdict.message
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_node_that_must_be_replaced_leaves_and_the_others_go_on() -> None:
     assert isinstance(regroup, Regroup)
     assert isinstance(leave, Stop)
     assert (leave.verdict.reason, leave.verdict.outcome) == ("RetryElsewhere", Outcome.FAILED)
-    assert "rank 2 (local rank 0) on node 1 (host-1) ended with exit code 77" in leave.verdict.message
+    assert "rank 2 (local rank 0) on node 1 (host-1) exited with code 77" in leave.verdict.message
     incident = only(state)
     assert (incident.cause, incident.kind, incident.answer) == (Cause.NODE, FaultKind.EXIT_CODE, Answer.RETRY_ELSEWHERE)
     assert (incident.id.node, incident.id.sequence, incident.id.round) == (1, 1, 0), "the id of the node's own end"
@@ -219,7 +219,7 @@ def test_a_node_only_leaves_where_that_helps(settings: dict[str, object], leaves
     if not leaves:
         assert (only(state).answer, only(state).cause) == (Answer.RETRY_HERE, Cause.PROCESS)
         assert only(state).rule == (
-            "the table: hardware; no node is replaced (node_replacements is 0), so its workers are restarted"
+            "the table: hardware; restarting the workers because node replacement is disabled (node_replacements is 0)"
         )
 
 
@@ -234,7 +234,7 @@ def test_a_lost_node_is_left_to_the_supervisors_verdict() -> None:
 
 def test_an_extension_that_answers_normal_changes_nothing() -> None:
     """The rules and the table decide as if it were not there, and its trouble is told with the incident."""
-    note = "extension my.mod::Cls raised ValueError: no; taken as NORMAL"
+    note = "extension my.mod::Cls raised ValueError: no; using NORMAL"
     state = say(training(), failed(1, broken(1), failover=Failover.NORMAL, failover_note=note), now=50.0)
     assert only(state).answer is Answer.RETRY_HERE
     assert only(state).rule == f"the table: exit-code; {note}"
@@ -245,7 +245,7 @@ def test_an_extension_is_asked_before_the_rules() -> None:
     settings = with_settings(TWO, terminal_exit_codes=(3,), failover_extension="my.mod::Cls")
     state = say(training(settings), failed(1, broken(1, 3), failover=Failover.NODE), now=50.0)
     assert state.verdict is None
-    assert only(state).rule == "extension my.mod::Cls answered NODE"
+    assert only(state).rule == "extension my.mod::Cls returned NODE"
     assert isinstance(answers(state, "1.1")[0], Stop)
 
 
@@ -263,7 +263,7 @@ def test_an_extension_can_end_the_job_or_the_attempt(answer: Failover, reason: s
     state = say(training(settings), failed(1, broken(1, 3), failover=answer), now=50.0)
     assert state.verdict is not None
     assert state.verdict.reason == reason
-    assert f"extension my.mod::Cls answered {answer.name}" in state.verdict.message
+    assert f"extension my.mod::Cls returned {answer.name}" in state.verdict.message
     assert only(state).rung is rung
 
 

@@ -72,7 +72,7 @@ def test_a_step_that_raised_is_run_again() -> None:
 
     state = say(running(spent), report(0, AgentState.FAILED, 1, failures=(RAISED,), keeps=2), now=15.0)
     assert state.verdict is not None
-    assert "raised in a step, and lives: ValueError: loss is nan" in state.verdict.message
+    assert "raised an error in a step and is still running: ValueError: loss is nan" in state.verdict.message
 
 
 def test_where_nobody_lives_on_after_all_the_workers_are_restarted() -> None:
@@ -135,7 +135,7 @@ def test_a_fault_that_comes_back_climbs() -> None:
     assert max(fresh.incidents, key=lambda incident: incident.id.round).rung is Rung.RETRY
     ended = say(state, report(0, AgentState.FAILED, 4, failures=(RAISED,), keeps=2, workers=(worker,)), now=55.0)
     assert ended.verdict is not None
-    assert "the strategy that is left is exit" in ended.verdict.message
+    assert "the remaining strategy is exit" in ended.verdict.message
 
 
 def test_the_words_that_a_job_allows() -> None:

@@ -55,15 +55,15 @@ async def test_the_commands_are_the_lines_of_one_script(tmp_path: Path) -> None:
     ("commands", "code", "reason"),
     [
         pytest.param(
-            ("true", "cd /nowhere", "touch reached"), 2, "setup command 2 of 3 ended with exit code 2: cd /nowhere", id="second"
+            ("true", "cd /nowhere", "touch reached"), 2, "setup command 2 of 3 exited with code 2: cd /nowhere", id="second"
         ),
         pytest.param(
-            ("sh -c 'exit 42'", "touch reached"), 42, "setup command 1 of 2 ended with exit code 42: sh -c", id="its code"
+            ("sh -c 'exit 42'", "touch reached"), 42, "setup command 1 of 2 exited with code 42: sh -c", id="its code"
         ),
-        pytest.param(("kill -9 $$", "touch reached"), 137, "setup command 1 of 2 was ended by signal 9: kill", id="a signal"),
-        pytest.param(("nosuchprogram",), 127, "setup command 1 of 1 ended with exit code 127: nosuch", id="no such program"),
-        pytest.param(("echo 'open", "touch reached"), 2, "setup command 1 of 2 ended with exit code 2", id="no shell's words"),
-        pytest.param(("exit 78",), 1, "setup command 1 of 1 ended with exit code 78", id="a code that means something else"),
+        pytest.param(("kill -9 $$", "touch reached"), 137, "setup command 1 of 2 was killed by SIGKILL: kill", id="a signal"),
+        pytest.param(("nosuchprogram",), 127, "setup command 1 of 1 exited with code 127: nosuch", id="no such program"),
+        pytest.param(("echo 'open", "touch reached"), 2, "setup command 1 of 2 exited with code 2", id="no shell's words"),
+        pytest.param(("exit 78",), 1, "setup command 1 of 1 exited with code 78", id="a code that means something else"),
         pytest.param(("exit 0", "touch reached"), 1, "setup command 1 of 2 ended the shell before it was", id="early"),
     ],
 )
@@ -92,7 +92,7 @@ async def test_an_agent_that_is_told_to_end_ends_its_setup(tmp_path: Path) -> No
 
     os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(SetupError, match="ended by SIGTERM while its setup commands ran") as caught:
+    with pytest.raises(SetupError, match="received SIGTERM while running the setup commands") as caught:
         await running
     assert caught.value.code == 128 + signal.SIGTERM
     sleeper = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")
@@ -101,7 +101,7 @@ async def test_an_agent_that_is_told_to_end_ends_its_setup(tmp_path: Path) -> No
 
 async def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     """As where it is full, or may not be written."""
-    with pytest.raises(ConfigError, match=r"the setup commands cannot be run: .*nowhere"):
+    with pytest.raises(ConfigError, match=r"cannot run the setup commands: .*nowhere"):
         await run(tmp_path, "true", workdir=str(tmp_path / "nowhere"))
 
 

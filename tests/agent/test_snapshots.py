@@ -137,7 +137,7 @@ async def test_nowhere_to_go_is_said(keepers, caplog):
     keeper.breakpoint()
     await keeper.close()
 
-    assert "neither the script nor the job says where" in caplog.text
+    assert "neither the script nor the job sets a checkpoint folder" in caplog.text
 
 
 @BLOCKS
@@ -180,7 +180,7 @@ async def test_with_ucp_patience_ends(keepers, tmp_path, caplog):
     await keeper.settled()
     await keeper.close()
 
-    assert "going on without it" in caplog.text
+    assert "continuing without it" in caplog.text
 
 
 def test_a_full_disk_is_told_in_bytes(tmp_path, monkeypatch):
@@ -188,7 +188,7 @@ def test_a_full_disk_is_told_in_bytes(tmp_path, monkeypatch):
     one = leave(tmp_path / "memory", 7)
     usage = type("Usage", (), {"free": 1000})
     monkeypatch.setattr("rallypoint.checkpoint.folder_store.shutil.disk_usage", lambda _: usage)
-    with pytest.raises(NoRoomError, match="8,192 bytes: 1,000 are free, 7,192 are missing"):
+    with pytest.raises(NoRoomError, match="8,192 bytes: 1,000 free, 7,192 missing"):
         persist([one], FolderStore(tmp_path / "storage"), Retention())
 
     assert FolderStore(tmp_path / "storage").complete() == []

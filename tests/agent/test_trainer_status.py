@@ -79,7 +79,10 @@ def test_a_step_that_cannot_be_one_is_refused(value):
     """It would end as an integer of a thousand bits in every message."""
     body = {"trainerStatus": {"metrics": [{"name": "current_step", "value": value}]}}
 
-    with pytest.raises(WireError, match=r"current_step: .* is not allowed; expected a whole number of 0 to 9007199254740991"):
+    with pytest.raises(
+        WireError,
+        match=r"current_step: .* is not allowed; expected a whole number from 0 to 9007199254740991",
+    ):
         read_status(json.dumps(body).encode())
 
 

@@ -116,4 +116,6 @@ def test_no_range_in_common_is_told() -> None:
     state = rendezvous.receive(state, report(1, free_ports=(60100, 60200)), 1.0)
 
     assert state.training_port == 0
-    assert "no 16 in a row are free on all nodes" in [event.detail for event in state.events if event.kind == "training-ports"]
+    assert "no 16 consecutive ports are free on all nodes" in [
+        event.detail for event in state.events if event.kind == "training-ports"
+    ]

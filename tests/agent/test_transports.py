@@ -153,7 +153,7 @@ async def test_the_next_coordinator_is_heard_after_the_first(service: str) -> No
 @pytest.mark.parametrize(
     ("token", "there", "message"),
     [
-        pytest.param("guess", True, "not the secret of this job", id="wrong token"),
+        pytest.param("guess", True, "does not match the secret of this job", id="wrong token"),
         pytest.param(TOKEN, False, "onnect", id="nobody listens"),
     ],
 )
@@ -228,14 +228,17 @@ async def test_a_port_in_use_is_named(service: str) -> None:
     """The error names the port and the host."""
     async with listening(service) as (shell, endpoint):
         other = Servers(shell, token=TOKEN, service_type=service)
-        with pytest.raises(ConfigError, match=f"port {endpoint.port} on 127.0.0.1 cannot be opened"):
+        with pytest.raises(ConfigError, match=f"port {endpoint.port} on 127.0.0.1 for the coordinator"):
             await other.start("127.0.0.1", endpoint.port)
 
 
 async def test_an_agent_of_a_far_version_is_told_so_at_once(service: str) -> None:
     """One clear error, and no try after it: it would only be refused again."""
     async with listening(service) as (_, endpoint), exchanging(service) as exchange:
-        with pytest.raises(ConfigError, match=r"does not understand us: version: \d+ is not allowed; expected \d+ to \d+"):
+        with pytest.raises(
+            ConfigError,
+            match=r"rejected the request: version: \d+ is not allowed; expected \d+ to \d+",
+        ):
             await exchange.exchange(endpoint, report(version=MESSAGES_VERSION + 2), timeout=60)
 
 
@@ -305,7 +308,7 @@ async def test_who_asked_for_grpc_by_name_gets_nothing_else() -> None:
     """The two ends were given different plans: an error, and no other transport behind one's back."""
     pytest.importorskip("grpc")
     async with listening(HTTP) as (_, endpoint), exchanging(GRPC, look=True) as exchange:
-        with pytest.raises(ConfigError, match=r"service_type grpc: the coordinator at .* does not speak it"):
+        with pytest.raises(ConfigError, match=r"service_type grpc: the coordinator at .* does not support gRPC"):
             await exchange.exchange(endpoint, report(0, hold=0.0), timeout=60)
 
 
@@ -317,20 +320,20 @@ async def test_who_asked_for_nothing_by_name_takes_what_there_is(caplog) -> None
             reply = await exchange.exchange(endpoint, report(0, hold=0.0, sequence=sequence), timeout=60)
             assert isinstance(reply, Continue)
     assert [record.getMessage() for record in caplog.records if record.name == "rallypoint.transport"] == [
-        f"HTTP takes the place of gRPC: the coordinator at {endpoint.address} does not speak it"
+        f"using HTTP instead of gRPC: the coordinator at {endpoint.address} does not support gRPC"
     ]
 
 
 def test_without_grpcio_only_who_asked_for_it_by_name_fails(monkeypatch, caplog) -> None:
     """An unset type goes on over HTTP and says so."""
-    monkeypatch.setattr(choosing, "why_not", lambda: "grpcio cannot be imported: No module named 'grpc'")
+    monkeypatch.setattr(choosing, "why_not", lambda: "cannot import grpcio: No module named 'grpc'")
 
     with pytest.raises(
-        ConfigError, match=r"service_type grpc: grpcio cannot be imported: .*; install .*\[agent\], or say http"
+        ConfigError, match=r"service_type grpc: cannot import grpcio: .*; install .*\[agent\] or set service_type to http"
     ):
         choosing.speaks_grpc(GRPC)
     assert choosing.speaks_grpc("") is False
-    assert "HTTP takes the place of gRPC: grpcio cannot be imported" in caplog.text
+    assert "using HTTP instead of gRPC: grpcio cannot be imported" in caplog.text
     assert choosing.speaks_grpc(HTTP) is False
 
 

@@ -59,7 +59,7 @@ def test_the_next_batch_is_told_when_all_have_measured() -> None:
         reply = rendezvous.answer(state, agent)
         assert isinstance(reply, Continue)
         assert reply.tuned == Tuned(version=1, batch=20)
-    assert "the batch of each worker is 20 from now on: with 10 it used 300 of 800 MiB" in state.events[-1].detail
+    assert "batch size per worker set to 20: batch size 10 used 300 of 800 MiB" in state.events[-1].detail
 
 
 def test_who_has_heard_is_asked_no_more_and_measures_anew() -> None:
@@ -79,7 +79,7 @@ def test_a_batch_that_is_as_large_as_it_can_be_stays() -> None:
     state = running(begun(), measured(10, 890), measured(10, 890))
 
     assert state.tuning is not None
-    assert (state.tuning.version, state.tuning.settled) == (0, "the memory is used")
+    assert (state.tuning.version, state.tuning.settled) == (0, "the memory limit is reached")
     assert rendezvous.answer(state, "agent-0") is None
     assert [event.kind for event in state.events].count("tuned") == 1
 
@@ -240,7 +240,7 @@ async def test_without_a_limit_nothing_is_tuned(tmp_path: Path, caplog) -> None:
     await tuner.begin()
 
     assert tuner.look(workers(0)) is None
-    assert "the batch is not tuned: no GPU is here" in caplog.text
+    assert "batch tuning is off: this node has no GPU" in caplog.text
     await tuner.close()
 
 

@@ -58,7 +58,7 @@ def test_a_refusal_says_why() -> None:
     """Another interpreter, a program that is no Python, an option of Python."""
     assert choosing.refusal([PYTHON, "-u", "t.py"], python=PYTHON) == ""
     assert choosing.refusal(["/bin/bash", "t.sh"], python="/p") == "/bin/bash is not this Python (/p)"
-    assert choosing.refusal(["/p", "-O", "t.py"], python="/p") == "/p -O t.py: has options of Python itself"
+    assert choosing.refusal(["/p", "-O", "t.py"], python="/p") == "/p -O t.py: has options for the Python interpreter"
 
 
 def test_variables_of_birth_are_those_that_imports_read() -> None:
@@ -209,7 +209,7 @@ async def test_a_start_method_that_is_asked_for_is_kept_to(
     nursery = launcher_of(config, Counting(), DeafReaper())._nursery
 
     assert (nursery is None) == (method in ("spawn", "forkserver"))
-    assert (f"start method {method} was asked for" in caplog.text) == (nursery is None)
+    assert (f"because of start method {method}" in caplog.text) == (nursery is None)
 
 
 def test_workers_with_a_gpu_each_are_started_as_programs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -221,7 +221,7 @@ def test_workers_with_a_gpu_each_are_started_as_programs(tmp_path: Path, caplog:
     )
 
     assert launcher_of(config, Counting(), DeafReaper())._nursery is None
-    assert "each sees a GPU of its own" in caplog.text
+    assert "each sees only its own GPU" in caplog.text
 
 
 # --- Who starts a worker ---------------------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ async def test_what_is_no_python_is_a_program(caplog: pytest.LogCaptureFixture) 
 
     assert (len(spawner.commands), nursery.begun) == (2, [])
     assert [r.message for r in caplog.records] == [
-        f"workers are started as programs, not by fork: /bin/bash is not this Python ({PYTHON})"
+        f"starting workers as new processes instead of forks: /bin/bash is not this Python ({PYTHON})"
     ]
 
 
@@ -335,7 +335,7 @@ async def test_our_own_programs_are_forks_whatever_their_variables() -> None:
 async def test_a_nursery_that_gave_up_is_not_asked() -> None:
     """Threads or a device were alive in the zygote, or there is no torch."""
     spawner, nursery = Counting(), Stocked(Fork(5))
-    nursery.given_up = "torch is not installed here"
+    nursery.given_up = "torch is not installed"
 
     assert await Launcher(spawner, nursery).spawn(COMMAND, print) == 1001
 

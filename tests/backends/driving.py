@@ -27,9 +27,7 @@ class Inside:
             self.place.say(running(record, step=7))
         elif self.outcomes:
             outcome = self.outcomes[min(record.attempt, len(self.outcomes)) - 1]
-            self.place.say(
-                verdict(record, outcome, message=f"attempt {record.attempt}: rank 3 on node 1 ended with exit code 9")
-            )
+            self.place.say(verdict(record, outcome, message=f"attempt {record.attempt}: rank 3 on node 1 exited with code 9"))
 
 
 async def submit(place, **fields):

@@ -65,7 +65,7 @@ class World:
         deaf: nodes do not end when they are asked to, only by force.
         done: every action that was asked for, in order; `failures` are raised by the next creations instead.
         hearts: how many jobs each supervising process (its backend) supervises, by the id of its holder.
-        left: what still runs of jobs that were deleted from outside, by uid; each sweep ends one thing of it.
+        left: what still runs of jobs that were deleted by another client, by uid; each sweep ends one thing of it.
         lock: records are read and written whole, also by a test's other threads.
     """
 

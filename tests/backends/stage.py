@@ -99,7 +99,7 @@ class Stage(abc.ABC):
 
     @abc.abstractmethod
     def left_of(self, record: JobRecord) -> int:
-        """How much of a job that was deleted from outside still runs."""
+        """How much of a job that was deleted by another client still runs."""
 
     @abc.abstractmethod
     def write_log(self, line: LogLine, *, attempt: int, round_: int, end: str = "\n") -> None:

@@ -19,7 +19,7 @@ POLICY = Policy(min_nodes=2, max_nodes=2, node_replacements=1)
 BOOM = {
     "node": 1,
     "local_rank": 0,
-    "reason": "rank 3 on node 1 (host-1) ended with exit code 1",
+    "reason": "rank 3 on node 1 (host-1) exited with code 1",
     "kind": "application-error",
     "answer": "retry-here",
     "rule": "the table: application-error",
@@ -72,19 +72,19 @@ def _entry(told, words):
 
 def test_an_incident_says_who_where_and_when(told):
     """Which rank on which host did what, and the first line of what it said."""
-    entry = _entry(told, "rank 3 on node 1 (host-1) ended with exit code 1")
+    entry = _entry(told, "rank 3 on node 1 (host-1) exited with code 1")
 
     assert (entry.at, entry.incident) == (60, 1)
-    assert "it said: ValueError: boom" in entry.more
+    assert "error: ValueError: boom" in entry.more
 
 
 def test_an_incident_says_what_was_decided_by_which_rule(told):
     """The verdict, its rule, the budget that paid, the rung that answered and what it cost."""
     judged, done = _entry(told, "rank 3").more[-2:]
 
-    assert judged == "judged: application-error -> retry-here (by the table: application-error); paid by the process budget"
+    assert judged == "judged: application-error -> retry-here (by the table: application-error); charged to the process budget"
     assert done.startswith("done: restart-workers")
-    assert "trained again after 4.0 s, 20 steps trained again (from 80 to 100)" in done
+    assert "trained again after 4.0 s, 20 steps repeated (from 80 to 100)" in done
 
 
 def test_the_story_is_told_in_order_and_nothing_twice(told):
@@ -109,7 +109,9 @@ def test_a_turn_that_is_due_is_told(record):
     late = record.last_now + 119
     decision = reconcile(record, remembered(record, POLICY), POLICY, late)
 
-    assert account(record, decision, now=late).would.startswith("a supervisor's turn now would bring it to Resuming: attempt 2")
+    assert account(record, decision, now=late).would.startswith(
+        "the next supervisor turn would change the phase to Resuming: attempt 2"
+    )
 
 
 def test_the_costs_are_added_up(told):
@@ -131,11 +133,11 @@ def test_without_a_plan_no_clock_is_invented(record):
 @pytest.mark.parametrize(
     ("trace", "waits"),
     [
-        pytest.param([{"at": 10, "pods": "RR"}], "no clock runs", id="training"),
-        pytest.param([{"at": 0, "suspend": True}], "it waits to be resumed", id="suspended"),
+        pytest.param([{"at": 10, "pods": "RR"}], "no clock is running", id="training"),
+        pytest.param([{"at": 0, "suspend": True}], "the job waits to be resumed", id="suspended"),
         pytest.param(
             {"removal": 1, "until": 999999, "steps": [{"at": 10, "pods": "RR"}, {"at": 20, "pods": "SS"}]},
-            "it is over and holds nothing",
+            "the job has ended and holds no resources",
             id="over",
         ),
     ],
@@ -152,7 +154,7 @@ def test_a_job_without_clocks_says_what_it_waits_for(trace, waits):
     ("cause", "words"),
     [
         pytest.param(Cause.PREEMPTION, "costs no budget", id="free"),
-        pytest.param(Cause.HANG, "paid by the hang budget", id="hang"),
+        pytest.param(Cause.HANG, "charged to the hang budget", id="hang"),
         pytest.param(Cause.RENDEZVOUS, "paid by the process budget", id="rendezvous"),
     ],
 )

@@ -14,9 +14,7 @@ from rallypoint.wire import codec
 from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind, Incident, IncidentId, RankGroup, Rung
 from rallypoint.wire.places import RankSpan
 
-BEHIND = RankGroup(
-    ranks=(3,), culprit=True, step=41, life=42, quiet=90.0, state="stopped", frames=("it did not answer within 3 s",)
-)
+BEHIND = RankGroup(ranks=(3,), culprit=True, step=41, life=42, quiet=90.0, state="stopped", frames=("no answer within 3 s",))
 OTHERS = RankGroup(
     ranks=(0, 1, 2, 5), more=4, step=42, life=43, quiet=89.0, cpu=0.25, state="sleeping", frames=("x.py:1 reduce", "t.py:2 f")
 )
@@ -47,19 +45,19 @@ def test_who_is_behind_whom_the_culprit_first() -> None:
 
     assert [line.strip() for line in told[first:]] == [
         "stood    rank 3 (the others wait for it): stopped, step 41, 42 signs of life, silent for 1m 30s, 0% of a core",
-        "it did not answer within 3 s",
+        "no answer within 3 s",
         "ranks 0-2, 5 and 4 more: sleeping, step 42, 43 signs of life, silent for 1m 29s, 25% of a core",
         "x.py:1 reduce",
         "t.py:2 f",
     ]
-    assert "  ended    not by itself: it was there and did not go on" in told
+    assert "  ended    no exit; alive but making no progress" in told
 
 
 @pytest.mark.parametrize(
     ("rung", "words"),
     [
-        pytest.param(Rung.NOTIFY, ("it costs no budget", "nothing was done about it"), id="it was only told"),
-        pytest.param(Rung.RESTART_WORKERS, ("paid by the hang budget", "started again"), id="the workers were restarted"),
+        pytest.param(Rung.NOTIFY, ("not charged to a budget", "nothing was done about it"), id="it was only told"),
+        pytest.param(Rung.RESTART_WORKERS, ("charged to the hang budget", "started again"), id="the workers were restarted"),
     ],
 )
 def test_what_was_done_and_who_paid(rung: Rung, words: tuple[str, ...]) -> None:
@@ -112,10 +110,10 @@ def test_evidence_stays_within_its_bounds(whole: bool) -> None:
             "ranks 1-2 are 3 steps behind rank 0, which waits for them",
             id="two",
         ),
-        pytest.param((run(0, 2), run(3, 3, culprit=True)), "rank 3 has come as far as ranks 0-2", id="level"),
+        pytest.param((run(0, 2), run(3, 3, culprit=True)), "rank 3 is at the same point as ranks 0-2", id="level"),
         pytest.param(
             (run(0, 0, 41, waits=True), run(1, 1, culprit=True)),
-            "rank 1 is 1 step ahead of rank 0, which waits for it: what these wait for was left out",
+            "rank 1 is 1 step ahead of rank 0, which waits for it: they skipped an operation that the others wait for",
             id="ahead",
         ),
     ],
@@ -160,4 +158,4 @@ def test_the_picture_as_a_file() -> None:
     nothing = picture(incident(BEHIND), "none")
 
     assert fills == ["#2c8d6c", "#a9d5c4", "#d64545"]
-    assert "Nothing is known" in nothing
+    assert "No data" in nothing

@@ -79,7 +79,7 @@ def test_one_incident_is_told_with_all_that_a_dag_asks_for() -> None:
             "id": "1.1.1.1.0",
             "time": "1970-01-01T00:01:50.000Z",
             "cause": "process",
-            "reason": "rank 3 on node 1 was ended by signal 9",
+            "reason": "rank 3 on node 1 was killed by SIGKILL",
             "fault": True,
             "rank": CULPRIT.rank,
             "node": CULPRIT.node,

@@ -74,7 +74,7 @@ def test_a_process_that_lives_and_does_not_beat_is_told(home):
 
     pulse = pulse_of(holder, home)
 
-    assert (pulse.alive, pulse.note) == (True, "its process lives and does nothing")
+    assert (pulse.alive, pulse.note) == (True, "its process is alive but makes no progress")
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ async def test_a_beat_that_cannot_be_written_ends_nothing(home, caplog):
     (home / "supervisors").write_text("in the way")
     backend = LocalBackend(home)
     async with backend.heartbeat("ann") as me:
-        assert "the heartbeat cannot be written" in caplog.text
+        assert "cannot write the heartbeat" in caplog.text
         (home / "supervisors").unlink()
 
         async def beats():
@@ -112,7 +112,7 @@ async def test_a_beat_that_cannot_be_written_ends_nothing(home, caplog):
             return pulse is not None and pulse.alive
 
         await eventually_async(beats, why="it beats as soon as it can be written")
-    assert caplog.text.count("the heartbeat cannot be written") == 1
+    assert caplog.text.count("cannot write the heartbeat") == 1
 
 
 @pytest.fixture
@@ -145,4 +145,4 @@ async def test_a_full_disk_stops_no_heart(full_disk):
             pulse = await backend.pulse(me)
             return (pulse.alive, pulse.note) if pulse is not None and pulse.beat != first.beat else None
 
-        assert await eventually_async(beaten) == (True, "the disk is full: it waits for room")
+        assert await eventually_async(beaten) == (True, "waiting for free disk space")

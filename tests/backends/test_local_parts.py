@@ -129,5 +129,8 @@ def test_without_a_variable_the_home_is_the_users(monkeypatch, tmp_path):
 
 def test_a_backend_that_there_is_not():
     """The error lists those that there are."""
-    with pytest.raises(BackendError, match="backend: 'slurm' is not one; choose one of kubernetes, local"):
+    with pytest.raises(
+        BackendError,
+        match="backend: 'slurm' is not allowed; expected one of kubernetes, local",
+    ):
         open_backend("slurm")

@@ -82,7 +82,7 @@ def test_a_workdir_that_is_not_there(place, home, tmp_path):
     """Named before the script in it is missed."""
     text = refused(place, home, workdir="nowhere")
 
-    assert text == f"workdir: {tmp_path}/nowhere is not a folder; create it or name another"
+    assert text == f"workdir: {tmp_path}/nowhere is not a folder; create it or choose another"
 
 
 def test_a_port_in_use(place, home):
@@ -96,15 +96,15 @@ def test_a_port_in_use(place, home):
 
         other = refused(place, home, health={"metrics_port": port})
 
-    assert text == f"rendezvous.port: {port} is in use on this machine; name another, or 0 to take a free one"
-    assert other == f"health.metrics_port: {port} is in use on this machine; name another, or 0 for no metrics"
+    assert text == f"rendezvous.port: {port} is in use on this machine; choose another, or 0 to use a free port"
+    assert other == f"health.metrics_port: {port} is in use on this machine; choose another, or 0 for no metrics"
 
 
 def test_the_metrics_have_a_port_of_their_own(place, home):
     """What is open to everybody is not where the secret is asked for."""
     text = refused(place, home, rendezvous={"port": 29400}, health={"metrics_port": 29400})
 
-    assert text == "health.metrics_port: 29400 is that of the coordinator (rendezvous.port); name another"
+    assert text == "health.metrics_port: 29400 is already the coordinator port (rendezvous.port); choose another"
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_full_disk(place, tmp_path):
     try:
         (disk / "ballast").write_bytes(bytes(4096))
         (plan,) = compile_plan(place.job(logs={"dir": str(disk / "logs")}))
-        with pytest.raises(SubmitError, match=r"logs\.dir: .*disk/logs: the disk is full; free some space") as error:
+        with pytest.raises(SubmitError, match=r"logs\.dir: .*disk/logs: no space left on the disk; free some space") as error:
             check_plan(plan, home=tmp_path / "home", host="127.0.0.1")
         assert "\n" not in str(error.value)
         assert [path.name for path in disk.iterdir()] == ["ballast"]
@@ -151,7 +151,7 @@ def test_a_path_that_this_user_may_not_write():
     """As the kernel says it, with what to do."""
     text = describe(PermissionError(errno.EACCES, "Permission denied", "/root/x"), Path("/elsewhere"))
 
-    assert text == "/root/x: not writable for this user; change its owner or mode, or point RALLYPOINT_HOME elsewhere"
+    assert text == "/root/x: not writable for this user; change its owner or mode, or point RALLYPOINT_HOME to another folder"
 
 
 def test_a_python_that_cannot_run_agents():
@@ -168,7 +168,7 @@ def test_a_taken_name_tells_everything(place, home):
     store = Store(home=home)
     store.create(place.backend.plan(place.job()), owner="ann", now=1.0)
 
-    with pytest.raises(JobExistsError, match="name: 'digits' was taken by another submission just now"):
+    with pytest.raises(JobExistsError, match="name: 'digits' was just taken by another submission; choose another name"):
         store.create(place.backend.plan(place.job()), owner="bob", now=2.0)
     assert [path.name for path in (home / "jobs").iterdir()] == ["digits"]
 

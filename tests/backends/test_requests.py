@@ -65,7 +65,7 @@ async def test_a_running_job_is_adopted(place):
 
     assert adoption.how is How.ADOPTED
     assert (adoption.stored.record.uid, adoption.stored.record.owner) == (first.record.uid, "bob")
-    assert adoption.stored.record.history[-1].detail == "ann handed over to bob"
+    assert adoption.stored.record.history[-1].detail == "ann transferred the job to bob"
 
 
 async def test_asking_twice_is_asking_once(place):
@@ -259,7 +259,7 @@ async def test_delete_gives_up_waiting_in_time(place):
     await place.backend.save(dataclasses.replace(stored.record, deletion=True), version=stored.version)
 
     async with place.backend.hold("digits", holder="somebody who is stuck"):
-        with pytest.raises(BackendError, match=r"digits is not gone after 0\.05 s"):
+        with pytest.raises(BackendError, match=r"digits still exists after 0\.05 s"):
             await delete(FakeBackend(place.world), "digits", holder="ann", timeout=0.05)
     assert place.world.record("digits").deletion
 
@@ -311,11 +311,11 @@ async def test_the_job_of_somebody_else_is_not_suspended(place):
 )
 async def test_only_a_job_that_goes_on_can_be_suspended_or_resumed(place, request_):
     """One that is absent, over or being deleted is an error that says so."""
-    with pytest.raises(JobNotFoundError, match="there is no job digits"):
+    with pytest.raises(JobNotFoundError, match="job 'digits' not found"):
         await request_(place.backend, "digits")
     await ask(place)
     await finish(place)
-    with pytest.raises(JobFinishedError, match=r"job digits is over \(Succeeded\)"):
+    with pytest.raises(JobFinishedError, match=r"job digits has ended \(Succeeded\)"):
         await request_(place.backend, "digits")
     await request_deletion(place.backend, "digits")
     with pytest.raises(JobFinishedError, match="job digits is being deleted"):
@@ -333,7 +333,7 @@ async def test_the_same_job_of_another_claimant_is_not_adopted(place, over, fres
     with pytest.raises(JobExistsError) as caught:
         await ask(place, owner="try-2", claimant="task train of DAG b, run 1", fresh=fresh)
 
-    assert "job digits belongs to task train of DAG a, run 1, which has not taken its result yet" in str(caught.value)
+    assert "job digits belongs to task train of DAG a, run 1, which has not collected its result yet" in str(caught.value)
     assert "same spec); this is task train of DAG b, run 1. Choose another name" in str(caught.value)
     stored = await place.backend.load("digits")
     assert (stored.record.owner, stored.record.claimant, stored.record.deletion) == (

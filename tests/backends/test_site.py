@@ -11,17 +11,22 @@ from rallypoint.wire.env import HOME
 @pytest.mark.parametrize(
     ("words", "field", "text"),
     [
-        pytest.param({"kind": "slurm"}, "backend", "'slurm' is not one; choose one of kubernetes, local", id="kind"),
+        pytest.param(
+            {"kind": "slurm"},
+            "backend",
+            "'slurm' is not allowed; expected one of kubernetes, local",
+            id="kind",
+        ),
         pytest.param(
             {"namespace": "team-a"},
             "namespace",
-            "'team-a' is not allowed with backend local; it takes home",
+            "'team-a' is not allowed with backend local; expected home",
             id="a namespace of this machine",
         ),
         pytest.param(
             {"kind": "kubernetes", "home": "/data"},
             "home",
-            "'/data' is not allowed with backend kubernetes; it takes namespace, context, kubeconfig",
+            "'/data' is not allowed with backend kubernetes; expected namespace, context, kubeconfig",
             id="a folder of a cluster",
         ),
     ],

@@ -60,8 +60,8 @@ def test_a_culprit_is_told_in_a_phrase(culprit, who, end):
 def test_a_failure_tells_what_who_and_the_last_lines():
     """One story: attempt and time, the verdict, and the culprit's log."""
     assert failure_story(over(outcome=Outcome.FAILED, culprit=KILLED)).splitlines() == [
-        "Job digits failed in attempt 1 after 2m 03s (WorkersFailed): rank 3 on node 1 was ended by signal 9; all is spent",
-        "Last lines of its log (/jobs/digits/rank-3.err on ada):",
+        ("Job digits failed in attempt 1 after 2m 03s (WorkersFailed): rank 3 on node 1 was killed by SIGKILL; all is spent"),
+        "Last lines of the log (/jobs/digits/rank-3.err on ada):",
         "  epoch 2",
         "  step 138",
     ]
@@ -74,7 +74,7 @@ def test_a_verdict_that_names_nobody_is_followed_by_who_broke_first():
     )
 
     assert failure_story(record).splitlines()[1] == (
-        "First to break: rank 3 on node 1 (ada) ended with exit code 1: ValueError: boom"
+        "First failure: rank 3 on node 1 (ada) exited with code 1: ValueError: boom"
     )
 
 
@@ -83,7 +83,7 @@ def test_without_lines_the_story_says_where_the_log_is():
     silent = dataclasses.replace(KILLED, log_tail=())
 
     assert failure_story(over(outcome=Outcome.FAILED, culprit=silent)).splitlines()[-1] == (
-        "Its log is /jobs/digits/rank-3.err on ada"
+        "Log file: /jobs/digits/rank-3.err on ada"
     )
 
 
@@ -123,7 +123,7 @@ def test_success_is_one_line():
     """Time, step, metrics, what it got over, and where the result lies."""
     assert success_line(over(outcome=Outcome.SUCCEEDED)) == (
         "Job digits succeeded in attempt 1 after 2m 03s at step 150 (loss=0.31 accuracy=0.953125); "
-        "1 fault healed, 40 steps trained twice; checkpoint /ckpt/step-100"
+        "1 fault healed, 40 steps repeated; checkpoint /ckpt/step-100"
     )
 
 
@@ -136,4 +136,4 @@ def test_a_job_that_reports_nothing_succeeds_in_few_words():
 
 def test_a_job_without_an_attempt_has_a_story_too():
     """It was ended before it began."""
-    assert failure_story(submitted()) == "Job digits failed before its first attempt: it was ended before it had a verdict"
+    assert failure_story(submitted()) == "Job digits failed before its first attempt: it ended without a verdict"

@@ -60,9 +60,9 @@ async def test_a_job_that_always_fails(place):
     cycle = [Phase.RESUMING, Phase.RUNNING, Phase.RESETTING]
     assert inside.phases == [*cycle, *cycle[:2], Phase.FAILED]
     assert (record.retries, len(record.attempts)) == (1, 2)
-    assert record.verdict.message == "attempt 2: rank 3 on node 1 ended with exit code 9"
+    assert record.verdict.message == "attempt 2: rank 3 on node 1 exited with code 9"
     assert [attempt.message for attempt in record.attempts] == [
-        f"attempt {number}: rank 3 on node 1 ended with exit code 9" for number in (1, 2)
+        f"attempt {number}: rank 3 on node 1 exited with code 9" for number in (1, 2)
     ]
     assert place.world.alive("digits") == []
 
@@ -205,7 +205,7 @@ async def test_a_failure_of_the_backend_is_logged_and_tried_again(place, caplog)
     record = await drive(place, Inside(place, Outcome.SUCCEEDED), Failing(place.world))
 
     assert record.phase is Phase.SUCCEEDED
-    assert "job digits: the disk hiccups; trying again in 0.5 s" in caplog.text
+    assert "job=digits: the disk hiccups; retrying in 0.5 s" in caplog.text
 
 
 async def test_each_decision_is_logged_once(place, caplog):
@@ -415,7 +415,7 @@ async def test_one_failed_system_call_does_not_end_supervision(place, caplog, ca
     record = await drive(place, Inside(place, Outcome.SUCCEEDED), backend)
 
     assert (record.phase, backend.left) == (Phase.SUCCEEDED, [])
-    assert "Too many open files; trying again in 0.5 s" in caplog.text
+    assert "Too many open files; retrying in 0.5 s" in caplog.text
 
 
 async def test_one_failed_system_call_does_not_end_looking_on(place):

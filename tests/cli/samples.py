@@ -49,7 +49,7 @@ def process_fault(*, number: int = 1, culprit: Culprit = KILLED, healed: bool = 
         id=IncidentId(attempt=attempt, round=number, node=culprit.node, local_rank=culprit.local_rank),
         cause=Cause.PROCESS,
         rung=Rung.RESTART_WORKERS,
-        reason="rank 3 (local rank 1) on node 1 (ada) was ended by signal 9",
+        reason="rank 3 (local rank 1) on node 1 (ada) was killed by SIGKILL",
         culprit=culprit,
         detected_at=START + 40,
         healed_at=START + 43.21 if healed else None,
@@ -131,7 +131,7 @@ def over(*, outcome: Outcome, culprit: Culprit | None = None, message: str = "",
     """Return a job that has ended, ten seconds ago."""
     succeeded = outcome is Outcome.SUCCEEDED
     reason = "Completed" if succeeded else "WorkersFailed"
-    text = message or ("2 nodes, 4 ranks ended well" if succeeded else "rank 3 on node 1 was ended by signal 9; all is spent")
+    text = message or ("2 nodes, 4 ranks succeeded" if succeeded else "rank 3 on node 1 was killed by SIGKILL; all is spent")
     record = begun(phase=Phase.SUCCEEDED if succeeded else Phase.FAILED)
     ended = dataclasses.replace(record.attempts[0], ended_at=NOW - 10, reason=reason, message=text)
     record = dataclasses.replace(

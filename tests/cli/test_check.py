@@ -46,11 +46,11 @@ def test_what_was_found_is_told_bad_nodes_first() -> None:
 @pytest.mark.parametrize(
     ("check", "text"),
     [
-        pytest.param(CHECK, "3 nodes are checked: node 1 on eve at fault", id="one at fault"),
-        pytest.param(dataclasses.replace(CHECK, nodes=(GOOD,), count=1), "1 node is checked: all good", id="all good"),
+        pytest.param(CHECK, "3 nodes are checked: node 1 on eve faulty", id="one at fault"),
+        pytest.param(dataclasses.replace(CHECK, nodes=(GOOD,), count=1), "1 node is checked: all passed", id="all passed"),
         pytest.param(
             dataclasses.replace(CHECK, state=CheckState.RUNNING, rounds=1, finished_at=None),
-            "3 nodes are being checked (before the first round); 1 rounds are over",
+            "3 nodes are being checked (before the first round); 1 rounds done",
             id="on its way",
         ),
     ],
@@ -71,8 +71,8 @@ def test_while_nodes_are_checked_the_summary_says_so() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        pytest.param((), "give a FILE, or --nodes N", id="nothing to check"),
-        pytest.param(("FILE", "--image", "x"), "for a check without FILE", id="an image beside a file"),
+        pytest.param((), "a FILE or --nodes N is required", id="nothing to check"),
+        pytest.param(("FILE", "--image", "x"), "cannot be used with FILE", id="an image beside a file"),
         pytest.param(("--nodes", "2", "--level", "0"), "invalid choice: 0", id="a level that checks nothing"),
     ],
 )

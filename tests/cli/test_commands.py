@@ -76,7 +76,7 @@ def test_status_as_json_is_read_back(run, place, capsys):
     ("alive", "told", "seen"),
     [
         pytest.param(True, "rallypoint supervise (process 9992 on ada) since ", SupervisorSeen(alive=True), id="alive"),
-        pytest.param(False, "nobody since ", SupervisorSeen(alive=False, lost_at=NOW), id="gone"),
+        pytest.param(False, "none since ", SupervisorSeen(alive=False, lost_at=NOW), id="gone"),
     ],
 )
 def test_status_tells_who_supervises(run, place, capsys, alive, told, seen):
@@ -95,12 +95,12 @@ def test_status_tells_who_supervises(run, place, capsys, alive, told, seen):
 def test_status_of_no_such_job_names_those_that_are_there(run, place, capsys):
     """A wrong name is mended at a glance."""
     assert run("status", "digits") == 1
-    assert capsys.readouterr().err == "rallypoint: there is no job digits, and no other\n"
+    assert capsys.readouterr().err == "rallypoint: job 'digits' not found; there are no jobs\n"
 
     place.put(other(submitted())).put(dataclasses.replace(submitted(), name="third"))
 
     assert run("status", "digits") == 1
-    assert capsys.readouterr().err == "rallypoint: there is no job digits; there are other, third\n"
+    assert capsys.readouterr().err == "rallypoint: job 'digits' not found; existing jobs: other, third\n"
 
 
 def test_status_watch_ends_as_the_job_does(run, place, capsys):
@@ -115,7 +115,7 @@ def test_status_watch_ends_as_the_job_does(run, place, capsys):
 def test_status_watch_of_no_such_job_is_an_error(run, capsys):
     """Exit code 1 and a message."""
     assert run("status", "digits", "--watch") == 1
-    assert capsys.readouterr().err == "rallypoint: there is no job digits\n"
+    assert capsys.readouterr().err == "rallypoint: job 'digits' not found\n"
 
 
 # --- logs ------------------------------------------------------------------------------------------------------------------
@@ -156,8 +156,12 @@ def test_following_a_tail_tells_what_comes_and_nothing_twice(run, place, capsys)
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        pytest.param(("digits", "--rank", "4"), "--rank 4 is not allowed; job digits has ranks 0 to 3", id="no such rank"),
-        pytest.param(("other",), "there is no job other; there is digits", id="no such job"),
+        pytest.param(
+            ("digits", "--rank", "4"),
+            "--rank 4 is not allowed; job digits has ranks 0 to 3",
+            id="no such rank",
+        ),
+        pytest.param(("other",), "job 'other' not found; existing jobs: digits", id="no such job"),
     ],
 )
 def test_logs_of_nobody_are_an_error(run, place, capsys, words, complaint):
@@ -174,9 +178,9 @@ def test_logs_of_nobody_are_an_error(run, place, capsys, words, complaint):
 @pytest.mark.parametrize(
     ("nodes", "line"),
     [
-        pytest.param(2, "Job digits is deleted: 2 nodes and its coordinator ended, its folder is removed", id="that runs"),
-        pytest.param(1, "Job digits is deleted: 1 node and its coordinator ended, its folder is removed", id="of one node"),
-        pytest.param(0, "Job digits is deleted: nothing of it ran any more, its folder is removed", id="that is over"),
+        pytest.param(2, "Job digits deleted: 2 nodes and its coordinator ended, its folder was removed", id="that runs"),
+        pytest.param(1, "Job digits deleted: 1 node and its coordinator ended, its folder was removed", id="of one node"),
+        pytest.param(0, "Job digits deleted: nothing was running, its folder was removed", id="that is over"),
     ],
 )
 def test_delete_ends_a_job_and_says_what_it_did(run, place, capsys, nodes, line):
@@ -191,7 +195,7 @@ def test_delete_ends_a_job_and_says_what_it_did(run, place, capsys, nodes, line)
 def test_deleting_what_is_not_there_is_an_error(run, capsys):
     """A script that deletes twice finds out."""
     assert run("delete", "digits") == 1
-    assert capsys.readouterr().err == "rallypoint: there is no job digits, and no other\n"
+    assert capsys.readouterr().err == "rallypoint: job 'digits' not found; there are no jobs\n"
 
 
 def press_ctrl_c(_: Place) -> None:
@@ -205,7 +209,7 @@ def test_a_deletion_that_is_cut_off_stays_asked_for(run, place, capsys):
     place.script = [press_ctrl_c]
 
     assert run("delete", "digits") == 130
-    assert "delete job digits again" in capsys.readouterr().err
+    assert "deletion of job digits" in capsys.readouterr().err
     assert place.world.record("digits").deletion
 
 
@@ -214,20 +218,20 @@ def test_a_deletion_that_is_cut_off_stays_asked_for(run, place, capsys):
 
 def test_plan_tells_what_would_be_done(run, place, job_file, capsys):
     """The command, every default and who set it, every object, every note; and nothing is done."""
-    assert run("plan", job_file, "--set", "nproc_per_node=1") == 0
+    assert run("plan", job_file, "--set", "nproc_per_node=1", "--all") == 0
 
     text = capsys.readouterr().out
     lines = text.splitlines()
     assert lines[:2] == [
-        "Job digits: 1 to 2 nodes x 1 process, each of which runs",
+        "Job digits: 1 to 2 nodes x 1 process, profile ladder",
         f"  python -u {job_file.parent}/train.py --epochs 3",
     ]
     assert "    max_restarts: 3" in lines
-    assert "Profile ladder: what it sets, and what was given instead" in lines
+    assert "Defaults of profile ladder" in lines
     assert "  recovery.max_restarts                             3      default" in lines
     assert text.endswith(
         """
-Would be created, in this order
+Objects to create, in this order
   folder   /jobs/digits
   process  node 0
            log      /jobs/agent.log
@@ -274,14 +278,14 @@ def test_plan_tells_the_defaults_of_the_profile_from_what_was_given(run, job_fil
 
     assert run("plan", job_file, *words, "--json") == 0
     document = json.loads(capsys.readouterr().out)
-    assert run("plan", job_file, *words) == 0
+    assert run("plan", job_file, *words, "--all") == 0
     rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines() if "." in line}
 
     assert document["defaults"][default[0]] == default[1]
     assert document["given"][given[0]] == given[1]
     assert not document["defaults"].keys() & document["given"].keys()
     assert rows[default[0]] == [str(default[1]), "default"]
-    assert rows[given[0]][:2] == [str(given[1]), "given;"]
+    assert rows[given[0]][:2] == [str(given[1]), "set;"]
 
 
 # --- supervise -------------------------------------------------------------------------------------------------------------
@@ -307,7 +311,7 @@ def test_supervise_carries_out_a_deletion(run, place, capsys):
     place.put(dataclasses.replace(begun(), deletion=True), nodes=2)
 
     assert run("supervise", "digits") == 0
-    assert capsys.readouterr().out == "Job digits is deleted\n"
+    assert capsys.readouterr().out == "Job digits was deleted\n"
 
 
 @pytest.mark.parametrize(
@@ -346,11 +350,11 @@ def break_with(error: BaseException):
     [
         pytest.param(
             ModuleNotFoundError("No module named 'yaml'", name="yaml"),
-            "this command needs yaml; install it with: pip install 'airflow-provider-rallypoint[client]'",
+            "this command requires yaml; install it with: pip install 'airflow-provider-rallypoint[client]'",
             id="the extra is missing",
         ),
         pytest.param(
-            KeyError("x"), "unexpected error: KeyError: 'x' (RALLYPOINT_DEBUG=1 shows where)", id="a fault of our own"
+            KeyError("x"), "unexpected error: KeyError: 'x'; set RALLYPOINT_DEBUG=1 for a traceback", id="a fault of our own"
         ),
     ],
 )
@@ -371,7 +375,7 @@ def test_debug_shows_where(run, monkeypatch, capsys):
 
     err = capsys.readouterr().err
     assert err.startswith("Traceback")
-    assert err.endswith("rallypoint: there is no job digits, and no other\n")
+    assert err.endswith("rallypoint: job 'digits' not found; there are no jobs\n")
 
 
 def test_a_reader_that_has_gone_is_no_error(place, monkeypatch, capsys):
@@ -401,7 +405,7 @@ def test_a_job_is_resized(run, place, capsys):
     told = capsys.readouterr().out.splitlines()
     assert told[0].startswith("Job digits is being resized from ")
     assert told[0].endswith(" to 1:4 nodes")
-    assert told[1:] == ["Job digits has a size of 1:4 nodes already; nothing was done"]
+    assert told[1:] == ["Job digits already has 1:4 nodes; nothing changed"]
 
 
 @pytest.mark.parametrize(
@@ -437,10 +441,10 @@ def test_a_job_is_suspended_and_resumed(run, place, capsys):
 
     assert wishes == [True, True, False, False]
     assert capsys.readouterr().out.splitlines() == [
-        "Job digits is being suspended; begin it again: rallypoint resume digits",
-        "Job digits was asked to be suspended before; begin it again: rallypoint resume digits",
+        "Job digits is being suspended; to resume it: rallypoint resume digits",
+        "Job digits is already being suspended; to resume it: rallypoint resume digits",
         "Job digits is being resumed",
-        "Job digits is not suspended; nothing was done",
+        "Job digits is not suspended; nothing changed",
     ]
 
 
@@ -451,7 +455,7 @@ def test_a_wish_that_nobody_fulfils_says_what_to_do(run, place, capsys, word):
 
     assert run(word, "digits") == 0
     assert capsys.readouterr().out.splitlines()[1] == (
-        "Nobody supervises it now, so this waits for: rallypoint supervise digits"
+        "The job has no supervisor, so the request waits; start one: rallypoint supervise digits"
     )
 
 
@@ -465,7 +469,22 @@ def test_only_what_goes_on_is_suspended_or_resumed(run, place, capsys, word):
     assert run(word, "digits") == 1
 
     assert capsys.readouterr().err.splitlines() == [
-        "rallypoint: there is no job digits, and no other",
-        f"rallypoint: job digits is over (Failed); it cannot be {word}{'ed' if word == 'suspend' else 'd'} any more",
+        "rallypoint: job 'digits' not found; there are no jobs",
+        f"rallypoint: job digits has ended (Failed); it cannot be {word}{'ed' if word == 'suspend' else 'd'} any more",
         f"rallypoint: job digits is being deleted; it cannot be {word}{'ed' if word == 'suspend' else 'd'} any more",
     ]
+
+
+def test_plan_shows_the_settings_of_the_file_and_the_values_that_differ_from_the_defaults(run, job_file, capsys):
+    """First and alone: every other setting and the objects in full need --all."""
+    assert run("plan", job_file, "--set", "profile=appwrapper", "--set", "nodes=2", "--set", "recovery.max_restarts=3") == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in lines if line.startswith("  ") and line.strip()}
+    assert lines[3] == "Settings given in the file, and settings that differ from the defaults"
+    assert rows["nodes"] == "2 default: 1"
+    assert rows["recovery.max_restarts"] == "3 same as the default"
+    assert rows["recovery.node_replacements"] == "0 from profile appwrapper"
+    assert "health.node_lease" not in rows
+    assert not any(line.startswith("fault_tolerance:") or "command" in line for line in lines)
+    assert lines[-1] == "All other settings have their default values; --all shows the complete job and all objects."

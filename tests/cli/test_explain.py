@@ -14,7 +14,7 @@ from rallypoint.wire.places import RankSpan
 from tests.cli import samples
 from tests.supervision.test_hindsight import LADDER
 
-BOOM = {"node": 1, "local_rank": 0, "reason": "rank 1 on node 1 ended with exit code 1", "rule": "the table"}
+BOOM = {"node": 1, "local_rank": 0, "reason": "rank 1 on node 1 exited with code 1", "rule": "the table"}
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_record_is_explained(run, folder, capsys):
 
     page = capsys.readouterr().out
     assert page.startswith("Job digits is Resetting, attempt 1, 1 of 3 retries used.")
-    assert "incident 1: rank 1 on node 1 ended with exit code 1" in page
+    assert "incident 1: rank 1 on node 1 exited with code 1" in page
     assert "rallypoint supervise, process 7 on ada" in page
     assert "in 1m 30s" in page
     assert "(retry-pause): attempt 2 is deployed   [fault_tolerance.retry_pause_period]" in page
@@ -59,7 +59,7 @@ def test_a_record_without_its_plan_tells_what_it_can(run, folder, capsys):
     assert run("explain", folder / "record.json") == 0
     page = capsys.readouterr().out
     assert "incident 1" in page
-    assert "set by the job's plan, which is not here" in page
+    assert "the job's plan is not available" in page
 
 
 def test_the_document_of_status_is_explained(run, folder, record, tmp_path, capsys):
@@ -75,10 +75,10 @@ def test_the_document_of_status_is_explained(run, folder, record, tmp_path, caps
 def test_one_incident_is_told(run, folder, capsys):
     """`--incident N` tells all of one; a number that is not there names those that are."""
     assert run("explain", folder / "record.json", "--incident", "1") == 0
-    assert capsys.readouterr().out.startswith("Incident 1: rank 1 on node 1 ended with exit code 1")
+    assert capsys.readouterr().out.startswith("Incident 1: rank 1 on node 1 exited with code 1")
 
     assert run("explain", folder / "record.json", "--incident", "9") == 1
-    assert "--incident 9: there are incidents 1 to 3" in capsys.readouterr().err
+    assert "--incident 9: expected 1 to 3" in capsys.readouterr().err
 
 
 def test_programs_get_a_document(run, folder, capsys):
@@ -108,7 +108,11 @@ def test_a_job_that_runs_is_explained(run, place, capsys):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param("{", "the whole: '{' is not allowed; expected JSON text", id="no JSON"),
+        pytest.param(
+            "{",
+            "the whole: '{' is not allowed; expected JSON text",
+            id="no JSON",
+        ),
         pytest.param('{"name": 3}', "version", id="no record"),
         pytest.param("[]", "an object with the fields of JobRecord", id="a list"),
     ],
@@ -127,7 +131,7 @@ def test_a_file_that_is_no_record_is_an_error(run, tmp_path, capsys, text, messa
 def test_a_file_that_is_not_there_is_an_error(run, tmp_path, capsys):
     """Its path is told, and why."""
     assert run("explain", tmp_path / "none.json") == 1
-    assert "none.json cannot be read: No such file or directory" in capsys.readouterr().err
+    assert "none.json: cannot read the file: No such file or directory" in capsys.readouterr().err
 
 
 def hung(record):
@@ -148,7 +152,7 @@ def test_a_hang_has_a_picture(run, folder, record, tmp_path, capsys):
 
     assert run("explain", folder / "record.json", "--incident", number, "--svg", tmp_path / "hang.svg") == 0
     page = capsys.readouterr().out
-    assert "behind   rank 3 is 1 sign of life behind ranks 0-2, which wait for it" in page
+    assert "behind   rank 3 is 1 heartbeat behind ranks 0-2, which wait for it" in page
     assert "picture  ranks" in page
     assert "it hangs" in "".join(ElementTree.parse(tmp_path / "hang.svg").getroot().itertext())
 
@@ -156,8 +160,8 @@ def test_a_hang_has_a_picture(run, folder, record, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        pytest.param(("--svg", "x.svg"), "--svg x.svg: it draws one incident", id="of which incident"),
-        pytest.param(("--incident", "1", "--svg", "/none/x.svg"), "--svg /none/x.svg cannot be written", id="no folder"),
+        pytest.param(("--svg", "x.svg"), "--svg x.svg: requires an incident", id="of which incident"),
+        pytest.param(("--incident", "1", "--svg", "/none/x.svg"), "--svg /none/x.svg: cannot write the file", id="no folder"),
     ],
 )
 def test_a_picture_that_cannot_be_is_an_error(run, folder, capsys, words, message):

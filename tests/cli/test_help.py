@@ -123,7 +123,7 @@ def test_the_version_is_told(capsys):
     [
         pytest.param([], "COMMAND", id="no command"),
         pytest.param(["fly"], "'fly'", id="an unknown command"),
-        pytest.param(["status", "--watch"], "--watch needs a NAME", id="watching nothing"),
+        pytest.param(["status", "--watch"], "--watch requires a NAME", id="watching nothing"),
         pytest.param(["logs", "digits", "--rank", "-1"], "0 or more", id="a negative rank"),
         pytest.param(["logs", "digits", "--tail", "many"], "'many' is not allowed", id="a tail that is no number"),
         pytest.param(["plan", "job.yaml", "--bogus", "3"], "unrecognized arguments: --bogus 3", id="an unknown option"),

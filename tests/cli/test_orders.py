@@ -43,14 +43,14 @@ def test_a_job_is_paused_and_goes_on(run: Any, place: Place, capsys: Any) -> Non
     assert not place.world.record("digits").suspend
     assert capsys.readouterr().out.splitlines() == [
         "Job digits: 4 of 4 ranks paused at step 120",
-        "Job digits: 4 of 4 ranks go on at step 120",
+        "Job digits: 4 of 4 ranks resumed at step 120",
     ]
 
 
 def test_who_cannot_is_told_by_node_and_reason(run: Any, place: Place, capsys: Any) -> None:
     """And the command has failed."""
     place.put(begun(), training())
-    cannot = "the script has named nothing that saves (State.on_save)"
+    cannot = "no save callback registered (State.on_save)"
     place.script = [answering(RankAnswer(rank=0, done=True, step=7), *(RankAnswer(rank=r, error=cannot) for r in (1, 2, 3)))]
 
     assert run("save", "digits") == 1
@@ -72,7 +72,7 @@ def test_answers_are_not_waited_for_without_end(run: Any, place: Place, capsys: 
     assert capsys.readouterr().out.splitlines() == [
         "Job digits: 3 of 4 ranks paused at step 9",
         "  node 1, rank 3: no answer yet",
-        "After 0.05 s not all have answered; they are asked as long as attempt 1 lasts",
+        "Some ranks have not answered within 0.05 s; the request stays active until attempt 1 ends",
     ]
 
 
@@ -83,7 +83,7 @@ def test_a_coordinator_that_has_not_heard_says_nothing(run: Any, place: Place, c
 
     assert run("pause", "digits", "--timeout", "0") == 1
 
-    assert capsys.readouterr().out.splitlines()[0] == "Job digits: no coordinator has heard of it yet"
+    assert capsys.readouterr().out.splitlines()[0] == "Job digits: the coordinator has not received the request yet"
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
@@ -92,13 +92,13 @@ def test_a_job_that_stops_is_waited_for(run: Any, place: Place, capsys: Any, out
     place.put(begun(), training())
 
     def ends(place: Place) -> None:
-        verdict = Verdict(outcome=outcome, reason="Completed", message="2 nodes, 4 ranks ended well")
+        verdict = Verdict(outcome=outcome, reason="Completed", message="2 nodes, 4 ranks succeeded")
         place.put(place.world.record("digits"), dataclasses.replace(training(), verdict=verdict))
 
     place.script = [answering(*at(5)), ends]
 
     assert run("stop", "digits") == (0 if outcome is Outcome.SUCCEEDED else 1)
-    assert capsys.readouterr().out == "Job digits has ended: 2 nodes, 4 ranks ended well\n"
+    assert capsys.readouterr().out == "Job digits has ended: 2 nodes, 4 ranks succeeded\n"
 
 
 @pytest.mark.parametrize("word", ["pause", "save", "stop"])
@@ -116,11 +116,11 @@ def test_only_workers_that_run_are_asked(run: Any, place: Place, capsys: Any, wo
 
     assert place.world.record("digits").wish is None
     assert capsys.readouterr().err.splitlines() == [
-        "rallypoint: there is no job digits",
-        f"rallypoint: job digits is not running (Resuming); its workers cannot be asked to {word}",
-        f"rallypoint: job digits is not running (suspended); its workers cannot be asked to {word}",
-        f"rallypoint: job digits is over (Failed); its workers cannot be asked to {word} any more",
-        f"rallypoint: job digits is being deleted; its workers cannot be asked to {word} any more",
+        "rallypoint: job 'digits' not found",
+        f"rallypoint: job digits is not running (Resuming); its workers cannot {word}",
+        f"rallypoint: job digits is not running (suspended); its workers cannot {word}",
+        f"rallypoint: job digits has ended (Failed); its workers cannot {word} any more",
+        f"rallypoint: job digits is being deleted; its workers cannot {word} any more",
     ]
 
 
@@ -138,4 +138,4 @@ def test_a_wrong_timeout_is_wrong_usage(run: Any, capsys: Any) -> None:
     """It names the value and what is allowed."""
     with pytest.raises(SystemExit):
         run("pause", "digits", "--timeout", "soon")
-    assert "'soon' is not allowed; expected seconds, 0 or more" in capsys.readouterr().err
+    assert ("'soon' is not allowed; expected seconds, 0 or more") in capsys.readouterr().err

@@ -33,7 +33,7 @@ def test_render_prints_a_job_that_can_be_submitted(run, settings_file, tmp_path,
     out, err = capsys.readouterr()
     job = load_job(tmp_path / "job.yaml")
     assert (job.name, job.roles[0].nodes.max, out) == ("my-job", 2, "")
-    assert "note: namespace: is no part of a job file; submit with --backend kubernetes --namespace team1\n" in err
+    assert "note: namespace: is not part of a job file; submit with --backend kubernetes --namespace team1\n" in err
 
 
 def test_settings_of_the_command_line_take_the_place_of_the_files(run, settings_file, capsys):
@@ -50,10 +50,16 @@ def test_settings_of_the_command_line_take_the_place_of_the_files(run, settings_
     ("words", "complaint"),
     [
         pytest.param(["--set", "numPod=3"], "numPod: is not a known setting; did you mean 'numPods'?", id="an unknown setting"),
-        pytest.param(["--set", "numPods=0"], "numPods: 0 is not allowed; a whole number of 1 or more", id="a wrong value"),
+        pytest.param(
+            ["--set", "numPods=0"],
+            "numPods: 0 is not allowed; expected a whole number of 1 or more",
+            id="a wrong value",
+        ),
         pytest.param(["--set", "numPods"], "--set numPods: expected KEY=VALUE", id="half a setting"),
         pytest.param(["--job", "--set", "mainProgram=a; b"], "mainProgram: 'a; b' is not allowed", id="no program of a job"),
-        pytest.param(["-o", "/nowhere/out.yaml"], "/nowhere/out.yaml cannot be written: No such file", id="no such folder"),
+        pytest.param(
+            ["-o", "/nowhere/out.yaml"], "/nowhere/out.yaml: cannot write the file: No such file", id="no such folder"
+        ),
     ],
 )
 def test_what_is_wrong_is_told_and_nothing_printed(run, settings_file, capsys, words, complaint):
@@ -70,7 +76,7 @@ def test_a_settings_file_that_is_wrong_is_named(run, settings_file, capsys):
     settings_file.write_text("jobName: my-job\n")
 
     assert run("render", settings_file) == 1
-    assert capsys.readouterr().err.splitlines()[0] == f"rallypoint: {settings_file}: these settings cannot be rendered:"
+    assert capsys.readouterr().err.splitlines()[0] == f"rallypoint: {settings_file}: invalid settings:"
 
 
 def test_what_may_surprise_is_told_beside_the_document(run, settings_file, capsys):

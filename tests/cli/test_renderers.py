@@ -27,7 +27,7 @@ restarts    1 of 3
 resets      0 of 3
 metrics     loss=0.31 accuracy=0.953125
 checkpoint  /ckpt/step-100
-time        attempt 1 began 2m 13s ago
+time        attempt 1 started 2m 13s ago
 owner       cli
 
 NODE  INCARNATION  HOST  STATE     RANK  STEP  RESTARTS   PID
@@ -80,8 +80,8 @@ NODE  INCARNATION  HOST  STATE  RANK  STEP  RESTARTS  PID
 WHEN      CAUSE    CULPRIT                 RUNG             TRAINED AGAIN  LOST
 14:00:40  process  rank 3 node 1: SIGKILL  restart-workers          3.2 s    40
 
-Job digits failed in attempt 1 after 2m 03s (WorkersFailed): rank 3 on node 1 was ended by signal 9; all is spent
-Last lines of its log (/jobs/digits/rank-3.err on ada):
+Job digits failed in attempt 1 after 2m 03s (WorkersFailed): rank 3 on node 1 was killed by SIGKILL; all is spent
+Last lines of the log (/jobs/digits/rank-3.err on ada):
   epoch 2
   step 138
 """
@@ -132,7 +132,7 @@ SCREEN = [
     "",
     "metrics     loss=0.31 accuracy=0.953125",
     "checkpoint  /ckpt/step-100",
-    "time        attempt 1 began 2m 13s ago",
+    "time        attempt 1 started 2m 13s ago",
     "owner       cli",
     "",
     "NODE  INCARNATION  HOST                     STATE     RANK  STEP  RESTARTS   PID",

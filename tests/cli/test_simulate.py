@@ -44,11 +44,11 @@ def test_a_trace_is_told(simulate):
     code, out, _ = simulate(ANNOTATIONS, BUDGET)
 
     assert code == 0
-    assert "profile appwrapper, 2 nodes made by wrapped components, 2 retries" in out
+    assert "profile appwrapper, 2 nodes created by the wrapped components, 2 retries" in out
     assert "       10 s  Resetting   attempt 1, 1 of 2 retries   # it fails".strip() in out
     assert "next  at 17 s (retry-pause): attempt 2 is deployed" in out
-    assert "asks  create the components of attempt 3" in out
-    assert out.rstrip().endswith("end   nothing is left to supervise")
+    assert "do    create the components of attempt 3" in out
+    assert out.rstrip().endswith("end   supervision has ended")
 
 
 def test_a_trace_is_told_to_programs(simulate):
@@ -147,14 +147,29 @@ def test_what_is_out_of_range_is_clamped_with_a_warning(simulate):
 @pytest.mark.parametrize(
     ("policy", "trace", "message"),
     [
-        pytest.param("{retryLimit: '1'}", "[]", "nodes: None is not allowed; expected a number of nodes", id="no nodes"),
+        pytest.param(
+            "{retryLimit: '1'}",
+            "[]",
+            "nodes: None is not allowed; expected a number of nodes",
+            id="no nodes",
+        ),
         pytest.param("{nodes: 2, grace: 3}", "[]", "policy.yaml.grace: 3 is not allowed", id="a field"),
         pytest.param("{nodes: 2, failure_grace: 3x}", "[]", "failure_grace: '3x' is not allowed", id="a duration"),
         pytest.param("{nodes: 2, retry_limit: -1}", "[]", "retry_limit: -1 is not allowed", id="a limit"),
         pytest.param("{nodes: 2, terminal_exit_codes: '3,x'}", "[]", "terminal_exit_codes: '3,x'", id="a code"),
         pytest.param("{nodes: 2, failureGracePeriodDuration: 222badTime}", "[]", "222badTime", id="an annotation"),
-        pytest.param("{nodes: 2, retryLimit: [1]}", "[]", "retryLimit: [1] is not allowed; expected a text", id="a list"),
-        pytest.param("{nodes: 2, min_nodes: 1}", "[]", "nodes: 2 is not allowed; expected nodes, or min_nodes", id="twice"),
+        pytest.param(
+            "{nodes: 2, retryLimit: [1]}",
+            "[]",
+            "retryLimit: [1] is not allowed; expected a string",
+            id="a list",
+        ),
+        pytest.param(
+            "{nodes: 2, min_nodes: 1}",
+            "[]",
+            "nodes: 2 is not allowed; expected either nodes or min_nodes",
+            id="twice",
+        ),
         pytest.param("{profile: appwrapper, nodes: '1:2'}", "[]", "nodes", id="an elastic AppWrapper"),
         pytest.param(
             "{nodes: 2, failure_grace: 5m, failureGracePeriodDuration: 1m}",
@@ -163,11 +178,11 @@ def test_what_is_out_of_range_is_clamped_with_a_warning(simulate):
             id="two words",
         ),
         pytest.param("{profile: best, nodes: 2}", "[]", "ladder", id="a profile"),
-        pytest.param("[1]", "[]", "expected a job, or an object with fields of a policy", id="no object"),
+        pytest.param("[1]", "[]", "expected a job file, or a mapping of policy fields", id="no object"),
         pytest.param("{nodes: 2}", "[{at: soon}]", "steps[0].at: 'soon' is not allowed", id="a time"),
         pytest.param("{nodes: 2}", "[{at: 1, podz: RR}]", "steps[0].podz: 'RR'", id="a step's field"),
         pytest.param("{nodes: 2}", "[{at: 1, policy: {grace: 1}}]", "steps[0].policy.grace: 1", id="an edit"),
-        pytest.param("{nodes: 2}", "7", "trace.yaml: the whole: 7 is not allowed", id="no trace"),
+        pytest.param("{nodes: 2}", "7", "trace.yaml: document: 7 is not allowed", id="no trace"),
     ],
 )
 def test_a_wrong_word_is_an_error_that_names_its_place(simulate, policy, trace, message):

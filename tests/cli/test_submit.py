@@ -26,9 +26,9 @@ def test_three_lines_tell_what_happened_and_where_to_look(run, place, job_file, 
     assert run("submit", job_file) == 0
 
     assert capsys.readouterr().out.splitlines() == [
-        f"Job digits is submitted: 1 to 2 nodes x 2 processes, supervisor {os.getpid()}",
-        "Look at it: rallypoint status digits   rallypoint logs digits",
-        "Its folder: /jobs/digits",
+        f"Job digits submitted: 1 to 2 nodes x 2 processes, supervisor {os.getpid()}",
+        "Watch it: rallypoint status digits   rallypoint logs digits",
+        "Folder: /jobs/digits",
     ]
     assert place.spawned == [("digits", Site())]
     assert place.world.record("digits").owner == "cli"
@@ -94,7 +94,7 @@ def test_a_job_that_is_over_starts_again(run, place, job_file, capsys):
 
     assert run("submit", job_file) == 0
 
-    assert capsys.readouterr().out.startswith("Job digits starts again as attempt 2: ")
+    assert capsys.readouterr().out.startswith("Job digits started again as attempt 2: ")
     assert [attempt.number for attempt in place.world.record("digits").attempts] == [1, 2]
 
 
@@ -105,7 +105,7 @@ def test_a_job_that_lost_its_supervisor_goes_on(run, place, job_file, capsys):
 
     assert run("submit", job_file) == 0
 
-    assert capsys.readouterr().out.startswith("Job digits was there already, without a supervisor, and goes on: ")
+    assert capsys.readouterr().out.startswith("Job digits already existed without a supervisor and continues: ")
     assert len(place.spawned) == 2
 
 
@@ -113,9 +113,12 @@ def test_a_job_that_lost_its_supervisor_goes_on(run, place, job_file, capsys):
     ("holder", "words", "complaint"),
     [
         pytest.param(
-            "cli pid 7 on ada", (), "runs already, with this very spec (cli pid 7 on ada supervises it)", id="this spec"
+            "cli pid 7 on ada",
+            (),
+            "is already running with the same specification (supervisor: cli pid 7 on ada)",
+            id="this spec",
         ),
-        pytest.param("", ("--set", "nodes=5"), "runs already with another spec", id="another spec"),
+        pytest.param("", ("--set", "nodes=5"), "is already running with another specification", id="another spec"),
     ],
 )
 def test_a_name_that_runs_already_is_refused(run, place, job_file, capsys, holder, words, complaint):
@@ -199,7 +202,7 @@ def test_watch_ends_well_when_the_job_does(run, place, job_file, capsys):
     assert run("submit", job_file, "--watch") == 0
 
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("Job digits is submitted: ")
+    assert lines[0].startswith("Job digits submitted: ")
     assert any("round: 2 nodes, 4 ranks" in line for line in lines)
     assert lines[-1].startswith("Job digits succeeded in attempt 1")
 
@@ -211,7 +214,7 @@ def test_watch_ends_with_the_story_when_the_job_fails(run, place, job_file, caps
     assert run("submit", job_file, "--watch") == 1
 
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-4].startswith("Job digits failed in attempt 1 after 2m 03s (WorkersFailed): rank 3 on node 1 was ended")
+    assert lines[-4].startswith("Job digits failed in attempt 1 after 2m 03s (WorkersFailed): rank 3 on node 1 was killed")
     assert lines[-2:] == ["  epoch 2", "  step 138"]
 
 
@@ -237,7 +240,7 @@ def test_ctrl_c_leaves_the_job_running(run, place, job_file, capsys, words):
     assert run("submit", job_file, "--watch", *words) == 130
 
     out, err = capsys.readouterr()
-    assert err == "Job digits goes on; look at it again: rallypoint status digits --watch\n"
+    assert err == "Job digits continues; to watch it again: rallypoint status digits --watch\n"
     assert "goes on" not in out
     record = place.world.record("digits")
     assert (record.phase, record.deletion) == (Phase.RUNNING, False)
@@ -263,7 +266,7 @@ def test_waiting_for_an_earlier_job_to_go_is_told(run, place, job_file, capsys):
 
     out, err = capsys.readouterr()
     assert err == "Job digits is still being deleted; waiting ...\n"
-    assert out.startswith("Job digits is submitted: ")
+    assert out.startswith("Job digits submitted: ")
 
 
 def test_the_documents_of_a_submission_are_json(run, job_file, capsys):

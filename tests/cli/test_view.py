@@ -50,8 +50,8 @@ def resetting(*, gone: bool) -> JobRecord:
     ("told", "text"),
     [
         pytest.param([("my.Disk", "passed", 2, ""), ("my.N", "bypassed", 0, "")], "my.Disk passed, my.N bypassed", id="over"),
-        pytest.param([("my.Disk", "checking", 3, "full")], "my.Disk checking, asked 3 times: full", id="not content"),
-        pytest.param([("my.Disk", "waiting", 0, "")], "my.Disk was not asked yet", id="not yet"),
+        pytest.param([("my.Disk", "checking", 3, "full")], "my.Disk checking, 3 tries: full", id="not content"),
+        pytest.param([("my.Disk", "waiting", 0, "")], "my.Disk has not run yet", id="not yet"),
     ],
 )
 def test_pre_checks_are_shown(told, text):
@@ -72,32 +72,33 @@ def test_pre_checks_are_shown(told, text):
         pytest.param(begun(), forming(0), "Running", "1 of 1:2 nodes have joined", Mood.BUSY, id="forming"),
         pytest.param(begun(), training(), "Running", "training on 2 of 2 nodes", Mood.GOOD, id="training"),
         pytest.param(begun(), training(nodes=1), "Running", "training on 1 of 2 nodes", Mood.GOOD, id="degraded"),
-        pytest.param(
-            resetting(gone=False), training(), "Resetting", "attempt 1 is being cleared away", Mood.BUSY, id="clearing away"
-        ),
+        pytest.param(resetting(gone=False), training(), "Resetting", "cleaning up attempt 1", Mood.BUSY, id="clearing away"),
         pytest.param(resetting(gone=True), None, "Resetting", "attempt 2 starts in 1m 10s", Mood.BUSY, id="pausing"),
-        pytest.param(over(outcome=Outcome.SUCCEEDED), None, "Succeeded", "every rank ended well", Mood.GOOD, id="succeeded"),
+        pytest.param(over(outcome=Outcome.SUCCEEDED), None, "Succeeded", "all ranks succeeded", Mood.GOOD, id="succeeded"),
         pytest.param(
-            over(outcome=Outcome.SUCCEEDED, released=False), None, "Succeeded", "its nodes are ending", Mood.GOOD, id="ending"
+            over(outcome=Outcome.SUCCEEDED, released=False),
+            None,
+            "Succeeded",
+            "all ranks succeeded; stopping nodes",
+            Mood.GOOD,
+            id="ending",
         ),
         pytest.param(over(outcome=Outcome.FAILED), None, "Failed", "", Mood.BAD, id="failed"),
-        pytest.param(
-            begun(phase=Phase.TERMINATING), training(), "Terminating", "it is being deleted", Mood.QUIET, id="deleted"
-        ),
+        pytest.param(begun(phase=Phase.TERMINATING), training(), "Terminating", "being deleted", Mood.QUIET, id="deleted"),
         pytest.param(
             dataclasses.replace(begun(phase=Phase.SUSPENDED), suspend=True),
             None,
             "Suspended",
-            "until it is resumed",
+            "until resumed",
             Mood.QUIET,
             id="suspended",
         ),
-        pytest.param(begun(phase=Phase.SUSPENDED), None, "Suspended", "waiting for its turn", Mood.QUIET, id="queued"),
+        pytest.param(begun(phase=Phase.SUSPENDED), None, "Suspended", "waiting for admission", Mood.QUIET, id="queued"),
         pytest.param(
             dataclasses.replace(begun(phase=Phase.SUSPENDING), suspend=True),
             training(),
             "Suspending",
-            "its nodes are being ended",
+            "stopping its nodes",
             Mood.BUSY,
             id="suspending",
         ),
@@ -105,7 +106,7 @@ def test_pre_checks_are_shown(told, text):
             dataclasses.replace(begun(), suspend=True),
             training(),
             "Running",
-            "its suspension was asked for",
+            "suspension requested",
             Mood.GOOD,
             id="suspension asked for",
         ),
@@ -113,7 +114,7 @@ def test_pre_checks_are_shown(told, text):
             dataclasses.replace(begun(), deletion=True),
             training(),
             "Running",
-            "its deletion was asked for",
+            "deletion requested",
             Mood.GOOD,
             id="deletion asked for",
         ),
@@ -276,25 +277,25 @@ def told_of_supervision(record, supervisor, plan=PLAN):
 
 def test_who_supervises_is_told():
     """Its name, process and host, and since when; with what keeps it from its work."""
-    alive, waiting = SupervisorSeen(alive=True), SupervisorSeen(alive=True, note="the disk is full: it waits for room")
+    alive, waiting = SupervisorSeen(alive=True), SupervisorSeen(alive=True, note="waiting for free disk space")
 
     assert told_of_supervision(HELD, alive) == [
         ("supervisor", "rallypoint supervise (process 9992 on ada) since 14:00:01 (2m 12s)")
     ]
-    assert told_of_supervision(HELD, waiting)[0][1].endswith("(2m 12s); the disk is full: it waits for room")
+    assert told_of_supervision(HELD, waiting)[0][1].endswith("(2m 12s); waiting for free disk space")
 
 
 @pytest.mark.parametrize(
     ("plan", "orphan"),
     [
-        pytest.param(PLAN, "it goes on by itself", id="continue"),
-        pytest.param(STOPPING, "it stops by itself after 1h 00m", id="stop"),
+        pytest.param(PLAN, "the job continues without a supervisor", id="continue"),
+        pytest.param(STOPPING, "the job stops after 1h 00m without a supervisor", id="stop"),
     ],
 )
 def test_that_nobody_supervises_is_told(plan, orphan):
     """Since when, who it was, how to take the job on, and what it does by itself."""
     assert told_of_supervision(HELD, SupervisorSeen(alive=False, lost_at=NOW - 61), plan) == [
-        ("supervisor", "nobody since 14:01:12 (1m 01s); take it on: rallypoint supervise digits"),
+        ("supervisor", "none since 14:01:12 (1m 01s); to supervise it: rallypoint supervise digits"),
         ("before", "rallypoint supervise (process 9992 on ada)"),
         ("orphan", orphan),
     ]

@@ -68,22 +68,25 @@ def test_the_environment_names_the_backend(run, place, monkeypatch):
         pytest.param(
             ("status", "--namespace", "a"),
             "",
-            "--namespace: 'a' is not allowed with backend local; it takes home",
+            "--namespace: 'a' is not allowed with backend local; expected home",
             id="a namespace of this machine",
         ),
         pytest.param(
             ("status", *CLUSTER, "--home", "/data"),
             "",
-            "--home: '/data' is not allowed with backend kubernetes; it takes namespace, context, kubeconfig",
+            "--home: '/data' is not allowed with backend kubernetes; expected namespace, context, kubeconfig",
             id="a folder of a cluster",
         ),
         pytest.param(
-            ("status",), "slurm", f"${BACKEND}: 'slurm' is not one; choose one of kubernetes, local", id="a wrong variable"
+            ("status",),
+            "slurm",
+            f"${BACKEND}: 'slurm' is not allowed; expected one of kubernetes, local",
+            id="a wrong variable",
         ),
         pytest.param(
             ("submit", "job.yaml", "--supervise", "pod"),
             "",
-            "--supervise pod is not allowed with backend local; choose one of process, here, none",
+            "--supervise pod is not allowed with backend local; expected one of process, here, none",
             id="a pod of this machine",
         ),
         pytest.param(
@@ -95,7 +98,7 @@ def test_the_environment_names_the_backend(run, place, monkeypatch):
         pytest.param(
             ("submit", "job.yaml", *CLUSTER, "--supervise", "none", "--supervisor-image", "x"),
             "",
-            "--supervisor-image x is for --supervise pod; this job is left to: none",
+            "--supervisor-image x requires --supervise pod; this job uses --supervise none",
             id="an image for nobody",
         ),
     ],
@@ -125,9 +128,9 @@ def test_on_a_cluster_a_pod_supervises(run, cluster, job_file, capsys):
     assert run("submit", job_file, *CLUSTER, "--supervisor-image", "tools:1", "--supervisor-account", "watcher") == 0
 
     assert capsys.readouterr().out.splitlines() == [
-        "Job digits is submitted: 1 to 2 nodes x 2 processes, supervisor pod digits-s",
-        f"Look at it: {AGAIN} status digits   {AGAIN} logs digits",
-        "Its record: ConfigMap team-a/rallypoint-digits",
+        "Job digits submitted: 1 to 2 nodes x 2 processes, supervisor pod digits-s",
+        f"Watch it: {AGAIN} status digits   {AGAIN} logs digits",
+        "Record: ConfigMap team-a/rallypoint-digits",
     ]
     assert (cluster.pods, cluster.spawned) == ([("digits", "team-a", "tools:1", "watcher")], [])
 
@@ -143,7 +146,7 @@ def test_json_names_the_pod_and_the_configmap(run, cluster, job_file, capsys):
 
 def test_a_pod_that_the_cluster_refuses_is_told_before_anything_is_there(run, cluster, job_file, capsys):
     """No service account, say: there is no job then."""
-    cluster.refusal = "the supervisor's pod: namespace team-a has no service account rallypoint-supervisor"
+    cluster.refusal = "supervisor pod: namespace team-a has no service account rallypoint-supervisor"
 
     assert run("submit", job_file, *CLUSTER) == 1
 
@@ -159,8 +162,8 @@ def test_a_pod_that_does_not_start_is_told(run, cluster, job_file, capsys, words
     assert run("submit", job_file, *CLUSTER, *words) == 1
 
     assert capsys.readouterr().err == (
-        "rallypoint: the supervisor of job digits (pod digits-s) does not start (ErrImagePull: no such image); "
-        "to take the job digits on: rallypoint --backend kubernetes --namespace team-a supervise digits\n"
+        "rallypoint: the supervisor of job digits (pod digits-s) does not start (ErrImagePull: no such image); to "
+        "supervise job digits: rallypoint --backend kubernetes --namespace team-a supervise digits\n"
     )
 
 
@@ -174,7 +177,7 @@ def test_nobody_may_supervise(run, place, job_file, capsys):
     """Then it is said who must."""
     assert run("submit", job_file, "--supervise", "none") == 0
 
-    assert capsys.readouterr().out.splitlines()[-1] == "Nobody supervises it yet: rallypoint supervise digits"
+    assert capsys.readouterr().out.splitlines()[-1] == "The job has no supervisor yet; start one: rallypoint supervise digits"
     assert (place.spawned, place.world.record("digits").phase) == ([], Phase.EMPTY)
 
 
@@ -210,10 +213,8 @@ def test_the_command_itself_may_supervise(run, place, job_file, capsys, words, o
 @pytest.mark.parametrize(
     ("refusal", "code", "told"),
     [
-        pytest.param("", 0, "would take every object of it", id="nothing"),
-        pytest.param(
-            "resources: the quota has no room", 1, "refuses Pod digits-0: resources: the quota has no room", id="a pod"
-        ),
+        pytest.param("", 0, "accepts all objects", id="nothing"),
+        pytest.param("resources: the quota has no room", 1, "rejects Pod digits-0: resources: ", id="a pod"),
     ],
 )
 def test_a_server_is_asked_what_it_refuses(run, cluster, job_file, capsys, refusal, code, told):
@@ -236,8 +237,8 @@ def test_what_is_to_be_copied_names_the_cluster(run, place, capsys):
     assert run(*CLUSTER, "suspend", "digits") == 0
 
     assert capsys.readouterr().out.splitlines() == [
-        f"Job digits is being suspended; begin it again: {AGAIN} resume digits",
-        f"Nobody supervises it now, so this waits for: {AGAIN} supervise digits",
+        f"Job digits is being suspended; to resume it: {AGAIN} resume digits",
+        f"The job has no supervisor, so the request waits; start one: {AGAIN} supervise digits",
     ]
 
 
@@ -246,7 +247,7 @@ def test_a_deletion_on_a_cluster_speaks_of_objects(run, place, capsys):
     place.put(over(outcome=Outcome.SUCCEEDED))
 
     assert run("delete", "digits", *CLUSTER) == 0
-    assert capsys.readouterr().out.endswith("its objects are removed\n")
+    assert capsys.readouterr().out.endswith("its objects were removed\n")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,10 @@ KUBECONFIG = os.environ.get("KUBECONFIG", "")
 TOLD = {name: os.environ.get(f"RALLYPOINT_TEST_{name}", "") for name in ("IMAGE", "PULL_POLICY", "HOST_PATH", "PYTHON")}
 
 NO_KUBECONFIG = "no cluster: KUBECONFIG names none; set it, and RALLYPOINT_TEST_IMAGE to an image with Rallypoint's agent"
-NO_IMAGE = "RALLYPOINT_TEST_IMAGE: '' is not allowed; an image with Rallypoint's agent, or any in which the host's Python runs"
+NO_IMAGE = (
+    "RALLYPOINT_TEST_IMAGE: '' is not allowed; expected an image with Rallypoint's agent, or "
+    "any in which the host's Python runs"
+)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -61,7 +61,7 @@ class Job:
 
     async def record(self) -> JobRecord:
         stored = await self.eyes.load(self.name)
-        assert stored is not None, f"there is no job {self.name} any more"
+        assert stored is not None, f"job '{self.name} any more' not found"
         return stored.record
 
     async def hosts(self) -> dict[int, str]:

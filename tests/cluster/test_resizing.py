@@ -15,7 +15,7 @@ pytestmark = pytest.mark.may_block("the hands of a test read files and kubeconfi
 
 
 async def test_a_job_grows_and_shrinks_while_it_trains(site: Site) -> None:
-    """The node that stays is the one that it was; it costs no budget; the bounds are those that were asked for last."""
+    """The node that stays is the one that it was; not charged to a budget; the bounds are those that were asked for last."""
     async with submitted(site, site.job(nodes=1)) as job:
         await job.trains(ranks=1)
         first = (await site.nodes(job.name))[0]

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.may_block("the hands of a test read files and kubeconfi
 ORDERED = (Path(__file__).parents[1] / "live" / "scripts" / "ordered.py").read_text()
 
 #: Why a script without a state cannot be asked to save.
-UNNAMED = "the script has named nothing that saves (State.on_save)"
+UNNAMED = "no save callback registered (State.on_save)"
 
 
 async def asked(site: Site, job: Job, verb: str) -> tuple[int, str]:

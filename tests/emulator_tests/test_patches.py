@@ -91,7 +91,7 @@ def test_patches_are_stored(calls, kind, patch):
 
 
 def test_a_patch_that_knows_an_older_version_is_a_conflict(calls):
-    """A patch may name the version that it means, and is refused when that is not there any more."""
+    """A patch may name the version that it means, and is refused when that no longer exists."""
     _, old = calls.create("configmaps", config_map("one"))
     calls.patch("configmaps", "one", {"data": {"a": "1"}})
 

@@ -24,7 +24,7 @@ GRACES = {
 DURATION = "a duration with units such as 90s, 1h30m, 300ms, 24h or 0"
 GRACE = f"{DURATION}, from 0s to 24h"
 TTL = f"{DURATION}, more than 0s and at most 168h"
-CODES = "exit codes from 0 to 255 with commas between them"
+CODES = "exit codes from 0 to 255, separated by commas"
 LIMIT = "a whole number from 0 to 100"
 
 
@@ -81,14 +81,17 @@ def test_out_of_range_is_an_error_in_a_job_and_clamped_with_a_warning_from_an_ap
     assert warning.startswith(f"{key(suffix)}: '{text}' is out of range; it is taken as ")
     with pytest.raises(JobError) as caught:
         job_with({suffix: text})
-    assert str(caught.value) == f"annotations.{key(suffix)}: '{text}' is not allowed; {allowed}"
+    assert str(caught.value) == (f"annotations.{key(suffix)}: '{text}' is not allowed; expected {allowed}")
 
 
 def test_an_appwrapper_may_have_more_retries_than_a_job_file():
     """29: its retryLimit is not clamped; 101 is too many for a job file."""
     assert read_annotations({key("retryLimit"): "101"}).values == {"retry_limit": 101}
     assert read_annotations({key("retryLimit"): "101"}).warnings == ()
-    with pytest.raises(JobError, match="'101' is not allowed; a whole number from 0 to 100"):
+    with pytest.raises(
+        JobError,
+        match="'101' is not allowed; expected a whole number from 0 to 100",
+    ):
         job_with({"retryLimit": "101"})
 
 
@@ -111,7 +114,7 @@ def test_an_appwrapper_may_have_more_retries_than_a_job_file():
 )
 def test_what_is_malformed_is_an_error_everywhere(suffix, text, allowed):
     """Never a default in silence: neither in a job file nor from an AppWrapper."""
-    expected = f"annotations.{key(suffix)}: '{text}' is not allowed; {allowed}"
+    expected = f"annotations.{key(suffix)}: '{text}' is not allowed; expected {allowed}"
 
     for read in (lambda: job_with({suffix: text}), lambda: read_annotations({key(suffix): text})):
         with pytest.raises(JobError) as caught:
@@ -161,8 +164,8 @@ def test_given_twice_and_different_is_an_error():
         job_with({"retryLimit": "5"}, fault_tolerance={"retry_limit": 4})
 
     assert str(caught.value) == (
-        f"annotations.{key('retryLimit')}: '5' is not allowed; "
-        "fault_tolerance.retry_limit is given, too, and is another value; give one of them"
+        f"it conflicts with annotations.{key('retryLimit')}: '5' is not allowed; expected "
+        "fault_tolerance.retry_limit; set one of them"
     )
 
 
@@ -175,7 +178,7 @@ def test_a_key_that_is_misspelled_is_an_error_in_a_job_and_ignored_with_a_warnin
         job_with({"retrylimit": "5"})
 
     read = read_annotations({wrong: "5"})
-    assert (read.values, read.warnings) == ({}, (f"{wrong}: is not a known annotation; it is ignored",))
+    assert (read.values, read.warnings) == ({}, (f"{wrong}: is not a known annotation and is ignored",))
 
 
 def test_other_annotations_are_passed_over():
@@ -192,7 +195,7 @@ def test_an_annotation_at_a_role_is_an_error_and_not_without_effect():
         ElasticJob.model_validate({"name": "digits", "roles": roles})
 
     assert str(caught.value) == (
-        f"roles.trainer.annotations.{key('retryLimit')}: has no effect at a role; write it in annotations at the top level"
+        f"roles.trainer.annotations.{key('retryLimit')}: has no effect in a role; move it to annotations at the top level"
     )
 
 

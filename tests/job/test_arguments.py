@@ -125,7 +125,7 @@ def test_anything_else_is_an_error_that_names_it_and_what_is_allowed(name):
         with pytest.raises(JobError) as caught:
             door()
         (problem,) = caught.value.problems
-        assert (problem.path, "is not allowed; " in problem.text) == (path, True)
+        assert (problem.path, "is not allowed; expected " in problem.text) == (path, True)
         assert len(problem.text.split("; ", 1)[1]) > 10
 
 
@@ -148,27 +148,27 @@ def test_the_job_file_wins_over_its_annotation_and_that_over_the_environment_and
 @pytest.mark.parametrize(
     ("document", "path", "said"),
     [
-        pytest.param({"max_restarts": 4, "max-restarts": 5}, "max-restarts", "the same as max_restarts (4)", id="two keys"),
+        pytest.param({"max_restarts": 4, "max-restarts": 5}, "max-restarts", "same value as max_restarts (4)", id="two keys"),
         pytest.param(
             {"max_restarts": 4, "recovery": {"max_restarts": 5}},
             "max_restarts",
-            "recovery.max_restarts is given",
+            "conflicts with recovery.max_restarts",
             id="its field",
         ),
-        pytest.param({"nnodes": 4, "nodes": 2}, "nnodes", "nodes is given, too", id="the field of a role"),
+        pytest.param({"nnodes": 4, "nodes": 2}, "nnodes", "conflicts with nodes", id="the field of a role"),
         pytest.param(
             {"relaunch_on_worker_failure": 4, "recovery": {"relaunch_on_worker_failure": 5}},
             "relaunch_on_worker_failure",
-            "recovery.node_replacements is given, too",
+            "conflicts with recovery.node_replacements",
             id="another name of its field",
         ),
         pytest.param(
-            {"rdzv_conf": "join_timeout=9", "rendezvous": {"join_timeout": 5}}, "rdzv_conf", "is given, too", id="a key"
+            {"rdzv_conf": "join_timeout=9", "rendezvous": {"join_timeout": 5}}, "rdzv_conf", "it conflicts with", id="a key"
         ),
         pytest.param(
             {"annotations": {"max_restarts": "4", "rallypoint.dev/max_restarts": "5"}},
             "annotations.rallypoint.dev/max_restarts",
-            "the same as annotations.max_restarts ('4')",
+            "same value as annotations.max_restarts ('4')",
             id="two annotations",
         ),
     ],
@@ -207,12 +207,12 @@ def test_two_spellings_of_one_value_are_one(document):
         ),
         pytest.param(
             {"annotations": {"rallypoint.dev/namespace": "team"}},
-            "annotations.rallypoint.dev/namespace: can be no annotation; write it in the job file",
+            "annotations.rallypoint.dev/namespace: cannot be an annotation; move it to the job file",
             id="one that can be no annotation",
         ),
         pytest.param(
             {"labels": {"rallypoint.dev/precheck": "1"}},
-            "labels.rallypoint.dev/precheck: has no effect here; write it in annotations",
+            "labels.rallypoint.dev/precheck: has no effect here; move it to annotations",
             id="a label",
         ),
     ],
@@ -243,7 +243,7 @@ def test_an_argument_of_a_role_needs_one_role():
     """With several nobody knows which is meant; with one its form does not matter."""
     role = {"entrypoint": "train.py"}
     one = load_job({"name": "digits", "nnodes": 3, "roles": {"trainer": role}}, based=False)
-    with pytest.raises(JobError, match="nnodes: 3 is not allowed for a job of several roles; write nodes at each of them"):
+    with pytest.raises(JobError, match="nnodes: 3 is not allowed for a job with several roles; set nodes in each role"):
         load_job({"name": "digits", "nnodes": 3, "roles": {"trainer": role, "critic": role}}, based=False)
 
     assert one.roles[0].nodes.max == 3

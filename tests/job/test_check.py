@@ -47,5 +47,8 @@ def test_what_is_wrong_with_the_job_is_told() -> None:
     """Also where a check would take its place."""
     with pytest.raises(JobError, match="entrypoint"):
         load_job(as_check({"name": "digits"}, level=1))
-    with pytest.raises(JobError, match="health: 'often' is not allowed; a mapping"):
+    with pytest.raises(
+        JobError,
+        match="health: 'often' is not allowed; expected a mapping",
+    ):
         as_check({**JOB, "health": "often"}, level=1)

@@ -113,102 +113,117 @@ def test_merge_keys_work(job_file):
         pytest.param(
             "job.yaml",
             "name: digits\nnodes: 1\nentrypoint: train.py\nnodes: 2\n",
-            "nodes: is given twice, on lines 2 and 4; keep one",
+            "nodes: is set twice, on lines 2 and 4; keep one",
             id="at the top",
         ),
         pytest.param(
             "job.yaml",
             "name: digits\nentrypoint: train.py\nenv:\n  A: 1\n  A: 2\n",
-            "env.A: is given twice, on lines 4 and 5; keep one",
+            "env.A: is set twice, on lines 4 and 5; keep one",
             id="in a block",
         ),
         pytest.param(
             "job.yaml",
             "name: digits\nroles:\n- {entrypoint: a, entrypoint: b}\n",
-            "roles[0].entrypoint: is given twice, on lines 3 and 3; keep one",
+            "roles[0].entrypoint: is set twice, on lines 3 and 3; keep one",
             id="on one line",
         ),
         pytest.param(
-            "job.json", '{"name": "a", "env": {"A": 1, "A": 2}}', "A: is given twice in one object; keep one", id="in JSON"
+            "job.json", '{"name": "a", "env": {"A": 1, "A": 2}}', "A: is set twice in one object; keep one", id="in JSON"
         ),
         pytest.param(
             "job.yaml",
             "name: [digits\nnodes: 1\n",
-            "line 2, column 6: is not YAML; expected ',' or ']', but got ':'",
+            "line 2, column 6: is not valid YAML; expected ',' or ']', but got ':'",
             id="no YAML",
         ),
         pytest.param(
-            "job.yaml", "name: *nobody\n", "line 1, column 7: is not YAML; found undefined alias 'nobody'", id="no anchor"
+            "job.yaml", "name: *nobody\n", "line 1, column 7: is not valid YAML; found undefined alias 'nobody'", id="no anchor"
         ),
         pytest.param(
             "job.yaml",
             "name: a\n---\nname: b\n",
-            "line 2, column 1: is not YAML; but found another document",
+            "line 2, column 1: is not valid YAML; but found another document",
             id="two documents",
         ),
         pytest.param(
             "job.yaml",
             "name: \x01\n",
-            "job: is not YAML; unacceptable character #x0001: special characters are not allowed",
+            "job: is not valid YAML; unacceptable character #x0001: special characters are not allowed",
             id="control",
         ),
         pytest.param(
             "job.yaml",
             "name: !!python/name:os.system x\n",
-            "line 1, column 7: is not YAML; "
+            "line 1, column 7: is not valid YAML; "
             "could not determine a constructor for the tag 'tag:yaml.org,2002:python/name:os.system'",
             id="Python objects",
         ),
         pytest.param(
-            "job.yaml", "nodes: !!int x\n", "job: is not YAML; invalid literal for int() with base 10: 'x'", id="a wrong tag"
+            "job.yaml",
+            "nodes: !!int x\n",
+            "job: is not valid YAML; invalid literal for int() with base 10: 'x'",
+            id="a wrong tag",
         ),
         pytest.param(
             "job.json",
             '{"name": }',
-            "line 1, column 10: is not JSON; Expecting value",
+            "line 1, column 10: is not valid JSON; Expecting value",
             id="no JSON",
         ),
-        pytest.param("job.yaml", "[" * 5000, "job: cannot be read; it is nested too deeply", id="too deep YAML"),
-        pytest.param("job.json", "[" * 100_000, "job: cannot be read; it is nested too deeply", id="too deep JSON"),
+        pytest.param("job.yaml", "[" * 5000, "job: the document is nested too deeply", id="too deep YAML"),
+        pytest.param("job.json", "[" * 100_000, "job: the document is nested too deeply", id="too deep JSON"),
         pytest.param(
-            "job.json", '{"name": ' + "9" * 5000 + "}", "job: is not JSON; an integer has too many digits", id="digits"
+            "job.json", '{"name": ' + "9" * 5000 + "}", "job: is not valid JSON; an integer has too many digits", id="digits"
         ),
-        pytest.param("job.yaml", "a: 1\n" * 2_000_000, "job: cannot be read; it has more than 524288 bytes", id="10 MB"),
-        pytest.param("job.yaml", "é" * 300_000, "job: cannot be read; it has more than 524288 bytes", id="cut in a character"),
+        pytest.param("job.yaml", "a: 1\n" * 2_000_000, "job: cannot be read; the document exceeds 524288 bytes", id="10 MB"),
         pytest.param(
-            "job.json", f"[{'1,' * 5_000_000}1]", "job: cannot be read; it has more than 524288 bytes", id="10 MB JSON"
+            "job.yaml", "é" * 300_000, "job: cannot be read; the document exceeds 524288 bytes", id="cut in a character"
+        ),
+        pytest.param(
+            "job.json", f"[{'1,' * 5_000_000}1]", "job: cannot be read; the document exceeds 524288 bytes", id="10 MB JSON"
         ),
         pytest.param(
             "job.yaml",
             f"[{'1,' * 30_000}1]",
-            "job: cannot be read; it has more than 20000 values, aliases and merges expanded",
+            "job: the document exceeds 20000 values (with expanded aliases and merges)",
             id="many values",
         ),
         pytest.param(
             "job.json",
             f"[{'1,' * 30_000}1]",
-            "job: cannot be read; it has more than 20000 values, aliases and merges expanded",
+            "job: the document exceeds 20000 values (with expanded aliases and merges)",
             id="many in JSON",
         ),
-        pytest.param("job.json", "[" * 70 + "]" * 70, "job: cannot be read; it is nested too deeply", id="deep JSON"),
-        pytest.param("job.yaml", "[" * 70 + "]" * 70, "job: cannot be read; it is nested too deeply", id="deep YAML"),
+        pytest.param("job.json", "[" * 70 + "]" * 70, "job: the document is nested too deeply", id="deep JSON"),
+        pytest.param("job.yaml", "[" * 70 + "]" * 70, "job: the document is nested too deeply", id="deep YAML"),
         pytest.param(
-            "job.yaml", ALIASES, "job: cannot be read; it has more than 20000 values, aliases and merges expanded", id="aliases"
+            "job.yaml", ALIASES, "job: the document exceeds 20000 values (with expanded aliases and merges)", id="aliases"
         ),
         pytest.param(
-            "job.yaml", MERGES, "job: cannot be read; it has more than 20000 values, aliases and merges expanded", id="merges"
+            "job.yaml", MERGES, "job: the document exceeds 20000 values (with expanded aliases and merges)", id="merges"
         ),
         pytest.param(
             "job.yaml",
             LONG,
-            "job: cannot be read; it has more than 524288 bytes, aliases and merges expanded",
+            "job: cannot be read; the document exceeds 524288 bytes (with expanded aliases and merges)",
             id="long aliases",
         ),
-        pytest.param("job.yaml", "a: &a [*a]", "job: cannot be read; an alias leads to what holds it", id="a cycle"),
-        pytest.param("job.json", '{"name": NaN}', "job: is not JSON; NaN is not a JSON value", id="not a number in JSON"),
-        pytest.param("job.yaml", b"name: \xff\n", "job: cannot be read; it is not UTF-8 text", id="not UTF-8"),
-        pytest.param("job.yaml", "just text", "job: 'just text' is not allowed; a mapping with name and entrypoint", id="text"),
-        pytest.param("job.yaml", "", "job: null is not allowed; a mapping with name and entrypoint", id="an empty file"),
+        pytest.param("job.yaml", "a: &a [*a]", "job: cannot be read; an alias refers to its own parent", id="a cycle"),
+        pytest.param("job.json", '{"name": NaN}', "job: is not valid JSON; NaN is not a JSON value", id="not a number in JSON"),
+        pytest.param("job.yaml", b"name: \xff\n", "job: cannot be read; is not valid UTF-8 text", id="not UTF-8"),
+        pytest.param(
+            "job.yaml",
+            "just text",
+            "job: 'just text' is not allowed; expected a mapping with name and entrypoint",
+            id="text",
+        ),
+        pytest.param(
+            "job.yaml",
+            "",
+            "job: null is not allowed; expected a mapping with name and entrypoint",
+            id="an empty file",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_read_says_where(job_file, name, text, line):
@@ -217,7 +232,7 @@ def test_a_file_that_cannot_be_read_says_where(job_file, name, text, line):
     with pytest.raises(JobError) as caught:
         ElasticJob.from_file(path)
 
-    assert str(caught.value) == f"{path} is not a job that can run:\n{line}"
+    assert str(caught.value) == f"{path} is not a valid job:\n{line}"
 
 
 @pytest.mark.parametrize(
@@ -234,7 +249,7 @@ def test_a_file_that_cannot_be_opened_says_why(tmp_path, name, reason):
     with pytest.raises(JobError) as caught:
         ElasticJob.from_file(path)
 
-    assert str(caught.value) == f"{path} is not a job that can run:\njob: cannot be read; {reason}"
+    assert str(caught.value) == f"{path} is not a valid job:\njob: cannot be read; {reason}"
 
 
 PLAIN = st.recursive(

@@ -105,7 +105,7 @@ def test_the_error_names_the_value_and_what_is_allowed():
 
     assert isinstance(caught.value, RallypointError)
     assert str(caught.value) == (
-        "'soon' is not a duration; expected 90s, 1h30m, 7d, 300ms, PT1M30S or a number of seconds, not negative"
+        "'soon' is not a duration; expected 90s, 1h30m, 7d, 300ms, PT1M30S or a number of seconds, 0 or more"
     )
 
 

@@ -47,7 +47,7 @@ def test_what_is_no_list_of_exit_codes_is_refused(value):
     text = text_of(fault_tolerance={"terminal_exit_codes": value})
 
     assert text.startswith("fault_tolerance.terminal_exit_codes: ")
-    assert text.endswith("is not allowed; exit codes from 0 to 255, as a list or as text with commas between them")
+    assert text.endswith("is not allowed; expected exit codes from 0 to 255, as a list or separated by commas")
 
 
 @pytest.mark.parametrize(
@@ -97,38 +97,41 @@ def test_rules_keep_their_order():
     [
         pytest.param(
             {"exit_code": 17, "answer": "retry"},
-            ".answer: 'retry' is not allowed; one of retry-here, retry-elsewhere, fail-now",
+            ".answer: 'retry' is not allowed; expected one of retry-here, retry-elsewhere, fail-now",
             id="an unknown answer",
         ),
         pytest.param(
-            {"exit_code": 17}, ".answer: is missing; one of retry-here, retry-elsewhere, fail-now", id="without an answer"
+            {"exit_code": 17},
+            ".answer: is missing; expected one of retry-here, retry-elsewhere, fail-now",
+            id="without an answer",
         ),
         pytest.param(
             {"answer": "fail-now"},
-            ": {'answer': 'fail-now'} is not allowed; a rule with at least one of exit_codes, signals, log_pattern",
+            ": {'answer': 'fail-now'} is not allowed; expected a rule with at least one of exit_codes, signals, log_pattern",
             id="about nothing",
         ),
         pytest.param(
             {"log_pattern": "(", "answer": "fail-now"},
-            ".log_pattern: '(' is not allowed; a regular expression as Python's re reads it "
-            "(missing ), unterminated subpattern at position 0)",
+            ".log_pattern: '(' is not allowed; expected a regular "
+            "expression for Python's re module (missing ), unterminated subpattern at position 0)",
             id="a broken pattern",
         ),
         pytest.param(
             {"signal": "SIGOOPS", "answer": "fail-now"},
-            ".signals: 'SIGOOPS' is not allowed; "
-            "signals such as SIGKILL, or their numbers from 1 to 64, as a list or with commas between them",
+            ".signals: 'SIGOOPS' is not allowed; expected signals such "
+            "as SIGKILL, or their numbers from 1 to 64, as a list or separated by commas",
             id="an unknown signal",
         ),
         pytest.param(
             {"signal": 9, "signals": [15], "answer": "fail-now"},
-            ".signal: 9 is not allowed; the same as signals ([15]), which it is another name of; give one of them",
+            ".signal: 9 is not allowed; expected the same value as "
+            "signals ([15]); both are names of one field, set one of them",
             id="in both forms",
         ),
         pytest.param({"code": 1, "answer": "fail-now"}, ".code: is not a known key; ", id="an unknown key"),
         pytest.param(
             "fail-now",
-            ": 'fail-now' is not allowed; a mapping with some of exit_codes, signals, log_pattern, answer",
+            ": 'fail-now' is not allowed; expected a mapping with some of exit_codes, signals, log_pattern, answer",
             id="no mapping",
         ),
     ],
@@ -150,8 +153,8 @@ def test_an_extension_names_a_module_and_a_class(value):
 def test_an_extension_of_another_form_is_refused(value):
     """A typing error would turn it off in silence."""
     assert text_of(fault_tolerance={"dynamic_failover_extension": value}) == (
-        f"fault_tolerance.dynamic_failover_extension: {value!r} is not allowed; "
-        "module::Class, with a dotted module and the name of a class in it"
+        f"fault_tolerance.dynamic_failover_extension: {value!r} is not allowed; expected module::Class, with a "
+        "dotted module and the name of a class in it"
     )
 
 
@@ -166,29 +169,29 @@ def test_a_pending_strategy_is_one_of_four_numbers(value):
     [
         pytest.param(
             {"pending_fail_strategy": 3},
-            "fault_tolerance.pending_fail_strategy: 3 is not allowed; one of -1, 0, 1, 2",
+            "fault_tolerance.pending_fail_strategy: 3 is not allowed; expected one of -1, 0, 1, 2",
             id="strategy",
         ),
         pytest.param(
             {"pending_fail_strategy": True},
-            "fault_tolerance.pending_fail_strategy: true is not allowed; one of -1, 0, 1, 2",
+            "fault_tolerance.pending_fail_strategy: true is not allowed; expected one of -1, 0, 1, 2",
             id="strategy as a boolean",
         ),
         pytest.param(
             {"pending_timeout": -1},
-            "fault_tolerance.pending_timeout: -1 is not allowed; "
-            "a duration such as 90s, 1h30m, 7d, 300ms, PT1M30S or a number of seconds, 0s or more",
+            "fault_tolerance.pending_timeout: -1 is not allowed; expected a duration such as 90s, 1h30m, 7d, 300ms, "
+            "PT1M30S or a number of seconds, 0s or more",
             id="timeout",
         ),
         pytest.param(
             {"success_ttl": 0},
-            "fault_tolerance.success_ttl: 0 is not allowed; "
-            "a duration such as 90s, 1h30m, 7d, 300ms, PT1M30S or a number of seconds, more than 0s",
+            "fault_tolerance.success_ttl: 0 is not allowed; expected a "
+            "duration such as 90s, 1h30m, 7d, 300ms, PT1M30S or a number of seconds, more than 0s",
             id="time to live",
         ),
         pytest.param(
             {"orphan_policy": "wait"},
-            "fault_tolerance.orphan_policy: 'wait' is not allowed; one of continue, stop",
+            "fault_tolerance.orphan_policy: 'wait' is not allowed; expected one of continue, stop",
             id="orphan policy",
         ),
     ],
@@ -213,15 +216,15 @@ def test_node_replacements_have_dlrovers_name_too(recovery, replacements):
 def test_two_names_with_two_values_are_an_error():
     """Nobody can know which one is meant."""
     assert text_of(recovery={"relaunch_on_worker_failure": 5, "node_replacements": 4}) == (
-        "recovery.relaunch_on_worker_failure: 5 is not allowed; "
-        "the same as node_replacements (4), which it is another name of; give one of them"
+        "recovery.relaunch_on_worker_failure: 5 is not allowed; expected the same value as node_replacements (4); "
+        "both are names of one field, set one of them"
     )
 
 
 def test_a_refill_of_an_unknown_budget_is_an_error():
     """There are four."""
     assert text_of(recovery={"refill": {"pod": {"window": "1h"}}}) == (
-        "recovery.refill.pod: is not a known key; known here are process, node, hang, reset"
+        "recovery.refill.pod: is not a known key; expected one of process, node, hang, reset"
     )
 
 
@@ -231,4 +234,4 @@ def test_a_flag_is_true_or_false(value):
     text = text_of(recovery={"refill": {"node": {"on_checkpoint": value}}})
 
     assert text.startswith("recovery.refill.node.on_checkpoint: ")
-    assert text.endswith(" is not allowed; true or false")
+    assert text.endswith(" is not allowed; expected true or false")

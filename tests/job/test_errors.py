@@ -20,7 +20,7 @@ HEALTH = (
     "precheck_timeout, precheck_all_pairs, precheck_only, precheck_program, pre_check_ops, xpu_type"
 )
 NODES = "a number of nodes N or MIN:MAX with 1 <= MIN <= MAX <= 999999"
-ENTRYPOINT = "a script's path, '-m MODULE', a list (a command), or a mapping with one of script, module, command"
+ENTRYPOINT = "the path of a script, '-m MODULE', a list (a command), or a mapping with script, module or command"
 DURATION = "a duration such as 90s, 1h30m, 7d, 300ms, PT1M30S or a number of seconds"
 NAME = "1 to 52 lower-case letters, digits and '-', with a letter or a digit at both ends"
 SCALAR = "a string, a number, true or false ('' for an empty value)"
@@ -35,25 +35,49 @@ def text_of(document: Any) -> str:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        pytest.param({"nodes": "3:1"}, f"nodes: '3:1' is not allowed; {NODES}", id="nodes upside down"),
-        pytest.param({"nodes": 0}, f"nodes: 0 is not allowed; {NODES}", id="no nodes"),
-        pytest.param({"nodes": "a few"}, f"nodes: 'a few' is not allowed; {NODES}", id="nodes in words"),
-        pytest.param({"nodes": True}, f"nodes: true is not allowed; {NODES}", id="nodes as a boolean"),
-        pytest.param({"nodes": None}, f"nodes: null is not allowed; {NODES}", id="nodes left empty"),
+        pytest.param(
+            {"nodes": "3:1"},
+            f"nodes: '3:1' is not allowed; expected {NODES}",
+            id="nodes upside down",
+        ),
+        pytest.param(
+            {"nodes": 0},
+            f"nodes: 0 is not allowed; expected {NODES}",
+            id="no nodes",
+        ),
+        pytest.param(
+            {"nodes": "a few"},
+            f"nodes: 'a few' is not allowed; expected {NODES}",
+            id="nodes in words",
+        ),
+        pytest.param(
+            {"nodes": True},
+            f"nodes: true is not allowed; expected {NODES}",
+            id="nodes as a boolean",
+        ),
+        pytest.param(
+            {"nodes": None},
+            f"nodes: null is not allowed; expected {NODES}",
+            id="nodes left empty",
+        ),
         pytest.param(
             {"nodes": "3:4", "node_unit": 2},
-            "nodes: '3:4' is not allowed; with node_unit 2, MIN (3) and MAX (4) must be multiples of 2",
+            "nodes: '3:4' is not allowed; expected with node_unit 2, MIN (3) and MAX (4) must be multiples of 2",
             id="range off the unit",
         ),
         pytest.param(
             {"nodes": 3, "node_unit": 2},
-            "nodes: 3 is not allowed; with node_unit 2, the number of nodes (3) must be a multiple of 2",
+            "nodes: 3 is not allowed; expected with node_unit 2, the number of nodes (3) must be a multiple of 2",
             id="number off the unit",
         ),
-        pytest.param({"node_unit": 0}, "node_unit: 0 is not allowed; a whole number of 1 or more", id="a unit of nothing"),
+        pytest.param(
+            {"node_unit": 0},
+            "node_unit: 0 is not allowed; expected a whole number of 1 or more",
+            id="a unit of nothing",
+        ),
         pytest.param(
             {"nproc_per_node": "gpu"},
-            "nproc_per_node: 'gpu' is not allowed; a whole number of 1 or more",
+            "nproc_per_node: 'gpu' is not allowed; expected a whole number of 1 or more",
             id="processes in words",
         ),
         pytest.param(
@@ -77,160 +101,234 @@ def text_of(document: Any) -> str:
         ),
         pytest.param(
             {"health": {"zzz": 1}},
-            f"health.zzz: is not a known key; known here are {HEALTH}",
+            f"health.zzz: is not a known key; expected one of {HEALTH}",
             id="a key that resembles none",
         ),
         pytest.param(
             {"health": {7: 1}},
-            f"health.7: is not a known key; known here are {HEALTH}",
+            f"health.7: is not a known key; expected one of {HEALTH}",
             id="no text",
         ),
         pytest.param(
             {"fault_tolerance": {"retry_pause_period": "5 parsecs"}},
-            f"fault_tolerance.retry_pause_period: '5 parsecs' is not allowed; {DURATION}, from 0s to 1d",
+            f"fault_tolerance.retry_pause_period: '5 parsecs' is not allowed; expected {DURATION}, from 0s to 1d",
             id="an unknown unit of time",
         ),
         pytest.param(
             {"fault_tolerance": {"warmup_grace_period": "25h"}},
-            f"fault_tolerance.warmup_grace_period: '25h' is not allowed; {DURATION}, from 0s to 1d",
+            f"fault_tolerance.warmup_grace_period: '25h' is not allowed; expected {DURATION}, from 0s to 1d",
             id="a grace beyond a day",
         ),
         pytest.param(
             {"recovery": {"replace_delay": -1}},
-            f"recovery.replace_delay: -1 is not allowed; {DURATION}, 0s or more",
+            f"recovery.replace_delay: -1 is not allowed; expected {DURATION}, 0s or more",
             id="a negative duration",
         ),
         pytest.param(
             {"rendezvous": {"join_timeout": "0s"}},
-            f"rendezvous.join_timeout: '0s' is not allowed; {DURATION}, more than 0s",
+            f"rendezvous.join_timeout: '0s' is not allowed; expected {DURATION}, more than 0s",
             id="a timeout of nothing",
         ),
         pytest.param(
             {"fault_tolerance": {"retry_limit": 101}},
-            "fault_tolerance.retry_limit: 101 is not allowed; a whole number from 0 to 100",
+            "fault_tolerance.retry_limit: 101 is not allowed; expected a whole number from 0 to 100",
             id="too many retries",
         ),
         pytest.param(
             {"rendezvous": {"port": 65536}},
-            "rendezvous.port: 65536 is not allowed; a whole number from 0 to 65535",
+            "rendezvous.port: 65536 is not allowed; expected a whole number from 0 to 65535",
             id="no port",
         ),
         pytest.param(
             {"health": {"node_lease": "10s", "report_interval": "5s"}},
-            "health.report_interval: '5s' is not allowed; less than half of node_lease (10s)",
+            "health.report_interval: '5s' is not allowed; expected less than half of node_lease (10s)",
             id="reports too rare for the lease",
         ),
         pytest.param(
             {"logs": {"tee": "all"}},
-            "logs.tee: 'all' is not allowed; one of none, stdout, stderr, both",
+            "logs.tee: 'all' is not allowed; expected one of none, stdout, stderr, both",
             id="an unknown stream",
         ),
         pytest.param(
-            {"logs": {"tail_lines": 0}}, "logs.tail_lines: 0 is not allowed; a whole number from 1 to 200", id="no tail"
+            {"logs": {"tail_lines": 0}},
+            "logs.tail_lines: 0 is not allowed; expected a whole number from 1 to 200",
+            id="no tail",
         ),
         pytest.param(
             {"recovery": {"exit_grace_period": "2d"}},
-            "recovery.exit_grace_period: '2d' is not allowed; "
-            "a duration such as 90s, 1h30m, 7d, 300ms, PT1M30S or a number of seconds, from 0s to 1d",
+            "recovery.exit_grace_period: '2d' is not allowed; expected a "
+            "duration such as 90s, 1h30m, 7d, 300ms, PT1M30S or a number of seconds, from 0s to 1d",
             id="a grace of days",
         ),
         pytest.param(
             {"recovery": None},
-            "recovery: null is not allowed; "
-            "a mapping with some of max_restarts, node_replacements, max_hangs, replace_delay, stop_grace_period, "
-            "exit_grace_period, "
-            "save_at_breakpoint, training_elastic_mode, replica_every, replica_limit, standby, preload, start_method, refill",
+            "recovery: null is not allowed; expected a mapping with some "
+            "of max_restarts, node_replacements, max_hangs, replace_delay, stop_grace_period, exit_grace_period, "
+            "save_at_breakpoint, training_elastic_mode, replica_every, replica_limit, standby, preload, "
+            "start_method, refill",
             id="a block left empty",
         ),
-        pytest.param({"env": {"A": None}}, f"env.A: null is not allowed; {SCALAR}", id="an environment value left empty"),
-        pytest.param({"env": {"A": [1]}}, f"env.A: [1] is not allowed; {SCALAR}", id="a list in the environment"),
-        pytest.param({"env": {"A": "\0"}}, f"env.A: '\\x00' is not allowed; {SCALAR}", id="NUL in the environment"),
-        pytest.param({"env": {"A": "\ud800"}}, f"env.A: '\\ud800' is not allowed; {SCALAR}", id="half a character"),
-        pytest.param({"env": {"A": float("nan")}}, f"env.A: nan is not allowed; {SCALAR}", id="not a number"),
-        pytest.param({"env": ["A=1"]}, "env: ['A=1'] is not allowed; a mapping", id="the environment as a list"),
+        pytest.param(
+            {"env": {"A": None}},
+            f"env.A: null is not allowed; expected {SCALAR}",
+            id="an environment value left empty",
+        ),
+        pytest.param(
+            {"env": {"A": [1]}},
+            f"env.A: [1] is not allowed; expected {SCALAR}",
+            id="a list in the environment",
+        ),
+        pytest.param(
+            {"env": {"A": "\0"}},
+            f"env.A: '\\x00' is not allowed; expected {SCALAR}",
+            id="NUL in the environment",
+        ),
+        pytest.param(
+            {"env": {"A": "\ud800"}},
+            f"env.A: '\\ud800' is not allowed; expected {SCALAR}",
+            id="half a character",
+        ),
+        pytest.param(
+            {"env": {"A": float("nan")}},
+            f"env.A: nan is not allowed; expected {SCALAR}",
+            id="not a number",
+        ),
+        pytest.param(
+            {"env": ["A=1"]},
+            "env: ['A=1'] is not allowed; expected a mapping",
+            id="the environment as a list",
+        ),
         pytest.param(
             {"env": {"1A": "x"}},
-            "env.1A: '1A' is not allowed; a variable name of letters, digits, '_', '-' and '.', not beginning with a digit",
+            "env.1A: '1A' is not allowed; expected a variable name of "
+            "letters, digits, '_', '-' and '.', not beginning with a digit",
             id="no variable name",
         ),
         pytest.param(
             {"env": {"WORLD_SIZE": 8}},
-            "env.WORLD_SIZE: 'WORLD_SIZE' is not allowed; a name that Rallypoint does not set itself in each worker",
+            "env.WORLD_SIZE: 'WORLD_SIZE' is not allowed; expected a name that Rallypoint does not set in each worker",
             id="a variable that is ours",
         ),
-        pytest.param({"args": "--lr 1"}, "args: '--lr 1' is not allowed; a list", id="arguments as text"),
+        pytest.param(
+            {"args": "--lr 1"},
+            "args: '--lr 1' is not allowed; expected a list",
+            id="arguments as text",
+        ),
         pytest.param(
             {"args": ["--fast", True]},
-            "args[1]: true is not allowed; a string or a number (quote true, false and null)",
+            "args[1]: true is not allowed; expected a string or a number (quote true, false and null)",
             id="a boolean argument",
         ),
-        pytest.param({"entrypoint": ""}, f"entrypoint: '' is not allowed; {ENTRYPOINT}", id="an empty entrypoint"),
-        pytest.param({"entrypoint": []}, f"entrypoint: [] is not allowed; {ENTRYPOINT}", id="an empty command"),
-        pytest.param({"entrypoint": 3}, f"entrypoint: 3 is not allowed; {ENTRYPOINT}", id="a number as entrypoint"),
+        pytest.param(
+            {"entrypoint": ""},
+            f"entrypoint: '' is not allowed; expected {ENTRYPOINT}",
+            id="an empty entrypoint",
+        ),
+        pytest.param(
+            {"entrypoint": []},
+            f"entrypoint: [] is not allowed; expected {ENTRYPOINT}",
+            id="an empty command",
+        ),
+        pytest.param(
+            {"entrypoint": 3},
+            f"entrypoint: 3 is not allowed; expected {ENTRYPOINT}",
+            id="a number as entrypoint",
+        ),
         pytest.param(
             {"entrypoint": {"script": "a.py", "module": "a"}},
-            f"entrypoint: {{'script': 'a.py', 'module': 'a'}} is not allowed; {ENTRYPOINT}",
+            f"entrypoint: {{'script': 'a.py', 'module': 'a'}} is not allowed; expected {ENTRYPOINT}",
             id="two entrypoints",
         ),
         pytest.param(
             {"entrypoint": "python train.py"},
-            "entrypoint: 'python train.py' is not allowed; one script's path without white space; a command is written as a "
-            "list ([python, train.py]), arguments go to args, a path with white space is written {script: ...}",
+            "entrypoint: 'python train.py' is not allowed; expected one "
+            "script path without white space; write a command as a list ([python, train.py]), arguments in args, "
+            "and a path with white space as {script: ...}",
             id="a command as plain text",
         ),
         pytest.param(
             {"entrypoint": "-m pkg.train --fast"},
-            "entrypoint: '-m pkg.train --fast' is not allowed; '-m' and one dotted module name; arguments go to args",
+            "entrypoint: '-m pkg.train --fast' is not allowed; expected '-m' and one dotted module name; write "
+            "arguments in args",
             id="arguments after the module",
         ),
         pytest.param(
             {"entrypoint": {"command": "echo 'a"}},
-            "entrypoint: {'command': \"echo 'a\"} is not allowed; a command with balanced quotes (no closing quotation)",
+            "entrypoint: {'command': \"echo 'a\"} is not allowed; expected a command with balanced quotes (no "
+            "closing quotation)",
             id="an open quote",
         ),
         pytest.param(
             {"resources": {"memory": "8GB"}},
-            "resources.memory: '8GB' is not allowed; a Kubernetes quantity such as 500m, 2, 1.5 or 8Gi",
+            "resources.memory: '8GB' is not allowed; expected a Kubernetes quantity such as 500m, 2, 1.5 or 8Gi",
             id="no Kubernetes quantity",
         ),
         pytest.param(
             {"resources": {"cpu": -1}},
-            "resources.cpu: -1 is not allowed; a Kubernetes quantity such as 500m, 2, 1.5 or 8Gi",
+            "resources.cpu: -1 is not allowed; expected a Kubernetes quantity such as 500m, 2, 1.5 or 8Gi",
             id="a negative quantity",
         ),
         pytest.param(
             {"resources": {"extended": {"gpu": 1}}},
-            "resources.extended.gpu: 'gpu' is not allowed; "
-            "a resource name with a domain, such as rdma/hca, or hugepages-SIZE or ephemeral-storage",
+            "resources.extended.gpu: 'gpu' is not allowed; expected a "
+            "resource name with a domain, such as rdma/hca, or hugepages-SIZE or ephemeral-storage",
             id="an extended resource without domain",
         ),
         pytest.param(
             {"tolerations": ["gpu"]},
-            "tolerations[0]: 'gpu' is not allowed; a mapping of plain JSON values (quote numbers with a point)",
+            "tolerations[0]: 'gpu' is not allowed; expected a mapping of plain JSON values (quote numbers with a point)",
             id="no toleration",
         ),
         pytest.param(
             {"affinity": {"a": {1, 2}}},
-            "affinity: {'a': {1, 2}} is not allowed; a mapping of plain JSON values (quote numbers with a point)",
+            "affinity: {'a': {1, 2}} is not allowed; expected a mapping of plain JSON values (quote numbers with a point)",
             id="no JSON in a pod's field",
         ),
         pytest.param(
             {"affinity": {"a": 0.5}},
-            "affinity: {'a': 0.5} is not allowed; a mapping of plain JSON values (quote numbers with a point)",
+            "affinity: {'a': 0.5} is not allowed; expected a mapping of plain JSON values (quote numbers with a point)",
             id="a float in a pod's field",
         ),
         pytest.param(
             {"affinity": {1: "a"}},
-            "affinity: {1: 'a'} is not allowed; a mapping of plain JSON values (quote numbers with a point)",
+            "affinity: {1: 'a'} is not allowed; expected a mapping of plain JSON values (quote numbers with a point)",
             id="a number as a key in a pod's field",
         ),
-        pytest.param({"image": "my image"}, "image: 'my image' is not allowed; a string without white space", id="no image"),
-        pytest.param({"workdir": 7}, "workdir: 7 is not allowed; a path as a string", id="no path"),
-        pytest.param({"name": "My_Job"}, f"name: 'My_Job' is not allowed; {NAME}", id="name with capitals"),
-        pytest.param({"name": "a" * 53}, f"name: '{'a' * 53}' is not allowed; {NAME}", id="name too long"),
-        pytest.param({"name": "-a"}, f"name: '-a' is not allowed; {NAME}", id="name beginning with a dash"),
-        pytest.param({"name": "a\n"}, f"name: 'a\\n' is not allowed; {NAME}", id="name with a line's end"),
-        pytest.param({"name": 7}, f"name: 7 is not allowed; {NAME}", id="name as a number"),
+        pytest.param(
+            {"image": "my image"},
+            "image: 'my image' is not allowed; expected a string without white space",
+            id="no image",
+        ),
+        pytest.param(
+            {"workdir": 7},
+            "workdir: 7 is not allowed; expected a path as a string",
+            id="no path",
+        ),
+        pytest.param(
+            {"name": "My_Job"},
+            f"name: 'My_Job' is not allowed; expected {NAME}",
+            id="name with capitals",
+        ),
+        pytest.param(
+            {"name": "a" * 53},
+            f"name: '{'a' * 53}' is not allowed; expected {NAME}",
+            id="name too long",
+        ),
+        pytest.param(
+            {"name": "-a"},
+            f"name: '-a' is not allowed; expected {NAME}",
+            id="name beginning with a dash",
+        ),
+        pytest.param(
+            {"name": "a\n"},
+            f"name: 'a\\n' is not allowed; expected {NAME}",
+            id="name with a line's end",
+        ),
+        pytest.param(
+            {"name": 7},
+            f"name: 7 is not allowed; expected {NAME}",
+            id="name as a number",
+        ),
     ],
 )
 def test_a_wrong_value_is_told_with_its_path_and_what_is_allowed(change, text):
@@ -241,55 +339,63 @@ def test_a_wrong_value_is_told_with_its_path_and_what_is_allowed(change, text):
 @pytest.mark.parametrize(
     ("document", "text"),
     [
-        pytest.param({"name": "digits"}, f"entrypoint: is missing; {ENTRYPOINT}", id="no entrypoint"),
-        pytest.param({"entrypoint": "train.py"}, f"name: is missing; {NAME}", id="no name"),
-        pytest.param({}, f"name: is missing; {NAME}\nentrypoint: is missing; {ENTRYPOINT}", id="nothing"),
-        pytest.param(None, f"name: is missing; {NAME}\nentrypoint: is missing; {ENTRYPOINT}", id="no document at all"),
-        pytest.param([1], "job: [1] is not allowed; a mapping with name and entrypoint", id="a list"),
+        pytest.param({"name": "digits"}, f"entrypoint: is missing; expected {ENTRYPOINT}", id="no entrypoint"),
+        pytest.param({"entrypoint": "train.py"}, f"name: is missing; expected {NAME}", id="no name"),
+        pytest.param({}, f"name: is missing; expected {NAME}\nentrypoint: is missing; expected {ENTRYPOINT}", id="nothing"),
+        pytest.param(
+            None, f"name: is missing; expected {NAME}\nentrypoint: is missing; expected {ENTRYPOINT}", id="no document at all"
+        ),
+        pytest.param(
+            [1],
+            "job: [1] is not allowed; expected a mapping with name and entrypoint",
+            id="a list",
+        ),
         pytest.param(
             {"name": "digits", "nodes": 2, "entrypoint": "a.py", "roles": [{"entrypoint": "b.py"}]},
-            "roles: is given together with entrypoint, nodes at the top level; "
-            "write one role at the top level or any number under roles, not both",
+            "roles: is set together with entrypoint, nodes at the top level; define one role at the top level or "
+            "all roles under roles",
             id="both forms at once",
         ),
         pytest.param(
             {"name": "digits", "roles": [{"entrypoint": "a.py", "nodes": "x"}]},
-            f"roles[0].nodes: 'x' is not allowed; {NODES}",
+            f"roles[0].nodes: 'x' is not allowed; expected {NODES}",
             id="in a list of roles",
         ),
         pytest.param(
             {"name": "digits", "roles": {"worker": {"nodes": "x"}}},
-            f"roles.worker.entrypoint: is missing; {ENTRYPOINT}\nroles.worker.nodes: 'x' is not allowed; {NODES}",
+            f"roles.worker.entrypoint: is missing; expected {ENTRYPOINT}\n"
+            f"roles.worker.nodes: 'x' is not allowed; expected {NODES}",
             id="in a mapping of roles",
         ),
         pytest.param(
             {"name": "digits", "roles": {"Worker": {"entrypoint": "a.py"}}},
-            f"roles.Worker: 'Worker' is not allowed; {NAME}",
+            f"roles.Worker: 'Worker' is not allowed; expected {NAME}",
             id="a wrong name of a role in a mapping",
         ),
         pytest.param(
             {"name": "digits", "roles": {"worker": {"name": "ps", "entrypoint": "a.py"}}},
-            "roles.worker.name: 'ps' is not allowed; the key 'worker' already names the role",
+            "roles.worker.name: 'ps' is not allowed; expected no name, because the key 'worker' is the name of the role",
             id="two names for a role",
         ),
         pytest.param(
             {"name": "digits", "roles": [{"entrypoint": "a.py", "node_unit": 2}]},
-            "roles[0].nodes: 1 is not allowed; with node_unit 2, the number of nodes (1) must be a multiple of 2",
+            "roles[0].nodes: 1 is not allowed; expected with node_unit 2, the number of nodes (1) must be a multiple of 2",
             id="off the unit in a list of roles",
         ),
         pytest.param(
             {"name": "digits", "roles": [{"entrypoint": "a.py"}, {"entrypoint": "b.py"}]},
-            "roles: ['trainer', 'trainer'] is not allowed; a different name for each role",
+            "roles: ['trainer', 'trainer'] is not allowed; expected a different name for each role",
             id="two roles of one name",
         ),
         pytest.param(
             {"name": "digits", "roles": []},
-            "roles: [] is not allowed; a list of roles or a mapping from a role's name to the role, at least one",
+            "roles: [] is not allowed; expected a list of roles or a mapping from a role's name to the role, at least one",
             id="no roles",
         ),
         pytest.param(
             {"name": "digits", "roles": "trainer"},
-            "roles: 'trainer' is not allowed; a list of roles or a mapping from a role's name to the role, at least one",
+            "roles: 'trainer' is not allowed; expected a list of "
+            "roles or a mapping from a role's name to the role, at least one",
             id="roles as text",
         ),
         pytest.param(
@@ -326,7 +432,7 @@ def test_the_model_itself_raises_the_same_error():
 
 def test_a_long_value_is_shown_shortened():
     """A line stays readable, whatever was given."""
-    assert text_of({**GOOD, "nodes": "9" * 500}) == f"nodes: '{'9' * 76}... is not allowed; {NODES}"
+    assert text_of({**GOOD, "nodes": "9" * 500}) == (f"nodes: '{'9' * 76}... is not allowed; expected {NODES}")
 
 
 def test_an_alias_to_itself_is_an_error_and_not_an_endless_loop():
@@ -335,7 +441,7 @@ def test_an_alias_to_itself_is_an_error_and_not_an_endless_loop():
     affinity["again"] = affinity
 
     assert text_of({**GOOD, "affinity": affinity}) == (
-        "affinity: {'again': {...}} is not allowed; a mapping of plain JSON values (quote numbers with a point)"
+        "affinity: {'again': {...}} is not allowed; expected a mapping of plain JSON values (quote numbers with a point)"
     )
 
 
@@ -346,5 +452,5 @@ def test_the_error_travels_between_processes(travel):
     """Its problems and its source survive pickling, as task runners do it."""
     error = JobError([Problem(path="nodes", text="is missing")], "job.yaml")
 
-    assert str(travel(error)) == "job.yaml is not a job that can run:\nnodes: is missing"
+    assert str(travel(error)) == "job.yaml is not a valid job:\nnodes: is missing"
     assert travel(error).problems == error.problems

@@ -60,7 +60,7 @@ def test_fields_over_a_file_that_is_no_mapping_are_an_error(tmp_path):
         load_job(path, nodes=1)
 
     assert (
-        str(caught.value) == f"{path} is not a job that can run:\njob: [1] is not allowed; a mapping with name and entrypoint"
+        str(caught.value) == f"{path} is not a valid job:\njob: [1] is not allowed; expected a mapping with name and entrypoint"
     )
 
 
@@ -127,7 +127,7 @@ def test_an_error_of_a_file_names_the_file(job_file):
         load_job(job_file, nproc_per_node=0)
 
     assert str(caught.value) == (
-        f"{job_file} is not a job that can run:\nnproc_per_node: 0 is not allowed; a whole number of 1 or more"
+        f"{job_file} is not a valid job:\nnproc_per_node: 0 is not allowed; expected a whole number of 1 or more"
     )
     assert caught.value.source == str(job_file)
 

@@ -96,12 +96,12 @@ def test_the_order_of_strategies_means_nothing(words, comma):
             "annotations",
             "recover-strategy",
             "retry,restart",
-            "'restart' is none of retry, recover-in-place, recover, elastic-training, dump, exit, "
-            "as a list or with commas between them",
+            "some of retry, recover-in-place, recover, elastic-training, dump, exit, as a list or separated by "
+            "commas; not 'restart'",
             id="an unknown strategy",
         ),
         pytest.param(
-            "annotations", "huawei.com/recover_policy_path", "job", "pod, or no such annotation", id="an unknown path"
+            "annotations", "huawei.com/recover_policy_path", "job", "pod, or omit the annotation", id="an unknown path"
         ),
     ],
 )
@@ -110,7 +110,7 @@ def test_a_wrong_word_is_told_with_its_key_and_what_is_allowed(where, key, text,
     with pytest.raises(JobError) as caught:
         plan_of(**{where: {key: text}})
 
-    assert str(caught.value) == f"{where}.{key}: '{text}' is not allowed; {allowed}"
+    assert str(caught.value) == (f"{where}.{key}: '{text}' is not allowed; expected {allowed}")
 
 
 @pytest.mark.parametrize("word", ["retry", "recover-in-place", "recover"])
@@ -127,7 +127,7 @@ def test_recovery_of_processes_needs_a_graceful_deletion(word, labels, path):
         plan_of(labels, {"recover-strategy": f"{word},dump"})
 
     assert str(caught.value) == (
-        f"{path} is not allowed; grace, which {word} of the recover-strategy needs (label fault-scheduling)"
+        f"{path} is not allowed; expected grace, which recover-strategy {word} needs (label fault-scheduling)"
     )
 
 
@@ -137,7 +137,7 @@ def test_a_graceful_end_is_shorter_than_the_wait_for_it(grace):
     with pytest.raises(JobError) as caught:
         plan_of(GRACE, recovery={"stop_grace_period": grace})
 
-    assert str(caught.value).endswith("is not allowed; more than 0s and less than mindcluster.grace_over_time (15m)")
+    assert str(caught.value).endswith("is not allowed; expected more than 0s and less than mindcluster.grace_over_time (15m)")
     assert plan_of({"fault-scheduling": "force"}, recovery={"stop_grace_period": grace}).scheduling.fault_scheduling == "force"
 
 
@@ -181,8 +181,8 @@ def test_a_label_and_the_block_must_agree():
         plan_of({"fault-retry-times": "3"}, mindcluster={"fault_retry_times": 4})
 
     assert str(caught.value) == (
-        "labels.fault-retry-times: '3' is not allowed; "
-        "mindcluster.fault_retry_times is given, too, and is another value; give one of them"
+        "it conflicts with labels.fault-retry-times: '3' is not allowed; expected mindcluster.fault_retry_times; "
+        "set one of them"
     )
 
 
@@ -226,11 +226,11 @@ def test_elastic_training_waits_as_mindio_is_told_to(text, seconds):
     ("fields", "text"),
     [
         pytest.param(
-            {"annotations": GRACE}, "annotations.fault-scheduling: has no effect here; write it in labels", id="a label"
+            {"annotations": GRACE}, "annotations.fault-scheduling: has no effect here; move it to labels", id="a label"
         ),
         pytest.param(
             {"labels": {"recover-strategy": "dump"}},
-            "labels.recover-strategy: has no effect here; write it in annotations",
+            "labels.recover-strategy: has no effect here; move it to annotations",
             id="an annotation",
         ),
     ],
@@ -256,7 +256,7 @@ def test_the_profiles_own_report_interval_may_be_written():
     with pytest.raises(JobError) as caught:
         plan_of(health={"report_interval": "5s", "node_lease": "10s"})
 
-    assert str(caught.value) == "health.report_interval: '5s' is not allowed; less than half of node_lease (10s)"
+    assert str(caught.value) == ("health.report_interval: '5s' is not allowed; expected less than half of node_lease (10s)")
 
 
 @pytest.mark.parametrize(
@@ -264,13 +264,13 @@ def test_the_profiles_own_report_interval_may_be_written():
     [
         pytest.param(
             {"fault_tolerance": {"forceful_deletion_grace_period": "1m"}},
-            "fault_tolerance.forceful_deletion_grace_period: '1m' has no effect in the profile mindcluster; "
-            "give mindcluster.grace_over_time",
+            "fault_tolerance.forceful_deletion_grace_period: '1m' has no effect with profile mindcluster; set "
+            "mindcluster.grace_over_time",
             id="forceful deletion",
         ),
         pytest.param(
             {"recovery": {"replace_delay": "5s"}},
-            "recovery.replace_delay: '5s' has no effect in the profile mindcluster; its scheduler replaces a lost pod at once",
+            "recovery.replace_delay: '5s' has no effect with profile mindcluster; the scheduler replaces a lost pod at once",
             id="replace delay",
         ),
     ],
@@ -287,20 +287,20 @@ def test_a_setting_without_effect_is_an_error(fields, text):
     ("where", "key", "text", "told"),
     [
         pytest.param(
-            "labels", "fault-schedulling", "grace", "is not a known name of MindCluster's; did you mean 'fault-scheduling'?",
+            "labels", "fault-schedulling", "grace", "is not a known MindCluster name; did you mean 'fault-scheduling'?",
             id="a slip",
         ),
         pytest.param(
-            "labels", "fault_retry_times", "3", "is not a known name of MindCluster's; did you mean 'fault-retry-times'?",
+            "labels", "fault_retry_times", "3", "is not a known MindCluster name; did you mean 'fault-retry-times'?",
             id="underscores",
         ),
         pytest.param(
-            "annotations", "recover-stategy", "dump", "is not a known name of MindCluster's; did you mean 'recover-strategy'?",
+            "annotations", "recover-stategy", "dump", "is not a known MindCluster name; did you mean 'recover-strategy'?",
             id="an annotation",
         ),
         pytest.param(
-            "labels", "subHealthyStrategy", "hotSwitch", "'hotSwitch' is not allowed; ignore: nothing here reports sub-healthy "
-            "devices, so graceExit, forceExit and hotSwitch would never act",
+            "labels", "subHealthyStrategy", "hotSwitch", "'hotSwitch' is not allowed; expected ignore (no device "
+                "here reports sub-health, so graceExit, forceExit and hotSwitch have no effect)",
             id="hotSwitch",
         ),
     ],

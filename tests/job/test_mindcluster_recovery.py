@@ -212,39 +212,45 @@ def test_what_needs_a_graceful_deletion_is_not_derived() -> None:
     [
         pytest.param(
             {"args": [REPAIR]},
-            f"args: '{REPAIR}' is not allowed; {HA} beside it, or HIGH_AVAILABILITY in env",
+            f"args: '{REPAIR}' is not allowed; expected {HA} as well, or HIGH_AVAILABILITY in env",
             id="repair alone",
         ),
         pytest.param(
             {"args": [REBOOT]},
-            f"args: '{REBOOT}' is not allowed; {HA} beside it, or HIGH_AVAILABILITY in env",
+            f"args: '{REBOOT}' is not allowed; expected {HA} as well, or HIGH_AVAILABILITY in env",
             id="reboot alone",
         ),
         pytest.param(
-            {"env": {"PROCESS_RECOVER": "yes"}}, "env.PROCESS_RECOVER: 'yes' is not allowed; one of on, off", id="a switch"
+            {"env": {"PROCESS_RECOVER": "yes"}},
+            "env.PROCESS_RECOVER: 'yes' is not allowed; expected on or off",
+            id="a switch",
         ),
         pytest.param(
             {"env": {"HIGH_AVAILABILITY": "retry,restart"}},
-            "env.HIGH_AVAILABILITY: 'restart' is not allowed; "
-            "some of dump, elastic-training, recover, retry, with commas between them",
+            "env.HIGH_AVAILABILITY: 'restart' is not allowed; expected some of dump, elastic-training, recover, "
+            "retry, separated by commas",
             id="an item",
         ),
         pytest.param(
             {"env": {"MS_ENABLE_TFT": "{ARF:1,XYZ:1}"}},
-            "env.MS_ENABLE_TFT: 'XYZ:1' is not allowed; "
-            "some of ARF:1, HCCE:1, RSC:1, TTP:1, UCE:1, in braces with commas between them",
+            "env.MS_ENABLE_TFT: 'XYZ:1' is not allowed; expected some of ARF:1, HCCE:1, RSC:1, TTP:1, UCE:1, in "
+            "braces with commas between them",
             id="an item of MindSpore",
         ),
         pytest.param(
             {"mindcluster": {"hot_reset": 1}},
-            "mindcluster.hot_reset: 1 is not allowed; "
-            "1 (graceful fault tolerance) is no longer available in MindCluster; take 2, or 0 or -1 for none",
+            "mindcluster.hot_reset: 1 is not allowed; expected 2, "
+            "0 or -1 (1, graceful fault tolerance, was removed from MindCluster)",
             id="hotReset 1",
         ),
-        pytest.param({"mindcluster": {"hot_reset": 3}}, "mindcluster.hot_reset: 3 is not allowed; one of -1, 0, 2", id="3"),
+        pytest.param(
+            {"mindcluster": {"hot_reset": 3}},
+            "mindcluster.hot_reset: 3 is not allowed; expected one of -1, 0, 2",
+            id="3",
+        ),
         pytest.param(
             {"labels": {"framework": "tensorflow"}},
-            "labels.framework: 'tensorflow' is not allowed; one of pytorch, mindspore",
+            "labels.framework: 'tensorflow' is not allowed; expected one of pytorch, mindspore",
             id="E26: another framework",
         ),
     ],

@@ -47,12 +47,16 @@ def test_everything_reaches_the_plan() -> None:
 @pytest.mark.parametrize(
     ("health", "said"),
     [
-        pytest.param({"precheck": 3}, "health.precheck: 3 is not allowed; one of 0, 1, 2", id="a level that is none"),
+        pytest.param(
+            {"precheck": 3},
+            "health.precheck: 3 is not allowed; expected one of 0, 1, 2",
+            id="a level that is none",
+        ),
         pytest.param({"precheck": True}, "one of 0, 1, 2", id="a flag is no level"),
         pytest.param(
             {"exclude_straggler": True}, "health.exclude_straggler: .*nothing without a check", id="no check to be slow in"
         ),
-        pytest.param({"precheck_only": True}, "nothing without a check", id="a check without a check"),
+        pytest.param({"precheck_only": True}, "no value without a check", id="a check without a check"),
         pytest.param({"precheck": 1, "precheck_timeout": 0}, "more than 0s", id="no time"),
     ],
 )

@@ -142,40 +142,42 @@ def test_a_profile_is_on_by_name_or_by_mindclusters_words(fields, profile):
     ("fields", "text"),
     [
         pytest.param(
-            {"profile": "strict"}, "profile: 'strict' is not allowed; one of ladder, appwrapper, mindcluster", id="no profile"
+            {"profile": "strict"},
+            "profile: 'strict' is not allowed; expected one of ladder, appwrapper, mindcluster",
+            id="no profile",
         ),
         pytest.param(
             {"profile": "ladder", "labels": {"fault-scheduling": "grace"}},
-            "labels.fault-scheduling: 'grace' is not allowed; "
-            "it belongs to the profile mindcluster, and the profile is ladder; take one of them away",
+            "labels.fault-scheduling: 'grace' is not allowed; expected it "
+            "requires profile mindcluster, but the profile is ladder; remove one of them",
             id="MindCluster's label in the ladder",
         ),
         pytest.param(
             {"profile": "appwrapper", "annotations": {"recover-strategy": "dump"}},
-            "annotations.recover-strategy: 'dump' is not allowed; "
-            "it belongs to the profile mindcluster, and the profile is appwrapper; take one of them away",
+            "annotations.recover-strategy: 'dump' is not allowed; expected it requires profile mindcluster, but the "
+            "profile is appwrapper; remove one of them",
             id="MindCluster's annotation in appwrapper",
         ),
         pytest.param(
             {"profile": "ladder", "mindcluster": {"pending_rounds": 3}},
-            "mindcluster: is not allowed; "
-            "it belongs to the profile mindcluster, and the profile is ladder; take one of them away",
+            "mindcluster: is not allowed; expected it requires profile "
+            "mindcluster, but the profile is ladder; remove one of them",
             id="MindCluster's block in the ladder",
         ),
         pytest.param(
             {"profile": "appwrapper", "nodes": "1:2"},
-            "nodes: '1:2' is not allowed; one number of nodes, since the world of the profile appwrapper is fixed",
+            "nodes: '1:2' is not allowed; expected one number of nodes, because profile appwrapper has a fixed size",
             id="an elastic world in appwrapper",
         ),
         pytest.param(
             {"profile": "appwrapper", "recovery": {"node_replacements": 1}},
-            "recovery.node_replacements: 1 is not allowed; 0 in the profile appwrapper, which replaces no node",
+            "recovery.node_replacements: 1 is not allowed; expected 0 with profile appwrapper, which replaces no nodes",
             id="replacements in appwrapper",
         ),
         pytest.param(
             {"profile": "appwrapper", "fault_tolerance": {"pending_fail_strategy": 2}},
-            "fault_tolerance.pending_fail_strategy: 2 is not allowed; "
-            "-1 in the profile appwrapper, whose warm-up judges pending nodes",
+            "fault_tolerance.pending_fail_strategy: 2 is not allowed; expected -1 with profile appwrapper, whose "
+            "warm-up clock limits pending nodes",
             id="pending checks in appwrapper",
         ),
     ],

@@ -220,6 +220,7 @@ def test_workers_may_be_bound_to_cpus(value, binding):
 def test_another_binding_is_an_error():
     """With what is allowed."""
     with pytest.raises(
-        JobError, match=r"numa_affinity: 'far' is not allowed; true \(the same as node\), false, or one of node"
+        JobError,
+        match="numa_affinity: 'far' is not allowed; expected true \\(the same as node\\), false, or one of node",
     ):
         ElasticJob.model_validate({**GOOD, "numa_affinity": "far"})

@@ -131,7 +131,7 @@ VECTORS = [
     pytest.param(
         wrapper(),
         (READY, at(100, "Failed", so="Unhealthy=MissingComponent", component="missing")),
-        id="17 deleted from outside",
+        id="17 deleted by another client",
     ),
     pytest.param(
         wrapper(), (at(10, "Failed", so="Unhealthy=MissingComponent", component="deleting", pods="SS"),), id="17 before success"

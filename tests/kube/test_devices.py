@@ -33,5 +33,8 @@ def test_a_name_that_is_given_wins():
 
 def test_a_job_of_cpus_has_no_devices():
     """It would wait for some in vain."""
-    with pytest.raises(SubmitError, match=r"resources\.gpus: 2 is not allowed; 0 with accelerator cpu"):
+    with pytest.raises(
+        SubmitError,
+        match="resources\\.gpus: 2 is not allowed; expected 0 with accelerator cpu",
+    ):
         blueprint_of(accelerator="cpu", resources={"gpus": 2})

@@ -53,12 +53,18 @@ def mounted(path):
         pytest.param({"volume_mounts": [{"name": "v", "mountPath": "/v"}]}, "volume_mounts[0].name: 'v'", id="no such volume"),
         pytest.param(mounted("data"), "volume_mounts[0].mountPath: 'data'", id="relative mount"),
         pytest.param(
-            mounted("/dev/shm"), "volume_mounts[0].mountPath: '/dev/shm' is not allowed; another path; the size", id="shm"
+            mounted("/dev/shm"),
+            "volume_mounts[0].mountPath: '/dev/shm' is not allowed; expected another path; the size",
+            id="shm",
         ),
         pytest.param(mounted("/etc/rallypoint/x"), "volume_mounts[0].mountPath: '/etc/rallypoint/x'", id="below ours"),
         pytest.param(mounted("/var/run/rallypoint"), "volume_mounts[0].mountPath: '/var/run/rallypoint'", id="ours"),
         pytest.param({"labels": {"rallypoint.dev/job": "x"}}, "labels.rallypoint.dev/job: is not allowed", id="our label"),
-        pytest.param({"labels": {"team": "-x"}}, "'-x' is not allowed; at most 63", id="label's value"),
+        pytest.param(
+            {"labels": {"team": "-x"}},
+            "'-x' is not allowed; expected at most 63",
+            id="label's value",
+        ),
         pytest.param({"labels": {"a/b/c": "x"}}, "a/b/c: is not a label's name", id="label's name"),
         pytest.param({"annotations": {"-": "x"}}, "-: is not an annotation's name", id="annotation's name"),
         pytest.param({"node_selector": {"pool": "a:b"}}, "node_selector.pool: 'a:b'", id="selector"),
@@ -81,7 +87,11 @@ def mounted(path):
         pytest.param({"pod_env": [{"name": "A"}]}, "pod_env[0]: {'name': 'A'} is not allowed", id="no value"),
         pytest.param({"pod_env": [{"name": "POD_IP", "value": "x"}]}, "pod_env[0].name: 'POD_IP'", id="our variable"),
         pytest.param({"env": {"A": 1}, "pod_env": [{"name": "A", "value": "x"}]}, "pod_env[0].name: 'A'", id="variable twice"),
-        pytest.param({"pod_env": [{"name": "A", "value": 1}]}, "pod_env[0].value: 1 is not allowed; a string", id="number"),
+        pytest.param(
+            {"pod_env": [{"name": "A", "value": 1}]},
+            "pod_env[0].value: 1 is not allowed; expected a string",
+            id="number",
+        ),
         pytest.param({"env_from": [{"secret": "x"}]}, "env_from[0]: {'secret': 'x'} is not allowed", id="source"),
         pytest.param({"pod_template": {"kind": "Pod"}}, "pod_template.kind: is not a known key", id="template"),
         pytest.param({"pod_template": {"spec": {"containers": {}}}}, "pod_template.spec.containers: {} is not", id="no list"),
@@ -100,7 +110,7 @@ def mounted(path):
         pytest.param({"queue_priority": "x"}, "queue_priority: 'x' is not allowed", id="priority without a queue"),
         pytest.param(
             {"queue": "a", "labels": {"kueue.x-k8s.io/queue-name": "b"}},
-            "queue: 'a' is not allowed; the same as",
+            "queue: 'a' is not allowed; expected the same as",
             id="two queues",
         ),
         pytest.param({"termination_grace_period": "5s"}, "termination_grace_period: '5s' is not allowed", id="grace too short"),

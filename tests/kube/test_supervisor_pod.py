@@ -105,7 +105,7 @@ def test_a_restricted_namespace_accepts_it():
             id="it ends at once",
         ),
         pytest.param(pod(phase="Failed", reason="Evicted"), "has ended (Failed Evicted)", id="it was evicted"),
-        pytest.param(pod(deleting=True), "has ended (Running)", id="it is being deleted"),
+        pytest.param(pod(deleting=True), "has ended (Running)", id="being deleted"),
         pytest.param(None, "is gone", id="it is not there"),
     ],
 )

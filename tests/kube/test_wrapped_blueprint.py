@@ -57,8 +57,8 @@ def test_a_manifests_annotations_out_of_range_are_taken_as_the_controller_takes_
     plan = blueprint.plan
     assert (plan.failure_grace, plan.warmup_grace, plan.retry_limit) == (86400.0, 0.0, 101)
     assert blueprint.warnings == (
-        f"{PREFIX}failureGracePeriodDuration: '48h' is out of range; it is taken as 24h",
-        f"{PREFIX}warmupGracePeriodDuration: '-10m' is out of range; it is taken as 0s",
+        f"{PREFIX}failureGracePeriodDuration: '48h' is out of range; using 24h",
+        f"{PREFIX}warmupGracePeriodDuration: '-10m' is out of range; using 0s",
     )
 
 

@@ -139,7 +139,7 @@ async def test_a_wrapper_in_a_queue_is_suspended_by_its_workload(
 
 
 async def test_a_suspended_pytorchjob_waits_for_free(backend: KubernetesBackend, cluster: Running, tmp_path: Path) -> None:
-    """Whoever suspends it, a queue for example, no clock runs before it has pods: graces that are over at once cost nothing."""
+    """No clock is running before it has pods, also when a queue suspends it: graces that are over at once cost nothing."""
     path = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/resting"
     folder = tmp_path / "f"
     folder.mkdir()

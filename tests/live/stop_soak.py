@@ -49,7 +49,7 @@ def stopped(folder: Path, *, ranks: int, step_seconds: float, collective: str, a
     try:
         launch_agent(config, train, [events, str(folder), step_seconds, collective], events)
     except Exception as error:
-        if "the run was ended by SIGTERM" not in str(error):
+        if "the run was stopped by SIGTERM" not in str(error):
             raise
     finally:
         thread.join()

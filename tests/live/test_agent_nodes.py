@@ -157,7 +157,7 @@ def test_a_port_in_use_ends_the_coordinator(job: Agents) -> None:
 
     code, output = said(job.coordinator(2))
 
-    assert (code, f"port {port} on 127.0.0.1 cannot be opened" in output) == (Exit.CONFIG, True), output
+    assert (code, f"port {port} on 127.0.0.1 for the coordinator" in output) == (Exit.CONFIG, True), output
     assert not (job.folder / "endpoint.json").exists()
     holder.kill()
 
@@ -175,7 +175,7 @@ def test_a_full_disk_is_named(job: Agents) -> None:
     finally:
         subprocess.run(["umount", str(job.folder / "full")], check=True)
 
-    assert (code, "cannot be written: the disk is full" in output) == (Exit.CONFIG, True), output
+    assert (code, "cannot be written: no space left on the disk" in output) == (Exit.CONFIG, True), output
     assert not (job.work / "started").exists()
 
 
@@ -234,7 +234,7 @@ def test_a_lost_store_costs_a_round(training: Agents) -> None:
     assert [said(process)[0] for process in (coordinator, node)] == [Exit.OK] * 2
     status = training.status()
     assert status is not None
-    assert "the process of the round's store ended with signal 9" in status.incidents[0].reason
+    assert "the process of the rendezvous store ended with signal 9" in status.incidents[0].reason
 
 
 def _store_host(agent: int) -> int:

@@ -51,7 +51,10 @@ def test_before_the_end_every_shard_is_written_and_the_coordinator_commits(job: 
     assert manifest.step in (LAST - 1, LAST)
     assert (is_snapshot(manifest), manifest.world_size) == (True, 2)
     assert status.verdict is not None
-    assert f"a last checkpoint of step {manifest.step} is {FolderStore(storage).named()[0].path.name}" in status.verdict.message
+    assert (
+        f"saved a last checkpoint of step {manifest.step}: {FolderStore(storage).named()[0].path.name}"
+        in status.verdict.message
+    )
     assert [path.name for path in storage.iterdir() if path.name.endswith(".saving")] == []
 
     before = (job.work / f"digest.1.{manifest.step}").read_text()

@@ -44,7 +44,7 @@ def test_a_recovered_run_ends(job: Agents) -> None:
     code, output = said(run)
 
     # Rank 0 may be through with round 1, too: its collective fails when rank 1 is killed.
-    _, regroup, after = output.partition("regroup: rank 1")
+    _, regroup, after = output.partition("restarting workers: rank 1")
     assert (code, bool(regroup), after.count("is done")) == (Exit.OK, True, 2), output
 
 
@@ -68,18 +68,16 @@ def test_a_teardown_that_hangs_is_ended_and_the_status_of_the_script_counts(ligh
     code, output = ended(light_job, "return", "stuck", workers=2)
 
     assert (code, output.count(WARNING), output.count("returned with status 0, which counts")) == (Exit.OK, 2, 2), output
-    assert output.count("ended with exit code 0") == 2, output
+    assert output.count("exited with code 0") == 2, output
 
 
 @pytest.mark.parametrize(
     ("way", "how", "error"),
     [
-        pytest.param("code", "ended with exit code 3", "", id="exit code"),
-        pytest.param("text", "ended with exit code 1", "no data", id="exit with a text"),
-        pytest.param("error", "ended with exit code 1", "ValueError: the loss is not a number", id="exception"),
-        pytest.param(
-            "unknown", "was ended by signal 9", "returned with an unknown status", id="SystemExit raised by the script"
-        ),
+        pytest.param("code", "exited with code 3", "", id="exit code"),
+        pytest.param("text", "exited with code 1", "no data", id="exit with a text"),
+        pytest.param("error", "exited with code 1", "ValueError: the loss is not a number", id="exception"),
+        pytest.param("unknown", "was killed by SIGKILL", "returned with unknown status", id="SystemExit raised by the script"),
     ],
 )
 def test_a_failure_stays_a_failure_when_its_teardown_hangs(light_job: Agents, way: str, how: str, error: str) -> None:
@@ -119,7 +117,7 @@ def test_a_signal_from_elsewhere_counts_although_the_script_was_through(light_jo
 
     code, output = said(run)
 
-    assert (code, WARNING in output, "was ended by signal 9" in output) == (Exit.JOB_FAILED, False, True), output
+    assert (code, WARNING in output, "was killed by SIGKILL" in output) == (Exit.JOB_FAILED, False, True), output
 
 
 @pytest.mark.parametrize(("number", "forks"), [pytest.param(8, 2, id="plain, -m"), pytest.param(1, 1, id="five lines, file")])

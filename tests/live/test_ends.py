@@ -156,7 +156,7 @@ def test_a_disk_for_logs_that_is_full(tmp_path: Path, home: Path) -> None:
     fill = f"head -c 128k /dev/zero > {disk}/full 2>/dev/null"
     done = on_a_small_disk(disk, fill, f"{sys.executable} -m rallypoint.cli.main submit {job.folder / 'job.json'}")
     assert done.returncode == 1, done.stdout + done.stderr
-    assert f"logs.dir: {disk}: the disk is full" in done.stderr
+    assert f"logs.dir: {disk}: no space left on the disk" in done.stderr
     assert not job.place.exists()
     eventually(lambda: not job.processes(), why=lambda: f"its supervisor should end, too: {job.processes()}")
 
@@ -184,5 +184,5 @@ def test_a_home_that_fills_up(tmp_path: Path, home: Path) -> None:
     submit, delete = f"{rallypoint} submit {job.folder / 'job.json'}", f"{rallypoint} delete counter"
     done = on_a_small_disk(disk, submit, full, delete, f"ls -A {disk}/home/jobs", size="512k")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Job counter is deleted" in done.stdout
-    assert done.stdout.splitlines()[-1].startswith("Job counter is deleted"), "nothing is listed after it"
+    assert "Job counter was deleted" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("Job counter was deleted"), "nothing is listed after it"

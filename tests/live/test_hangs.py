@@ -56,7 +56,7 @@ def hang_of(record: JobRecord) -> Incident:
     [
         pytest.param("sleep", "sleeping", "hang.py:", id="it sleeps in its step"),
         pytest.param("busy", "running", "hang.py:", id="it runs in a circle"),
-        pytest.param("stop", "stopped", "a process that is stopped cannot answer", id="it is stopped"),
+        pytest.param("stop", "stopped", "the process is stopped and cannot answer", id="it is stopped"),
     ],
 )
 def test_a_hang_is_found_and_the_workers_start_again(tmp_path: Path, home: Path, how: str, state: str, where: str) -> None:

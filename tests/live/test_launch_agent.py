@@ -117,9 +117,15 @@ def test_a_value_that_cannot_travel_is_a_failure(tmp_path: Path) -> None:
 
 def test_what_cannot_be_used_is_refused_before_anything_starts() -> None:
     """The error names the field or the argument, its value and what is allowed."""
-    with pytest.raises(ValueError, match="run_id: 5 is not allowed; expected a string"):
+    with pytest.raises(
+        ValueError,
+        match="run_id: 5 is not allowed; expected a string",
+    ):
         launch_agent(config(1, run_id=5), double, [1])
-    with pytest.raises(ValueError, match="args: 'abc' is not allowed; expected a list"):
+    with pytest.raises(
+        ValueError,
+        match="args: 'abc' is not allowed; expected a list",
+    ):
         launch_agent(config(1), double, "abc")
     with pytest.raises(ConfigError, match=r"script /no/such\.py: does not exist here"):
         launch_agent(config(1), sys.executable, ["/no/such.py"])

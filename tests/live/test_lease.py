@@ -136,9 +136,9 @@ def test_an_orphan_that_may_go_on_goes_on(tmp_path: Path, home: Path) -> None:
         after = job.trains(ranks=2, beyond=(before.progress.step or 0) + 5)
         told = cli("status", job.name).stdout
 
-        assert said(job, "orphaned") == ["nobody has supervised the job for 15 s; it goes on"]
+        assert said(job, "orphaned") == ["no supervisor heartbeat for 15 s; the job continues (orphan policy: continue)"]
         assert [rank.pid for rank in after.ranks] == [rank.pid for rank in before.ranks]
-        assert f"take it on: rallypoint supervise {job.name}" in told
+        assert f"to supervise it: rallypoint supervise {job.name}" in told
         assert f"(process {pid} on " in told
         assert json.loads(cli("status", job.name, "--json").stdout)["supervisor"]["alive"] is False
 

@@ -230,6 +230,6 @@ async def test_a_detached_supervisor_outlives_its_starter(tmp_path, home):
 
 def test_no_supervisor_is_left_for_a_job_that_is_not_there(home):
     """And no folder appears."""
-    with pytest.raises(JobNotFoundError, match="there is no job nobody"):
+    with pytest.raises(JobNotFoundError, match="job 'nobody' not found"):
         spawn_supervisor(home, "nobody")
     assert not home.exists()

@@ -230,7 +230,7 @@ async def test_a_start_that_comes_too_late_starts_nothing(tmp_path, home, change
     await job.act(CREATE)
     seen = await job.ended()
 
-    assert (seen.state, seen.reason) == (NodeState.LOST, "never started: the job no longer wanted it")
+    assert (seen.state, seen.reason) == (NodeState.LOST, "not started: the job no longer needed it")
     assert cgroups(record.uid) == []
     assert job.started() == []
 

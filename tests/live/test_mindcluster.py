@@ -150,7 +150,7 @@ def test_job_level_rescheduling(tmp_path: Path, home: Path) -> None:
 
 @pytest.mark.usefixtures("light")
 def test_pod_level_rescheduling_and_its_budget(tmp_path: Path, home: Path) -> None:
-    """With pod-rescheduling only the faulty pod is replaced, also when its max_restarts are spent; then the budget is.
+    """With pod-rescheduling only the faulty pod is replaced, also when its max_restarts are used up; then the budget is.
 
     A lost host costs nothing, the end of a container one of fault-retry-times; the second such end is left alone.
     """
@@ -173,7 +173,10 @@ def test_pod_level_rescheduling_and_its_budget(tmp_path: Path, home: Path) -> No
 
     assert (record.phase, record.attempt) == (Phase.FAILED, 1)
     assert record.verdict is not None
-    assert "all 0 restarts are spent" in record.verdict.message or "no restart is allowed" in record.verdict.message
+    assert (
+        "all 0 restarts are used up" in record.verdict.message
+        or "restarts are disabled (the limit is 0)" in record.verdict.message
+    )
     assert "1 of 1 fault-retry-times are used" in record.verdict.message
 
 
@@ -189,7 +192,7 @@ def test_the_backoff_limit_ends_every_kind_of_restart(tmp_path: Path, home: Path
 
     assert (record.phase, record.restarts) == (Phase.FAILED, 1)
     assert record.verdict is not None
-    assert "1 restarts were made, and the backoff limit is 1" in record.verdict.message
+    assert "1 restarts reach the backoff limit of 1" in record.verdict.message
 
 
 @pytest.mark.usefixtures("light")

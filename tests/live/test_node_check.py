@@ -89,7 +89,7 @@ def test_a_probe_that_hangs_is_ended_in_time(job: Agents) -> None:
     status = job.status()
     assert status is not None
     assert status.check is not None
-    assert "local rank 0: stage compute: it was not over within 2 s" in status.check.nodes[0].reason
+    assert "local rank 0: stage compute: not completed within 2 s" in status.check.nodes[0].reason
 
 
 def test_the_command_checks_nodes_of_this_machine_with_the_real_probe(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_a_script_that_asks_stop_requested_pauses_and_stops(tmp_path: Path, home
     assert refused.returncode == 1
     assert refused.stdout.splitlines() == [
         "Job counter: 0 of 2 ranks saved",
-        "  node 0, ranks 0, 1: the script has named nothing that saves (State.on_save)",
+        "  node 0, ranks 0, 1: no save callback registered (State.on_save)",
     ]
 
     assert "ranks ended well" in cli("stop", "counter", *WAIT).stdout

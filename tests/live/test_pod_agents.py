@@ -152,5 +152,5 @@ def test_a_setup_command_that_fails_ends_the_node(tmp_path: Path) -> None:
         code, output = said(job.node())
 
         assert code == 42
-        assert "setup command 2 of 2 ended with exit code 42: sh -c 'exit 42'" in output
+        assert "setup command 2 of 2 exited with code 42: sh -c 'exit 42'" in output
         assert not (job.work / "started").exists()

@@ -178,7 +178,7 @@ async def _look_around(pages: AirflowPages, folder):
         await _reads(tab, "Succeeded", "of attempt 1", "Timeline", "Where the time went", "Rank 1, step 150")
 
         await tab.visit(pages.task("mapped", index=1), until=DRAWN)
-        await _reads(tab, "mapped", "Nothing to do", "Step\n3\n")
+        await _reads(tab, "mapped", "No action needed", "Step\n3\n")
 
         await tab.visit(pages.task("train", "details"), until=LINK)
         await tab.run(f"((link) => {{ link.removeAttribute('target'); link.click(); }})({LINK})")

@@ -33,7 +33,7 @@ def job(tmp_path: Path) -> Iterator[Agents]:
 
 
 def crashed(job: Agents, way: str, *flags: object, workers: int = 1, restarts: int = 2) -> str:
-    """Run crashing.py until its restarts are spent; return the output."""
+    """Run crashing.py until its restarts are used up; return the output."""
     options = ("--standalone", "--nproc-per-node", workers, "--max-restarts", restarts, *flags)
     code, output = said(job.run(*options, CRASHING, job.work, way))
     assert code == Exit.JOB_FAILED, output
@@ -70,7 +70,7 @@ def test_each_rank_of_a_round_prints_its_error_as_under_torchrun(light_job: Agen
     """One may be stopped before it comes to that; of a later round neither prints a traceback."""
     output = crashed(light_job, "same", workers=2, restarts=1)
 
-    first, _, second = output.partition("regroup: ")
+    first, _, second = output.partition("restarting workers: ")
     assert first.count(TRACEBACK) in (2, 3, 4), output
     assert (second.count(TRACEBACK), second.count(AGAIN) in (1, 2)) == (0, True), output
 
@@ -115,7 +115,7 @@ def test_our_frames_are_in_no_traceback(job: Agents) -> None:
 
     code, output = said(run)
 
-    first, _, second = output.partition("regroup: ")
+    first, _, second = output.partition("restarting workers: ")
     assert (code, STARTUP in output) == (Exit.JOB_FAILED, False), output
     assert "During handling of the above exception, another exception occurred" in first, output
     assert re.search(rf"{AGAIN}0 in round 1: ValueError: no sample 0", second), output

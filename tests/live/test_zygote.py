@@ -89,7 +89,7 @@ def test_the_dead_come_back_as_forks(job: Agents, monkeypatch: pytest.MonkeyPatc
     code, output = said(run)
 
     assert code == Exit.OK, output
-    assert "the zygote ended with signal 9: another one is started" in output
+    assert "the preload process exited with signal 9; restarting it" in output
     assert not any(map(alive, {*first.values(), *second.values(), *third.values()}))
     assert re.search(r"standby \(pid \d+\) is ready: \d+ MB of its own, \d+ MB as its part of all \(PSS\)", output), output
     assert "rank 1 is done" in output
@@ -152,7 +152,7 @@ async def test_a_nursery_that_closes_leaves_nobody(tmp_path: Path, subreaper: No
     ("args", "why"),
     [
         pytest.param(("--no-python", "sh", "-c", "exit 0"), "sh is not this Python", id="no Python"),
-        pytest.param(("--start-method", "spawn", "NOOP"), "start method spawn was asked for", id="asked for"),
+        pytest.param(("--start-method", "spawn", "NOOP"), "because of start method spawn", id="asked for"),
     ],
 )
 def test_what_cannot_be_forked_is_a_program(job: Agents, args: tuple[str, ...], why: str) -> None:

@@ -237,7 +237,7 @@ def _published(status: JobStatus | None) -> tuple[int, int]:
 def _obey(world: World, key: Key) -> World:
     if key[1] < 0 or key not in dict(world.agents):
         return end(world, key, 143)
-    return _agent_event(world, key, events.Told(code=143, reason="it was asked to", leaving=True))
+    return _agent_event(world, key, events.Told(code=143, reason="it was requested to leave", leaving=True))
 
 
 def _agent_event(world: World, key: Key, event: events.Event) -> World:

@@ -35,9 +35,17 @@ def work(**arguments) -> Manifest:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        pytest.param({}, "settings: None is not allowed; expected settings or a manifest", id="nothing"),
-        pytest.param({"settings": "a.yaml", "manifest": {}}, "expected settings or a manifest, one of the two", id="both"),
-        pytest.param({"manifest": MANIFEST, "kind": "pods"}, "kind: 'pods' is not allowed; expected one of", id="kind"),
+        pytest.param(
+            {},
+            "settings: None is not allowed; expected either settings or a manifest",
+            id="nothing",
+        ),
+        pytest.param({"settings": "a.yaml", "manifest": {}}, "expected either settings or a manifest", id="both"),
+        pytest.param(
+            {"manifest": MANIFEST, "kind": "pods"},
+            "kind: 'pods' is not allowed; expected one of",
+            id="kind",
+        ),
         pytest.param({"manifest": MANIFEST, "backend": "local"}, "backend: 'local' is not allowed", id="this machine"),
         pytest.param({"manifest": MANIFEST, "home": "/data"}, "home: '/data' is not allowed", id="a folder"),
     ],

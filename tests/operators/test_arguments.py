@@ -20,15 +20,35 @@ from tests.provider.tasks import FakeTask, context
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        pytest.param({"orphan_policy": "weep"}, "orphan_policy: 'weep' is not allowed; expected one of", id="orphan"),
-        pytest.param({"on_finish_action": "burn"}, "on_finish_action: 'burn' is not allowed; expected one of", id="finish"),
-        pytest.param({"on_kill_action": "x"}, "on_kill_action: 'x' is not allowed; expected one of", id="kill"),
-        pytest.param({"poll_interval": 0}, "poll_interval: 0 is not allowed; expected a number", id="interval"),
         pytest.param(
-            {"backend": "mainframe"}, "backend: 'mainframe' is not allowed; expected one of kubernetes, local", id="kind"
+            {"orphan_policy": "weep"},
+            "orphan_policy: 'weep' is not allowed; expected one of",
+            id="orphan",
         ),
         pytest.param(
-            {"namespace": "team-a"}, "namespace: 'team-a' is not allowed; expected only home with backend 'local'", id="place"
+            {"on_finish_action": "burn"},
+            "on_finish_action: 'burn' is not allowed; expected one of",
+            id="finish",
+        ),
+        pytest.param(
+            {"on_kill_action": "x"},
+            "on_kill_action: 'x' is not allowed; expected one of",
+            id="kill",
+        ),
+        pytest.param(
+            {"poll_interval": 0},
+            "poll_interval: 0 is not allowed; expected a number",
+            id="interval",
+        ),
+        pytest.param(
+            {"backend": "mainframe"},
+            "backend: 'mainframe' is not allowed; expected one of kubernetes, local",
+            id="kind",
+        ),
+        pytest.param(
+            {"namespace": "team-a"},
+            "namespace: 'team-a' is not allowed; expected only home with backend 'local'",
+            id="place",
         ),
         pytest.param(
             {"backend": "kubernetes", "home": "/data"},
@@ -36,9 +56,15 @@ from tests.provider.tasks import FakeTask, context
             id="folder of a cluster",
         ),
         pytest.param(
-            {"supervisor_image": "tools:1"}, "supervisor_image: 'tools:1' is not allowed; expected none", id="image of no pod"
+            {"supervisor_image": "tools:1"},
+            "supervisor_image: 'tools:1' is not allowed; expected no value",
+            id="image of no pod",
         ),
-        pytest.param({"poll_interval": "5"}, "poll_interval: '5' is not allowed; expected a number", id="text"),
+        pytest.param(
+            {"poll_interval": "5"},
+            "poll_interval: '5' is not allowed; expected a number",
+            id="text",
+        ),
     ],
 )
 def test_a_wrong_option_is_an_error_when_the_dag_is_parsed(arguments, says):

@@ -79,8 +79,8 @@ def test_what_was_found_is_returned_and_pushed():
 @pytest.mark.parametrize(
     ("check", "fail_on", "said"),
     [
-        pytest.param(found(_1=NodeVerdict.FAULT), "fault", "at fault: gpu-1", id="at fault"),
-        pytest.param(found(_1=NodeVerdict.UNKNOWN), "fault", "at fault: gpu-1", id="unclear"),
+        pytest.param(found(_1=NodeVerdict.FAULT), "fault", "faulty: gpu-1", id="at fault"),
+        pytest.param(found(_1=NodeVerdict.UNKNOWN), "fault", "faulty: gpu-1", id="unclear"),
         pytest.param(found(_0=NodeVerdict.STRAGGLER), "straggler", "slow: gpu-0", id="slow, and nobody may be"),
         pytest.param(found(_0=NodeVerdict.STRAGGLER), "fault", "", id="slow, which is no fault"),
         pytest.param(found(_1=NodeVerdict.FAULT), "never", "", id="left to whoever reads it"),
@@ -113,11 +113,17 @@ def test_the_nodes_of_a_job_are_checked(tmp_path):
 
 def test_wrong_arguments_are_told():
     """Those that no template changes when the DAG is parsed, the others when the task runs."""
-    with pytest.raises(OptionError, match="fail_on: 'slow' is not allowed; expected one of fault, straggler, never"):
+    with pytest.raises(
+        OptionError,
+        match="fail_on: 'slow' is not allowed; expected one of fault, straggler, never",
+    ):
         NodeCheckOperator(task_id="check", nodes=2, fail_on="slow")
     with pytest.raises(OptionError, match="wait_for_completion"):
         NodeCheckOperator(task_id="check", nodes=2, wait_for_completion=False)
-    with pytest.raises(OptionError, match="level: '3' is not allowed; expected 1 or 2"):
+    with pytest.raises(
+        OptionError,
+        match="level: '3' is not allowed; expected 1 or 2",
+    ):
         Operator(fake=Checking(CHECK), nodes=2, level="3").execute(context(FakeTask()))
     with pytest.raises(InvalidJob, match="precheck_timeout"):
         Operator(fake=Checking(CHECK), nodes=2, round_timeout="soon").execute(context(FakeTask()))

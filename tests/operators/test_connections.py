@@ -78,7 +78,7 @@ def test_a_platform_that_is_not_there_is_an_error():
     """Ray is allowed, and not installed."""
     op = ElasticTrainingOperator(task_id="train", job={"entrypoint": "train.py", "platform": "ray"})
 
-    with pytest.raises(JobError, match="platform: 'ray' is not installed in this version"):
+    with pytest.raises(JobError, match="platform: 'ray' is not available in this version"):
         op.build_job(context(FakeTask()))
 
 
@@ -115,5 +115,8 @@ def test_an_image_for_supervisors_where_there_are_no_pods():
     """It is found when the task runs, since only the connection knows."""
     op = ElasticTrainingOperator(task_id="train", conn_id="here", supervisor_image="tools:1", entrypoint="train.py")
 
-    with pytest.raises(OptionError, match="supervisor_image: 'tools:1' is not allowed; expected none with backend 'local'"):
+    with pytest.raises(
+        OptionError,
+        match="supervisor_image: 'tools:1' is not allowed; expected no value with backend 'local'",
+    ):
         claim_of(op)

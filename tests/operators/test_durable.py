@@ -158,9 +158,9 @@ def test_what_a_policy_decided_is_done_by_the_next_try():
 @pytest.mark.parametrize(
     ("memory", "limit", "because"),
     [
-        pytest.param({"memory": "64Gi"}, "64Gi", "it had 64Gi of memory, and memory_limit is 64Gi", id="at the limit"),
-        pytest.param({"memory": "96Gi"}, "64Gi", "it had 96Gi of memory, and memory_limit is 64Gi", id="above it"),
-        pytest.param({}, "64Gi", "the job names no node_resources.memory that could grow", id="no memory is asked for"),
+        pytest.param({"memory": "64Gi"}, "64Gi", "it had 64Gi of memory; memory_limit is 64Gi", id="at the limit"),
+        pytest.param({"memory": "96Gi"}, "64Gi", "it had 96Gi of memory; memory_limit is 64Gi", id="above it"),
+        pytest.param({}, "64Gi", "the job sets no node_resources.memory to increase", id="no memory is asked for"),
     ],
 )
 def test_memory_that_cannot_grow_is_no_reason_for_a_try(memory, limit, because):
@@ -173,7 +173,7 @@ def test_memory_that_cannot_grow_is_no_reason_for_a_try(memory, limit, because):
 
     decision = policy.evaluate(caught.value, 1, 3)
     assert decision.action is RetryAction.FAIL
-    assert str(decision.reason).endswith(f"trying again would not help, since {because}")
+    assert str(decision.reason).endswith(f"no retry, because it would fail again, since {because}")
     assert fake.record(ti.pushed["job_name"]).advice == Advice()
 
 

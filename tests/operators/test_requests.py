@@ -64,9 +64,11 @@ def test_a_job_is_resized(fake, words):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        pytest.param({"job_name": "other", "nodes": 2}, "there is no job other", id="no job"),
+        pytest.param({"job_name": "other", "nodes": 2}, "job 'other' not found", id="no job"),
         pytest.param(
-            {"job_name": "digits", "nodes": "a:b"}, "nodes: 'a:b' is not allowed; expected N or MIN:MAX", id="no size"
+            {"job_name": "digits", "nodes": "a:b"},
+            "nodes: 'a:b' is not allowed; expected N or MIN:MAX",
+            id="no size",
         ),
         pytest.param({"job_name": "digits", "nodes": 0}, "nodes: 0 is not allowed", id="none"),
     ],
@@ -97,7 +99,7 @@ def test_a_job_is_deleted_once(fake):
     assert asyncio.run(fake.load("digits")) is None
 
     assert Delete(fake=fake, job_name="digits").execute(context(FakeTask())) is False
-    with pytest.raises(JobRefused, match="there is no job digits"):
+    with pytest.raises(JobRefused, match="job 'digits' not found"):
         Delete(fake=fake, job_name="digits", missing_ok=False).execute(context(FakeTask()))
 
 

@@ -63,7 +63,7 @@ def test_a_failed_job_fails_the_task_with_its_story():
         operator(fake).execute(context(ti))
 
     text = str(caught.value)
-    assert "rank 3 on node 1 (host-b) ended with exit code 1: ValueError: bad batch" in text
+    assert "rank 3 on node 1 (host-b) exited with code 1: ValueError: bad batch" in text
     assert "line 2" in text
     assert ti.pushed["attempts"] == 1
 
@@ -304,7 +304,7 @@ def test_a_task_whose_alarm_rings_while_its_job_is_told_still_says_why(capfd):
     ("end", "error"),
     [
         pytest.param(End.FAILED, TrainingFailed, id="failed"),
-        pytest.param(End.DELETED, TrainingDeleted, id="deleted from outside"),
+        pytest.param(End.DELETED, TrainingDeleted, id="deleted by another client"),
         pytest.param(End.TIMEOUT, TrainingTimedOut, id="out of time"),
         pytest.param(End.ERROR, SupervisionFailed, id="the loop broke"),
     ],

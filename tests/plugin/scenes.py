@@ -168,7 +168,7 @@ def killed(*, at: float, healed: float | None, step: int, resumed: int | None, n
         id=IncidentId(attempt=1, round=number, node=1, local_rank=3),
         cause=Cause.PROCESS,
         rung=Rung.RESTART_WORKERS,
-        reason="rank 11 (local rank 3) on node 1 (gpu-07) was ended by signal 9",
+        reason="rank 11 (local rank 3) on node 1 (gpu-07) was killed by SIGKILL",
         culprit=culprit,
         detected_at=START + at,
         healed_at=None if healed is None else START + healed,
@@ -259,7 +259,7 @@ def failed() -> Scene:
     last = dataclasses.replace(
         first,
         id=IncidentId(attempt=1, round=2, node=3, local_rank=3),
-        reason="rank 27 (local rank 3) on node 3 (gpu-12) ended with exit code 1: FloatingPointError: loss is not finite",
+        reason="rank 27 (local rank 3) on node 3 (gpu-12) exited with code 1: FloatingPointError: loss is not finite",
         culprit=RAISED,
         detected_at=START + 640,
         healed_at=None,
@@ -273,7 +273,7 @@ def failed() -> Scene:
     verdict = Verdict(
         outcome=Outcome.FAILED,
         reason="WorkersFailed",
-        message="rank 27 on node 3 ended with exit code 1, and trying again cannot help",
+        message="rank 27 on node 3 exited with code 1, and trying again cannot help",
         culprit=RAISED,
     )
     status = told(

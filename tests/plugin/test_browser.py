@@ -28,7 +28,7 @@ SAYS = {
     "running": [
         "Running",
         "Training on 4 nodes, 32 ranks",
-        "Nothing to do",
+        "No action needed",
         "Timeline",
         "None: nothing has broken.",
         "Goodput",
@@ -48,7 +48,7 @@ SAYS = {
     "failed": [
         "Failed",
         "FloatingPointError: loss is not finite at step 1203",
-        "Mend it, then clear the task.",
+        "Fix the script, then clear the task.",
         "Last lines of rank 27",
         "raise FloatingPointError",
         "rallypoint logs nightly-llm-3f9a2c1b --backend kubernetes --namespace training --rank 27",

@@ -36,12 +36,14 @@ def test_what_is_opened(noted, opened):
 @pytest.mark.parametrize(
     ("noted", "says"),
     [
-        pytest.param(Place(backend="local", home="/tmp/x"), "another folder", id="another home"),
-        pytest.param(Place(backend="local", home=f"{HOME}/../x"), "another folder", id="another home by the way of ours"),
-        pytest.param(Place(backend="kubernetes"), "names no connection", id="no connection"),
+        pytest.param(Place(backend="local", home="/tmp/x"), "the folder of the job is not", id="another home"),
+        pytest.param(
+            Place(backend="local", home=f"{HOME}/../x"), "the folder of the job is not", id="another home by the way of ours"
+        ),
+        pytest.param(Place(backend="kubernetes"), "uses no connection", id="no connection"),
         pytest.param(Place(backend="kubernetes", conn_id="other"), "'other' is not in [rallypoint]", id="another"),
         pytest.param(Place(conn_id="other"), "'other' is not in [rallypoint]", id="another, without a backend"),
-        pytest.param(Place(backend="kubernetes", conn_id="prod", kubeconfig="/k"), "kubeconfig of its own", id="a kubeconfig"),
+        pytest.param(Place(backend="kubernetes", conn_id="prod", kubeconfig="/k"), "its own kubeconfig", id="a kubeconfig"),
         pytest.param(Place(backend="magic", conn_id="prod"), "'magic'", id="no such backend"),
     ],
 )

@@ -84,7 +84,7 @@ async def test_a_job_that_another_task_has_adopted_is_not_shown():
     page = await Looker(lambda place: shelf, access=HERE).look(task())
 
     assert record.attempts[0].owner == scenes.OWNER
-    assert (page.state, page.title) == (State.NO_DATA, f"Job {JOB} is gone")
+    assert (page.state, page.title) == (State.NO_DATA, f"Job {JOB} no longer exists")
 
 
 async def test_a_job_that_may_not_be_opened_is_shown_as_published():
@@ -197,7 +197,7 @@ async def test_a_backend_that_is_silent_keeps_nobody_waiting():
     shelf.silent = True
     page = await Looker(lambda place: shelf, access=HERE, patience=0.05).look(task())
 
-    assert "cannot be read from here" in page.title
+    assert "Cannot read job" in page.title
 
 
 async def test_a_hundred_viewers_are_one_look():

@@ -34,7 +34,7 @@ def test_a_job_that_runs_asks_for_nothing():
 
     assert (page.state, page.mood, page.live) == (State.RUNNING, Mood.GOOD, True)
     assert page.title == "Training on 4 nodes, 32 ranks"
-    assert "Nothing to do" in page.advice
+    assert "No action needed" in page.advice
     assert facts(page)["World"] == "32"
     assert facts(page)["Faults"] == "0"
     assert page.timeline is not None
@@ -68,7 +68,7 @@ def test_a_job_that_failed_names_who_broke_and_what_to_do():
     page = scenes.page(scenes.failed())
 
     assert (page.state, page.mood, page.live) == (State.FAILED, Mood.BAD, False)
-    assert "rank 27 on node 3 (gpu-12) ended with exit code 1: FloatingPointError" in page.title
+    assert "rank 27 on node 3 (gpu-12) exited with code 1: FloatingPointError" in page.title
     assert "clear the task" in page.advice
     assert "/runs/nightly/step-1200" in page.advice
     last = page.faults[-1]
@@ -296,7 +296,7 @@ def test_the_words_for_nothing_say_what_to_do():
     """No job, a job that is gone, a place that does not answer."""
     assert "ElasticTrainingOperator" in words.no_job().advice
     assert "digits" in words.no_data("digits").title
-    assert "not touched" in words.unreachable("digits", "no route to host").advice
+    assert "not affected" in words.unreachable("digits", "no route to host").advice
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ def hanging(state: HangState) -> Page:
         healed_at=None,
         evidence=groups,
     )
-    reason = "no sign of life of any rank for 31m 40s"
+    reason = "no progress of any rank for 31m 40s"
     hang = Hang(round=4, state=state, quiet_since=START + 900, since=START + 1000, reason=reason)
     status = dataclasses.replace(status, hang=hang, incidents=(*status.incidents, told))
     return page_of(record, status, now=START + 1180)
@@ -371,9 +371,9 @@ def test_a_doubt_and_a_hang_are_said_first():
     doubt, verdict = hanging(HangState.DOUBT), hanging(HangState.VERDICT)
 
     assert (doubt.state, verdict.state) == (State.RECOVERING, State.RECOVERING)
-    assert doubt.title == "In doubt: no sign of life of any rank for 31m 40s"
-    assert "nothing is done yet" in doubt.advice
-    assert verdict.title == "Hanging: no sign of life of any rank for 31m 40s"
+    assert doubt.title == "Hang suspected: no progress of any rank for 31m 40s"
+    assert "no action taken yet" in doubt.advice
+    assert verdict.title == "Hanging: no progress of any rank for 31m 40s"
 
 
 def test_where_each_rank_stood_is_told_with_the_hang():

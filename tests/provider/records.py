@@ -43,7 +43,7 @@ def succeeded(**changes) -> JobRecord:
 
 def failed(**changes) -> JobRecord:
     """A job that gave up because of rank 3, and was released."""
-    message = "rank 3 on node 1 ended with exit code 1 and no restart is left"
+    message = "rank 3 on node 1 exited with code 1 and no restart is left"
     verdict = Verdict(outcome=Outcome.FAILED, reason="WorkersFailed", message=message, culprit=CULPRIT)
     done = record(Phase.FAILED, verdict=verdict, incidents=(incident(),), **changes)
     return done.with_condition(ConditionType.RESOURCES_DEPLOYED, "Failed", value=False)
@@ -55,7 +55,7 @@ def incident(number: int = 1, *, rung: Rung = Rung.RESTART_WORKERS, cause: Cause
         id=IncidentId(attempt=1, round=number, node=1, local_rank=1),
         cause=cause,
         rung=rung,
-        reason="rank 3 on node 1 was ended by signal 9",
+        reason="rank 3 on node 1 was killed by SIGKILL",
         culprit=CULPRIT,
         detected_at=110.0,
         healed_at=112.0,

@@ -77,7 +77,7 @@ def test_no_secret_is_left_anywhere(stage, secrets, capfd, caplog):
     row = caught.value.trigger.serialize()
     left: dict[str, Any] = {}
     event = asyncio.run(_live(stage, row, ti.pushed["job_name"], left))
-    with pytest.raises(Exception, match="was deleted from outside") as failed:
+    with pytest.raises(Exception, match="was deleted by another client") as failed:
         op.execute_complete(context(ti, task_state_store=store), event=event)
 
     fields = {name: getattr(op, name) for name in op.template_fields}

@@ -115,13 +115,13 @@ def test_the_operators_field_wins_over_an_argument_of_the_document():
     [
         pytest.param(
             Defaults(arguments={"max_restarts": 0}),
-            "connection 'train': arguments.max_restarts: 0 is not allowed; a whole number of 1 or more",
+            "connection 'train': arguments.max_restarts: 0 is not allowed; expected a whole number of 1 or more",
             id="a value",
         ),
         pytest.param(
             Defaults(arguments={"max_restarts": 4}, policies={"recovery": {"max_restarts": 5}}),
-            "connection 'train': arguments.max_restarts: 4 is not allowed; recovery.max_restarts is given, too, and is another "
-            "value; give one of them",
+            "connection 'train': arguments.max_restarts: 4 is not allowed; expected "
+            "recovery.max_restarts; set one of them",
             id="two that disagree",
         ),
     ],

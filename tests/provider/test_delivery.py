@@ -71,7 +71,7 @@ def test_an_event_that_cannot_be_written_is_replaced_by_one_that_says_so() -> No
     event = ending_event(Ending(end=End.SUCCEEDED, name="digits", summary=summary))
 
     assert event["end"] == "error"
-    assert event["text"] == "the trigger could not deliver how job digits ended (succeeded)"
+    assert event["text"] == "the trigger could not deliver the end state of job digits (succeeded)"
     assert ending_event(Ending(end=End.FAILED, name="digits", summary={"result": Hostile()}))["summary"] == {
         "result": "<Hostile>"
     }
@@ -126,7 +126,7 @@ async def test_an_exception_that_nobody_expected_is_a_failed_event() -> None:
     """Of the training trigger, where a retry adopts the job; and of a sensor's."""
     found = await ending(Trigger(ZeroDivisionError("oops\x00")))
 
-    assert (found.end, found.text) == (End.ERROR, "supervising job digits failed: ZeroDivisionError: oops\\x00")
+    assert (found.end, found.text) == (End.ERROR, "supervision of job digits failed: ZeroDivisionError: oops\\x00")
 
     class Broken(JobConditionTrigger):
         def open_backend(self) -> Any:

@@ -51,7 +51,7 @@ def test_a_native_template_may_give_a_mapping(tmp_path):
         pytest.param("missing.yaml", "No such file", id="no such file"),
         pytest.param("just words", "'just words' is not allowed", id="text that is no mapping"),
         pytest.param(7, "7 is not allowed", id="a number"),
-        pytest.param("a: [1\nb: 2", "is not YAML", id="bad YAML"),
+        pytest.param("a: [1\nb: 2", "is not valid YAML", id="bad YAML"),
     ],
 )
 def test_what_is_no_job_is_said_clearly(tmp_path, source, says):

@@ -48,14 +48,22 @@ def test_a_place_without_a_connection_asks_nobody():
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        pytest.param("nowhere", "conn_id: Airflow has no connection 'nowhere'; add it, or name another", id="none"),
-        pytest.param("db", "connection 'db': its type 'postgres' is not allowed; expected rallypoint, or k", id="type"),
+        pytest.param("nowhere", "conn_id: Airflow connection 'nowhere' not found; create it, or choose another", id="none"),
+        pytest.param(
+            "db",
+            "connection 'db': its type 'postgres' is not allowed; expected rallypoint, or k",
+            id="type",
+        ),
         pytest.param(
             "astray",
-            "connection 'astray': kubernetes_conn_id: 'db' is not allowed, its type is 'postgres'; expected one of type k",
+            "connection 'astray': kubernetes_conn_id: 'db' has type 'postgres'; expected a connection of type k",
             id="type of the cluster's",
         ),
-        pytest.param("wrong", "connection 'wrong': platform: 'slurm' is not allowed; expected one of", id="field"),
+        pytest.param(
+            "wrong",
+            "connection 'wrong': platform: 'slurm' is not allowed; expected one of",
+            id="field",
+        ),
     ],
 )
 def test_a_connection_that_cannot_be_used(connections, name, says):

@@ -48,7 +48,9 @@ def test_a_module_that_can_be_imported_nowhere_else_goes_along():
     ("args", "says"),
     [
         pytest.param(
-            [object()], "op_args: arguments of the function: 'dict' is not allowed; expected a value that JSON", id="type"
+            [object()],
+            "op_args: arguments of the function: 'dict' is not allowed; expected a JSON",
+            id="type",
         ),
         pytest.param(["x" * 50_000], "at most 49152 bytes", id="size"),
     ],

@@ -74,7 +74,7 @@ def test_a_wrong_field_is_told_before_anything_is_asked(connect):
     """The text is that of the task's error."""
     assert connect({"platform": "slurm"}).test_connection() == (
         False,
-        "connection 'train': platform: 'slurm' is not allowed; expected one of k8s, kubernetes, local, pyk8s",
+        ("connection 'train': platform: 'slurm' is not allowed; expected one of k8s, kubernetes, local, pyk8s"),
     )
 
 
@@ -86,8 +86,8 @@ def test_a_cluster_where_all_is_granted(connect, guarded):
     fine, told = connect(as_(guarded, SUPERVISOR_ROLE), "kubernetes").test_connection()
 
     assert fine
-    assert told.startswith(f"jobs can run on the cluster, in namespace {guarded.namespace}; ")
-    assert "AppWrapper: the AppWrapper controller is not installed (needed for jobs of kind appwrapper alone)" in told
+    assert told.startswith(f"Connection works: jobs run on the cluster, in namespace {guarded.namespace}; ")
+    assert "AppWrapper: the AppWrapper controller is not installed (required only for jobs of kind appwrapper)" in told
     assert "PyTorchJob: the training operator is not installed" in told
 
 
@@ -102,10 +102,13 @@ def test_each_right_that_is_missing_is_named(connect, guarded):
     where = f"not allowed in namespace {guarded.namespace}"
     assert not fine
     assert [sentence for sentence in told.split("; ") if sentence.startswith("not allowed")] == [
-        f"{where}: get pods/log (last words, kept before a pod is deleted, and the logs that people ask for)",
-        f"{where}: create, delete, get, patch leases.coordination.k8s.io (its own heartbeat, and that of others)",
+        f"{where}: get pods/log (read logs, and save the last lines of a pod before its deletion)",
+        (
+            f"{where}: create, delete, get, patch leases.coordination.k8s.io (write its heartbeat and read the "
+            "heartbeats of other supervisors)"
+        ),
     ]
-    assert f"`rallypoint manifests rbac --namespace {guarded.namespace}` prints the Role that is needed" in told
+    assert f"`rallypoint manifests rbac --namespace {guarded.namespace}` prints the required Role" in told
     assert not nothing_fine
     assert all_told.count("not allowed in namespace") == len(SUPERVISOR)
 
@@ -124,8 +127,8 @@ def test_a_cluster_that_does_not_know_us_or_is_not_there(connect, guarded):
     ]
 
     assert [fine for fine, _ in answers] == [False, False, False]
-    assert "does not know who asks; log in again" in answers[0][1]
-    assert answers[1][1].startswith("namespace: 'nowhere' is not on this cluster; create it or name another")
+    assert "rejected the credentials; log in again" in answers[0][1]
+    assert answers[1][1].startswith("namespace: 'nowhere' not found on this cluster; create it or choose another")
     assert "does not answer" in answers[2][1]
 
 

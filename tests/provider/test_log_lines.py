@@ -75,7 +75,10 @@ def test_which_ranks_are_told(get_logs, ranks):
 @pytest.mark.parametrize("value", ["some", [], [True], [-1], ["0"], 0, None])
 def test_other_ranks_are_refused_when_the_dag_is_parsed(value):
     """The field, the value and what is allowed."""
-    with pytest.raises(OptionError, match=r"get_logs: .* is not allowed; expected True"):
+    with pytest.raises(
+        OptionError,
+        match=r"get_logs: .* is not allowed; expected True",
+    ):
         check_get_logs(value)
 
 
@@ -93,7 +96,7 @@ async def test_lines_that_come_together_are_one_group():
     fake = await backend_with()
     lines = await told(fake, frozenset({0}), more=[line(0, f"step {number}") for number in range(9)])
 
-    assert lines[0] == "::group::9 lines of rank 0, the last: step 8"
+    assert lines[0] == "::group::9 lines of rank 0, the last one: step 8"
     assert lines[-1] == "::endgroup::"
     assert lines[1:-1] == [f"[rank 0 out] step {number}" for number in range(9)]
 
@@ -114,7 +117,7 @@ async def test_earlier_output_is_cut_short():
 
     lines = await told(fake)
 
-    assert lines[0] == "7 earlier lines of output are left out; `rallypoint logs digits` has them"
+    assert lines[0] == "7 earlier lines are omitted; `rallypoint logs digits` shows them"
     assert (lines[2], len(lines)) == ("[rank 0 out] 7", EARLIER_LINES + 3)
 
 
@@ -130,7 +133,7 @@ async def test_output_that_cannot_be_read_is_said_so():
     async with telling_logs(Broken(), "digits", log, ranks=ALL, bookmark=None) as task:
         await asyncio.wait([task])
 
-    assert log.lines == ["The output of the ranks could not be followed to its end: the disk is gone"]
+    assert log.lines == ["Cannot read the output of the ranks to its end: the disk is gone"]
 
 
 async def test_the_culprits_last_lines_are_a_group_of_their_own():
@@ -141,7 +144,7 @@ async def test_the_culprits_last_lines_are_a_group_of_their_own():
     await tell_culprit(fake, "digits", log, 9)
 
     assert log.lines == [
-        "::group::The last 2 lines of rank 3, which was the first to break",
+        "::group::Last 2 lines of rank 3, which failed first",
         "[rank 3 out] about to divide",
         "[rank 3 out] ZeroDivisionError",
         "::endgroup::",

@@ -53,7 +53,7 @@ def test_each_thing_is_told_once():
     narrator(seen)
 
     assert told == [
-        "another process supervises the job; watching",
+        "another process is the supervisor of the job; watching",
         "submitted: by try-1",
         "round: round 1: 2 nodes, 4 ranks",
         "step 150 loss=0.31 (4 ranks on 2 nodes, attempt 1, round 1)",
@@ -79,8 +79,8 @@ def test_who_only_watches_says_so_and_says_when_it_takes_over():
         narrator(look(record(), supervising=supervising))
 
     assert [line for line in lines if "supervises" in line] == [
-        "another process supervises the job; watching",
-        "this process supervises the job now",
+        "another process is the supervisor of the job; watching",
+        "this process is now the supervisor of the job",
     ]
 
 

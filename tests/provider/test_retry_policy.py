@@ -114,9 +114,21 @@ def test_it_survives_the_serialization_of_its_dag():
     ("words", "says"),
     [
         pytest.param({"delay": 0}, "delay: 0 is not allowed", id="no delay"),
-        pytest.param({"memory_factor": 1}, "memory_factor: 1 is not allowed; expected a number above 1", id="no growth"),
-        pytest.param({"memory_limit": "a lot"}, "memory_limit: 'a lot' is not allowed; expected a quantity", id="no quantity"),
-        pytest.param({"rules": {"oom": "pray"}}, r"rules\['oom'\]: 'pray' is not allowed; expected one of", id="rule"),
+        pytest.param(
+            {"memory_factor": 1},
+            "memory_factor: 1 is not allowed; expected a number above 1",
+            id="no growth",
+        ),
+        pytest.param(
+            {"memory_limit": "a lot"},
+            "memory_limit: 'a lot' is not allowed; expected a quantity",
+            id="no quantity",
+        ),
+        pytest.param(
+            {"rules": {"oom": "pray"}},
+            "rules\\['oom'\\]: 'pray' is not allowed; expected one of",
+            id="rule",
+        ),
     ],
 )
 def test_a_wrong_policy_is_an_error_when_the_dag_is_parsed(words, says):

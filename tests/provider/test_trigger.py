@@ -227,7 +227,7 @@ async def test_who_takes_over_tells_only_the_end_of_the_earlier_output(capsys):
     await ending(Trigger(fake))
 
     told = capsys.readouterr().out
-    assert "7 earlier lines of output are left out; `rallypoint logs digits` has them" in told
+    assert "7 earlier lines are omitted; `rallypoint logs digits` shows them" in told
     assert [told.count(f"] line {number} ") for number in (6, 7, EARLIER_LINES + 6)] == [0, 1, 1]
 
 

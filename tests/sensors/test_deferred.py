@@ -74,7 +74,7 @@ async def test_the_trigger_fires_when_waiting_has_become_useless():
 
     finding = await waiting
 
-    assert (finding.found, finding.text) == (Found.IMPOSSIBLE, "job digits is Succeeded, so Failed will not come")
+    assert (finding.found, finding.text) == (Found.IMPOSSIBLE, "job digits is Succeeded, so Failed cannot occur any more")
 
 
 async def test_a_trigger_finds_the_job_of_another_task_when_it_is_named():
@@ -96,7 +96,9 @@ async def test_a_trigger_ends_when_the_other_task_will_name_no_job():
     """A task that was skipped submits nothing."""
     trigger = Watching(FakeBackend(), Desk(states={("train", -1): "skipped"}), job_task_id="train", condition=FAILED)
 
-    assert (await event_of(trigger)).text == "task train is skipped and has pushed no job_name, so there is no job to wait for"
+    assert (
+        await event_of(trigger)
+    ).text == "task train is skipped and has pushed no XCom job_name, so there is no job to wait for"
 
 
 async def test_what_has_to_last_ends_without_news():

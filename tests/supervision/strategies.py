@@ -327,7 +327,7 @@ class Sea:
 
     def fails(self, reason: str) -> None:
         """Let the coordinator give the attempt up."""
-        self.tells(JobState.FAILED, Verdict(outcome=Outcome.FAILED, reason=reason, message="rank 1 ended with exit code 1"))
+        self.tells(JobState.FAILED, Verdict(outcome=Outcome.FAILED, reason=reason, message="rank 1 exited with code 1"))
 
     def advances(self, *, checkpoint: bool = False) -> None:
         """Let the training get on."""

@@ -34,7 +34,7 @@ def new_record(**fields) -> JobRecord:
     return dataclasses.replace(record, attempt=1, **fields)
 
 
-def process(round_, *, node=0, attempt=1, text="rank 0 was ended by signal 9", healed=True, at=None) -> Incident:
+def process(round_, *, node=0, attempt=1, text="rank 0 was killed by SIGKILL", healed=True, at=None) -> Incident:
     """A worker's fault in a round."""
     at = float(round_) if at is None else at
     culprit = Culprit(node=node, host="host-1", rank=0, local_rank=0, signal=9, error=text, log_tail=(text,) * 20, at=at)

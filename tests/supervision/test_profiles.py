@@ -177,7 +177,7 @@ def test_a_pod_that_was_deleted_from_outside_is_a_pod_fault() -> None:
     """It is not created again under its old name, and the job does not end for it."""
     frame = last(ladder(), {"at": 10, "pods": "RR"}, {"at": 100, "pods": "R-"}, startup=1.0, until=200)
     assert [(s.node, s.incarnation) for s in frame.record.slots] == [(0, 1), (1, 2)]
-    assert "deleted from outside" in frame.record.incidents[0].reason
+    assert "deleted by another client" in frame.record.incidents[0].reason
 
 
 def test_the_job_s_own_folder_deleted_from_outside_ends_the_job() -> None:

@@ -162,7 +162,7 @@ def test_above_min_a_job_degrades_when_a_slot_is_spent() -> None:
 def test_below_min_the_failure_grace_decides() -> None:
     """Without replacements a lost node of a fixed world is tolerated for the failure grace and then resets the job."""
     world = running(FIXED)
-    world.ends(world.node(1), exit_code=137, reason="killed by signal 9")
+    world.ends(world.node(1), exit_code=137, reason="killed by SIGKILL")
     decision = world.turn(100.0)
     assert decision.wake_at == 160.0
     world.turn(159.0)
@@ -170,7 +170,7 @@ def test_below_min_the_failure_grace_decides() -> None:
     world.turn(160.0)
     assert phase(world) is Phase.RESETTING
     assert world.record.attempts[0].reason == "FoundFailedPods"
-    assert "node 1 on here ended with exit code 137: killed by signal 9" in world.record.attempts[0].message
+    assert "node 1 on here exited with code 137: killed by SIGKILL" in world.record.attempts[0].message
 
 
 def test_a_second_incident_has_a_grace_of_its_own() -> None:
@@ -228,7 +228,7 @@ def test_nodes_that_cannot_be_created_reset_after_the_admission_grace() -> None:
 
 
 def test_waiting_for_room_is_free() -> None:
-    """What a quota has no room for now is asked for again and again, and no clock runs until it is there."""
+    """What a quota has no room for now is asked for again and again, and no clock is running until it is there."""
     error = CreateError(attempt=1, node=1, reason="exceeded quota", fatal=False, waits=True)
     record = reconcile(submitted(), Observation(), FIXED, 0.0).record
     for second in range(1, 2000, 100):

@@ -43,9 +43,7 @@ def test_a_job_grows_by_the_nodes_that_are_missing() -> None:
     world.settle(3.0)
     assert there(world) == [(0, 1), (1, 1), (2, 1), (3, 1)]
     assert (world.record.retries, world.record.incidents, world.record.phase) == (0, (), Phase.RUNNING)
-    assert [e.detail for e in world.record.history if e.kind == "resized"] == [
-        "4 nodes are wanted, of at least 1; there were 2"
-    ]
+    assert [e.detail for e in world.record.history if e.kind == "resized"] == ["4 nodes requested (at least 1); before: 2"]
 
 
 def test_a_job_shrinks_by_its_last_nodes_which_end_in_peace() -> None:
@@ -110,7 +108,10 @@ def plan(**more: object) -> Plan:
             id="profile",
         ),
         pytest.param(
-            {}, Size(min_nodes=0, max_nodes=2), "nodes: '0:2' is not allowed; expected N or MIN:MAX with 1", id="none"
+            {},
+            Size(min_nodes=0, max_nodes=2),
+            "nodes: '0:2' is not allowed; expected N or MIN:MAX with 1",
+            id="none",
         ),
         pytest.param({}, Size(min_nodes=3, max_nodes=2), "nodes: '3:2' is not allowed", id="upside down"),
         pytest.param({"node_unit": 4}, Size(min_nodes=2, max_nodes=3), "a multiple of node_unit, which is 4", id="unit"),

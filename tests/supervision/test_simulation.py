@@ -106,7 +106,7 @@ def test_a_lost_pod_of_a_ladder_is_replaced():
 
 
 def test_a_pod_that_the_trace_leaves_out_was_not_created_yet():
-    """Three of four pods exist: the fourth was asked for and has not come; it was not deleted from outside."""
+    """Three of four pods exist: the fourth was asked for and has not come; it was not deleted by another client."""
     policy = dataclasses.replace(APPWRAPPER, min_nodes=4, max_nodes=4)
 
     frames = simulate(policy, [{"at": 5, "pods": "PPR"}, {"at": 59}, {"at": 60}, {"at": 120}])
@@ -202,7 +202,7 @@ def test_a_verdict_can_be_told():
 
 def test_incidents_and_steps_can_be_told():
     """What the coordinator tells is in the record, under ids of the current attempt."""
-    told = {"node": 1, "local_rank": 0, "reason": "rank 1 ended with exit code 1"}
+    told = {"node": 1, "local_rank": 0, "reason": "rank 1 exited with code 1"}
     frames = simulate(LADDER, [{"at": 10, "pods": "RR", "step": 40}, {"at": 20, "incidents": [told]}])
 
     (incident,) = _at(frames, 20).record.incidents

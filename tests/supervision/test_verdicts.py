@@ -225,7 +225,7 @@ def test_the_documented_table_is_the_table() -> None:
         pytest.param("ModuleNotFoundError: No module named 'numpy'", True, Answer.RETRY_HERE, id="an import of the script"),
         pytest.param("x cannot be started: No such file or directory: x", True, Answer.FAIL_NOW, id="program"),
         pytest.param(
-            "FunctionError: what the function returned (a lock) cannot be pickled: TypeError: no",
+            "FunctionError: the return value (a lock) cannot be pickled: TypeError: no",
             False,
             Answer.FAIL_NOW,
             id="result",

@@ -109,7 +109,7 @@ class World:
         """Let the coordinator tell success."""
         self.tells(JobState.SUCCEEDED, verdict=Verdict(outcome=Outcome.SUCCEEDED, reason="Completed", message="all ended well"))
 
-    def fails(self, message: str = "rank 1 ended with exit code 1") -> None:
+    def fails(self, message: str = "rank 1 exited with code 1") -> None:
         """Let the coordinator tell that the workers failed for good."""
         culprit = Culprit(node=0, host="here", rank=1, exit_code=1)
         verdict = Verdict(outcome=Outcome.FAILED, reason="WorkersFailed", message=message, culprit=culprit)

@@ -78,7 +78,10 @@ def test_the_last_two_that_another_node_may_have_stay_and_so_does_the_newest(tmp
         multiples = list(range(EVERY, step + 1, EVERY))[-2:]
         assert {step, *multiples} <= kept, f"after step {step}"
     memory.close()
-    with pytest.raises(CheckpointError, match="buffers: 3 is not allowed; expected at least 4"):
+    with pytest.raises(
+        CheckpointError,
+        match="buffers: 3 is not allowed; expected at least 4",
+    ):
         SnapshotMemory(tmp_path, writer, buffers=3, every=EVERY)
 
 

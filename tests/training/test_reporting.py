@@ -62,12 +62,20 @@ def test_metrics_may_be_anything_with_one_number(slots, value, expected):
 
 
 WRONG = [
-    pytest.param({"step": -1}, "step: -1 is not allowed; expected a whole number of 0 to 9007199254740991", id="negative step"),
+    pytest.param(
+        {"step": -1},
+        "step: -1 is not allowed; expected a whole number from 0 to 9007199254740991",
+        id="negative step",
+    ),
     pytest.param({"step": 1.0}, "step: 1.0 is not allowed", id="step is a float"),
     pytest.param({"step": True}, "step: True is not allowed", id="step is a bool"),
     pytest.param({"step": torch.tensor([1, 2])}, "step: .* is not allowed", id="step is a vector"),
     pytest.param({"step": 1, "resumed_from": "0"}, "resumed_from: '0' is not allowed", id="origin is text"),
-    pytest.param({"step": 1, "loss": "0.5"}, "metric loss: '0.5' is not allowed; expected a number", id="metric is text"),
+    pytest.param(
+        {"step": 1, "loss": "0.5"},
+        "metric loss: '0.5' is not allowed; expected a number",
+        id="metric is text",
+    ),
     pytest.param({"step": 1, "loss": torch.ones(2)}, "metric loss: .* is not allowed", id="metric is a vector"),
 ]
 

@@ -40,8 +40,16 @@ def test_on_other_ranks_a_result_is_checked_and_dropped(monkeypatch):
         pytest.param(
             "x" * RESULT_LIMIT, r"at most 49152 bytes \(48 KiB\); save what is larger with the checkpoint", id="large"
         ),
-        pytest.param(object(), "'object' is not allowed; expected a value that JSON can hold", id="no JSON"),
-        pytest.param({1: [{2}]}, "'dict' is not allowed; expected a value that JSON can hold", id="no JSON inside"),
+        pytest.param(
+            object(),
+            "'object' is not allowed; expected a JSON can hold",
+            id="no JSON",
+        ),
+        pytest.param(
+            {1: [{2}]},
+            "'dict' is not allowed; expected a JSON can hold",
+            id="no JSON inside",
+        ),
     ],
 )
 def test_what_cannot_be_a_result_is_refused_with_the_way_out(value, says):

@@ -97,9 +97,17 @@ def test_a_loader_iterates_what_is_left_of_the_epoch():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        pytest.param({"batch_size": 51}, "batch_size: 51 is not allowed; expected 1 .* to 50", id="batch beyond the data"),
+        pytest.param(
+            {"batch_size": 51},
+            "batch_size: 51 is not allowed; expected 1 .* to 50",
+            id="batch beyond the data",
+        ),
         pytest.param({"batch_size": 2, "world_size": 3}, "expected 3 .the world's size.", id="a rank without samples"),
-        pytest.param({"rank": 1}, "rank: 1 is not allowed; expected 0 to 0", id="rank beyond the world"),
+        pytest.param(
+            {"rank": 1},
+            "rank: 1 is not allowed; expected 0 to 0",
+            id="rank beyond the world",
+        ),
     ],
 )
 def test_wrong_values_are_refused(changes, message):

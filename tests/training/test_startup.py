@@ -276,7 +276,7 @@ def test_a_file_that_is_another_one_by_now_is_not_written_to(worker: Worker) -> 
 
     asked = ask_for_stacks(Asked(local_rank=1, pid=worker.life.pid, stacks=worker.life.stacks, file=worker.stacks))
 
-    assert asked.note == "its Python does not listen any more"
+    assert asked.note == "its Python no longer handles the stack-dump signal"
     assert all(not (worker.folder / f"checkpoint{n}").read_bytes() for n in range(8))
 
 

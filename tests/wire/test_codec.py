@@ -31,7 +31,7 @@ INCIDENT = Incident(
     id=IncidentId(attempt=1, round=3, node=1, local_rank=1),
     cause=Cause.PROCESS,
     rung=Rung.RESTART_WORKERS,
-    reason="rank 3 was ended by signal 9",
+    reason="rank 3 was killed by SIGKILL",
     culprit=CULPRIT,
     detected_at=5.5,
     evidence=(RankGroup(ranks=(3,), culprit=True, step=4, state="stopped", frames=("train.py:1 f",)),),
@@ -120,9 +120,21 @@ def test_replies_say_which_they_are(reply: Reply) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        pytest.param({"attempt": "1"}, "attempt: '1' is not allowed; expected a value of type int", id="a string for a number"),
-        pytest.param({"attempt": True}, "attempt: True is not allowed; expected a value of type int", id="a boolean"),
-        pytest.param({"turn": 1}, "turn: 1 is not allowed; expected one of attempt, term, round", id="an unknown field"),
+        pytest.param(
+            {"attempt": "1"},
+            "attempt: '1' is not allowed; expected a value of type int",
+            id="a string for a number",
+        ),
+        pytest.param(
+            {"attempt": True},
+            "attempt: True is not allowed; expected a value of type int",
+            id="a boolean",
+        ),
+        pytest.param(
+            {"turn": 1},
+            "turn: 1 is not allowed; expected one of attempt, term, round",
+            id="an unknown field",
+        ),
     ],
 )
 def test_what_is_no_word_is_refused_by_name(change: dict[str, object], message: str) -> None:
@@ -157,7 +169,10 @@ def test_errors_name_the_path_into_the_document() -> None:
 
 def test_a_missing_field_is_named() -> None:
     """Nothing is silently defaulted that has no default."""
-    with pytest.raises(codec.WireError, match=r"^job: None is not allowed; expected a value \(the field is missing\)"):
+    with pytest.raises(
+        codec.WireError,
+        match=r"^job: None is not allowed; expected a value \(the field is missing\)",
+    ):
         codec.from_json(JobStatus, {"uid": "u"})
 
 

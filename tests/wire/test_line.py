@@ -18,7 +18,7 @@ _WORKER: list[line.FromWorker] = [
     line.Done(verb=line.Verb.SAVE, step=9),
 ]
 _AGENT: list[line.FromAgent] = [
-    line.Leave(round=2, reason="rank 1 was ended by signal 9"),
+    line.Leave(round=2, reason="rank 1 was killed by SIGKILL"),
     line.Assign(round=3, environment={"RANK": "0"}, unset=("B",), stdout="/tmp/a", stderr=""),
     line.Order(verb=line.Verb.DUMP),
 ]

@@ -40,7 +40,10 @@ def test_all_else_is_the_agents_own(line: str) -> None:
 
 def test_there_is_no_third_stream() -> None:
     """A wrong one is named."""
-    with pytest.raises(ValueError, match="stream: 'log' is not allowed; expected out or err"):
+    with pytest.raises(
+        ValueError,
+        match="stream: 'log' is not allowed; expected out or err",
+    ):
         front(1, 0, "log")
 
 

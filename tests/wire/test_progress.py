@@ -113,6 +113,9 @@ def test_names_that_none_of_ours_writes_are_an_error(tmp_path: Path) -> None:
     begin = file._map.find(b'["loss"]')
     file._map[begin : begin + 8] = b'{"l": 1}'
 
-    with pytest.raises(WireError, match="metrics: 'dict' is not allowed; expected a list of at most 256 names"):
+    with pytest.raises(
+        WireError,
+        match="metrics: 'dict' is not allowed; expected a list of at most 256 names",
+    ):
         file.read(0)
     file.close()

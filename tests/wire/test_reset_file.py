@@ -69,18 +69,46 @@ def test_which_policies_are_graceful_fault_tolerances(policy: str | None, foreig
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        pytest.param("", "value: '' is not allowed; expected the JSON of an object", id="empty"),
-        pytest.param('{"RankList": [', "expected the JSON of an object", id="half written"),
-        pytest.param("[]", "value: [] is not allowed; expected an object", id="no object"),
-        pytest.param('{"RankList": 3}', "RankList: 3 is not allowed; expected a list", id="no list"),
-        pytest.param('{"RankList": [3]}', "RankList[0]: 3 is not allowed; expected an object", id="no entry"),
-        pytest.param('{"RankList": [{}]}', "RankList[0].RankId: None is not allowed; expected a whole number", id="no rank"),
         pytest.param(
-            '{"RankList": [{"RankId": 1, "Policy": 2}]}', "RankList[0].Policy: 2 is not allowed; expected a text", id="policy"
+            "",
+            "value: '' is not allowed; expected a JSON object",
+            id="empty",
         ),
-        pytest.param('{"RetryTime": "2"}', "RetryTime: '2' is not allowed; expected a whole number", id="retries in words"),
+        pytest.param('{"RankList": [', "expected a JSON object", id="half written"),
         pytest.param(
-            '{"GracefulExit": 2}', "GracefulExit: 2 is not allowed; expected true or false, or 1 or 0", id="graceful exit"
+            "[]",
+            "value: [] is not allowed; expected an object",
+            id="no object",
+        ),
+        pytest.param(
+            '{"RankList": 3}',
+            "RankList: 3 is not allowed; expected a list",
+            id="no list",
+        ),
+        pytest.param(
+            '{"RankList": [3]}',
+            "RankList[0]: 3 is not allowed; expected an object",
+            id="no entry",
+        ),
+        pytest.param(
+            '{"RankList": [{}]}',
+            "RankList[0].RankId: None is not allowed; expected a whole number",
+            id="no rank",
+        ),
+        pytest.param(
+            '{"RankList": [{"RankId": 1, "Policy": 2}]}',
+            "RankList[0].Policy: 2 is not allowed; expected a text",
+            id="policy",
+        ),
+        pytest.param(
+            '{"RetryTime": "2"}',
+            "RetryTime: '2' is not allowed; expected a whole number",
+            id="retries in words",
+        ),
+        pytest.param(
+            '{"GracefulExit": 2}',
+            "GracefulExit: 2 is not allowed; expected true or false, or 1 or 0",
+            id="graceful exit",
         ),
     ],
 )

@@ -73,7 +73,10 @@ def test_other_versions_are_refused_by_name(word: Word, ours: int, version: obje
 
     understood = f"{max(1, ours - 1)} to {ours + 1}"
 
-    with pytest.raises(codec.VersionError, match=rf"version: {shift!r} is not allowed; expected {understood}, which this"):
+    with pytest.raises(
+        codec.VersionError,
+        match=f"version: {shift!r} is not allowed; expected {understood}, which this",
+    ):
         codec.from_json(type(word), {"version": shift, "of_the_future": 1})
 
 

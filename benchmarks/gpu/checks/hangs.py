@@ -54,7 +54,7 @@ def played(machine: Machine, way: str, *, ranks: int, backend: str) -> Hang:
 
     def require_running() -> None:
         if process.poll() is not None:
-            raise RuntimeError(f"the agent ended with {process.returncode}:\n{tail(log)}")
+            raise RuntimeError(f"the agent exited with code {process.returncode}:\n{tail(log)}")
 
     def hung() -> float | None:
         require_running()

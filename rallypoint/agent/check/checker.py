@@ -29,6 +29,7 @@ from rallypoint.wire import env, sanitize
 from rallypoint.wire.check import CheckReport, CheckTask, ProbeState
 from rallypoint.wire.endpoint import split_address
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.process_exit import describe_exit
 
 __all__ = ["Checker", "Seen", "probe_env", "read_probe"]
 
@@ -123,16 +124,16 @@ class Checker:
         try:
             found = await self._run(attempt)
         except OSError as error:
-            found = CheckReport(store="", state=ProbeState.FAILED, own=True, error=f"the probe cannot be started: {error}")
+            found = CheckReport(store="", state=ProbeState.FAILED, own=True, error=f"cannot start the probe: {error}")
         finally:
             attempt.kill()
         known = self.report
         if attempt.stop.is_set() or known is None:
             return
         if found.state is ProbeState.FAILED:
-            log.warning("node check, task %d: failed: %s", task.number, found.error)
+            log.warning("node check task=%d failed: %s", task.number, found.error)
         else:
-            log.info("node check, task %d: compute %.3g s, transfer %.3g s", task.number, found.compute, found.transfer)
+            log.info("node check task=%d passed: compute=%.3gs transfer=%.3gs", task.number, found.compute, found.transfer)
         self.report = dataclasses.replace(found, store=known.store, term=task.term, number=task.number)
         self._changed()
 
@@ -259,14 +260,14 @@ def _judged(folder: Path, codes: Sequence[int], late: Sequence[bool], limit: flo
         silent = next((i for i, one in enumerate(seen) if one.figures is None), None)
         if silent is None:
             return _figures([one.figures for one in seen if one.figures is not None])
-        error = "the probe ended well and told no figures"
+        error = "the probe exited with code 0 without a measurement"
         return CheckReport(store="", state=ProbeState.FAILED, own=True, error=_which(error, silent, len(codes)))
     first = bad[0]
     stage = seen[first].stage
     if late[first]:
-        error = f"stage {stage}: it was not over within {limit:g} s"
+        error = f"stage {stage}: not completed within {limit:g} s"
     else:
-        how = f"was ended by signal {-codes[first]}" if codes[first] < 0 else f"ended with exit code {codes[first]}"
+        how = describe_exit(codes[first])
         said = _last_line(_end_of(folder / f"{first}.err"))
         error = f"stage {stage}: {said or how}"
     own = stage in _ALONE

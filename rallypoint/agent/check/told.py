@@ -49,14 +49,14 @@ def sentence(told: NodeCheck) -> str:
     bad = [
         f"{word} {', '.join(str(one.node) for one in named)}"
         for word, verdict in (
-            ("at fault:", NodeVerdict.FAULT),
+            ("faulty:", NodeVerdict.FAULT),
             ("slow:", NodeVerdict.STRAGGLER),
             ("unclear:", NodeVerdict.UNKNOWN),
         )
         if (named := told.named(verdict))
     ]
     rounds = f"{told.rounds} round{'' if told.rounds == 1 else 's'}"
-    return f"node check {told.number}: {told.count} nodes, {rounds}; {'; '.join(bad) or 'all good'}"
+    return f"node check {told.number}: {told.count} nodes, {rounds}; {'; '.join(bad) or 'all passed'}"
 
 
 def _node(course: Course, found: Standing, index: int) -> NodeFound:

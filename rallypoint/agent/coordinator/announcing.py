@@ -48,7 +48,7 @@ class Announcer:
         ours = (self._endpoint.attempt, self._endpoint.term)
         if (roster.attempt, roster.term) != ours:
             theirs = f"attempt {roster.attempt}, term {roster.term}"
-            raise StaleError(f"the roster is that of {theirs}; this is the coordinator of attempt {ours[0]}, term {ours[1]}")
+            raise StaleError(f"the roster belongs to {theirs}; this is the coordinator of attempt {ours[0]}, term {ours[1]}")
         wanted = set(roster.agents)
         for gone in self._told.keys() - wanted:
             self._told.pop(gone).cancel()
@@ -71,12 +71,14 @@ class Announcer:
         while True:
             status, text = await self._ask(url)
             if status == 200:
-                log.info("node %d at %s knows where we are", agent.node, url)
+                log.info("announced this coordinator to node %d at %s", agent.node, url)
             elif status == 409:
-                log.warning("node %d at %s refused us: %s", agent.node, url, text)
+                log.warning("node %d at %s rejected this coordinator: %s", agent.node, url, text)
             else:
                 if text != last:
-                    log.log(logging.WARNING if status else logging.DEBUG, "node %d at %s: %s", agent.node, url, text)
+                    log.log(
+                        logging.WARNING if status else logging.DEBUG, "cannot reach node %d at %s: %s", agent.node, url, text
+                    )
                 last = text
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, _RETRY_LAST)

@@ -59,7 +59,7 @@ class ConfigMapSink:
         except codec.VersionError as error:
             raise ConfigError(f"ConfigMap {self._place}: {STATUS_KEY}: {error}") from error
         except codec.WireError as error:
-            log.warning("ConfigMap %s: %s: %s; going on without it", self._place, STATUS_KEY, error)
+            log.warning("ConfigMap %s: %s: %s; continuing without it", self._place, STATUS_KEY, error)
             return None
 
     async def publish(self, status: JobStatus) -> None:
@@ -78,7 +78,7 @@ class ConfigMapSink:
                     raise
             else:
                 return
-        raise ApiError(f"ConfigMap {self._place}: somebody else changes it all the time", status=409)
+        raise ApiError(f"ConfigMap {self._place}: update conflict; another client changes it continuously", status=409)
 
 
 def _version(found: dict[str, Any]) -> str:
@@ -118,9 +118,9 @@ class PodSink:
                 await asyncio.sleep(min(error.retry_after, _LONGEST_PAUSE))
                 raise OSError(str(error)) from error
             if not self.trouble:
-                log.warning("%s; the status is kept in the pod", error)
-            why = "may not be written" if error.refused else "cannot be written: the API server has never answered this pod"
-            self.trouble = f"the status ConfigMap {why} ({error})"
+                log.warning("%s; storing the status in the pod", error)
+            why = "no permission to write" if error.refused else "the API server has never answered this pod; cannot write"
+            self.trouble = f"{why} the status ConfigMap ({error})"
             self._ask_at = self._clock() + _ASK_AGAIN
             return False
         self._reached = True

@@ -23,6 +23,18 @@ _lines = logging.getLogger("rallypoint.events")
 #: Of every line, in this order (docs/guides/metrics.md).
 KEYS = ("time", "event", "detail", "job", "uid", "attempt", "term", "round", "nodes", "ranks", "state")
 
+#: Kinds of events about a hang that is not confirmed.
+_DOUBTS = frozenset({"hang-doubt", "hang-over"})
+
+#: How the line of an event starts in a log for people, where that is not the kind of the event.
+_TITLES = {
+    "round": "started ",
+    "regroup": "restarting workers: ",
+    "succeeded": "job succeeded: ",
+    "failed": "job failed: ",
+    "sent-away": "moving a node away: ",
+}
+
 Teller = Callable[[State, Event], None]
 
 
@@ -35,8 +47,9 @@ def new_events(before: State, after: State) -> Iterator[Event]:
 
 
 def in_words(_: State, event: Event) -> None:
-    """Log an event for people."""
-    log.info("%s: %s", event.kind, sanitize.clean_text(event.detail))
+    """Log an event for people. A suspected hang is logged at DEBUG; a confirmed one is an incident of its own."""
+    level = logging.DEBUG if event.kind in _DOUBTS else logging.INFO
+    log.log(level, "%s%s", _TITLES.get(event.kind, f"{event.kind}: "), sanitize.clean_text(event.detail))
 
 
 def structured(state: State, event: Event) -> None:

@@ -101,7 +101,7 @@ class FileHome:
         known = read_json(Endpoint, args.endpoint_file)
         if known is not None and (known.attempt, known.term) > (args.attempt, args.term):
             later = f"attempt {known.attempt}, term {known.term}"
-            raise StaleError(f"{args.endpoint_file}: {later} listens there; this is attempt {args.attempt}, term {args.term}")
+            raise StaleError(f"{args.endpoint_file}: belongs to {later}; this is attempt {args.attempt}, term {args.term}")
         return read_status(args.status_file)
 
     def port(self, plan: Plan) -> int:
@@ -118,7 +118,7 @@ class FileHome:
         try:
             await asyncio.to_thread(replace_durably, path, codec.dumps(endpoint) + "\n")
         except OSError as error:
-            raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+            raise ConfigError(f"{path}: cannot write the file: {error.strerror}") from error
 
     async def close(self) -> None:
         """Nothing is open."""

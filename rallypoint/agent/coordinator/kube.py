@@ -91,7 +91,7 @@ class KubeApi:
         host, port = base.get("KUBERNETES_SERVICE_HOST", ""), base.get("KUBERNETES_SERVICE_PORT", "443")
         if not server and not host:
             where = f"KUBERNETES_SERVICE_HOST (or {env.API_SERVER})"
-            raise ConfigError(f"--status-configmap: this is no pod of a cluster: {where} is not set")
+            raise ConfigError(f"--status-configmap: requires a pod; {where} is not set")
         server = server or f"https://{f'[{host}]' if ':' in host else host}:{port}"
         return cls(server, token_file=account / "token", ca_file=account / "ca.crt")
 
@@ -121,7 +121,7 @@ class KubeApi:
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             raise ApiError(f"{where}: {str(error) or type(error).__name__}") from error
         if len(answer) > _ANSWER_LIMIT:
-            raise ApiError(f"{where}: the answer has more than {_ANSWER_LIMIT} bytes", status=response.status)
+            raise ApiError(f"{where}: the response exceeds {_ANSWER_LIMIT} bytes", status=response.status)
         if response.status >= 300:
             after = response.headers.get("Retry-After", "")
             raise ApiError(
@@ -177,7 +177,7 @@ def _object(where: str, answer: bytes) -> dict[str, Any]:
     try:
         found = json.loads(answer)
     except ValueError as error:
-        raise ApiError(f"{where}: the answer is no JSON: {error}") from error
+        raise ApiError(f"{where}: the response is not valid JSON: {error}") from error
     if not isinstance(found, dict):
-        raise ApiError(f"{where}: the answer is no object")
+        raise ApiError(f"{where}: the response is not a JSON object")
     return found

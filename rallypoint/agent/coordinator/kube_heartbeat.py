@@ -38,7 +38,11 @@ class LeaseHeartbeat:
             elif self._lease is not None:
                 await self._look_at_lease(self._lease)
         except ApiError as error:
-            log.log(logging.WARNING if error.refused and not self._refused else logging.DEBUG, "no heartbeat: %s", error)
+            log.log(
+                logging.WARNING if error.refused and not self._refused else logging.DEBUG,
+                "cannot read the supervisor heartbeat: %s",
+                error,
+            )
             self._refused = error.refused
             return None
         self._refused = False

@@ -75,23 +75,23 @@ def _job(status: JobStatus) -> Iterator[Family]:
     yield _gauge("rallypoint_build_info", "Version of the coordinator, as a label.", {("version", __version__): 1})
     yield _gauge("rallypoint_job_info", "Name of the job, as a label.", {("job_name", status.job): 1})
     yield _gauge("rallypoint_attempt", "Number of the attempt, from 1.", status.fence.attempt)
-    yield _gauge("rallypoint_coordinator_term", "How many coordinators the job has had, with this one.", status.fence.term)
-    yield _gauge("rallypoint_job_state", "1 for the state of the attempt.", _one_of("state", JobState, status.state))
+    yield _gauge("rallypoint_coordinator_term", "Number of coordinators of the job, including this one.", status.fence.term)
+    yield _gauge("rallypoint_job_state", "1 for the current state of the attempt.", _one_of("state", JobState, status.state))
     durable = "1 if a later coordinator could read the status that was published last."
     yield _gauge("rallypoint_status_durable", durable, int(status.durable))
 
 
 def _world(status: JobStatus) -> Iterator[Family]:
-    yield _counter("rallypoint_rounds_total", "Rounds that were closed.", status.fence.round)
-    yield _gauge("rallypoint_world_nodes", "Nodes of the last closed round.", len(status.world))
-    yield _gauge("rallypoint_world_size", "Ranks of the last closed round.", status.world_size)
-    yield _gauge("rallypoint_waiting_nodes", "Nodes that wait for a place in a round.", len(status.waiting))
+    yield _counter("rallypoint_rounds_total", "Rounds started.", status.fence.round)
+    yield _gauge("rallypoint_world_nodes", "Nodes in the current round.", len(status.world))
+    yield _gauge("rallypoint_world_size", "Ranks in the current round.", status.world_size)
+    yield _gauge("rallypoint_waiting_nodes", "Nodes waiting to join a round.", len(status.waiting))
     silent = sum(1 for one in status.missing if one.why is Absence.SILENT)
-    missing = "Nodes that are wanted and not there; overdue ones are silent and not lost yet."
+    missing = "Expected nodes that are missing; overdue nodes are silent but not yet lost."
     by = {("state", "silent"): silent, ("state", "absent"): status.missing_count - silent}
     yield _gauge("rallypoint_missing_nodes", missing, by)
     longest = max((status.updated_at - one.since for one in status.missing), default=0.0)
-    yield _gauge("rallypoint_missing_seconds", "For how long the node is missing that is missing for longest.", longest)
+    yield _gauge("rallypoint_missing_seconds", "Seconds since the longest-missing node was last seen.", longest)
 
 
 def _faults(status: JobStatus) -> Iterator[Family]:
@@ -113,9 +113,9 @@ def _faults(status: JobStatus) -> Iterator[Family]:
     incidents = {("cause", cause.value): count(cause, restarts=False) for cause in Cause}
     yield _counter("rallypoint_incidents_total", "Incidents of the attempt, by cause.", incidents)
     restarts = {("cause", cause.value): count(cause, restarts=True) for cause in Cause}
-    yield _counter("rallypoint_restarts_total", "Rounds that an incident ended, by its cause.", restarts)
+    yield _counter("rallypoint_restarts_total", "Rounds ended by an incident, by cause.", restarts)
     seconds = {("cause", cause.value): lost(cause) for cause in Cause}
-    told = "Seconds from when an incident was detected until training went on, or until now, by cause."
+    told = "Seconds from the detection of an incident until training continued, or until now, by cause."
     yield _counter("rallypoint_lost_seconds_total", told, seconds)
 
 
@@ -127,15 +127,15 @@ def _training(status: JobStatus) -> Iterator[Family]:
     progress, now = status.progress, status.updated_at
     yield _gauge("rallypoint_step", "Last step that the script reported.", progress.step)
     at = progress.at if progress.step is not None else None
-    yield _gauge("rallypoint_step_timestamp_seconds", "When it was reported, seconds since the epoch.", at)
-    rate = "Steps per second of late, within the round; falls while no step comes."
+    yield _gauge("rallypoint_step_timestamp_seconds", "Unix time of the last reported step.", at)
+    rate = "Recent steps per second in this round; decreases while no step completes."
     yield _gauge("rallypoint_steps_per_second", rate, _rate(status))
     phases = {("phase", phase.value): status.phases.get(phase.value, 0) for phase in Phase}
-    yield _gauge("rallypoint_phase_ranks", "Ranks of the round by what they are doing, of those that tell.", phases)
+    yield _gauge("rallypoint_phase_ranks", "Ranks of the round by activity, of those that report one.", phases)
     saved = progress.checkpoint_at or None
-    yield _gauge("rallypoint_checkpoint_timestamp_seconds", "When a new checkpoint was reported last.", saved)
+    yield _gauge("rallypoint_checkpoint_timestamp_seconds", "Unix time of the last reported checkpoint.", saved)
     age = None if saved is None else now - saved
-    yield _gauge("rallypoint_checkpoint_age_seconds", "For how long no newer checkpoint was reported.", age)
+    yield _gauge("rallypoint_checkpoint_age_seconds", "Seconds since the last new checkpoint.", age)
 
 
 def _rate(status: JobStatus) -> float | None:
@@ -156,16 +156,16 @@ def _since(base: Sample, status: JobStatus) -> float | None:
 def _health(status: JobStatus) -> Iterator[Family]:
     hang = status.hang
     states = _one_of("state", HangState, None if hang is None else hang.state)
-    yield _gauge("rallypoint_hang", "1 while training is in doubt, or judged to hang.", states)
+    yield _gauge("rallypoint_hang", "1 while a hang is suspected or confirmed.", states)
     silent = 0.0 if hang is None else status.updated_at - hang.quiet_since
-    yield _gauge("rallypoint_hang_seconds", "For how long no rank has shown a sign of life, while that is in doubt.", silent)
+    yield _gauge("rallypoint_hang_seconds", "Seconds without progress of any rank while a hang is suspected.", silent)
     yield _gauge("rallypoint_straggler_ranks", "Ranks of the round that are slower than the others.", len(status.stragglers))
     scores = {("rank", str(slow.rank)): slow.score for slow in status.stragglers[:_SLOWEST]}
-    told = "How many times as long as the others a slow rank takes for its own part of a step."
+    told = "Ratio of a slow rank's own time per step to that of the other ranks."
     yield _gauge("rallypoint_straggler_score", told, scores)
     check = status.check
     found = {} if check is None else {("verdict", v.value): len(check.named(v)) for v in _BAD}
-    yield _gauge("rallypoint_check_nodes", "Nodes by the verdict of the last node check, the good ones left out.", found)
+    yield _gauge("rallypoint_check_nodes", "Nodes that did not pass the last node check, by verdict.", found)
 
 
 # --- How they are written --------------------------------------------------------------------------------------------------

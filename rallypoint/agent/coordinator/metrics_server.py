@@ -43,7 +43,7 @@ async def exposed(shell: Coordinator, host: str, port: int, clock: Clock) -> Asy
     try:
         runner, bound = await listen(app, host, port, whose="metrics (health.metrics_port)", limits=Limits.few(_CONNECTIONS))
     except ConfigError as error:
-        log.warning("%s; going on without metrics", error)
+        log.warning("%s; continuing without metrics", error)
         shell.note("no-metrics", str(error))
         yield 0
         return

@@ -53,7 +53,7 @@ class FileHeartbeat:
             with heartbeat.open("rb") as file:
                 return f"{heartbeat.name} {os.fstat(file.fileno()).st_mtime_ns} {file.read()!r}"
         except (OSError, ValueError) as error:
-            log.debug("no heartbeat: %s", error)
+            log.debug("cannot read the supervisor heartbeat: %s", error)
             return None
 
 
@@ -89,14 +89,18 @@ async def keep_watch(job: OrphanedJob, source: HeartbeatSource, plan: Plan, cloc
             job.conclude(_verdict(plan))
             return
         if lease.expired and not orphaned:
-            job.note("orphaned", f"nobody has supervised the job for {in_words(plan.lease)}; it goes on")
+            job.note(
+                "orphaned", f"no supervisor heartbeat for {in_words(plan.lease)}; the job continues (orphan policy: continue)"
+            )
         if orphaned and not lease.expired:
-            job.note("supervised", "somebody supervises the job again")
+            job.note("supervised", "supervisor heartbeat received again")
         orphaned = lease.expired
         await asyncio.sleep(min(look, plan.lease / 5))
 
 
 def _verdict(plan: Plan) -> Verdict:
     """Return how a job ends that nobody has supervised for its lease."""
-    message = f"nobody has supervised the job for {in_words(plan.lease)} (fault_tolerance.lease), and its orphan policy is stop"
+    message = (
+        f"no supervisor heartbeat for {in_words(plan.lease)} (fault_tolerance.lease); stopping the job (orphan policy: stop)"
+    )
     return Verdict(outcome=Outcome.FAILED, reason=ORPHANED, message=message)

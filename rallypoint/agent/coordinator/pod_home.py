@@ -81,14 +81,14 @@ class PodHome:
                 return await self._remote.read()
             except ApiError as error:
                 if error.refused:
-                    log.warning("%s; going on with what the pod was given", error)
+                    log.warning("%s; continuing with the configuration of the pod", error)
                     return await asyncio.to_thread(self._known)
                 reached = reached or bool(error.status)
                 if not reached and time.monotonic() >= began + NO_ROUTE:
                     log.warning("%s: no answer within %g s; going on with what the pod was given", error, NO_ROUTE)
                     return await asyncio.to_thread(self._known)
                 if str(error) != told:
-                    log.warning("%s; nothing is begun before the last status is known", error)
+                    log.warning("%s; waiting until the last published status is readable", error)
                 told = str(error)
             await asyncio.sleep(_RETRY)
 
@@ -170,4 +170,4 @@ def _has_text(path: Path) -> bool:
     except OSError as error:
         if isinstance(error, FileNotFoundError):
             return False
-        raise ConfigError(f"--known-status {path}: cannot be read: {error.strerror}") from error
+        raise ConfigError(f"--known-status {path}: cannot read the file: {error.strerror}") from error

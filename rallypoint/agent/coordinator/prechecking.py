@@ -57,7 +57,7 @@ async def ask_operators(change: Change, plan: Plan, clock: Clock, environ: Mappi
         message = str(error)
         change(lambda state, now: prechecks.refused(state, message, now))
     except (EOFError, OSError, asyncio.TimeoutError) as error:
-        told = f"health.pre_check_ops: the process that asks the operators ended, or did not answer ({type(error).__name__})"
+        told = f"health.pre_check_ops: the operator process exited or did not answer ({type(error).__name__})"
         change(lambda state, now: prechecks.refused(state, told, now))
     finally:
         if host is not None:

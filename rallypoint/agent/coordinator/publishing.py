@@ -107,7 +107,7 @@ class Publisher:
             try:
                 await self._sink.publish(bounded(status))
             except OSError as error:
-                log.warning("the status cannot be published (%s); nobody is told anything new until it can", error)
+                log.warning("cannot publish the status (%s); holding back new decisions until it is published", error)
                 await asyncio.sleep(_SINK_RETRY)
             else:
                 self._note_trouble()
@@ -117,7 +117,7 @@ class Publisher:
         """Tell in the job's story when no later coordinator can read what is published, and when it can again."""
         trouble = self.trouble
         if bool(trouble) != bool(self._trouble):
-            self._note("status-undurable" if trouble else "status-durable", trouble or "the status can be written again")
+            self._note("status-undurable" if trouble else "status-durable", trouble or "publishing the status again")
         self._trouble = trouble
 
 

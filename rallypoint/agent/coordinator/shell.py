@@ -262,7 +262,7 @@ class Coordinator:
         late = self._clock() - self._due
         if late > _LATE:
             # A leap of ours (a machine that slept, a core that was taken away) must not look like the silence of everybody.
-            log.warning("listened to nobody for %.1f s", late)
+            log.warning("event loop was blocked for %.1f s", late)
             self._state = rendezvous.delayed(self._state, late)
         self._calling = True
         self._call_the_roll(self._clock(), _TURNS)
@@ -285,5 +285,5 @@ class Coordinator:
         self._check_dismissed()
 
     def _refuse(self, report: AgentReport, refused: Refusal) -> Refusal:
-        log.warning("agent %s on %s refused: %s", report.agent, report.host, refused.reason)
+        log.warning("rejected agent=%s host=%s: %s", report.agent, report.host, refused.reason)
         return refused

@@ -57,7 +57,7 @@ class FileWish:
                 self._last = None if found is None else codec.from_json(Wish, found, lenient=True)
                 self._seen = seen
         except (OSError, ValueError, WireError) as error:
-            log.debug("the last wish cannot be read: %s", error)
+            log.debug("cannot read the last worker command: %s", error)
         return self._last
 
 

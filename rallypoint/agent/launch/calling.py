@@ -40,6 +40,7 @@ from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.incident import Culprit
 from rallypoint.wire.launched import return_file
+from rallypoint.wire.process_exit import describe_exit
 from rallypoint.wire.status import Outcome
 
 __all__ = ["launch_agent"]
@@ -120,7 +121,7 @@ def _run(config: LaunchConfig, settled: Settled, folder: Path, events: Any) -> t
     options = settled.options
     logs = log_folder(options)
     if not options.log_dir:
-        log.info("logs of the workers: %s", logs)
+        log.info("worker logs: dir=%s", logs)
     level = logging.getLogger("rallypoint").getEffectiveLevel()
     orders = Orders(options=options, etcd=settled.etcd, logs=logs, level=level)
     (folder / ORDERS).write_bytes(pickle.dumps(orders))
@@ -183,7 +184,7 @@ def _end(
     news: queue.SimpleQueue[_News],
 ) -> None:
     """Let the workers save where they can, then end the agent; a second signal cuts both short."""
-    log.warning("%s: ending the run", told.name)
+    log.warning("received %s; stopping the run", told.name)
     # Set when there is nothing to wait for any more: it has ended, or somebody is in a hurry.
     enough, sent = threading.Event(), threading.Event()
 
@@ -201,7 +202,7 @@ def _end(
         try:
             heard = news.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
-            log.warning("the agent is still there: killing it")
+            log.warning("the agent process is still running; sending SIGKILL")
             process.kill()
             return
         enough.set()
@@ -218,8 +219,8 @@ def _read(folder: Path, code: int) -> Ending:
     try:
         left: Left = pickle.loads((folder / ENDING).read_bytes())  # noqa: S301  by the process that we started
     except FileNotFoundError:
-        how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        raise RallypointError(f"the agent's process {how}; its log is on stderr") from None
+        how = describe_exit(code)
+        raise RallypointError(f"the agent process {how}; see its log on stderr") from None
     if left.ending is None:
         raise ConfigError(left.error)
     return left.ending
@@ -230,7 +231,7 @@ def _failure(name: str, ending: Ending, logs: Path) -> Exception:
     if ending.code == Exit.LOST_CONTACT:
         return LostContactError(node.reason)
     if verdict is None or verdict.outcome is Outcome.SUCCEEDED:
-        return RallypointError(node.reason or f"the agent ended with {ending.code}")
+        return RallypointError(node.reason or f"the agent exited with code {ending.code}")
     if verdict.reason == "RendezvousTimeout":
         return torch_side.rendezvous_timed_out(verdict.message)
     culprits = node.failures or (() if verdict.culprit is None else (verdict.culprit,))
@@ -267,4 +268,4 @@ def _load(path: Path, rank: int) -> Any:
     except FileNotFoundError:
         return None  # it left by sys.exit(0)
     except Exception as error:
-        raise RallypointError(f"rank {rank}: what it returned cannot be read here: {type(error).__name__}: {error}") from error
+        raise RallypointError(f"rank {rank}: cannot unpickle the return value: {type(error).__name__}: {error}") from error

@@ -25,7 +25,8 @@ def require_events(events: Any) -> None:
     missing = [name for name in NAMES if events is not None and not hasattr(events, name)]
     if missing:
         raise ValueError(
-            f"ice_events: {type(events).__name__} has no {missing[0]}; expected None or an object with {', '.join(NAMES)}"
+            f"ice_events: {type(events).__name__} has no method {missing[0]}; expected None or an object with "
+            f"{', '.join(NAMES)}"
         )
 
 
@@ -45,12 +46,12 @@ def end_softly(events: Any, workers: int, *, within: float, cut_short: Callable[
         events.finished_save_checkpoint.clear()
         events.trigger_save_checkpoint.set()
     else:
-        log.warning("not all %d workers came to a step boundary in time; nothing is saved", workers)
+        log.warning("not all %d workers reached a step boundary before the timeout; no checkpoint is saved", workers)
     events.resume.set()  # before the pause is cleared: a worker that comes late must not take it for cancelled
     events.pause.clear()
     saved = paused and _patiently(lambda seconds: bool(events.finished_save_checkpoint.wait(seconds)), left, cut_short)
     if paused and not saved:
-        log.warning("the checkpoint was not saved in time")
+        log.warning("the checkpoint was not saved before the timeout")
     return saved
 
 

@@ -45,9 +45,9 @@ class EtcdAgreement:
             try:
                 settled = str(await self._call(self._offer, ours))
             except OSError as error:
-                settled, trouble = "", f"cannot be reached: {error}"
+                settled, trouble = "", f"cannot connect: {error}"
             else:
-                trouble = f"{settled} is settled, and nobody answers there"
+                trouble = f"{settled} is stored there, but the process at this address does not answer"
             if settled == ours:
                 self._ours = ours
                 self._keeping = asyncio.create_task(self._keep())
@@ -55,7 +55,10 @@ class EtcdAgreement:
             if settled and await speaks_rallypoint(_endpoint(settled)):
                 return settled
             if loop.time() >= deadline:
-                raise ConfigError(f"etcd at {self.host}:{self.port}: {self._place.key}: {trouble}, for {self._within:g} s")
+                raise ConfigError(
+                    f"etcd at {self.host}:{self.port}: key {self._place.key}: {trouble} (tried for {self._within:g} s); "
+                    "check that etcd and node 0 are running"
+                )
             await asyncio.sleep(_RETRY)
 
     async def close(self) -> None:
@@ -68,7 +71,7 @@ class EtcdAgreement:
         try:
             await self._call(self._forget)
         except OSError as error:
-            log.debug("%s is left to its time to live: %s", self._place.key, error)
+            log.debug("cannot delete etcd key %s; it expires with its TTL: %s", self._place.key, error)
 
     async def _keep(self) -> None:
         while True:
@@ -77,7 +80,7 @@ class EtcdAgreement:
                 await self._call(self._refresh)
             except OSError as error:
                 # Who has met goes on without it; only who comes now has to wait.
-                log.warning("etcd at %s:%d: %s cannot be kept: %s", self.host, self.port, self._place.key, error)
+                log.warning("etcd at %s:%d: cannot refresh key %s: %s", self.host, self.port, self._place.key, error)
 
     # --- The client, which blocks: in threads -----------------------------------------------------------------------------
 

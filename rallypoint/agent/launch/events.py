@@ -372,7 +372,7 @@ class Events:
         self._mark_paused(local_rank, os.getpid())
         try:
             if not self.resume.wait(timeout):
-                raise EventsTimeoutError(f"nobody resumed this worker for {timeout:g} s")
+                raise EventsTimeoutError(f"this worker was not resumed within {timeout:g} s")
         finally:
             self._mark_paused(local_rank, 0)
             self.paused.clear()
@@ -389,7 +389,7 @@ class Events:
             self._change()
         # By number: the caller may have cleared the answer for its next request before this worker looks.
         elif not self._wait(lambda: self._memory.saved >= number, timeout):
-            raise EventsTimeoutError(f"local rank 0 has not saved its checkpoint for {timeout:g} s")
+            raise EventsTimeoutError(f"local rank 0 did not save its checkpoint within {timeout:g} s")
 
     def _wait(self, so: Callable[[], bool], timeout: float) -> bool:
         """Wait until it is so after some change, or for `timeout` seconds; return whether it is."""

@@ -42,7 +42,10 @@ def read_outlet(metrics_cfg: Mapping[str, str]) -> Outlet:
             f"metrics_cfg['destination']: {destination!r} is not allowed; expected one of {', '.join(_DESTINATIONS)}"
         )
     if (destination == "file") is not bool(path):
-        raise ValueError(f"metrics_cfg['path']: {path!r} is not allowed with destination {destination!r}; only 'file' has one")
+        raise ValueError(
+            f"metrics_cfg['path']: {path!r} is not allowed with destination {destination!r}; expected no path, or "
+            "destination 'file'"
+        )
     return Outlet(destination=destination, path=Path(path) if path else None)
 
 

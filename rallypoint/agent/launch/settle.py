@@ -52,8 +52,8 @@ _THEIRS = (
 
 #: torch's newer fields that cannot have an effect here, with the one value that asks for none.
 _WITHOUT: Mapping[str, tuple[object, str]] = {
-    "logs_specs": (None, "the files of each rank are laid out by Rallypoint; see log_dir, redirects and tee"),
-    "event_log_handler": ("null", "only 'null' is known"),
+    "logs_specs": (None, "Rallypoint defines the layout of the log files; see log_dir, redirects and tee"),
+    "event_log_handler": ("null", "expected 'null'"),
 }
 
 _NUMA = CHOICES["--numa-binding"]
@@ -142,7 +142,7 @@ def _notes(configs: Mapping[str, Any]) -> tuple[str, ...]:
     if unknown:
         raise ValueError(f"rdzv_configs: {unknown[0]!r} is not allowed; expected one of {', '.join(sorted(known))}")
     idle = sorted(set(configs) & set(_THEIRS))
-    return (f"rdzv_configs: {', '.join(idle)}: of torch's own rendezvous, without effect here",) if idle else ()
+    return (f"rdzv_configs: {', '.join(idle)}: ignored; only torch's own rendezvous uses it",) if idle else ()
 
 
 def _plan(config: LaunchConfig, entrypoint: Entrypoint, env: Mapping[str, str]) -> Plan:
@@ -188,7 +188,7 @@ def _filters(texts: object, field: str) -> tuple[str, ...]:
     if texts is None:
         return ()
     if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) and text for text in texts):
-        raise ValueError(f"{field}: {texts!r} is not allowed; expected None or a list of texts")
+        raise ValueError(f"{field}: {texts!r} is not allowed; expected None or a list of strings")
     return tuple(texts)
 
 
@@ -220,11 +220,11 @@ def _meeting(config: LaunchConfig, *, has_etcd: bool) -> tuple[Meeting | None, E
         return None, _etcd(config, endpoint), ()
     notes: tuple[str, ...] = ()
     if backend not in _OURS:
-        notes = (f"rdzv_backend: {backend}: {_why_not(backend, has_etcd=has_etcd)}; the built-in rendezvous takes its place",)
+        notes = (f"rdzv_backend: {backend}: {_why_not(backend, has_etcd=has_etcd)}; using the built-in rendezvous instead",)
     if not endpoint:
         if config.max_nodes > 1:
             raise ValueError(
-                f"rdzv_endpoint: is needed for max_nodes {config.max_nodes}; expected HOST:PORT, the same on every node"
+                f"rdzv_endpoint: is required for max_nodes {config.max_nodes}; expected HOST:PORT, the same on every node"
             )
         return None, None, notes
     host, port = _address(endpoint, C10D_PORT)
@@ -233,15 +233,15 @@ def _meeting(config: LaunchConfig, *, has_etcd: bool) -> tuple[Meeting | None, E
 
 def _why_not(backend: str, *, has_etcd: bool) -> str:
     if backend == _ZEUS:
-        return "nobody but its maker has it"
-    return "no rdzv_endpoint is given" if has_etcd else "the Python module etcd is not installed"
+        return "custom backends are not supported"
+    return "rdzv_endpoint is not set" if has_etcd else "the Python module etcd is not installed"
 
 
 def _static(config: LaunchConfig, endpoint: str) -> Meeting:
     if not endpoint:
-        raise ValueError("rdzv_endpoint: is missing; rdzv_backend 'static' needs HOST:PORT of node 0")
+        raise ValueError("rdzv_endpoint: is missing; rdzv_backend 'static' requires HOST:PORT of node 0")
     if ":" not in endpoint or endpoint.endswith("]"):
-        raise ValueError(f"rdzv_endpoint: {endpoint!r} has no port; rdzv_backend 'static' needs HOST:PORT of node 0")
+        raise ValueError(f"rdzv_endpoint: {endpoint!r} has no port; rdzv_backend 'static' requires HOST:PORT of node 0")
     host, port = _address(endpoint, 0)
     return Meeting(host=host, port=port, may_host=_rank(config) == 0)
 
@@ -257,7 +257,7 @@ def _rank(config: LaunchConfig) -> int:
     rank = config.rdzv_configs.get("rank", 0 if config.max_nodes == 1 else None)
     number = int(str(rank)) if str(rank).isdecimal() else -1
     if not 0 <= number < config.max_nodes:
-        allowed = f"expected 0 to {config.max_nodes - 1}, with rdzv_backend 'static'"
+        allowed = f"expected 0 to {config.max_nodes - 1} with rdzv_backend 'static'"
         raise ValueError(f"rdzv_configs['rank']: {rank!r} is not allowed; {allowed}")
     return number
 

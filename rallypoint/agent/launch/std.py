@@ -56,5 +56,5 @@ def _rank(rank: object, field: str) -> int:
 
 def _number(std: object, field: str) -> int:
     if isinstance(std, bool) or not isinstance(std, int) or not 0 <= std <= Std.ALL:
-        raise ValueError(f"{field}: {std!r} is not allowed; expected a Std, or a dict of local rank to Std")
+        raise ValueError(f"{field}: {std!r} is not allowed; expected a Std, or a dict from local rank to Std")
     return int(std)

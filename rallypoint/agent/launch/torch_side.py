@@ -102,7 +102,7 @@ def _exit_code(culprit: Culprit) -> int:
 
 def signalled(number: signal.Signals) -> Exception:
     """Return the exception for a run that a signal ended."""
-    message = f"the run was ended by {number.name}"
+    message = f"the run was stopped by {number.name}"
     try:
         from torch.distributed.elastic.multiprocessing import api  # noqa: PLC0415
     except ImportError:

@@ -47,7 +47,7 @@ def _or_none(rule: _Rule) -> _Rule:
 
 _TEXT = _Rule(holds=_is_text, expected="a string of printable characters")
 _NAME = _Rule(
-    holds=lambda value: _is_text(value) and bool(value.strip()), expected="a string of printable characters, not empty"
+    holds=lambda value: _is_text(value) and bool(value.strip()), expected="a non-empty string of printable characters"
 )
 _SECONDS = _Rule(holds=_is_seconds, expected="a number of seconds, 0 or more")
 _KEYED = _Rule(
@@ -67,12 +67,12 @@ _RULES: Mapping[str, _Rule] = {
     "rdzv_configs": _KEYED,
     "rdzv_timeout": _Rule(
         holds=lambda value: _is_seconds(value) or (value == -1 and not isinstance(value, bool)),
-        expected="a number of seconds, 0 or more, or -1 for the one of rdzv_configs",
+        expected="a number of seconds, 0 or more, or -1 to use rdzv_configs",
     ),
     "max_restarts": _integer(0),
     "monitor_interval": _Rule(holds=lambda value: _is_seconds(value) and value > 0, expected="more than 0 seconds"),
     "start_method": _TEXT,
-    "log_dir": _or_none(_Rule(holds=_is_path, expected="a path, not empty")),
+    "log_dir": _or_none(_Rule(holds=_is_path, expected="a non-empty path")),
     "metrics_cfg": _KEYED,
     "log_line_prefix_template": _or_none(_Rule(holds=lambda value: isinstance(value, str), expected="a string")),
     "local_addr": _or_none(_NAME),

@@ -112,7 +112,7 @@ class Adviser:
         try:
             host = await asyncio.wait_for(asyncio.shield(self._loading), _READY_WITHIN)
         except asyncio.TimeoutError:  # it may still come
-            return self._none(f"{name} was not loaded within {_READY_WITHIN:g} s")
+            return self._none(f"{name} did not load within {_READY_WITHIN:g} s")
         except (ConfigError, OSError) as error:
             self._again()
             return self._none(str(error))
@@ -123,7 +123,7 @@ class Adviser:
             return self._none(f"{name} did not answer within {self._answer_within:g} s")
         except (EOFError, OSError, ValueError):
             self._again()
-            return self._none(f"{name} ended without an answer")
+            return self._none(f"{name} exited without an answer")
 
     def close(self) -> None:
         """End its process."""
@@ -135,7 +135,7 @@ class Adviser:
 
     def _none(self, trouble: str) -> Advice:
         log.warning("%s", trouble)
-        return Advice(failover=Failover.NORMAL, note=f"{trouble}; taken as NORMAL")
+        return Advice(failover=Failover.NORMAL, note=f"{trouble}; using NORMAL")
 
     def _again(self) -> None:
         self.close()
@@ -154,7 +154,7 @@ class Adviser:
         try:
             hello = await host.hear()
         except (EOFError, OSError) as error:
-            raise ConfigError(f"extension {self._plan.failover_extension}: its process ended while it was loaded") from error
+            raise ConfigError(f"extension {self._plan.failover_extension}: its process exited while loading") from error
         if "error" in hello:
             raise ConfigError(str(hello["error"]))
         return host

@@ -149,14 +149,14 @@ class NodeAgent:
     def _signal(self, number: signal.Signals) -> None:
         name = signal.Signals(number).name
         if self._signalled:
-            log.warning("%s again: killing the workers", name)
+            log.warning("received %s again; sending SIGKILL to all workers", name)
             self._parts.group.kill()
             return
         self._signalled = True
         if number not in SIGNALS:
             self._parts.group.stop_signal = number
-        log.warning("%s: leaving the job", name)
-        self._events.put_nowait(Told(code=128 + number, reason=f"its agent was ended by {name}", leaving=True))
+        log.warning("received %s; leaving the job", name)
+        self._events.put_nowait(Told(code=128 + number, reason=f"the agent received {name}", leaving=True))
 
     def _worker_ended(self, worker: Worker) -> None:
         self._ended.append(worker)
@@ -172,12 +172,12 @@ class NodeAgent:
     def _worker_said(self, local_rank: int, word: wire.FromWorker | None) -> None:
         """Pass on what came over a worker's line."""
         if not 0 <= local_rank < self._config.plan.nproc_per_node:
-            log.warning("local rank %d: said something, and there is no such worker here", local_rank)
+            log.warning("ignored a message: no worker with local rank %d on this node", local_rank)
         elif word is None:  # its line is closed
             self._events.put_nowait(Announced(round=self._node.round, local_rank=local_rank, able=False))
         elif isinstance(word, wire.Hello):
             if word.why:
-                log.info("rank %d cannot recover in place: %s", word.rank, word.why)
+                log.info("worker rank=%d cannot recover in place: %s", word.rank, word.why)
             able, resizable = wire.Ability.IN_PLACE in word.abilities, wire.Ability.RESIZE in word.abilities
             self._events.put_nowait(Announced(round=word.round, local_rank=local_rank, able=able, resizable=resizable))
             self._obey(self._obeying.announced(local_rank, word.abilities))
@@ -188,7 +188,7 @@ class NodeAgent:
         elif isinstance(word, wire.Done):
             self._obey((self._obeying.done(local_rank, word), ()))
         elif isinstance(word, wire.Regrouped):
-            log.info("local rank %d goes on in round %d from step %d", local_rank, word.round, word.step)
+            log.info("worker local_rank=%d continued in round %d from step %d", local_rank, word.round, word.step)
 
     def _obey(self, step: tuple[Obeying, tuple[Obedience, ...]]) -> None:
         """Pass on what somebody asks of the workers, and tell what they answer."""
@@ -198,7 +198,7 @@ class NodeAgent:
                 for local_rank in action.ranks:
                     self._parts.lines.say(local_rank, wire.Order(verb=action.verb, number=action.number))
             else:
-                log.warning("the workers are asked to end: SIGTERM")
+                log.warning("requesting all workers to exit (SIGTERM)")
                 # They end well, as far as the job is concerned: their agent is done when the last one has ended.
                 self._parts.group.stop(lambda: None)
         self._tell_news()
@@ -256,7 +256,7 @@ class NodeAgent:
             self._leave(action)
             return
         if isinstance(action, AskExtension):
-            advice = in_background(self._ask_extension(action), log, "asking the failover extension")
+            advice = in_background(self._ask_extension(action), log, "calling the failover extension")
             self._advice.add(advice)
             advice.add_done_callback(self._advice.discard)
             return
@@ -300,7 +300,7 @@ class NodeAgent:
             workers=with_few_tails(action.failures),
         )
         advice = await self._parts.adviser.ask(failure)
-        log.info("the failover extension answered %s", advice.failover.name)
+        log.info("the failover extension returned %s", advice.failover.name)
         self._events.put_nowait(Advised(round=action.round, failover=advice.failover, note=advice.note))
 
     async def _start(self, action: StartWorkers) -> None:
@@ -324,9 +324,9 @@ class NodeAgent:
             self._events.put_nowait(WorkersEnded(ranks=frozenset({failure.local_rank}), failures=(failure,)))
         else:
             last = assignment.first_rank + self._config.plan.nproc_per_node - 1
-            ranks = f"ranks {assignment.first_rank} to {last} of {assignment.world_size}"
-            on = f", {len(action.kept)} of them live on" if action.kept else ""
-            log.info("round %d: started %s%s, store at %s", assignment.fence.round, ranks, on, assignment.store)
+            ranks = f"ranks {assignment.first_rank}-{last} of {assignment.world_size}"
+            on = f"; {len(action.kept)} kept their process" if action.kept else ""
+            log.info("round %d: started %s%s, store=%s", assignment.fence.round, ranks, on, assignment.store)
             self._obey((self._obeying, wanted))
 
     async def _end(self, action: End) -> Ending:

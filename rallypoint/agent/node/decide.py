@@ -219,7 +219,7 @@ def _assigned(node: Node, assignment: Assignment) -> _Step:
     if assignment.fence.round <= node.round:
         return node, ()  # said again: the answer to a report that crossed with it
     if node.phase is not Phase.JOINING:
-        return _regroup(node, f"the world went on to round {assignment.fence.round}", dead=True)
+        return _regroup(node, f"the other nodes continued in round {assignment.fence.round}", dead=True)
     if node.kept and not assignment.kept:
         # Nobody lives on in this world. It is asked for again when they are gone, and given again.
         return _stop(dataclasses.replace(node, phase=Phase.REGROUPING, kept=frozenset()), at_once=True)
@@ -291,7 +291,7 @@ def _workers_ended(node: Node, event: WorkersEnded) -> _Step:
 def _fail(node: Node, failures: tuple[Culprit, ...], *, left: frozenset[int] = frozenset()) -> _Step:
     failures = culprit_first(failures)
     asked = (AskExtension(round=node.round, failures=failures),) if node.extension else ()
-    told = failures[0].error or "a worker of this node broke"
+    told = failures[0].error or "a worker of this node failed"
     node = dataclasses.replace(node, failures=failures, asking=node.extension)
     node, actions = _break(node, Phase.FAILING, node.reason, dead=True, left=left, told=told)
     return node, (*asked, *actions)

@@ -62,7 +62,7 @@ def read_answer(value: object) -> Failover:
     name = getattr(value, "name", value)
     answer = _ANSWERS.get(name.upper()) if isinstance(name, str) else None
     if answer is None:
-        raise ValueError(f"answered {value!r}; expected one of {', '.join(a.name for a in Failover)}")
+        raise ValueError(f"returned {value!r}; expected one of {', '.join(a.name for a in Failover)}")
     return answer
 
 
@@ -79,16 +79,16 @@ def say(decide: Decide, failure: Failure, name: str) -> dict[str, str]:
 
 
 def _normal(trouble: str) -> dict[str, str]:
-    return {"failover": Failover.NORMAL.value, "note": f"{trouble}; taken as NORMAL"}
+    return {"failover": Failover.NORMAL.value, "note": f"{trouble}; using NORMAL"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Load the class; answer what is asked over the line until it is closed."""
-    parser = argparse.ArgumentParser(description="The process of a job's failover extension.")
+    parser = argparse.ArgumentParser(description="Run the failover extension of a job.")
+    parser.add_argument("--line", type=int, default=None, metavar="FD", help="open socket (default: only load the class)")
     parser.add_argument(
-        "--line", type=int, default=None, metavar="FD", help="an open socket; without one the class is only tried"
+        "--beside", type=Path, default=None, metavar="SCRIPT", help="also import modules from the script's folder"
     )
-    parser.add_argument("--beside", type=Path, default=None, metavar="SCRIPT", help="modules may also lie beside this script")
     parser.add_argument("extension", metavar="MODULE::CLASS")
     args = parser.parse_args(argv)
     places = [Path.cwd(), *([] if args.beside is None else [args.beside.absolute().parent])]

@@ -43,13 +43,13 @@ class Judge:
     async def ended(self, workers: Sequence[Worker]) -> WorkersEnded:
         """Say how each of the workers that ended by themselves has ended."""
         for worker in workers:
-            log.info("rank %d (pid %d) %s", worker.place.rank, worker.pid, how(worker))
+            log.info("worker rank=%d pid=%d %s", worker.place.rank, worker.pid, how(worker))
         failures = [await asyncio.to_thread(self.end_of, worker) for worker in workers if went_wrong(worker)]
         return WorkersEnded(ranks=frozenset(w.place.local_rank for w in workers), failures=tuple(failures))
 
     async def raised(self, worker: Worker, word: Failed, *, broke: bool, step: int | None) -> StepFailed:
         """Say what the step after `step` of a worker raised; with its log where that may be what `broke` the round."""
-        log.info("rank %d (pid %d): a step raised %s", worker.place.rank, worker.pid, word.error)
+        log.info("worker rank=%d pid=%d: a step raised %s", worker.place.rank, worker.pid, word.error)
         config = self._config
         failure = raised(worker, word.error, host=config.told, incarnation=config.incarnation, at=self._now())
         if broke and not is_collateral(failure):

@@ -42,7 +42,7 @@ class Lines:
         try:
             self._server = await asyncio.start_unix_server(self._serve, sock=_listening(self.path), limit=wire.MAX_LINE)
         except OSError as error:
-            raise ConfigError(f"folder {self.path.parent}: {self.path.name} cannot be made: {error.strerror}") from error
+            raise ConfigError(f"folder {self.path.parent}: cannot create {self.path.name}: {error.strerror}") from error
 
     def say(self, local_rank: int, word: wire.FromAgent) -> bool:
         """Tell a worker something; return False when it has no line."""
@@ -78,7 +78,7 @@ class Lines:
                     self._heard(local_rank, word)
         except (OSError, ValueError) as error:  # a line that is too long is a `ValueError`, as a word that is none
             told = error if isinstance(error, WireError) else f"{type(error).__name__}: {error}"
-            log.warning("a worker's line is closed: %s", told)
+            log.warning("closed the connection of a worker: %s", told)
         finally:
             self._open.discard(writer)
             writer.close()

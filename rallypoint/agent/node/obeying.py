@@ -29,8 +29,8 @@ _NEEDS: Mapping[Verb, Ability] = {
 #: What is true of a worker only as long as it lives.
 _LASTING = (Verb.PAUSE, Verb.STOP)
 
-_PLAIN = "the script has no step boundaries that Rallypoint knows (training.State, stop_requested)"
-_UNABLE = {Verb.SAVE: "the script has named nothing that saves (State.on_save)"}
+_PLAIN = "the script has no step boundaries (training.State or stop_requested)"
+_UNABLE = {Verb.SAVE: "no save callback registered (State.on_save)"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -211,7 +211,7 @@ class Round:
             await self._group.start(worker, command, ended)
         except OSError as error:
             where = f" (in {plan.workdir})" if plan.workdir else ""
-            raise StartError(worker, f"{argv[0]}{where} cannot be started: {error.strerror}: {error.filename}") from error
+            raise StartError(worker, f"cannot start {argv[0]}{where}: {error.strerror}: {error.filename}") from error
         cpus = self._config.cpus.get(place.local_rank)
         if cpus:
             bind(worker.pid, cpus)
@@ -249,7 +249,7 @@ class Round:
             self._result = None
         except (OSError, WireError) as error:
             # A worker is the user's code, and a result that nobody can read is none.
-            log.warning("the job's result cannot be told: %s", error)
+            log.warning("cannot report the job's result: %s", error)
         self._result_path = None
         return self._result
 
@@ -324,7 +324,7 @@ class Round:
         local_rank, life = worker.place.local_rank, self._lives.get(worker.place.local_rank, Life())
         asked = Asked(local_rank=local_rank, pid=life.pid, stacks=life.stacks, file=worker.place.stack_file)
         if worker.code is not None:
-            asked = dataclasses.replace(asked, note=f"it has ended with {worker.code}")
+            asked = dataclasses.replace(asked, note=f"the worker exited with code {worker.code}")
 
         def look() -> RankSeen:
             now = self._now()
@@ -398,7 +398,7 @@ def _make_progress(path: Path, slots: int) -> ProgressFile:
         private_folder(path.parent)
         return ProgressFile.create(path, slots)
     except OSError as error:
-        raise ConfigError(f"folder {path.parent}: {path.name} cannot be written: {error.strerror}") from error
+        raise ConfigError(f"folder {path.parent}: cannot write {path.name}: {error.strerror}") from error
 
 
 def _open_all(folder: Path, ranks: range, streams: Streams) -> list[OpenLogs]:

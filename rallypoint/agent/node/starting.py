@@ -33,12 +33,10 @@ def launcher(config: NodeConfig, spawner: Spawner, reaper: Reaper, base: Mapping
     if not restarts(plan):
         return Launcher(spawner, None)
     if plan.start_method in ("spawn", "forkserver"):
-        log.info("workers are started as programs, not by fork: start method %s was asked for", plan.start_method)
+        log.info("starting workers as new processes because of start method %s (standby workers are off)", plan.start_method)
         return Launcher(spawner, None)
     if plan.virtual_local_rank:
-        log.info(
-            "workers are started as programs, not by fork: each sees a GPU of its own, which a zygote could not know before"
-        )
+        log.info("starting workers as new processes because each sees only its own GPU (standby workers are off)")
         return Launcher(spawner, None)
     startup = os.path.join(STARTUP, "sitecustomize.py")  # noqa: PTH118
     wanted = Wanted(

@@ -86,7 +86,7 @@ class StatusServer:
             server = GuardedPort(Limits.few(_CONNECTIONS), self._admit)
             self._port = await server.start(_HOST, 0)
         except OSError as error:
-            log.warning("trainers cannot tell their progress here: %s", error)
+            log.warning("the trainer status endpoint is off: %s", error)
             return
         self._server = server
 
@@ -143,7 +143,7 @@ class StatusServer:
             self._check(request)
             news = read_status(body)
         except asyncio.LimitOverrunError:
-            return 413, f"a request's head has at most {HEAD_LIMIT} bytes"
+            return 413, f"the request head exceeds {HEAD_LIMIT} bytes"
         except Refused as refused:
             return refused.status, str(refused)
         except WireError as error:
@@ -153,9 +153,9 @@ class StatusServer:
 
     def _check(self, request: Request) -> None:
         if request.local_rank >= self._workers:
-            raise Refused(404, f"there are {self._workers} workers here")
+            raise Refused(404, f"this node has {self._workers} workers")
         if request.round != self._round:
-            raise Refused(409, f"round {request.round} is not that of the workers here")
+            raise Refused(409, f"round {request.round} is not the current round of this node")
 
 
 def _answered(status: int, text: str) -> bytes:

@@ -126,9 +126,9 @@ class Talker:
             return
         if isinstance(reply, Continue) and reply.fence.round > max(report.fence.round, self._without):
             self._without = reply.fence.round
-            log.info("round %d runs without this node, which waits as a spare for a place in the next", self._without)
+            log.info("round %d runs without this node; waiting as a spare for the next round", self._without)
         if isinstance(reply, Stop) and not report.fence.round:
-            log.info("the job ended before this node had a place in it: %s", reply.verdict.message)
+            log.info("the job ended before this node joined a round: %s", reply.verdict.message)
 
     def _heard(self, report: AgentReport, ask: asyncio.Task[Reply]) -> None:
         try:
@@ -139,7 +139,7 @@ class Talker:
             self._put(Told(code=code, reason=str(error), leaving=False))
             return
         if isinstance(reply, Refusal):
-            log.warning("refused by the coordinator: %s", reply.reason)
+            log.warning("the coordinator rejected this agent: %s", reply.reason)
         self._note_spare(report, reply)
         if report.state is AgentState.LEAVING:
             self._farewell.set()

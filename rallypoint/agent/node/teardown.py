@@ -52,11 +52,11 @@ async def watch_teardowns(group: WorkerGroup, exit_status: Callable[[Worker], Ex
         for pid in overdue:
             worker, status = found[pid]
             log.warning(
-                "rank %d (pid %d) returned%s, but its interpreter is still in teardown after %g s (exit_grace): killing it; "
-                "destructors that do not end are the usual cause (threads: %s)",
+                "worker rank=%d pid=%d returned%s but has not exited within exit_grace=%gs; sending SIGKILL (usual "
+                "cause: destructors that block, threads: %s)",
                 worker.place.rank,
                 pid,
-                " with an unknown status" if status.code is None else f" with status {status.code}, which counts",
+                " with unknown status" if status.code is None else f" with status {status.code}, which is kept",
                 grace,
                 ", ".join(_threads(pid)),
             )

@@ -100,7 +100,7 @@ def place_of(path: str) -> tuple[int, int]:
         place = int(parts[3]), int(parts[5])
         if path == url_path(*place):
             return place
-    raise Refused(404, "there is nothing here")
+    raise Refused(404, "unknown path")
 
 
 def read_head(head: bytes, token: str) -> Request:
@@ -111,7 +111,7 @@ def read_head(head: bytes, token: str) -> Request:
     first, *lines = head.decode("latin-1").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        raise Refused(400, "this is not HTTP/1")
+        raise Refused(400, "the protocol is not HTTP/1")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     # Before all else: who has no token learns nothing, not even what there is.
     scheme, _, given = headers.get("authorization", "").partition(" ")
@@ -119,12 +119,12 @@ def read_head(head: bytes, token: str) -> Request:
         raise Refused(401, "the token is missing or wrong")
     round_, local_rank = place_of(words[1])
     if words[0] != "POST":
-        raise Refused(405, "only POST is understood")
+        raise Refused(405, "only POST is allowed")
     length = headers.get("content-length", "")
     if not (length.isascii() and length.isdecimal()) or len(length) > 9:
-        raise Refused(411, "the length of the message must be told")
+        raise Refused(411, "the Content-Length header is missing")
     if int(length) > BODY_LIMIT:
-        raise Refused(413, f"a message has at most {BODY_LIMIT} bytes")
+        raise Refused(413, f"the body exceeds {BODY_LIMIT} bytes")
     return Request(round=round_, local_rank=local_rank, length=int(length))
 
 
@@ -155,7 +155,7 @@ def read_status(body: bytes) -> TrainerStatus:
 def _step(number: float) -> int | None:
     """Return a step, None for a negative one, which a trainer reports before its first; raises `WireError`."""
     if not number <= MAX_STEP or math.isinf(number):
-        raise WireError(_STEP, number, f"a whole number of 0 to {MAX_STEP}")
+        raise WireError(_STEP, number, f"a whole number from 0 to {MAX_STEP}")
     return None if number < 0 else int(number)
 
 

@@ -47,7 +47,7 @@ def first_port(plan: Plan, base: Mapping[str, str]) -> int:
     text = str(plan.training_port) if given is None else given
     last = 65_535 - RANGE + 1
     if not text.isdecimal() or not _PRIVILEGED <= int(text) <= last:
-        allowed = f"a port from {_PRIVILEGED} to {last}, since {RANGE} in a row are taken"
+        allowed = f"a port from {_PRIVILEGED} to {last} ({RANGE} consecutive ports are used)"
         raise ConfigError(f"{where} {text}: not allowed; expected {allowed}")
     return int(text)
 

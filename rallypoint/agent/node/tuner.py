@@ -47,7 +47,7 @@ class Tuner:
         """Make the file; without a limit that can be known nothing is tuned, which is said once."""
         limit = await asyncio.to_thread(self._peak.limit)
         if not limit:
-            log.warning("the batch is not tuned: no GPU is here, and the job does not say how much memory a worker may use")
+            log.warning("batch tuning is off: this node has no GPU and the job sets no memory limit per worker")
         self._told = NodeTuning(limit=limit)
         await asyncio.to_thread(self._write, ParallelConfig())
 
@@ -69,7 +69,7 @@ class Tuner:
         self._wanted = tuned
         self._told = dataclasses.replace(self._told, version=tuned.version, batch=tuned.batch, memory=0)
         self._write(ParallelConfig(version=self._next(), batch=tuned.batch))
-        log.info("the batch of each worker is %d from now on", tuned.batch)
+        log.info("set the batch size of each worker to %d", tuned.batch)
         self._changed()
 
     def look(self, workers: Iterable[WorkerReport]) -> NodeTuning | None:
@@ -91,7 +91,7 @@ class Tuner:
         if batch != self._told.batch:
             self._told = dataclasses.replace(self._told, batch=batch, memory=0)
         if now is not Now.NOTHING:
-            self._task = in_background(self._measure(now, self._pids()), log, "measuring the memory of a batch")
+            self._task = in_background(self._measure(now, self._pids()), log, "measuring the memory use of a batch")
 
     async def _measure(self, now: Now, pids: dict[int, int]) -> None:
         asked = self._measuring
@@ -101,7 +101,7 @@ class Tuner:
         memory = await asyncio.to_thread(self._peak.read, pids)
         if memory and self._measuring is asked:
             self._told = dataclasses.replace(self._told, memory=memory)
-            log.info("a batch of %d: %d of %d MiB", asked.batch, memory >> 20, self._told.limit >> 20)
+            log.info("measured batch size %d: %d of %d MiB used", asked.batch, memory >> 20, self._told.limit >> 20)
             self._changed()
 
     def _next(self) -> int:
@@ -111,6 +111,6 @@ class Tuner:
         try:
             parallel_config.write(self._path, config)
         except OSError as error:
-            log.warning("%s cannot be written: %s", self._path, error.strerror or error)
+            log.warning("cannot write %s: %s", self._path, error.strerror or error)
         else:
             self._written = config.version

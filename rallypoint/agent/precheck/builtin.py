@@ -44,13 +44,15 @@ class SchedulingPreCheckOperator:
         """Compare the nodes that have come with those that must."""
         strategy, timeout = job_args.pending_fail_strategy, job_args.pending_timeout
         if strategy in (-1, 0) or timeout <= 0:
-            return PreCheckResult(result_msg="skipped: pending nodes are not judged")
+            return PreCheckResult(result_msg="skipped: pending nodes are ignored")
         needed = job_args.max_nodes if strategy == 2 else job_args.min_nodes
         here = sum(node.status == "Running" for node in job_args.nodes)
         if here >= needed:
-            return PreCheckResult(result_msg=f"{here} of {needed} nodes are here")
+            return PreCheckResult(result_msg=f"{here} of {needed} nodes have joined")
         word = "PRE_CHECK_PENDING_TIMEOUT" if job_args.waited > timeout else "PRE_CHECK_PENDING_WAIT"
-        return PreCheckResult(result=1, result_msg=f"{word}: {here} of {needed} nodes are here after {job_args.waited:.0f} s")
+        return PreCheckResult(
+            result=1, result_msg=f"{word}: {here} of {needed} nodes have joined after {job_args.waited:.0f} s"
+        )
 
     def failed_actions(self, result_msg: str, abnormal_nodes: Any) -> list[str]:
         """Return that the job ends, once the time is over."""
@@ -71,7 +73,9 @@ class ConnectionPreCheckOperator:
         here = len(job_args.nodes) - len(lost)
         if not lost and here >= job_args.min_nodes:
             return PreCheckResult(result_msg=f"{here} nodes are connected")
-        told = ", ".join(f"node {node.id} on {node.host}" for node in lost) or f"{here} of {job_args.min_nodes} nodes have come"
+        told = (
+            ", ".join(f"node {node.id} on {node.host}" for node in lost) or f"{here} of {job_args.min_nodes} nodes have joined"
+        )
         return PreCheckResult(result=1, result_msg=f"CONNECTION_CHECK_FAILED: {told}", abnormal_nodes=lost)
 
     def failed_actions(self, result_msg: str, abnormal_nodes: Any) -> list[str]:

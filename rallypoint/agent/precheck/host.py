@@ -129,7 +129,7 @@ def _result(said: Any) -> tuple[bool, str, Sequence[Any]]:
         return said, "", ()
     result = getattr(said, "result", None)
     if not isinstance(result, int):
-        raise TypeError(f"returned {said!r}; expected true, false, or what has result, result_msg and abnormal_nodes")
+        raise TypeError(f"returned {said!r}; expected true, false, or an object with result, result_msg and abnormal_nodes")
     return result == 0, str(getattr(said, "result_msg", "") or ""), tuple(getattr(said, "abnormal_nodes", None) or ())
 
 
@@ -142,7 +142,7 @@ def _action(action: Any) -> dict[str, Any]:
     word = action if isinstance(action, str) else getattr(action, "action_type", None)
     kind = _ACTIONS.get(str(getattr(word, "value", word)))
     if kind is None:
-        raise ValueError(f"{action!r} is no action; expected one of {', '.join(_ACTIONS)}")
+        raise ValueError(f"{action!r} is not an action; expected one of {', '.join(_ACTIONS)}")
     message = next((str(text) for name in ("msg", "event_msg", "reason") if (text := getattr(action, name, ""))), "")
     node = getattr(action, "node_id", -1)
     return {"kind": kind, "node": int(-1 if node is None else node), "message": message}
@@ -154,10 +154,12 @@ def _said(*, message: str = "", **words: Any) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Load the classes; answer what is asked over the line until it is closed."""
-    parser = argparse.ArgumentParser(description="The process of a job's pre-check operators.")
-    parser.add_argument("--line", type=int, default=None, metavar="FD", help="an open socket; without one they are only tried")
-    parser.add_argument("--beside", type=Path, default=None, metavar="SCRIPT", help="modules may also lie beside this script")
-    parser.add_argument("operators", metavar="JSON", help="a list of [module, class]")
+    parser = argparse.ArgumentParser(description="Run the pre-check operators of a job.")
+    parser.add_argument("--line", type=int, default=None, metavar="FD", help="open socket (default: only load the classes)")
+    parser.add_argument(
+        "--beside", type=Path, default=None, metavar="SCRIPT", help="also import modules from the script's folder"
+    )
+    parser.add_argument("operators", metavar="JSON", help="list of [module, class]")
     args = parser.parse_args(argv)
     places = [Path.cwd(), *([] if args.beside is None else [args.beside.absolute().parent])]
     sys.path[:0] = [str(place) for place in places if str(place) not in sys.path]

@@ -55,12 +55,14 @@ def next_batch(seen: Sequence[Seen], limit: int, ceiling: int = 0) -> Choice:
     `ceiling`: memory ran out with any that is larger; 0 where that was not seen. Raises `ValueError` for nothing measured.
     """
     if not seen:
-        raise ValueError("seen: at least one observation is needed")
+        raise ValueError("seen: is empty; expected at least one observation")
     last, usable = seen[-1], limit * _SHARE
     if last.memory > usable:
         return _shrunk(seen, usable)
     if _unheard(seen):
-        return Choice(batch=last.batch, settled="memory does not grow with the batch: nobody seems to take it")
+        return Choice(
+            batch=last.batch, settled="memory use does not grow with the batch; the script may not apply the batch size"
+        )
     known = line(seen)
     proportional = last.batch * usable / last.memory
     if known is None or known[1] <= 0:
@@ -72,7 +74,7 @@ def next_batch(seen: Sequence[Seen], limit: int, ceiling: int = 0) -> Choice:
     bound = ceiling or wanted
     batch = int(min(wanted, bound))
     if batch < last.batch * _WORTH or batch == last.batch:
-        why = "memory ran out with a larger one" if ceiling and bound < wanted else "the memory is used"
+        why = "a larger batch ran out of memory" if ceiling and bound < wanted else "the memory limit is reached"
         return Choice(batch=last.batch, settled=why)
     return Choice(batch=batch)
 
@@ -87,7 +89,7 @@ def _shrunk(seen: Sequence[Seen], usable: float) -> Choice:
     elif not fitting:
         fitting = int(last.batch * usable / last.memory)
     batch = max(1, min(fitting, last.batch - 1))
-    return Choice(batch=batch, settled="even one sample needs more than there is" if last.batch == 1 else "")
+    return Choice(batch=batch, settled="one sample already exceeds the available memory" if last.batch == 1 else "")
 
 
 def _unheard(seen: Sequence[Seen]) -> bool:

@@ -96,7 +96,7 @@ def passed(state: State, ready: Sequence[Peer], now: float) -> tuple[State, bool
         stores={peer.report.agent: peer.report.check.store for peer in able if peer.report.check is not None},
     )
     state = _with(state, checking.begun(course, now), number=course.number)
-    state = telling.event(state, "node-check", f"node check {course.number} of {len(able)} nodes begins: {reason}", now)
+    state = telling.event(state, "node-check", f"node check {course.number} started on {len(able)} nodes: {reason}", now)
     return _retold(state, now), False
 
 

@@ -36,11 +36,11 @@ def form(state: State, now: float) -> State:
         return _give_up(state, len(ready), now) if now >= state.forming_since + state.settings.join_timeout else state
     if last_world.blocked(state, ready, now):
         return telling.once(
-            state, "fenced", "nobody of the last world is here, and it may still train; waiting until it is over", now
+            state, "fenced", "waiting for the previous round: its nodes are gone but may still be training", now
         )
     full = usable == state.settings.usable(state.settings.max_nodes)
     if not full and awaiting.waits(state):
-        return telling.once(state, "awaiting", "lost nodes are awaited before a smaller world is formed", now)
+        return telling.once(state, "awaiting", "waiting for lost nodes before starting a smaller round", now)
     called = state.enough_since is not None and now >= state.enough_since + state.settings.last_call
     if not (full or called or state.world):
         return state
@@ -51,8 +51,8 @@ def form(state: State, now: float) -> State:
 def _give_up(state: State, joined: int, now: float) -> State:
     bounds = f"{state.settings.min_nodes} to {state.settings.max_nodes}"
     message = (
-        f"{joined} of {bounds} nodes joined within the join time-out of {state.settings.join_timeout:g} s"
-        f" (rendezvous.join_timeout)"
+        f"{joined} of {bounds} nodes joined within {state.settings.join_timeout:g} s (rendezvous.join_timeout); "
+        "check the logs of the missing nodes"
     )
     return telling.verdict(state, Verdict(outcome=Outcome.FAILED, reason="RendezvousTimeout", message=message), now)
 
@@ -88,5 +88,6 @@ def _close(state: State, ready: Sequence[Peer], usable: int, now: float) -> Stat
     )
     size = sum(m.local_world_size for m in state.world)
     state = progress.began(ports.noted(state, now), now)
-    on = f", {kept} of them live on" if kept else ""
-    return telling.event(state, "round", f"round {fence.round}: {len(chosen)} nodes, {size} ranks{on}", now)
+    on = f", {kept} of them kept their processes" if kept else ""
+    nodes = f"{len(chosen)} node{'' if len(chosen) == 1 else 's'}"
+    return telling.event(state, "round", f"round {fence.round}: {nodes}, {size} rank{'' if size == 1 else 's'}{on}", now)

@@ -210,7 +210,7 @@ def resized(state: State, size: Size | None, own: Settings, now: float) -> State
         return state
     before, settings = state.settings, dataclasses.replace(state.settings, min_nodes=low, max_nodes=high)
     state = missing.wanted(dataclasses.replace(state, settings=settings), before, now)
-    state = telling.event(state, "resized", f"{low} to {high} nodes are wanted", now)
+    state = telling.event(state, "resized", f"the job now needs {low} to {high} nodes", now)
     return tick(state, now)
 
 
@@ -281,7 +281,7 @@ def _expires(state: State, peer: Peer) -> float:
 
 
 def _how_lost(peer: Peer) -> str:
-    return "said nothing for its whole lease" if peer.gone_at is None else "closed its connections and did not come back"
+    return "sent no report within its lease" if peer.gone_at is None else "closed its connections and did not reconnect"
 
 
 # --- What is published -----------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def begun(state: State, told: Incident, verdict: Verdict, now: float) -> State:
 
 def _begun(state: State, told: Incident, verdict: Verdict, agents: frozenset[str], now: float) -> State:
     state = telling.incident(state, dataclasses.replace(told, rung=Rung.DUMP))
-    state = telling.event(state, "dump", f"a last checkpoint is written before the end: {verdict.message}", now)
+    state = telling.event(state, "dump", f"saving a last checkpoint before the job ends: {verdict.message}", now)
     dumping = Dumping(number=state.fence.round, since=now, verdict=verdict, agents=agents)
     return dataclasses.replace(state, dumping=dumping, living=False, echoes=())
 
@@ -55,7 +55,7 @@ def inherited(state: State, previous: JobStatus, now: float) -> State:
     if not found or previous.verdict is not None:
         return state
     last = found[-1]
-    message = f"{last.reason}; nothing cheaper was left"
+    message = f"{last.reason}; no cheaper recovery is left"
     reason = NODE_LOST if last.cause is Cause.NODE else "WorkersFailed"
     verdict = Verdict(outcome=Outcome.FAILED, reason=reason, message=message, culprit=last.culprit)
     # Nobody has spoken yet, so nobody is left out.
@@ -92,7 +92,7 @@ def advanced(state: State, now: float) -> State:
         dumping = state.dumping
         lost = dumping.asked - {peer.report.agent for peer in living(state)}
         if lost and dumping.phase is not DumpPhase.TELL:
-            return _over(state, "an agent was lost that had a part to write", now)
+            return _over(state, "an agent that holds a part was lost", now)
         if now >= dumping.since + DUMP_TIMEOUT:
             return _over(state, f"it was not written within {DUMP_TIMEOUT:g} s", now)
         if dumping.asked - lost - set(dumping.told):
@@ -134,7 +134,7 @@ def _chosen(state: State, now: float) -> State:
     assert state.dumping is not None
     chosen = choose({agent: told.kept for agent, told in state.dumping.told.items()})
     if chosen is None:
-        return _over(state, "no snapshot is left that has all parts", now)
+        return _over(state, "no snapshot with all parts is left", now)
     fence, step, shares = chosen
     return _with(state, phase=DumpPhase.WRITE, told={}, fence=fence, step=step, shares=shares)
 
@@ -148,7 +148,7 @@ def _over(state: State, why_not: str, now: float) -> State:
     dumping = state.dumping
     assert dumping is not None
     if why_not:
-        said = f"there is no last checkpoint: {why_not}"
+        said = f"cannot save a last checkpoint: {why_not}"
         given_up = [
             dataclasses.replace(i, rung=Rung.EXIT)
             for i in state.incidents
@@ -158,7 +158,7 @@ def _over(state: State, why_not: str, now: float) -> State:
             state = telling.incident(state, incident)
     else:
         name = next((told.checkpoint for told in dumping.told.values()), "")
-        said = f"a last checkpoint of step {dumping.step} is {name}"
+        said = f"saved a last checkpoint of step {dumping.step}: {name}"
     state = telling.event(state, "dump", said, now)
     message = f"{dumping.verdict.message}; {said}"
     return telling.verdict(state, dataclasses.replace(dumping.verdict, message=message), now)

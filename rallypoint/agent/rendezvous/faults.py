@@ -85,10 +85,11 @@ def judge_round(state: State, now: float) -> State:
     if leaving is not None:
         state = awaiting.left(state, leaving.node, now)
         rung = awaiting.rung(state, Rung.ELASTIC_TRAINING, now)
-        reason = f"node {leaving.node} leaves: {leaving.report.reason or 'it was asked to'}"
+        reason = f"node {leaving.node} leaves: {leaving.report.reason or 'it was requested to leave'}"
         return _scale(state, leaving, reason, now, rung=rung)
     if len(here) == len(state.world) and all(p.report.state is AgentState.DONE for p in here):
-        message = f"{len(here)} nodes, {sum(m.local_world_size for m in state.world)} ranks ended well"
+        size, nodes = sum(m.local_world_size for m in state.world), f"{len(here)} node{'' if len(here) == 1 else 's'}"
+        message = f"all ranks succeeded ({nodes}, {size} rank{'' if size == 1 else 's'})"
         left = (p.report.result for p in here)
         state = dataclasses.replace(state, result=next((result for result in left if result is not None), None))
         return telling.verdict(state, Verdict(outcome=Outcome.SUCCEEDED, reason="Completed", message=message), now)
@@ -153,7 +154,7 @@ def _replace_pods(state: State, leaving: Sequence[Peer], told: Incident, now: fl
     for peer in leaving:
         culprit = next(iter(culprit_first(peer.report.failures)), told.culprit)
         kind = verdicts.classify(verdicts.worker_end(culprit)) if culprit is not None else FaultKind.EXIT_CODE
-        rule = "strategy recover: its pod is replaced, the other workers go on"
+        rule = "strategy recover: replacing its pod; the other workers continue"
         judged = Judgement(kind=kind, answer=Answer.RETRY_ELSEWHERE, cause=Cause.NODE, rule=rule)
         state = _send_away(state, peer, culprit, judged, now, rung=Rung.RECOVER)
     return state
@@ -225,10 +226,8 @@ def restart(state: State, told: Incident, now: float) -> State:
     ):
         return _break(charged, told.reason, now)
     what = "restarts after a hang" if hang else "restarts"
-    spent = (
-        f"no {what.replace('restarts', 'restart')} is allowed" if budget.limit == 0 else f"all {budget.limit} {what} are spent"
-    )
-    spent = f"the strategy that is left is {told.rung.value}" if last else spent
+    spent = f"{what} are disabled (the limit is 0)" if budget.limit == 0 else f"all {budget.limit} {what} are used up"
+    spent = f"the remaining strategy is {told.rung.value}" if last else spent
     verdict = Verdict(outcome=Outcome.FAILED, reason="WorkersFailed", message=f"{told.reason}; {spent}", culprit=told.culprit)
     if dumping.possible(state):
         return _break(dumping.begun(state, told, verdict, now), told.reason, now)
@@ -254,7 +253,7 @@ def _end_pod(state: State, peer: Peer, told: Incident, why: str, now: float) -> 
     folded = tuple(dataclasses.replace(f, refilled=f.count) if f.cause is Cause.PROCESS else f for f in state.folded)
     state = dataclasses.replace(state, incidents=merge_incidents(state.incidents, faults), folded=folded)
     kind = told.kind or FaultKind.EXIT_CODE
-    judged = Judgement(kind=kind, answer=Answer.RETRY_ELSEWHERE, cause=Cause.NODE, rule=f"{why}: its container ends")
+    judged = Judgement(kind=kind, answer=Answer.RETRY_ELSEWHERE, cause=Cause.NODE, rule=f"{why}: its container exits")
     rung = Rung.EXIT if told.rung is Rung.EXIT else None
     state = _send_away(state, peer, told.culprit, judged, now, rung=rung)
     # `exit` and a spent budget restart all workers of the pods that stay.

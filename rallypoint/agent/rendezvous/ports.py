@@ -68,5 +68,5 @@ def noted(state: State, now: float) -> State:
     if not any(peer.report.free_ports for peer in members(state)):
         return state
     first = state.training_port
-    what = f"{first} to {first + RANGE - 1} on every node" if first else f"no {RANGE} in a row are free on all nodes"
+    what = f"{first} to {first + RANGE - 1} on every node" if first else f"no {RANGE} consecutive ports are free on all nodes"
     return telling.event(state, "training-ports", what, now)

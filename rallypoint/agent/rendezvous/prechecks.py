@@ -75,11 +75,11 @@ def answered(state: State, index: int, answer: Answer, now: float, *, last: bool
     if (told.state, told.message) != (before.state, before.message):
         words = {PreCheckState.PASSED: "passed", PreCheckState.FAILED: "failed"}
         said = f": {told.message}" if told.message else ""
-        state = telling.event(state, "pre-check", f"{told.operator} {words.get(told.state, 'is not content')}{said}", now)
+        state = telling.event(state, "pre-check", f"{told.operator} {words.get(told.state, 'did not pass')}{said}", now)
     for action in answer.actions:
         state = _done(state, index, action, now)
     if state.verdict is None and told.state is PreCheckState.FAILED:
-        message = f"pre-check {told.operator} was not content after {told.tries} times: {told.message or 'it said nothing'}"
+        message = f"pre-check {told.operator} did not pass after {told.tries} tries: {told.message or 'no message'}"
         state = _over(state, _FAILED, message, now)
     if not waiting(state):  # what follows, a round, has its whole time from here
         state = dataclasses.replace(state, forming_since=now, enough_since=None)
@@ -97,16 +97,21 @@ def _done(state: State, index: int, action: Action, now: float) -> State:
     told = state.prechecks.told[index]
     if state.verdict is not None or action.kind is ActionKind.NOTHING:
         return state
-    why = action.message or told.message or "it said nothing"
+    why = action.message or told.message or "no message"
     if action.kind is ActionKind.ABORT:
         return _over(state, _FINAL, f"pre-check {told.operator} ended the job: {why}", now)
     if action.kind is ActionKind.EVENT:
         return telling.event(state, "pre-check", f"{told.operator}: {why}", now)
     peer = next((peer for peer in living(state) if peer.node == action.node and peer.report.agent not in state.away), None)
     if peer is None:
-        return telling.once(state, "pre-check", f"{told.operator} wants node {action.node} replaced, which is not here", now)
+        return telling.once(
+            state, "pre-check", f"{told.operator} requests the replacement of node {action.node}, which does not exist", now
+        )
     if not state.settings.elsewhere:
-        message = f"pre-check {told.operator} wants node {action.node} replaced, and nobody replaces nodes of this job: {why}"
+        message = (
+            f"pre-check {told.operator} requests the replacement of node {action.node}, but nodes of this job are not "
+            f"replaced: {why}"
+        )
         return _over(state, _FAILED, message, now)
     return _replaced(state, peer, told.operator, why, now)
 

@@ -11,11 +11,15 @@ __all__ = ["refusal"]
 def refusal(state: State, report: AgentReport) -> Refusal | None:
     """Return why a report cannot be taken, or None when it can."""
     if abs(report.version - MESSAGES_VERSION) > 1:
-        return Refusal(fence=state.fence, reason=f"protocol version {report.version}, not {MESSAGES_VERSION}", stale=True)
+        return Refusal(
+            fence=state.fence,
+            reason=f"protocol version {report.version} is not supported; expected {MESSAGES_VERSION}",
+            stale=True,
+        )
     if report.job != state.job:
-        return Refusal(fence=state.fence, reason=f"job {report.job!r}, but this is {state.job!r}", stale=True)
+        return Refusal(fence=state.fence, reason=f"job {report.job!r} does not match; this is job {state.job!r}", stale=True)
     if report.fence.attempt not in (0, state.fence.attempt):
-        reason = f"attempt {report.fence.attempt}, but this is attempt {state.fence.attempt}"
+        reason = f"attempt {report.fence.attempt} does not match; this is attempt {state.fence.attempt}"
         return Refusal(fence=state.fence, reason=reason, stale=report.fence.attempt < state.fence.attempt)
     if report.fence.term > state.fence.term:
         reason = f"term {report.fence.term} has taken over from term {state.fence.term}"
@@ -34,5 +38,5 @@ def _slot_refusal(state: State, report: AgentReport) -> Refusal | None:
         return Refusal(fence=state.fence, reason=reason, stale=True)
     if held.gone_at is not None:
         return None
-    reason = f"node {report.node} is taken by agent {held.report.agent} on {held.report.host}"
+    reason = f"node {report.node} is already used by agent {held.report.agent} on {held.report.host}"
     return Refusal(fence=state.fence, reason=reason, stale=False)

@@ -36,7 +36,7 @@ def advised(settings: Settings, peer: Peer) -> tuple[Culprit | None, Judgement] 
     culprit = culprit_first(report.failures)[0] if report.failures else None
     kind = FaultKind.EXIT_CODE if culprit is None else verdicts.classify(verdicts.worker_end(culprit))
     answer, cause, reason = _ADVICE[report.failover]
-    rule = f"extension {settings.failover_extension} answered {report.failover.name}"
+    rule = f"extension {settings.failover_extension} returned {report.failover.name}"
     judged = Judgement(kind=kind, answer=answer, cause=cause, rule=rule, reason=reason)
     return None if _impossible(settings, judged) else (culprit, judged)
 
@@ -63,7 +63,7 @@ def on_culprit(settings: Settings, failed: Sequence[Peer]) -> tuple[Peer, Culpri
     peer = owners[culprit]
     judged = _judge(settings, peer, culprit, retryable=settings.retryable_exit_codes)
     if _impossible(settings, judged):
-        rule = f"{judged.rule}; no node is replaced (node_replacements is 0), so its workers are restarted"
+        rule = f"{judged.rule}; restarting the workers because node replacement is disabled (node_replacements is 0)"
         judged = dataclasses.replace(judged, answer=Answer.RETRY_HERE, cause=Cause.PROCESS, rule=rule)
     if peer.report.failover_note:
         judged = dataclasses.replace(judged, rule=f"{judged.rule}; {peer.report.failover_note}")

@@ -10,6 +10,7 @@ from rallypoint.supervision.folding import fold_told
 from rallypoint.supervision.verdicts import Judgement
 from rallypoint.wire.incident import FREE, Answer, Cause, Culprit, FaultKind, Incident, IncidentId, Rung, merge_incidents
 from rallypoint.wire.messages import SENT_AWAY
+from rallypoint.wire.process_exit import signal_name
 from rallypoint.wire.status import Event, JobState, Outcome, Verdict
 
 __all__ = [
@@ -127,7 +128,7 @@ def farewell(state: State, agent: str) -> Verdict:
     known = state.peers.get(agent) or next((m for m in state.world if m.agent == agent), None)
     node = (-1, -1) if known is None else (known.node, known.incarnation)
     found = next((i for i in state.incidents if i.cause is Cause.NODE and (i.id.node, i.id.sequence) == node), None)
-    message = "another node takes the place of this one" if found is None else found.reason
+    message = "another node replaced this one" if found is None else found.reason
     return Verdict(outcome=Outcome.FAILED, reason=SENT_AWAY, message=message, culprit=None if found is None else found.culprit)
 
 
@@ -143,7 +144,7 @@ def process_incident(state: State, failed: list[Peer], now: float, culprit: Culp
     if culprit is None and failures:
         culprit = culprit_first(failures)[0]
     first = failed[0]
-    reason = first.report.reason or "its agent gave the round up" if culprit is None else describe(culprit)
+    reason = first.report.reason or "its agent left the round" if culprit is None else describe(culprit)
     return Incident(
         id=IncidentId(
             attempt=state.fence.attempt,
@@ -192,9 +193,13 @@ def last_step(state: State) -> int | None:
 
 def describe(culprit: Culprit) -> str:
     """Return one sentence: which rank on which node ended how."""
-    how = f"was ended by signal {culprit.signal}" if culprit.signal is not None else f"ended with exit code {culprit.exit_code}"
+    how = (
+        f"was killed by {signal_name(culprit.signal)}"
+        if culprit.signal is not None
+        else f"exited with code {culprit.exit_code}"
+    )
     if culprit.lives:
-        how = "raised in a step, and lives"
+        how = "raised an error in a step and is still running"
     said = f": {culprit.error}" if culprit.error else ""
     return f"rank {culprit.rank} (local rank {culprit.local_rank}) on node {culprit.node} ({culprit.host}) {how}{said}"
 

@@ -42,5 +42,5 @@ def master(state: State) -> tuple[Peer, Judgement] | None:
         return None
     told = foreign(state)
     why = f" (reset file: {told})" if told else ""
-    rule = f"graceful fault tolerance{why}: the whole job is rescheduled"
+    rule = f"graceful fault tolerance{why}: rescheduling the whole job"
     return peer, Judgement(kind=FaultKind.EXIT_CODE, answer=Answer.RETRY_ELSEWHERE, cause=Cause.NODE, rule=rule)

@@ -43,9 +43,9 @@ def heard(state: State, before: AgentReport | None, report: AgentReport, now: fl
     known = dataclasses.replace(known, batch=measured.batch, seen=seen, limit=measured.limit, settled=choice.settled)
     used = f"{measured.memory >> 20} of {measured.limit >> 20} MiB"
     if choice.batch == measured.batch:
-        told = f"the batch of each worker stays {choice.batch} ({used}): {choice.settled}"
+        told = f"batch size per worker stays {choice.batch} ({used}): {choice.settled}"
         return telling.event(dataclasses.replace(state, tuning=known), "tuned", told, now)
-    return _changed(state, known, choice.batch, f"with {measured.batch} it used {used}", now)
+    return _changed(state, known, choice.batch, f"batch size {measured.batch} used {used}", now)
 
 
 def tuned(state: State) -> Tuned | None:
@@ -64,7 +64,7 @@ def asks(state: State, agent: str) -> Continue | None:
 
 def _changed(state: State, known: Tuning, batch: int, why: str, now: float) -> State:
     known = dataclasses.replace(known, version=known.version + 1, batch=batch)
-    told = f"the batch of each worker is {batch} from now on: {why}"
+    told = f"batch size per worker set to {batch}: {why}"
     return telling.event(dataclasses.replace(state, tuning=known), "tuned", told, now)
 
 
@@ -85,5 +85,5 @@ def _failed(state: State, report: AgentReport, now: float) -> State:
     fitting = max((one.batch for one in known.seen if one.batch < known.batch), default=0)
     if not fitting:
         return state
-    known = dataclasses.replace(known, ceiling=known.batch - 1, settled="memory ran out with a larger one")
-    return _changed(state, known, fitting, f"memory ran out with {known.batch}", now)
+    known = dataclasses.replace(known, ceiling=known.batch - 1, settled="a larger batch ran out of memory")
+    return _changed(state, known, fitting, f"memory ran out with batch size {known.batch}", now)

@@ -18,7 +18,9 @@ def wished(state: State, wish: Wish | None, now: float) -> State:
         return state
     if state.wish is not None and wish.number < state.wish.number:
         return state  # what the record said before: its reader was slower than another
-    return telling.event(dataclasses.replace(state, wish=wish), "asked", f"all workers to {wish.verb.value}", now)
+    return telling.event(
+        dataclasses.replace(state, wish=wish), "asked", f"worker command for all ranks: {wish.verb.value}", now
+    )
 
 
 def asks(state: State, agent: str) -> Continue | None:

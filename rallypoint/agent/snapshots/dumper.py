@@ -46,7 +46,7 @@ class Dumper:
         try:
             self.told = await in_thread(lambda: self._do(ask), "rallypoint-dump")
         except (CheckpointError, OSError) as error:
-            log.error("the last checkpoint could not be written: %s", error)  # noqa: TRY400  it says all
+            log.error("cannot write the last checkpoint: %s", error)  # noqa: TRY400  it says all
             self.told = DumpTold(number=ask.number, phase=ask.phase, error=str(error))
         self._changed()
 
@@ -60,7 +60,7 @@ class Dumper:
         parts = list({one.part.rank: one for one in parts}.values())
         destination = self._keeper.destination()
         if destination is None or sorted(one.part.rank for one in parts) != sorted(ask.ranks):
-            raise CheckpointError(f"step {ask.step}: the parts of ranks {ask.ranks} are not all here any more")
+            raise CheckpointError(f"step {ask.step}: parts of ranks {ask.ranks} are missing on this node")
         store = open_store(destination.where)
         with self._keeper.storing:
             if ask.phase is DumpPhase.WRITE:
@@ -68,9 +68,9 @@ class Dumper:
             else:
                 done = commit(parts[0].part, store, destination.retention)
                 if not done.complete:
-                    raise CheckpointError(f"{done.checkpoint}: parts of it are missing in {destination.where}")
+                    raise CheckpointError(f"{done.checkpoint}: parts are missing in {destination.where}")
                 name = done.checkpoint
-                log.info("the last snapshot, of step %d, is a checkpoint: %s", done.step, name)
+                log.info("saved the last snapshot as a checkpoint: step=%d path=%s", done.step, name)
         return DumpTold(number=ask.number, phase=ask.phase, checkpoint=name)
 
 

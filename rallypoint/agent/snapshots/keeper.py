@@ -87,7 +87,7 @@ class SnapshotKeeper:
         try:
             self._owned = await asyncio.to_thread(own_folder, self._path)
         except OSError as error:
-            log.warning("no snapshots are kept in memory: %s: %s", self._path, error.strerror)
+            log.warning("snapshots in memory are off: %s: %s", self._path, error.strerror)
             return
         if self._replicas is not None:
             await self._replicas.begin()
@@ -149,14 +149,14 @@ class SnapshotKeeper:
         try:
             await asyncio.wait_for(self._arrival(), self._patience)
         except asyncio.TimeoutError:
-            log.warning("the last snapshot is not in storage after %g s; going on without it", self._patience)
+            log.warning("the last snapshot was not stored within %g s; continuing without it", self._patience)
 
     async def close(self) -> None:
         """Finish, for as long as patience lasts, and remove the folder."""
         try:
             await asyncio.wait_for(self._idle.wait(), self._patience)
         except asyncio.TimeoutError:
-            log.warning("the last snapshot was not persisted within %g s and is lost with its node", self._patience)
+            log.warning("the last snapshot was not stored within %g s and is lost with its node", self._patience)
         if self._replicas is not None:
             self._replicas.close()
         if self._owned is not None:
@@ -182,11 +182,11 @@ class SnapshotKeeper:
             found = own(everything(folder))
             destination = self.destination()
             if found and destination is None:
-                log.warning("the last snapshot is not persisted: neither the script nor the job says where")
+                log.warning("cannot store the last snapshot: neither the script nor the job sets a checkpoint folder")
             elif found and destination is not None and found[0].part.age != self._looked_at:
                 self._persist_to(open_store(destination.where), found, destination)
         except (CheckpointError, OSError) as error:
-            log.error("the last snapshot could not be persisted: %s", error)  # noqa: TRY400  it says all
+            log.error("cannot store the last snapshot: %s", error)  # noqa: TRY400  it says all
         finally:
             loop.call_soon_threadsafe(self._done)
 
@@ -202,11 +202,11 @@ class SnapshotKeeper:
                 newest = before[0].part.age
         self._looked_at, self._persisted = found[0].part.age, newest
         if done is None:
-            log.info("step %d is in storage already", found[0].part.step)
+            log.info("step %d is already in storage", found[0].part.step)
         elif done.complete:
-            log.info("the last snapshot, of step %d, is persisted as %s", done.step, done.checkpoint)
+            log.info("stored the last snapshot: step=%d path=%s", done.step, done.checkpoint)
         else:
-            log.info("this node's parts of step %d are persisted; those of other nodes are missing yet", done.step)
+            log.info("stored this node's parts of step %d; waiting for the parts of other nodes", done.step)
 
     def _done(self) -> None:
         self._thread = None

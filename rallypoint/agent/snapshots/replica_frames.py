@@ -99,7 +99,7 @@ def read_head(sock: socket.socket, secret: str, nonce: bytes) -> Head:
         raise ReplicaError(f"head: {length} bytes is not allowed; expected at most {_HEAD_LIMIT}")
     text = read_exactly(sock, length, until=until)
     if not hmac.compare_digest(read_exactly(sock, _MAC, until=until), _mac(text, secret, nonce)):
-        raise ReplicaError("head: it does not prove the secret of this job")
+        raise ReplicaError("head: authentication failed (different job secret)")
     try:
         return codec.loads(Head, text)
     except codec.WireError as error:
@@ -116,7 +116,7 @@ def read_answer(sock: socket.socket) -> None:
     text = bytearray()
     while not text.endswith(b"\n"):
         if len(text) > _ANSWER_LIMIT:
-            raise ReplicaError("answer: it is too long")
+            raise ReplicaError("answer: too long")
         text += read_exactly(sock, 1)
     try:
         told = codec.loads(Answer, bytes(text))
@@ -143,11 +143,11 @@ def read_exactly(sock: socket.socket, size: int, *, until: float | None = None) 
             if until is not None:
                 left = until - time.monotonic()
                 if left <= 0:
-                    raise TimeoutError("the other side takes too long")
+                    raise TimeoutError("the peer does not respond in time")
                 sock.settimeout(left)
             data = sock.recv(min(size - len(text), BLOCK))
             if not data:
-                raise ReplicaError("the other side ended the connection")
+                raise ReplicaError("the peer closed the connection")
             text += data
     finally:
         if until is not None and sock.fileno() >= 0:

@@ -96,7 +96,7 @@ class ReplicaSender:
         except ConnectionError:
             pass  # it has ended, and what it offered is sent all the same
         except (OSError, ValueError) as error:
-            log.warning("a worker's offers are not heard any more: %s", error)
+            log.warning("cannot read snapshot offers of the workers any more: %s", error)
         finally:
             self._open.discard(writer)
             writer.close()
@@ -105,14 +105,14 @@ class ReplicaSender:
         """Return why the offer could not be sent, "" where it was."""
         target, ranks = self._target, self._ranks
         if not target:
-            return self._said("no other node of this world keeps snapshots for this one")
+            return self._said("no other node of this round stores snapshots of this node")
         try:
             area = area_of(self._folder, offer.local_rank)
             one = next((one for one in held(area) if one.part.age == (offer.fence, offer.step)), None)
             if one is None:
-                return self._said(f"step {offer.step} of local rank {offer.local_rank} is not there any more")
+                return self._said(f"step {offer.step} of local rank {offer.local_rank} no longer exists")
             if one.part.whole:
-                return self._said("the state is not sharded: every node has all of it")
+                return self._said("the state is not sharded; every node has all of it")
             head = Head(attempt=self._attempt, ranks=ranks, part=one.text.decode())
             await in_thread(lambda: send(one, head, target, self._secret, self._tls), "rallypoint-replica")
         except (ReplicaError, CheckpointError, OSError) as error:
@@ -122,7 +122,7 @@ class ReplicaSender:
 
     def _said(self, error: str) -> str:
         if error != self._told:  # it would be said at each step otherwise
-            log.warning("snapshots are not kept on another node: %s", error)
+            log.warning("cannot copy snapshots to another node: %s", error)
         self._told = error
         return error
 

@@ -175,11 +175,11 @@ class ReplicaServer:
             while at < len(view):
                 count = sock.recv_into(view[at : at + BLOCK])
                 if count == 0:
-                    raise ReplicaError(f"{at} of {len(view)} bytes arrived")
+                    raise ReplicaError(f"received {at} of {len(view)} bytes")
                 digest.update(view[at : at + count])
                 at += count
             if not hmac.compare_digest(read_exactly(sock, digest.digest_size), digest.digest()):
-                raise ReplicaError("data: its digest is another one: it was damaged on the way")
+                raise ReplicaError("data: digest mismatch; the data was corrupted in transit")
             complete()
         answer(sock)
 

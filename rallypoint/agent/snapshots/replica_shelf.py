@@ -83,7 +83,7 @@ class ReplicaShelf:
         if newest is not None and newest.part.age >= part.age:
             have = newest.part
             told = f"step {part.step} of fence {part.granted}"
-            raise ReplicaError(f"{told} is not newer than step {have.step} of fence {have.granted}, which is kept")
+            raise ReplicaError(f"{told} is not newer than the stored step {have.step} of fence {have.granted}")
         return part
 
     def _make_room(self, fd: int, area: Path, part: Part, head: Head) -> None:
@@ -96,17 +96,17 @@ class ReplicaShelf:
         needed = self.size + more + second
         if needed > self._limit:
             raise ReplicaError(
-                f"rank {part.rank}: twice {part.size:,} bytes are beyond the limit: {needed:,} bytes would be kept for others, "
-                f"{self._limit:,} are allowed (recovery.replica_limit)"
+                f"rank {part.rank}: storing two snapshots of {part.size:,} bytes exceeds the limit: {needed:,} bytes "
+                f"needed, {self._limit:,} allowed (recovery.replica_limit)"
             )
         free = free_memory(self._folder)
         if free < more:
-            raise ReplicaError(f"rank {part.rank}: no room: {more:,} bytes more are needed, {free:,} are free")
+            raise ReplicaError(f"rank {part.rank}: not enough memory: {more:,} bytes needed, {free:,} free")
         try:
             os.posix_fallocate(fd, 0, max(_PAGE, part.size))
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
-                raise ReplicaError(f"rank {part.rank}: no room for {part.size:,} bytes: {error.strerror}") from error
+                raise ReplicaError(f"rank {part.rank}: not enough memory for {part.size:,} bytes: {error.strerror}") from error
             raise
 
     def _publish(self, path: Path, head: Head, part: Part) -> None:
@@ -130,7 +130,7 @@ def _locked(fd: int, path: Path) -> Iterator[None]:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise ReplicaError(f"{path.parent.name}/{path.name}: is being read") from error
+        raise ReplicaError(f"{path.parent.name}/{path.name}: is in use by a reader") from error
     try:
         yield
     finally:

@@ -53,10 +53,10 @@ class AnnouncedEndpoint:
         theirs = (endpoint.attempt, endpoint.term)
         if theirs < self._newest:
             known = f"attempt {self._newest[0]}, term {self._newest[1]}"
-            raise StaleError(f"attempt {theirs[0]}, term {theirs[1]} is older than {known}, which is known here")
+            raise StaleError(f"attempt {theirs[0]}, term {theirs[1]} is outdated; {known} is the newest known coordinator")
         self._newest = theirs
         if endpoint != self._endpoint:
-            log.info("the coordinator of attempt %d, term %d listens at %s", *theirs, endpoint.address)
+            log.info("coordinator of attempt %d, term %d listens at %s", *theirs, endpoint.address)
             self._endpoint = endpoint
             self._unread.set()
 
@@ -113,7 +113,7 @@ class Listener:
         try:
             self._source.take(endpoint)
         except StaleError as error:
-            log.warning("%s was refused: %s", endpoint.address, error)
+            log.warning("rejected a request from %s: %s", endpoint.address, error)
             raise web.HTTPConflict(text=str(error)) from error
         return web.json_response({"service": AGENT_SERVICE})
 

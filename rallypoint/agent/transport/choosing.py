@@ -42,9 +42,11 @@ def speaks_grpc(service_type: str) -> bool:
         return False
     missing = why_not()
     if missing and service_type == GRPC:
-        raise ConfigError(f"service_type grpc: {missing}; install airflow-provider-rallypoint[agent], or say http")
+        raise ConfigError(
+            f"service_type grpc: {missing}; install airflow-provider-rallypoint[agent] or set service_type to http"
+        )
     if missing:
-        log.warning("HTTP takes the place of gRPC: %s", missing)
+        log.warning("using HTTP instead of gRPC: %s", missing)
     return not missing
 
 
@@ -110,7 +112,7 @@ class Servers:
         except ConfigError as error:
             if not port:
                 raise
-            log.warning("%s; any free port will do", error)
+            log.warning("%s; using a free port instead", error)
             return await server.start(host, 0)
 
     async def close(self) -> None:
@@ -147,9 +149,9 @@ class Exchanges:
         where = await self._looked_up(endpoint) if self._able else endpoint
         kind = GRPC if self._able and where.grpc else HTTP
         if kind == HTTP and self._named:
-            raise ConfigError(f"service_type grpc: the coordinator at {endpoint.address} does not speak it")
+            raise ConfigError(f"service_type grpc: the coordinator at {endpoint.address} does not support gRPC")
         if kind == HTTP and self._able and not self._told:
-            log.warning("HTTP takes the place of gRPC: the coordinator at %s does not speak it", endpoint.address)
+            log.warning("using HTTP instead of gRPC: the coordinator at %s does not support gRPC", endpoint.address)
             self._told = True
         return await self._by(kind).exchange(where, report, timeout=timeout)
 
@@ -167,7 +169,7 @@ class Exchanges:
 
             port = await grpc_port(endpoint, self._tls)
             if port is None:
-                raise UnreachableError(f"{endpoint.address}: no coordinator answers there")
+                raise UnreachableError(f"{endpoint.address}: no coordinator answers")
             self._found[endpoint] = port
         return dataclasses.replace(endpoint, grpc=port)
 

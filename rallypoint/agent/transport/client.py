@@ -134,7 +134,7 @@ class CoordinatorClient:
                 self._check_lease(error)
                 left = self._heard_at + self._fence_timeout - self._clock()
                 if left <= 0:
-                    raise LostContactError(f"no coordinator answered for {self._fence_timeout:g} s: {error}") from error
+                    raise LostContactError(f"the coordinator did not answer for {self._fence_timeout:g} s: {error}") from error
                 log.debug("%s", error)
                 await self._pause(min(delay, left))
                 delay = min(max(2 * delay, _RETRY_SECOND), _RETRY_LAST)
@@ -153,7 +153,7 @@ class CoordinatorClient:
             return
         self._lease = self._lease.waited(self._clock())
         if self._lease.expired:
-            alone = f"nobody has supervised the job for {in_words(self._lease.seconds)}, and no coordinator answers"
+            alone = f"no supervisor heartbeat for {in_words(self._lease.seconds)} and the coordinator does not answer"
             raise OrphanedError(f"{alone}: {error}") from error
 
     async def close(self) -> None:
@@ -185,7 +185,7 @@ class CoordinatorClient:
             if exchange.done():
                 return exchange.result()
             if any(one.done() for one in news):
-                raise UnreachableError(f"{endpoint.address}: another coordinator was named meanwhile")
+                raise UnreachableError(f"{endpoint.address}: a new coordinator was announced during the request")
             self._late.add(exchange)
             raise UnreachableError(f"{endpoint.address}: no answer within {seconds:.0f} s")
         finally:
@@ -214,15 +214,15 @@ class CoordinatorClient:
             self._endpoint = await self._source.read()
             self._looked_at = self._clock()
         if self._endpoint is None:
-            raise UnreachableError(f"{self._source}: no coordinator is named there yet")
+            raise UnreachableError(f"{self._source}: no coordinator announced yet")
         if self._endpoint.term > 0:
             self._refuse_older((self._endpoint.attempt, self._endpoint.term), self._endpoint)
         return self._endpoint
 
     def _refuse_older(self, theirs: tuple[int, int], endpoint: Endpoint) -> None:
         if theirs < self._newest:
-            known = f"attempt {self._newest[0]}, term {self._newest[1]} was heard"
-            raise UnreachableError(f"{endpoint.address} speaks for attempt {theirs[0]}, term {theirs[1]}, but {known}")
+            known = f"attempt {self._newest[0]}, term {self._newest[1]} is already known"
+            raise UnreachableError(f"{endpoint.address} belongs to attempt {theirs[0]}, term {theirs[1]}, but {known}")
         self._newest = theirs
 
 

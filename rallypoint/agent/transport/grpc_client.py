@@ -159,13 +159,13 @@ class _Stream:
         except grpc.RpcError as error:
             self._fail(self._error(error.code(), error.details()))
         except codec.VersionError as error:
-            self._fail(ConfigError(f"the coordinator at {self.where} is not understood: {error}"))
+            self._fail(ConfigError(f"invalid response from the coordinator at {self.where}: {error}"))
         except codec.WireError as error:
             self._fail(UnreachableError(f"{self.where}: {error}"))
 
     def _error(self, code: Any, told: str | None) -> ConfigError | UnreachableError:
         if code is grpcio().StatusCode.FAILED_PRECONDITION:
-            return ConfigError(f"the coordinator at {self.where} does not understand us: {told}")
+            return ConfigError(f"the coordinator at {self.where} rejected the request: {told}")
         hint = "" if self._tls is None else self._tls.hint()
         return UnreachableError(f"{self.where}: gRPC {code.name}: {told or 'the stream was closed'}{hint}")
 

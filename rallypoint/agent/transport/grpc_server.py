@@ -95,7 +95,7 @@ class GrpcServer:
                 port = await self._listen(host, port)
         except (OSError, RuntimeError) as error:
             await self.close()
-            raise ConfigError(f"port {port} on {host} cannot be opened for gRPC: {error}") from error
+            raise ConfigError(f"cannot open port {port} on {host} for gRPC: {error}") from error
         self._sweeping = in_background(self._sweep(port), log, "looking for silent connections")
         return port
 
@@ -283,4 +283,4 @@ def _report(data: bytes) -> AgentReport:
 
 
 async def _refuse_stranger(_: Any, context: Any) -> None:
-    await context.abort(grpcio().StatusCode.UNAUTHENTICATED, f"{TOKEN_HEADER}: not the secret of this job")
+    await context.abort(grpcio().StatusCode.UNAUTHENTICATED, f"{TOKEN_HEADER}: does not match the secret of this job")

@@ -57,7 +57,7 @@ def why_not() -> str:
     try:
         grpcio()
     except ImportError as error:
-        return f"grpcio cannot be imported: {error}"
+        return f"cannot import grpcio: {error}"
     return ""
 
 

@@ -62,13 +62,13 @@ class HttpExchange:
 
 def _read(url: str, status: int, body: bytes) -> Reply:
     if status == VERSION_REFUSED:
-        raise ConfigError(f"the coordinator at {url} does not understand us: {body[:200].decode(errors='replace')}")
+        raise ConfigError(f"the coordinator at {url} rejected the request: {body[:200].decode(errors='replace')}")
     if status != 200:
         raise UnreachableError(f"{url}: HTTP {status}: {body[:200].decode(errors='replace')}")
     try:
         return reply_from_json(json.loads(body))
     except codec.VersionError as error:
-        raise ConfigError(f"the coordinator at {url} is not understood: {error}") from error
+        raise ConfigError(f"invalid response from the coordinator at {url}: {error}") from error
     except ValueError as error:  # WireError is one
         raise UnreachableError(f"{url}: {error}") from error
 

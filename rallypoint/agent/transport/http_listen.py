@@ -50,11 +50,11 @@ def authenticated(token: str) -> Middleware:
         try:
             told = request.headers.get(TOKEN_HEADER, "").encode()
         except UnicodeEncodeError:  # bytes that are no UTF-8 arrive as halves of surrogate pairs
-            raise _closing(web.HTTPBadRequest(text=f"{TOKEN_HEADER}: not UTF-8")) from None
+            raise _closing(web.HTTPBadRequest(text=f"{TOKEN_HEADER}: is not valid UTF-8")) from None
         if hmac.compare_digest(told, expected):
             return await handler(request)
         if request.path != HEALTH_PATH:
-            raise _closing(web.HTTPUnauthorized(text=f"{TOKEN_HEADER}: not the secret of this job"))
+            raise _closing(web.HTTPUnauthorized(text=f"{TOKEN_HEADER}: does not match the secret of this job"))
         response = await handler(request)
         response.force_close()
         return response
@@ -131,7 +131,7 @@ async def listen(
         return runner, await served.start(host, port)
     except OSError as error:
         await runner.cleanup()
-        raise ConfigError(f"port {port} on {host} cannot be opened for the {whose}: {error.strerror}") from error
+        raise ConfigError(f"cannot open port {port} on {host} for the {whose}: {error.strerror}") from error
 
 
 def _is_ours(line: logging.LogRecord) -> bool:
@@ -179,5 +179,5 @@ class _HttpAdmission:
     def _protocol(self) -> asyncio.Protocol:
         server = self._runner.server
         if server is None:
-            raise ConnectionAbortedError("the HTTP server has been closed")
+            raise ConnectionAbortedError("the HTTP server is closed")
         return server()

@@ -82,7 +82,7 @@ def cpus_for(
         share = _core_share if binding is Binding.EXCLUSIVE else _complex
         near = share(root, near, peers.index(worker), len(peers))
     if not near:
-        raise ConfigError(f"--numa-binding {binding.value}: no CPU of NUMA node {home} is left for local rank {worker}")
+        raise ConfigError(f"--numa-binding {binding.value}: NUMA node {home} has no free CPU for local rank {worker}")
     return near
 
 
@@ -98,12 +98,12 @@ def _home(root: Path, gpu: str, nodes: Mapping[int, frozenset[int]], otherwise: 
     try:
         node = int((root / "bus/pci/devices" / gpu / "numa_node").read_text())
     except (OSError, ValueError) as error:
-        log.warning("the kernel does not say which NUMA node GPU %s is at (%s): its worker is dealt out", gpu, error)
+        log.warning("NUMA node of GPU %s is unknown (%s); assigning its worker round-robin", gpu, error)
         return otherwise
     if node < 0:  # what the kernel says where there is one node only, or where nobody told it
         return otherwise
     if node not in nodes:
-        raise ConfigError(f"--numa-binding: GPU {gpu} is at NUMA node {node}, of which no CPU may be used here")
+        raise ConfigError(f"--numa-binding: this process may not use any CPU of NUMA node {node}, where GPU {gpu} is attached")
     return node
 
 

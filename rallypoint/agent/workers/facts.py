@@ -12,6 +12,7 @@ from rallypoint.agent.workers.group import Worker
 from rallypoint.agent.workers.logs import RankLogs
 from rallypoint.wire import sanitize
 from rallypoint.wire.incident import Culprit, FaultKind
+from rallypoint.wire.process_exit import describe_exit
 from rallypoint.wire.tail import Bounds, last_lines
 
 __all__ = [
@@ -118,7 +119,7 @@ def end_of(worker: Worker, *, host: str, incarnation: int, log_tail: int) -> Cul
     lines = with_traceback(lines, recorded_traceback(recorded))
     error = first_error(recorded_error(recorded), lines)
     if path is not None and _disk_is_full(path.parent):
-        error = f"{error} (the disk of its log is full: {path.parent})".strip()
+        error = f"{error} (no space left on the disk of its log: {path.parent})".strip()
     code = worker.code
     return Culprit(
         node=worker.place.assignment.node,
@@ -191,6 +192,6 @@ def raised(worker: Worker, error: str, *, host: str, incarnation: int, at: float
 def how(worker: Worker) -> str:
     """Return in words how a worker ended."""
     if worker.stopped:
-        return "was stopped"
+        return "stopped by the agent"
     code = worker.code if worker.code is not None else 0
-    return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return describe_exit(code)

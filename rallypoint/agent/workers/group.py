@@ -150,7 +150,7 @@ class WorkerGroup:
     def _recheck(self, deadline: float) -> None:
         if asyncio.get_running_loop().time() >= deadline:
             if not self._warned:
-                log.warning("workers are still there %g s after SIGTERM: killing them", self._grace)
+                log.warning("workers still running %g s after SIGTERM; sending SIGKILL", self._grace)
             self._warned = True
             self._kill(self._spared)
         self._look()
@@ -192,7 +192,7 @@ class WorkerGroup:
 
 def _signal_group(group: int, number: signal.Signals) -> None:
     if group <= 1:  # to the kernel 0 is our own group, and -1 is everybody
-        raise ValueError(f"process group {group}: no worker leads it; expected a number above 1")
+        raise ValueError(f"process group {group}: has no worker as its leader; expected a number above 1")
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, number)
 

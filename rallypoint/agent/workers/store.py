@@ -76,7 +76,7 @@ class StoreKeeper:
                 if self._line is None:
                     await self._start_host()
         except OSError as error:
-            raise StoreError(f"the process of the round's store cannot be started: {error}") from error
+            raise StoreError(f"cannot start the process of the rendezvous store: {error}") from error
         host, port = split_address(store)
         ours, self._socket = self._socket, None
         end_crowd(ours)
@@ -99,7 +99,7 @@ class StoreKeeper:
     def _is_ahead(self, done: asyncio.Task[None]) -> None:
         self._ahead = None
         if not done.cancelled() and done.exception() is not None:
-            log.warning("the process of the stores cannot be started ahead: %s", done.exception())
+            log.warning("cannot prestart the store process: %s", done.exception())
 
     def close(self) -> None:
         """End the store and its host."""
@@ -130,7 +130,7 @@ class StoreKeeper:
         try:
             socket.send_fds(self._line, [json.dumps(order).encode()], [] if fd is None else [fd])
         except OSError as error:  # it has just ended; `_host_ended` tells what follows
-            log.debug("the store host cannot be told: %s", error)
+            log.debug("cannot report the store host: %s", error)
 
     def _host_ended(self, code: int) -> None:
         if self._line is not None:
@@ -140,10 +140,10 @@ class StoreKeeper:
             return
         if code == NO_TORCH:
             self._torchless = True
-            log.warning("torch is not installed here: no store is served for the workers")
+            log.warning("torch is not installed; workers get no rendezvous store")
         elif self._serving:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            self._lost(f"the process of the round's store ended with {how}")
+            self._lost(f"the process of the rendezvous store ended with {how}")
         self._serving = False
 
 
@@ -169,7 +169,7 @@ async def listening(host: str) -> tuple[socket.socket, str]:
         info = await asyncio.get_running_loop().getaddrinfo(host, 0, type=socket.SOCK_STREAM)
         sock = _listen(info[0][0], info[0][4])
     except OSError as error:
-        raise ConfigError(f"host {host}: no socket can listen there for the store: {error}") from error
+        raise ConfigError(f"host {host}: cannot open a listening socket for the store: {error}") from error
     port = sock.getsockname()[1]
     return sock, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -76,7 +76,7 @@ def load_configuration(access: Access) -> Any:
         from kubernetes.aio.client import Configuration  # noqa: PLC0415  slow
     except ModuleNotFoundError as error:
         raise BackendError(
-            f"backend: kubernetes needs {error.name}; install it with: pip install 'airflow-provider-rallypoint[kubernetes]'"
+            f"backend: kubernetes requires {error.name}; install it with: pip install 'airflow-provider-rallypoint[kubernetes]'"
         ) from error
     configuration = Configuration()
     try:
@@ -85,7 +85,9 @@ def load_configuration(access: Access) -> Any:
         raise
     except Exception as error:  # noqa: BLE001  a kubeconfig with something missing makes the client stumble in many ways
         told = _without_contents(error)
-        raise BackendError(f"kubeconfig: no cluster can be reached by {_named(access)}, nor as a pod of one: {told}") from None
+        raise BackendError(
+            f"kubeconfig: cannot find a cluster with {_named(access)}, and this is not a pod of a cluster: {told}"
+        ) from None
     given = access.credentials
     if given.token:
         configuration.api_key = {"BearerToken": f"Bearer {given.token}"}
@@ -125,7 +127,9 @@ def _check(loader: Any) -> None:
     if user is None or "exec" not in user or hasattr(loader, "token") or getattr(loader, "cert_file", None):
         return
     command = str(user["exec"].safe_get("command") or "")
-    raise BackendError(f"kubeconfig: the exec plug-in {command!r} gave no credentials; is it installed on this machine?")
+    raise BackendError(
+        f"kubeconfig: the exec plug-in {command!r} returned no credentials; check that it is installed on this machine"
+    )
 
 
 def inline_kubeconfig(credentials: Credentials) -> dict[str, Any]:
@@ -136,7 +140,7 @@ def inline_kubeconfig(credentials: Credentials) -> dict[str, Any]:
         found = None
     if not isinstance(found, dict) or not all(isinstance(found.get(key), list) for key in ("clusters", "contexts")):
         raise BackendError(
-            "kube_config: the value is not allowed; expected a kubeconfig as JSON or YAML, with clusters, contexts and users"
+            "kube_config: the value is not allowed; expected a kubeconfig as JSON or YAML with clusters, contexts and users"
         ) from None
     return found
 
@@ -152,7 +156,7 @@ def _contexts_in(access: Access) -> tuple[list[Any], Any]:
     try:
         contexts, active = list_kube_config_contexts(access.kubeconfig or None)
     except (ConfigException, OSError) as error:
-        raise BackendError(f"kubeconfig: {_named(access)} cannot be used: {_without_contents(error)}") from None
+        raise BackendError(f"kubeconfig: cannot use {_named(access)}: {_without_contents(error)}") from None
     return list(contexts), active
 
 

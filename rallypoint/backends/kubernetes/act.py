@@ -102,7 +102,7 @@ class Actor:
         if stored is None or stored.record.uid != record.uid:
             raise ActionError(f"job {record.name} was deleted")
         if stored.record.attempt != attempt or stored.record.phase not in (Phase.RESUMING, Phase.RUNNING):
-            raise ActionError(f"attempt {attempt} of job {record.name} is over")
+            raise ActionError(f"attempt {attempt} of job {record.name} has ended")
         await self._store.ensure_status(ref)
         await self._ensure("services", service(ref, service_ports(plan)))
         if plan.network_policy:
@@ -144,8 +144,8 @@ class Actor:
                 raise
             if not self._accounts_missing:
                 log.warning(
-                    "namespace %s has no service account %s, so coordinators cannot write their status; it is read through the "
-                    "API server. `rallypoint manifests rbac` prints what is missing",
+                    "service account %s/%s not found, so coordinators cannot write their status; reading it through "
+                    "the API server instead. `rallypoint manifests rbac` prints the required manifests",
                     self._cluster.namespace,
                     account,
                 )
@@ -167,9 +167,9 @@ class Actor:
     async def _there(self, kind: str, name: str, uid: str) -> Mapping[str, Any]:
         found = await self._cluster.get(kind, name)
         if found is None:
-            raise ActionError(f"{kind}: {name} was there and is gone again")
+            raise ActionError(f"{kind}: {name} was deleted while it was being created")
         if ((found["metadata"].get("labels") or {}).get(UID)) != uid:
-            raise ActionError(f"{kind}: {name} is there already and belongs to somebody else; delete it", fatal=True)
+            raise ActionError(f"{kind}: {name} already exists and does not belong to this job; delete it", fatal=True)
         return found
 
     # --- Removing
@@ -193,7 +193,7 @@ class Actor:
                     self._cluster.cache.pods.forget(name, pod.uid)
         except ApiError as error:
             # Another object of the name, or a conflict: the next turn sees which.
-            raise ActionError(f"pod {name} cannot be removed: {error.said or error}") from error
+            raise ActionError(f"cannot delete pod {name}: {error.said or error}") from error
 
     async def close_groups(self, record: JobRecord) -> None:
         """Tell Kueue that nobody takes the place of the pods of a job that is over: so it lets go of them and their quota."""
@@ -211,8 +211,8 @@ class Actor:
         except ApiError as error:
             if error.status == 403 and not self._closing_forbidden:
                 log.warning(
-                    "namespace %s: Kueue may not be told that a group of pods is over, so its quota is free only when all of "
-                    "its pods are deleted: %s (`rallypoint manifests rbac --queues` prints the Role that is needed)",
+                    "namespace=%s: cannot inform Kueue about the end of a pod group, so its quota stays used until "
+                    "all of its pods are deleted: %s (`rallypoint manifests rbac --queues` prints the required Role)",
                     *(self._cluster.namespace, error.said),
                 )
                 self._closing_forbidden = True

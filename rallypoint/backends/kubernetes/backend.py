@@ -214,7 +214,7 @@ class KubernetesBackend(Backend):
     async def changes(self, name: str) -> AsyncIterator[Changes]:
         """Follow a job by the watches that all jobs share."""
         if not is_job_name(name):
-            raise JobNotFoundError(f"{name!r} is not the name of a job: lower-case letters, digits and '-' only")
+            raise JobNotFoundError(f"{name!r} is not a valid job name; expected lower-case letters, digits and '-'")
         async with (await self._its()).cluster.following(name) as changes:
             yield changes
 
@@ -259,7 +259,7 @@ class KubernetesBackend(Backend):
             if stored is not None and stored.record.finished:
                 await its.actor.close_groups(stored.record)
         except BackendError as error:
-            log.info("job %s: its queue is not told yet that it is over: %s", name, error)
+            log.info("job=%s: cannot inform the queue about the end of the job yet: %s", name, error)
         await its.sweeper.stamp(name)
 
     @contextlib.asynccontextmanager
@@ -304,7 +304,7 @@ class KubernetesBackend(Backend):
         its = await self._its()
         spec, plan, _ = await its.store.spec(stored.record)
         if size.max_nodes < plan.min_nodes and queue_of(role_of(spec, plan)):
-            allowed = f"MAX of {plan.min_nodes} or more: so many nodes are admitted by the queue as one group"
+            allowed = f"MAX of {plan.min_nodes} or more, because the queue admitted that many nodes as one group"
             raise ResizeError(f"nodes: '{size}' is not allowed for job {stored.record.name}; expected {allowed}")
 
     async def status(self, name: str) -> JobStatus | None:
@@ -358,7 +358,7 @@ class KubernetesBackend(Backend):
     async def _reader(self, its: _Parts, name: str, *, rank: int | None, cursor: str = "") -> tuple[Stored, LogReader]:
         stored = await its.store.load(name, now=True)
         if stored is None:
-            raise JobNotFoundError(f"there is no job {name} in namespace {self.access.namespace}")
+            raise JobNotFoundError(f"job {name!r} not found in namespace {self.access.namespace}")
         return stored, LogReader(its.cluster, its.store.ref(stored.record), rank=rank, cursor=cursor)
 
     async def close(self) -> None:

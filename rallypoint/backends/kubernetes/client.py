@@ -114,7 +114,7 @@ class KubeApi:
         try:
             return parsedate_to_datetime(told).timestamp()
         except ValueError as error:
-            raise ApiError("GET /version", status=502, said=f"the answer's date is none: {told!r}") from error
+            raise ApiError("GET /version", status=502, said=f"the Date header of the response is invalid: {told!r}") from error
 
     async def _ask(
         self,
@@ -136,7 +136,7 @@ class KubeApi:
                 return answer, bytes(data)
             if attempt + 1 >= _TRIES or not await self._may_ask_again(answer, attempt):
                 raise refusal(f"{method} {path}", answer.status, data)
-        raise AssertionError("it is asked until there is an answer")
+        raise AssertionError("retried until the server answers")
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -228,7 +228,7 @@ class KubeApi:
 
     def _unreachable(self, method: str, path: str, error: Exception) -> UnreachableError:
         said = str(error) or type(error).__name__
-        return UnreachableError(f"{method} {path}: {self.access} does not answer: {said}")
+        return UnreachableError(f"{method} {path}: no answer from {self.access}: {said}")
 
 
 def parse(data: bytes, what: str) -> Any:
@@ -236,7 +236,7 @@ def parse(data: bytes, what: str) -> Any:
     try:
         return json.loads(data)
     except ValueError as error:
-        raise ApiError(what, status=502, said=f"the answer is not JSON: {data[:100]!r}") from error
+        raise ApiError(what, status=502, said=f"the response is not valid JSON: {data[:100]!r}") from error
 
 
 def _probe_when_idle(answer: aiohttp.ClientResponse) -> None:

@@ -81,7 +81,7 @@ class Coordinators:
         if known is None or known[0] != attempt:
             found = await self._cluster.get("secrets", names.attempt_secret(job, attempt))
             if found is None:
-                raise BackendError(f"job {job.name}: the Secret of attempt {attempt} is gone")
+                raise BackendError(f"job {job.name}: the Secret of attempt {attempt} was deleted")
             token = base64.b64decode((found.get("data") or {}).get(SECRET_KEY, "")).decode().strip()
             known = self._tokens[job.uid] = (attempt, token)
         return known[1]

@@ -12,7 +12,7 @@ from rallypoint.backends.contract import ActionError, BackendError, SubmitError
 
 __all__ = ["ApiError", "GoneError", "UnreachableError", "action_error", "never_fits", "refusal", "submit_error"]
 
-_ROLE = "`rallypoint manifests rbac` prints the Role that is needed"
+_ROLE = "`rallypoint manifests rbac` prints the required Role"
 
 #: Refusals that are about a moment, not about what was asked for.
 _TRANSIENT = frozenset({408, 409, 429, 500, 502, 503, 504})
@@ -55,7 +55,7 @@ class ApiError(BackendError):
     def __init__(self, what: str, *, status: int, reason: str = "", said: str = "") -> None:
         hint = f"; {_ROLE}" if status == 403 and " cannot " in said else ""
         word = f"{status} {reason}".strip()
-        super().__init__(f"{what}: the API server refused ({word}): {said or 'no message'}{hint}")
+        super().__init__(f"{what}: rejected by the API server ({word}): {said or 'no message'}{hint}")
         self.status, self.reason, self.said = status, reason, said
 
     @property
@@ -84,25 +84,25 @@ def submit_error(error: ApiError, *, namespace: str, what: str) -> SubmitError:
     """Return what a person is told whose job the API server does not take, before anything was created."""
     said = error.said
     if error.status == 404 and re.search(r"namespaces? .*not found", said):
-        return SubmitError(f"namespace: {namespace!r} is not on this cluster; create it or name another (--namespace)")
+        return SubmitError(f"namespace: {namespace!r} not found on this cluster; create it or choose another (--namespace)")
     if error.status == 404:
-        return SubmitError(f"{what}: this cluster does not know the kind; its CRD is not installed ({said})")
+        return SubmitError(f"{what}: unknown kind on this cluster; install its CRD ({said})")
     if error.status == 401:
-        return SubmitError(f"{what}: the API server does not know who asks; log in again ({said})")
+        return SubmitError(f"{what}: the API server rejected the credentials; log in again ({said})")
     missing = _MISSING.search(said)
     if missing is not None:
         kind, field = _MISSING_KINDS[(missing["kind"] or missing["kind2"]).lower()]
         name = missing["after"] or missing["before"]
         return SubmitError(f"{field}: {name!r} is not allowed; expected a {kind} that exists on this cluster: {said}")
     if "exceeded quota" in said:
-        return SubmitError(f"resources: the quota of namespace {namespace} has no room for {what}: {said}")
+        return SubmitError(f"resources: {what} exceeds the quota of namespace {namespace}: {said}")
     if "admission webhook" in said or "admission policy" in said.lower() or "PodSecurity" in said:
-        return SubmitError(f"{what}: an admission check of the cluster refused it: {said}")
+        return SubmitError(f"{what}: rejected by an admission check of the cluster: {said}")
     if error.status == 403 and _NO_RIGHT.search(said) is None:
-        return SubmitError(f"{what}: the cluster refused it: {said or error}")
+        return SubmitError(f"{what}: rejected by the cluster: {said or error}")
     if error.status == 403:
         return SubmitError(f"{what}: not allowed in namespace {namespace}: {said}; {_ROLE}")
-    return SubmitError(f"{what}: the API server does not accept it: {said or error}")
+    return SubmitError(f"{what}: rejected by the API server: {said or error}")
 
 
 def action_error(error: BackendError, *, what: str) -> ActionError:

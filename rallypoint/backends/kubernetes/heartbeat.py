@@ -105,7 +105,7 @@ class Heart:
             try:
                 await self._cluster.delete("leases", self._lease)
             except BackendError as error:
-                log.info("the Lease %s is left behind: %s", self._lease, error)
+                log.info("cannot delete Lease %s: %s", self._lease, error)
 
     async def _begin(self) -> None:
         await self._adjust()
@@ -150,7 +150,7 @@ class Heart:
             except BackendError as error:
                 missed += 1
                 if missed == _TROUBLE:
-                    log.warning("the heartbeat cannot be written (%s); it is tried again every %g s", error, self._beat)
+                    log.warning("cannot write the heartbeat (%s); retrying every %g s", error, self._beat)
 
     async def _renew(self) -> None:
         change = {"spec": {"renewTime": self._now(), "holderIdentity": self.id}}

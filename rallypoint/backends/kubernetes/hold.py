@@ -71,7 +71,7 @@ class Holds:
         while True:
             view = await self._store.view(name, now=True)
             if view is None:
-                raise JobNotFoundError(f"there is no job {name}")
+                raise JobNotFoundError(f"job {name!r} not found")
             if view.holder and view.holder != me:
                 await self._see_gone(view)
             change = {"metadata": {"resourceVersion": view.version, "annotations": {HOLDER: me}}}
@@ -83,7 +83,7 @@ class Holds:
                 raise
             self._cluster.cache.jobs.put(changed)
             if view.holder and view.holder != me:
-                log.info("job %s: the supervisor %s is gone", name, view.holder)
+                log.info("job=%s: supervisor %s is no longer running", name, view.holder)
                 await self._tidy(view.holder)
             return
 
@@ -132,7 +132,7 @@ class Holds:
         try:
             await self._cluster.delete("leases", lease_of(holder))
         except BackendError as error:
-            log.info("the Lease of %s is left behind: %s", holder, error)
+            log.info("cannot delete the Lease of %s: %s", holder, error)
 
     def check(self, view: ConfigMapView | None) -> None:
         """Raise `HeldError` for a job that this process held and that another has taken over meanwhile."""
@@ -173,7 +173,7 @@ class Holds:
             else:
                 return
             if attempt == _TRIES:
-                log.warning("job %s: that it is supervised no more could not be written: %s", name, problem)
+                log.warning("job=%s: cannot record the end of supervision: %s", name, problem)
                 return
             await asyncio.sleep(_PAUSE)
 

@@ -79,7 +79,7 @@ class SupervisorPods:
             store = Store(cluster)
             stored = await store.load(name, now=True)
             if stored is None:
-                raise JobNotFoundError(f"there is no job {name} in namespace {self._access.namespace}")
+                raise JobNotFoundError(f"job {name!r} not found in namespace {self._access.namespace}")
             spec, plan, ref = await store.spec(stored.record)
             manifest = supervisor_pod(ref, spec=spec, plan=plan, image=self._image, account=self._account)
             try:
@@ -102,11 +102,11 @@ class SupervisorPods:
         account = self._account or names.SUPERVISOR_ROLE
         if "serviceaccount" in error.said and "not found" in error.said:
             return SubmitError(
-                f"the supervisor's pod: namespace {self._access.namespace} has no service account {account}; create it "
-                f"(rallypoint manifests rbac --namespace {self._access.namespace} | kubectl apply -f -), or supervise from "
-                "here (--supervise here, or process)"
+                f"supervisor pod: service account {account} not found in namespace {self._access.namespace}; create "
+                f"it (rallypoint manifests rbac --namespace {self._access.namespace} | kubectl apply -f -), or "
+                "supervise from this machine (--supervise here, or process)"
             )
-        return submit_error(error, namespace=self._access.namespace, what="the supervisor's pod")
+        return submit_error(error, namespace=self._access.namespace, what="supervisor pod")
 
 
 async def _lost(cluster: Cluster, pod: str, standby: str) -> str:
@@ -134,7 +134,7 @@ async def _make(cluster: Cluster, manifest: Mapping[str, Any]) -> None:
         if found is not None and not found["metadata"].get("deletionTimestamp"):
             await cluster.delete("pods", name, uid=found["metadata"]["uid"])
         await asyncio.sleep(_LOOK)
-    raise BackendError(f"the pod {name} of an earlier supervisor is not gone after {_GONE:g} s")
+    raise BackendError(f"pod {name} of an earlier supervisor still exists after {_GONE:g} s")
 
 
 def _is_over(pod: Mapping[str, Any]) -> bool:
@@ -145,7 +145,7 @@ def _is_over(pod: Mapping[str, Any]) -> bool:
 def trouble_of(pod: Mapping[str, Any] | None) -> str:
     """Return why a supervisor's pod supervises nothing (any more), "" while it does or may yet. Pure."""
     if pod is None:
-        return "is gone"
+        return "was deleted"
     if _is_over(pod):
         status = pod.get("status") or {}
         return f"has ended ({' '.join(str(status[key]) for key in ('phase', 'reason') if status.get(key))})"

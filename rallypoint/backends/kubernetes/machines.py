@@ -114,8 +114,8 @@ class Machines:
             if error.status == 403:
                 self._refused = True
                 log.warning(
-                    "the supervisor may not read the Leases of machines, so a lost machine is noticed later (%s); "
-                    "`rallypoint manifests rbac --nodes` prints the Role that is needed",
+                    "no permission to read node Leases, so lost nodes are detected later (%s); `rallypoint "
+                    "manifests rbac --nodes` prints the required ClusterRole",
                     error.said,
                 )
             elif error.status != 404:
@@ -172,7 +172,7 @@ class LostPods:
         if not (overdue or evicted) or (pod.ip and await self._coordinators.answers(plan, pod)):
             return
         what = "the coordinator" if pod.labels.part is Part.COORDINATOR else f"the agent of node {pod.labels.node}"
-        since = f"has not renewed its lease for {overdue:.0f} s" if overdue else "is not heard of, and its pods were evicted"
+        since = f"has not renewed its Lease for {overdue:.0f} s" if overdue else "sends no reports, and its pods were evicted"
         reason = f"machine {pod.host} {since}, and {what} on it does not answer"
         log.warning("job %s: %s", pod.labels.job, reason)
         self._reasons[pod.uid] = reason

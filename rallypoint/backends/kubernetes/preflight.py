@@ -66,7 +66,7 @@ async def _answers(api: Api) -> None:
         await api.request("GET", "/version")
     except ApiError as error:
         if error.status == 401:
-            raise BackendError(f"the API server does not know who asks; log in again ({error.said or error})") from error
+            raise BackendError(f"the API server rejected the credentials; log in again ({error.said or error})") from error
         if error.status != 403:  # some clusters do not tell their version
             raise
 
@@ -77,9 +77,9 @@ async def _namespace(cluster: Cluster) -> str:
         await cluster.api.request("GET", f"/api/v1/namespaces/{cluster.namespace}")
     except ApiError as error:
         if error.status == 404:
-            return f"namespace: {cluster.namespace!r} is not on this cluster; create it or name another"
+            return f"namespace: {cluster.namespace!r} not found on this cluster; create it or choose another"
         if error.status == 401:
-            raise BackendError(f"the API server does not know who asks; log in again ({error.said or error})") from error
+            raise BackendError(f"the API server rejected the credentials; log in again ({error.said or error})") from error
         if error.status != 403:
             raise
     return ""
@@ -99,12 +99,12 @@ async def _allowed(cluster: Cluster, grant: Grant, verb: str) -> bool:
 async def _of_kind(cluster: Cluster, kind: Kind) -> str:
     """Return why there can be no jobs of a kind that another controller runs, "" where there can be."""
     wrapping = WRAPPING[kind]
-    jobs = f"needed for jobs of kind {kind.value} alone"
+    jobs = f"required only for jobs of kind {kind.value}"
     try:
         told = parse(await cluster.api.request("GET", f"/apis/{wrapping.version}"), f"GET /apis/{wrapping.version}")
     except ApiError as error:
         if error.status != 404:
-            return f"{wrapping.kind}: it could not be found out whether {wrapping.installed_by} is installed ({error.said})"
+            return f"{wrapping.kind}: cannot check whether {wrapping.installed_by} is installed ({error.said})"
         told = {}
     if not any(resource.get("name") == wrapping.plural for resource in told.get("resources") or ()):
         return f"{wrapping.kind}: {wrapping.installed_by} is not installed ({jobs})"
@@ -120,7 +120,7 @@ def _told(refused: Iterable[Grant], namespace: str, *, wrappers: bool = False) -
     ]
     if sentences:
         options = f"--namespace {namespace}{' --wrappers' if wrappers else ''}"
-        sentences[-1] += f"; `rallypoint manifests rbac {options}` prints the Role that is needed"
+        sentences[-1] += f"; `rallypoint manifests rbac {options}` prints the required Role"
     return tuple(sentences)
 
 

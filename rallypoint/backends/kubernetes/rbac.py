@@ -32,8 +32,8 @@ class Grant:
 
 #: The coordinator in its pod. Names of objects cannot be given: they are those of jobs to come.
 COORDINATOR = (
-    Grant(resource="configmaps", verbs=("get", "patch"), why="writes the job's status, reads its record and who supervises it"),
-    Grant(group="coordination.k8s.io", resource="leases", verbs=("get",), why="looks whether that supervisor still lives"),
+    Grant(resource="configmaps", verbs=("get", "patch"), why="write the job's status, read its record and supervisor"),
+    Grant(group="coordination.k8s.io", resource="leases", verbs=("get",), why="check whether the supervisor is alive"),
 )
 
 #: Whoever supervises: an Airflow worker or triggerer, a person, or the supervisor's own pod.
@@ -41,21 +41,19 @@ SUPERVISOR = (
     Grant(
         resource="configmaps",
         verbs=("create", "delete", "get", "list", "patch", "watch"),
-        why="the job, its record and its status",
+        why="store the job, its record and its status",
     ),
-    Grant(resource="pods", verbs=("create", "delete", "get", "list", "watch"), why="coordinators and nodes"),
-    Grant(
-        resource="pods/log", verbs=("get",), why="last words, kept before a pod is deleted, and the logs that people ask for"
-    ),
-    Grant(resource="pods/proxy", verbs=("create", "get"), why="tells the coordinator its agents, and asks how it goes"),
-    Grant(resource="secrets", verbs=("create", "delete", "get"), why="the secret of each attempt"),
-    Grant(resource="services", verbs=("create", "get"), why="the job's headless Service"),
-    Grant(resource="events", verbs=("list",), why="why a pod does not start"),
+    Grant(resource="pods", verbs=("create", "delete", "get", "list", "watch"), why="create coordinators and nodes"),
+    Grant(resource="pods/log", verbs=("get",), why="read logs, and save the last lines of a pod before its deletion"),
+    Grant(resource="pods/proxy", verbs=("create", "get"), why="send the list of agents to the coordinator and read its state"),
+    Grant(resource="secrets", verbs=("create", "delete", "get"), why="store the secret of each attempt"),
+    Grant(resource="services", verbs=("create", "get"), why="create the job's headless Service"),
+    Grant(resource="events", verbs=("list",), why="read why a pod does not start"),
     Grant(
         group="coordination.k8s.io",
         resource="leases",
         verbs=("create", "delete", "get", "patch"),
-        why="its own heartbeat, and that of others",
+        why="write its heartbeat and read the heartbeats of other supervisors",
     ),
 )
 
@@ -67,24 +65,24 @@ WRAPPERS = (
         group="workload.codeflare.dev",
         resource="appwrappers",
         verbs=("create", "delete", "get", "list", "patch", "watch"),
-        why="jobs of kind appwrapper",
+        why="manage jobs of kind appwrapper",
     ),
     Grant(
         group="kubeflow.org",
         resource="pytorchjobs",
         verbs=("create", "delete", "get", "list", "watch"),
-        why="jobs of kind pytorchjob, and what stands in an AppWrapper",
+        why="manage jobs of kind pytorchjob, also inside an AppWrapper",
     ),
     Grant(
         group="kueue.x-k8s.io",
         resource="workloads",
         verbs=("list", "patch"),
-        why="suspends and resumes a wrapper that stands in a queue of Kueue",
+        why="suspend and resume a wrapper in a Kueue queue",
     ),
 )
 
 #: The supervisor's side of plain pods in queues of Kueue comes on top.
-QUEUES = (Grant(resource="pods", verbs=("patch",), why="tells Kueue that a group of pods is over, so that its quota is free"),)
+QUEUES = (Grant(resource="pods", verbs=("patch",), why="inform Kueue about the end of a pod group, which frees its quota"),)
 
 #: The supervisor's side of jobs with `tls: auto` comes on top.
 TLS = (Grant(resource="secrets", verbs=("patch",), why="renews the certificates of jobs with tls: auto"),)
@@ -100,7 +98,7 @@ NETWORK = (
 )
 
 #: Machines belong to no namespace: this is granted for the whole cluster.
-NODES = (Grant(resource="nodes", verbs=("get", "list", "watch"), why="a lost machine is noticed before its pods are evicted"),)
+NODES = (Grant(resource="nodes", verbs=("get", "list", "watch"), why="detect a lost node before its pods are evicted"),)
 
 #: In the namespace in which the kubelet of each machine renews a Lease.
 MACHINES = (
@@ -108,7 +106,7 @@ MACHINES = (
         group="coordination.k8s.io",
         resource="leases",
         verbs=("get",),
-        why="the lost machine of a coordinator is noticed within seconds",
+        why="detect the lost node of a coordinator within seconds",
     ),
 )
 
@@ -141,10 +139,10 @@ def rbac(
     Raises `BackendError` for a name that is none.
     """
     if not is_dns_label(namespace):
-        raise BackendError(f"namespace: {namespace!r} is not allowed; {DNS_LABEL}")
+        raise BackendError(f"namespace: {namespace!r} is not allowed; expected {DNS_LABEL}")
     for account in (coordinator, supervisor):
         if not is_dns_name(account):
-            raise BackendError(f"service account: {account!r} is not allowed; {DNS_NAME}")
+            raise BackendError(f"service account: {account!r} is not allowed; expected {DNS_NAME}")
     more = (*(WRAPPERS if wrappers else ()), *(QUEUES if queues else ()), *(TLS if tls else ()), *(NETWORK if network else ()))
     return (
         *_side(namespace, COORDINATOR_ROLE, coordinator, COORDINATOR),

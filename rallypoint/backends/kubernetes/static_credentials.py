@@ -21,7 +21,9 @@ __all__ = ["static_access"]
 
 _SERVER = ("server", "certificate-authority-data", "insecure-skip-tls-verify", "tls-server-name")
 
-_ALLOWED = "expected in_cluster, or a kube_config with a server and a token: the API server runs no plug-in and reads no file"
+_ALLOWED = (
+    "expected in_cluster, or a kube_config with a server and a token (the API server runs no plug-ins and reads no files)"
+)
 
 
 def static_access(site: Site, credentials: Credentials) -> tuple[Site, Credentials]:
@@ -60,7 +62,7 @@ def _named(config: Mapping[str, Any], part: str, name: str, inner: str) -> Mappi
         if isinstance(entry, dict) and entry.get("name") == name and isinstance(entry.get(inner), dict):
             found: Mapping[str, Any] = entry[inner]
             return found
-    raise BackendError(f"kube_config: {part} has none of the name {name!r}; expected a kubeconfig that names its parts")
+    raise BackendError(f"kube_config: {part} has no entry named {name!r}; expected a complete kubeconfig")
 
 
 def _token(user: Mapping[str, Any]) -> str:
@@ -68,7 +70,7 @@ def _token(user: Mapping[str, Any]) -> str:
     if isinstance(token, str) and token:
         return token
     given = ", ".join(sorted(map(str, user))) or "nothing"
-    raise BackendError(f"kube_config: a user that authenticates by {given} is not allowed here; {_ALLOWED}")
+    raise BackendError(f"kube_config: authentication by {given} is not allowed here; {_ALLOWED}")
 
 
 def _kubeconfig(cluster: Mapping[str, Any], *, namespace: str) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class Statuses:
         try:
             return await self._store.status(record)
         except UnreadableStatusError as error:
-            log.warning("job %s: %s; going on as if the coordinator had said nothing", record.name, error)
+            log.warning("job=%s: %s; continuing without the coordinator's status", record.name, error)
             return None
 
     async def _asked(self, stored: Stored) -> JobStatus | None:
@@ -79,7 +79,7 @@ class Statuses:
                 return None
             told = await self._coordinators.status(ref, stored.plan, pod)
         except BackendError as error:
-            log.debug("job %s: its coordinator cannot be asked: %s", record.name, error)
+            log.debug("job=%s: cannot read the status from the coordinator: %s", record.name, error)
             return None
         # One backend may be asked for many jobs, and what is old is of no use.
         self._live = {uid: heard for uid, heard in self._live.items() if now - heard[0] < _LIVE} | {record.uid: (now, told)}

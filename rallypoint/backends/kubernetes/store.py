@@ -124,7 +124,9 @@ class Store:
             created = await self._cluster.create("configmaps", manifest)
         except ApiError as error:
             if error.reason == "AlreadyExists":
-                raise JobExistsError(f"name: {plan.name!r} was taken by another submission just now") from error
+                raise JobExistsError(
+                    f"name: {plan.name!r} was just taken by another submission; choose another name"
+                ) from error
             raise submit_error(error, namespace=self._cluster.namespace, what="the job's ConfigMap") from error
         return self._taken(created, record, plan)
 
@@ -150,7 +152,7 @@ class Store:
                 raise
             # Whoever decides again must not decide on what has just been shown to be old.
             await self._cluster.job(configmap)
-            raise ConflictError(f"job {record.name}: the record was changed by somebody else meanwhile") from error
+            raise ConflictError(f"job {record.name}: the record was changed by another process") from error
         plan = blueprint.plan if blueprint is not None else codec.loads(Plan, changed["data"][PLAN_KEY])
         known = self._parsed.get(record.name)
         if known is not None and known[2].plan == plan:

@@ -46,7 +46,7 @@ def samples(blueprint: Blueprint) -> Iterator[dict[str, Any]]:
     seen = set()
     for manifest in blueprint.objects:
         if manifest.get("kind") not in KINDS:
-            raise SubmitError(f"objects: a {manifest.get('kind')!r} is none of a job's")
+            raise SubmitError(f"objects: {manifest.get('kind')!r} is not an object of a job")
         part = manifest["metadata"]["labels"][PART]
         if part not in seen:
             seen.add(part)

@@ -70,7 +70,7 @@ class Sweeper:
         try:
             await self._stamp(job, await self._cluster.api.time())
         except BackendError as error:
-            log.info("job %s: when it ended is not written down yet: %s", name, error)
+            log.info("job=%s: cannot record its end time yet: %s", name, error)
 
     def _ended(self) -> Iterator[_Ended]:
         views = list(self._cluster.cache.jobs)
@@ -89,7 +89,7 @@ class Sweeper:
             await self._stamp(job, now)
         elif now - ended >= job.kept:
             await self._cluster.delete("configmaps", view.name, uid=view.uid, version=view.version)
-            log.info("job %s: it succeeded %g s ago and is kept for %g s; deleted", view.job, now - ended, job.kept)
+            log.info("job=%s: deleted; it succeeded %g s ago (success TTL: %g s)", view.job, now - ended, job.kept)
 
     async def _stamp(self, job: _Ended, now: float) -> None:
         change = {"metadata": {"resourceVersion": job.view.version, "annotations": {ENDED: f"{job.attempt}@{now:.0f}"}}}

@@ -65,7 +65,7 @@ async def _look_after(tender: _Tender, lost: LostPods) -> None:
         try:
             pause = _SUSPICIOUS if await _look(tender, lost) else LOOK
         except BackendError as error:
-            log.debug("the machines cannot be looked at: %s", error)
+            log.debug("cannot check the nodes: %s", error)
 
 
 async def _look(tender: _Tender, lost: LostPods) -> bool:
@@ -129,7 +129,7 @@ class _Tender:
                 except BackendError as error:
                     pause = _AGAIN
                     if self._complained != str(error):
-                        log.info("job %s: its coordinator cannot be reached yet: %s", self._name, error)
+                        log.info("job=%s: cannot reach its coordinator yet: %s", self._name, error)
                     self._complained = str(error)
                 await news.wait(pause)
                 if pause == _AGAIN:
@@ -209,7 +209,7 @@ class _Tender:
             self._heard_at = loop.time()
             return _READ
         if not status.durable and self._durable is None:
-            log.warning("job %s: its coordinator cannot write its status; it is read through the API server", self._name)
+            log.warning("job=%s: the coordinator cannot write its status; reading it through the API server", self._name)
         self._durable = False
         if status != known and status.uid == record.uid and not (known is not None and known.fence > status.fence):
             await self._store.tell_status(record, status)

@@ -155,7 +155,7 @@ class LocalBackend(Backend):
         except UnreadableError as error:
             if self._unreadable.get(name) != str(error):
                 self._unreadable[name] = str(error)
-                log.warning("job %s: %s; going on as if the coordinator had said nothing", name, error)
+                log.warning("job=%s: %s; continuing without the coordinator's status", name, error)
             return None
         self._unreadable.pop(name, None)
         return status
@@ -290,7 +290,7 @@ class LocalBackend(Backend):
     async def _reader(self, name: str, *, rank: int | None, cursor: str = "") -> LogReader:
         stored = await self.load(name)
         if stored is None:
-            raise JobNotFoundError(f"there is no job {name}")
+            raise JobNotFoundError(f"job {name!r} not found")
         return LogReader(self._store.job(name), stored.plan, rank=rank, cursor=cursor, own_folder=self._own_folders)
 
     async def _is_over(self, name: str) -> bool:

@@ -85,8 +85,7 @@ def draw(job: ElasticJob, folder: JobFolder, agent: Sequence[str], *, orphan_pol
     if len(plans) != 1:
         names = ", ".join(plan.role for plan in plans)
         raise SubmitError(
-            f"roles: the local backend runs jobs of one role, and {job.name} has {len(plans)} ({names}); "
-            "make each of them a job of its own"
+            f"roles: the local backend supports one role; {job.name} has {len(plans)} ({names}); create one job per role"
         )
     (plan,) = plans
     if plan.tls.startswith(SECRET_PREFIX):
@@ -128,4 +127,4 @@ def _notes(job: ElasticJob, plan: Plan) -> list[str]:
     role = role.model_copy(update={name: unread(getattr(role, name)) for name in ("labels", "annotations")})
     unused = [name for name in _PODS if getattr(role, name) != getattr(defaults, name)]
     unused += [name for name in ("network_policy", "insecure_token") if getattr(plan, name)]
-    return [f"{name}: not used by the local backend, whose nodes are processes of this machine" for name in unused]
+    return [f"{name}: ignored by the local backend, where nodes are processes of this machine" for name in unused]

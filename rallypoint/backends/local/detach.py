@@ -31,7 +31,7 @@ def spawn_supervisor(home: Path, name: str) -> int:
     """
     log = Store(home=home).job(name).supervisor_log
     if not log.parent.is_dir():
-        raise JobNotFoundError(f"there is no job {name}")
+        raise JobNotFoundError(f"job {name!r} not found")
     # Said in so many words, since the environment may name another backend.
     return launch(log, ("supervise", name, "--backend", "local"), variables={HOME: str(home)})
 
@@ -61,7 +61,7 @@ def launch(log: Path, words: Sequence[str], *, variables: Mapping[str, str] | No
         finally:
             os.close(descriptor)
     if launched.returncode != 0:
-        raise BackendError(f"{log}: no supervisor could be started; the last lines there say why")
+        raise BackendError(f"{log}: cannot start a supervisor; see the last lines of this file")
     return int(launched.stdout)
 
 

@@ -45,11 +45,11 @@ def describe(error: OSError, path: Path) -> str:
     """Return one line: which path, what is wrong, what to do."""
     where = error.filename if isinstance(error.filename, str) else str(path)
     if error.errno in FULL:
-        return f"{where}: the disk is full; free some space, or point {HOME} to another disk"
+        return f"{where}: no space left on the disk; free some space, or point {HOME} to another disk"
     if error.errno in _FORBIDDEN:
-        return f"{where}: not writable for this user; change its owner or mode, or point {HOME} elsewhere"
+        return f"{where}: not writable for this user; change its owner or mode, or point {HOME} to another folder"
     if error.errno == errno.ENOTDIR:
-        return f"{where}: a part of this path is not a folder; point {HOME} to one"
+        return f"{where}: a part of this path is not a folder; point {HOME} to a folder"
     return f"{where}: {error.strerror or error}"
 
 
@@ -84,7 +84,7 @@ def read_bytes(path: Path) -> bytes:
     with open_below(path.parent, path) as file:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
-        raise UnreadableError(f"{path}: has more than {LARGEST} bytes; expected at most that")
+        raise UnreadableError(f"{path}: exceeds {LARGEST} bytes; expected at most that")
     return content
 
 
@@ -107,7 +107,7 @@ def _is_link(parent: int, name: str) -> bool:
 def _regular(descriptor: int, path: Path) -> BinaryIO:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise UnreadableError(f"{path}: is no regular file; expected one")
+        raise UnreadableError(f"{path}: is not a regular file; expected one")
     return os.fdopen(descriptor, "rb")
 
 

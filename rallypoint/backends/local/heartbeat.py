@@ -88,7 +88,7 @@ class _Heart:
             self._task = asyncio.create_task(self._run(name))
         await self._begun.wait()
         if self._beat is None:  # it ended before its first beat, and says why
-            raise BackendError("the heartbeat of this process cannot begin") from self._task.exception()
+            raise BackendError("cannot start the heartbeat of this process") from self._task.exception()
         beat = self._beat
         return Holder(id=beat.id, name=name, host=beat.host, pid=beat.pid, heartbeat=str(self._path(beat)))
 
@@ -119,7 +119,7 @@ class _Heart:
                 self._troubled = False
             except OSError as error:
                 if not self._troubled:
-                    log.warning("the heartbeat cannot be written (%s); it is tried again every %g s", error, BEAT)
+                    log.warning("cannot write the heartbeat (%s); retrying every %g s", error, BEAT)
                 self._troubled = True
             self._begun.set()
             await asyncio.sleep(BEAT)
@@ -173,9 +173,9 @@ def read_pulse(holder: Holder, home: Path) -> Pulse | None:
 
 def _note(home: Path, *, silent: float) -> str:
     if silent > _STUCK:
-        return "its process lives and does nothing"
+        return "its process is alive but makes no progress"
     disk = os.statvfs(home)
-    return "" if disk.f_bavail else "the disk is full: it waits for room"
+    return "" if disk.f_bavail else "waiting for free disk space"
 
 
 def _write(path: Path, text: str) -> None:

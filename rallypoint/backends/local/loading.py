@@ -57,5 +57,5 @@ def _try(plan: Plan, module: str, argument: str, *, field: str, what: str, withi
 
 def _why(code: int, lines: Sequence[str], field: str) -> str:
     said = [line.strip() for line in lines if line.strip()]
-    ended = f"{field}: the process that loads it ended with exit code {code}: {said[-1] if said else 'it said nothing'}"
+    ended = f"{field}: the process that loads it exited with code {code}: {said[-1] if said else 'no output'}"
     return next((line for line in said if line.startswith(field)), ended)

@@ -133,7 +133,7 @@ class NodeFolder:
         alive = shim.alive()
         ended = read_optional(Exit, self.path / EXIT_FILE)
         if ended is None and not alive:
-            reason = f"its shim, process {shim.pid}, is gone without an exit file"
+            reason = f"its shim, process {shim.pid}, exited without writing an exit file"
             return self._seen(shim, state=NodeState.LOST, present=shim.left_something(), reason=reason)
         if ended is None:
             return self._seen(shim, state=NodeState.ENDING if self._asked_to_end() else NodeState.RUNNING, present=True)
@@ -194,7 +194,7 @@ class NodeFolder:
         # Who only brings the shim on its way carries the mark, too, and may be swept away with a node that ends at once.
         if started.returncode != 0 and self.shim() is None:
             lines = started.stderr.decode(errors="replace").strip().splitlines()
-            why = lines[-1] if lines else f"the shim ended with {started.returncode}"
+            why = lines[-1] if lines else f"the shim exited with code {started.returncode}"
             raise ActionError(f"{self.path}: {why}", fatal=started.returncode in FATAL)
 
     def end(self, *, force: bool) -> None:

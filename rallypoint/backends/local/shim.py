@@ -111,7 +111,7 @@ def _shim(spec: _Spec, report: int) -> int:
         return 1
     os.close(report)
     if not _wanted(spec):
-        write_exit(spec.folder, exit_code=None, reason="never started: the job no longer wanted it")
+        write_exit(spec.folder, exit_code=None, reason="not started: the job no longer needed it")
         return 0
     status = _tend(spec, _start(spec))
     _sweep(spec)
@@ -119,7 +119,7 @@ def _shim(spec: _Spec, report: int) -> int:
         return 0  # nobody is left to read how it ended, and no place to write it
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        write_exit(spec.folder, exit_code=128 + number, number=number, reason=f"ended by {signal.Signals(number).name}")
+        write_exit(spec.folder, exit_code=128 + number, number=number, reason=f"killed by {signal.Signals(number).name}")
     else:
         write_exit(spec.folder, exit_code=os.WEXITSTATUS(status))
     return 0
@@ -138,7 +138,7 @@ def _settle(spec: _Spec) -> None:
     os.close(log)
     os.close(null)
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "cannot become the reaper of the node's processes")
+        raise OSError(ctypes.get_errno(), "cannot become the subreaper of the node's processes")
     durable.reserve(f"{spec.folder}/{EXIT_FILE}", _EXIT_BYTES)
     pid = os.getpid()
     told = {

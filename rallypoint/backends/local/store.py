@@ -59,7 +59,7 @@ class Store:
     def job(self, name: str) -> JobFolder:
         """Return where a job of this name lies, or would lie."""
         if not is_job_name(name):
-            raise JobNotFoundError(f"{name!r} is not the name of a job: letters, digits, '-', '_' and '.' only")
+            raise JobNotFoundError(f"{name!r} is not a valid job name; expected letters, digits, '-', '_' and '.'")
         return JobFolder(path=self.jobs / name)
 
     def names(self) -> tuple[str, ...]:
@@ -109,12 +109,14 @@ class Store:
             except OSError as error:
                 shutil.rmtree(fresh.path, ignore_errors=True)
                 if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise JobExistsError(f"name: {plan.name!r} was taken by another submission just now") from error
+                    raise JobExistsError(
+                        f"name: {plan.name!r} was just taken by another submission; choose another name"
+                    ) from error
                 raise
             durable.sync_folder(str(self.jobs))
         stored = self.load(plan.name)
         if stored is None:
-            raise BackendError(f"job {plan.name} was deleted as soon as it was submitted")
+            raise BackendError(f"job {plan.name} was deleted right after submission")
         return stored
 
     def save(self, record: JobRecord, *, version: str, blueprint: Blueprint | None) -> Stored:
@@ -123,14 +125,14 @@ class Store:
         with telling(folder.record), _locked(folder):
             current = _read(folder.record)
             if current is None or _version(current) != version:
-                raise ConflictError(f"job {record.name}: the record was changed by somebody else meanwhile")
+                raise ConflictError(f"job {record.name}: the record was changed by another process")
             if blueprint is not None:
                 _write_plan(folder, blueprint)
             plan = read_optional(Plan, folder.plan)
             text = record.to_json()
             _write_record(folder, text, deletion=record.deletion)
         if plan is None:
-            raise ConflictError(f"job {record.name}: its plan is gone")
+            raise ConflictError(f"job {record.name}: its plan was deleted")
         return Stored(record=record, plan=plan, version=_version(text.encode()))
 
     def purge(self, record: JobRecord) -> None:
@@ -157,7 +159,7 @@ class Store:
             try:
                 _remove(path)
             except OSError as error:
-                log.info("%s is left where it is: %s", path, error)
+                log.info("cannot delete %s: %s", path, error)
 
 
 class Hold:
@@ -175,7 +177,7 @@ class Hold:
                 try:
                     descriptor = durable.try_lock(str(path))
                 except FileNotFoundError as error:
-                    raise JobNotFoundError(f"there is no job {name}") from error
+                    raise JobNotFoundError(f"job {name!r} not found") from error
                 if descriptor is None:
                     raise HeldError(name, (_read(path) or b"").decode().strip() or "another process")
                 if _same_file(descriptor, path):
@@ -205,7 +207,7 @@ def _locked(folder: JobFolder) -> Iterator[None]:
     try:
         descriptor = os.open(folder.record_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise ConflictError(f"there is no job {folder.path.name} any more") from error
+        raise ConflictError(f"job {folder.path.name} no longer exists") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

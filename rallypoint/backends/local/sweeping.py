@@ -28,7 +28,7 @@ def sweep(store: Store, now: float) -> None:
         except HeldError:
             continue  # somebody looks after it
         except BackendError as error:
-            log.info("job %s: whether it is over cannot be seen: %s", name, error)
+            log.info("job=%s: cannot check whether it has ended: %s", name, error)
 
 
 def _expired(store: Store, name: str, now: float) -> JobRecord | None:
@@ -48,4 +48,4 @@ def _delete(store: Store, name: str, now: float) -> None:
         record = _expired(store, name, now)  # it may have begun again meanwhile
         if record is not None:
             store.purge(record)
-            log.info("job %s: it succeeded longer ago than its success TTL; deleted", name)
+            log.info("job=%s: deleted; its success TTL has expired", name)

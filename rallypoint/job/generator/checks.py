@@ -31,18 +31,18 @@ def conflicts(settings: Settings) -> Iterator[Problem]:
 def notes(settings: Settings) -> Iterator[str]:
     """Yield what is rendered as the chart does, and may surprise."""
     if settings.limit_gpus and settings.limit_gpus != settings.num_gpus:
-        yield "limitGpusPerPod: Kubernetes refuses pods whose limit of GPUs is not numGpusPerPod"
+        yield "limitGpusPerPod: Kubernetes rejects pods whose GPU limit differs from numGpusPerPod"
     for index, variable in enumerate(settings.variables):
         for source in variable.unused:
-            yield f"environmentVariables[{index}].{source}: is not used, since another source of {variable.name} comes first"
+            yield f"environmentVariables[{index}].{source}: ignored; another source of {variable.name} takes precedence"
     names = [variable.name for variable in settings.variables]
     for name in dict.fromkeys(names):
         if names.count(name) > 1:
-            yield f"environmentVariables: {name} is given {names.count(name)} times; the last one counts"
+            yield f"environmentVariables: {name} is set {names.count(name)} times; the last value is used"
     if settings.insecure_token:
         yield "insecureToken: the agents have no secret; a process that reaches a pod and knows the job's name can join the job"
     if settings.elastic and settings.scheduler == "sakkara":
-        yield "schedulerName: sakkara places the pods of an elastic job; its ranks are the agents' own"
+        yield "schedulerName: sakkara places the pods of an elastic job; the agents assign the ranks"
 
 
 def _resources(settings: Settings) -> Iterator[Problem]:
@@ -53,7 +53,7 @@ def _resources(settings: Settings) -> Iterator[Problem]:
         ("limitMemoryPerPod", settings.limit_memory, settings.memory, "totalMemoryPerPod"),
     ):
         if limit is not None and quantity(limit) < quantity(request):
-            yield _not(key, limit, f"not less than {of} ({request})")
+            yield _not(key, limit, f"at least {of} ({request})")
 
 
 def _names(settings: Settings) -> Iterator[Problem]:
@@ -62,31 +62,29 @@ def _names(settings: Settings) -> Iterator[Problem]:
     yield from _once("initContainers", "name", (container.name for container in settings.init_containers))
     for index, label in enumerate(settings.custom_labels):
         if label.key in _RENDERED_LABELS:
-            yield _not(
-                f"customLabels[{index}].key", label.key, f"a key that is not rendered from {_RENDERED_LABELS[label.key]}"
-            )
+            yield _not(f"customLabels[{index}].key", label.key, f"a key that is not derived from {_RENDERED_LABELS[label.key]}")
     for index, volume in enumerate(settings.volumes):
         if volume.name in GENERATED_VOLUMES:
-            yield _not(f"volumes[{index}].name", volume.name, "a name that is not one of a rendered volume")
+            yield _not(f"volumes[{index}].name", volume.name, "a name that no rendered volume uses")
     for index, container in enumerate(settings.init_containers):
         if container.name == "pytorch":
-            yield _not(f"initContainers[{index}].name", container.name, "a name that is not that of the job's container")
+            yield _not(f"initContainers[{index}].name", container.name, "a name that differs from the job's container")
     paths = [mount["mountPath"] for mount in mounts(settings)]
     for path in dict.fromkeys(path for path in paths if paths.count(path) > 1):
-        yield Problem(path="volumes", text=f"{show(path)} is mounted {paths.count(path)} times; one path for each volume")
+        yield Problem(path="volumes", text=f"{show(path)} is mounted {paths.count(path)} times; expected one volume per path")
 
 
 def _once(key: str, field: str, words: Iterable[str]) -> Iterator[Problem]:
     seen: dict[str, int] = {}
     for index, word in enumerate(words):
         if word in seen:
-            yield _not(f"{key}[{index}].{field}", word, f"another one than that of {key}[{seen[word]}]")
+            yield _not(f"{key}[{index}].{field}", word, f"a value that differs from {key}[{seen[word]}]")
         seen.setdefault(word, index)
 
 
 def _scheduler(settings: Settings) -> Iterator[Problem]:
     if settings.bypass_coscheduler and settings.scheduler_name not in (None, "default-scheduler"):
-        told = "it means schedulerName default-scheduler, and another one is given; take one of them away"
+        told = "it implies schedulerName default-scheduler, which conflicts with the given one; remove one of them"
         yield _not("bypassCoscheduler", settings.bypass_coscheduler, told)
 
 
@@ -94,7 +92,9 @@ def _topology(settings: Settings) -> Iterator[Problem]:
     for index, variable in enumerate(settings.variables):
         if settings.topology_map and variable.name == NCCL_TOPOLOGY:
             yield _not(
-                f"environmentVariables[{index}].name", variable.name, "another name, since topologyFileConfigMap sets this one"
+                f"environmentVariables[{index}].name",
+                variable.name,
+                "another name, because topologyFileConfigMap sets this one",
             )
 
 
@@ -107,13 +107,13 @@ def _elastic(settings: Settings) -> Iterator[Problem]:
         )
         for key, value in ours:
             if value is not None:
-                yield _not(key, value, "only together with elastic: true")
+                yield _not(key, value, "no value without elastic: true")
         return
     if settings.min_pods is not None and settings.min_pods > settings.num_pods:
         yield _not("minPods", settings.min_pods, f"at most numPods ({settings.num_pods})")
     if not (settings.main_program or "").strip():
-        yield _not("elastic", settings.elastic, "only together with mainProgram, which the agent runs")
+        yield _not("elastic", settings.elastic, "no value without mainProgram, which the agent runs")
 
 
 def _not(path: str, value: object, allowed: str) -> Problem:
-    return Problem(path=path, text=f"{show(value)} is not allowed; {allowed}")
+    return Problem(path=path, text=f"{show(value)} is not allowed; expected {allowed}")

@@ -63,7 +63,7 @@ def _taken(settings: Settings) -> Iterator[Problem]:
         try:
             VARIABLE.read(variable.name)
         except RefusedError as error:
-            text = f"{show(variable.name)} is not allowed in a job; {str(error) or VARIABLE.allowed}"
+            text = f"{show(variable.name)} is not allowed in a job; expected {str(error) or VARIABLE.allowed}"
             yield Problem(path=f"environmentVariables[{index}].name", text=text)
 
 
@@ -150,20 +150,24 @@ def _recovery(settings: Settings) -> dict[str, Any]:
 
 def _changes(settings: Settings) -> Iterator[str]:
     """Yield what is another thing in a job file than it is in the chart's objects."""
-    yield "a job's pods run as no root user and without capabilities; pod_security_context and security_context say otherwise"
+    yield (
+        "pods of a job run as a non-root user without capabilities; change this with pod_security_context and security_context"
+    )
     if settings.namespace:
-        yield f"namespace: is no part of a job file; submit with --backend kubernetes --namespace {settings.namespace}"
+        yield f"namespace: is not part of a job file; submit with --backend kubernetes --namespace {settings.namespace}"
     if settings.restart_policy != "Never":
-        yield f"restartPolicy: {settings.restart_policy} becomes recovery.max_restarts; agents restart workers, in the same pod"
+        yield (
+            f"restartPolicy: {settings.restart_policy} becomes recovery.max_restarts; agents restart workers in the same pod"
+        )
     if settings.disable_shared_memory:
-        yield "disableSharedMemory: pods have /dev/shm all the same, 64Mi for each worker: progress is told there"
+        yield "disableSharedMemory: ignored; pods need /dev/shm (64Mi per worker) for progress reports"
     if settings.pod_group:
-        yield "podGroup: is not used; a queue admits MIN nodes at once"
+        yield "podGroup: ignored; a queue admits MIN nodes at once"
     if settings.termination_grace == 0:
-        yield "terminationGracePeriodSeconds: 0 becomes 1s, the least that a job file has"
+        yield "terminationGracePeriodSeconds: 0 becomes 1s, the minimum of a job file"
     if settings.scheduler == "sakkara" and not settings.elastic:
-        yield "schedulerName: sakkara places the pods; ranks are Rallypoint's own"
+        yield "schedulerName: sakkara places the pods; Rallypoint assigns the ranks"
     if settings.limit_gpus and settings.limit_gpus != settings.num_gpus:
-        yield "limitGpusPerPod: is not used; a job's pods are limited to the GPUs that they ask for"
+        yield "limitGpusPerPod: ignored; the GPU limit of a pod equals its request"
     if not program(settings):
-        yield "setupCommands: without a mainProgram they are what each pod's one worker runs, and stop at the first error"
+        yield "setupCommands: without a mainProgram, the one worker of each pod runs them and stops at the first error"

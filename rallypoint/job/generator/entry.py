@@ -13,7 +13,7 @@ from rallypoint.job.generator.settings import Settings
 
 __all__ = ["entry"]
 
-_NOTHING = "a script with its arguments, or none together with setupCommands, which are run in its place"
+_NOTHING = "a script with its arguments, or an empty value if setupCommands are set"
 _OPERATORS = frozenset(";&|<>()\n")
 _EXPANDED = frozenset("$`*?[~{#!")
 
@@ -30,13 +30,13 @@ def entry(settings: Settings) -> dict[str, Any]:
 def _program(settings: Settings, text: str) -> dict[str, Any]:
     active = _active(text)
     if active & _OPERATORS:
-        return _refuse(settings, "one program with its arguments, without ; & | < > and ( ), to be the program of a job")
+        return _refuse(settings, "one program with its arguments, without ; & | < > and ( )")
     try:
         words = shlex.split(text)
     except ValueError as error:
         return _refuse(settings, f"a command line with balanced quotes ({str(error).lower()})")
     if words[0].startswith("-") and words[0] not in {"-m", "--module"}:
-        return _refuse(settings, "a script or -m MODULE with its arguments; torchrun's flags are fields of a job")
+        return _refuse(settings, "a script or -m MODULE with its arguments; set torchrun's flags as fields of the job")
     if active & _EXPANDED:
         return {"entrypoint": ["sh", "-c", f"exec python -u {text}"]}
     if words[0] in {"-m", "--module"}:
@@ -46,7 +46,7 @@ def _program(settings: Settings, text: str) -> dict[str, Any]:
 
 
 def _refuse(settings: Settings, allowed: str) -> dict[str, Any]:
-    raise SettingsError([Problem(path="mainProgram", text=f"{show(settings.main_program)} is not allowed; {allowed}")])
+    raise SettingsError([Problem(path="mainProgram", text=f"{show(settings.main_program)} is not allowed; expected {allowed}")])
 
 
 def _active(text: str) -> frozenset[str]:

@@ -19,7 +19,7 @@ class SettingsError(JobError):
     """Settings cannot be read or cannot be rendered as they are written."""
 
     def __str__(self) -> str:
-        header = (f"{self.source}: these settings cannot be rendered:",) if self.source else ()
+        header = (f"{self.source}: invalid settings:",) if self.source else ()
         return "\n".join((*header, *map(str, self.problems)))
 
     def with_source(self, source: str) -> SettingsError:
@@ -31,7 +31,7 @@ def read_settings(document: Any) -> Settings:
     """Return the settings of a document as `read_document` gives it; raises `SettingsError`, which names every problem."""
     if not isinstance(document, Mapping):
         allowed = "a mapping with jobName and containerImage"
-        raise SettingsError([Problem(path="settings", text=f"{show(document)} is not allowed; {allowed}")])
+        raise SettingsError([Problem(path="settings", text=f"{show(document)} is not allowed; expected {allowed}")])
     try:
         settings = Settings.model_validate(dict(document))
     except ValidationError as error:

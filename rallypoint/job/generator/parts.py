@@ -88,7 +88,7 @@ class Source(Model):
     def _not_as_in_the_example(cls, data: Any) -> Any:
         # The chart's own example has the name beside the reference, which Kubernetes refuses.
         if isinstance(data, Mapping) and "name" in data:
-            raise refusal("not beside the reference but in it, as in {secretRef: {name: NAME}}", at="name", value=data["name"])
+            raise refusal("the name inside the reference, as in {secretRef: {name: NAME}}", at="name", value=data["name"])
         return data
 
     @model_validator(mode="after")

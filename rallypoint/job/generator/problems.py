@@ -50,8 +50,8 @@ def _problem(details: ErrorDetails, root: type[BaseModel]) -> Problem:
         )
     allowed = _allowed(steps, root)
     if details["type"] == "missing":
-        return Problem(path=dotted(steps), text=f"is missing; {allowed}")
-    return Problem(path=dotted(steps), text=f"{show(details['input'])} is not allowed; {allowed}")
+        return Problem(path=dotted(steps), text=f"is missing; expected {allowed}")
+    return Problem(path=dotted(steps), text=f"{show(details['input'])} is not allowed; expected {allowed}")
 
 
 def _refused(details: ErrorDetails, steps: tuple[Step, ...]) -> Problem:
@@ -59,7 +59,7 @@ def _refused(details: ErrorDetails, steps: tuple[Step, ...]) -> Problem:
     path = (*steps, context["at"]) if context["at"] else steps
     # Where a part as a whole is refused for what it lacks at `at`, pydantic's input is the part and says nothing.
     value = details["input"] if context["value"] is None and not context["at"] else context["value"]
-    return Problem(path=dotted(path), text=f"{show(value)} is not allowed; {context['allowed']}")
+    return Problem(path=dotted(path), text=f"{show(value)} is not allowed; expected {context['allowed']}")
 
 
 def _allowed(steps: tuple[Step, ...], root: type[BaseModel]) -> str:
@@ -95,4 +95,4 @@ def _advice(key: str, part: type[BaseModel]) -> str:
     if near:
         return f"did you mean {known[near[0]]!r}?"
     (nearest,) = difflib.get_close_matches(word, known, n=1, cutoff=0.0)
-    return f"the nearest one is {known[nearest]!r}"
+    return f"the most similar setting is {known[nearest]!r}"

@@ -135,7 +135,7 @@ def text_of(conn_id: str, extra: Fields, name: str) -> str:
     if value is None or value == "":
         return ""
     if not isinstance(value, str) or value.split() != [value]:
-        raise ConnectionFieldError(conn_id, name, value, "a text without blanks")
+        raise ConnectionFieldError(conn_id, name, value, "a string without spaces")
     return value
 
 
@@ -153,7 +153,7 @@ def read_settings(conn_id: str, *, own: Fields, extra: Fields) -> Settings:
     """
     for name in _UNUSED:
         if own.get(name):
-            raise ConnectionFieldError(conn_id, name, own[name], "nothing; what there is to say stands in extra")
+            raise ConnectionFieldError(conn_id, name, own[name], "no value; use the field extra")
     refuse_unknown(conn_id, extra, KNOWN)
     password = own.get("password") or ""
     platform = _platform(conn_id, text_of(conn_id, extra, "platform") or LOCAL)
@@ -161,9 +161,9 @@ def read_settings(conn_id: str, *, own: Fields, extra: Fields) -> Settings:
     words = {name: text_of(conn_id, extra, name) for name in (*_OF_CLUSTERS, *_OF_THIS_MACHINE)}
     for name in others:
         if words[name]:
-            raise ConnectionFieldError(conn_id, name, words[name], f"nothing with platform {platform!r}")
+            raise ConnectionFieldError(conn_id, name, words[name], f"no value with platform {platform!r}")
     if password and platform != KUBERNETES:
-        raise ConnectionFieldError(conn_id, "password", None, f"nothing with platform {platform!r}", secret=True)
+        raise ConnectionFieldError(conn_id, "password", None, f"no value with platform {platform!r}", secret=True)
     where = {name: words.pop(name) for name in ("kubernetes_conn_id", "namespace", "home")}
     arguments = _arguments(conn_id, extra.get("arguments"))
     defaults = Defaults(**words, policies=_policies(conn_id, extra.get("policies")), arguments=arguments)
@@ -174,7 +174,7 @@ def _platform(conn_id: str, platform: str) -> str:
     """Return what a platform means, also by the words of DLRover's document."""
     meant, known = PLATFORMS.get(platform), f"one of {', '.join(sorted({*PLATFORMS} - {RAY}))}"
     if meant == RAY:
-        raise ConnectionFieldError(conn_id, "platform", platform, f"{known}; ray is not installed in this version")
+        raise ConnectionFieldError(conn_id, "platform", platform, f"{known} (ray is not available in this version)")
     if meant is None:
         raise ConnectionFieldError(conn_id, "platform", platform, known)
     return meant
@@ -192,7 +192,7 @@ def _policies(conn_id: str, given: Any) -> dict[str, dict[str, Any]]:
 
 def _arguments(conn_id: str, given: Any) -> dict[str, Any]:
     """Return DLRover's arguments, by their names; their values are the job's to judge."""
-    allowed = f"a JSON object of DLRover's arguments: {', '.join(_ARGUMENTS)}"
+    allowed = f"a JSON object of DLRover arguments: {', '.join(_ARGUMENTS)}"
     found = _object(conn_id, "arguments", given, allowed)
     for name, value in found.items():
         if name.replace("-", "_") not in _ARGUMENTS:

@@ -17,38 +17,36 @@ def _text(label: str, description: str) -> dict[str, Any]:
 _FIELDS: dict[str, Any] = {
     "platform": {
         "label": "Platform",
-        "description": "What runs the jobs: processes of the worker's machine, or pods of a cluster.",
+        "description": "Backend of the jobs: local (processes of the worker's machine) or kubernetes (pods).",
         "schema": {"type": "string", "enum": sorted(KINDS, key=(LOCAL, KUBERNETES).index), "default": LOCAL},
     },
     "kubernetes_conn_id": _text(
         "Kubernetes connection",
-        "kubernetes: id of the connection of type kubernetes that says how the cluster is reached; without one as kubectl "
-        "finds it, or the cluster of the worker's own pod.",
+        "kubernetes: ID of the Kubernetes connection to the cluster. Default: the kubeconfig, or the cluster of the "
+        "worker's pod.",
     ),
-    "namespace": _text("Namespace", "kubernetes: where the objects of jobs are."),
-    "image": _text("Image", "kubernetes: container image of jobs that name none."),
-    "account": _text("Service account", "kubernetes: service account of the nodes' pods, of jobs that name none."),
-    "coordinator_account": _text(
-        "Coordinator's service account", "kubernetes: service account of the coordinator's pod, of jobs that name none."
-    ),
-    "queue": _text("Queue", "kubernetes: Kueue's local queue of jobs that name none."),
+    "namespace": _text("Namespace", "kubernetes: namespace of the jobs."),
+    "image": _text("Image", "kubernetes: default container image."),
+    "account": _text("Service account", "kubernetes: default service account of the node pods."),
+    "coordinator_account": _text("Coordinator service account", "kubernetes: default service account of the coordinator pod."),
+    "queue": _text("Queue", "kubernetes: default Kueue local queue."),
     "supervisor_image": _text(
-        "Supervisor's image",
-        "kubernetes: what a supervisor in a pod of its own runs, when a task has to leave its job to somebody.",
+        "Supervisor image",
+        "kubernetes: image of the supervisor pod, which takes over a job when its task stops.",
     ),
     "network_policy": _text(
         "Network policy",
-        "kubernetes: on, or the networks of the API server such as 10.0.0.0/28: a NetworkPolicy for jobs that do not say.",
+        "kubernetes: on, or networks of the API server such as 10.0.0.0/28: default NetworkPolicy of jobs.",
     ),
-    "home": _text("Home", "local: folder of the jobs' state; without one $RALLYPOINT_HOME, or ~/.rallypoint."),
+    "home": _text("Home", "local: folder of the jobs. Default: $RALLYPOINT_HOME, or ~/.rallypoint."),
     "arguments": {
         "label": "Arguments",
-        "description": "A JSON object of DLRover's arguments (docs/reference/arguments.md) for jobs that do not say them.",
+        "description": "Default DLRover arguments of jobs, as a JSON object (docs/reference/arguments.md).",
         "schema": {"type": ["object", "string", "null"], "format": "json"},
     },
     "policies": {
         "label": "Policies",
-        "description": f"A JSON object of {', '.join(POLICIES)}: what jobs have there that they do not say themselves.",
+        "description": f"Default job settings, as a JSON object of {', '.join(POLICIES)}.",
         "schema": {"type": ["object", "string", "null"], "format": "json"},
     },
 }
@@ -62,7 +60,7 @@ CONNECTION_TYPE: dict[str, Any] = {
         "hidden-fields": ["host", "schema", "login", "port"],
         "relabeling": {"password": "Token"},
         "placeholders": {
-            "password": "kubernetes: bearer token in the place of what else authenticates",
+            "password": "kubernetes: bearer token; replaces other credentials",
             "policies": '{"fault_tolerance": {"retry_limit": 3}}',
             "arguments": '{"max_restarts": 3, "precheck": 1}',
         },

@@ -66,5 +66,5 @@ class RallypointHook(BaseHook):
 def _whereabouts(located: Located) -> str:
     site = located.site
     if site.kind == LOCAL:
-        return f"jobs can run on this machine{f', under {site.home}' if site.home else ''}"
-    return f"jobs can run on the cluster{f', in namespace {site.namespace}' if site.namespace else ''}"
+        return f"Connection works: jobs run on this machine{f', in {site.home}' if site.home else ''}"
+    return f"Connection works: jobs run on the cluster{f', in namespace {site.namespace}' if site.namespace else ''}"

@@ -53,8 +53,8 @@ def locate(place: Place, settings: Settings | None = None, cluster: KubernetesSe
     platform = settings.platform if settings is not None else said
     if place.backend and place.conn_id and place.backend != platform:
         raise PlaceError(
-            f"backend: {place.backend!r} is not allowed with connection {place.conn_id!r}, whose platform is {platform!r}; "
-            "leave one of them out"
+            f"backend: {place.backend!r} is not allowed with connection {place.conn_id!r}, whose platform is "
+            f"{platform!r}; omit one of them"
         )
     kind = place.backend or platform
     _check(place, kind)
@@ -83,7 +83,7 @@ def _check(place: Place, kind: str) -> None:
     for word in sorted({word for words in KINDS.values() for word in words} - {*KINDS[kind]}):
         if value := getattr(place, word):
             whose = f"connection {place.conn_id!r}, whose platform is {kind!r}" if place.conn_id else f"backend {kind!r}"
-            raise PlaceError(f"{word}: {value!r} is not allowed with {whose}; it takes {', '.join(KINDS[kind])}")
+            raise PlaceError(f"{word}: {value!r} is not allowed with {whose}; expected {', '.join(KINDS[kind])}")
 
 
 def _namespace(settings: Settings | None, cluster: KubernetesSettings | None) -> str:

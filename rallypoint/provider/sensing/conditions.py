@@ -72,7 +72,7 @@ class StateCondition(Condition):
 
     def __post_init__(self) -> None:
         if bool(self.phase) is bool(self.condition):
-            raise OptionError("phase", self.phase, f"one of {', '.join(PHASES)}, or a condition, but not both")
+            raise OptionError("phase", self.phase, f"either one of {', '.join(PHASES)} or a condition")
         if self.phase:
             one_of("phase", self.phase, PHASES)
         else:
@@ -109,9 +109,7 @@ class RendezvousCondition(Condition):
         if self.missing_for is not None:
             _seconds("missing_for", self.missing_for)
             if self.stable_for:
-                raise OptionError(
-                    "stable_for", self.stable_for, "0 with missing_for: one waits for a world, the other for its loss"
-                )
+                raise OptionError("stable_for", self.stable_for, "0 with missing_for (only a formed world can be stable)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +143,7 @@ class ProgressCondition(Condition):
             if not isinstance(self.metric, str):
                 raise OptionError("metric", self.metric, "the name of a metric that the script reports")
             if (self.above is None) is (self.below is None):
-                raise OptionError("above", self.above, "a number, or `below` one, but not both")
+                raise OptionError("above", self.above, "either a number or `below` a number")
         for name in ("above", "below"):
             _number(name, getattr(self, name), wanted=bool(self.metric))
 
@@ -175,7 +173,7 @@ def _number(name: str, value: object, *, wanted: bool) -> None:
     if value is None:
         return
     if not wanted:
-        raise OptionError(name, value, "none without a metric")
+        raise OptionError(name, value, "no value without a metric")
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise OptionError(name, value, "a finite number")
 

@@ -37,7 +37,7 @@ def judge(condition: Condition, name: str, seen: Seen, memory: Memory) -> tuple[
     if record is None:
         if memory.uid:
             return Finding(found=Found.IMPOSSIBLE, text=f"job {name} was deleted", values={"job": name}), memory
-        return Finding(found=Found.WAITING, text=f"there is no job {name} yet"), memory
+        return Finding(found=Found.WAITING, text=f"job {name!r} does not exist yet"), memory
     if record.uid != memory.uid:
         memory = Memory(uid=record.uid)  # submitted anew: nothing of the other one counts
     status = seen.status

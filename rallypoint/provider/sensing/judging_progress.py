@@ -41,9 +41,9 @@ def _reached(asked: ProgressCondition, progress: Progress) -> bool:
 
 def _wanted(asked: ProgressCondition, progress: Progress) -> str:
     if asked.min_step:
-        return f"step {asked.min_step}" + (" (its script reports no steps)" if progress.step is None else "")
+        return f"step {asked.min_step}" + (" (its script does not report steps)" if progress.step is None else "")
     side = f"above {asked.above:g}" if asked.above is not None else f"below {asked.below:g}"
-    return f"{asked.metric} {side}" + ("" if asked.metric in progress.metrics else " (it was not reported)")
+    return f"{asked.metric} {side}" + ("" if asked.metric in progress.metrics else " (the metric was not reported)")
 
 
 def _standstill(

@@ -57,7 +57,7 @@ def _enough(asked: RendezvousCondition, status: JobStatus | None, nodes: int) ->
 
 def _wanted(asked: RendezvousCondition) -> str:
     ranks = f" and {asked.min_world_size} ranks" if asked.min_world_size else ""
-    steady = f" that stays for {asked.stable_for:g} s" if asked.stable_for else ""
+    steady = f" that is stable for {asked.stable_for:g} s" if asked.stable_for else ""
     return f"a round of at least {asked.min_nodes or 1} nodes{ranks}{steady}"
 
 

@@ -138,7 +138,7 @@ class _Stream:
                 if isinstance(error, JobNotFoundError) or loop.time() - failing >= PATIENCE:
                     self._fail(error)
                     return
-                log.warning("job %s: %s; looking again in %g s", self._name, error, pause)
+                log.warning("job %s: %s; retrying in %g s", self._name, error, pause)
             except Exception as error:  # noqa: BLE001  whatever it is, those who wait must not wait for ever
                 self._fail(error)
                 return
@@ -154,7 +154,7 @@ class _Stream:
         if isinstance(error, BackendError):
             self.error = error
         else:
-            self.error = BackendError(f"job {self._name} cannot be looked at: {type(error).__name__}: {error}")
+            self.error = BackendError(f"cannot read job {self._name}: {type(error).__name__}: {error}")
         self._wake()
 
     def _wake(self) -> None:

@@ -62,9 +62,11 @@ async def find_name(whose: Whose, own_index: int, airflow: Asking) -> str | Find
     states = [await airflow.state(whose.task_id, index) for index in wanted]
     state = next((state for state in states if state is not None), None)
     if state in _NEVER:
-        text = f"task {whose.task_id} is {state} and has pushed no job_name, so there is no job to wait for"
+        text = f"task {whose.task_id} is {state} and has pushed no XCom job_name, so there is no job to wait for"
         return Finding(found=Found.IMPOSSIBLE, text=text)
-    return Finding(found=Found.WAITING, text=f"task {whose.task_id} is {state or 'not started'} and has named no job yet")
+    return Finding(
+        found=Found.WAITING, text=f"task {whose.task_id} is {state or 'not started'} and has not pushed the XCom job_name yet"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -108,7 +108,7 @@ def send_own(
             try:
                 found = [proven(part, data, crew, f"the copy of rank {source}")]
             except DamagedCheckpointError as error:
-                _log.warning("this snapshot is damaged and is passed over: %s", error)
+                _log.warning("skipping a damaged snapshot: %s", error)
     return found
 
 

@@ -71,7 +71,7 @@ def load_from_store(store: Store, checkpoint: Checkpoint, manifest: Manifest, st
     files = [file for number in mine for file in part_files(number)]
     with store.fetched(checkpoint, files) as folder, _as_memory(folder, mine) as memory:
         if load_from_memory(memory, state, crew) is None:
-            raise DamagedCheckpointError(f"{checkpoint.path}: it is damaged")
+            raise DamagedCheckpointError(f"{checkpoint.path}: the checkpoint is damaged")
 
 
 def _resharded(state: _State) -> bool:
@@ -171,7 +171,7 @@ class _Load:
             try:
                 parts.append(self._stack.enter_context(opened(one, self._crew)))
             except DamagedCheckpointError as error:
-                _log.warning("this snapshot is damaged and is passed over: %s", error)
+                _log.warning("skipping a damaged snapshot: %s", error)
                 self._refused.add((one.path, one.text))
         return parts
 

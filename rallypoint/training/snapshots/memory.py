@@ -73,7 +73,8 @@ class SnapshotMemory:
         least = 4 if every else 2
         if buffers < least:
             raise CheckpointError(
-                f"buffers: {buffers} is not allowed; expected at least {least}, or a death while one is written loses all"
+                f"buffers: {buffers} is not allowed; expected at least {least}, so that a crash during a write loses "
+                "no snapshot"
             )
         self.folder, self.writer, self._every = folder, writer, every
         self._buffers = Buffers(area_of(folder, writer.local_rank), buffers)
@@ -125,7 +126,7 @@ class SnapshotMemory:
             try:
                 reserving.result()
             except NoRoomError as error:
-                _log.debug("what was thought to be needed did not fit: %s", error)
+                _log.debug("buffer preallocation failed: %s", error)
 
     def wait(self) -> None:
         """Return when the last snapshot is complete; raises what went wrong with it."""

@@ -49,7 +49,7 @@ class Registration:
             self._address = data.data_ptr()
             return
         _log.info(
-            "CUDA does not register %d bytes of shared memory (error %d): copies from the device are slower", len(data), code
+            "CUDA cannot register %d bytes of shared memory (error %d); copies from the device are slower", len(data), code
         )
         self._forget_error()
 

@@ -50,7 +50,7 @@ class Replicas:
             word = Offer(local_rank=self._local_rank, fence=fence, step=step)
             self._socket.sendall(codec.dumps(word).encode() + b"\n")
         except OSError as error:
-            self._give_up(f"the agent cannot be told: {error}")
+            self._give_up(f"cannot send to the agent: {error}")
         else:
             self._pending = True
 
@@ -65,7 +65,7 @@ class Replicas:
             self._give_up(f"the agent does not answer: {error}")
             return
         if told.error:
-            _log.debug("step %d is kept on no other node: %s", told.step, told.error)
+            _log.debug("step %d has no copy on another node: %s", told.step, told.error)
 
     def close(self) -> None:
         """Hang up; what is under way goes on."""
@@ -85,7 +85,7 @@ class Replicas:
         return connected
 
     def _give_up(self, why: str) -> None:
-        _log.warning("snapshots of this worker are kept on no other node: %s", why)
+        _log.warning("snapshots of this worker have no copies on other nodes: %s", why)
         self._given_up = True
         self.close()
 
@@ -95,6 +95,6 @@ def _line(connected: socket.socket) -> bytes:
     while not text.endswith(b"\n"):
         piece = connected.recv(4096)
         if not piece:
-            raise ConnectionError("it has hung up")
+            raise ConnectionError("the agent closed the connection")
         text += piece
     return bytes(text)

@@ -88,7 +88,7 @@ class Snapshots:
                 raise CheckpointError(f"{name}: {number!r} is not allowed; expected a whole number of at least {least}")
         where = os.fspath(storage) if storage is not None else os.environ.get(env.CHECKPOINT_DIR, "")
         if persist_every and not where:
-            raise CheckpointError(f"storage: none is named; pass one, or name one in the environment as {env.CHECKPOINT_DIR}")
+            raise CheckpointError(f"storage: is missing; pass one, or set the environment variable {env.CHECKPOINT_DIR}")
         self._state, self._every = state, persist_every
         self._destination = Destination(where=where, count=keep, interval=keep_every) if where else None
         self._store: Store | None = open_store(where) if where else None
@@ -135,7 +135,7 @@ class Snapshots:
             self._memory.take(step, self._state)
         except NoRoomError as error:
             if not self._no_room:
-                _log.error("no snapshots are kept in memory: %s", error)
+                _log.error("snapshots in memory are off: %s", error)
             self._no_room = True
             return False
         self._no_room = False
@@ -215,12 +215,12 @@ class Snapshots:
             try:
                 load_from_store(store, checkpoint, manifest, self._state, self._crew)
             except DamagedCheckpointError as error:
-                _log.warning("this checkpoint is damaged and is passed over: %s", error)
+                _log.warning("skipping a damaged checkpoint: %s", error)
                 passed_over.append(checkpoint.path.name)
                 continue
             return self._resumed((checkpoint.fence, checkpoint.step), str(checkpoint.path))
         if passed_over:
-            raise CheckpointError(f"storage: no checkpoint can be read of {', '.join(passed_over)}")
+            raise CheckpointError(f"storage: no readable checkpoint in {', '.join(passed_over)}")
         return None
 
     def _completed(self, step: int) -> None:
@@ -232,7 +232,7 @@ class Snapshots:
 
     def _persist_due(self, step: int) -> None:
         if self._persisting is not None and not self._persisting.done():
-            _log.warning("step %d is not persisted: the one before still is being written; storage is slower than that", step)
+            _log.warning("step %d is not stored, because the previous one is still being written; storage is too slow", step)
             return
         if self._persisting is not None:
             self._persisting.result()
@@ -250,7 +250,7 @@ class Snapshots:
             try:
                 persist([one], self._store, self._destination.retention)
             except OSError as error:
-                raise CheckpointError(f"step {one.part.step}: could not be persisted: {error}") from error
+                raise CheckpointError(f"step {one.part.step}: cannot store the snapshot: {error}") from error
 
 
 def shared_lineage(folder: Path) -> str:

@@ -60,7 +60,7 @@ class StepSnapshots:
             return
         fixed = [name for name, value in state.items() if not _lives(value)]
         if fixed:
-            _log.warning("no snapshots are taken at each step: %s of the state may be another object by then", ", ".join(fixed))
+            _log.warning("no snapshot per step: %s of the state may be replaced by another object", ", ".join(fixed))
             return
         if self._snapshots is not None:
             self._snapshots.close()

@@ -103,7 +103,7 @@ class Life:
                 step()
             except Exception as error:  # noqa: BLE001  the script must not notice
                 step = _nothing
-                sys.stderr.write(f"rallypoint: this worker does not tell how long its steps take: {error!r}\n")
+                sys.stderr.write(f"rallypoint: this worker does not report step times: {error!r}\n")
             if self.fresh:
                 self._trains()
 
@@ -354,7 +354,7 @@ def _quietly(work: object, *args: object) -> None:
 
 
 def _tell(error: Exception) -> None:
-    sys.stderr.write(f"rallypoint: this worker shows no signs of life: {error!r}\n")
+    sys.stderr.write(f"rallypoint: this worker sends no heartbeats: {error!r}\n")
 
 
 def _begin(*, watch_end: bool) -> None:

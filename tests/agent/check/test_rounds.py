@@ -236,7 +236,7 @@ def test_a_silent_probe_has_failed_when_its_time_is_over() -> None:
 
 
 def test_after_one_failed_its_partner_is_not_waited_for() -> None:
-    """It may wait for somebody who is not there any more; what it says a moment later still counts."""
+    """It may wait for somebody who no longer exists; what it says a moment later still counts."""
     state = start()
     task = asked(state, 0)
     assert task is not None
@@ -295,7 +295,7 @@ def test_a_job_that_is_only_a_check_ends_with_what_was_found() -> None:
     assert status.verdict is not None
     assert (status.verdict.outcome, status.verdict.message) == (
         Outcome.SUCCEEDED,
-        "node check 1: 4 nodes, 3 rounds; at fault: 0",
+        "node check 1: 4 nodes, 3 rounds; faulty: 0",
     )
     assert status.result["nodes"][0]["verdict"] == "fault"
     assert status.incidents == ()

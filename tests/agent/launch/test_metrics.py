@@ -54,7 +54,11 @@ def test_nothing_is_told_by_default() -> None:
 @pytest.mark.parametrize(
     ("cfg", "words"),
     [
-        pytest.param({"where": "x"}, "metrics_cfg: 'where' is not allowed; expected destination, path", id="key"),
+        pytest.param(
+            {"where": "x"},
+            "metrics_cfg: 'where' is not allowed; expected destination, path",
+            id="key",
+        ),
         pytest.param({"destination": "x"}, r"metrics_cfg\['destination'\]: 'x' is not allowed", id="destination"),
         pytest.param(
             {"destination": "file"}, r"metrics_cfg\['path'\]: '' is not allowed with destination 'file'", id="no-path"

@@ -31,9 +31,9 @@ def settled(*nodes: int, has_etcd: bool = False, env: dict[str, str] | None = No
     ("fields", "has_etcd", "note"),
     [
         pytest.param({}, False, "the Python module etcd is not installed", id="etcd-without-module"),
-        pytest.param({}, True, "no rdzv_endpoint is given", id="etcd-without-endpoint"),
+        pytest.param({}, True, "rdzv_endpoint is not set", id="etcd-without-endpoint"),
         pytest.param({"rdzv_backend": "etcd-v2"}, False, "etcd-v2: the Python module", id="etcd-v2"),
-        pytest.param({"rdzv_backend": "zeus-adapter"}, True, "nobody but its maker has it", id="zeus-adapter"),
+        pytest.param({"rdzv_backend": "zeus-adapter"}, True, "custom backends are not supported", id="zeus-adapter"),
     ],
 )
 def test_what_is_not_there_is_replaced_with_a_word(fields: dict[str, Any], has_etcd: bool, note: str) -> None:
@@ -43,7 +43,7 @@ def test_what_is_not_there_is_replaced_with_a_word(fields: dict[str, Any], has_e
     assert (found.options.meeting, found.etcd) == (None, None)
     assert len(found.notes) == 1
     assert note in found.notes[0]
-    assert "the built-in rendezvous takes its place" in found.notes[0]
+    assert "using the built-in rendezvous instead" in found.notes[0]
 
 
 @pytest.mark.parametrize("backend", ["etcd", "etcd-v2"])
@@ -112,28 +112,52 @@ def test_the_static_endpoint_is_the_stores(nodes: tuple[int, int], fields: dict[
         pytest.param((1, 1), {"rdzv_backend": "static"}, "rdzv_endpoint: is missing", id="static-without-endpoint"),
         pytest.param((1, 1), {"rdzv_backend": "static", "rdzv_endpoint": "h"}, "'h' has no port", id="static-without-port"),
         pytest.param(
-            (2, 2), {"rdzv_backend": "static", "rdzv_endpoint": "h:1"}, "None is not allowed; expected 0 to 1", id="rank"
+            (2, 2),
+            {"rdzv_backend": "static", "rdzv_endpoint": "h:1"},
+            "None is not allowed; expected 0 to 1",
+            id="rank",
         ),
-        pytest.param((1, 2), {"rdzv_backend": "c10d"}, "rdzv_endpoint: is needed for max_nodes 2", id="nowhere-to-meet"),
+        pytest.param((1, 2), {"rdzv_backend": "c10d"}, "rdzv_endpoint: is required for max_nodes 2", id="nowhere-to-meet"),
         pytest.param((1, 1), {"rdzv_endpoint": "h:0"}, "port from 1 to 65535", id="port-0"),
-        pytest.param((1, 1), {"run_id": 5}, "run_id: 5 is not allowed; expected a string", id="run-id"),
+        pytest.param(
+            (1, 1),
+            {"run_id": 5},
+            "run_id: 5 is not allowed; expected a string",
+            id="run-id",
+        ),
         pytest.param((1, 1), {"run_id": "a\nb"}, "run_id: 'a\\nb' is not allowed", id="run-id-of-two-lines"),
         pytest.param((1, 1), {"role": ""}, "role: '' is not allowed", id="no-role"),
         pytest.param((1, 1), {"rdzv_endpoint": 29400}, "rdzv_endpoint: 29400 is not allowed", id="endpoint"),
         pytest.param((1, 1), {"rdzv_backend": None}, "rdzv_backend: None is not allowed", id="no-backend"),
-        pytest.param((1, 1), {"rdzv_configs": None}, "rdzv_configs: None is not allowed; expected a dict", id="configs"),
+        pytest.param(
+            (1, 1),
+            {"rdzv_configs": None},
+            "rdzv_configs: None is not allowed; expected a dict",
+            id="configs",
+        ),
         pytest.param((1, 1), {"rdzv_configs": {1: 2}}, "rdzv_configs: {1: 2, 'timeout': 900} is not allowed", id="config-keys"),
         pytest.param((1, 1), {"rdzv_timeout": float("nan")}, "rdzv_timeout: nan is not allowed", id="timeout-nan"),
         pytest.param((1, 1), {"rdzv_timeout": -2}, "rdzv_timeout: -2 is not allowed", id="timeout-negative"),
         pytest.param((1, 1), {"monitor_interval": float("nan")}, "monitor_interval: nan is not allowed", id="interval-nan"),
         pytest.param((1, 1), {"monitor_interval": "30"}, "monitor_interval: '30' is not allowed", id="interval-text"),
         pytest.param(
-            (1, 1), {"max_restarts": 1.0}, "max_restarts: 1.0 is not allowed; expected an integer", id="restarts-float"
+            (1, 1),
+            {"max_restarts": 1.0},
+            "max_restarts: 1.0 is not allowed; expected an integer",
+            id="restarts-float",
         ),
         pytest.param((1, 1), {"start_method": None}, "start_method: None is not allowed", id="no-method"),
-        pytest.param((1, 1), {"log_dir": ""}, "log_dir: '' is not allowed; expected None or a path", id="no-folder"),
         pytest.param(
-            (1, 1), {"metrics_cfg": "console"}, "metrics_cfg: 'console' is not allowed; expected a dict", id="metrics"
+            (1, 1),
+            {"log_dir": ""},
+            "log_dir: '' is not allowed; expected None or a non-empty path",
+            id="no-folder",
+        ),
+        pytest.param(
+            (1, 1),
+            {"metrics_cfg": "console"},
+            "metrics_cfg: 'console' is not allowed; expected a dict",
+            id="metrics",
         ),
         pytest.param((1, 1), {"log_line_prefix_template": 1}, "log_line_prefix_template: 1 is not allowed", id="template"),
         pytest.param((1, 1), {"local_addr": ""}, "local_addr: '' is not allowed", id="no-address"),
@@ -144,14 +168,27 @@ def test_the_static_endpoint_is_the_stores(nodes: tuple[int, int], fields: dict[
         pytest.param((1, 1), {"tee": "ALL"}, "tee: 'ALL' is not allowed", id="std-text"),
         pytest.param(("1", 1), {}, "min_nodes: '1' is not allowed", id="nodes-text"),
         pytest.param((1, None), {}, "max_nodes: None is not allowed", id="no-nodes"),
-        pytest.param((2, 1), {}, "2, 1 is not allowed; expected 1 <= MIN <= MAX", id="nodes"),
+        pytest.param(
+            (2, 1),
+            {},
+            "2, 1 is not allowed; expected 1 <= MIN <= MAX",
+            id="nodes",
+        ),
         pytest.param((1, 1), {"nproc_per_node": 0}, "nproc_per_node: 0 is not allowed", id="no-workers"),
         pytest.param((1, 1), {"nproc_per_node": True}, "nproc_per_node: True", id="a-bool-is-no-number"),
         pytest.param((1, 1), {"max_restarts": -1}, "max_restarts: -1 is not allowed", id="restarts"),
         pytest.param((1, 1), {"monitor_interval": 0}, "monitor_interval: 0 is not allowed", id="no-interval"),
-        pytest.param((1, 1), {"rdzv_backend": "zk"}, "rdzv_backend: 'zk' is not allowed; expected one of", id="backend"),
         pytest.param(
-            (1, 1), {"start_method": "exec"}, "start_method: 'exec' is not allowed; expected one of spawn", id="method"
+            (1, 1),
+            {"rdzv_backend": "zk"},
+            "rdzv_backend: 'zk' is not allowed; expected one of",
+            id="backend",
+        ),
+        pytest.param(
+            (1, 1),
+            {"start_method": "exec"},
+            "start_method: 'exec' is not allowed; expected one of spawn",
+            id="method",
         ),
         pytest.param((1, 1), {"rdzv_configs": {"tiemout": 1}}, "rdzv_configs: 'tiemout' is not allowed", id="config-key"),
         pytest.param((1, 1), {"rdzv_configs": {"timeout": "soon"}}, "rdzv_configs['timeout']: 'soon'", id="config-value"),
@@ -169,7 +206,7 @@ def test_the_static_endpoint_is_the_stores(nodes: tuple[int, int], fields: dict[
 )
 def test_what_cannot_be_is_an_error(nodes: tuple[int, int], fields: dict[str, Any], words: str) -> None:
     """It names the field, the value and what is allowed."""
-    with pytest.raises(ValueError, match=r"not allowed|is missing|has no port|is needed|not supported") as caught:
+    with pytest.raises(ValueError, match=r"not allowed|is missing|has no port|is required|not supported") as caught:
         settled(*nodes, **fields)
 
     assert words in str(caught.value)
@@ -194,7 +231,7 @@ def test_limits_reach_the_plan() -> None:
     plan = found.options.plan
     assert (plan.join_timeout, plan.last_call, plan.node_lease, plan.fence_timeout) == (6.0, 1.0, 2.0, 3.0)
     assert (plan.report_interval, plan.max_restarts, plan.node_replacements, plan.name) == (4.0, 7, 0, "job")
-    assert found.notes == ("rdzv_configs: read_timeout: of torch's own rendezvous, without effect here",)
+    assert found.notes == ("rdzv_configs: read_timeout: ignored; only torch's own rendezvous uses it",)
 
 
 def test_torchs_keep_alive_is_a_lease() -> None:

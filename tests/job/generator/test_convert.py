@@ -106,7 +106,7 @@ def test_the_program_is_what_workers_run(program, entry, entrypoint, args):
     [
         pytest.param("a.py && b.py", "one program with its arguments", id="two programs"),
         pytest.param("a.py > log", "one program with its arguments", id="a redirection"),
-        pytest.param("--max_restarts=3 a.py", "torchrun's flags are fields of a job", id="torchrun's flags"),
+        pytest.param("--max_restarts=3 a.py", "set torchrun's flags as fields of the job", id="torchrun's flags"),
         pytest.param("a.py 'x", "balanced quotes", id="an open quote"),
     ],
 )
@@ -129,7 +129,7 @@ def test_setup_commands_alone_are_what_each_pod_runs():
 
 def test_settings_that_run_nothing_are_no_job():
     """The chart renders pods that greet."""
-    assert complaint(mainProgram=None, setupCommands=None).startswith("mainProgram: null is not allowed; ")
+    assert complaint(mainProgram=None, setupCommands=None).startswith("mainProgram: null is not allowed; expected ")
 
 
 def test_pods_look_as_the_charts_do():

@@ -72,7 +72,7 @@ def _groups(told: Sequence[object]) -> Iterator[GroupSeen]:
             raise ValueError("expected six values of a group")
         name, (first, step, size, number) = str(one[0])[:_MOST], map(int, one[1:5])
         if step < 1 or size < 1:
-            raise ValueError("expected members that are apart")
+            raise ValueError("expected members that differ")
         pending = tuple(CallSeen(operation=str(operation)[:_MOST], number=int(called)) for operation, called in one[5])
         yield GroupSeen(name=name, first=first, step=step, size=size, called=number, pending=pending)
 

@@ -61,20 +61,20 @@ class Subject:
 def ask_for_stacks(worker: Asked) -> Asked:
     """Ask one worker; the result says where its answer begins, or in `note` why it was not asked."""
     if worker.pid <= 0 or worker.stacks <= 0:
-        return _not(worker, "its Python did not say that it can be asked")
+        return _not(worker, "its Python did not register the stack-dump signal")
     try:
         process = os.pidfd_open(worker.pid)
     except ProcessLookupError:
-        return _not(worker, "it has ended")
+        return _not(worker, "the process has exited")
     except OSError as error:
-        return _not(worker, f"it cannot be asked: {error.strerror}")
+        return _not(worker, f"cannot signal the process: {error.strerror}")
     try:
         if not _listens(worker):
-            return _not(worker, "its Python does not listen any more")
+            return _not(worker, "its Python no longer handles the stack-dump signal")
         begin = worker.file.stat().st_size
         signal.pidfd_send_signal(process, STACK_SIGNAL)
     except OSError as error:
-        return _not(worker, f"it cannot be asked: {error.strerror}")
+        return _not(worker, f"cannot signal the process: {error.strerror}")
     finally:
         os.close(process)
     return dataclasses.replace(worker, begin=begin)
@@ -118,7 +118,7 @@ def _frames_and_note(worker: Asked, text: str) -> tuple[tuple[str, ...], str]:
     if worker.note:
         return (), worker.note
     frames = main_frames(text)
-    return frames, "" if frames else f"it did not answer within {STACKS_WITHIN:g} s"
+    return frames, "" if frames else f"no answer within {STACKS_WITHIN:g} s"
 
 
 async def take(
@@ -152,7 +152,7 @@ def _cycle(seen: RankSeen) -> str:
 def _ask(subject: Subject) -> Asked:
     # A process that is stopped would answer when it goes on, which nobody waits for.
     if subject.look().state in _STOPPED:
-        return _not(subject.asked, "a process that is stopped cannot answer")
+        return _not(subject.asked, "the process is stopped and cannot answer")
     return ask_for_stacks(subject.asked)
 
 
@@ -183,9 +183,10 @@ def _write_all(
     for subject, seen in zip(subjects, found, strict=True):
         why = f"; no stacks: {seen.note}" if seen.note else ""
         lines.append(
-            f"rank {subject.rank}, pid {seen.pid}: state {seen.state or '-'}, {seen.cpu:g} cores, silent for {seen.quiet:g} s,"
-            f" step {seen.step}, {seen.liveness} signs of life, phase {seen.phase or '-'},"
-            f" last collective {seen.collective or '-'}, GPU {seen.gpu:.0%} busy, device errors: {seen.device or 'none'}{why}"
+            f"rank {subject.rank}, pid {seen.pid}: state {seen.state or '-'}, {seen.cpu:g} cores, silent for "
+            f"{seen.quiet:g} s, step {seen.step}, {seen.liveness} heartbeats, phase {seen.phase or '-'}, last "
+            f"collective {seen.collective or '-'}, GPU {seen.gpu:.0%} busy, device errors: "
+            f"{seen.device or 'none'}{why}"
         )
         lines += [f"  lock cycle: {seen.cycle}"] if seen.cycle else []
         lines += map(_group_line, seen.groups)

@@ -125,7 +125,7 @@ class Gpus:
             while not self._closing.is_set():
                 self._pass(nvml, devices, waits=waits)
         except NvmlError as error:
-            log.info("the GPUs of this node are not watched: %s", error)
+            log.info("GPU monitoring is off: %s", error)
         finally:
             with contextlib.suppress(AttributeError):
                 nvml.close()
@@ -140,7 +140,7 @@ class Gpus:
                 found.append((name, nvml.device(name)))
             except NvmlError as error:
                 if name not in ("", "-1"):
-                    log.info("GPU %s is not watched: %s", name, error)
+                    log.info("GPU %s is not monitored: %s", name, error)
                 break
         return tuple(found)
 
@@ -187,7 +187,7 @@ class Gpus:
             before = self._errors.setdefault(device, count)
             if count > before:
                 # Which of them leave the GPU usable the XIDs say.
-                self._note(name, f"{count - before} memory errors that ECC could not correct", hardware=False)
+                self._note(name, f"{count - before} uncorrectable ECC errors", hardware=False)
                 self._errors[device] = count
 
     def _value(self, read: Callable[[int], int], name: str, device: int) -> int | None:

@@ -61,6 +61,6 @@ def find_cycle(pid: int, owners: Callable[[int], Mapping[int, int]] = lock_owner
     while path[-1] in waits_for:
         following = waits_for[path[-1]]
         if following in path:
-            return ", which waits for a lock of ".join(f"thread {thread}" for thread in (*path, following))
+            return ", which waits for a lock held by ".join(f"thread {thread}" for thread in (*path, following))
         path.append(following)
     return ""

@@ -36,11 +36,11 @@ class Looker:
         if number == 0:
             self._found = None
         elif (self._looking is None or self._looking.done()) and self.told != (round_, number):
-            self._looking = in_background(self._look(number), log, "looking into the workers")
+            self._looking = in_background(self._look(number), log, "collecting stacks of the workers")
 
     async def _look(self, number: int) -> None:
         found = self._found = await self._find(number)
-        log.debug("round %d: looked into the workers for a hang: %s", found.round, found.path or "no file")
+        log.debug("round %d: collected stacks of all workers for hang analysis, file=%s", found.round, found.path or "none")
         self._changed()
 
     @property

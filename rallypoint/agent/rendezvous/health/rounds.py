@@ -147,7 +147,7 @@ def _over(state: State, known: Hang, now: float) -> State:
     if not _is_told(state):
         return state
     quiet = _span(max(0.0, now - known.quiet_since))
-    return telling.event(state, "hang-over", f"a sign of life after {quiet}", now)
+    return telling.event(state, "hang-over", f"training made progress after {quiet}", now)
 
 
 def _found(state: State, report: AgentReport) -> State:
@@ -263,7 +263,7 @@ def _ranks(state: State, inquiry: Inquiry) -> Ranks:
         if member.agent in inquiry.found:
             ranks.update((member.first_rank + seen.local_rank, seen) for seen in inquiry.found[member.agent].ranks)
         elif member.agent not in waited_for:
-            ended = (RankSeen(local_rank=n, pid=0, note="it has ended with 0") for n in range(member.local_world_size))
+            ended = (RankSeen(local_rank=n, pid=0, note="it exited with code 0") for n in range(member.local_world_size))
             ranks.update((member.first_rank + seen.local_rank, seen) for seen in ended)
     return ranks
 
@@ -284,7 +284,7 @@ def _incident(state: State, inquiry: Inquiry, why: str, now: float, found: Deadl
         ),
         cause=Cause.HANG,
         rung=Rung.RESTART_WORKERS,
-        reason=f"{silence}{who or '; no rank stands out'}" + (f"; {found.reason}" if found is not None else ""),
+        reason=f"{silence}{who or '; no rank differs from the others'}" + (f"; {found.reason}" if found is not None else ""),
         culprit=culprit,
         detected_at=inquiry.since if state.watch.found is None else state.watch.found_at,
         last_step=telling.last_step(state),
@@ -297,7 +297,7 @@ def _incident(state: State, inquiry: Inquiry, why: str, now: float, found: Deadl
 
 
 def _silence(watch: Watch) -> str:
-    return f"no sign of life of any rank for {_span(max(watch.quiet, watch.brisk))}"
+    return f"no progress of any rank for {_span(max(watch.quiet, watch.brisk))}"
 
 
 def _why(state: State) -> str:
@@ -310,12 +310,12 @@ def _why(state: State) -> str:
 def _learned(state: State) -> str:
     known = state.watch.bound
     phase = "" if known.phase is None else known.phase.value
-    return f"learned: {phase} takes {_span(known.usual)}, bound {_span(known.seconds)}"
+    return f"learned: {phase} usually takes {_span(known.usual)}, limit {_span(known.seconds)}"
 
 
 def _later(state: State) -> str:
     """Return what `hang_downtime` brings."""
-    action = "the workers are restarted" if state.settings.hang_detection == RECOVER else "the verdict is given"
+    action = "restart of the workers" if state.settings.hang_detection == RECOVER else "the hang is reported"
     return f"{action} at hang_downtime {_span(state.settings.hang_downtime)}"
 
 

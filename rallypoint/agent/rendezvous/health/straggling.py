@@ -54,13 +54,14 @@ def _news(state: State, known: tuple[int, ...], now: float) -> State:
     for rank, one in told_now.items():
         if rank not in known:
             detail = (
-                f"rank {rank} on node {one.node} ({one.host}) takes {one.score:g} times as long as the others: of each step"
-                f" of {one.step * 1000:.0f} ms {one.own * 1000:.0f} ms are its own, of theirs {one.usual * 1000:.0f} ms"
+                f"rank {rank} on node {one.node} ({one.host}) is {one.score:g} times slower than the others: of each "
+                f"step of {one.step * 1000:.0f} ms it spends {one.own * 1000:.0f} ms in its own work, the others "
+                f"{one.usual * 1000:.0f} ms"
             )
             state = telling.event(state, "straggler", detail, now)
     for rank in known:
         if rank not in told_now:
-            state = telling.event(state, "straggler-over", f"rank {rank} is as fast as the others", now)
+            state = telling.event(state, "straggler-over", f"rank {rank} is as fast as the others again", now)
     return state
 
 

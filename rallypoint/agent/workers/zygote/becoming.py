@@ -69,7 +69,7 @@ def _take_over(env: Mapping[str, str]) -> None:
 
 def _place(line: socket.socket, wanted: Sequence[int], fds: Sequence[int]) -> None:
     if len(wanted) != len(fds):
-        raise OSError(9, f"{len(fds)} descriptors came, {len(wanted)} were told")
+        raise OSError(9, f"received {len(fds)} file descriptors; expected {len(wanted)}")
     if not wanted:
         return
     # First everything of ours out of the way: one that came may have the number that another of them must get.
@@ -103,7 +103,7 @@ def become(order: Order) -> int:
     """
     program = parse(order.argv)
     if program is None:
-        raise SystemExit(f"{list(order.argv)}: not a command line that a fork can become")
+        raise SystemExit(f"{list(order.argv)}: a forked process cannot run this command line")
     startup = _refresh(order, program)
     error = _failure(program)
     code = _code(error)

@@ -26,7 +26,7 @@ def refusal(argv: Sequence[str], *, python: str) -> str:
     if argv[0] != python:
         return f"{argv[0]} is not this Python ({python})"
     if parse(argv) is None:
-        return f"{' '.join(argv[:3])}: has options of Python itself"
+        return f"{' '.join(argv[:3])}: has options for the Python interpreter"
     return ""
 
 

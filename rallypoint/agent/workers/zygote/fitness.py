@@ -18,13 +18,13 @@ def unfit() -> str:
     """Return why forks of this process would not be sound, in one line; "" when they would."""
     held = [name for name in _DEVICES if _says(name, "is_initialized")]
     if held:
-        return f"torch.{held[0]} is initialised after the preload, and a device's context does not survive a fork"
+        return f"torch.{held[0]} was initialised during the preload; a device context does not survive a fork"
     poisoned = _trial()
     if poisoned:
-        return f"torch.{poisoned} was asked for its devices during the preload, and refuses to work in a fork"
+        return f"torch.{poisoned} counted its devices during the preload and does not work after a fork"
     threads = _threads()
     if threads:
-        return f"{len(threads)} threads are alive after the preload ({', '.join(threads[:5])}), and a fork would not have them"
+        return f"{len(threads)} threads run after the preload ({', '.join(threads[:5])}); a forked process would not have them"
     return ""
 
 

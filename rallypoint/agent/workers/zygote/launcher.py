@@ -90,7 +90,7 @@ class Launcher:
         command = self._with_names(command)
         if choosing.birth_variables(command.env) != choosing.birth_variables(nursery.environment):
             if nursery.environment:
-                log.info("variables that matter to imports have changed: another zygote is started")
+                log.info("environment variables that affect imports have changed; restarting the preload process")
             nursery.begin(choosing.zygote_env(command.env), choosing.place_of(command.argv, command.cwd))
             return await self._spawner.spawn(command, ended)
         pid = await self.fork(command, ended, startup=self._startup)
@@ -107,12 +107,12 @@ class Launcher:
             try:
                 return await standby.start(command, startup, ended)
             except StandbyLostError as error:
-                log.warning("standby (pid %d) is lost: %s", standby.pid, error)
+                log.warning("standby pid=%d failed: %s", standby.pid, error)
         return None
 
     def _say(self, reason: str) -> None:
         if not self._said:
-            log.info("workers are started as programs, not by fork: %s", reason)
+            log.info("starting workers as new processes instead of forks: %s", reason)
         self._said = True
 
     async def program(self, command: Command, ended: Ended) -> int:

@@ -181,7 +181,7 @@ class Nursery:
                 self._pid = await self._spawner.spawn(command, lambda code: self._zygote_ended(generation, code))
         except OSError as error:
             ours.close()
-            self._give_up(f"it cannot be started: {error}")
+            self._give_up(f"cannot start the process: {error}")
             return
         finally:
             self._starting = False
@@ -209,18 +209,18 @@ class Nursery:
         elif "born" in message:
             self._born(message["born"])
         elif "barren" in message:
-            log.warning("no standby: %s", message["barren"])
+            log.warning("no standby is available: %s", message["barren"])
             self._pending.popleft()[0].unborn()
         elif "learned" in message:
             self._has_learned(message["learned"])
 
     def _became_ready(self, told: Mapping[str, Any]) -> None:
         for name, error in told["failed"].items():
-            log.warning("preload of %s: %s", name, error)
+            log.warning("cannot preload %s: %s", name, error)
         for name, asked in told["asked"].items():
-            log.warning("preload of %s: it asks for %s when it is imported, and every worker has one answer", name, asked)
+            log.warning("not preloading %s: at import it reads %s, which differs per worker", name, asked)
         log.debug(
-            "zygote (pid %d) is ready: %d modules in %.1f s, %d MB in huge pages",
+            "preload process pid=%d ready: %d modules in %.1f s, %d MB in huge pages",
             self._pid,
             told["modules"],
             told["seconds"],
@@ -252,9 +252,9 @@ class Nursery:
         self._stillbirths = 0 if was_ready else self._stillbirths + 1
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         if self._stillbirths >= _STILLBIRTHS:
-            self._give_up(f"{_STILLBIRTHS} zygotes ended before they were ready, the last with {how}")
+            self._give_up(f"{_STILLBIRTHS} preload processes exited before they were ready, the last with {how}")
             return
-        log.warning("the zygote ended with %s: another one is started", how)
+        log.warning("the preload process exited with %s; restarting it", how)
         self._start()
 
     def _end_zygote(self) -> None:
@@ -265,7 +265,7 @@ class Nursery:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
-                log.debug("zygote %d has ended already", pid)
+                log.debug("preload process pid=%d has already exited", pid)
 
     def _drop_line(self) -> None:
         self._ready = self._busy = False
@@ -282,7 +282,7 @@ class Nursery:
     def _give_up(self, reason: str) -> None:
         """Live without a zygote from now on, and say why, once."""
         if not self.given_up:
-            log.info("workers are started as programs, not by fork: %s", reason)
+            log.info("starting workers as new processes instead of forks: %s", reason)
         self.given_up = reason
         self._end_zygote()
         self._tell_prepared()
@@ -314,7 +314,7 @@ class Nursery:
                 if self._line is not None:
                     socket.send_fds(self._line, [packet({"fork": True})], [theirs.fileno()])
             except OSError as error:
-                log.debug("the zygote cannot be asked: %s", error)
+                log.debug("cannot reach the preload process: %s", error)
                 self._pending.pop()
                 standby.unborn()
         return standby
@@ -328,13 +328,13 @@ class Nursery:
             return
         if standby.lost:
             self._standbys.remove(standby)
-            log.warning("standby (pid %d) ended before it was needed", standby.pid)
+            log.warning("standby pid=%d exited before use", standby.pid)
             self.refill_soon()
             return
         own, share = standby.memory.own / 1e6, standby.memory.share / 1e6
-        log.debug("standby (pid %d) is ready: %.0f MB of its own, %.0f MB as its part of all (PSS)", standby.pid, own, share)
+        log.debug("standby pid=%d ready: %.0f MB private, %.0f MB proportional (PSS)", standby.pid, own, share)
         if standby.trouble:
-            log.warning("standby (pid %d) is not warm: %s", standby.pid, standby.trouble)
+            log.warning("standby pid=%d is not preloaded: %s", standby.pid, standby.trouble)
         stale = [s for s in self.waiting if s.generation != standby.generation]
         if stale:
             self._dismiss(stale[0])
@@ -369,9 +369,9 @@ class Nursery:
         if asked or reason:
             # What is imported cannot be undone: another zygote does without.
             for name, variables in asked.items():
-                log.info("%s is not preloaded: it asks for %s when it is imported", name, ", ".join(variables))
+                log.info("not preloading %s: at import it reads %s", name, ", ".join(variables))
             if reason:
-                log.info("what the script imports is not preloaded: %s", reason)
+                log.info("cannot preload the imports of the script: %s", reason)
             self._refused |= set(asked)
             self._learning = self._learning and not reason
             self._imports = () if reason else kept
@@ -382,7 +382,7 @@ class Nursery:
             self._serve()
             return
         if told["count"]:
-            log.debug("zygote: %d more modules that the script imports", told["count"])
+            log.debug("preload process: loaded %d more modules that the script imports", told["count"])
             self._replace_standbys()
 
     def _replace_standbys(self) -> None:

@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int | Order:
         loaded = load(ALWAYS)
         if "torch" in loaded.failed:
             missing = "torch" not in sys.modules and "No module named 'torch'" in loaded.failed["torch"]
-            return _refuse(line, "torch is not installed here" if missing else f"torch: {loaded.failed['torch']}")
+            return _refuse(line, "torch is not installed" if missing else f"torch: {loaded.failed['torch']}")
         more = _load_declared(argv[1], argv[2:])
     reason = unfit()
     if reason:
@@ -139,7 +139,7 @@ def _fork_twice() -> int:
     os.close(read)
     os.waitpid(between, 0)
     if not told:
-        raise OSError(11, "the kernel has no room for another process")
+        raise OSError(11, "the process limit is reached")
     return int(told)
 
 

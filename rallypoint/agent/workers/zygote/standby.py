@@ -131,7 +131,7 @@ class Standby:
 
     def _gone(self) -> None:
         if self._told is not None and not self._told.done():
-            self._told.set_exception(ConnectionResetError("it ended before it took the command"))
+            self._told.set_exception(ConnectionResetError("it exited before it received the command"))
         self._settle(ready=False)
         if not self.lost:
             self.lost = True

@@ -45,8 +45,7 @@ def draw(job: ElasticJob, *, namespace: str, orphan_policy: OrphanPolicy = Orpha
     if len(plans) != 1:
         names = ", ".join(plan.role for plan in plans)
         raise SubmitError(
-            f"roles: the kubernetes backend runs jobs of one role, and {job.name} has {len(plans)} ({names}); "
-            "make each of them a job of its own"
+            f"roles: the kubernetes backend supports one role; {job.name} has {len(plans)} ({names}); create one job per role"
         )
     (plan,), (role,) = plans, job.roles
     plan = in_the_image(plan, role)
@@ -97,23 +96,25 @@ def in_the_image(plan: Plan, role: Role) -> Plan:
 
 
 def _notes(plan: Plan, role: Role) -> Iterator[str]:
-    yield f"uid: {PLACEHOLDER} stands for what the submission draws; the token in the Secret is drawn, too"
+    yield f"uid: {PLACEHOLDER} is a placeholder; submit generates the UID and the token in the Secret"
     if plan.log_dir:
-        yield f"logs.dir: not used; what workers say goes to the log of their pod, and to {RUN} in it"
+        yield f"logs.dir: not used; worker output goes to the pod log and to {RUN} in the pod"
     if plan.checkpoint_dir and not _is_mounted(plan, role):
-        yield f"checkpoint_dir: {plan.checkpoint_dir} is on no mounted volume; what is written there is lost with its pod"
+        yield f"checkpoint_dir: {plan.checkpoint_dir} is not on a mounted volume; its files are lost with the pod"
     template = template_of(role)["spec"]
     trainer = container_of(template, TRAINER)
     for name in _OURS_IN_CONTAINER:
         if name in trainer:
-            yield f"pod_template.spec.containers.{TRAINER}.{name}: not used; the agent's command line stands there"
+            yield f"pod_template.spec.containers.{TRAINER}.{name}: not used; Rallypoint sets the command of this container"
     for name in _OURS_IN_SPEC:
         if name in template:
-            yield f"pod_template.spec.{name}: not used; {name} is the job's own"
+            yield f"pod_template.spec.{name}: not used; Rallypoint sets {name}"
     if template.get("hostNetwork"):
-        yield "pod_template.spec.hostNetwork: one pod of any job on each machine; a restricted namespace refuses it"
+        yield (
+            "pod_template.spec.hostNetwork: only one pod per machine can run; namespaces with restricted pod security reject it"
+        )
     if queue_of(role):
-        yield f"queue: {plan.min_nodes} nodes and the coordinator are admitted as one, each further node by itself"
+        yield f"queue: {plan.min_nodes} nodes and the coordinator are admitted as one group, each further node separately"
 
 
 def _is_mounted(plan: Plan, role: Role) -> bool:

@@ -40,52 +40,50 @@ def check(spec: ElasticJob, plan: Plan, role: Role) -> None:
     ]
     if wrong:
         lines = "\n".join(f"{problem.path}: {problem.text}" for problem in wrong)
-        raise SubmitError(f"job {spec.name} cannot run on Kubernetes as it is:\n{lines}")
+        raise SubmitError(f"job {spec.name} cannot run on Kubernetes:\n{lines}")
 
 
 def _image(place: Place, role: Role) -> Iterator[Wrong]:
     if not role.image and not container_of(template_of(role)["spec"], TRAINER).get("image"):
-        yield place.at("image").wrong(
-            "is missing; the name of an image with Python, torch and airflow-provider-rallypoint[agent]"
-        )
+        yield place.at("image").wrong("is missing; expected an image with Python, torch and airflow-provider-rallypoint[agent]")
 
 
 def _paths(place: Place, role: Role) -> Iterator[Wrong]:
     for name in ("workdir", "checkpoint_dir"):
         if getattr(role, name).startswith("~"):
-            yield place.at(name).refused(getattr(role, name), "a path in the image; nobody has a home there")
+            yield place.at(name).refused(getattr(role, name), "a path in the image; pods have no home folder")
 
 
 def _grace(place: Place, plan: Plan, role: Role) -> Iterator[Wrong]:
     if grace_seconds(role, plan) < plan.stop_grace:
-        allowed = f"at least recovery.stop_grace_period ({plan.stop_grace:g}s): the pod is killed at the end of it"
+        allowed = f"at least recovery.stop_grace_period ({plan.stop_grace:g}s), because Kubernetes kills the pod at its end"
         yield place.at("termination_grace_period").refused(f"{role.termination_grace_period:g}s", allowed)
 
 
 def _ports(place: Place, plan: Plan, role: Role) -> Iterator[Wrong]:
     template = template_of(role)["spec"]
     if metrics_port(plan, pod=True) == coordinator_port(plan):
-        allowed = "another port; what is open to everybody must not be where the secret is asked for"
+        allowed = "another port; public metrics must not share the coordinator port"
         yield Place().at("health", "metrics_port").refused(metrics_port(plan, pod=True), allowed)
     if template.get("hostNetwork") and plan.coordinator_port == AGENT_PORT:
-        allowed = f"another port than {AGENT_PORT}, where the agents listen: on the host's network both may meet on one machine"
+        allowed = f"another port than {AGENT_PORT}, which the agents use; with hostNetwork both can run on one node"
         yield Place().at("rendezvous", "port").refused(plan.coordinator_port, allowed)
     at = place.at("pod_template", "spec", "containers")
     for container in template.get("containers") or ():
         for port in container.get("ports") or ():
             if isinstance(port, Mapping) and port.get("containerPort") == AGENT_PORT:
-                yield at.at(container["name"], "ports").refused(AGENT_PORT, "another port; the agent listens there")
+                yield at.at(container["name"], "ports").refused(AGENT_PORT, "another port; the agent uses this one")
 
 
 def _queue(place: Place, role: Role) -> Iterator[Wrong]:
     labelled = role.labels.get(QUEUE, "")
     if role.queue and labelled and labelled != role.queue:
-        yield place.at("queue").refused(role.queue, f"the same as the label {QUEUE} ({labelled}); give one of them")
+        yield place.at("queue").refused(role.queue, f"the same as the label {QUEUE} ({labelled}); set one of them")
     if role.queue_priority and not queue_of(role):
-        yield place.at("queue_priority").refused(role.queue_priority, "a priority only together with a queue")
+        yield place.at("queue_priority").refused(role.queue_priority, "no priority without a queue")
     if role.queue_priority and role.labels.get(QUEUE_PRIORITY, role.queue_priority) != role.queue_priority:
         yield place.at("queue_priority").refused(
-            role.queue_priority, f"the same as the label {QUEUE_PRIORITY}; give one of them"
+            role.queue_priority, f"the same as the label {QUEUE_PRIORITY}; set one of them"
         )
 
 
@@ -100,7 +98,7 @@ def _tolerations(place: Place, role: Role) -> Iterator[Wrong]:
         if operator == "Exists" and toleration.get("value"):
             yield at.at("value").refused(toleration["value"], "no value with the operator Exists")
         if operator == "Equal" and not toleration.get("key"):
-            yield at.at("key").wrong("is missing; the key of the taint, or operator: Exists for all of them")
+            yield at.at("key").wrong("is missing; expected the key of the taint, or operator: Exists for all taints")
 
 
 def _affinity(place: Place, role: Role) -> Iterator[Wrong]:
@@ -112,7 +110,7 @@ def _affinity(place: Place, role: Role) -> Iterator[Wrong]:
             continue
         for kind in affinity:
             if kind not in known:
-                yield at.at(kind).wrong(f"is not a known key; known here are {', '.join(known)}")
+                yield at.at(kind).wrong(f"is not a known key; expected one of {', '.join(known)}")
         yield from _node_affinity(at.at("nodeAffinity"), affinity.get("nodeAffinity") or {})
 
 

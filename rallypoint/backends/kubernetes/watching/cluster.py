@@ -28,8 +28,8 @@ __all__ = ["Cluster", "joined"]
 _FIRST_LIST = 30.0
 
 _WITHOUT_HOSTS = (
-    "a lost machine is noticed when its pods are evicted, some minutes later (`rallypoint manifests rbac --nodes` prints the "
-    "ClusterRole that is needed)"
+    "lost nodes are detected only when their pods are evicted, some minutes later (`rallypoint manifests rbac "
+    "--nodes` prints the required ClusterRole)"
 )
 
 #: Where kinds are that are not of the core.

@@ -181,7 +181,7 @@ def _state(pod: PodView, around: Around) -> _State:
         return _ended(pod, ended, around)
     if around.gone:
         kind = _KINDS.get(pod.target, FaultKind.DELETED)
-        return NodeState.LOST, kind, _because(pod) or "its pod was deleted from outside"
+        return NodeState.LOST, kind, _because(pod) or "its pod was deleted by another client"
     if around.lost:
         return NodeState.LOST, FaultKind.NODE_LOST, around.lost
     if around.unreachable > 0:
@@ -193,7 +193,7 @@ def _state(pod: PodView, around: Around) -> _State:
         return bad
     if trainer is not None and isinstance(trainer.state, Running):
         return NodeState.RUNNING, None, ""
-    return NodeState.STARTING, None, pod.unschedulable or ("it waits for quota" if pod.gated else _waits(trainer))
+    return NodeState.STARTING, None, pod.unschedulable or ("the pod waits for quota" if pod.gated else _waits(trainer))
 
 
 def _ended(pod: PodView, ended: Terminated | None, around: Around) -> _State:
@@ -202,7 +202,7 @@ def _ended(pod: PodView, ended: Terminated | None, around: Around) -> _State:
         return NodeState.SUCCEEDED, None, ""
     kind = _kind(pod, ended, around)
     if ended is None and not any(isinstance(c.state, Terminated) for c in pod.containers):
-        return NodeState.LOST, kind or FaultKind.NODE_LOST, _because(pod) or "its pod failed, and nobody saw how"
+        return NodeState.LOST, kind or FaultKind.NODE_LOST, _because(pod) or "its pod failed with unknown exit status"
     said = _because(pod) or _init_failure(pod) or _words(ended)
     return NodeState.FAILED, kind, said
 
@@ -245,10 +245,10 @@ def _because(pod: PodView) -> str:
 
 def _unreachable(pod: PodView, around: Around) -> _State:
     """Its processes may live on: only when they have stopped by themselves for want of contact does another take its place."""
-    said = f"nobody has heard of its host {pod.host} for {around.unreachable:.0f} s"
+    said = f"no report from its host {pod.host} for {around.unreachable:.0f} s"
     if pod.deleting and around.unreachable >= around.fence:
         kind = _KINDS.get(pod.target, FaultKind.NODE_LOST)
-        return NodeState.LOST, kind, f"{said}; it has stopped by itself"
+        return NodeState.LOST, kind, f"{said}; its processes have stopped by themselves"
     return NodeState.UNKNOWN, None, said
 
 

@@ -205,7 +205,9 @@ def pod_view(pod: Mapping[str, Any]) -> PodView | None:
         ),
         deleting=bool(meta.get("deletionTimestamp")),
         gated=gated,
-        unschedulable=(scheduled.get("message") or scheduled.get("reason") or "no host has room") if unscheduled else "",
+        unschedulable=(scheduled.get("message") or scheduled.get("reason") or "no node has enough free resources")
+        if unscheduled
+        else "",
         reason=status.get("reason") or "",
         message=status.get("message") or "",
         target=target,

@@ -118,15 +118,15 @@ class Watch:
             except GoneError:
                 self._version = ""
                 self.relisted += 1
-                log.info("watch of %s: its history is gone; listed anew", self._target.path)
+                log.info("watch of %s expired; listing again", self._target.path)
             except BackendError as error:
                 if self._without and isinstance(error, ApiError) and error.status in (401, 403, 404):
                     self.refused = True
                     self._listed.set()
-                    log.warning("%s may not be watched (%s): %s", self._target.path, error.said, self._without)
+                    log.warning("cannot watch %s (%s): %s", self._target.path, error.said, self._without)
                     return
                 if not told:
-                    log.warning("watch of %s: %s; trying again", self._target.path, error)
+                    log.warning("watch of %s failed: %s; retrying", self._target.path, error)
                 told = True
             finally:
                 self._connected = False

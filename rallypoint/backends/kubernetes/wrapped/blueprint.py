@@ -90,11 +90,11 @@ def _pods(manifest: Mapping[str, Any]) -> tuple[PodSet, ...]:
     except PodSetError as error:
         raise SubmitError(str(error)) from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise SubmitError(f"{manifest.get('kind')}: is not of the form that its kind has ({error!r})") from error
-    if not sum(pods.replicas for pods in sets):
         raise SubmitError(
-            "spec: there is no pod in it; a job has one at least, and an unknown kind of component declares podSets"
-        )
+            f"{manifest.get('kind')}: the manifest does not have the structure of its kind ({error!r})"
+        ) from error
+    if not sum(pods.replicas for pods in sets):
+        raise SubmitError("spec: has no pod template; expected at least one (components of an unknown kind declare podSets)")
     return sets
 
 
@@ -139,7 +139,7 @@ def _check_durations(annotations: Mapping[str, str]) -> None:
     for key, text in annotations.items():
         if key.startswith(PREFIX) and key.endswith(_DURATION) and "d" in text:
             raise SubmitError(
-                f"metadata.annotations.{key}: {text!r} is not allowed; the controller knows h, m, s and ms: 24h is a day"
+                f"metadata.annotations.{key}: {text!r} is not allowed; expected units h, m, s or ms (24h is a day)"
             )
 
 
@@ -150,8 +150,8 @@ def _digest(manifest: Mapping[str, Any]) -> str:
 
 
 def _notes(plan: Plan) -> Iterator[str]:
-    yield f"uid: {PLACEHOLDER} stands for what the submission draws; the token in the Secret is drawn, too"
+    yield f"uid: {PLACEHOLDER} is a placeholder; submit generates the UID and the token in the Secret"
     if plan.insecure_token:
-        yield "insecure_token: a process that reaches a pod and knows the job's name can join the job, and read its status"
+        yield "insecure_token: every process that reaches a pod and knows the job's name can join the job and read its status"
     if plan.kind is Kind.APPWRAPPER:
-        yield "retries are the AppWrapper controller's; Rallypoint watches and keeps the record of each attempt"
+        yield "the AppWrapper controller retries; Rallypoint watches and records each attempt"

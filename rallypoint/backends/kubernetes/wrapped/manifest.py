@@ -49,9 +49,7 @@ def wrapped_in(manifest: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
     templates = [component.get("template") or {} for component in components]
     if len(templates) != 1 or _known(templates[0]) is not Kind.PYTORCHJOB:
         kinds = ", ".join(str(template.get("kind")) for template in templates) or "nothing"
-        raise SubmitError(
-            f"kind: pytorchjob: the AppWrapper holds {kinds}; only a single PyTorchJob can do without its wrapper"
-        )
+        raise SubmitError(f"kind: pytorchjob is not allowed; the AppWrapper holds {kinds}; expected a single PyTorchJob")
     inner = copy.deepcopy(templates[0])
     outer = manifest["metadata"]
     # Policies and the queue are told on the wrapper; without it they are the job's own.

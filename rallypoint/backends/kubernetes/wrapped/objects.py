@@ -20,7 +20,7 @@ from rallypoint.wire.plan import Kind
 
 __all__ = ["Wrapper", "Wrappers", "wrappers_of"]
 
-_WITHOUT = "each job's own is asked for again and again"
+_WITHOUT = "read each job's own objects"
 
 
 @dataclass(frozen=True, kw_only=True)

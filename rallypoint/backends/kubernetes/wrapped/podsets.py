@@ -41,7 +41,7 @@ def pod_sets(manifest: Mapping[str, Any]) -> Iterator[PodSet]:
     for index, component in enumerate((manifest.get("spec") or {}).get("components") or ()):
         found += _of_component(component, f"spec.components[{index}].")
     if len(found) > _MOST:
-        raise PodSetError(f"spec.components: {len(found)} sets of pods are not allowed; {_MOST} at the most")
+        raise PodSetError(f"spec.components: {len(found)} pod sets are not allowed; expected at most {_MOST}")
     yield from found
 
 
@@ -65,9 +65,9 @@ def _at(component: Mapping[str, Any], path: str, where: str) -> dict[str, Any]:
         try:
             found = found[name] if name else found[int(index)]
         except (KeyError, IndexError, TypeError):
-            raise PodSetError(f"{where}podSets: there is no {path}") from None
+            raise PodSetError(f"{where}podSets: {path} not found") from None
     if not isinstance(found, dict) or not isinstance(found.get("spec"), Mapping):
-        raise PodSetError(f"{where}podSets: {path} is no template of a pod")
+        raise PodSetError(f"{where}podSets: {path} is not a pod template")
     return found
 
 

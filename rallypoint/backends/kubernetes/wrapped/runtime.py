@@ -95,7 +95,7 @@ class Wrapped:
                 try:
                     known[pod.uid] = await read_tail(self._cluster, pod, plan.log_tail)
                 except BackendError as error:
-                    log.info("pod %s: its last words cannot be read: %s", pod.name, error)
+                    log.info("pod=%s: cannot read its last log lines: %s", pod.name, error)
                     known[pod.uid] = ()
         here = {pod.uid for pod in pods}
         for uid in [uid for uid in known if uid not in here]:
@@ -129,7 +129,7 @@ class Wrapped:
         if view is None or view.job_uid != record.uid or stored is None:
             raise ActionError(f"job {record.name} was deleted")
         if not _wants(stored.record, plan, attempt):
-            raise ActionError(f"attempt {attempt} of job {record.name} is over")
+            raise ActionError(f"attempt {attempt} of job {record.name} has ended")
         ref = self._store.ref(record, view.uid)
         given = json.loads(view.data[MANIFEST_KEY])
         manifest = marked(given, ref, attempt=attempt, suspend=record.suspend, secret=not plan.insecure_token)
@@ -162,7 +162,7 @@ class Wrapped:
             found = await wrappers.get(plan.name, now=True)
             if found is not None and found.job_uid != record.uid:
                 kind = WRAPPING[plan.kind].kind
-                raise ActionError(f"{kind} {plan.name} is there already and belongs to somebody else", fatal=True) from error
+                raise ActionError(f"{kind} {plan.name} already exists and does not belong to this job", fatal=True) from error
 
     async def _change(self, record: JobRecord, plan: Plan, action: RemoveComponents | SuspendComponents) -> None:
         wrappers = self._wrappers(plan)
@@ -190,7 +190,7 @@ class Wrapped:
         except ApiError as error:
             if error.status != 403:
                 raise
-            log.warning("AppWrapper %s: %s; if it stands in a queue of Kueue, that will take this back", wrapper.name, error)
+            log.warning("AppWrapper=%s: %s; if it is in a Kueue queue, Kueue will revert this", wrapper.name, error)
             return False
 
     async def _remove_pod(self, record: JobRecord, action: RemoveNode) -> None:

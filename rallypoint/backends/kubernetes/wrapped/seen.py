@@ -47,7 +47,7 @@ def _phase(name: str, text: str) -> Phase:
         return Phase(text)
     except ValueError:
         known = ", ".join(phase.value for phase in Phase if phase.value)
-        raise BackendError(f"AppWrapper {name}: status.phase: {text!r} is not known here; known are {known}") from None
+        raise BackendError(f"AppWrapper {name}: status.phase: {text!r} is unknown; expected one of {known}") from None
 
 
 def _condition(condition: Mapping[str, Any]) -> Condition:

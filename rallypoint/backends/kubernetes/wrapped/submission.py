@@ -51,7 +51,7 @@ async def _free(cluster: Cluster, blueprint: Blueprint) -> None:
             raise
         return  # the dry run says what may not be done
     if found is not None and not found.job_uid:
-        raise SubmitError(f"metadata.name: there is an {WRAPPING[kind].kind} {name} already that Rallypoint has not made")
+        raise SubmitError(f"metadata.name: {WRAPPING[kind].kind} {name} already exists and was not created by Rallypoint")
 
 
 async def _path(cluster: Cluster, manifest: Mapping[str, Any]) -> str:

@@ -43,7 +43,7 @@ def pytorchjob_of(job: ElasticJob) -> dict[str, Any]:
     """
     plans = compile_plan(job)
     if len(plans) != 1:
-        raise SubmitError(f"roles: a PyTorchJob has one kind of pod, and {job.name} has {len(plans)} roles")
+        raise SubmitError(f"roles: a PyTorchJob supports one role; {job.name} has {len(plans)} roles")
     (plan,) = plans
     role = role_of(job, plan)
     plan = in_the_image(plan, role)

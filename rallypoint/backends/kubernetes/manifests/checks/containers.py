@@ -66,9 +66,9 @@ def _container(at: Place, container: Mapping[str, Any], others: Iterable[object]
     if not is_dns_label(name):
         yield at.at("name").refused(name, DNS_LABEL)
     elif name in others:
-        yield at.at("name").refused(name, f"a different name for each container; {TRAINER} and {COORDINATOR} are ours")
+        yield at.at("name").refused(name, f"a different name for each container; {TRAINER} and {COORDINATOR} are reserved")
     if not container.get("image"):
-        yield at.at("image").wrong("is missing; the name of an image")
+        yield at.at("image").wrong("is missing; expected the name of an image")
 
 
 def _variable(at: Place, variable: Mapping[str, Any], role: Role) -> Iterator[Wrong]:
@@ -76,9 +76,9 @@ def _variable(at: Place, variable: Mapping[str, Any], role: Role) -> Iterator[Wr
     if not isinstance(name, str) or not name or "=" in name:
         yield at.at("name").refused(name, "the name of a variable")
     elif name == POD_IP:
-        yield at.at("name").refused(name, "another name; the pod's address is in this one")
+        yield at.at("name").refused(name, "another name; Rallypoint sets this variable to the pod's address")
     elif name in role.env:
-        yield at.at("name").refused(name, f"a name that is not in env as well (there it is {role.env[name]!r})")
+        yield at.at("name").refused(name, f"a name that is not also in env (where it is {role.env[name]!r})")
     if ("value" in variable) == ("valueFrom" in variable):
         yield at.refused(dict(variable), "a name with one of value and valueFrom")
     elif "value" in variable and not isinstance(variable["value"], str):
@@ -88,7 +88,7 @@ def _variable(at: Place, variable: Mapping[str, Any], role: Role) -> Iterator[Wr
 def _keys(at: Place, part: Mapping[str, Any], known: Iterable[str]) -> Iterator[Wrong]:
     for key in part:
         if key not in known:
-            yield at.at(key).wrong(f"is not a known key; known here are {', '.join(known)}")
+            yield at.at(key).wrong(f"is not a known key; expected one of {', '.join(known)}")
 
 
 def _mappings(at: Place, items: Any, *, named: bool) -> Iterator[Wrong]:

@@ -43,7 +43,7 @@ def check(place: Place, role: Role) -> Iterator[Wrong]:
             yield place.at("image_pull_secrets", index).refused(name, DNS_NAME)
     for index, host in enumerate(role.host_ignore_list):
         if not label_value(host):
-            yield place.at("host_ignore_list", index).refused(host, f"a machine's name: {_VALUES}")
+            yield place.at("host_ignore_list", index).refused(host, f"a node name: {_VALUES}")
 
 
 def label_value(value: object) -> bool:
@@ -53,30 +53,30 @@ def label_value(value: object) -> bool:
 
 def _labels(at: Place, words: Any) -> Iterator[Wrong]:
     if not isinstance(words, Mapping):
-        yield at.refused(words, "a mapping from names to texts")
+        yield at.refused(words, "a mapping from names to strings")
         return
     for key, text in words.items():
         if key.startswith(DOMAIN):
-            yield at.at(key).wrong("is not allowed; Rallypoint sets the labels of its own domain itself")
+            yield at.at(key).wrong("is not allowed; Rallypoint sets the labels of its own domain")
         yield from _pair(at, key, text)
 
 
 def _pair(at: Place, key: str, text: object) -> Iterator[Wrong]:
     if not _is_key(key):
-        yield at.at(key).wrong(f"is not a label's name; {_KEYS}")
+        yield at.at(key).wrong(f"is not a valid label name; expected {_KEYS}")
     if not label_value(text):
         yield at.at(key).refused(text, _VALUES)
 
 
 def _annotations(at: Place, words: Any) -> Iterator[Wrong]:
     if not isinstance(words, Mapping) or not all(isinstance(text, str) for text in words.values()):
-        yield at.refused(words, "a mapping from names to texts")
+        yield at.refused(words, "a mapping from names to strings")
         return
     for key in words:
         if not _is_key(key):
-            yield at.at(key).wrong(f"is not an annotation's name; {_KEYS}")
+            yield at.at(key).wrong(f"is not a valid annotation name; expected {_KEYS}")
     if sum(len(key) + len(text.encode()) for key, text in words.items()) > _ANNOTATION_BYTES:
-        yield at.wrong("is not allowed; annotations of 256 KiB in all at the most")
+        yield at.wrong("is not allowed; expected at most 256 KiB for all annotations together")
 
 
 def _is_key(key: str) -> bool:

@@ -44,7 +44,7 @@ class Place:
 
     def refused(self, value: object, allowed: str) -> Wrong:
         """Return that `value` is not allowed here, and what is."""
-        return self.wrong(f"{show(value)} is not allowed; {allowed}")
+        return self.wrong(f"{show(value)} is not allowed; expected {allowed}")
 
 
 def is_dns_label(value: object) -> bool:

@@ -38,9 +38,11 @@ def _whole_devices(at: Place, role: Role) -> Iterator[Wrong]:
     asked = role.resources
     for name, text in asked.extended.items():
         if "/" in name and quantity(text).denominator != 1:
-            yield at.at("extended", name).refused(text, "a whole number; a device is not divided")
+            yield at.at("extended", name).refused(text, "a whole number; devices cannot be shared")
     if asked.gpus and role.accelerator == "cpu":
         yield at.at("gpus").refused(asked.gpus, "0 with accelerator cpu")
     name = device_resource(role)
     if asked.gpus and name in asked.extended:
-        yield at.at("extended", name).refused(asked.extended[name], f"given already, as resources.gpus ({asked.gpus})")
+        yield at.at("extended", name).refused(
+            asked.extended[name], f"no value here, because resources.gpus ({asked.gpus}) sets it"
+        )

@@ -15,11 +15,11 @@ __all__ = ["check"]
 
 #: Paths that are ours, and what a user who wants something there does instead.
 _TAKEN = {
-    SECRETS: "another path; the job's plan and secret are there",
-    STATUS: "another path; the job's last status is there",
-    TLS: "another path; the job's certificates are there",
-    RUN: "another path; the agent works there",
-    SHM: "another path; the size of /dev/shm is resources.shm",
+    SECRETS: "another path; this one holds the job's plan and secret",
+    STATUS: "another path; this one holds the job's last status",
+    TLS: "another path; this one holds the job's certificates",
+    RUN: "another path; this one is the agent's working folder",
+    SHM: "another path; resources.shm sets the size of /dev/shm",
 }
 
 
@@ -45,7 +45,7 @@ def _volume(at: Place, volume: Mapping[str, Any], others: set[str]) -> Iterator[
     if not is_dns_label(name):
         yield at.at("name").refused(name, DNS_LABEL)
     elif str(name).startswith(OURS):
-        yield at.at("name").refused(name, f"a name that does not begin with {OURS}, as our own volumes do")
+        yield at.at("name").refused(name, f"a name that does not begin with {OURS}, which is reserved")
     elif name in others:
         yield at.at("name").refused(name, "a different name for each volume")
     sources = [key for key in volume if key != "name"]
@@ -58,7 +58,7 @@ def _mounts(at: Place, mounts: Any, volumes: set[str]) -> Iterator[Wrong]:
     for index, mount in enumerate(mounts):
         path = str(mount.get("mountPath") or "")
         if mount.get("name") not in volumes:
-            known = ", ".join(sorted(volumes)) or "none is given"
+            known = ", ".join(sorted(volumes)) or "no volume is defined"
             yield at.at(index, "name").refused(mount.get("name"), f"the name of a volume ({known})")
         yield from _path(at.at(index, "mountPath"), path, paths)
         paths.add(path)

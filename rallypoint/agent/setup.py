@@ -160,7 +160,7 @@ def _result(plan: Plan, code: int, signalled: int, *, step: Path, left: Path) ->
     number = int(step.read_text(encoding="ascii")) if step.exists() else 1
     command = plan.setup[number - 1]
     shown = command if len(command) <= _SHOWN else command[: _SHOWN - 1] + "…"
-    how = describe_exit(code)
+    how = f"was {describe_exit(code)}" if code < 0 else describe_exit(code)
     if code == 0:
         how = "ended the shell early"
     reason = f"setup command {number} of {len(plan.setup)} {how}: {shown}"

@@ -37,8 +37,8 @@ def behind_lines(incident: Incident) -> Iterator[str]:
         yield f"{who} {verb} {_many(gap, unit)} behind {_named(others)}{told}"
     elif gap < 0:
         yield (
-            f"{who} {verb} {_many(-gap, unit)} ahead of {_named(others)}{told}; they skipped an operation that the "
-            "others wait for"
+            f"{who} {verb} {_many(-gap, unit)} ahead of {_named(others)}{told}; "
+            f"{who} skipped the operation that the others wait for"
         )
     else:
         yield f"{who} {verb} at the same point as {_named(others)}{told}"

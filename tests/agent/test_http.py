@@ -56,9 +56,9 @@ async def exchanging(token: str = TOKEN) -> AsyncIterator[HttpExchange]:
     ("method", "path", "headers", "body", "status", "text"),
     [
         pytest.param("GET", HEALTH_PATH, {}, b"", 200, "rallypoint-coordinator", id="health needs no token"),
-        pytest.param("GET", STATUS_PATH, {}, b"", 401, "not the secret", id="no token"),
-        pytest.param("POST", REPORT_PATH, {TOKEN_HEADER: "guess"}, b"{}", 401, "not the secret", id="wrong token"),
-        pytest.param("GET", "/else", {}, b"", 401, "not the secret", id="strangers learn no paths"),
+        pytest.param("GET", STATUS_PATH, {}, b"", 401, "does not match the secret", id="no token"),
+        pytest.param("POST", REPORT_PATH, {TOKEN_HEADER: "guess"}, b"{}", 401, "does not match the secret", id="wrong token"),
+        pytest.param("GET", "/else", {}, b"", 401, "does not match the secret", id="strangers learn no paths"),
         pytest.param("POST", REPORT_PATH, HEADERS, b"{torn", 400, "JSON text", id="torn"),
         pytest.param("POST", REPORT_PATH, HEADERS, b"[" * 200_000, 400, "nested too deep", id="deep"),
         pytest.param("POST", REPORT_PATH, HEADERS, b'{"job": ' + b"9" * 5000 + b"}", 400, "JSON text", id="large integer"),

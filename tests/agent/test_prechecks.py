@@ -85,7 +85,7 @@ def test_one_that_is_not_content_is_told_and_asked_again() -> None:
     (told, _) = rendezvous.status(state, 2.0).pre_checks
 
     assert (told.state, told.tries, told.message, told.nodes) == (PreCheckState.CHECKING, 2, "no space", (1,))
-    assert [event.detail for event in state.events if event.kind == "pre-check"] == ["my.checks.Disk is not content: no space"]
+    assert [event.detail for event in state.events if event.kind == "pre-check"] == ["my.checks.Disk did not pass: no space"]
     assert state.verdict is None
 
 
@@ -96,7 +96,7 @@ def test_the_last_time_ends_the_attempt() -> None:
     assert state.verdict is not None
     assert (state.verdict.reason, state.verdict.message) == (
         "PreCheckFailed",
-        "pre-check my.checks.Disk was not content after 1 times: no space",
+        "pre-check my.checks.Disk did not pass after 1 tries: no space",
     )
     assert isinstance(answers(state, "0.1")[0], Stop)
 
@@ -107,7 +107,7 @@ def test_the_last_time_ends_the_attempt() -> None:
         pytest.param(Action(kind=ActionKind.EVENT, message="look"), "pre-check", "my.checks.Disk: look", id="an event"),
         pytest.param(Action(kind=ActionKind.ABORT, message="enough"), "failed", "ended the job: enough", id="the end"),
         pytest.param(Action(kind=ActionKind.RELAUNCH, node=1), "sent-away", "node 1 on host-1 did not pass", id="a node"),
-        pytest.param(Action(kind=ActionKind.RELAUNCH, node=7), "pre-check", "node 7 replaced, which is not", id="nobody"),
+        pytest.param(Action(kind=ActionKind.RELAUNCH, node=7), "pre-check", "node 7, which does not exist", id="nobody"),
     ],
 )
 def test_what_an_operator_wants_is_done(action: Action, kind: str, said: str) -> None:

@@ -168,7 +168,7 @@ def test_beyond_the_limit_it_is_refused_with_the_numbers(tmp_path: Path, target:
         send(one, head_of(one, 1, 2, 3), target, SECRET)
     assert shelf.size == 4 * SIZE
     third = leave(tmp_path / "here", 4, rank=3)
-    with pytest.raises(ReplicaError, match=f"twice {SIZE:,} bytes are beyond the limit: {6 * SIZE:,} bytes would be kept"):
+    with pytest.raises(ReplicaError, match=f"two snapshots of {SIZE:,} bytes exceeds the limit: {6 * SIZE:,} bytes needed"):
         send(third, head_of(third, 1, 2, 3), target, SECRET)
 
     assert (kept(tmp_path, 1), kept(tmp_path, 2), kept(tmp_path, 3)) == ([4, 2], [4, 2], [])
@@ -188,7 +188,7 @@ def test_a_full_memory_is_said(tmp_path: Path, target: str, monkeypatch: pytest.
     """Room is asked for before a byte is taken."""
     monkeypatch.setattr("rallypoint.agent.snapshots.replica_shelf.free_memory", lambda _: 1000)
     one = leave(tmp_path / "here", 2)
-    with pytest.raises(ReplicaError, match=f"no room: {SIZE:,} bytes more are needed, 1,000 are free"):
+    with pytest.raises(ReplicaError, match=f"not enough memory: {SIZE:,} bytes needed, 1,000 free"):
         send(one, head_of(one), target, SECRET)
 
 

@@ -113,7 +113,7 @@ async def test_a_snapshot_is_persisted_once(keepers, tmp_path, caplog):
     await eventually_async(lambda: not keeper._again and keeper._idle.is_set())
     await keeper.close()
 
-    assert caplog.text.count("is persisted as") == 1
+    assert caplog.text.count("stored the last snapshot") == 1
     assert len(list((tmp_path / "storage").iterdir())) == 1
 
 
@@ -149,7 +149,7 @@ async def test_a_storage_that_cannot_be_written_is_said(keepers, tmp_path, caplo
     keeper.breakpoint()
     await keeper.close()
 
-    assert "could not be persisted" in caplog.text
+    assert "cannot store the last snapshot" in caplog.text
 
 
 @BLOCKS

@@ -133,8 +133,8 @@ def test_an_answer_to_another_order_is_passed_by() -> None:
 @pytest.mark.parametrize(
     ("abilities", "verb", "words"),
     [
-        pytest.param((), Verb.PAUSE, "no step boundaries that Rallypoint knows", id="plain-script"),
-        pytest.param(((Ability.PAUSE,),) * 2, Verb.SAVE, "has named nothing that saves", id="nothing-saves"),
+        pytest.param((), Verb.PAUSE, "no step boundaries", id="plain-script"),
+        pytest.param(((Ability.PAUSE,),) * 2, Verb.SAVE, "no save callback registered", id="nothing-saves"),
     ],
 )
 def test_who_cannot_says_so(abilities: tuple[tuple[Ability, ...], ...], verb: Verb, words: str) -> None:

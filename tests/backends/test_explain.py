@@ -153,9 +153,9 @@ def test_a_job_without_clocks_says_what_it_waits_for(trace, waits):
 @pytest.mark.parametrize(
     ("cause", "words"),
     [
-        pytest.param(Cause.PREEMPTION, "costs no budget", id="free"),
+        pytest.param(Cause.PREEMPTION, "not charged to a budget", id="free"),
         pytest.param(Cause.HANG, "charged to the hang budget", id="hang"),
-        pytest.param(Cause.RENDEZVOUS, "paid by the process budget", id="rendezvous"),
+        pytest.param(Cause.RENDEZVOUS, "charged to the process budget", id="rendezvous"),
     ],
 )
 def test_every_cause_says_who_pays(record, cause, words):

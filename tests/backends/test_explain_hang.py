@@ -44,9 +44,9 @@ def test_who_is_behind_whom_the_culprit_first() -> None:
     first = next(place for place, line in enumerate(told) if "stood" in line)
 
     assert [line.strip() for line in told[first:]] == [
-        "stood    rank 3 (the others wait for it): stopped, step 41, 42 signs of life, silent for 1m 30s, 0% of a core",
+        "stood    rank 3 (the others wait for it): stopped, step 41, 42 heartbeats, silent for 1m 30s, 0% of a core",
         "no answer within 3 s",
-        "ranks 0-2, 5 and 4 more: sleeping, step 42, 43 signs of life, silent for 1m 29s, 25% of a core",
+        "ranks 0-2, 5 and 4 more: sleeping, step 42, 43 heartbeats, silent for 1m 29s, 25% of a core",
         "x.py:1 reduce",
         "t.py:2 f",
     ]
@@ -56,8 +56,8 @@ def test_who_is_behind_whom_the_culprit_first() -> None:
 @pytest.mark.parametrize(
     ("rung", "words"),
     [
-        pytest.param(Rung.NOTIFY, ("not charged to a budget", "nothing was done about it"), id="it was only told"),
-        pytest.param(Rung.RESTART_WORKERS, ("charged to the hang budget", "started again"), id="the workers were restarted"),
+        pytest.param(Rung.NOTIFY, ("not charged to a budget", "no action taken"), id="it was only told"),
+        pytest.param(Rung.RESTART_WORKERS, ("charged to the hang budget", "were restarted"), id="the workers were restarted"),
     ],
 )
 def test_what_was_done_and_who_paid(rung: Rung, words: tuple[str, ...]) -> None:
@@ -113,7 +113,7 @@ def test_evidence_stays_within_its_bounds(whole: bool) -> None:
         pytest.param((run(0, 2), run(3, 3, culprit=True)), "rank 3 is at the same point as ranks 0-2", id="level"),
         pytest.param(
             (run(0, 0, 41, waits=True), run(1, 1, culprit=True)),
-            "rank 1 is 1 step ahead of rank 0, which waits for it: they skipped an operation that the others wait for",
+            "rank 1 is 1 step ahead of rank 0, which waits for it; rank 1 skipped the operation that the others wait for",
             id="ahead",
         ),
     ],

@@ -47,7 +47,7 @@ def test_a_job_that_can_run_is_not_refused(place, home, tmp_path):
 @pytest.mark.parametrize(
     ("entrypoint", "said"),
     [
-        pytest.param("typo.py", "entrypoint: the script {}/typo.py is not there", id="missing"),
+        pytest.param("typo.py", "entrypoint: the script {}/typo.py was not found", id="missing"),
         pytest.param("folder", "entrypoint: the script {}/folder is a folder, not a script", id="folder"),
     ],
 )
@@ -181,8 +181,8 @@ async def test_the_backend_tells_who_has_the_name(place):
     with pytest.raises(JobExistsError) as error:
         await place.backend.submit(other, owner="bob")
     assert str(error.value) == (
-        f"name: a job digits is there already (owner ann, just submitted, spec {first.record.digest}; "
-        f"this one: owner bob, spec {other.plan.digest}); choose another name, or end it with: rallypoint delete digits"
+        f"name: a job digits already exists (owner ann, just submitted, spec {first.record.digest}; "
+        f"this one: owner bob, spec {other.plan.digest}); choose another name, or delete it with: rallypoint delete digits"
     )
 
 

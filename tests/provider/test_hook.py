@@ -55,7 +55,7 @@ def test_this_machine_can_run_jobs(connect, tmp_path):
 
     assert connect({"home": str(tmp_path / "home")}).test_connection() == (
         True,
-        f"jobs can run on this machine, under {tmp_path}/home",
+        f"Connection works: jobs run on this machine, in {tmp_path}/home",
     )
 
 
@@ -129,7 +129,7 @@ def test_a_cluster_that_does_not_know_us_or_is_not_there(connect, guarded):
     assert [fine for fine, _ in answers] == [False, False, False]
     assert "rejected the credentials; log in again" in answers[0][1]
     assert answers[1][1].startswith("namespace: 'nowhere' not found on this cluster; create it or choose another")
-    assert "does not answer" in answers[2][1]
+    assert "no answer from" in answers[2][1]
 
 
 @pytest.mark.live

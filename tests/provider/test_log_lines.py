@@ -159,7 +159,7 @@ async def test_a_job_that_fails_tells_of_its_culprit_though_only_rank_0_is_follo
     await ending(Trigger(await submitted(fake)))
 
     said = capsys.readouterr().out
-    assert said.index("rank 3, which was the first to break") < said.index("[rank 3 out] about to divide")
+    assert said.index("rank 3, which failed first") < said.index("[rank 3 out] about to divide")
 
 
 async def test_a_job_that_succeeds_tells_of_no_culprit(capsys):

@@ -78,7 +78,7 @@ def test_who_only_watches_says_so_and_says_when_it_takes_over():
     for supervising in (False, False, True):
         narrator(look(record(), supervising=supervising))
 
-    assert [line for line in lines if "supervises" in line] == [
+    assert [line for line in lines if "supervisor" in line] == [
         "another process is the supervisor of the job; watching",
         "this process is now the supervisor of the job",
     ]

@@ -267,7 +267,7 @@ def _judged(folder: Path, codes: Sequence[int], late: Sequence[bool], limit: flo
     if late[first]:
         error = f"stage {stage}: not completed within {limit:g} s"
     else:
-        how = describe_exit(codes[first])
+        how = f"was {describe_exit(codes[first])}" if codes[first] < 0 else describe_exit(codes[first])
         said = _last_line(_end_of(folder / f"{first}.err"))
         error = f"stage {stage}: {said or how}"
     own = stage in _ALONE

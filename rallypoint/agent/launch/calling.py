@@ -219,7 +219,7 @@ def _read(folder: Path, code: int) -> Ending:
     try:
         left: Left = pickle.loads((folder / ENDING).read_bytes())  # noqa: S301  by the process that we started
     except FileNotFoundError:
-        how = describe_exit(code)
+        how = f"was {describe_exit(code)}" if code < 0 else describe_exit(code)
         raise RallypointError(f"the agent process {how}; see its log on stderr") from None
     if left.ending is None:
         raise ConfigError(left.error)

@@ -218,7 +218,7 @@ def _context(folder: Path, side: str) -> ssl.SSLContext:
         made.load_cert_chain(folder / CERTIFICATE, folder / KEY)
     except (ssl.SSLError, OSError) as error:
         raise ConfigError(
-            f"--tls {folder}: {AUTHORITY}, {CERTIFICATE} and {KEY} are no authority, certificate and key of it: {error}"
+            f"--tls {folder}: {AUTHORITY}, {CERTIFICATE} and {KEY} are not a valid authority, certificate and key: {error}"
         ) from error
     made.verify_mode = ssl.CERT_OPTIONAL if side == "open" else ssl.CERT_REQUIRED
     return made

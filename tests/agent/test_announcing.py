@@ -63,11 +63,13 @@ def roster(*ports: int, term: int = 1, attempt: int = 1) -> Roster:
     [
         pytest.param("GET", HEALTH_PATH, {}, "", 200, "rallypoint-agent", id="health needs no token"),
         pytest.param("POST", COORDINATOR_PATH, {}, codec.dumps(coordinator()), 401, "does not match the secret", id="no token"),
-        pytest.param("POST", COORDINATOR_PATH, {TOKEN_HEADER: "x"}, codec.dumps(coordinator()), 401, "not the", id="wrong"),
+        pytest.param(
+            "POST", COORDINATOR_PATH, {TOKEN_HEADER: "x"}, codec.dumps(coordinator()), 401, "does not match", id="wrong"
+        ),
         pytest.param("POST", COORDINATOR_PATH, HEADERS, "{torn", 400, "JSON text", id="torn"),
         pytest.param("POST", COORDINATOR_PATH, HEADERS, '{"attempt": 1}', 400, "term: None", id="incomplete"),
         pytest.param("POST", COORDINATOR_PATH, HEADERS, " " * 5000, 413, "", id="too large"),
-        pytest.param("POST", COORDINATOR_PATH, HEADERS, codec.dumps(coordinator(attempt=0)), 409, "is older", id="stale"),
+        pytest.param("POST", COORDINATOR_PATH, HEADERS, codec.dumps(coordinator(attempt=0)), 409, "is outdated", id="stale"),
         pytest.param("POST", COORDINATOR_PATH, HEADERS, codec.dumps(coordinator()), 200, "rallypoint-agent", id="welcome"),
         pytest.param(
             "POST",

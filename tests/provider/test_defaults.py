@@ -120,7 +120,8 @@ def test_the_operators_field_wins_over_an_argument_of_the_document():
         ),
         pytest.param(
             Defaults(arguments={"max_restarts": 4}, policies={"recovery": {"max_restarts": 5}}),
-            "connection 'train': arguments.max_restarts: 4 is not allowed; expected recovery.max_restarts; set one of them",
+            "connection 'train': arguments.max_restarts: 4 is not allowed; "
+            "it conflicts with recovery.max_restarts; set one of them",
             id="two that disagree",
         ),
     ],

@@ -85,7 +85,7 @@ class PodHome:
                     return await asyncio.to_thread(self._known)
                 reached = reached or bool(error.status)
                 if not reached and time.monotonic() >= began + NO_ROUTE:
-                    log.warning("%s: no answer within %g s; going on with what the pod was given", error, NO_ROUTE)
+                    log.warning("%s: no answer within %g s; continuing with the configuration of the pod", error, NO_ROUTE)
                     return await asyncio.to_thread(self._known)
                 if str(error) != told:
                     log.warning("%s; waiting until the last published status is readable", error)

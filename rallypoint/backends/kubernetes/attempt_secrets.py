@@ -95,7 +95,7 @@ class AttemptSecrets:
         if found is None:
             raise ActionError(f"secrets: {name} was there and is gone again")
         if (found["metadata"].get("labels") or {}).get(UID) != job.uid:
-            raise ActionError(f"secrets: {name} is there already and belongs to somebody else; delete it", fatal=True)
+            raise ActionError(f"secrets: {name} already exists and does not belong to this job; delete it", fatal=True)
 
 
 def _decoded(data: Mapping[str, str]) -> dict[str, str]:

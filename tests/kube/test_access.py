@@ -76,7 +76,7 @@ def test_in_cluster_is_the_cluster_of_this_pod_and_no_other(tmp_path, monkeypatc
     monkeypatch.setenv("KUBECONFIG", str(file))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
 
-    with pytest.raises(BackendError, match="no cluster can be reached by in_cluster, nor as a pod"):
+    with pytest.raises(BackendError, match="cannot find a cluster with in_cluster, and this is not a pod"):
         load_configuration(inline(Site(kind="kubernetes", namespace="ml"), in_cluster=True))
 
 
@@ -153,7 +153,7 @@ def test_an_exec_plugin_that_gives_nothing_is_named(command):
     """Else the cluster would only say that it does not know us."""
     user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": command}}
 
-    with pytest.raises(BackendError, match=f"the exec plug-in '{command}' gave no credentials; is it installed"):
+    with pytest.raises(BackendError, match=f"the exec plug-in '{command}' returned no credentials; check that it is installed"):
         load_configuration(inline(kubeconfig=json.dumps(config(user=user))))
 
 
@@ -274,7 +274,7 @@ def test_nothing_is_run_and_nothing_is_read(user, token, tmp_path):
         assert told.api_key == {"BearerToken": "Bearer static"}
         assert (told.cert_file, told.key_file, told.ssl_ca_cert, told.proxy) == (None, None, None, None)
     else:
-        with pytest.raises(BackendError, match="runs no plug-in and reads no file") as refused:
+        with pytest.raises(BackendError, match="runs no plug-ins and reads no files") as refused:
             static(kubeconfig=json.dumps(cluster))
         assert SECRET not in str(refused.value)
     assert not (tmp_path / "ran").exists()

@@ -99,10 +99,10 @@ def test_33_a_worker_without_a_number_is_one() -> None:
     [
         pytest.param(
             [{"template": BATCH, "podSets": [{"path": "template.spec.template", "replicas": 7}]}],
-            "7 at template.spec.template is not allowed; expected the template has 2",
+            "7 at template.spec.template is not allowed; the template has 2",
             id="33 declared otherwise",
         ),
-        pytest.param([{"template": POD}] * 9, "9 sets of pods", id="33 nine pod sets"),
+        pytest.param([{"template": POD}] * 9, "9 pod sets", id="33 nine pod sets"),
     ],
 )
 def test_what_cannot_be_counted_is_refused(components: list[dict[str, Any]], said: str) -> None:
@@ -113,5 +113,5 @@ def test_what_cannot_be_counted_is_refused(components: list[dict[str, Any]], sai
 
 def test_33_only_a_service() -> None:
     """A wrapper without a pod is no job."""
-    with pytest.raises(SubmitError, match="there is no pod"):
+    with pytest.raises(SubmitError, match="has no pod template"):
         draw(wrapper({"template": SERVICE}), namespace="team")

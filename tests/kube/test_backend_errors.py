@@ -32,10 +32,10 @@ def refused(code, reason, message):
 @pytest.mark.parametrize(
     ("code", "reason", "message", "said"),
     [
-        pytest.param(404, "NotFound", 'namespaces "ml" not found', "namespace: 'ml' is not on this cluster", id="namespace"),
-        pytest.param(404, "NotFound", "the server could not find the requested resource", "its CRD is not installed", id="CRD"),
+        pytest.param(404, "NotFound", 'namespaces "ml" not found', "namespace: 'ml' not found on this cluster", id="namespace"),
+        pytest.param(404, "NotFound", "the server could not find the requested resource", "install its CRD", id="CRD"),
         pytest.param(403, "Forbidden", FORBIDDEN, "rallypoint manifests rbac", id="forbidden"),
-        pytest.param(403, "Forbidden", quota(0, 4), "resources: the quota of namespace ml has no room", id="quota"),
+        pytest.param(403, "Forbidden", quota(0, 4), "exceeds the quota of namespace ml", id="quota"),
         pytest.param(
             400,
             "BadRequest",
@@ -50,7 +50,9 @@ def refused(code, reason, message):
             "an admission check",
             id="security",
         ),
-        pytest.param(422, "Invalid", "spec.x: Required value", "does not accept it: spec.x: Required value", id="invalid"),
+        pytest.param(
+            422, "Invalid", "spec.x: Required value", "rejected by the API server: spec.x: Required value", id="invalid"
+        ),
         pytest.param(401, "Unauthorized", "Unauthorized", "log in again", id="unknown"),
     ],
 )

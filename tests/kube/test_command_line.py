@@ -112,12 +112,12 @@ def killed(stage, tmp_path, command):
 
 def test_a_killed_supervisor_is_noticed_by_one_command(stage, command, killed):
     """On its own machine the process is looked at: a job without a supervisor is shown as such, and submitting it adopts it."""
-    assert "nobody since" in command("status", "digits")[1]
-    assert "gone: nobody supervises it now" in command("explain", "digits")[1]
+    assert "none since" in command("status", "digits")[1]
+    assert "not running; to take over" in command("explain", "digits")[1]
 
     code, printed = command("submit", str(killed), "--supervise", "none")
 
-    assert (code, "was there already, without a supervisor" in printed) == (0, True), printed
+    assert (code, "already existed without a supervisor" in printed) == (0, True), printed
 
 
 def test_a_supervisor_that_was_killed_elsewhere_is_known_by_its_lease(stage, command, killed):
@@ -137,10 +137,10 @@ def test_a_supervisor_that_was_killed_elsewhere_is_known_by_its_lease(stage, com
     renew(SILENT - 10)
     assert "its last heartbeat was" in command("status", "digits")[1]
     code, printed = command("submit", str(killed), "--supervise", "none")
-    assert (code, "supervises it" in printed) == (1, True), printed
+    assert (code, "is already running with the same specification" in printed) == (1, True), printed
 
     renew(SILENT + 2)
-    assert "nobody since" in command("status", "digits")[1]
+    assert "none since" in command("status", "digits")[1]
     assert command("submit", str(killed), "--supervise", "none")[0] == 0
 
 

@@ -121,7 +121,10 @@ def test_a_pytorchjob_is_wrapped_and_unwrapped() -> None:
         pytest.param({"apiVersion": "v1", "kind": "Pod"}, None, "kind: 'Pod' of 'v1' is not a job", id="no job"),
         pytest.param(wrapper(pytorchjob(), pytorchjob()), Kind.PYTORCHJOB, "only a single PyTorchJob", id="two components"),
         pytest.param(
-            wrapper({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}), None, "there is no pod", id="no pods"
+            wrapper({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}),
+            None,
+            "has no pod template",
+            id="no pods",
         ),
         pytest.param(wrapper(warmupGracePeriodDuration="1d"), None, "24h is a day", id="days"),
         pytest.param(wrapper(retryLimit="many"), None, "retryLimit", id="no number"),

@@ -181,8 +181,7 @@ def test_a_label_and_the_block_must_agree():
         plan_of({"fault-retry-times": "3"}, mindcluster={"fault_retry_times": 4})
 
     assert str(caught.value) == (
-        "it conflicts with labels.fault-retry-times: '3' is not allowed; expected mindcluster.fault_retry_times; "
-        "set one of them"
+        "labels.fault-retry-times: '3' is not allowed; it conflicts with mindcluster.fault_retry_times; set one of them"
     )
 
 

@@ -54,7 +54,7 @@ def mounted(path):
         pytest.param(mounted("data"), "volume_mounts[0].mountPath: 'data'", id="relative mount"),
         pytest.param(
             mounted("/dev/shm"),
-            "volume_mounts[0].mountPath: '/dev/shm' is not allowed; expected another path; the size",
+            "volume_mounts[0].mountPath: '/dev/shm' is not allowed; expected another path; resources.shm sets the size",
             id="shm",
         ),
         pytest.param(mounted("/etc/rallypoint/x"), "volume_mounts[0].mountPath: '/etc/rallypoint/x'", id="below ours"),
@@ -65,8 +65,8 @@ def mounted(path):
             "'-x' is not allowed; expected at most 63",
             id="label's value",
         ),
-        pytest.param({"labels": {"a/b/c": "x"}}, "a/b/c: is not a label's name", id="label's name"),
-        pytest.param({"annotations": {"-": "x"}}, "-: is not an annotation's name", id="annotation's name"),
+        pytest.param({"labels": {"a/b/c": "x"}}, "a/b/c: is not a valid label name", id="label's name"),
+        pytest.param({"annotations": {"-": "x"}}, "-: is not a valid annotation name", id="annotation's name"),
         pytest.param({"node_selector": {"pool": "a:b"}}, "node_selector.pool: 'a:b'", id="selector"),
         pytest.param({"service_account": "A"}, "service_account: 'A' is not allowed", id="account"),
         pytest.param({"image_pull_secrets": ["a_b"]}, "image_pull_secrets[0]: 'a_b'", id="pull secret"),
@@ -125,7 +125,7 @@ def test_a_job_that_cannot_run_as_pods_is_refused(fields, said):
         blueprint_of(**fields)
 
     assert said in str(caught.value)
-    assert str(caught.value).startswith("job digits cannot run on Kubernetes as it is:\n")
+    assert str(caught.value).startswith("job digits cannot run on Kubernetes:\n")
 
 
 def test_everything_that_is_wrong_is_told_at_once():

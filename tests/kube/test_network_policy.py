@@ -92,14 +92,14 @@ def test_a_connection_says_it_for_jobs_that_do_not() -> None:
 
     assert with_defaults(silent, said).network_policy == "on"
     assert with_defaults(own, said).network_policy == "10.1.0.0/16"
-    with pytest.raises(JobError, match="network_policy: 'yes' is not allowed; off, on, or the networks"):
+    with pytest.raises(JobError, match="network_policy: 'yes' is not allowed; expected off, on, or the networks"):
         with_defaults(silent, Defaults(network_policy="yes"))
 
 
 @pytest.mark.parametrize("value", ["10.0.0.1", "10.0.0.1/8", "10.0.0.0/28,", "*", 5, ["10.0.0.0/8"], True])
 def test_a_wrong_value_is_refused(value: object) -> None:
     """With the field, the value and what is allowed."""
-    with pytest.raises(JobError, match=r"network_policy: .* is not allowed; off, on, or the networks"):
+    with pytest.raises(JobError, match=r"network_policy: .* is not allowed; expected off, on, or the networks"):
         load_job({**SPEC, "network_policy": value}, based=False)
 
 

@@ -71,7 +71,7 @@ async def test_a_webhook_refuses(cluster: Running, tmp_path: Any, home: Any, kin
 
     said = await refused(stage, kind)
 
-    assert "an admission check of the cluster refused it" in said
+    assert "rejected by an admission check of the cluster" in said
     assert "not on Sundays" in said
 
 
@@ -98,7 +98,7 @@ async def test_a_quota_can_never_hold_it(cluster: Running, tmp_path: Any, home: 
 
     said = await refused(stage, kind)
 
-    assert f"resources: the quota of namespace {stage.namespace} has no room" in said
+    assert f"exceeds the quota of namespace {stage.namespace}" in said
     assert "exceeded quota: tight" in said
 
 
@@ -107,7 +107,7 @@ async def test_there_is_no_such_namespace(cluster: Running, tmp_path: Any, home:
     """The namespace is named, and not the kind."""
     said = await refused(KubernetesStage(tmp_path, cluster), kind, namespace="nowhere")
 
-    assert "namespace: 'nowhere' is not on this cluster" in said
+    assert "namespace: 'nowhere' not found on this cluster" in said
 
 
 @pytest.mark.parametrize(

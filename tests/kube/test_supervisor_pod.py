@@ -106,7 +106,7 @@ def test_a_restricted_namespace_accepts_it():
         ),
         pytest.param(pod(phase="Failed", reason="Evicted"), "has ended (Failed Evicted)", id="it was evicted"),
         pytest.param(pod(deleting=True), "has ended (Running)", id="being deleted"),
-        pytest.param(None, "is gone", id="it is not there"),
+        pytest.param(None, "was deleted", id="it is not there"),
     ],
 )
 def test_a_supervisor_that_supervises_nothing(found, trouble):

@@ -119,7 +119,7 @@ def test_a_pytorchjob_is_wrapped_and_unwrapped() -> None:
     ("manifest", "kind", "message"),
     [
         pytest.param({"apiVersion": "v1", "kind": "Pod"}, None, "kind: 'Pod' of 'v1' is not a job", id="no job"),
-        pytest.param(wrapper(pytorchjob(), pytorchjob()), Kind.PYTORCHJOB, "only a single PyTorchJob", id="two components"),
+        pytest.param(wrapper(pytorchjob(), pytorchjob()), Kind.PYTORCHJOB, "expected a single PyTorchJob", id="two components"),
         pytest.param(
             wrapper({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}),
             None,
@@ -135,11 +135,11 @@ def test_a_pytorchjob_is_wrapped_and_unwrapped() -> None:
             id="namespace",
         ),
         pytest.param(wrapper() | {"metadata": {"name": "No Name"}}, None, "No Name", id="name"),
-        pytest.param(wrapper() | {"spec": {"components": [{}]}}, None, "not of the form", id="no template"),
+        pytest.param(wrapper() | {"spec": {"components": [{}]}}, None, "does not have the structure", id="no template"),
         pytest.param(
             wrapper() | {"spec": {"components": [{"template": pytorchjob(), "podSets": [{"path": "template.nowhere"}]}]}},
             None,
-            "there is no template.nowhere",
+            "template.nowhere not found",
             id="path",
         ),
     ],

@@ -146,7 +146,7 @@ def test_a_retry_is_told_with_pods_codes_hosts_and_last_words() -> None:
     assert (pod.id.attempt, pod.id.node) == (1, 1)
     assert (pod.culprit.exit_code, pod.culprit.host, pod.culprit.log_tail) == (3, "host", LAST_WORDS)
     assert (pod.cause, pod.rung) == (Cause.NODE, Rung.RESET)
-    assert judgement(pod).endswith("paid by the reset budget")
+    assert judgement(pod).endswith("charged to the reset budget")
     assert "node 1 on host" in job.record.attempts[0].message
     assert any(line.kind == "resetting" and line.detail.startswith("retry 1") for line in job.record.history)
 
@@ -330,7 +330,7 @@ def test_a_phase_that_is_not_known() -> None:
     """A controller of another version that says something else is told of, and not guessed about."""
     strange = wrapper() | {"status": {"phase": "Dreaming"}}
 
-    with pytest.raises(BackendError, match="'Dreaming' is not known here"):
+    with pytest.raises(BackendError, match="'Dreaming' is unknown"):
         seen.told(strange)
 
 

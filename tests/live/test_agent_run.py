@@ -106,7 +106,7 @@ def test_a_surplus_agent_says_that_it_is_a_spare(job: Agents) -> None:
         assert spare.stdout is not None
         with contextlib.suppress(BlockingIOError):
             early += os.read(spare.stdout.fileno(), 1 << 16)
-        return b"round 1 runs without this node, which waits as a spare" in early
+        return b"round 1 runs without this node, which waiting as a spare" in early
 
     assert spare.stdout is not None
     os.set_blocking(spare.stdout.fileno(), False)
@@ -117,8 +117,8 @@ def test_a_surplus_agent_says_that_it_is_a_spare(job: Agents) -> None:
     assert said(host)[0] == Exit.OK
     code, late = said(spare)
     assert code == Exit.OK
-    assert "the job ended before this node had a place in it: " in late
-    assert "waits as a spare" not in late
+    assert "the job ended before this node joined a round: " in late
+    assert "waiting as a spare" not in late
 
 
 def test_tee_prefixes_each_line(job: Agents) -> None:
@@ -200,7 +200,7 @@ def test_a_lost_host_ends_the_others_with_one_sentence(job: Agents) -> None:
     code, output = said(other)
 
     assert code == Exit.LOST_CONTACT, output
-    assert output.count("no coordinator answered for 1 s") == 1, output
+    assert output.count("the coordinator did not answer for 1 s") == 1, output
     assert "Traceback" not in output
     assert "never retrieved" not in output
     said(host)
@@ -229,7 +229,7 @@ def test_a_port_of_somebody_else_is_named(job: Agents) -> None:
         code, output = said(meeting(job, stranger.getsockname()[1]))
 
     assert code == Exit.CONFIG
-    assert "is in use by something that is not a Rallypoint coordinator" in output
+    assert "is in use by another program" in output
     assert not (job.work / "started").exists()
 
 

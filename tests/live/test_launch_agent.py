@@ -198,7 +198,7 @@ def ended_by_signal(then: Callable[[], Any], function: Any, args: list[Any], eve
     """Launch, do `then` in a thread meanwhile, and return what was raised."""
     thread = threading.Thread(target=then)
     thread.start()
-    with pytest.raises(Exception, match="the run was ended by") as caught:
+    with pytest.raises(Exception, match="the run was stopped by") as caught:
         launch_agent(config(**fields), function, args, events)
     thread.join()
     return caught.value

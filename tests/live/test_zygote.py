@@ -91,7 +91,7 @@ def test_the_dead_come_back_as_forks(job: Agents, monkeypatch: pytest.MonkeyPatc
     assert code == Exit.OK, output
     assert "the preload process exited with signal 9; restarting it" in output
     assert not any(map(alive, {*first.values(), *second.values(), *third.values()}))
-    assert re.search(r"standby \(pid \d+\) is ready: \d+ MB of its own, \d+ MB as its part of all \(PSS\)", output), output
+    assert re.search(r"standby pid=\d+ ready: \d+ MB private, \d+ MB proportional \(PSS\)", output), output
     assert "rank 1 is done" in output
 
 
@@ -162,5 +162,5 @@ def test_what_cannot_be_forked_is_a_program(job: Agents, args: tuple[str, ...], 
 
     code, output = said(job.run(*TWO, *(str(noop) if arg == "NOOP" else arg for arg in args)))
 
-    assert (code, output.count("workers are started as programs, not by fork: ")) == (Exit.OK, 1), output
+    assert (code, output.count("starting workers as new processes")) == (Exit.OK, 1), output
     assert why in output

@@ -197,7 +197,7 @@ def _last_round(output: str) -> list[tuple[str, str, str]]:
 
 def _judged(code: int, cell: Cell, done: set[str], folder: Path) -> str:
     if code != 0:
-        return f"ended with exit code {code}"
+        return f"exited with code {code}"
     missing = {str(rank) for rank in range(cell.ranks)} - done
     if missing:
         return f"ended, but ranks {sorted(missing)} are not done"

@@ -34,7 +34,7 @@ def test_a_seed_repeats_every_choice() -> None:
 
 def test_the_table_tells_runs_that_did_not_end_from_those_that_ended_otherwise() -> None:
     """A cell of which nothing was run has no line."""
-    found = {0: result(0), 16: result(16, "did not end", hung=True), 1: result(1, "ended with exit code 1")}
+    found = {0: result(0), 16: result(16, "did not end", hung=True), 1: result(1, "exited with code 1")}
 
     lines = table(kills_of(7, 32), found).splitlines()[2:]
 

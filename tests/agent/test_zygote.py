@@ -261,7 +261,7 @@ class Stocked(Nursery):
         self._env: dict[str, str] = {}
         self.given_up = ""
 
-    def begin(self, env, place) -> None:
+    def begin(self, env, place, imports=()) -> None:
         self.begun.append(place)
         self._env = dict(env)
 

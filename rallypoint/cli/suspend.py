@@ -29,7 +29,7 @@ _RESUME = """\
 Restart a suspended job with its checkpoints and history. The command returns at
 once; the job's supervisor starts the job.
 
-For a paused job, let the workers continue; the command waits for their answers.
+Workers of a paused job continue; the command waits for their replies.
 """
 
 

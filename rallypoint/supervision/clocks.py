@@ -295,7 +295,7 @@ CLOCKS: tuple[Clock, ...] = (
         starts="the heartbeat of the job's supervisor stops",
         pauses="a gap in time (a suspended machine) counts for at most half a minute",
         ends="the heartbeat changes, or another supervisor takes over",
-        then="the orphan policy: `continue` records it, `stop` lets the workers save and ends the job",
+        then="the orphan policy: `continue` records it, `stop` saves a checkpoint and ends the job",
         actor="coordinator; the agents if it is lost too",
         wins="a shorter outage has no effect",
     ),

@@ -47,7 +47,7 @@ def test_a_log_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     """The error names the folder and the reason."""
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(ConfigError, match=r"log folder .*file/round-1: cannot create the folder: Not a directory"):
+    with pytest.raises(ConfigError, match=r"log folder .*file/round-1: cannot create the log files: Not a directory"):
         open_logs(tmp_path / "file" / "round-1", 0, 3)
 
 

@@ -97,7 +97,7 @@ def open_logs(folder: Path, rank: int, filed: int) -> OpenLogs:
     except OSError as error:
         if out is not None:
             os.close(out)
-        raise ConfigError(f"log folder {folder}: cannot create the folder: {error.strerror}") from error
+        raise ConfigError(f"log folder {folder}: cannot create the log files: {error.strerror}") from error
 
 
 def _open(path: Path | None) -> int | None:

@@ -50,6 +50,8 @@ RATES: tuple[tuple[str, str, float], ...] = (
 _HABIT = re.compile("|".join(f"(?P<h{n}>\\b(?:{pattern})\\b)" for n, (pattern, _) in enumerate(HABITS)), re.IGNORECASE)
 _LOGGED = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
 _ERRORS = frozenset({"Problem", "refusal", "Verdict"})
+#: Errors whose text follows "FIELD: VALUE is not allowed; expected".
+_EXPECTED = frozenset({"WireError", "OptionError", "RefusedError", "_Wrong", "refusal"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +94,10 @@ def messages() -> Iterator[Text]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             kind = _kind(node)
             if kind:
-                yield from (Text(kind=kind, place=place, text=text) for text in _strings(node) if " " in text.strip("… "))
+                start = "FIELD: … is not allowed; expected " if _is_expectation(node) else ""
+                for text in _strings(node):
+                    if " " in text.strip("… "):
+                        yield Text(kind=kind, place=place, text=text if text.startswith("is ") else f"{start}{text}")
 
 
 def sentences(texts: Iterator[Text]) -> Iterator[Text]:
@@ -204,6 +209,11 @@ def _kind(node: ast.AST) -> str:
         if isinstance(node.func, ast.Name) and node.func.id in _ERRORS:
             return "error"
     return ""
+
+
+def _is_expectation(node: ast.AST) -> bool:
+    call = node.exc if isinstance(node, ast.Raise) else node
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in _EXPECTED
 
 
 def _strings(node: ast.AST) -> Iterator[str]:

@@ -71,10 +71,10 @@ def _local_secret(options: RunOptions, derived: str, base: Mapping[str, str]) ->
     except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
         if options.plan.max_nodes == 1:
             # Its one agent needs nobody's agreement.
-            log.info("no key of the user can be kept (%s); the run has a secret of its own", error)
+            log.info("cannot store the user's key file (%s); using a random secret for this run", error)
             return secrets.token_hex(_KEY_SIZE)
         raise ConfigError(
-            f"{env.SECRET}: is not set, and no key of the user can be kept: {error}; expected a secret that is the same for "
+            f"{env.SECRET}: is not set, and the key file cannot be stored: {error}; expected a secret that is the same for "
             "all agents of the run, or --insecure-token to run without one"
         ) from error
 
@@ -97,7 +97,7 @@ def _read_key(path: Path) -> bytes:
         found = os.fstat(descriptor)
         if found.st_uid != os.geteuid() or found.st_mode & 0o077:
             raise PermissionError(
-                f"{path}: mode {found.st_mode & 0o777:04o} of uid {found.st_uid} is not allowed; expected 0600, ours"
+                f"{path}: mode {found.st_mode & 0o777:04o}and uid {found.st_uid} are not allowed; expected 0600 and this user"
             )
         key = file.read(_KEY_SIZE + 1)
     if len(key) != _KEY_SIZE:

@@ -106,9 +106,9 @@ class Tls:
                 return False
             self._loaded = _load(self.folder)
         except ConfigError as error:
-            log.warning("%s; going on with the certificate that is known", error)
+            log.warning("%s; continuing with the certificate read before", error)
             return False
-        log.info("%s: a new certificate is used for new connections", self.folder / CERTIFICATE)
+        log.info("read the new TLS certificate %s; new connections use it", self.folder / CERTIFICATE)
         return True
 
     def hint(self) -> str:
@@ -127,7 +127,7 @@ class Tls:
             return
         self._warned = now
         when = f"expires in {left / 3600:.1f} h" if left > 0 else f"has expired {-left / 3600:.1f} h ago"
-        log.warning("%s %s and is not renewed; new connections will fail without it", self.folder / CERTIFICATE, when)
+        log.warning("the TLS certificate %s %s; renew it, or new connections fail", self.folder / CERTIFICATE, when)
 
 
 def read_tls(folder: Path, job: str) -> Tls:
@@ -136,7 +136,7 @@ def read_tls(folder: Path, job: str) -> Tls:
     names = names_in(_own(made.folder))
     if made.name not in names:
         raise ConfigError(
-            f"--tls {folder}: {CERTIFICATE} is for {', '.join(sorted(names)) or 'no name'}; expected one for {made.name}"
+            f"--tls {folder}: {CERTIFICATE} has DNS names {', '.join(sorted(names)) or '(none)'}; expected {made.name}"
         )
     made.warn(time.time())
     return made
@@ -148,7 +148,7 @@ def job_tls(folder: Path | None, plan: Plan) -> Tls | None:
     A plan that wants TLS is not carried out without it.
     """
     if plan.tls != OFF and folder is None:
-        raise ConfigError("--tls: is missing; the plan wants TLS and names no folder with certificates")
+        raise ConfigError("--tls: is missing; the job requires TLS, so pass the folder with the certificates")
     return None if folder is None else watched_tls(folder, plan.name)
 
 
@@ -188,7 +188,7 @@ def _own(folder: Path) -> Mapping[str, Any]:
     try:
         return decode(str(folder / CERTIFICATE))
     except (ssl.SSLError, OSError, ValueError) as error:
-        raise ConfigError(f"--tls {folder}: {CERTIFICATE} is no certificate: {error}") from error
+        raise ConfigError(f"--tls {folder}: {CERTIFICATE} is not a valid certificate: {error}") from error
 
 
 def _read(folder: Path) -> tuple[bytes, ...]:
@@ -217,8 +217,6 @@ def _context(folder: Path, side: str) -> ssl.SSLContext:
         made.load_verify_locations(folder / AUTHORITY)
         made.load_cert_chain(folder / CERTIFICATE, folder / KEY)
     except (ssl.SSLError, OSError) as error:
-        raise ConfigError(
-            f"--tls {folder}: {AUTHORITY}, {CERTIFICATE} and {KEY} are not a valid authority, certificate and key: {error}"
-        ) from error
+        raise ConfigError(f"--tls {folder}: {AUTHORITY}, {CERTIFICATE} and {KEY} cannot be loaded together: {error}") from error
     made.verify_mode = ssl.CERT_OPTIONAL if side == "open" else ssl.CERT_REQUIRED
     return made

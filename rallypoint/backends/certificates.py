@@ -57,7 +57,7 @@ def renewed(files: Mapping[str, str], job: str, now: float, *, lifetime: float =
 
     key = load_pem_private_key(files[AUTHORITY_KEY].encode(), None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError(f"{AUTHORITY_KEY}: expected a key of an elliptic curve")  # noqa: TRY004  a file, not an argument
+        raise ValueError(f"{AUTHORITY_KEY}: the private key has the wrong type; expected an elliptic-curve (EC) key")  # noqa: TRY004  a file, not an argument
     return _issued(job, x509.load_pem_x509_certificate(files[AUTHORITY].encode()), key, now, lifetime)
 
 

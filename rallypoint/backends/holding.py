@@ -88,5 +88,5 @@ async def _take_name_out(job: Job, me: Holder) -> None:
         except ConflictError:
             continue
         except (BackendError, OSError) as error:
-            log.info("job=%s: cannot clear this process as supervisor in the record: %s", job.name, error)
+            log.info("job=%s: cannot remove the name of this supervisor from the job's record: %s", job.name, error)
         return

@@ -167,7 +167,7 @@ def _is_foreign(record: JobRecord, blueprint: Blueprint) -> bool:
 def _another_claimant(record: JobRecord, blueprint: Blueprint) -> JobExistsError:
     same = "the same" if record.digest == blueprint.plan.digest else "another"
     return JobExistsError(
-        f"name: job {record.name} belongs to {record.claimant}, which has not collected its result yet "
+        f"name: job {record.name} belongs to {record.claimant}, which has not read the job's result yet "
         f"({record.phase.value or 'just submitted'}, {same} specification); this is {blueprint.claimant}. Choose "
         f"another name, wait for that task, or delete the job: rallypoint delete {record.name}"
     )

@@ -137,7 +137,7 @@ class Turns:
         """The record is gone, and not by our doing: end what is left of the job."""
         if self._last is None:
             return Turn(over=True)
-        log.warning("job=%s: its record was deleted by another client; stopping its remaining processes", self._name)
+        log.warning("job=%s: another client deleted the job's record; stopping the remaining processes of the job", self._name)
         return Turn(over=await self._backend.sweep(self._last))
 
     def _decide(self, stored: Stored, seen: Observation, now: float) -> Decision:

@@ -170,7 +170,7 @@ def refuse_stale(fence: Fence, found: Iterable[Checkpoint]) -> None:
     highest = max((checkpoint.fence for checkpoint in found), default=fence)
     if highest > fence:
         raise CheckpointError(
-            f"fence: {fence} of this worker is older than {highest}, which has already written here; this worker is "
+            f"fencing token {fence} of this worker is older than {highest}, which has already written here; this worker is "
             "from an earlier round, or two jobs share the folder (use one folder per job)"
         )
 

@@ -95,7 +95,7 @@ def _network_policy(args: argparse.Namespace) -> int:
     from rallypoint.job.document import write_yaml  # noqa: PLC0415
 
     if not args.job:
-        raise RallypointError("--job: is missing; network-policy needs the name of the jobs")
+        raise RallypointError("--job: is missing; network-policy needs the name of each job whose pods may connect")
     print(write_yaml(network_policy(args.jobs_in, args.job, api_server=args.api_server)), end="")
     if not args.api_server:
         note = "without --api-server the coordinator's port is open to every address; the job's secret protects it"

@@ -129,7 +129,9 @@ def _changed(policy: Policy, changes: Mapping[str, Any], path: str, warnings: li
     for name, value in read.values.items():
         field = _SHORT.get(name, name)
         if field in changes and plain[field] != codec.to_json(value):
-            raise WireError(f"{path}.{field}", changes[field], f"the value of its annotation, {value!r}; set one of the two")
+            raise WireError(
+                f"{path}.{field}", changes[field], f"the value {value!r} that the annotation sets; set only one of the two"
+            )
         plain[field] = value
     changed = codec.from_json(Policy, plain, path=path)
     _check(changed, path)
@@ -144,7 +146,7 @@ def _text(value: Any, path: str) -> str:
     # Annotations are texts; a number that YAML has made of one is read as it was written.
     if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
         return str(value)
-    raise WireError(path, value, "a string, like every annotation")
+    raise WireError(path, value, "a string, because all Kubernetes annotations are strings")
 
 
 def _plain(key: str, value: Any, path: str) -> Any:
@@ -173,7 +175,7 @@ def _check(policy: Policy, path: str) -> None:
         raise WireError(
             f"{path}.max_nodes",
             policy.max_nodes,
-            f"the value of min_nodes ({policy.min_nodes}); the appwrapper profile has a fixed size",
+            f"the same number as min_nodes ({policy.min_nodes}), because the appwrapper profile has a fixed size",
         )
     if policy.retry_limit < 0:
         raise WireError(f"{path}.retry_limit", policy.retry_limit, "0 or more")

@@ -47,7 +47,7 @@ def add(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print or write what the settings stand for; what may surprise goes to stderr."""
     if args.owner and not args.secret:
-        raise RallypointError("--owner: is not allowed without --secret")
+        raise RallypointError("--owner: is allowed only together with --secret")
     what = "job" if args.job else "secret" if args.secret else "appwrapper"
     text, notes = render(args.file, settings=args.settings, what=what, owner=args.owner)
     if args.output is None:
@@ -82,7 +82,9 @@ def render(
         raise error.with_source(str(path)) from None
     if what == "secret":
         if not read.elastic or read.insecure_token:
-            raise RallypointError(f"--secret: {path} has none; expected settings with elastic: true and without insecureToken")
+            raise RallypointError(
+                f"--secret: {path} needs no Secret; expected settings with elastic: true and without insecureToken"
+            )
         return write_yaml(secret_object(read, owner=owner)), ()
     return write_yaml(appwrapper(read)), tuple(notes(read))
 

@@ -195,7 +195,7 @@ async def _check_may_take(backend: Backend, known: Stored, digest: str, where: W
         return
     if record.owner != OWNER and not record.collected_by:
         raise JobExistsError(
-            f"job {record.name} belongs to {record.owner}, which has not collected its result yet; choose another "
+            f"job {record.name} belongs to {record.owner}, which has not read the job's result yet; choose another "
             f"name (--name), or delete the job first ({spell_command(where, 'delete', record.name)})"
         )
     if record.finished or record.digest != digest:

@@ -141,7 +141,7 @@ def _read_rdzv_conf(value: object) -> dict[Field, Any]:
         except RefusedError:
             raise RefusedError(f"{rule.allowed} for {key}, not {text!r}") from None
         if found.setdefault(field, written) != written:
-            raise RefusedError(f"one value for {key}, which two keys set ({text!r} is the second value)")
+            raise RefusedError(f"a single value for {key}; two keys set it, the second to {text!r}")
     return found
 
 

@@ -43,7 +43,7 @@ def _different(roles: tuple[Role, ...]) -> tuple[Role, ...]:
     names = [role.name for role in roles]
     if len(set(names)) == len(names):
         return roles
-    raise refusal("a different name for each role", value=names)
+    raise refusal("a list of roles with different names", value=names)
 
 
 class ElasticJob(Model):

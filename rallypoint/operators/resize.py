@@ -49,7 +49,7 @@ class ResizeJobOperator(PlacedOperator):
     ) -> None:
         super().__init__(**kwargs)
         if (nodes is None) is (min_nodes is None and max_nodes is None):
-            raise OptionError("nodes", nodes, "either N or MIN:MAX, or min_nodes and max_nodes")
+            raise OptionError("nodes", nodes, "N or MIN:MAX; or omit nodes and pass min_nodes and max_nodes")
         if nodes is None and (min_nodes is None or max_nodes is None):
             raise OptionError(
                 "max_nodes" if max_nodes is None else "min_nodes", None, "a number, because the other bound is set"

@@ -43,7 +43,7 @@ def read_source(source: Any, *, folder: Path, render: Callable[[str], Any], fiel
         return dict(source), folder
     if not isinstance(source, str):
         raise JobError(
-            [Problem(path=field, text=f"{show(source)} is not allowed; expected a mapping, the path of a file or its text")]
+            [Problem(path=field, text=f"{show(source)} is not allowed; expected a mapping, a file path, or YAML or JSON text")]
         )
     if _is_path(source):
         return _read_file(folder / Path(source.strip()).expanduser(), render, field)

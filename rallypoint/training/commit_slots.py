@@ -145,7 +145,11 @@ class Slot:
             try:
                 self._map = _mapped(self._path, size)
             except OSError as error:  # a container's shared memory is 64 MiB unless it asks for more
-                _log.warning("commits of this worker are lost if it dies: %s: %s", self._path, error.strerror)
+                _log.warning(
+                    "cannot keep commits in shared memory, so they are lost if this worker dies: %s: %s",
+                    self._path,
+                    error.strerror,
+                )
                 with contextlib.suppress(OSError):
                     self._path.unlink()
                 self._path = None

@@ -82,7 +82,7 @@ def heal(
         return None
     if agreed.needy and sharded:
         lost = ", ".join(map(str, agreed.needy))
-        raise StateLostError(f"commit {agreed.number}: the part of rank {lost} is lost; no other rank has a copy")
+        raise StateLostError(f"commit {agreed.number}: the state of rank {lost} is lost, because no live rank has a copy")
     if agreed.needy:
         _send(commits, agreed, rank, size, device, steps[agreed.number])
     commits.forget_above(agreed.number)

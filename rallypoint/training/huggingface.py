@@ -97,7 +97,7 @@ def train(trainer: Trainer, *, resume_from_checkpoint: str | bool | None = None,
     why = _why_not(trainer)
     if why:
         if current_job() is not None:
-            _log.warning("this worker is restarted as a new process after a fault: %s", why)
+            _log.warning("a fault restarts this worker as a new process, because it cannot recover in place: %s", why)
         return trainer.train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
     run = _Run(trainer, {"resume_from_checkpoint": resume_from_checkpoint, **kwargs})
     callback._run = run

@@ -31,7 +31,7 @@ _LOCAL_RANK_MACRO = "${local_rank}"
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
     """Call the function of the folder that is the only argument; raises what it raises."""
     if len(arguments) != 1:
-        raise FunctionError(f"arguments: {list(arguments)} is not allowed; expected the folder of a call")
+        raise FunctionError(f"arguments: {list(arguments)} is not allowed; expected one folder with the pickled function")
     folder = Path(arguments[0])
     try:
         value = _call(folder, environ.get("LOCAL_RANK", "0"))

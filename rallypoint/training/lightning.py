@@ -125,7 +125,7 @@ def fit(trainer: Trainer, model: LightningModule, *args: Any, **kwargs: Any) -> 
     why = _why_not(trainer)
     if why:
         if current_job() is not None:
-            _log.warning("this worker is restarted as a new process after a fault: %s", why)
+            _log.warning("a fault restarts this worker as a new process, because it cannot recover in place: %s", why)
         trainer.fit(model, *args, **kwargs)
         return
     run = callback._run = _Run(trainer, model, args, kwargs)

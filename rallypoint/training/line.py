@@ -109,5 +109,5 @@ def current_line() -> Line | None:
     try:
         return Line.connect(Path(path))
     except OSError as error:
-        _log.warning("cannot reach the agent at %s (%s): this worker is restarted as a new process after a fault", path, error)
+        _log.warning("cannot reach the agent at %s (%s), so a fault restarts this worker as a new process", path, error)
         return None

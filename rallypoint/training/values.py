@@ -62,7 +62,7 @@ def split(value: Any, key: str, tensors: dict[str, torch.Tensor]) -> Any:
 
     def mark(tensor: torch.Tensor, at: str) -> TensorMark:
         if at in tensors:
-            raise CheckpointError(f"state: {at} names two tensors; dictionary keys must also differ as strings")
+            raise CheckpointError(f"state: two tensors have the name {at}; the string forms of dictionary keys must differ")
         tensors[at] = tensor.detach()
         return TensorMark(at, tuple(tensor.shape), tensor.dtype)
 

@@ -112,5 +112,5 @@ def _text(path: str, value: object) -> str:
 
 def _switch(path: str, value: object) -> bool:
     if value not in (False, True):  # 0 and 1 are equal to them
-        raise WireError(path, value, "true or false, or 1 or 0")
+        raise WireError(path, value, "true, false, 1 or 0")
     return bool(value)

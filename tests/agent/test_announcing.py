@@ -69,7 +69,7 @@ def roster(*ports: int, term: int = 1, attempt: int = 1) -> Roster:
         pytest.param("POST", COORDINATOR_PATH, HEADERS, "{torn", 400, "JSON text", id="torn"),
         pytest.param("POST", COORDINATOR_PATH, HEADERS, '{"attempt": 1}', 400, "term: None", id="incomplete"),
         pytest.param("POST", COORDINATOR_PATH, HEADERS, " " * 5000, 413, "", id="too large"),
-        pytest.param("POST", COORDINATOR_PATH, HEADERS, codec.dumps(coordinator(attempt=0)), 409, "is outdated", id="stale"),
+        pytest.param("POST", COORDINATOR_PATH, HEADERS, codec.dumps(coordinator(attempt=0)), 409, "was replaced", id="stale"),
         pytest.param("POST", COORDINATOR_PATH, HEADERS, codec.dumps(coordinator()), 200, "rallypoint-agent", id="welcome"),
         pytest.param(
             "POST",
@@ -98,7 +98,7 @@ async def test_an_older_coordinator_is_not_believed_again() -> None:
     source.take(coordinator(3, attempt=2))
 
     for older in (coordinator(2, attempt=2), coordinator(9, attempt=1)):
-        with pytest.raises(StaleError, match="is outdated; attempt 2, term 3 is the newest known coordinator"):
+        with pytest.raises(StaleError, match="was replaced; the newest coordinator is attempt 2, term 3"):
             source.take(older)
     assert await source.read() == coordinator(3, attempt=2)
     source.take(coordinator(3, attempt=2, host="10.0.0.10"))
@@ -167,7 +167,7 @@ async def test_the_roster_of_another_term_is_refused(attempt: int, term: int) ->
     """Who pushes it supervises another coordinator than this one."""
     async with announcer(coordinator(1)) as announcing:
         with pytest.raises(
-            StaleError, match=f"belongs to attempt {attempt}, term {term}; this is the coordinator of attempt 1"
+            StaleError, match=f"belongs to attempt {attempt}, term {term}, but this is the coordinator of attempt 1"
         ):
             announcing.take(roster(1, attempt=attempt, term=term))
 

@@ -159,7 +159,9 @@ async def test_a_later_coordinator_is_never_overwritten(tmp_path: Path, late: bo
         else:
             fake.put(STATUS_PATH, data=later)
 
-        with pytest.raises(StaleError, match="ConfigMap lab/digits-status: attempt 1, term 2 has already published there"):
+        with pytest.raises(
+            StaleError, match="ConfigMap lab/digits-status: attempt 1, term 2 has already published its status there"
+        ):
             await sink.publish(status(1, round_=5))
         assert written(fake) == status(2)
 

@@ -123,7 +123,7 @@ async def test_strangers_are_refused_at_once(service: str, ours: Tls, tmp_path: 
         told = {
             "no TLS": "this port uses TLS",
             "another authority": "certificate of the other side is not accepted",
-            "another job of the same authority": f"a certificate for {peer_name(JOB)} is needed",
+            "another job of the same authority": f"a client certificate for {peer_name(JOB)} is required",
             "expired": "expired/tls.crt has expired",
         }
         assert told[who] in str(refused.value)
@@ -251,7 +251,7 @@ def test_files_that_are_wrong_leave_all_as_it_was(ours: Tls, caplog: pytest.LogC
     (ours.folder / KEY).write_text("no key\n")
 
     assert not ours.refresh()
-    assert "going on with the certificate that is known" in caplog.text
+    assert "continuing with the certificate read before" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_files_that_are_wrong_leave_all_as_it_was(ours: Tls, caplog: pytest.LogC
     [
         pytest.param(lambda folder: (folder / KEY).unlink(), "tls.key cannot be read: No such file", id="a missing file"),
         pytest.param(lambda folder: (folder / CERTIFICATE).write_text("x"), "tls.crt", id="no certificate"),
-        pytest.param(lambda folder: left(folder, "letters"), "is for letters.rallypoint.internal", id="another job's"),
+        pytest.param(lambda folder: left(folder, "letters"), "has DNS names letters.rallypoint.internal", id="another job's"),
     ],
 )
 def test_a_wrong_folder_is_an_error_that_names_it(tmp_path: Path, spoil, why: str) -> None:

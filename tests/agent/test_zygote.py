@@ -221,7 +221,7 @@ def test_workers_with_a_gpu_each_are_started_as_programs(tmp_path: Path, caplog:
     )
 
     assert launcher_of(config, Counting(), DeafReaper())._nursery is None
-    assert "each sees only its own GPU" in caplog.text
+    assert "each worker sees only its own GPU" in caplog.text
 
 
 # --- Who starts a worker ---------------------------------------------------------------------------------------------------

@@ -333,7 +333,7 @@ async def test_the_same_job_of_another_claimant_is_not_adopted(place, over, fres
     with pytest.raises(JobExistsError) as caught:
         await ask(place, owner="try-2", claimant="task train of DAG b, run 1", fresh=fresh)
 
-    assert "job digits belongs to task train of DAG a, run 1, which has not collected its result yet" in str(caught.value)
+    assert "job digits belongs to task train of DAG a, run 1, which has not read the job's result yet" in str(caught.value)
     assert "same specification); this is task train of DAG b, run 1. Choose another name" in str(caught.value)
     stored = await place.backend.load("digits")
     assert (stored.record.owner, stored.record.claimant, stored.record.deletion) == (

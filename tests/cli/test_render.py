@@ -116,7 +116,7 @@ def test_the_secret_of_an_elastic_job_is_printed(run, settings_file, capsys):
     [
         pytest.param(["--secret"], "expected settings with elastic: true", id="agents are not ours"),
         pytest.param([*ELASTIC, "--set", "insecureToken=true", "--secret"], "without insecureToken", id="it does without"),
-        pytest.param([*ELASTIC, "--owner", "u"], "--owner: is not allowed without --secret", id="nothing to own"),
+        pytest.param([*ELASTIC, "--owner", "u"], "--owner: is allowed only together with --secret", id="nothing to own"),
     ],
 )
 def test_no_secret_is_printed_where_none_is_used(run, settings_file, capsys, words, complaint):

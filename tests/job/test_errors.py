@@ -384,7 +384,7 @@ def test_a_wrong_value_is_told_with_its_path_and_what_is_allowed(change, text):
         ),
         pytest.param(
             {"name": "digits", "roles": [{"entrypoint": "a.py"}, {"entrypoint": "b.py"}]},
-            "roles: ['trainer', 'trainer'] is not allowed; expected a different name for each role",
+            "roles: ['trainer', 'trainer'] is not allowed; expected a list of roles with different names",
             id="two roles of one name",
         ),
         pytest.param(

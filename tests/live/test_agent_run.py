@@ -106,7 +106,7 @@ def test_a_surplus_agent_says_that_it_is_a_spare(job: Agents) -> None:
         assert spare.stdout is not None
         with contextlib.suppress(BlockingIOError):
             early += os.read(spare.stdout.fileno(), 1 << 16)
-        return b"round 1 runs without this node, which waiting as a spare" in early
+        return b"round 1 started without this node; waiting for the next round" in early
 
     assert spare.stdout is not None
     os.set_blocking(spare.stdout.fileno(), False)
@@ -118,7 +118,7 @@ def test_a_surplus_agent_says_that_it_is_a_spare(job: Agents) -> None:
     code, late = said(spare)
     assert code == Exit.OK
     assert "the job ended before this node joined a round: " in late
-    assert "waiting as a spare" not in late
+    assert "waiting for the next round" not in late
 
 
 def test_tee_prefixes_each_line(job: Agents) -> None:

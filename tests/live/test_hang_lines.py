@@ -18,7 +18,7 @@ from tests.waiting import PATIENCE
 pytest.importorskip("torch")
 
 SCRIPTS = Path(__file__).parent / "scripts"
-ALL_STACKS = re.compile(r"saved the evidence of (?:a hang|\d+ hangs): file=(\S+)")
+ALL_STACKS = re.compile(r"saved stacks and diagnostics of (?:a hang|\d+ hangs): file=(\S+)")
 
 
 def test_a_run_that_succeeds_has_no_line_about_a_hang(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_which_policies_are_graceful_fault_tolerances(policy: str | None, foreig
         ),
         pytest.param(
             '{"GracefulExit": 2}',
-            "GracefulExit: 2 is not allowed; expected true or false, or 1 or 0",
+            "GracefulExit: 2 is not allowed; expected true, false, 1 or 0",
             id="graceful exit",
         ),
     ],

@@ -48,7 +48,9 @@ class Announcer:
         ours = (self._endpoint.attempt, self._endpoint.term)
         if (roster.attempt, roster.term) != ours:
             theirs = f"attempt {roster.attempt}, term {roster.term}"
-            raise StaleError(f"the roster belongs to {theirs}; this is the coordinator of attempt {ours[0]}, term {ours[1]}")
+            raise StaleError(
+                f"the list of agents belongs to {theirs}, but this is the coordinator of attempt {ours[0]}, term {ours[1]}"
+            )
         wanted = set(roster.agents)
         for gone in self._told.keys() - wanted:
             self._told.pop(gone).cancel()

@@ -118,7 +118,7 @@ class PodSink:
                 await asyncio.sleep(min(error.retry_after, _LONGEST_PAUSE))
                 raise OSError(str(error)) from error
             if not self.trouble:
-                log.warning("%s; storing the status in the pod", error)
+                log.warning("%s; storing the status in a folder of the pod instead", error)
             why = "no permission to write" if error.refused else "the API server has never answered this pod; cannot write"
             self.trouble = f"{why} the status ConfigMap ({error})"
             self._ask_at = self._clock() + _ASK_AGAIN

@@ -81,11 +81,15 @@ class PodHome:
                 return await self._remote.read()
             except ApiError as error:
                 if error.refused:
-                    log.warning("%s; continuing with the configuration of the pod", error)
+                    log.warning("%s; continuing with the mounted configuration", error)
                     return await asyncio.to_thread(self._known)
                 reached = reached or bool(error.status)
                 if not reached and time.monotonic() >= began + NO_ROUTE:
-                    log.warning("%s: no answer within %g s; continuing with the configuration of the pod", error, NO_ROUTE)
+                    log.warning(
+                        "the API server did not answer for %s within %g s; continuing with the mounted configuration",
+                        error,
+                        NO_ROUTE,
+                    )
                     return await asyncio.to_thread(self._known)
                 if str(error) != told:
                     log.warning("%s; waiting until the last published status is readable", error)

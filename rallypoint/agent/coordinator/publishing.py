@@ -107,7 +107,7 @@ class Publisher:
             try:
                 await self._sink.publish(bounded(status))
             except OSError as error:
-                log.warning("cannot publish the status (%s); holding back new decisions until it is published", error)
+                log.warning("cannot publish the status (%s); replies to agents wait until it is published", error)
                 await asyncio.sleep(_SINK_RETRY)
             else:
                 self._note_trouble()

@@ -92,7 +92,7 @@ def read_status(path: Path) -> JobStatus | None:
             raise
         aside = path.with_name(f"{path.name}.unreadable")
         path.replace(aside)
-        log.warning("%s; moved the file to %s and continuing without it", error, aside)
+        log.warning("cannot read the last status: %s; moved it to %s and starting without it", error, aside)
         return None
 
 
@@ -103,4 +103,4 @@ def refuse_later(known: JobStatus | None, status: JobStatus, where: object) -> N
     theirs, ours = (known.fence.attempt, known.fence.term), (status.fence.attempt, status.fence.term)
     if theirs > ours:
         later = f"attempt {theirs[0]}, term {theirs[1]}"
-        raise StaleError(f"{where}: {later} has already published there; this is attempt {ours[0]}, term {ours[1]}")
+        raise StaleError(f"{where}: {later} has already published its status there; this is attempt {ours[0]}, term {ours[1]}")

@@ -220,7 +220,7 @@ def _read(folder: Path, code: int) -> Ending:
         left: Left = pickle.loads((folder / ENDING).read_bytes())  # noqa: S301  by the process that we started
     except FileNotFoundError:
         how = f"was {describe_exit(code)}" if code < 0 else describe_exit(code)
-        raise RallypointError(f"the agent process {how}; see its log on stderr") from None
+        raise RallypointError(f"the agent process {how}; its log on stderr has the reason") from None
     if left.ending is None:
         raise ConfigError(left.error)
     return left.ending

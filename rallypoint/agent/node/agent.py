@@ -300,7 +300,7 @@ class NodeAgent:
             workers=with_few_tails(action.failures),
         )
         advice = await self._parts.adviser.ask(failure)
-        log.info("the failover extension returned %s", advice.failover.name)
+        log.info("the plug-in class (failover extension) returned %s", advice.failover.name)
         self._events.put_nowait(Advised(round=action.round, failover=advice.failover, note=advice.note))
 
     async def _start(self, action: StartWorkers) -> None:

@@ -49,7 +49,7 @@ class Judge:
 
     async def raised(self, worker: Worker, word: Failed, *, broke: bool, step: int | None) -> StepFailed:
         """Say what the step after `step` of a worker raised; with its log where that may be what `broke` the round."""
-        log.info("worker rank=%d pid=%d: a step raised %s", worker.place.rank, worker.pid, word.error)
+        log.info("worker rank=%d pid=%d: a training step raised %s", worker.place.rank, worker.pid, word.error)
         config = self._config
         failure = raised(worker, word.error, host=config.told, incarnation=config.incarnation, at=self._now())
         if broke and not is_collateral(failure):

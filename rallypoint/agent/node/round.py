@@ -249,7 +249,7 @@ class Round:
             self._result = None
         except (OSError, WireError) as error:
             # A worker is the user's code, and a result that nobody can read is none.
-            log.warning("cannot report the job's result: %s", error)
+            log.warning("cannot send the job's result to the coordinator: %s", error)
         self._result_path = None
         return self._result
 

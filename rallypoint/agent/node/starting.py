@@ -36,7 +36,7 @@ def launcher(config: NodeConfig, spawner: Spawner, reaper: Reaper, base: Mapping
         log.info("starting workers as new processes because of start method %s (standby workers are off)", plan.start_method)
         return Launcher(spawner, None)
     if plan.virtual_local_rank:
-        log.info("starting workers as new processes because each sees only its own GPU (standby workers are off)")
+        log.info("standby workers are off, because each worker sees only its own GPU; starting new processes")
         return Launcher(spawner, None)
     startup = os.path.join(STARTUP, "sitecustomize.py")  # noqa: PTH118
     wanted = Wanted(

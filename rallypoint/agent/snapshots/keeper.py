@@ -156,7 +156,7 @@ class SnapshotKeeper:
         try:
             await asyncio.wait_for(self._idle.wait(), self._patience)
         except asyncio.TimeoutError:
-            log.warning("the last snapshot was not stored within %g s and is lost with its node", self._patience)
+            log.warning("the last snapshot was not stored within %g s; it is lost when this node ends", self._patience)
         if self._replicas is not None:
             self._replicas.close()
         if self._owned is not None:
@@ -202,11 +202,11 @@ class SnapshotKeeper:
                 newest = before[0].part.age
         self._looked_at, self._persisted = found[0].part.age, newest
         if done is None:
-            log.info("step %d is already in storage", found[0].part.step)
+            log.info("the snapshot of step %d is already in storage", found[0].part.step)
         elif done.complete:
             log.info("stored the last snapshot: step=%d path=%s", done.step, done.checkpoint)
         else:
-            log.info("stored this node's parts of step %d; waiting for the parts of other nodes", done.step)
+            log.info("stored this node's part of the snapshot of step %d; waiting for the other nodes", done.step)
 
     def _done(self) -> None:
         self._thread = None

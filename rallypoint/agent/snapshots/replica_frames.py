@@ -88,7 +88,7 @@ def read_proof(sock: socket.socket, secret: str, nonce: bytes) -> None:
     """Read the client's proof, within `PROOF_TIME` in all. Raises `ReplicaError`, `OSError`."""
     proof = read_exactly(sock, _MAC, until=time.monotonic() + PROOF_TIME)
     if not hmac.compare_digest(proof, _mac(_SENDER, secret, nonce)):
-        raise ReplicaError("sender: it does not prove the secret of this job")
+        raise ReplicaError("authentication failed: the sender does not have the secret of this job")
 
 
 def read_head(sock: socket.socket, secret: str, nonce: bytes) -> Head:
@@ -96,10 +96,10 @@ def read_head(sock: socket.socket, secret: str, nonce: bytes) -> Head:
     until = time.monotonic() + HEAD_TIME
     (length,) = _LENGTH.unpack(read_exactly(sock, _LENGTH.size, until=until))
     if length > _HEAD_LIMIT:
-        raise ReplicaError(f"head: {length} bytes is not allowed; expected at most {_HEAD_LIMIT}")
+        raise ReplicaError(f"the header of the snapshot has {length} bytes; at most {_HEAD_LIMIT} are allowed")
     text = read_exactly(sock, length, until=until)
     if not hmac.compare_digest(read_exactly(sock, _MAC, until=until), _mac(text, secret, nonce)):
-        raise ReplicaError("head: authentication failed (different job secret)")
+        raise ReplicaError("authentication failed: the header was signed with another job secret")
     try:
         return codec.loads(Head, text)
     except codec.WireError as error:

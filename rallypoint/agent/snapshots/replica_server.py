@@ -78,7 +78,7 @@ class ReplicaServer:
             except OSError as error:
                 if self._listener is None:
                     return
-                log.error("no snapshot of another node can be accepted: %s", error.strerror)  # noqa: TRY400  one line
+                log.error("cannot accept snapshots from other nodes: %s", error.strerror)  # noqa: TRY400  one line
                 time.sleep(_PAUSE)
                 continue
             if not self._admit(sock, peer[0]):
@@ -87,7 +87,7 @@ class ReplicaServer:
             try:
                 thread.start()
             except RuntimeError as error:
-                log.error("no snapshot of %s can be taken: %s", peer[0], error)  # noqa: TRY400  one line
+                log.error("cannot receive a snapshot from %s: %s", peer[0], error)  # noqa: TRY400  one line
                 self._forget(sock)
                 sock.close()
                 time.sleep(_PAUSE)
@@ -109,7 +109,7 @@ class ReplicaServer:
         try:
             sock = self._secured(sock)
         except (ReplicaError, OSError) as error:
-            log.warning("a connection of %s is refused: %s", peer, explain(error))
+            log.warning("rejected a connection from %s: %s", peer, explain(error))
             self._forget(sock)
             return
         try:
@@ -147,7 +147,7 @@ class ReplicaServer:
         with self._lock:
             ended = sock not in self._open  # in favour of another one
         if not ended:
-            log.warning("a snapshot of %s is not kept: %s", peer, error)
+            log.warning("rejected a snapshot from %s: %s", peer, error)
 
     def _forget(self, sock: socket.socket) -> None:
         with self._lock:
@@ -158,7 +158,7 @@ class ReplicaServer:
         """Note that a sender has proven the secret; raises `ReplicaError` where too many have."""
         with self._lock:
             if len(self._proven) >= _MOST:
-                raise ReplicaError(f"busy: {_MOST} snapshots arrive already")
+                raise ReplicaError(f"busy: this node already receives {_MOST} snapshots")
             self._proven.add(sock)
             self._open.proven(sock)
 
@@ -192,4 +192,4 @@ def _hang_up(sock: socket.socket) -> None:
 def _require_certificate(sock: ssl.SSLSocket, tls: Tls) -> None:
     """Raise `ReplicaError` unless the other side's certificate is one of this job."""
     if not is_of_job(sock.getpeercert(), tls):
-        raise ReplicaError(f"a certificate for {tls.name} is needed")
+        raise ReplicaError(f"a client certificate for {tls.name} is required")

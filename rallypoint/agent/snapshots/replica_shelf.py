@@ -82,8 +82,8 @@ class ReplicaShelf:
         newest = next(iter(held(replica_area(self._folder, part.rank))), None)
         if newest is not None and newest.part.age >= part.age:
             have = newest.part
-            told = f"step {part.step} of fence {part.granted}"
-            raise ReplicaError(f"{told} is not newer than the stored step {have.step} of fence {have.granted}")
+            told = f"the snapshot of step {part.step} (fencing token {part.granted})"
+            raise ReplicaError(f"{told} is not newer than the stored one of step {have.step} ({have.granted})")
         return part
 
     def _make_room(self, fd: int, area: Path, part: Part, head: Head) -> None:
@@ -130,7 +130,7 @@ def _locked(fd: int, path: Path) -> Iterator[None]:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise ReplicaError(f"{path.parent.name}/{path.name}: is in use by a reader") from error
+        raise ReplicaError(f"the snapshot {path.parent.name}/{path.name} cannot be replaced while it is read") from error
     try:
         yield
     finally:

@@ -53,10 +53,12 @@ class AnnouncedEndpoint:
         theirs = (endpoint.attempt, endpoint.term)
         if theirs < self._newest:
             known = f"attempt {self._newest[0]}, term {self._newest[1]}"
-            raise StaleError(f"attempt {theirs[0]}, term {theirs[1]} is outdated; {known} is the newest known coordinator")
+            raise StaleError(
+                f"the coordinator of attempt {theirs[0]}, term {theirs[1]} was replaced; the newest coordinator is {known}"
+            )
         self._newest = theirs
         if endpoint != self._endpoint:
-            log.info("coordinator of attempt %d, term %d listens at %s", *theirs, endpoint.address)
+            log.info("found the coordinator of attempt %d, term %d at %s", *theirs, endpoint.address)
             self._endpoint = endpoint
             self._unread.set()
 

@@ -103,7 +103,7 @@ class Servers:
         most = self._shares.requests if self._grpc is None else self._shares.grpc
         if most < self._agents:
             allowed = "raise the hard limit on open files (ulimit -Hn) of this process"
-            log.warning("at most %d of %d agents can be connected: %s", most, self._agents, allowed)
+            log.warning("the coordinator has file descriptors for only %d of %d agents: %s", most, self._agents, allowed)
 
     @staticmethod
     async def _start_grpc(server: GrpcServer, host: str, port: int) -> int:

@@ -185,7 +185,7 @@ class CoordinatorClient:
             if exchange.done():
                 return exchange.result()
             if any(one.done() for one in news):
-                raise UnreachableError(f"{endpoint.address}: a new coordinator was announced during the request")
+                raise UnreachableError(f"{endpoint.address}: a new coordinator replaced this one during the request")
             self._late.add(exchange)
             raise UnreachableError(f"{endpoint.address}: no answer within {seconds:.0f} s")
         finally:
@@ -214,7 +214,7 @@ class CoordinatorClient:
             self._endpoint = await self._source.read()
             self._looked_at = self._clock()
         if self._endpoint is None:
-            raise UnreachableError(f"{self._source}: no coordinator announced yet")
+            raise UnreachableError(f"{self._source}: no coordinator has announced its address yet")
         if self._endpoint.term > 0:
             self._refuse_older((self._endpoint.attempt, self._endpoint.term), self._endpoint)
         return self._endpoint
@@ -222,7 +222,9 @@ class CoordinatorClient:
     def _refuse_older(self, theirs: tuple[int, int], endpoint: Endpoint) -> None:
         if theirs < self._newest:
             known = f"attempt {self._newest[0]}, term {self._newest[1]} is already known"
-            raise UnreachableError(f"{endpoint.address} belongs to attempt {theirs[0]}, term {theirs[1]}, but {known}")
+            raise UnreachableError(
+                f"the coordinator at {endpoint.address} belongs to attempt {theirs[0]}, term {theirs[1]}, but {known}"
+            )
         self._newest = theirs
 
 

@@ -107,7 +107,7 @@ class GrpcServer:
                 known = {session.peer for session in self._sessions}
                 ended = await asyncio.to_thread(sweep, port, known, self._limits)
             if ended:
-                log.warning("%d connections of strangers are ended on the port of gRPC", ended)
+                log.warning("closed %d unauthenticated connections at the gRPC port", ended)
             await asyncio.sleep(_LOOK_AGAIN if ended else _LOOK)
 
     async def _listen(self, host: str, port: int) -> int:
@@ -166,7 +166,7 @@ class GrpcServer:
 
     async def _serve(self, _: Any, context: Any) -> None:
         if self._tls is not None and self._tls.name.encode() not in context.auth_context().get(_NAMES, ()):
-            await context.abort(grpcio().StatusCode.UNAUTHENTICATED, f"a certificate for {self._tls.name} is needed")
+            await context.abort(grpcio().StatusCode.UNAUTHENTICATED, f"a client certificate for {self._tls.name} is required")
         session = _Session(self, context)
         self._sessions.add(session)
         try:

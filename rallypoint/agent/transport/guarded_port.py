@@ -120,7 +120,9 @@ class GuardedPort:
         if connection.count(self.table):
             connection.read()  # an agent's first message is often there already
             return connection.crowding
-        log.warning("a connection of %s is refused: %d are open, and all have proven who they are", host, len(self.table))
+        log.warning(
+            "rejected a connection from %s: the limit is reached by %d authenticated connections", host, len(self.table)
+        )
         return True
 
     def _exhausted(self, listener: socket.socket, error: OSError) -> None:
@@ -128,7 +130,7 @@ class GuardedPort:
         ended = self.table.shed()
         for one in ended:
             one.end()
-        log.error("no connection can be accepted: %s; %d strangers are ended", error.strerror, len(ended))
+        log.error("cannot accept connections: %s; closed %d unauthenticated connections", error.strerror, len(ended))
         self._pause(listener, _ERROR_PAUSE)
 
     def _pause(self, listener: socket.socket, seconds: float) -> None:

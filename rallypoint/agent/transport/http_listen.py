@@ -76,7 +76,7 @@ def certified(tls: Tls, *paths: str) -> Middleware:
         transport = request.transport
         peer = None if transport is None else transport.get_extra_info("peercert")
         if (peer or not paths or request.path in paths) and not is_of_job(peer, tls):
-            raise web.HTTPForbidden(text=f"a certificate for {tls.name} is needed")
+            raise web.HTTPForbidden(text=f"a client certificate for {tls.name} is required")
         return await handler(request)
 
     return certify

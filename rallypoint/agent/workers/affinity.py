@@ -98,7 +98,7 @@ def _home(root: Path, gpu: str, nodes: Mapping[int, frozenset[int]], otherwise: 
     try:
         node = int((root / "bus/pci/devices" / gpu / "numa_node").read_text())
     except (OSError, ValueError) as error:
-        log.warning("NUMA node of GPU %s is unknown (%s); assigning its worker round-robin", gpu, error)
+        log.warning("cannot read the NUMA node of GPU %s (%s); binding the worker to the next NUMA node in turn", gpu, error)
         return otherwise
     if node < 0:  # what the kernel says where there is one node only, or where nobody told it
         return otherwise

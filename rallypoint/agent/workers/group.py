@@ -192,7 +192,7 @@ class WorkerGroup:
 
 def _signal_group(group: int, number: signal.Signals) -> None:
     if group <= 1:  # to the kernel 0 is our own group, and -1 is everybody
-        raise ValueError(f"process group {group}: has no worker as its leader; expected a number above 1")
+        raise ValueError(f"process group {group}: is not the process group of a worker; expected a number above 1")
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, number)
 

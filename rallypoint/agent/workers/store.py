@@ -76,7 +76,7 @@ class StoreKeeper:
                 if self._line is None:
                     await self._start_host()
         except OSError as error:
-            raise StoreError(f"cannot start the process of the rendezvous store: {error}") from error
+            raise StoreError(f"cannot start the process of the rendezvous store (TCPStore): {error}") from error
         host, port = split_address(store)
         ours, self._socket = self._socket, None
         end_crowd(ours)
@@ -99,7 +99,7 @@ class StoreKeeper:
     def _is_ahead(self, done: asyncio.Task[None]) -> None:
         self._ahead = None
         if not done.cancelled() and done.exception() is not None:
-            log.warning("cannot prestart the store process: %s", done.exception())
+            log.warning("cannot start the process of the rendezvous store (TCPStore) in advance: %s", done.exception())
 
     def close(self) -> None:
         """End the store and its host."""
@@ -130,7 +130,7 @@ class StoreKeeper:
         try:
             socket.send_fds(self._line, [json.dumps(order).encode()], [] if fd is None else [fd])
         except OSError as error:  # it has just ended; `_host_ended` tells what follows
-            log.debug("cannot report the store host: %s", error)
+            log.debug("cannot report the address of the rendezvous store (TCPStore): %s", error)
 
     def _host_ended(self, code: int) -> None:
         if self._line is not None:
@@ -140,7 +140,7 @@ class StoreKeeper:
             return
         if code == NO_TORCH:
             self._torchless = True
-            log.warning("torch is not installed; workers get no rendezvous store")
+            log.warning("torch is not installed; workers get no rendezvous store (TCPStore)")
         elif self._serving:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             self._lost(f"the process of the rendezvous store ended with {how}")
@@ -157,7 +157,7 @@ def end_crowd(sock: socket.socket) -> None:
         (waiting,) = struct.unpack_from("=I", info, _WAITING)
         if waiting <= _EARLY:
             return
-        log.warning("%d connections of strangers waited at the port of the round's store; they are ended", waiting)
+        log.warning("closed %d unauthenticated connections at the port of the rendezvous store (TCPStore)", waiting)
         sock.setblocking(False)
         for _ in range(_BACKLOG):
             sock.accept()[0].close()
@@ -169,7 +169,9 @@ async def listening(host: str) -> tuple[socket.socket, str]:
         info = await asyncio.get_running_loop().getaddrinfo(host, 0, type=socket.SOCK_STREAM)
         sock = _listen(info[0][0], info[0][4])
     except OSError as error:
-        raise ConfigError(f"host {host}: cannot open a listening socket for the store: {error}") from error
+        raise ConfigError(
+            f"host {host}: cannot open a listening socket for the rendezvous store (TCPStore): {error}"
+        ) from error
     port = sock.getsockname()[1]
     return sock, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -75,7 +75,9 @@ class Actor:
             name = names.node_pod(self._store.ref(record), action.attempt, action.node, action.incarnation)
             await self._remove(record, name, force=action.force)
         else:
-            raise ActionError(f"{type(action).__name__}: jobs of kind `pods` have no components", fatal=True)
+            raise ActionError(
+                f"action {type(action).__name__} is not possible: jobs of kind `pods` have no AppWrapper components", fatal=True
+            )
 
     # --- Creating
 

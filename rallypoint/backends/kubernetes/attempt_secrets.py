@@ -87,13 +87,13 @@ class AttemptSecrets:
                 what = "`rallypoint manifests rbac --tls` prints the Role that is needed"
                 raise BackendError(f"{error.said} ({what})") from error
             raise
-        log.info("job %s: its certificate is renewed", job.name)
+        log.info("job %s: renewed the TLS certificate", job.name)
         return True
 
     async def _require_ours(self, job: JobRef, name: str) -> None:
         found = await self._cluster.get("secrets", name)
         if found is None:
-            raise ActionError(f"secrets: {name} was there and is gone again")
+            raise ActionError(f"Secret {name} was deleted while the attempt was starting")
         if (found["metadata"].get("labels") or {}).get(UID) != job.uid:
             raise ActionError(f"secrets: {name} already exists and does not belong to this job; delete it", fatal=True)
 
@@ -103,4 +103,4 @@ def _decoded(data: Mapping[str, str]) -> dict[str, str]:
     try:
         return {key: base64.b64decode(data[key]).decode("ascii") for key in (*PEER_FILES, AUTHORITY_KEY)}
     except (binascii.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"its certificates cannot be read: {error}") from error
+        raise ValueError(f"cannot read the certificates in the Secret of the job: {error}") from error

@@ -173,7 +173,7 @@ class Holds:
             else:
                 return
             if attempt == _TRIES:
-                log.warning("job=%s: cannot record the end of supervision: %s", name, problem)
+                log.warning("job=%s: cannot record that this process no longer supervises the job: %s", name, problem)
                 return
             await asyncio.sleep(_PAUSE)
 

@@ -134,7 +134,7 @@ async def _make(cluster: Cluster, manifest: Mapping[str, Any]) -> None:
         if found is not None and not found["metadata"].get("deletionTimestamp"):
             await cluster.delete("pods", name, uid=found["metadata"]["uid"])
         await asyncio.sleep(_LOOK)
-    raise BackendError(f"pod {name} of an earlier supervisor still exists after {_GONE:g} s")
+    raise BackendError(f"the pod {name} of the previous supervisor still exists after {_GONE:g} s")
 
 
 def _is_over(pod: Mapping[str, Any]) -> bool:

@@ -56,7 +56,7 @@ async def _keep(cluster: Cluster, store: Store, machines: Machines, job: str, mi
             told = ""
         except BackendError as error:
             if str(error) != told:
-                log.warning("job %s: its supervisor has no standby: %s", job, error)
+                log.warning("job %s: cannot start a standby pod for the supervisor: %s", job, error)
             told = str(error)
         await asyncio.sleep(_LOOK)
 
@@ -77,7 +77,9 @@ async def _ensure(cluster: Cluster, store: Store, machines: Machines, job: str, 
         if not lost and (found.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
             return
         await cluster.delete("pods", name, uid=found["metadata"]["uid"], grace=0)
-        log.info("job %s: the pod %s stands by no more (%s)", job, name, f"machine {host} is lost" if lost else "it has ended")
+        log.info(
+            "job %s: standby supervisor pod %s is gone (%s)", job, name, f"machine {host} is lost" if lost else "it has ended"
+        )
     own = await cluster.get("pods", mine)
     if own is None:
         return

@@ -49,7 +49,7 @@ class Statuses:
         try:
             return None if stored is None else await self._store.status_age(stored.record)
         except BackendError as error:
-            log.debug("job %s: the age of its status is unknown: %s", name, error)
+            log.debug("job %s: cannot determine how old the status is: %s", name, error)
             return None
 
     async def written(self, name: str) -> JobStatus | None:

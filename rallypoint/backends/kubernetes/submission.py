@@ -46,7 +46,7 @@ def samples(blueprint: Blueprint) -> Iterator[dict[str, Any]]:
     seen = set()
     for manifest in blueprint.objects:
         if manifest.get("kind") not in KINDS:
-            raise SubmitError(f"objects: {manifest.get('kind')!r} is not an object of a job")
+            raise SubmitError(f"objects: kind {manifest.get('kind')!r} is not one of the object kinds that a job creates")
         part = manifest["metadata"]["labels"][PART]
         if part not in seen:
             seen.add(part)

@@ -70,7 +70,7 @@ class Sweeper:
         try:
             await self._stamp(job, await self._cluster.api.time())
         except BackendError as error:
-            log.info("job=%s: cannot record its end time yet: %s", name, error)
+            log.info("job=%s: cannot record the end time of the job yet; retrying later: %s", name, error)
 
     def _ended(self) -> Iterator[_Ended]:
         views = list(self._cluster.cache.jobs)

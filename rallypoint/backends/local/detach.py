@@ -61,7 +61,7 @@ def launch(log: Path, words: Sequence[str], *, variables: Mapping[str, str] | No
         finally:
             os.close(descriptor)
     if launched.returncode != 0:
-        raise BackendError(f"{log}: cannot start a supervisor; see the last lines of this file")
+        raise BackendError(f"{log}: cannot start a supervisor process; the reason is at the end of this log file")
     return int(launched.stdout)
 
 

@@ -84,7 +84,7 @@ def read_bytes(path: Path) -> bytes:
     with open_below(path.parent, path) as file:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
-        raise UnreadableError(f"{path}: exceeds {LARGEST} bytes; expected at most that")
+        raise UnreadableError(f"{path}: the file is larger than the limit of {LARGEST} bytes")
     return content
 
 
@@ -107,7 +107,7 @@ def _is_link(parent: int, name: str) -> bool:
 def _regular(descriptor: int, path: Path) -> BinaryIO:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise UnreadableError(f"{path}: is not a regular file; expected one")
+        raise UnreadableError(f"{path}: the path is not a regular file; delete it or choose another")
     return os.fdopen(descriptor, "rb")
 
 

@@ -189,7 +189,7 @@ def _parse(cursor: str) -> dict[int, _Place]:
     for part in cursor.split(";") if cursor else ():
         match = _PLACE.fullmatch(part)
         if match is None:
-            raise BackendError(f"cursor: {cursor!r} is not allowed; expected the cursor of a line of these logs")
+            raise BackendError(f"cursor: {cursor!r} is not allowed; expected the cursor of a log line of this job")
         rank, attempt, number, out, err = map(int, match.groups())
         places[rank] = _Place(when=(attempt, number), read=(out, err))
     return places

@@ -190,7 +190,9 @@ class NodeFolder:
         except OSError as error:
             raise ActionError(f"{self.path}: {error}", fatal=error.errno in FATAL) from error
         except subprocess.TimeoutExpired as error:
-            raise ActionError(f"{self.path}: the shim did not start within {_START_TIMEOUT:g} s") from error
+            raise ActionError(
+                f"{self.path}: the parent process of the node did not start within {_START_TIMEOUT:g} s"
+            ) from error
         # Who only brings the shim on its way carries the mark, too, and may be swept away with a node that ends at once.
         if started.returncode != 0 and self.shim() is None:
             lines = started.stderr.decode(errors="replace").strip().splitlines()

@@ -138,7 +138,7 @@ def _settle(spec: _Spec) -> None:
     os.close(log)
     os.close(null)
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "cannot become the subreaper of the node's processes")
+        raise OSError(ctypes.get_errno(), "cannot adopt orphaned child processes (PR_SET_CHILD_SUBREAPER)")
     durable.reserve(f"{spec.folder}/{EXIT_FILE}", _EXIT_BYTES)
     pid = os.getpid()
     told = {

@@ -143,7 +143,7 @@ class ProgressCondition(Condition):
             if not isinstance(self.metric, str):
                 raise OptionError("metric", self.metric, "the name of a metric that the script reports")
             if (self.above is None) is (self.below is None):
-                raise OptionError("above", self.above, "either a number or `below` a number")
+                raise OptionError("above", self.above, "a number in exactly one of `above` and `below`")
         for name in ("above", "below"):
             _number(name, getattr(self, name), wanted=bool(self.metric))
 

@@ -146,7 +146,9 @@ class Buffers:
         newest = max(ages, key=lambda buffer: ages[buffer], default=None)
         if newest is not None and ages[newest][0] > fence:
             newer = ages[newest][0]
-            raise CheckpointError(f"snapshots: fence {fence} is older than {newer}, which has already written to {self.area}")
+            raise CheckpointError(
+                f"snapshots: fencing token {fence} is older than {newer}, which has already written to {self.area}"
+            )
         spared = sorted((b for b in ages if every and ages[b][1] % every == 0), key=lambda buffer: ages[buffer])[-2:]
         # What is not complete comes first, then the oldest.
         rest = sorted(self._buffers, key=lambda buffer: ages.get(buffer, (Fence(), -1)))

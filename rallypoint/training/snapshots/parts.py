@@ -61,5 +61,5 @@ def proven(part: Part, data: torch.Tensor, crew: Crew, where: str) -> OpenPart:
     """Return `data` as the part that it is; raises `DamagedCheckpointError` when its digest is another one."""
     found = crew.digest(data)
     if found != part.digest:
-        raise DamagedCheckpointError(f"{where}: its digest is {found}; expected {part.digest}")
+        raise DamagedCheckpointError(f"{where}: the data has the digest {found}; expected {part.digest}")
     return OpenPart(part, data)

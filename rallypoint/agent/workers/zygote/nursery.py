@@ -209,7 +209,7 @@ class Nursery:
         elif "born" in message:
             self._born(message["born"])
         elif "barren" in message:
-            log.warning("no standby is available: %s", message["barren"])
+            log.warning("no preloaded standby worker is available: %s", message["barren"])
             self._pending.popleft()[0].unborn()
         elif "learned" in message:
             self._has_learned(message["learned"])
@@ -218,7 +218,7 @@ class Nursery:
         for name, error in told["failed"].items():
             log.warning("cannot preload %s: %s", name, error)
         for name, asked in told["asked"].items():
-            log.warning("not preloading %s: at import it reads %s, which differs per worker", name, asked)
+            log.warning("module %s is not preloaded: its import reads %s, which differs between workers", name, asked)
         log.debug(
             "preload process pid=%d ready: %d modules in %.1f s, %d MB in huge pages",
             self._pid,
@@ -334,7 +334,7 @@ class Nursery:
         own, share = standby.memory.own / 1e6, standby.memory.share / 1e6
         log.debug("standby pid=%d ready: %.0f MB private, %.0f MB proportional (PSS)", standby.pid, own, share)
         if standby.trouble:
-            log.warning("standby pid=%d is not preloaded: %s", standby.pid, standby.trouble)
+            log.warning("standby worker pid=%d has not imported the preload modules: %s", standby.pid, standby.trouble)
         stale = [s for s in self.waiting if s.generation != standby.generation]
         if stale:
             self._dismiss(stale[0])
@@ -369,7 +369,7 @@ class Nursery:
         if asked or reason:
             # What is imported cannot be undone: another zygote does without.
             for name, variables in asked.items():
-                log.info("not preloading %s: at import it reads %s", name, ", ".join(variables))
+                log.info("module %s is not preloaded: its import reads %s", name, ", ".join(variables))
             if reason:
                 log.info("cannot preload the imports of the script: %s", reason)
             self._refused |= set(asked)

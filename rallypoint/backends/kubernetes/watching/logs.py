@@ -105,7 +105,7 @@ def parse_cursor(cursor: str) -> dict[int, Place]:
     for part in cursor.split(";") if cursor else ():
         match = _PLACE.fullmatch(part)
         if match is None:
-            raise BackendError(f"cursor: {cursor!r} is not allowed; expected the cursor of a line of these logs")
+            raise BackendError(f"cursor: {cursor!r} is not allowed; expected the cursor of a log line of this job")
         out, err = (_read(text) for text in match[4][1:].split(","))
         places[int(match[1])] = Place(attempt=int(match[2]), round=int(match[3]), out=out, err=err)
     return places

@@ -41,7 +41,7 @@ def pod_sets(manifest: Mapping[str, Any]) -> Iterator[PodSet]:
     for index, component in enumerate((manifest.get("spec") or {}).get("components") or ()):
         found += _of_component(component, f"spec.components[{index}].")
     if len(found) > _MOST:
-        raise PodSetError(f"spec.components: {len(found)} pod sets are not allowed; expected at most {_MOST}")
+        raise PodSetError(f"spec.components: the components have {len(found)} pod sets; at most {_MOST} are allowed")
     yield from found
 
 
@@ -67,7 +67,7 @@ def _at(component: Mapping[str, Any], path: str, where: str) -> dict[str, Any]:
         except (KeyError, IndexError, TypeError):
             raise PodSetError(f"{where}podSets: {path} not found") from None
     if not isinstance(found, dict) or not isinstance(found.get("spec"), Mapping):
-        raise PodSetError(f"{where}podSets: {path} is not a pod template")
+        raise PodSetError(f"{where}podSets: {path} does not contain a pod template")
     return found
 
 

@@ -117,7 +117,7 @@ class Wrapped:
         elif isinstance(action, (RemoveComponents, SuspendComponents)):
             await self._change(record, plan, action)
         else:
-            raise ActionError(f"{type(action).__name__}: a job of kind {plan.kind.value} has none", fatal=True)
+            raise ActionError(f"action {type(action).__name__} is not possible for a job of kind {plan.kind.value}", fatal=True)
 
     async def _create(self, record: JobRecord, plan: Plan, attempt: int) -> None:
         try:
@@ -190,7 +190,9 @@ class Wrapped:
         except ApiError as error:
             if error.status != 403:
                 raise
-            log.warning("AppWrapper=%s: %s; if it is in a Kueue queue, Kueue will revert this", wrapper.name, error)
+            log.warning(
+                "AppWrapper=%s: %s; Kueue reverts the change of the AppWrapper if it manages its queue", wrapper.name, error
+            )
             return False
 
     async def _remove_pod(self, record: JobRecord, action: RemoveNode) -> None:

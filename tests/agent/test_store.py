@@ -24,9 +24,7 @@ async def test_a_store_that_cannot_be_started_costs_a_round() -> None:
     await stores.prepare()
     offer = stores.offer
 
-    with pytest.raises(
-        StoreError, match=r"cannot start the process of the rendezvous store .*temporarily unavailable"
-    ):
+    with pytest.raises(StoreError, match=r"cannot start the process of the rendezvous store .*temporarily unavailable"):
         await stores.assigned(offer)
 
     assert (stores.offer, lost) == (offer, [])

@@ -97,7 +97,7 @@ _TIMES = frozenset({"at", "created_at", "detected_at", "ended_at", "healed_at", 
 _BOOM = {
     "node": 1,
     "local_rank": 1,
-    "reason": "rank 3 (local rank 1) on node 1 (host-1) was killed by signal 9",
+    "reason": "rank 3 (local rank 1) on node 1 (host-1) was killed by SIGKILL",
     "kind": "signal",
     "answer": "retry-here",
     "rule": "the table: signal",

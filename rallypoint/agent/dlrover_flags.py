@@ -52,7 +52,7 @@ def add_dlrover_flags(flags: Flags) -> None:
         default=None,
         read=int,
         metavar="N",
-        text="accepted without effect; run cannot replace nodes",
+        text="has no effect, because run cannot replace nodes",
     )
 
 

@@ -194,7 +194,7 @@ def _add_nodes(flags: _Flags) -> None:
         metavar="N",
         text="worker restarts after faults (default: 3; torchrun: 0)",
     )
-    flags.value("--node-unit", default=1, read=int, metavar="N", text="number of nodes is a multiple of N (default: 1)")
+    flags.value("--node-unit", default=1, read=int, metavar="N", text="use a multiple of N nodes in each round (default: 1)")
     flags.value("--node-rank", default=0, read=int, metavar="N", text="rank of this node, with --rdzv-backend static")
     flags.value("--master-addr", default="127.0.0.1", metavar="HOST", text="address of node 0, with --rdzv-backend static")
     flags.value("--master-port", default=None, read=int, metavar="PORT", text="port on node 0, with static (default: 29500)")
@@ -246,7 +246,7 @@ def _add_processes(flags: _Flags) -> None:
         metavar="spawn|fork|forkserver",
         text="fork: from a preloaded process; others: new processes",
     )
-    flags.value("--standby", default=None, read=int, metavar="N", text="preloaded spare workers (default: one per worker)")
+    flags.value("--standby", default=None, read=int, metavar="N", text="preloaded standby workers (default: one per worker)")
     flags.value("--preload", default="", metavar="MODULE,...", text="extra modules to preload in spare workers")
     flags.value(
         "--monitor-interval",
@@ -255,7 +255,7 @@ def _add_processes(flags: _Flags) -> None:
         metavar="S",
         text="seconds between health reports (default: 1)",
     )
-    flags.value("--event-log-handler", default="null", metavar="null", text="event handler; expected null (events are logged)")
+    flags.value("--event-log-handler", default="null", metavar="null", text="torchrun's event handler; only null is supported")
     flags.value(
         "--shutdown-timeout",
         default=None,
@@ -268,7 +268,7 @@ def _add_processes(flags: _Flags) -> None:
         default=Plan.exit_grace,
         read=float,
         metavar="S",
-        text="seconds for a finished worker to exit; 0: off (10)",
+        text="time for a finished worker's process to exit; 0: off (10)",
     )
     flags.value(
         "--signals-to-handle",
@@ -279,19 +279,19 @@ def _add_processes(flags: _Flags) -> None:
 
 
 def _add_recovery(flags: _Flags) -> None:
-    flags.switch("--save-at-breakpoint", text="store the last snapshot when a worker dies")
+    flags.switch("--save-at-breakpoint", text="store the last in-memory snapshot when a worker dies")
     flags.value(
         "--training-elastic-mode",
         default="base",
         metavar="base|ucp",
-        text="ucp: store the last snapshot before a new round",
+        text="with ucp, store the last snapshot before each new round",
     )
     flags.value(
         "--replica-every",
         default=0,
         read=int,
         metavar="STEPS",
-        text="copy every Nth step's snapshot to a peer; 0: off",
+        text="copy the snapshot of every Nth step to another node",
     )
     flags.value(
         "--replica-limit",
@@ -311,7 +311,7 @@ def _add_recovery(flags: _Flags) -> None:
         default=30.0,
         read=float,
         metavar="MINUTES",
-        text="time without progress that is a hang; 0: off (30)",
+        text="minutes without progress before a hang; 0: off (30)",
     )
     flags.value(
         "--dynamic-failover-extension",

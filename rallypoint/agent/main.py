@@ -82,10 +82,10 @@ def _add_run(parser: RunParser) -> None:
 
 def _add_node(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
-    parser.add_argument("--node", type=int, required=True, metavar="I", help="index of the node in the job")
-    parser.add_argument("--incarnation", type=int, required=True, metavar="K", help="number of replacements of this node")
-    parser.add_argument("--dir", type=Path, required=True, help="folder of this node")
-    parser.add_argument("--shm", type=Path, default=None, help="memory folder for worker progress (default: --dir)")
+    parser.add_argument("--node", type=int, required=True, metavar="I", help="index of this node in the job, from 0")
+    parser.add_argument("--incarnation", type=int, required=True, metavar="K", help="how often this node was replaced")
+    parser.add_argument("--dir", type=Path, required=True, help="working folder of this node's agent")
+    parser.add_argument("--shm", type=Path, default=None, help="folder in shared memory for worker state (default: --dir)")
     parser.add_argument(
         "--output",
         choices=("files", "pod"),
@@ -95,7 +95,7 @@ def _add_node(parser: argparse.ArgumentParser) -> None:
     found = parser.add_mutually_exclusive_group(required=True)
     _add_endpoint_file(found)
     found.add_argument(
-        "--listen", type=_port, default=None, metavar="PORT", help="port on which a coordinator announces itself"
+        "--listen", type=_port, default=None, metavar="PORT", help="port that receives the address of the coordinator"
     )
     parser.set_defaults(command=_late("node"))
 
@@ -103,26 +103,28 @@ def _add_node(parser: argparse.ArgumentParser) -> None:
 def _add_coordinator(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
     parser.add_argument("--uid", required=True, help="UID of the job")
-    parser.add_argument("--term", type=int, required=True, metavar="T", help="number of this coordinator within the job")
+    parser.add_argument(
+        "--term", type=int, required=True, metavar="T", help="how many coordinators the job has had, with this one"
+    )
     status = parser.add_mutually_exclusive_group(required=True)
     status.add_argument("--status-file", type=Path, default=None, help="file for the job's status")
     status.add_argument(
         "--status-configmap", type=_place, default=None, metavar="NAMESPACE/NAME", help="ConfigMap for the job's status"
     )
     _add_endpoint_file(parser)
-    parser.add_argument("--record-file", type=Path, default=None, help="record of the job")
+    parser.add_argument("--record-file", type=Path, default=None, help="file with the job's record")
     cluster = parser.add_argument_group("options with --status-configmap")
     cluster.add_argument(
         "--record-configmap", type=_place, default=None, metavar="NAMESPACE/NAME", help="ConfigMap with the job's record"
     )
-    cluster.add_argument("--status-dir", type=Path, default=None, help="fallback folder for the status")
-    cluster.add_argument("--known-status", type=Path, default=None, help="fallback file with the last status")
+    cluster.add_argument("--status-dir", type=Path, default=None, help="folder for the status if the ConfigMap is not writable")
+    cluster.add_argument("--known-status", type=Path, default=None, help="file with the last status if the API does not answer")
     parser.set_defaults(command=_late("coordinator"))
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", type=Path, required=True, help="the job's plan.json")
-    parser.add_argument("--attempt", type=int, required=True, metavar="N", help="number of the attempt")
+    parser.add_argument("--attempt", type=int, required=True, metavar="N", help="number of the attempt, from 1")
     parser.add_argument("--secret-file", type=Path, required=True, help="file with the job's secret")
     parser.add_argument("--tls", type=Path, default=None, metavar="DIR", help="folder with ca.crt, tls.crt and tls.key")
     parser.add_argument("--host", default="127.0.0.1", help="address of this process for other nodes")

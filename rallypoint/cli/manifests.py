@@ -53,16 +53,14 @@ def add(commands: Commands) -> None:
         action="store_true",
         help="add a ClusterRole to read nodes (early loss detection)",
     )
-    parser.add_argument(
-        "--network-policies", action="store_true", help="the supervisor's side also has jobs with a network_policy"
-    )
-    parser.add_argument("--job", metavar="NAME", default="", help="with network-policy: name of the jobs")
+    parser.add_argument("--network-policies", action="store_true", help="allow supervisors to create NetworkPolicies")
+    parser.add_argument("--job", metavar="NAME", default="", help="network-policy: name of a job whose pods may connect")
     parser.add_argument(
         "--api-server",
         metavar="CIDR",
         action="append",
         default=[],
-        help="with network-policy: network of the API server, which alone reaches the coordinator; may be repeated",
+        help="network-policy: network (CIDR) of the API server; repeatable",
     )
     parser.set_defaults(run=run)
 

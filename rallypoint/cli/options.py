@@ -144,7 +144,7 @@ def job_file_options(parser: UsageParser) -> None:
         "--kind",
         choices=[kind.value for kind in Kind],
         default=None,
-        help="objects to create (default: same as FILE; else pods)",
+        help="kind of Kubernetes objects (default: kind of FILE, or pods)",
     )
 
 

@@ -38,7 +38,7 @@ def add(commands: Commands) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--job", action="store_true", help="write a job file instead of an AppWrapper")
     what.add_argument("--secret", action="store_true", help="write the Secret of an elastic job, with a new secret")
-    parser.add_argument("--owner", metavar="UID", default="", help="with --secret: UID of the AppWrapper that owns it")
+    parser.add_argument("--owner", metavar="UID", default="", help="UID of the AppWrapper that owns the Secret")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="output file (default: standard output)")
     set_option(parser, "(YAML) into a setting: --set numPods=8")
     parser.set_defaults(run=run)

@@ -49,7 +49,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("trace", metavar="TRACE", type=Path, help="trace, YAML or JSON")
     set_option(parser, "into a field of POLICY: --set failure_grace=5m")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--verbose", "-v", action="store_true", help="show every condition, clock and event")
+    parser.add_argument("--verbose", "-v", action="store_true", help="show all conditions, timeouts and events")
     parser.set_defaults(run=run)
 
 

@@ -74,20 +74,20 @@ def way_options(parser: UsageParser) -> None:
         "--supervise",
         choices=[way.value for way in Way],
         default=None,
-        help="process: background; pod: in the cluster; here: this one",
+        help="run it in the background, in a pod or in this process",
     )
     group = parser.group(KUBERNETES_OPTIONS)
     group.add_argument(
         "--supervisor-image",
         metavar="IMAGE",
         default="",
-        help="with pod: image with rallypoint[client,kubernetes]",
+        help="supervisor pod image with rallypoint[client,kubernetes]",
     )
     group.add_argument(
         "--supervisor-account",
         metavar="NAME",
         default="",
-        help="with pod: account (default: rallypoint-supervisor)",
+        help="account of the pod (default: rallypoint-supervisor)",
     )
 
 

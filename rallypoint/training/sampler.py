@@ -91,7 +91,7 @@ class ResumableSampler(Sampler[list[int]]):
             bounds = f"{world_size} (world size) to {self.length} (number of samples)"
             raise ValueError(f"batch_size: {self.batch_size} is not allowed; expected {bounds}")
         if self.length // len(self) < world_size:
-            least = f"at least {world_size} batches (world size)"
+            least = f"at least {world_size} samples per batch (world size)"
             raise ValueError(
                 f"batch_size: {self.batch_size} splits {self.length} samples into {len(self)} batches; expected {least}"
             )

@@ -79,7 +79,7 @@ def _choose(directory: Path, passed_over: dict[Path, str]) -> _Choice | None:
         return _Choice(checkpoint=checkpoint, manifest=manifest, values=content)
     if reasons:
         told = "; ".join(reasons.values())
-        raise CheckpointError(f"{directory}: no readable checkpoint; to start without one, move these files away: {told}")
+        raise CheckpointError(f"{directory}: no readable checkpoint; to start without one, move the damaged ones away: {told}")
     return None
 
 

@@ -99,7 +99,7 @@ def test_it_stands_still_until_it_is_resumed(agent: Agent) -> None:
     agent.tell(Verb.SAVE, 2)
     refused = agent.hear()
     assert isinstance(refused, Done)
-    assert "has named nothing that saves" in refused.error
+    assert "no save callback registered (State.on_save)" in refused.error
     assert script.reached == reached
     agent.tell(Verb.RESUME, 3)
     assert agent.hear() == Done(verb=Verb.RESUME, number=3)

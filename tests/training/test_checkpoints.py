@@ -241,7 +241,7 @@ def test_damage_is_told(tmp_path, caplog):
 
     assert "step-000000000002-1.0.0/values.pt" in caplog.text
     half(tmp_path / "step-000000000001-1.0.0" / "values.pt")
-    with pytest.raises(CheckpointError, match="no checkpoint can be read; move them away to start from nothing"):
+    with pytest.raises(CheckpointError, match="no readable checkpoint; to start without one, move the damaged ones away"):
         checkpoints.load({"epoch": 0})
 
 
@@ -353,7 +353,7 @@ def test_two_keys_of_one_name_are_refused(tmp_path):
 
 def test_wrong_arguments_are_named(tmp_path, monkeypatch):
     """No folder, nothing to keep, a negative step: one clear error each. The job's folder is the default."""
-    with pytest.raises(CheckpointError, match="directory: none is named"):
+    with pytest.raises(CheckpointError, match="directory: is missing; pass one"):
         Checkpoints()
     with pytest.raises(CheckpointError, match="keep: 0 is not allowed"):
         Checkpoints(tmp_path, keep=0)

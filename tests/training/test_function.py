@@ -56,7 +56,10 @@ def test_what_it_returns_elsewhere_is_dropped(sent, tmp_path):
 
 @pytest.mark.parametrize(
     ("mode", "says"),
-    [pytest.param(0o620, "nobody else who may write it", id="its group"), pytest.param(0o602, "nobody else", id="anybody")],
+    [
+        pytest.param(0o620, "no write access for others", id="its group"),
+        pytest.param(0o602, "no write access for others", id="anybody"),
+    ],
 )
 def test_a_file_that_others_may_write_is_not_unpickled(sent, mode, says):
     """Whoever may write it could run code in the job."""
@@ -71,10 +74,10 @@ def test_a_file_that_others_may_write_is_not_unpickled(sent, mode, says):
     ("change", "says"),
     [
         pytest.param({"digest": "0" * 16}, r"holds scaled \(0{16}\); expected scaled", id="another function"),
-        pytest.param({"python": "2.7"}, "was sent by Python 2.7 and this is Python", id="another Python"),
+        pytest.param({"python": "2.7"}, "pickled with Python 2.7, but the image has Python", id="another Python"),
         pytest.param(
             {"pickled": base64.b64encode(b"cnowhere_at_all\nname\n.").decode()},
-            "No module named 'nowhere_at_all'; what it imports must be in the image",
+            "No module named 'nowhere_at_all'; install its imports in the image",
             id="a missing module",
         ),
     ],
@@ -91,9 +94,9 @@ def test_what_cannot_be_called_says_why(sent, change, says):
 @pytest.mark.parametrize(
     ("arguments", "environ", "says"),
     [
-        pytest.param([], {}, "expected a function's name and its digest", id="no name"),
+        pytest.param([], {}, "expected the name and digest of a function", id="no name"),
         pytest.param(["f", "d"], {}, f"{env.FUNCTION_FILE}: not set", id="by hand"),
-        pytest.param(["f", "d"], {env.FUNCTION_FILE: "/nowhere/f.json"}, "cannot be read: No such file", id="no file"),
+        pytest.param(["f", "d"], {env.FUNCTION_FILE: "/nowhere/f.json"}, "cannot read the file: No such file", id="no file"),
     ],
 )
 def test_by_hand_it_does_nothing(arguments, environ, says):

@@ -38,16 +38,16 @@ def test_on_other_ranks_a_result_is_checked_and_dropped(monkeypatch):
     ("value", "says"),
     [
         pytest.param(
-            "x" * RESULT_LIMIT, r"at most 49152 bytes \(48 KiB\); save what is larger with the checkpoint", id="large"
+            "x" * RESULT_LIMIT, r"at most 49152 bytes \(48 KiB\); save larger results with the checkpoint", id="large"
         ),
         pytest.param(
             object(),
-            "'object' is not allowed; expected a JSON can hold",
+            "'object' is not allowed; expected a JSON value",
             id="no JSON",
         ),
         pytest.param(
             {1: [{2}]},
-            "'dict' is not allowed; expected a JSON can hold",
+            "'dict' is not allowed; expected a JSON value",
             id="no JSON inside",
         ),
     ],

@@ -101,7 +101,7 @@ def test_any_url_of_fsspec_will_do(snapshots, node):
 def test_without_fsspec_a_url_is_refused(node, monkeypatch):
     """In one sentence that names what is missing."""
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(CheckpointError, match=r"storage s3://b/k: needs the package fsspec"):
+    with pytest.raises(CheckpointError, match=r"storage s3://b/k: requires the package fsspec"):
         Snapshots({}, storage="s3://b/k")
 
 

@@ -247,15 +247,15 @@ def test_no_room_is_told_with_what_is_missing(snapshots, node, monkeypatch, capl
 
     assert not asked.save(1)
     assert not asked.save(2)
-    assert caplog.text.count("no snapshots are kept in memory") == 1
-    assert "are missing" in caplog.text
+    assert caplog.text.count("snapshots in memory are off") == 1
+    assert " missing" in caplog.text
 
 
 def test_a_full_file_system_is_no_crash(tmp_path, node):
     """Room is allocated before it is written to, so that no signal can end the process."""
     memory = SnapshotMemory(node, writer())
     buffer = memory._buffers._buffers[0]
-    with pytest.raises(NoRoomError, match="no room for"):
+    with pytest.raises(NoRoomError, match="not enough space for"):
         buffer.reserve(1 << 62)
     memory.close()
 
@@ -274,7 +274,7 @@ def test_the_control_groups_limit_counts(tmp_path):
 
 
 BAD = [
-    pytest.param({"persist_every": 1}, "storage: none is named", id="nowhere"),
+    pytest.param({"persist_every": 1}, "storage: is missing; pass one", id="nowhere"),
     pytest.param({"keep": 0}, "keep: 0 is not allowed", id="keep"),
     pytest.param({"persist_every": -1}, "persist_every: -1 is not allowed", id="negative"),
     pytest.param({"keep_every": True}, "keep_every: True is not allowed", id="a bool"),

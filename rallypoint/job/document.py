@@ -167,7 +167,7 @@ def _is_json(text: str) -> bool:
 def _check_length(text: str, limit: int) -> None:
     # A character has at least one byte.
     if len(text) > limit or len(text.encode(errors="replace")) > limit:
-        raise JobError([Problem(path="job", text=f"exceeds the limit of {limit} bytes")])
+        raise JobError([Problem(path="job", text=f"cannot be read; the document exceeds {limit} bytes")])
 
 
 def _check_expanded(node: yaml.Node | None) -> None:

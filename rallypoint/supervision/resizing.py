@@ -44,7 +44,7 @@ def refusal(plan: Plan, size: Size) -> str:
     if not 1 <= size.min_nodes <= size.max_nodes:
         return f"nodes: '{size}' is not allowed; expected N or MIN:MAX with 1 <= MIN <= MAX"
     if size.max_nodes // plan.node_unit * plan.node_unit < size.min_nodes:
-        return f"nodes: '{size}' is not allowed; expected a range with a multiple of node_unit ({plan.node_unit})"
+        return f"nodes: '{size}' is not allowed; expected a range that includes a multiple of node_unit ({plan.node_unit})"
     return ""
 
 

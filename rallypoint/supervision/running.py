@@ -165,7 +165,7 @@ def _coordinator(turn: Turn) -> Step:
     if ended is None:
         return Step(record=record)
     if _may_live_on(turn):
-        reason = f"{ended}; it may still run, and no other coordinator can read its status, so {_SPLIT}"
+        reason = f"the coordinator {ended}; it may still run, and no other coordinator can read its status, so {_SPLIT}"
         return endings.reset_or_fail(turn.with_record(record), "CoordinatorFailed", reason)
     lost = coordinators.lost(record)
     if record.silent_terms >= coordinators.SILENT_TERMS:
@@ -317,7 +317,8 @@ def _starting(turn: Turn) -> Step:
     if left is not None or (timer is not None and timer.since is None):
         return dataclasses.replace(waiting, deadlines=(*waiting.deadlines, *_given(left)))
     turn = turn.with_record(turn.record.unhealthy("InsufficientPodsReady"))
-    why = f"{census.running} of {enough} required nodes run: not ready within the {clock} grace period of {grace:g} s"
+    required = f"{census.running} of {enough} required nodes are running"
+    why = f"the job was not ready within the {clock} grace period of {grace:g} s ({required})"
     step = _after_failure_grace(turn, "InsufficientPodsReady", why)
     return dataclasses.replace(step, deadlines=(*waiting.deadlines, *step.deadlines))
 

@@ -78,7 +78,7 @@ def test_out_of_range_is_an_error_in_a_job_and_clamped_with_a_warning_from_an_ap
 
     assert list(read.values.values()) == [value]
     (warning,) = read.warnings
-    assert warning.startswith(f"{key(suffix)}: '{text}' is out of range; it is taken as ")
+    assert warning.startswith(f"{key(suffix)}: '{text}' is out of range; using ")
     with pytest.raises(JobError) as caught:
         job_with({suffix: text})
     assert str(caught.value) == (f"annotations.{key(suffix)}: '{text}' is not allowed; expected {allowed}")
@@ -164,8 +164,7 @@ def test_given_twice_and_different_is_an_error():
         job_with({"retryLimit": "5"}, fault_tolerance={"retry_limit": 4})
 
     assert str(caught.value) == (
-        f"it conflicts with annotations.{key('retryLimit')}: '5' is not allowed; expected "
-        "fault_tolerance.retry_limit; set one of them"
+        f"annotations.{key('retryLimit')}: '5' is not allowed; it conflicts with fault_tolerance.retry_limit; set one of them"
     )
 
 
@@ -173,7 +172,7 @@ def test_a_key_that_is_misspelled_is_an_error_in_a_job_and_ignored_with_a_warnin
     """A policy that nobody reads would be one in vain."""
     wrong = key("retrylimit")
     with pytest.raises(
-        JobError, match=f"^annotations.{wrong}: is not a known annotation .* did you mean '{key('retryLimit')}'"
+        JobError, match=f"^annotations.{wrong}: is not a known AppWrapper annotation; did you mean '{key('retryLimit')}'"
     ):
         job_with({"retrylimit": "5"})
 

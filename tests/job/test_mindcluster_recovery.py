@@ -234,7 +234,7 @@ def test_what_needs_a_graceful_deletion_is_not_derived() -> None:
         pytest.param(
             {"env": {"MS_ENABLE_TFT": "{ARF:1,XYZ:1}"}},
             "env.MS_ENABLE_TFT: 'XYZ:1' is not allowed; expected some of ARF:1, HCCE:1, RSC:1, TTP:1, UCE:1, in "
-            "braces with commas between them",
+            "braces and separated by commas",
             id="an item of MindSpore",
         ),
         pytest.param(

@@ -148,20 +148,19 @@ def test_a_profile_is_on_by_name_or_by_mindclusters_words(fields, profile):
         ),
         pytest.param(
             {"profile": "ladder", "labels": {"fault-scheduling": "grace"}},
-            "labels.fault-scheduling: 'grace' is not allowed; expected it "
+            "labels.fault-scheduling: 'grace' is not allowed; it "
             "requires profile mindcluster, but the profile is ladder; remove one of them",
             id="MindCluster's label in the ladder",
         ),
         pytest.param(
             {"profile": "appwrapper", "annotations": {"recover-strategy": "dump"}},
-            "annotations.recover-strategy: 'dump' is not allowed; expected it requires profile mindcluster, but the "
+            "annotations.recover-strategy: 'dump' is not allowed; it requires profile mindcluster, but the "
             "profile is appwrapper; remove one of them",
             id="MindCluster's annotation in appwrapper",
         ),
         pytest.param(
             {"profile": "ladder", "mindcluster": {"pending_rounds": 3}},
-            "mindcluster: is not allowed; expected it requires profile "
-            "mindcluster, but the profile is ladder; remove one of them",
+            "mindcluster: is not allowed; it requires profile mindcluster, but the profile is ladder; remove one of them",
             id="MindCluster's block in the ladder",
         ),
         pytest.param(

@@ -221,6 +221,6 @@ def test_another_binding_is_an_error():
     """With what is allowed."""
     with pytest.raises(
         JobError,
-        match="numa_affinity: 'far' is not allowed; expected true \\(the same as node\\), false, or one of node",
+        match="numa_affinity: 'far' is not allowed; expected true \\(same as node\\), false, or one of node",
     ):
         ElasticJob.model_validate({**GOOD, "numa_affinity": "far"})

@@ -201,7 +201,8 @@ def test_a_world_that_never_runs_is_reset() -> None:
     world.turn(360.0)
     assert phase(world) is Phase.RESETTING
     assert world.record.attempts[0].reason == "InsufficientPodsReady"
-    assert "the warm-up grace of 300 s" in world.record.attempts[0].message
+    message = world.record.attempts[0].message
+    assert message == "the job was not ready within the warm-up grace period of 300 s (2 of 2 required nodes are running)"
 
 
 def test_a_world_that_stops_running_gets_a_full_grace() -> None:

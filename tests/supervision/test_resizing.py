@@ -114,7 +114,7 @@ def plan(**more: object) -> Plan:
             id="none",
         ),
         pytest.param({}, Size(min_nodes=3, max_nodes=2), "nodes: '3:2' is not allowed", id="upside down"),
-        pytest.param({"node_unit": 4}, Size(min_nodes=2, max_nodes=3), "a multiple of node_unit, which is 4", id="unit"),
+        pytest.param({"node_unit": 4}, Size(min_nodes=2, max_nodes=3), "includes a multiple of node_unit (4)", id="unit"),
     ],
 )
 def test_who_cannot_have_a_size_is_told_why(changes: dict[str, object], size: Size, says: str) -> None:

@@ -56,5 +56,5 @@ def test_the_reset_says_why_and_what_would_help() -> None:
 
     told = world.record.attempts[0]
     assert told.reason == "CoordinatorFailed"
-    assert "it may live on, and its status was written where no other coordinator finds it" in told.message
-    assert "allow the coordinator to write, or ask for more than half of max_nodes" in told.message
+    assert "the coordinator was lost; it may still run, and no other coordinator can read its status" in told.message
+    assert "allow the coordinator to write its status, or set MIN to more than half of MAX" in told.message

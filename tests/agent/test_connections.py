@@ -112,4 +112,5 @@ def test_limits_hold_in_every_order(events: list[tuple[str, int, int]]) -> None:
     ],
 )
 def test_what_counts_as_one_peer(host: str, peer: str) -> None:
+    """Connections are counted per IPv4 address or per 64-bit IPv6 network."""
     assert peer_of(host) == peer

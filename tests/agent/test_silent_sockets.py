@@ -61,6 +61,7 @@ def test_senders_stay_at_a_store() -> None:
     ("host", "plain"), [("10.0.0.1", "10.0.0.1"), ("::ffff:10.0.0.1", "10.0.0.1"), ("fe80::1%eth0", "fe80::1")]
 )
 def test_an_address_has_one_spelling(host: str, plain: str) -> None:
+    """The zone is dropped, and an IPv4 address within IPv6 is written as IPv4."""
     assert plain_address(host) == plain
 
 

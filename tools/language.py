@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ast
 import collections
+import dataclasses
 import random
 import re
 import sys
@@ -56,11 +57,15 @@ _EXPECTED = frozenset({"WireError", "OptionError", "RefusedError", "_Wrong", "re
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """A piece of prose. `kind` is `docs`, `help`, `error` or `log`; `place` names its file."""
+    """A piece of prose. `kind` is `docs`, `help`, `error` or `log`; `place` names its file.
+
+    `beside` is the first cell of its table row and the head of its column; "" outside of tables.
+    """
 
     kind: str
     place: str
     text: str
+    beside: str = ""
 
 
 def docs() -> Iterator[Text]:
@@ -71,11 +76,14 @@ def docs() -> Iterator[Text]:
             continue
         text = (ROOT / page).read_text(encoding="utf-8")
         text = re.sub(r"^```.*?^```$|<!--.*?-->", "", text, flags=re.DOTALL | re.MULTILINE)
+        head: list[str] = []
         for block in re.split(r"\n\s*\n|\n(?=[|#*-] ?|\d+\. )", text):
-            for cell in block.split("|") if block.lstrip().startswith("|") else [block]:
-                plain = _plain(cell)
+            row = [_plain(cell) for cell in block.strip().strip("|").split("|")] if block.lstrip().startswith("|") else []
+            head = (head or row) if row else []
+            for index, plain in enumerate(row or [_plain(block)]):
                 if re.search(r"[A-Za-z]{2}", plain):
-                    yield Text(kind="docs", place=page, text=plain)
+                    beside = f"{row[0]} | {head[index]}" if row is not head and 0 < index < len(head) else ""
+                    yield Text(kind="docs", place=page, text=plain, beside=beside)
 
 
 def help_texts() -> Iterator[Text]:
@@ -105,7 +113,7 @@ def sentences(texts: Iterator[Text]) -> Iterator[Text]:
     for text in texts:
         for sentence in re.split(r"(?<=[.:;!?]) +(?=[A-Z`*])", text.text):
             if len(re.findall(r"[A-Za-z]{2,}", re.sub(r"`[^`]*`", "", sentence))) >= 4:
-                yield Text(kind=text.kind, place=text.place, text=sentence.strip())
+                yield dataclasses.replace(text, text=sentence.strip())
 
 
 def findings() -> list[str]:
@@ -170,9 +178,10 @@ def _sample(number: int, seed: int) -> int:
     generator = random.Random(seed)
     for share, kind in enumerate(sorted(pools)):
         size = number // len(pools) + (share < number % len(pools))
-        chosen += generator.sample(sorted(set(pools[kind]), key=lambda text: (text.place, text.text)), size)
+        chosen += generator.sample(sorted(set(pools[kind]), key=lambda text: (text.place, text.text, text.beside)), size)
     for index, text in enumerate(chosen, 1):
-        print(f"{index:3} {text.kind:<6}{text.place}: {text.text}")
+        place = f"{text.place} [{text.beside}]" if text.beside else text.place
+        print(f"{index:3} {text.kind:<6}{place}: {text.text}")
     return 0
 
 

@@ -52,7 +52,7 @@ class FolderStore:
             while done < size:
                 sent = os.sendfile(target, source, done, min(size - done, BLOCK))
                 if sent == 0:
-                    raise CheckpointError(f"{draft}: only {done} of {size} bytes were available")
+                    raise CheckpointError(f"{draft}: incomplete snapshot: only {done} of {size} bytes could be read")
                 done += sent
             os.fsync(target)
         finally:

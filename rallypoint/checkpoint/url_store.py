@@ -61,7 +61,7 @@ class UrlStore:
             while done < size:
                 block = os.pread(source, min(BLOCK, size - done), done)
                 if not block:
-                    raise CheckpointError(f"{draft}: only {done} of {size} bytes were available")
+                    raise CheckpointError(f"{draft}: incomplete snapshot: only {done} of {size} bytes could be read")
                 target.write(block)
                 done += len(block)
 

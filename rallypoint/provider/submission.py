@@ -89,7 +89,7 @@ async def settle(post: Post, ending: Ending, *, on_finish_action: str, advise: A
         if record.owner != owner:
             post.log.info("Job %s now belongs to %s and is left unchanged", ending.name, record.owner)
         elif advise is not None and record.advice != Advice():
-            post.log.info("Job %s is kept: the next try changes its settings and needs its record", ending.name)
+            post.log.info("Job %s is not deleted, because the next try starts it again with other settings", ending.name)
         elif on_finish_action == "delete_job" and ending.end is not End.SUCCEEDED:
             await delete(post.backend, ending.name, holder=post.holder, owner=owner)
     except JobNotFoundError:

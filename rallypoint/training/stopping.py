@@ -52,7 +52,9 @@ class StopRequest:
         if self._listens:
             return
         if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("stop_requested: must be called first in the main thread, because only it may handle signals")
+            raise RuntimeError(
+                "stop_requested: make the first call in the main thread, because Python handles signals only there"
+            )
         self._before = signal.signal(signal.SIGTERM, self._note)
         self._listens = True
 

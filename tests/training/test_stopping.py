@@ -55,7 +55,7 @@ def test_only_the_main_thread_may_ask_first():
     thread.start()
     thread.join()
 
-    assert errors == ["stop_requested: must be called first in the main thread, because only it may handle signals"]
+    assert errors == ["stop_requested: make the first call in the main thread, because Python handles signals only there"]
 
 
 def test_a_script_without_torch_stays_without():

@@ -59,7 +59,9 @@ class ConfigMapSink:
         except codec.VersionError as error:
             raise ConfigError(f"ConfigMap {self._place}: {STATUS_KEY}: {error}") from error
         except codec.WireError as error:
-            log.warning("ConfigMap %s: %s: %s; continuing without it", self._place, STATUS_KEY, error)
+            log.warning(
+                "ConfigMap %s: cannot read key %s: %s; continuing without the last status", self._place, STATUS_KEY, error
+            )
             return None
 
     async def publish(self, status: JobStatus) -> None:

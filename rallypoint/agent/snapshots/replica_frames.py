@@ -143,11 +143,11 @@ def read_exactly(sock: socket.socket, size: int, *, until: float | None = None) 
             if until is not None:
                 left = until - time.monotonic()
                 if left <= 0:
-                    raise TimeoutError("the peer does not respond in time")
+                    raise TimeoutError("the agent on the other node did not respond in time")
                 sock.settimeout(left)
             data = sock.recv(min(size - len(text), BLOCK))
             if not data:
-                raise ReplicaError("the peer closed the connection")
+                raise ReplicaError("the agent on the other node closed the connection")
             text += data
     finally:
         if until is not None and sock.fileno() >= 0:

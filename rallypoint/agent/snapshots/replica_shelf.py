@@ -78,7 +78,9 @@ class ReplicaShelf:
         if (head.attempt, part.granted.attempt) != (self._attempt, self._attempt):
             raise ReplicaError(f"attempt: {head.attempt} is not allowed; this is attempt {self._attempt}")
         if part.rank not in head.ranks or part.size <= 0:
-            raise ReplicaError(f"part: rank {part.rank} of {part.size} bytes is not allowed; the node has ranks {head.ranks}")
+            raise ReplicaError(
+                f"snapshot of rank {part.rank} ({part.size} bytes) is not allowed; the node has ranks {head.ranks}"
+            )
         newest = next(iter(held(replica_area(self._folder, part.rank))), None)
         if newest is not None and newest.part.age >= part.age:
             have = newest.part

@@ -96,7 +96,7 @@ def _open_at(parent: int, name: str, flags: int, path: Path) -> int:
         if link:
             raise UnreadableError(f"{path}: {name!r} is a symbolic link; expected a regular file without links") from error
         if error.errno == errno.ENXIO:
-            raise UnreadableError(f"{path}: is a socket; expected a regular file") from error
+            raise UnreadableError(f"{path}: the path is a socket; expected a regular file") from error
         raise
 
 

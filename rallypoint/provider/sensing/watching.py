@@ -115,7 +115,7 @@ class JobConditionTrigger(BaseTrigger):
         if self.asked_by is not None:
             return Asker(**self.asked_by)
         if self.task_instance is None:
-            raise RuntimeError("the trigger has no task instance, so the job is unknown")
+            raise RuntimeError("the trigger has no task instance, so it cannot find the name of the job")
         return self.task_instance
 
     async def run(self) -> AsyncIterator[TriggerEvent]:

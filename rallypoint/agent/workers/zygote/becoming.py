@@ -69,7 +69,7 @@ def _take_over(env: Mapping[str, str]) -> None:
 
 def _place(line: socket.socket, wanted: Sequence[int], fds: Sequence[int]) -> None:
     if len(wanted) != len(fds):
-        raise OSError(9, f"received {len(fds)} file descriptors; expected {len(wanted)}")
+        raise OSError(9, f"standby worker received {len(fds)} file descriptors; expected {len(wanted)}")
     if not wanted:
         return
     # First everything of ours out of the way: one that came may have the number that another of them must get.

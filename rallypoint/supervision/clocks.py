@@ -115,7 +115,7 @@ CLOCKS: tuple[Clock, ...] = (
         starts="a node exists and does not run; with pending_fail_strategy 0 and 1 only while fewer than MIN run",
         pauses="never; a node that waits for quota has no such clock",
         ends="the nodes run (1: at least MIN of them)",
-        then="with 1 and 2 the job fails (PendingTimeout); with 0 a warning is logged once per attempt; with -1 there is no clock",
+        then="with 1 and 2 the job fails (PendingTimeout); with 0 one warning is logged per attempt; with -1 nothing happens",
         actor="supervisor",
         wins="over warm-up while fewer than MIN run (`ladder`, `mindcluster`); `appwrapper` has no such clock",
     ),

@@ -51,8 +51,8 @@ RATES: tuple[tuple[str, str, float], ...] = (
 _HABIT = re.compile("|".join(f"(?P<h{n}>\\b(?:{pattern})\\b)" for n, (pattern, _) in enumerate(HABITS)), re.IGNORECASE)
 _LOGGED = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
 _ERRORS = frozenset({"Problem", "refusal", "Verdict"})
-#: Errors whose text follows "FIELD: VALUE is not allowed; expected".
-_EXPECTED = frozenset({"WireError", "OptionError", "RefusedError", "_Wrong", "refusal"})
+#: Errors with an argument that follows "FIELD: VALUE is not allowed; expected", and its position.
+_EXPECTED = {"WireError": 2, "OptionError": 2, "RefusedError": 0, "_Wrong": 1, "refusal": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +228,11 @@ def _is_expectation(node: ast.AST) -> bool:
 def _strings(node: ast.AST) -> Iterator[str]:
     call = node.exc if isinstance(node, ast.Raise) else node
     assert isinstance(call, ast.Call)
-    for value in (*call.args, *(keyword.value for keyword in call.keywords)):
+    values = (*call.args, *(keyword.value for keyword in call.keywords))
+    if isinstance(call.func, ast.Name) and call.func.id in _EXPECTED and call.args:
+        position = _EXPECTED[call.func.id]
+        values = tuple(call.args[position : position + 1])
+    for value in values:
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
             yield " ".join(re.sub(r"%(?:\.?\w+)?[sdrfg]", "…", value.value).split())
         elif isinstance(value, ast.JoinedStr):

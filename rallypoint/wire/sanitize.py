@@ -107,7 +107,7 @@ def parse(text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("the value is nested too deeply") from None
 
 
 class _Cleaner:

@@ -136,7 +136,7 @@ class KubeApi:
                 return answer, bytes(data)
             if attempt + 1 >= _TRIES or not await self._may_ask_again(answer, attempt):
                 raise refusal(f"{method} {path}", answer.status, data)
-        raise AssertionError("retried until the server answers")
+        raise AssertionError("the request loop ended without a response of the API server")
 
     @contextlib.asynccontextmanager
     async def stream(

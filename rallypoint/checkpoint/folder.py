@@ -81,7 +81,7 @@ def retain(folder: Path, keep: int) -> None:
         try:
             discard(checkpoint)
         except FileNotFoundError as error:
-            _log.debug("already deleted by another process: %s", error)
+            _log.debug("the file was already deleted by another process: %s", error)
 
 
 def sweep(folder: Path, below: Fence) -> None:

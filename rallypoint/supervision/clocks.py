@@ -107,7 +107,7 @@ CLOCKS: tuple[Clock, ...] = (
         ends="the fault has cleared",
         then="a new attempt starts; the job fails if no retry is left or the exit code is terminal",
         actor="supervisor",
-        wins="over admission and warm-up; a failed component, a missing component and a verdict are handled without this clock",
+        wins="has priority over admission and warm-up; a failed component, a missing component and a verdict are handled without this clock",
     ),
     Clock(
         name="pending",
@@ -117,7 +117,7 @@ CLOCKS: tuple[Clock, ...] = (
         ends="the nodes run (1: at least MIN of them)",
         then="with 1 and 2 the job fails (PendingTimeout); with 0 one warning is logged per attempt; with -1 nothing happens",
         actor="supervisor",
-        wins="over warm-up while fewer than MIN run (`ladder`, `mindcluster`); `appwrapper` has no such clock",
+        wins="has priority over warm-up while fewer than MIN run (`ladder`, `mindcluster`); `appwrapper` has no such clock",
     ),
     Clock(
         name="pending-rounds",
@@ -127,7 +127,7 @@ CLOCKS: tuple[Clock, ...] = (
         ends="its replacement runs",
         then="all pods are rescheduled in a new attempt",
         actor="supervisor (`mindcluster` only)",
-        wins="over pending, which is longer",
+        wins="has priority over pending, which is longer",
     ),
     Clock(
         name="wait-reschedule",
@@ -137,7 +137,7 @@ CLOCKS: tuple[Clock, ...] = (
         ends="no node is faulty or missing any more",
         then="elastic-training continues without the node, if configured; else recovery pauses and the scheduler decides",
         actor="supervisor (`mindcluster` only)",
-        wins="over pending-rounds, which count only after it",
+        wins="has priority over pending-rounds, which count only after it",
     ),
     Clock(
         name="last-checkpoint",
@@ -147,7 +147,7 @@ CLOCKS: tuple[Clock, ...] = (
         ends="the checkpoint is written, or no snapshot exists",
         then="the remaining nodes are deleted without a checkpoint",
         actor="supervisor (`mindcluster` only)",
-        wins="over failure and job-level rescheduling",
+        wins="has priority over failure and job-level rescheduling",
     ),
     Clock(
         name="replace-delay",
@@ -207,7 +207,7 @@ CLOCKS: tuple[Clock, ...] = (
         ends="the agents of the job have exited",
         then="agents that still run are deleted",
         actor="supervisor",
-        wins="over success-ttl for nodes that still run",
+        wins="has priority over success-ttl for nodes that still run",
     ),
     Clock(
         name="healthy-progress",
@@ -227,7 +227,7 @@ CLOCKS: tuple[Clock, ...] = (
         ends="MIN nodes have joined",
         then="verdict RendezvousTimeout: the attempt has failed",
         actor="coordinator",
-        wins="over last-call; nodes that are still pending do not start it",
+        wins="has priority over last-call; nodes that are still pending do not start it",
     ),
     Clock(
         name="last-call",
@@ -257,7 +257,7 @@ CLOCKS: tuple[Clock, ...] = (
         ends="the kubelet renews the Lease, the coordinator receives a report of the agent, or the pod answers",
         then="the pod is lost: a node is replaced, the next coordinator begins; a pod that is being ended is removed by force",
         actor="supervisor",
-        wins="over health.node_unreachable, after which Kubernetes evicts the pods of a machine that is not ready",
+        wins="has priority over health.node_unreachable, after which Kubernetes evicts the pods of a machine that is not ready",
     ),
     Clock(
         name="hang",
@@ -277,7 +277,7 @@ CLOCKS: tuple[Clock, ...] = (
         ends="it reaches a coordinator",
         then="it stops its workers: another world may be training by then; a world without a common member waits until then",
         actor="agent; the coordinator if the end of the last world is unknown",
-        wins="over lease, if that is longer",
+        wins="has priority over lease, if that is longer",
     ),
     Clock(
         name="stop-grace",

@@ -107,7 +107,7 @@ CLOCKS: tuple[Clock, ...] = (
         ends="the fault has cleared",
         then="a new attempt starts; the job fails if no retry is left or the exit code is terminal",
         actor="supervisor",
-        wins="has priority over admission and warm-up; a failed component, a missing component and a verdict are handled without this clock",
+        wins="has priority over admission and warm-up; a failed or missing component and a verdict do not wait for it",
     ),
     Clock(
         name="pending",

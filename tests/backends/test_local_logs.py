@@ -265,7 +265,7 @@ def test_a_status_that_is_too_large_is_not_read(tmp_path):
     with (folder / "status.json").open("wb") as file:
         file.truncate(files.LARGEST + 1)
 
-    with pytest.raises(BackendError, match=f"exceeds {files.LARGEST} bytes"):
+    with pytest.raises(BackendError, match=f"larger than the limit of {files.LARGEST} bytes"):
         Store(home=tmp_path).status("digits")
 
 

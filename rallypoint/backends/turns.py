@@ -199,5 +199,6 @@ def _create_errors(errors: Iterable[tuple[Action, ActionError]]) -> Iterable[Cre
 def _words(action: Action) -> str:
     """Return an action as a log line has it: `create node: attempt 1, node 0, incarnation 1`."""
     kind = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in type(action).__name__).strip()
-    fields = ", ".join(f"{name} {value}" for name, value in vars(action).items() if value is not False)
+    shown = {name: value for name, value in vars(action).items() if value is not False and (name != "unseen" or value)}
+    fields = ", ".join(f"{name} {value}" for name, value in shown.items())
     return f"{kind}: {fields}".rstrip(": ").replace("force True", "by force")

@@ -225,7 +225,7 @@ async def test_without_the_permission_the_status_stays_in_the_pod_and_says_so(tm
         await sink.publish(status(round_=1))
 
         assert await asyncio.to_thread(read_status, file) == status(round_=1, durable=False)
-        assert sink.trouble.startswith(f"the status ConfigMap may not be written (PATCH {STATUS_PATH}: HTTP 403: cannot PATCH")
+        assert sink.trouble.startswith(f"no permission to write the status ConfigMap (PATCH {STATUS_PATH}: HTTP 403")
 
         fake.forbidden, asked = set(), len(fake.asked)
         await sink.publish(status(round_=2))
@@ -262,7 +262,7 @@ async def test_an_api_server_that_never_answers_keeps_the_status_in_the_pod(tmp_
     await nowhere.close()
 
     assert await asyncio.to_thread(read_status, file) == status(durable=False)
-    assert sink.trouble.startswith("the status ConfigMap cannot be written: the API server has never answered this pod (")
+    assert sink.trouble.startswith("the API server has never answered this pod; cannot write the status ConfigMap (")
 
     async with serving(tmp_path) as (fake, api, _):
         fake.put(STATUS_PATH)

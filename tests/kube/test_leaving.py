@@ -55,7 +55,8 @@ def supervisors(stage):
 
 async def test_a_namespace_without_the_account_is_told_before_anything_is_there(stage):
     """With the command that makes it, and the ways to do without."""
-    with pytest.raises(SubmitError, match=f"has no service account {SUPERVISOR_ROLE}; create it") as raised:
+    says = f"service account {SUPERVISOR_ROLE} not found in namespace {stage.namespace}; create it"
+    with pytest.raises(SubmitError, match=says) as raised:
         await pods_of(stage).check(job(stage, "true"))
 
     assert f"rallypoint manifests rbac --namespace {stage.namespace}" in str(raised.value)

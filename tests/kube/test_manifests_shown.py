@@ -8,7 +8,7 @@ from tests.kube.manifests import blueprint_of
 
 def test_a_plan_shows_every_manifest_by_kind_and_name():
     """A person finds each object by its heading; what is in it follows as YAML."""
-    lines = [line.strip() for line in plan_lines(blueprint_of(nodes=2))]
+    lines = [line.strip() for line in plan_lines(blueprint_of(nodes=2), complete=True)]
 
     for heading in ("ConfigMap rallypoint-digits", "Secret digits-xxxxxxxx-a1", "Pod digits-xxxxxxxx-a1-n1-1"):
         assert heading in lines
@@ -16,5 +16,5 @@ def test_a_plan_shows_every_manifest_by_kind_and_name():
 
 
 def test_a_plan_says_what_a_submission_draws():
-    """The uid and the token are not known before; nobody should take the placeholder for them."""
-    assert any("xxxxxxxx stands for" in line for line in plan_lines(blueprint_of()))
+    """The UID and the token are unknown before; a note explains the placeholder."""
+    assert any("xxxxxxxx is a placeholder" in line for line in plan_lines(blueprint_of()))

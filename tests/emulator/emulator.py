@@ -22,7 +22,7 @@ from tests.emulator.kubelet.cluster import Cluster
 from tests.emulator.namespaces import NamespaceController
 from tests.emulator.options import Options
 from tests.emulator.pod_requests import PodRequests
-from tests.emulator.policies import accounts, podsecurity, priority, quota
+from tests.emulator.policies import SCHEDULING, accounts, podsecurity, priority, quota
 from tests.emulator.server import Server
 from tests.emulator.store import Change, Store
 
@@ -32,6 +32,9 @@ __all__ = ["Emulator"]
 CONTROLLERS_TAKE = 0.2
 
 NAMESPACES = ("kube-system", "kube-node-lease")
+
+#: What MLBatch's set-up creates on a cluster with AppWrappers; the generator's `priority` names one of them.
+PRIORITY_CLASSES = {"low-priority": 1, "default-priority": 5, "high-priority": 10}
 
 
 class Emulator:
@@ -62,6 +65,11 @@ class Emulator:
             self.api.create(self.api.kind("namespaces"), "", {"metadata": {"name": name}})
         for definition in self._definitions():
             self.api.create(self.api.kind("customresourcedefinitions.apiextensions.k8s.io"), "", definition)
+        if "appwrapper" in self.options.controllers:
+            for name, value in PRIORITY_CLASSES.items():
+                self.api.create(
+                    self.api.kind(f"priorityclasses.{SCHEDULING}"), "", {"metadata": {"name": name}, "value": value}
+                )
         self._sweep()
         app = web.Application(client_max_size=8 << 20)
         app.router.add_route("*", "/emulator/{tail:.*}", Control(self).handle)

@@ -10,7 +10,7 @@ from tests.emulator.errors import forbidden
 from tests.emulator.quantities import quantity, requests_of
 from tests.emulator.resources import Resource
 
-__all__ = ["accounts", "podsecurity", "priority", "quota"]
+__all__ = ["SCHEDULING", "accounts", "podsecurity", "priority", "quota"]
 
 ENFORCE = "pod-security.kubernetes.io/enforce"
 SCHEDULING = "scheduling.k8s.io"

@@ -86,7 +86,7 @@ TABLE: Mapping[FaultKind, Row] = {
         node=(_ELSEWHERE, Cause.NODE),
     ),
     FaultKind.APPLICATION_ERROR: Row(
-        known_by="the first exception: recorded in torch's error file, or the conclusion of the last traceback",
+        known_by="the first exception: recorded in torch's error file, or the last line of the last traceback",
         worker=(_HERE, Cause.PROCESS),
         node=(_HERE, Cause.NODE),
     ),

@@ -109,7 +109,7 @@ def test_a_signal_is_an_exit_code_below_zero() -> None:
 
 def test_a_value_that_cannot_travel_is_a_failure(tmp_path: Path) -> None:
     """Of the rank that returned it, and no further try would return another one."""
-    with pytest.raises(errors.ChildFailedError, match=r"what the function returned \(a lock\) cannot be pickled"):
+    with pytest.raises(errors.ChildFailedError, match=r"the return value \(a lock\) cannot be pickled"):
         launch_agent(config(1, max_restarts=3, log_dir=str(tmp_path)), threading.Lock, [])
 
     assert [path.name for path in tmp_path.glob("job_*/round-*")] == ["round-1"]
@@ -127,7 +127,7 @@ def test_what_cannot_be_used_is_refused_before_anything_starts() -> None:
         match="args: 'abc' is not allowed; expected a list",
     ):
         launch_agent(config(1), double, "abc")
-    with pytest.raises(ConfigError, match=r"script /no/such\.py: does not exist here"):
+    with pytest.raises(ConfigError, match=r"script /no/such\.py: file not found"):
         launch_agent(config(1), sys.executable, ["/no/such.py"])
 
 

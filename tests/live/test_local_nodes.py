@@ -83,7 +83,7 @@ async def test_a_node_that_a_signal_ended(tmp_path, home, number):
         os.kill(await job.running(), number)
         seen = await job.ended()
 
-        assert (seen.state, seen.exit_code, seen.reason) == (NodeState.FAILED, 128 + number, f"ended by {number.name}")
+        assert (seen.state, seen.exit_code, seen.reason) == (NodeState.FAILED, 128 + number, f"killed by {number.name}")
 
 
 async def test_a_node_whose_log_was_tidied_up_is_still_known(tmp_path, home):

@@ -86,7 +86,7 @@ def test_a_file_holds_the_secret(job: Agents) -> None:
     job.finish()
     assert said(run)[0] == Exit.OK
     file.write_text("\n")
-    assert "is empty; it must hold the job's secret" in said(job.run("--nnodes", 1, *where, OBEY, job.work))[1]
+    assert "is empty; expected the job's secret" in said(job.run("--nnodes", 1, *where, OBEY, job.work))[1]
 
 
 def test_a_key_that_others_can_read_is_refused(job: Agents, home: Path) -> None:

@@ -52,5 +52,5 @@ def test_save_at_breakpoint_needs_no_line(job: Agents) -> None:
     assert step in (LAST - 1, LAST), output
     assert digest == (job.work / f"digest.{step}").read_text()
     persisted = [m for m in FolderStore(job.work / "storage").complete() if is_snapshot(m)]
-    assert f"of step {step}, is persisted" in output, output
+    assert f"stored the last snapshot: step={step} " in output, output
     assert [m.step for m in persisted] in ([], [step])  # the helper keeps two, and has saved twice since

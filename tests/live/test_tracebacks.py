@@ -46,7 +46,7 @@ def test_a_deterministic_crash_prints_its_traceback_once(light_job: Agents) -> N
 
     # The error and its cause.
     assert (output.count(TRACEBACK), output.count(f"{AGAIN}0 in round 1: ValueError: the loss of ")) == (2, 2), output
-    assert "error: ValueError: the loss of " in output, output
+    assert "error:   ValueError: the loss of " in output, output
 
 
 def test_another_error_prints_whole(light_job: Agents) -> None:

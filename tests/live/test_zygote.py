@@ -116,7 +116,7 @@ def test_a_standby_that_cannot_become_a_worker_costs_no_restart(tmp_path: Path) 
         code, output = said(run)
 
     assert (code, [OBEY.name in command for command in commands.values()]) == (Exit.OK, [True, True]), output
-    assert "is lost: AttributeError: module 'torch' has no attribute 'default_generator'" in output
+    assert "failed: AttributeError: module 'torch' has no attribute 'default_generator'" in output
 
 
 def kill_an_agent_with_forks(job: Agents) -> None:

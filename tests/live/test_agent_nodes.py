@@ -175,7 +175,7 @@ def test_a_full_disk_is_named(job: Agents) -> None:
     finally:
         subprocess.run(["umount", str(job.folder / "full")], check=True)
 
-    assert (code, "cannot be written: no space left on the disk" in output) == (Exit.CONFIG, True), output
+    assert (code, "cannot write: no space left on the disk" in output) == (Exit.CONFIG, True), output
     assert not (job.work / "started").exists()
 
 

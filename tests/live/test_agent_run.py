@@ -60,7 +60,7 @@ def test_a_run_that_always_fails_says_who_and_why(job: Agents) -> None:
     assert code == Exit.JOB_FAILED
     assert "rank 1 (local rank 1) on node 0" in output
     assert "all 1 restarts are used up" in output
-    assert "error: ValueError: loss is nan" in output
+    assert "error:   ValueError: loss is nan" in output
     assert "    about to fail" in output
     logs = {path.name for path in (job.folder / "logs").glob("*/round-2/*")}
     assert logs == {"rank-0.out", "rank-0.err", "rank-1.out", "rank-1.err"}
@@ -70,7 +70,7 @@ def test_torchs_error_file_is_believed(job: Agents) -> None:
     """What the script records with @record is the error that is told."""
     code, output = said(job.run("--standalone", *TWO, OBEY, job.work, "record"))
 
-    assert (code, "error: KeyError: 'recorded'" in output) == (Exit.JOB_FAILED, True), output
+    assert (code, "error:   KeyError: 'recorded'" in output) == (Exit.JOB_FAILED, True), output
 
 
 def test_a_log_folder_alone_gets_everything_that_the_console_gets(job: Agents) -> None:
@@ -237,15 +237,11 @@ def test_a_port_of_somebody_else_is_named(job: Agents) -> None:
     ("args", "code", "text"),
     [
         pytest.param(["--nnodes", "2:1", "x.py"], Exit.USAGE, "--nnodes 2:1: not allowed", id="wrong flag"),
-        pytest.param(
-            ["--log-dir", "/dev/null/logs", "x.py"], Exit.CONFIG, "/dev/null/logs: cannot be written", id="log folder"
-        ),
-        pytest.param(
-            ["--no-python", "/no/such/program"], Exit.CONFIG, "program /no/such/program: does not exist", id="program"
-        ),
+        pytest.param(["--log-dir", "/dev/null/logs", "x.py"], Exit.CONFIG, "/dev/null/logs: cannot write", id="log folder"),
+        pytest.param(["--no-python", "/no/such/program"], Exit.CONFIG, "program /no/such/program: was not found", id="program"),
         pytest.param(["--no-python", "/dev/null"], Exit.CONFIG, "/dev/null: is not an executable file", id="no program"),
-        pytest.param(["/no/such/script.py"], Exit.CONFIG, "script /no/such/script.py: does not exist here", id="script"),
-        pytest.param(["-m", "no.such.module"], Exit.CONFIG, "module no.such.module: is not found", id="module"),
+        pytest.param(["/no/such/script.py"], Exit.CONFIG, "script /no/such/script.py: file not found", id="script"),
+        pytest.param(["-m", "no.such.module"], Exit.CONFIG, "module no.such.module: not found", id="module"),
     ],
 )
 def test_what_cannot_run_is_told_in_a_line(job: Agents, args: list[str], code: Exit, text: str) -> None:

@@ -97,7 +97,7 @@ def test_the_form_and_its_button(tmp_path):
     assert right["status"] is True, right
     assert right["message"].startswith("Connection works: jobs run on the cluster, in namespace default")
     assert (unknown["status"], wrong["status"]) == (False, False)
-    assert "does not know who asks" in unknown["message"]
+    assert "the API server rejected the credentials" in unknown["message"]
     assert ("platform: 'slurm' is not allowed; expected one of k8s, kubernetes, local, pyk8s") in wrong["message"]
     fields, standard = answer["form"]["extra_fields"], answer["form"]["standard_fields"]
     assert fields["platform"]["schema"]["enum"] == ["local", "kubernetes"]

@@ -326,13 +326,13 @@ def test_a_zygote_with_threads_says_so(tmp_path: Path) -> None:
     with zygote("busy", env=light_torch(tmp_path)) as busy:
         said = busy.ready["unfit"]
 
-    assert re.match(r"1 threads run after the preload \(.*\), and a fork would not have them", said)
+    assert re.match(r"1 threads run after the preload \(.*\); a forked process would not have them", said)
 
 
 @pytest.mark.parametrize(
     ("question", "why"),
     [
-        pytest.param("is_initialized", "torch.cuda is initialised after the preload", id="a context"),
+        pytest.param("is_initialized", "torch.cuda was initialised during the preload", id="a context"),
         pytest.param("_is_in_bad_fork", "torch.cuda counted its devices during the preload", id="devices were counted"),
     ],
 )

@@ -99,7 +99,7 @@ def test_the_end_of_a_worker_is_told_with_the_error_of_its_gpu(tmp_path: Path) -
         process.kill()
         process.wait()
 
-    ends = [line for line in log.read_text().splitlines() if "coordinator: regroup" in line]
+    ends = [line for line in log.read_text().splitlines() if "coordinator: restarting workers" in line]
     assert code != 0
-    assert "exit code 1: GPU 0: XID 79 (GPU has fallen off the bus)" in ends[0], tail(log)
+    assert "exited with code 1: GPU 0: XID 79 (GPU has fallen off the bus)" in ends[0], tail(log)
     assert not any("XID" in line for line in ends[1:]), tail(log)

@@ -119,7 +119,8 @@ def end_of(worker: Worker, *, host: str, incarnation: int, log_tail: int) -> Cul
     lines = with_traceback(lines, recorded_traceback(recorded))
     error = first_error(recorded_error(recorded), lines)
     if path is not None and _disk_is_full(path.parent):
-        error = f"{error} (no space left on the disk of its log: {path.parent})".strip()
+        full = f"no space left on the disk of its log: {path.parent}"
+        error = f"{error} ({full})" if error else full
     code = worker.code
     return Culprit(
         node=worker.place.assignment.node,

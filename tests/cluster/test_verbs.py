@@ -54,13 +54,13 @@ async def test_a_job_is_paused_resumed_and_stopped(site: Site) -> None:
             1,
             ["Job counter: 0 of 2 ranks saved", f"  node 0, rank 0: {UNNAMED}", f"  node 1, rank 1: {UNNAMED}"],
         )
-        assert await asked(site, job, "resume") == (0, "Job counter: 2 of 2 ranks go on\n")
+        assert await asked(site, job, "resume") == (0, "Job counter: 2 of 2 ranks resumed\n")
         after = await job.trains(ranks=2, beyond=max(rank.step or 0 for rank in before.ranks) + 5)
         assert (pids(after), after.fence.round) == (pids(before), 1)
         code, told = await asked(site, job, "stop")
         record = await job.over()
 
-    assert (code, "ranks ended well" in told) == (0, True), told
+    assert (code, "all ranks succeeded" in told) == (0, True), told
     assert (record.phase, record.retries, record.incidents) == (Phase.SUCCEEDED, 0, ())
     assert record.verdict is not None
     assert record.verdict.outcome is Outcome.SUCCEEDED

@@ -49,7 +49,7 @@ def test_all_ranks_do_as_they_are_told_at_one_step(tmp_path: Path, home: Path) -
     cli("resume", "counter", *WAIT)
     job.trains(ranks=2, beyond=paused + 5)
 
-    assert "ranks ended well" in cli("stop", "counter", *WAIT).stdout
+    assert "all ranks succeeded" in cli("stop", "counter", *WAIT).stdout
     assert job.ends().phase is Phase.SUCCEEDED
     assert {path.name: path.read_text() for path in tmp_path.glob("pid.*")} == pids
     assert len({path.read_text() for path in tmp_path.glob("saved.*")}) == 1
@@ -70,6 +70,6 @@ def test_a_script_that_asks_stop_requested_pauses_and_stops(tmp_path: Path, home
         "  node 0, ranks 0, 1: no save callback registered (State.on_save)",
     ]
 
-    assert "ranks ended well" in cli("stop", "counter", *WAIT).stdout
+    assert "all ranks succeeded" in cli("stop", "counter", *WAIT).stdout
     assert job.ends().phase is Phase.SUCCEEDED
     assert {path.name for path in (tmp_path / "checkpoints").glob("rank-*")} == {"rank-0", "rank-1"}

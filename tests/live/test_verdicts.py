@@ -92,7 +92,7 @@ def test_an_extension_that_answers_abort_ends_the_job(tmp_path: Path, home: Path
     assert (record.phase, record.attempt) == (Phase.FAILED, 1)
     assert record.verdict is not None
     assert record.verdict.reason == "FailNow"
-    assert record.verdict.message.endswith("extension my_failover::Decides answered ABORT")
+    assert record.verdict.message.endswith("extension my_failover::Decides returned ABORT")
 
 
 def test_an_extension_that_answers_global_resets_the_job_once(tmp_path: Path, home: Path) -> None:
@@ -105,7 +105,7 @@ def test_an_extension_that_answers_global_resets_the_job_once(tmp_path: Path, ho
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        pytest.param("no_such_module::X", "module no_such_module cannot be imported", id="module"),
+        pytest.param("no_such_module::X", "cannot import module no_such_module", id="module"),
         pytest.param("my_failover::Nobody", "has no class Nobody", id="class"),
         pytest.param("my_failover::FailoverExtension", "without arguments", id="abstract"),
     ],

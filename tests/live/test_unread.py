@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rallypoint.agent.repeated_lines import BURST
 from rallypoint.agent.stderr import ROOM
 from rallypoint.agent.transport.http_client import HttpExchange
 from rallypoint.wire import codec
@@ -18,10 +19,11 @@ from tests.live.agent_processes import agents, said
 from tests.waiting import PATIENCE, eventually
 
 #: Of a report that is refused, and so of the line about it.
-HOST = "h" * 10_000
+HOST = "h" * 30_000
 
-#: So many of them are more than the pipe and the buffer take.
+#: So many of them are more than the pipe and the buffer take, and fewer than the lines of one kind that are written at once.
 REFUSED = 2 * ROOM // len(HOST)
+assert REFUSED < BURST
 
 
 def stale(number: int) -> AgentReport:
@@ -65,7 +67,7 @@ def test_a_coordinator_that_nobody_reads_answers(tmp_path: Path) -> None:
         code, output = said(process)
 
     assert code == 143
-    written = len(re.findall(r"agent agent-\d+ on h+ refused", output))
-    missed = [int(number) for number in re.findall(r"rallypoint: (\d+) lines were not written here", output)]
+    written = len(re.findall(r"rejected agent=agent-\d+ host=h+: ", output))
+    missed = [int(number) for number in re.findall(r"rallypoint: dropped (\d+) log lines because stderr was blocked", output)]
     assert missed
     assert written + sum(missed) == REFUSED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 from blockbuster import BlockBuster
 from hypothesis import HealthCheck, settings
 
+from rallypoint.agent.repeated_lines import RepeatedLines
 from rallypoint.wire import env
 from tests.leftovers import marked_with
 from tests.waiting import eventually
@@ -83,6 +85,16 @@ def nobody_left_behind(request: pytest.FixtureRequest, home: Path) -> Iterator[N
     if left:
         lines = "\n".join(f"  {process.pid}: {process.command}" for process in left)
         pytest.fail(f"{len(left)} processes outlived the test (killed now):\n{lines}", pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def repeated_lines_are_captured() -> Iterator[None]:
+    """An entry point that is called in a test limits repeated lines of all handlers; those of pytest outlive the test."""
+    yield
+    for handler in logging.getLogger().handlers:
+        for limit in [one for one in handler.filters if isinstance(one, RepeatedLines)]:
+            handler.removeFilter(limit)
+            limit.close()
 
 
 @pytest.fixture(autouse=True)

@@ -77,7 +77,7 @@ def _job(status: JobStatus) -> Iterator[Family]:
     yield _gauge("rallypoint_attempt", "Number of the attempt, from 1.", status.fence.attempt)
     yield _gauge("rallypoint_coordinator_term", "Number of coordinators of the job, including this one.", status.fence.term)
     yield _gauge("rallypoint_job_state", "1 for the current state of the attempt.", _one_of("state", JobState, status.state))
-    durable = "1 if a later coordinator could read the status that was published last."
+    durable = "1 if the last status is stored where a later coordinator can read it."
     yield _gauge("rallypoint_status_durable", durable, int(status.durable))
 
 

@@ -123,9 +123,11 @@ def test_elastic_training_goes_on_without_the_scheduler(tmp_path: Path, home: Pa
     assert (record.phase, record.attempt, record.restarts) == (Phase.SUCCEEDED, 1, 0)
 
 
-def test_dump_saves_what_survives_a_lost_node(tmp_path: Path, home: Path) -> None:
+@pytest.mark.parametrize("reports", ["100ms", "10s"], ids=["snapshots reported", "not reported yet"])
+def test_dump_saves_what_survives_a_lost_node(tmp_path: Path, home: Path, reports: str) -> None:
     """The pod of rank 0 is lost: the whole job is rescheduled, but first the other node's memory becomes a checkpoint."""
-    run = Elastic.submit(tmp_path, home, labels=GRACE, annotations={"recover-strategy": "recover,dump"})
+    health = {"report_interval": reports, "node_lease": "40s"}
+    run = Elastic.submit(tmp_path, home, labels=GRACE, annotations={"recover-strategy": "recover,dump"}, health=health)
     run.trains(0, 1)
     lose_host(run.job, 0)
     run.trains(0, 1, attempt=2)

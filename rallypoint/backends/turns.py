@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from rallypoint.backends.contract import ActionError, BackendError, Changes, ConflictError, HeldError, Stored
 from rallypoint.backends.holding import Job, told
-from rallypoint.backends.story import describe_holder
 from rallypoint.supervision.actions import Action, CreateComponents, CreateCoordinator, CreateNode, Purge
 from rallypoint.supervision.observation import CreateError, Observation
 from rallypoint.supervision.policy import Policy
@@ -160,7 +159,7 @@ class Turns:
             return decision
         record = dataclasses.replace(record, holder=dataclasses.replace(self._me, since=record.last_now))
         if before is not None:
-            told = f"{describe_holder(self._me)} took over from {describe_holder(before)}"
+            told = f"{self._me.describe()} took over from {before.describe()}"
             record = record.with_history("supervisor", told)
         return dataclasses.replace(decision, record=record)
 

@@ -86,7 +86,7 @@ def lines(found: NodeCheck) -> Iterator[str]:
 
 
 def _draw(path: Path, found: NodeCheck) -> None:
-    from rallypoint.backends.check_picture import picture  # noqa: PLC0415  as above
+    from rallypoint.report.check_picture import picture  # noqa: PLC0415  as above
 
     try:
         path.write_text(picture(found), encoding="utf-8")
@@ -95,9 +95,9 @@ def _draw(path: Path, found: NodeCheck) -> None:
 
 
 async def _check(doors: Doors, args: argparse.Namespace) -> NodeCheck:
-    from rallypoint.backends.check_picture import read_check  # noqa: PLC0415  as above
     from rallypoint.backends.requests import delete, submit_or_adopt  # noqa: PLC0415
     from rallypoint.backends.supervise import supervise  # noqa: PLC0415
+    from rallypoint.report.check_picture import read_check  # noqa: PLC0415  as above
 
     task = asyncio.current_task()
     if task is not None:
@@ -147,6 +147,6 @@ def _drawn(backend: Backend, args: argparse.Namespace) -> Blueprint:
 
 
 def _story(record: JobRecord) -> str:
-    from rallypoint.backends.story import failure_story  # noqa: PLC0415  as above
+    from rallypoint.report.endings import failure_story  # noqa: PLC0415  as above
 
     return failure_story(record)

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rallypoint.backends.explain import Account, account
-from rallypoint.backends.explain_incident import incident_lines, time_of_day
-from rallypoint.backends.hang_picture import picture
-from rallypoint.backends.incident_list import incidents_of
-from rallypoint.backends.story import span
 from rallypoint.cli.document import JobDocument, json_text
 from rallypoint.cli.looking import find
 from rallypoint.cli.options import Commands, Where, add_job_command, natural, spell_command
+from rallypoint.report.format import counted, span, time_of_day
+from rallypoint.report.hang import picture
+from rallypoint.report.incidents import incident_lines, incidents_of
+from rallypoint.report.model import Story
+from rallypoint.report.story import story_of
 from rallypoint.supervision.hindsight import remembered
 from rallypoint.supervision.observation import Observation
 from rallypoint.supervision.policy import Policy
@@ -195,50 +195,45 @@ def _holder(record: JobRecord) -> str:
 
 def explanation(case: Case, *, zone: datetime.tzinfo | None = None) -> Iterator[str]:
     """Yield the story as people read it."""
-    told = _account(case)
-    yield told.headline
-    yield from (f"  {line}" for line in told.state)
+    story = _story_of(case)
+    yield story.standing
+    yield from (f"  {line}" for line in story.conditions)
     if case.seen is None:
         yield f"  from the record, last updated at {time_of_day(case.now, zone)}"
-    yield from _story(told, zone)
+    yield from _timeline(story, zone)
     yield from ("", "Supervisor", f"  {case.holder}")
     yield from ("", "Next")
-    if told.would:
-        yield f"  {told.would}"
-    for item in told.coming:
+    if story.pending:
+        yield f"  {story.pending}"
+    for item in story.deadlines:
         setting = f"   [{item.setting}]" if item.setting else ""
         yield f"  in {span(item.within)}, at {time_of_day(item.at, zone)} ({item.clock}): {item.then}{setting}"
-    if told.waits:
-        yield f"  {told.waits}"
-    yield from _cost(told)
+    if story.waits:
+        yield f"  {story.waits}"
+    yield from _cost(story)
 
 
-def _story(told: Account, zone: datetime.tzinfo | None) -> Iterator[str]:
+def _timeline(story: Story, zone: datetime.tzinfo | None) -> Iterator[str]:
     yield from ("", "Timeline")
-    hidden = len(told.story) - _ENTRIES
+    hidden = len(story.entries) - _ENTRIES
     if hidden > 0:
         yield f"  ({hidden} earlier entries: see --json)"
-    for entry in told.story[-_ENTRIES:]:
+    for entry in story.entries[-_ENTRIES:]:
         yield f"  {time_of_day(entry.at, zone)}  {entry.text}"
         yield from (f"  {'':19}    {line}" for line in entry.more)
 
 
-def _cost(told: Account) -> Iterator[str]:
-    loss = told.loss
+def _cost(story: Story) -> Iterator[str]:
+    loss = story.loss
     yield from ("", "Cost")
     left = "" if loss.resets_left is None else f", {loss.resets_left} left"
-    faults = f"{_count(loss.faults, 'fault')}, {loss.healed} recovered; {loss.free} not charged to a budget"
-    yield f"  {faults}; {_count(loss.resets, 'reset')}{left}"
-    yield f"  {_count(loss.steps, 'step')} repeated; {span(loss.seconds)} until all ranks trained again"
+    faults = f"{counted(loss.faults, 'fault')}, {loss.healed} recovered; {loss.free} not charged to a budget"
+    yield f"  {faults}; {counted(loss.resets, 'reset')}{left}"
+    yield f"  {counted(loss.steps, 'step')} repeated; {span(loss.seconds)} until all ranks trained again"
 
 
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
-
-
-def _account(case: Case) -> Account:
-    limit = None if case.plan is None else case.plan.retry_limit
-    return account(case.record, case.decision, now=case.now, status=case.status, retry_limit=limit, status_age=case.status_age)
+def _story_of(case: Case) -> Story:
+    return story_of(case.record, case.status, now=case.now, plan=case.plan, decision=case.decision, status_age=case.status_age)
 
 
 def _tell_incident(case: Case, number: int, *, as_json: bool, svg: Path | None) -> None:
@@ -268,18 +263,18 @@ def _draw(path: Path, text: str) -> None:
 
 
 def _document(case: Case) -> dict[str, Any]:
-    told = _account(case)
+    story = _story_of(case)
     return {
         "version": 1,
         "job": case.record.name,
         "phase": case.record.phase.value,
-        "headline": told.headline,
-        "state": told.state,
-        "story": told.story,
-        "incidents": incidents_of(case.record, case.status),
+        "headline": story.standing,
+        "state": story.conditions,
+        "story": story.entries,
+        "incidents": story.details,
         "holder": case.record.holder,
-        "would": told.would,
-        "next": told.coming,
-        "waits": told.waits,
-        "loss": told.loss,
+        "would": story.pending,
+        "next": story.deadlines,
+        "waits": story.waits,
+        "loss": story.loss,
     }

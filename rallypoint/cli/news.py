@@ -5,9 +5,8 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator
 
-from rallypoint.backends.story import metrics_text
 from rallypoint.cli.document import JobDocument
-from rallypoint.cli.tables import clock_time
+from rallypoint.report.format import clock_time, metrics_text
 from rallypoint.wire.status import Event
 
 __all__ = ["STEP_PERIOD", "news"]

@@ -6,7 +6,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from rallypoint.cli.values import Column, Fact, JobView, Mood, Row, Table
+from rallypoint.cli.values import Column, Fact, JobView, Row, Table
+from rallypoint.report.model import Mood
 
 __all__ = ["job_screen", "table_screen"]
 

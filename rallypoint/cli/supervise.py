@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from rallypoint.agent.repeated_lines import limit_repeated_lines
 from rallypoint.agent.stderr import unstalled
-from rallypoint.backends.story import failure_story, success_line
 from rallypoint.cli.doors import Doors
 from rallypoint.cli.looking import find
 from rallypoint.cli.options import Commands, Where, add_job_command, spell_command
+from rallypoint.report.endings import failure_story, success_line
+from rallypoint.report.story import story_of
 from rallypoint.supervision.record import JobRecord, Phase
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def supervise_to_the_end(doors: Doors, where: Where, name: str) -> int:
         print(f"Job {name} was deleted")
         return 0
     failed = record.phase is Phase.FAILED
-    print(failure_story(record) if failed else success_line(record))
+    print(failure_story(record) if failed else success_line(story_of(record, None, now=record.last_now)))
     return _FAILED if failed else 0
 
 

@@ -7,16 +7,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from rallypoint.backends.incident_list import ListedIncident, id_text, incidents_of, list_incidents
-from rallypoint.backends.recovered import RESTARTED
-from rallypoint.backends.story import describe_end, span
-from rallypoint.cli.values import Column, Mood, Row, Table
+from rallypoint.cli.values import Column, Row, Table
+from rallypoint.report.format import clock_time, describe_end, span
+from rallypoint.report.incidents import RESTARTED, ListedIncident, id_text
+from rallypoint.report.model import Mood, Story
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase, Slot
 from rallypoint.wire.check import NodeCheck, NodeVerdict
 from rallypoint.wire.incident import Cause, Culprit, Incident
 from rallypoint.wire.status import JobState, JobStatus, Member, RankStatus
 
-__all__ = ["check_table", "clock_time", "incident_table", "node_table"]
+__all__ = ["check_table", "incident_table", "node_table"]
 
 _NODE = (
     Column(title="NODE", right=True, repeats=True),
@@ -102,10 +102,10 @@ def node_table(record: JobRecord, status: JobStatus | None, restarts: Iterable[I
     return Table(columns=_BY_RANK, rows=tuple(row for place in places for row in _rank_rows(place)), empty="no nodes yet")
 
 
-def incident_table(record: JobRecord, status: JobStatus | None, now: float, *, zone: datetime.tzinfo | None = None) -> Table:
+def incident_table(story: Story, now: float, *, zone: datetime.tzinfo | None = None) -> Table:
     """Return a row for each incident, oldest first, after those that the record keeps as counts."""
-    ends = {id_text(incident.id): _culprit(incident) for incident in incidents_of(record, status)}
-    rows = (_incident_row(listed, ends.get(listed.id, "-"), now, zone) for listed in list_incidents(record, status))
+    ends = {id_text(incident.id): _culprit(incident) for incident in story.details}
+    rows = (_incident_row(listed, ends.get(listed.id, "-"), now, zone) for listed in story.incidents)
     return Table(columns=_INCIDENTS, rows=tuple(rows), empty="no incidents")
 
 
@@ -125,12 +125,6 @@ def check_table(check: NodeCheck) -> Table:
         for found in check.nodes
     )
     return Table(columns=_CHECK, rows=tuple(rows), empty="no nodes checked")
-
-
-def clock_time(at: float, now: float, zone: datetime.tzinfo | None = None) -> str:
-    """Return the time of day, after the date where that is not today's: `14:02:11`, `03-09 14:02`."""
-    then, today = datetime.datetime.fromtimestamp(at, zone), datetime.datetime.fromtimestamp(now, zone)
-    return then.strftime("%H:%M:%S" if then.date() == today.date() else "%m-%d %H:%M")
 
 
 def _place(record: JobRecord, status: JobStatus | None, slot: Slot, faults: Mapping[tuple[int, int], int]) -> _Place:

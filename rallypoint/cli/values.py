@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 
-__all__ = ["Column", "Fact", "JobView", "Mood", "Row", "Table"]
+from rallypoint.report.model import Mood
 
-
-class Mood(str, enum.Enum):
-    """How something goes; a renderer that has colours picks one for each."""
-
-    GOOD = "good"  #: it trains, or it ended well
-    BUSY = "busy"  #: on its way: starting, waiting, resetting
-    BAD = "bad"  #: lost or failed
-    QUIET = "quiet"  #: over, or of no interest now
+__all__ = ["Column", "Fact", "JobView", "Row", "Table"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,15 +6,15 @@ import datetime
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rallypoint.backends.freshness import silence
-from rallypoint.backends.incident_list import incidents_of
-from rallypoint.backends.story import describe_holder, failure_story, latest_progress, metrics_text, span, success_line
 from rallypoint.cli.document import JobDocument, SupervisorSeen
-from rallypoint.cli.tables import clock_time, incident_table, node_table
-from rallypoint.cli.values import Column, Fact, JobView, Mood, Row, Table
+from rallypoint.cli.tables import incident_table, node_table
+from rallypoint.cli.values import Column, Fact, JobView, Row, Table
+from rallypoint.report.endings import failure_story, success_line
+from rallypoint.report.format import clock_time, metrics_text, span
+from rallypoint.report.model import Mood, Story
+from rallypoint.report.story import story_of
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase
 from rallypoint.wire.check import CheckState, NodeCheck, NodeFound, NodeVerdict
-from rallypoint.wire.incident import Cause, Incident
 from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.pre_check import PreCheck, PreCheckState
 from rallypoint.wire.status import JobState, JobStatus
@@ -75,17 +75,17 @@ def view(
         status_age: seconds since the coordinator's last word; None where that is not known.
         by_node: one row for each node in the place of one for each rank.
     """
-    status = _current(record, status)
+    story = story_of(record, status, now=now, plan=plan, status_age=status_age)
     return JobView(
         name=record.name,
         phase=phase_word(record),
-        summary=_summary(record, status, plan, now, silence(status, status_age)),
-        mood=_mood(record, status, plan),
-        figures=_figures(record, status, plan),
-        details=(*_details(record, status, now), *_supervision(record, plan, supervisor, _Clock(now=now, zone=zone))),
-        nodes=node_table(record, status, _restarts(record, status, plan), by_node=by_node),
-        incidents=incident_table(record, status, now, zone=zone),
-        ending=_ending(record),
+        summary=_summary(story, plan, now),
+        mood=_mood(record, story.status, plan),
+        figures=_figures(story, plan),
+        details=(*_details(story, now), *_supervision(record, plan, supervisor, _Clock(now=now, zone=zone))),
+        nodes=node_table(record, story.status, story.restarts, by_node=by_node),
+        incidents=incident_table(story, now, zone=zone),
+        ending=_ending(story),
     )
 
 
@@ -104,19 +104,13 @@ def view_of(document: JobDocument, now: float, *, by_node: bool = False) -> JobV
 
 def overview(jobs: Iterable[JobDocument], now: float) -> Table:
     """Return the table of all jobs, a row for each."""
-    rows = (_job_row(job.record, _current(job.record, job.status), job.plan, now) for job in jobs)
+    rows = (_job_row(story_of(job.record, job.status, now=now, plan=job.plan), job.plan, now) for job in jobs)
     return Table(columns=_JOBS, rows=tuple(rows), empty="no jobs")
 
 
 def phase_word(record: JobRecord) -> str:
     """Return the phase as it is shown; a job that nobody has taken on yet is `Submitted`."""
     return record.phase.value or "Submitted"
-
-
-def _current(record: JobRecord, status: JobStatus | None) -> JobStatus | None:
-    if status is None or (status.uid, status.fence.attempt) != (record.uid, record.attempt):
-        return None
-    return status
 
 
 def _mood(record: JobRecord, status: JobStatus | None, plan: Plan) -> Mood:
@@ -127,13 +121,14 @@ def _mood(record: JobRecord, status: JobStatus | None, plan: Plan) -> Mood:
     return _MOODS[record.phase]
 
 
-def _summary(record: JobRecord, status: JobStatus | None, plan: Plan, now: float, quiet: str) -> str:
+def _summary(story: Story, plan: Plan, now: float) -> str:
+    record = story.record
     if record.deletion and record.phase is not Phase.TERMINATING:
         return "deletion requested"
     if record.suspend and record.phase in _SUSPENDABLE:
         return "suspension requested"
     if record.phase is Phase.RUNNING:
-        return _with_silence(record, _running(status, plan), quiet)
+        return _with_silence(record, _running(story.status, plan), story.silence)
     if record.phase is Phase.RESETTING:
         return _resetting(record, plan, now)
     return {
@@ -184,14 +179,8 @@ def _bounds(plan: Plan) -> str:
     return str(plan.min_nodes) if plan.min_nodes == plan.max_nodes else f"{plan.min_nodes}:{plan.max_nodes}"
 
 
-def _restarts(record: JobRecord, status: JobStatus | None, plan: Plan) -> tuple[Incident, ...]:
-    """Return the faults of this attempt that a restart of the workers answered: the one after the budget is none of them."""
-    faults = (i for i in incidents_of(record, status) if i.cause is Cause.PROCESS and i.id.attempt == record.attempt)
-    return tuple(sorted(faults, key=lambda i: i.detected_at))[: plan.max_restarts]
-
-
-def _figures(record: JobRecord, status: JobStatus | None, plan: Plan) -> tuple[Fact, ...]:
-    step = latest_progress(record, status).step
+def _figures(story: Story, plan: Plan) -> tuple[Fact, ...]:
+    record, status, step = story.record, story.status, story.progress.step
     # A retry is counted when the attempt before it has failed.
     begun = record.retries - (record.phase is Phase.RESETTING)
     attempts = record.attempt + plan.retry_limit - begun
@@ -201,14 +190,14 @@ def _figures(record: JobRecord, status: JobStatus | None, plan: Plan) -> tuple[F
         "world": str(status.world_size) if status else "-",
         "round": str(status.fence.round) if status else "-",
         "step": "-" if step is None else str(step),
-        "restarts": f"{len(_restarts(record, status, plan))} of {plan.max_restarts}",
+        "restarts": f"{len(story.restarts)} of {plan.max_restarts}",
         "resets": f"{record.retries} of {plan.retry_limit}",
     }
     return tuple(Fact(label=label, text=text) for label, text in figures.items())
 
 
-def _details(record: JobRecord, status: JobStatus | None, now: float) -> Iterable[Fact]:
-    progress = latest_progress(record, status)
+def _details(story: Story, now: float) -> Iterable[Fact]:
+    record, status, progress = story.record, story.status, story.progress
     if progress.metrics:
         yield Fact(label="metrics", text=metrics_text(progress))
     if progress.checkpoint:
@@ -287,14 +276,14 @@ def _supervision(record: JobRecord, plan: Plan, supervisor: SupervisorSeen | Non
     if holder is None or (record.released and not record.deletion):
         return
     if supervisor is None:
-        yield Fact(label="supervisor", text=describe_holder(holder))
+        yield Fact(label="supervisor", text=holder.describe())
     elif supervisor.lost_at is None:
-        told = f"{describe_holder(holder)} since {clock.tell(holder.since)}"
+        told = f"{holder.describe()} since {clock.tell(holder.since)}"
         yield Fact(label="supervisor", text=f"{told}; {supervisor.note}" if supervisor.note else told)
     else:
         again = f"to supervise it: rallypoint supervise {record.name}"
         yield Fact(label="supervisor", text=f"none since {clock.tell(supervisor.lost_at)}; {again}")
-        yield Fact(label="before", text=describe_holder(holder))
+        yield Fact(label="before", text=holder.describe())
         stops = plan.orphan_policy is OrphanPolicy.STOP
         yield Fact(
             label="orphan",
@@ -314,14 +303,15 @@ def _time(record: JobRecord, now: float) -> str:
     return f"attempt {attempt.number} took {took} and ended {span(now - attempt.ended_at)} ago"
 
 
-def _ending(record: JobRecord) -> str:
-    if record.phase is Phase.SUCCEEDED:
-        return success_line(record)
-    return failure_story(record) if record.phase is Phase.FAILED else ""
+def _ending(story: Story) -> str:
+    if story.record.phase is Phase.SUCCEEDED:
+        return success_line(story)
+    return failure_story(story.record) if story.record.phase is Phase.FAILED else ""
 
 
-def _job_row(record: JobRecord, status: JobStatus | None, plan: Plan, now: float) -> Row:
-    figures = {fact.label: fact.text for fact in _figures(record, status, plan)}
+def _job_row(story: Story, plan: Plan, now: float) -> Row:
+    record = story.record
+    figures = {fact.label: fact.text for fact in _figures(story, plan)}
     cells = (
         record.name,
         Phase.TERMINATING.value if record.deletion else phase_word(record),
@@ -329,4 +319,4 @@ def _job_row(record: JobRecord, status: JobStatus | None, plan: Plan, now: float
         span(now - record.created_at),
         record.owner,
     )
-    return Row(cells=cells, mood=_mood(record, status, plan))
+    return Row(cells=cells, mood=_mood(record, story.status, plan))

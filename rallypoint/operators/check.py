@@ -86,7 +86,7 @@ class NodeCheckOperator(JobArguments, JobOwner):
 
     def returned(self, summary: dict[str, Any]) -> Any:
         """Return what was found, in the place of the job's summary."""
-        from rallypoint.backends.check_picture import matrix, picture, read_check  # noqa: PLC0415  as above
+        from rallypoint.report.check_picture import matrix, picture, read_check  # noqa: PLC0415  as above
         from rallypoint.wire import codec  # noqa: PLC0415
         from rallypoint.wire.check import NodeVerdict  # noqa: PLC0415
 

@@ -98,8 +98,8 @@ class JobOwner(TellsLineage, PlacedOperator):
     :param on_finish_action: record and logs of a finished job: `keep_job`, `delete_job` or `delete_succeeded_job`.
     :param on_kill_action: the job when the task is stopped or reaches its `execution_timeout`: `delete_job` or `keep_job`.
 
-    Returns the summary of the job (`rallypoint.provider.result.summarize`) and pushes the XComs `job_name` and those of
-    `rallypoint.provider.result.XCOM_KEYS`. Events of its `outlets` contain the checkpoint and its metrics in
+    Returns the summary of the job (`rallypoint.report.summary.summarize`) and pushes the XComs `job_name` and those of
+    `rallypoint.report.summary.XCOM_KEYS`. Events of its `outlets` contain the checkpoint and its metrics in
     `extra["rallypoint"]`.
     """
 
@@ -256,7 +256,7 @@ class JobOwner(TellsLineage, PlacedOperator):
 
     def _finish(self, context: Context, claim: Claim, ending: Ending) -> Any:
         from rallypoint.provider import submission  # noqa: PLC0415  as in `execute`
-        from rallypoint.provider.result import xcoms  # noqa: PLC0415
+        from rallypoint.report.summary import xcoms  # noqa: PLC0415
 
         # As it would come from the triggerer: cleaned for XCom, OpenLineage, asset events and the exception's text.
         ending = Ending.from_event(ending_event(ending))
@@ -306,7 +306,7 @@ class JobOwner(TellsLineage, PlacedOperator):
 
     def _keep_page(self, context: Context, claim: Claim) -> None:
         """Keep the tab's page for when the job is gone. A hint for people, too: no task fails for it."""
-        from rallypoint.page.published import PAGE_KEY, published_page  # noqa: PLC0415  as in `execute`
+        from rallypoint.report.page.published import PAGE_KEY, published_page  # noqa: PLC0415  as in `execute`
 
         ti = context["ti"]
         tries = {claim.owner: ti.try_number}
@@ -394,8 +394,8 @@ def _tries(context: Context) -> int:
 
 def _publication(context: Context, claim: Claim) -> Publication | None:
     """Return where the job's page is published while the worker waits; the trigger has its own."""
-    from rallypoint.page.published import PAGE_KEY  # noqa: PLC0415  as in `execute`
     from rallypoint.provider.publishing import Publication, publish_interval  # noqa: PLC0415
+    from rallypoint.report.page.published import PAGE_KEY  # noqa: PLC0415  as in `execute`
 
     if not claim.publish:
         return None

@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rallypoint.page.values import Page
-from rallypoint.page.view import as_of, page_of, plain_page
-from rallypoint.page.words import no_data, no_job, not_live, unreachable
 from rallypoint.plugin.live_access import LiveAccess, NotLiveError, open_live
 from rallypoint.plugin.task import TaskSeen
 from rallypoint.provider.place import Place
+from rallypoint.report.headline import no_data, no_job, not_live, unreachable
+from rallypoint.report.page.values import Page
+from rallypoint.report.page.view import as_of, page_of, plain_page
 from rallypoint.wire import codec
 from rallypoint.wire.errors import RallypointError
 

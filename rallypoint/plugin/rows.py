@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from rallypoint.page.published import LIMIT, PAGE_KEY
 from rallypoint.plugin.task import HANDLE_KEY, TaskKey, TaskSeen
+from rallypoint.report.page.published import LIMIT, PAGE_KEY
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

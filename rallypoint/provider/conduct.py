@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from rallypoint.backends.contract import Backend, BackendError, JobNotFoundError
 from rallypoint.backends.requests import request_deletion
-from rallypoint.backends.story import culprit_of, failure_story, success_line
 from rallypoint.backends.supervise import supervise
 from rallypoint.provider.claim import Claim, End, Ending
 from rallypoint.provider.failure import failure_of
@@ -19,7 +18,9 @@ from rallypoint.provider.log_lines import Bookmark, tell_culprit, telling_logs
 from rallypoint.provider.narration import Narrator
 from rallypoint.provider.publishing import Publication, publishing
 from rallypoint.provider.ranks import ranks_of
-from rallypoint.provider.result import summarize
+from rallypoint.report.endings import culprit_of, failure_story, success_line
+from rallypoint.report.story import story_of
+from rallypoint.report.summary import summarize
 from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.plan import OrphanPolicy
 
@@ -126,9 +127,10 @@ def is_local(error: Exception) -> bool:
 
 async def conclude(backend: Backend, record: JobRecord) -> Ending:
     """Return how a finished job ended."""
-    summary = summarize(record, await backend.status(record.name))
+    story = story_of(record, await backend.status(record.name), now=record.last_now)
+    summary = summarize(story)
     if record.phase is Phase.SUCCEEDED:
-        return Ending(end=End.SUCCEEDED, name=record.name, summary=summary, text=success_line(record))
+        return Ending(end=End.SUCCEEDED, name=record.name, summary=summary, text=success_line(story))
     return Ending(end=End.FAILED, name=record.name, summary=summary, text=failure_story(record), failure=failure_of(record))
 
 

@@ -12,7 +12,7 @@ __all__ = ["FACET", "Library", "lineage_of", "open_library", "place_of_file"]
 #: The run facet's name.
 FACET = "rallypoint_job"
 
-#: What the facet has of the summary of a job (`rallypoint.provider.result.summarize`).
+#: What the facet has of the summary of a job (`rallypoint.report.summary.summarize`).
 _FIELDS = (
     "job",
     "uid",

@@ -16,7 +16,7 @@ _RUN_FACET: Any = importlib.import_module("openlineage.client.facet_v2").RunFace
 
 @attrs.define(kw_only=True)
 class RallypointJobRunFacet(_RUN_FACET):  # type: ignore[misc]
-    """How a training job went; the fields are those of `rallypoint.provider.result.summarize`."""
+    """How a training job went; the fields are those of `rallypoint.report.summary.summarize`."""
 
     job: str
     uid: str

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rallypoint.backends.story import metrics_text
+from rallypoint.report.format import metrics_text
 from rallypoint.wire.sanitize import clean_text
 from rallypoint.wire.status import Event, JobState, JobStatus
 

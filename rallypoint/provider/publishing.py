@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rallypoint.backends.contract import Backend
-from rallypoint.page.published import published_page
+from rallypoint.report.page.published import published_page
 
 __all__ = ["Publication", "publish_interval", "publishing"]
 

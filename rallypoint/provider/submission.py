@@ -16,9 +16,10 @@ from rallypoint.provider.conduct import Post, cancel, conclude, conduct
 from rallypoint.provider.failure import advised, cannot_grow
 from rallypoint.provider.function import FunctionJob
 from rallypoint.provider.manifest import Manifest
-from rallypoint.provider.result import summarize
 from rallypoint.provider.task_state import CLEARED, may_cancel
 from rallypoint.provider.termination import Bell
+from rallypoint.report.story import story_of
+from rallypoint.report.summary import summarize
 from rallypoint.supervision.record import Advice, JobRecord
 
 __all__ = ["Advise", "Ask", "Work", "no_growth", "settle", "submit", "submit_and_leave", "submit_and_wait", "tidy"]
@@ -47,7 +48,7 @@ async def submit_and_leave(post: Post, work: Work) -> dict[str, Any]:
     record = (await _submit(post, work)).stored.record
     if not record.released:
         await post.hand_over()
-    return summarize(record, await post.backend.status(work.name))
+    return summarize(story_of(record, await post.backend.status(work.name), now=record.last_now))
 
 
 async def submit_and_wait(post: Post, work: Work, *, bell: Bell, ask: Ask) -> Ending:

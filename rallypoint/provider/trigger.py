@@ -12,7 +12,6 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from rallypoint.backends.contract import Backend
-from rallypoint.page.published import PAGE_KEY
 from rallypoint.provider import doors
 from rallypoint.provider.bookmark import XComBookmark
 from rallypoint.provider.claim import Claim, End, Ending
@@ -21,6 +20,7 @@ from rallypoint.provider.delivery import ending_event
 from rallypoint.provider.publishing import Publication, publish_interval
 from rallypoint.provider.task_state import may_cancel, prepare, task_state
 from rallypoint.provider.task_xcom import write_xcom
+from rallypoint.report.page.published import PAGE_KEY
 from rallypoint.wire.errors import RallypointError
 
 __all__ = ["ElasticTrainingTrigger"]

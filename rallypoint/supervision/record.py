@@ -140,6 +140,11 @@ class Holder:
     heartbeat: str = ""
     since: float = 0.0
 
+    def describe(self) -> str:
+        """Return the supervisor's name and place: `rallypoint supervise (process 12 on ada)`."""
+        where = " on ".join(part for part in (f"process {self.pid}" if self.pid else "", self.host) if part)
+        return f"{self.name} ({where})" if where else self.name
+
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from rallypoint.cli.document import JobDocument, SupervisorSeen
-from rallypoint.cli.tables import clock_time
-from rallypoint.cli.values import Mood
 from rallypoint.cli.view import overview, view
+from rallypoint.report.format import clock_time
+from rallypoint.report.model import Mood
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase, Slot
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Cause, Incident, IncidentId, Rung

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from rallypoint.backends.contract import BackendError
-from rallypoint.backends.explain_incident import judgement
 from rallypoint.backends.kubernetes.labels import ATTEMPT, FIRST, JOB, PART, UID
 from rallypoint.backends.kubernetes.watching.views import pod_view
 from rallypoint.backends.kubernetes.wrapped import seen
 from rallypoint.backends.kubernetes.wrapped.blueprint import draw
+from rallypoint.report.incidents import judgement
 from rallypoint.supervision.actions import Action, CreateComponents, Purge, RemoveComponents, SuspendComponents
 from rallypoint.supervision.hindsight import remembered
 from rallypoint.supervision.observation import CreateError, Observation

@@ -11,9 +11,9 @@ from typing import Any
 
 from rallypoint.agent.rendezvous.series import sampled
 from rallypoint.backends.site import Site
-from rallypoint.page.values import Page
-from rallypoint.page.view import as_of, page_of, plain_page
-from rallypoint.page.words import no_job
+from rallypoint.report.headline import no_job
+from rallypoint.report.page.values import Page
+from rallypoint.report.page.view import as_of, page_of, plain_page
 from rallypoint.supervision.record import Attempt, ConditionType, Holder, JobRecord, Phase, Slot
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind, Incident, IncidentId, Rung

@@ -18,11 +18,11 @@ import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 
 from rallypoint.backends.contract import LogLine
-from rallypoint.page.values import Page
 from rallypoint.plugin.app import create_app, may_read_logs, may_read_task, task_seen
 from rallypoint.plugin.live_access import LiveAccess
 from rallypoint.plugin.looking import Looker
 from rallypoint.plugin.task import TaskKey, TaskSeen
+from rallypoint.report.page.values import Page
 from tests.plugin.scenes import SCENES
 
 #: Seconds between the newest word of a job and its being looked at, as the browser is told.

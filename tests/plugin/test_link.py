@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.page.published import PAGE_KEY
-from rallypoint.page.values import Page, State
 from rallypoint.provider.links import ElasticTrainingLink, page_path
+from rallypoint.report.model import State
+from rallypoint.report.page.published import PAGE_KEY
+from rallypoint.report.page.values import Page
 from rallypoint.wire import codec
 from tests.operators.tasks import FAILURE, operator
 from tests.provider.fake_backend import SUCCESS, FakeBackend

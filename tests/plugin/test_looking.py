@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from rallypoint.backends.contract import BackendError, Stored
-from rallypoint.page.published import LIMIT, published_page
-from rallypoint.page.values import Page, State
 from rallypoint.plugin.live_access import LiveAccess, NotLiveError
 from rallypoint.plugin.looking import FRESH, KEPT_OPEN, MOST_BACKENDS, Looker
 from rallypoint.plugin.task import TaskKey, TaskSeen
+from rallypoint.report.model import State
+from rallypoint.report.page.published import LIMIT, published_page
+from rallypoint.report.page.values import Page
 from rallypoint.wire import codec
 from tests.backends import fake
 from tests.cli.samples import PLAN

@@ -5,14 +5,17 @@ import json
 import pytest
 
 from rallypoint.provider.claim import End, Ending
-from rallypoint.provider.result import summarize
+from rallypoint.report.story import story_of
+from rallypoint.report.summary import summarize
 from rallypoint.wire.codec import WireError
 from tests.provider.records import succeeded
 
 
 def test_an_ending_travels_as_json():
     """What the trigger found arrives in the resumed task as it was."""
-    ending = Ending(end=End.SUCCEEDED, name="digits", summary=summarize(succeeded(), None), text="well done")
+    ending = Ending(
+        end=End.SUCCEEDED, name="digits", summary=summarize(story_of(succeeded(), None, now=200.0)), text="well done"
+    )
 
     assert Ending.from_event(json.loads(json.dumps(ending.to_event()))) == ending
 

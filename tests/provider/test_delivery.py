@@ -12,9 +12,10 @@ from hypothesis import given
 
 from rallypoint.provider.claim import End, Ending
 from rallypoint.provider.delivery import EVENT_LIMIT, ending_event, finding_event
-from rallypoint.provider.result import summarize
 from rallypoint.provider.sensing.finding import Finding, Found
 from rallypoint.provider.sensing.watching import JobConditionTrigger
+from rallypoint.report.story import story_of
+from rallypoint.report.summary import summarize
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.status import JobStatus, Outcome, Progress, Verdict
 from tests.provider.fake_backend import SUCCESS, FakeBackend
@@ -142,4 +143,4 @@ def test_a_record_that_another_version_wrote_with_bare_words_still_ends_its_task
     """Its supervisor may have been older."""
     text = succeeded().to_json().replace('"accuracy": 0.97', '"accuracy": NaN')
 
-    assert summarize(JobRecord.from_json(text), None)["metrics"] == {"accuracy": "NaN"}
+    assert summarize(story_of(JobRecord.from_json(text), None, now=200.0))["metrics"] == {"accuracy": "NaN"}

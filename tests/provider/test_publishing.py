@@ -7,8 +7,9 @@ import dataclasses
 
 import pytest
 
-from rallypoint.page.values import Page, State
 from rallypoint.provider.publishing import Publication, publish_interval, publishing
+from rallypoint.report.model import State
+from rallypoint.report.page.values import Page
 from rallypoint.wire import codec
 from tests.provider.fake_backend import FakeBackend
 from tests.provider.tasks import FakeTask

@@ -84,7 +84,6 @@ def json_size(record: JobRecord) -> int:
 # --- Size ------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize(
     ("nodes", "limit"),
     [

@@ -23,7 +23,6 @@ from rallypoint.backends.kubernetes.machines import OVERDUE, Machines
 from rallypoint.backends.kubernetes.store import Store
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.views import HOLDER, ConfigMapView
-from rallypoint.backends.story import describe_holder
 from rallypoint.wire import env
 
 __all__ = ["Holds"]
@@ -125,7 +124,7 @@ class Holds:
         except BackendError:
             stored = None
         holder = None if stored is None else stored.record.holder
-        return describe_holder(holder) if holder is not None and holder.id == view.holder else f"process {view.holder}"
+        return holder.describe() if holder is not None and holder.id == view.holder else f"process {view.holder}"
 
     async def _tidy(self, holder: str) -> None:
         self._beats.pop(holder, None)

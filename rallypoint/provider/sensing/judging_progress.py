@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from rallypoint.backends.story import metrics_text
 from rallypoint.provider.sensing.conditions import ProgressCondition
 from rallypoint.provider.sensing.finding import Finding, Found
 from rallypoint.provider.sensing.seen import Memory, Seen, job_values, not_yet
+from rallypoint.report.format import metrics_text
 from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.status import JobState, JobStatus, Progress
 

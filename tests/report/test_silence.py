@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rallypoint.backends.freshness import silence
+from rallypoint.report.story import silence
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.missing import Absence, Missing
 from rallypoint.wire.status import JobState, JobStatus, Outcome, Verdict

@@ -6,9 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rallypoint.backends.explain_hang import behind_lines, ranks_of
-from rallypoint.backends.explain_incident import incident_lines
-from rallypoint.backends.hang_picture import drawn, picture
+from rallypoint.report.hang import behind_lines, drawn, picture, ranks_of
+from rallypoint.report.incidents import incident_lines
 from rallypoint.supervision.trimming import size_of, trim_incident
 from rallypoint.wire import codec
 from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind, Incident, IncidentId, RankGroup, Rung

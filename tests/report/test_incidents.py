@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from types import SimpleNamespace
 
-from rallypoint.backends.explain import account
-from rallypoint.backends.incident_list import XCOM_LIMIT, count_faults, list_incidents, to_xcom
+from rallypoint.cli.explain import Case, explanation
 from rallypoint.cli.view import view
-from rallypoint.page.view import page_of
-from rallypoint.provider.result import summarize, xcoms
+from rallypoint.operators.telling import asset_extra
+from rallypoint.provider.lineage import Library, lineage_of
+from rallypoint.report.endings import success_line
+from rallypoint.report.incidents import XCOM_LIMIT, list_incidents, to_xcom
+from rallypoint.report.model import Story
+from rallypoint.report.page.view import page_of
+from rallypoint.report.story import story_of
+from rallypoint.report.summary import summarize, xcoms
+from rallypoint.supervision.record import Phase
 from rallypoint.wire.incident import Cause, Culprit, Folded, Incident, IncidentId, Rung
 from tests.provider.records import CULPRIT, incident, record, status
 from tests.wire.test_codec import PLAN
@@ -47,16 +54,49 @@ RECORD = record(incidents=(NODE, SCALE_UP, RESET), folded=FOLDED)
 STATUS = dataclasses.replace(status(0, 1), incidents=(incident(5), NODE))
 
 
-def test_all_three_list_the_same_incidents_and_count_the_same_faults() -> None:
+STORY = story_of(RECORD, STATUS, now=150.0)
+FAULTS = 14
+
+
+def test_every_output_counts_the_same_faults() -> None:
     """A scale-up and a reset are no faults, a lost node and a dead worker are, and so are those that are counts by now."""
-    pushed = xcoms(summarize(RECORD, STATUS))
+    summary = summarize(STORY)
+    page = page_of(RECORD, STATUS, now=150.0)
+    case = Case(record=RECORD, plan=None, status=STATUS, seen=None, now=150.0, holder="unknown")
+    lineage = lineage_of(summary, library=Library(lineage=SimpleNamespace, dataset=SimpleNamespace, facet=SimpleNamespace))
+    facts = {fact.label: fact.text for fact in page.facts}
+    rows = view(RECORD, STATUS, PLAN, now=150.0, zone=datetime.timezone.utc).incidents.rows
+    faults_of_table = sum(
+        int(row.cells[1].partition(" x")[2] or 1) for row in rows if row.cells[1].startswith(("process", "node"))
+    )
+
+    assert (STORY.loss.faults, xcoms(summary)["faults"], facts["Faults"], faults_of_table) == (FAULTS, FAULTS, "14", FAULTS)
+    assert sum(row["count"] for row in summary["incidents"] if row["fault"]) == FAULTS
+    assert lineage.run_facets["rallypoint_job"].faults == FAULTS
+    assert asset_extra(summary)["faults"] == FAULTS
+    assert any(line.startswith("  14 faults, 1 recovered") for line in explanation(case))
+    assert "recovered from 14 faults" in _over(Phase.SUCCEEDED).headline.title
+
+
+def test_every_output_adds_up_the_same_steps() -> None:
+    """Also of an incident that only the coordinator knows."""
+    over = _over(Phase.SUCCEEDED)
+    facts = {fact.label: fact.text for fact in page_of(RECORD, STATUS, now=150.0).facts}
+
+    assert (STORY.loss.steps, summarize(STORY)["steps_lost"], facts["Steps lost"]) == (22, 22, "22")
+    assert "1 fault healed, 22 steps repeated" in success_line(over)
+
+
+def _over(phase: Phase) -> Story:
+    return story_of(dataclasses.replace(RECORD, phase=phase), STATUS, now=150.0)
+
+
+def test_every_output_lists_the_same_incidents() -> None:
+    """In one order, with the same culprit, action and steps."""
+    pushed = xcoms(summarize(STORY))
     page = page_of(RECORD, STATUS, now=150.0)
     shown = view(RECORD, STATUS, PLAN, now=150.0, zone=datetime.timezone.utc)
-    told = account(RECORD, None, now=150.0, status=STATUS)
 
-    facts = {fact.label: fact.text for fact in page.facts}
-    assert (pushed["faults"], facts["Faults"], told.loss.faults) == (14, "14", 14)
-    assert sum(row["count"] for row in pushed["incidents"] if row["fault"]) == 14
     one_by_one = [row for row in pushed["incidents"] if row["id"]]
     moments = [datetime.datetime.fromisoformat(row["time"].replace("Z", "+00:00")).timestamp() for row in one_by_one]
     assert moments == [fault.at for fault in page.faults]
@@ -101,7 +141,7 @@ def test_a_long_list_keeps_the_newest_and_counts_the_rest() -> None:
     rows = to_xcom(list_incidents(crowded, None))
 
     assert len(rows) == XCOM_LIMIT + 3
-    assert sum(row["count"] for row in rows if row["fault"]) == count_faults(crowded, None) == 312
+    assert sum(row["count"] for row in rows if row["fault"]) == story_of(crowded, None, now=500.0).loss.faults == 312
     assert (rows[0]["id"], rows[0]["cause"], rows[0]["count"]) == ("", "process", 212)
     assert all(len(row["reason"]) <= 500 for row in rows)
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from rallypoint.backends.check_picture import matrix, picture, read_check
+from rallypoint.report.check_picture import matrix, picture, read_check
 from rallypoint.wire import codec
 from rallypoint.wire.check import AllNodes, CheckState, Link, NodeCheck, NodeFound, NodeVerdict, bandwidth_text
 from rallypoint.wire.codec import WireError

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from rallypoint.page.values import Goodput, Share, Span
+from rallypoint.report.model import Goodput, Share, Span, Timeline
 from rallypoint.supervision.record import Attempt, JobRecord, Phase
 from rallypoint.wire.incident import Cause, Incident
 from rallypoint.wire.status import JobStatus
 
-__all__ = ["LOST", "attempts", "goodput", "phases", "rounds", "seconds_per_step", "work"]
+__all__ = ["LOST", "attempts", "goodput", "phases", "rounds", "seconds_per_step", "timeline_of", "work"]
 
 TRAINING, AGAIN, STARTING, QUEUED, SUSPENDED, RESET = "training", "again", "starting", "queued", "suspended", "reset"
 
@@ -37,6 +37,20 @@ _FIRST = (*(c.value for c in Cause), RESET, SUSPENDED, QUEUED, STARTING, AGAIN)
 _NO_LOSS = frozenset({Cause.COORDINATOR, Cause.JOB})
 
 _ENDED = (Phase.SUCCEEDED, Phase.FAILED)
+
+
+def timeline_of(
+    record: JobRecord, status: JobStatus | None, work: tuple[Span, ...], tries: Mapping[str, int], now: float
+) -> Timeline:
+    """Return the lanes of a job up to `now`."""
+    return Timeline(
+        start=record.created_at,
+        end=max(now, record.created_at),
+        phases=phases(record),
+        attempts=attempts(record, tries),
+        rounds=rounds(record, status),
+        work=work,
+    )
 
 
 def phases(record: JobRecord) -> tuple[Span, ...]:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from rallypoint.backends.explain_incident import done
-from rallypoint.backends.recovered import recovered_text
+from rallypoint.report.incidents import done, recovered_text
 from rallypoint.wire.incident import Cause, Incident, IncidentId, Rung
 
 FAULT = Incident(

@@ -1,139 +1,89 @@
-"""The story of a job as an on-call engineer asks for it: what broke where, what was done by which rule, what is next. Pure."""
+"""Build the story of a job from record and status: the one place that counts. Pure; `now` is an argument."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 
-from rallypoint.backends.explain_incident import done, judgement
-from rallypoint.backends.freshness import silence
-from rallypoint.backends.incident_list import count_faults, incidents_of
-from rallypoint.backends.story import span
+from rallypoint.report import timeline
+from rallypoint.report.format import span
+from rallypoint.report.headline import headline
+from rallypoint.report.incidents import ListedIncident, current_status, done, incidents_of, judgement, list_incidents
+from rallypoint.report.model import Deadline, Entry, Loss, Story
 from rallypoint.supervision.clocks import CLOCKS
 from rallypoint.supervision.reconcile import Decision
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase
 from rallypoint.wire.incident import FREE, Cause, Incident, Rung
-from rallypoint.wire.status import JobStatus
+from rallypoint.wire.missing import Absence
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.status import JobState, JobStatus, Progress
 
-__all__ = [
-    "Account",
-    "Entry",
-    "Loss",
-    "Next",
-    "account",
-]
+__all__ = ["QUIET", "silence", "story_of"]
 
 #: Told by an incident with all that is known of it, so the line of history would say it twice.
 _TWICE = frozenset({"node-lost", "node-evacuated", "coordinator-lost"})
 
 _SETTINGS = {clock.name: clock.setting for clock in CLOCKS}
 
-_DAY = 86400
+#: Rungs on which workers are started again.
+_RESTARTED = {Rung.RECOVER_IN_PLACE, Rung.RESTART_WORKERS, Rung.RECOVER, Rung.ELASTIC_TRAINING}
+
+#: Seconds without a report, or without a sign of life of any rank, from which on that is said.
+QUIET = 5.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One line of the story, at seconds since the epoch; `incident` is its number, 0 for what is no incident."""
-
-    at: float
-    text: str
-    more: tuple[str, ...] = ()
-    incident: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Next:
-    """A clock that runs: at `at` (seconds since the epoch), `within` seconds from now, `then` happens unless something changes.
-
-    `setting` is the field of the job that sets it.
-    """
-
-    at: float
-    within: float
-    clock: str
-    then: str
-    setting: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loss:
-    """What the faults have cost.
-
-    Attributes:
-        faults: incidents in which something broke; `free` those that no budget pays for; `healed` of both.
-        steps: that had to be trained again.
-        seconds: between a fault, or the end of an attempt, and the moment when everything trained again.
-        resets, resets_left: of the whole job; None where the limit is not known.
-    """
-
-    faults: int
-    free: int
-    healed: int
-    steps: int
-    seconds: float
-    resets: int
-    resets_left: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Account:
-    """The whole story.
-
-    Attributes:
-        headline: where the job stands, in a sentence.
-        state: the conditions that say why, a line each.
-        story: what happened, the oldest first.
-        would: what a supervisor's turn would change now, "" where it would change nothing.
-        coming: the clocks that run, the next one first; `waits` says what it waits for where none does.
-        loss: what it has cost.
-    """
-
-    headline: str
-    state: tuple[str, ...]
-    story: tuple[Entry, ...]
-    would: str
-    coming: tuple[Next, ...]
-    waits: str
-    loss: Loss
-
-
-def account(
+def story_of(
     record: JobRecord,
-    decision: Decision | None,
+    status: JobStatus | None,
     *,
     now: float,
-    status: JobStatus | None = None,
-    retry_limit: int | None = None,
+    plan: Plan | None = None,
+    decision: Decision | None = None,
     status_age: float | None = None,
-) -> Account:
+    tries: Mapping[str, int] | None = None,
+) -> Story:
     """Return the story of a job at `now` (seconds since the epoch).
 
     Args:
-        record: what the supervisor remembers.
-        decision: what a turn would decide now; None where the policy is not known.
-        now: ages are counted up to here.
-        status: the coordinator's last word, if it speaks of this attempt.
-        retry_limit: of the policy.
-        status_age: seconds since the coordinator's last word; None where that is not known.
+        record: the supervisor's memory.
+        status: the coordinator's last status; one of an earlier attempt, or of an earlier job of the name, is left out.
+        now: ages and durations are counted up to here.
+        plan: what runs; None where it is not known.
+        decision: what a supervisor turn would decide now; None where that is not known.
+        status_age: seconds since the coordinator's last status; None where that is not known.
+        tries: numbers of the task's tries, by the owner that each was.
     """
-    incidents = incidents_of(record, status)
-    return Account(
-        headline=_headline(record, retry_limit),
-        state=tuple(_state(record, silence(status, status_age))),
+    status = current_status(record, status)
+    listed, details = list_incidents(record, status), incidents_of(record, status)
+    loss = _loss(record, listed, details, now, None if plan is None else plan.retry_limit)
+    quiet = silence(status, status_age)
+    work = timeline.work(record, status, details, until=now)
+    return Story(
+        record=record,
+        status=status,
+        progress=_latest_progress(record, status),
+        headline=headline(record, status, details, faults=loss.faults, quiet=quiet),
+        standing=_standing(record, None if plan is None else plan.retry_limit),
+        silence=quiet,
+        conditions=tuple(_conditions(record, quiet)),
+        incidents=listed,
+        details=details,
+        restarts=_restarts(record, details, plan),
+        loss=loss,
         # What broke stands before what was done about it at the same moment.
-        story=tuple(sorted((*_incidents(incidents), *_history(record, incidents)), key=lambda entry: entry.at)),
-        would=_would(record, decision),
-        coming=tuple(_coming(decision, now)),
+        entries=tuple(sorted((*_incidents(details), *_history(record, details)), key=lambda entry: entry.at)),
+        timeline=timeline.timeline_of(record, status, work, tries or {}, now),
+        goodput=timeline.goodput(work),
+        pending=_pending(record, decision),
+        deadlines=tuple(_deadlines(decision, now)),
         waits=_waits(record, decision),
-        loss=_loss(record, incidents, count_faults(record, status), now, retry_limit),
     )
 
 
 # --- Where it stands -------------------------------------------------------------------------------------------------------
 
 
-def _headline(record: JobRecord, retry_limit: int | None) -> str:
+def _standing(record: JobRecord, retry_limit: int | None) -> str:
     phase = record.phase.value or "Submitted"
     parts = [f"Job {record.name} is {phase}"]
     if record.attempt:
@@ -152,7 +102,7 @@ _SAYS = {
 }
 
 
-def _state(record: JobRecord, quiet: str) -> Iterator[str]:
+def _conditions(record: JobRecord, quiet: str) -> Iterator[str]:
     if quiet and not record.finished:
         yield f"{quiet}: what follows was so then" if quiet.startswith("last report") else quiet
     if record.waits_for:
@@ -167,6 +117,37 @@ def _state(record: JobRecord, quiet: str) -> Iterator[str]:
         yield "suspension was requested"
     if record.deletion:
         yield "deletion was requested"
+
+
+def _latest_progress(record: JobRecord, status: JobStatus | None) -> Progress:
+    told = None if status is None else status.progress
+    return record.progress if told is None or told.step is None else told
+
+
+def silence(status: JobStatus | None, age: float | None) -> str:
+    """Return `last report 12 s ago`, `last sign of life 12 s ago`, or "" where nothing is older than `QUIET` seconds.
+
+    Of nodes whose report is overdue it is `last report of node 1 12 s ago`.
+
+    Args:
+        status: the coordinator's last word.
+        age: seconds since it was written or given, by the clock of one machine; None where that is not known.
+    """
+    if status is None or status.verdict is not None:
+        return ""
+    if age is not None and age >= QUIET:
+        return f"last report {span(age)} ago"
+    if status.state is not JobState.RUNNING or not status.lively_at:
+        return ""
+    # These times are all the coordinator's own; what has passed since its word is added.
+    now = status.updated_at + (age or 0.0)
+    silent = [one for one in status.missing if one.why is Absence.SILENT and now - one.since >= QUIET]
+    if silent:
+        first = min(silent, key=lambda one: one.since)
+        more = "" if len(silent) == 1 else f" (and {len(silent) - 1} more)"
+        return f"last report of node {first.node}{more} {span(now - first.since)} ago"
+    quiet = now - status.lively_at
+    return f"last sign of life {span(quiet)} ago" if quiet >= QUIET else ""
 
 
 # --- What happened ---------------------------------------------------------------------------------------------------------
@@ -203,7 +184,7 @@ def _short(incident: Incident) -> Iterator[str]:
 # --- What comes next -------------------------------------------------------------------------------------------------------
 
 
-def _would(record: JobRecord, decision: Decision | None) -> str:
+def _pending(record: JobRecord, decision: Decision | None) -> str:
     if decision is None or decision.record.phase is record.phase:
         return ""
     told = decision.record.history[len(record.history) :]
@@ -211,13 +192,13 @@ def _would(record: JobRecord, decision: Decision | None) -> str:
     return f"the next supervisor turn would change the phase to {decision.record.phase.value}" + (f": {why}" if why else "")
 
 
-def _coming(decision: Decision | None, now: float) -> Iterator[Next]:
+def _deadlines(decision: Decision | None, now: float) -> Iterator[Deadline]:
     if decision is None:
         return
     for deadline in decision.deadlines:
         within = max(0.0, deadline.at - decision.record.clock)
         setting = _SETTINGS.get(deadline.clock, "")
-        yield Next(at=now + within, within=within, clock=deadline.clock, then=deadline.then, setting=setting)
+        yield Deadline(at=now + within, within=within, clock=deadline.clock, then=deadline.then, setting=setting)
 
 
 def _waits(record: JobRecord, decision: Decision | None) -> str:
@@ -237,17 +218,28 @@ def _waits(record: JobRecord, decision: Decision | None) -> str:
 # --- What it has cost ------------------------------------------------------------------------------------------------------
 
 
-def _loss(record: JobRecord, incidents: tuple[Incident, ...], faults: int, now: float, retry_limit: int | None) -> Loss:
-    spans = (*_unhealed(record, incidents, now), *_between(record, now))
+def _loss(
+    record: JobRecord, listed: Iterable[ListedIncident], details: tuple[Incident, ...], now: float, retry_limit: int | None
+) -> Loss:
+    rows = tuple(listed)
+    spans = (*_unhealed(record, details, now), *_between(record, now))
     return Loss(
-        faults=faults,
-        free=sum(1 for i in incidents if i.cause in FREE) + sum(f.count for f in record.folded if f.cause in FREE),
-        healed=sum(1 for i in incidents if i.healed_at is not None),
-        steps=sum(i.steps_lost or 0 for i in incidents),
+        faults=sum(row.count for row in rows if row.fault),
+        free=sum(row.count for row in rows if row.cause in FREE),
+        healed=sum(row.count for row in rows if row.fault and row.recovered),
+        restarts=sum(1 for i in details if i.rung in _RESTARTED and i.cause is not Cause.COORDINATOR),
+        steps=sum(row.steps_lost or 0 for row in rows),
         seconds=_union(spans),
         resets=record.retries,
         resets_left=None if retry_limit is None else max(0, retry_limit - len(record.charges)),
     )
+
+
+def _restarts(record: JobRecord, details: Iterable[Incident], plan: Plan | None) -> tuple[Incident, ...]:
+    """Return the faults of this attempt that a restart of the workers answered: the one after the budget is none of them."""
+    faults = (i for i in details if i.cause is Cause.PROCESS and i.id.attempt == record.attempt)
+    ordered = tuple(sorted(faults, key=lambda i: i.detected_at))
+    return ordered if plan is None else ordered[: plan.max_restarts]
 
 
 def _unhealed(record: JobRecord, incidents: Iterable[Incident], now: float) -> Iterator[tuple[float, float]]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rallypoint.backends.incident_list import count_faults, list_incidents, to_xcom
+from rallypoint.report.incidents import to_xcom
+from rallypoint.report.model import Story
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import sanitize
-from rallypoint.wire.incident import Cause, Incident, Rung
-from rallypoint.wire.status import JobStatus
 
 __all__ = ["XCOM_KEYS", "summarize", "xcoms"]
 
@@ -22,17 +21,14 @@ XCOM_KEYS = {
     "checkpoint": "checkpoint",
 }
 
-#: Rungs on which workers are started again.
-_RESTARTS = {Rung.RECOVER_IN_PLACE, Rung.RESTART_WORKERS, Rung.RECOVER, Rung.ELASTIC_TRAINING}
 
-
-def summarize(record: JobRecord, status: JobStatus | None) -> dict[str, Any]:
+def summarize(story: Story) -> dict[str, Any]:
     """Return the summary that a task returns, cleaned for XCom (docs/reference/payloads.md).
 
     Keys:
         job, uid, phase: of the job.
         attempts: attempts of the whole job, over all of its owners.
-        incidents: what happened, over all attempts, as a list (`rallypoint.backends.incident_list`).
+        incidents: what happened, over all attempts, as a list (`rallypoint.report.incidents`).
         faults: how many of these are faults; scaling, preemption, evacuation, a lost coordinator and resets are none.
         restarts: how many of them made workers start again.
         steps_lost: reported steps that were trained twice, as far as they are known.
@@ -41,22 +37,22 @@ def summarize(record: JobRecord, status: JobStatus | None) -> dict[str, Any]:
         result: what rank 0 returned, or left with `rallypoint.training.report_result`; None where it left nothing.
         duration: seconds from the start of the first attempt to the end of the last.
     """
-    mine = status if status is not None and status.uid == record.uid else None
-    progress = record.progress if record.finished or mine is None else mine.progress
+    record, status, loss = story.record, story.status, story.loss
+    progress = record.progress if record.finished or status is None else status.progress
     summary = {
         "job": record.name,
         "uid": record.uid,
         "phase": record.phase.value,
         "attempts": record.attempt,
-        "incidents": to_xcom(list_incidents(record, mine)),
-        "faults": count_faults(record, mine),
-        "restarts": sum(map(_restarted_workers, record.incidents)),
-        "steps_lost": sum(incident.steps_lost or 0 for incident in record.incidents),
+        "incidents": to_xcom(story.incidents),
+        "faults": loss.faults,
+        "restarts": loss.restarts,
+        "steps_lost": loss.steps,
         "step": progress.step,
         "metrics": dict(progress.metrics),
         "checkpoint": progress.checkpoint,
         "resumed_from": progress.resumed_from,
-        "world_size": 0 if mine is None else mine.world_size,
+        "world_size": 0 if status is None else status.world_size,
         "result": record.result,
         "duration": _duration(record),
     }
@@ -67,10 +63,6 @@ def summarize(record: JobRecord, status: JobStatus | None) -> dict[str, Any]:
 def xcoms(summary: dict[str, Any]) -> dict[str, Any]:
     """Return what is pushed beside the return value, by key; what is not known is left out."""
     return {key: summary[field] for key, field in XCOM_KEYS.items() if summary.get(field) is not None}
-
-
-def _restarted_workers(incident: Incident) -> bool:
-    return incident.rung in _RESTARTS and incident.cause is not Cause.COORDINATOR
 
 
 def _duration(record: JobRecord) -> float:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rallypoint.page.values import Page
-from rallypoint.page.view import as_of, keepsake, page_of
+from rallypoint.report.page.values import Page
+from rallypoint.report.page.view import as_of, keepsake, page_of
 from rallypoint.wire import codec
 
 if TYPE_CHECKING:

@@ -9,11 +9,12 @@ import math
 
 import pytest
 
-from rallypoint.page import spans, words
-from rallypoint.page.published import LIMIT
-from rallypoint.page.values import Mood, Page, State
-from rallypoint.page.view import as_of, keepsake, page_of
 from rallypoint.plugin.task import map_index_of
+from rallypoint.report import headline, timeline
+from rallypoint.report.model import Mood, State
+from rallypoint.report.page.published import LIMIT
+from rallypoint.report.page.values import Page
+from rallypoint.report.page.view import as_of, keepsake, page_of
 from rallypoint.supervision.record import Attempt, ConditionType, Phase
 from rallypoint.wire import codec
 from rallypoint.wire.hang import Hang, HangState
@@ -116,7 +117,7 @@ def test_a_reset_and_a_suspension_are_told_apart():
     third = Attempt(number=3, owner=OWNER, started_at=START + 500, ready_at=START + 510)
     record = dataclasses.replace(record, attempt=3, attempts=(first, second, third))
 
-    told = spans.goodput(spans.work(record, None, (), until=START + 560))
+    told = timeline.goodput(timeline.work(record, None, (), until=START + 560))
     lost = {share.kind: share.seconds for share in told.lost}
 
     assert lost == {"reset": 90, "suspended": 200, "queued": 42, "starting": 31 + 10 + 10}
@@ -294,9 +295,9 @@ def test_what_a_task_keeps_is_small_and_holds_no_log():
 
 def test_the_words_for_nothing_say_what_to_do():
     """No job, a job that is gone, a place that does not answer."""
-    assert "ElasticTrainingOperator" in words.no_job().advice
-    assert "digits" in words.no_data("digits").title
-    assert "not affected" in words.unreachable("digits", "no route to host").advice
+    assert "ElasticTrainingOperator" in headline.no_job().advice
+    assert "digits" in headline.no_data("digits").title
+    assert "not affected" in headline.unreachable("digits", "no route to host").advice
 
 
 @pytest.mark.parametrize(

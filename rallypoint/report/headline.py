@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from rallypoint.backends.incident_list import is_fault
-from rallypoint.backends.story import culprit_of, describe_end, describe_who, span
-from rallypoint.page.values import Mood, State
+from rallypoint.report.endings import culprit_of
+from rallypoint.report.format import counted, describe_end, describe_who, span
+from rallypoint.report.incidents import is_fault
+from rallypoint.report.model import Headline, Mood, State
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase
 from rallypoint.wire.hang import Hang, HangState
 from rallypoint.wire.incident import Cause, FaultKind, Incident
 from rallypoint.wire.status import JobState, JobStatus
 
-__all__ = ["Headline", "counted", "headline", "no_data", "no_job", "not_live", "unreachable"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Headline:
-    """The first thing that is read. `live`: what is told here will change by itself."""
-
-    state: State
-    mood: Mood
-    title: str
-    advice: str
-    live: bool = False
+__all__ = ["headline", "no_data", "no_job", "not_live", "unreachable"]
 
 
 #: What to do about the fault that ended a job.
@@ -56,16 +45,19 @@ _REASONS = {
 _MEND_ELSE = "Read the last lines below, fix the cause, then clear the task."
 
 
-def headline(record: JobRecord, status: JobStatus | None, incidents: Sequence[Incident], quiet: str = "") -> Headline:
+def headline(
+    record: JobRecord, status: JobStatus | None, incidents: Sequence[Incident], *, faults: int, quiet: str = ""
+) -> Headline:
     """Return how a job is; `status` is the current attempt's, None where nothing is known of it.
 
+    `faults` is their number, which may be larger than that of the `incidents` that are faults: old ones are kept as counts.
     `quiet` tells since when nothing was heard of it, "" where that is lately.
     """
-    faults = [i for i in incidents if is_fault(i)]
+    broken = [i for i in incidents if is_fault(i)]
     if record.phase is Phase.FAILED:
-        return _failed(record, faults)
+        return _failed(record, broken)
     if record.phase is Phase.SUCCEEDED:
-        return _succeeded(record, faults)
+        return _succeeded(record, broken, faults)
     if record.deletion or record.phase is Phase.TERMINATING:
         advice = (
             "A user stopped the task or deleted the job. Its checkpoints are kept; clear the task to continue from the "
@@ -75,8 +67,8 @@ def headline(record: JobRecord, status: JobStatus | None, incidents: Sequence[In
     if record.phase is Phase.RUNNING and status is not None and status.state is JobState.RUNNING:
         told = _training(record, status, incidents, faults)
         return _quiet(told, quiet) if quiet else told
-    if record.phase is Phase.RESETTING or (record.phase in {Phase.RUNNING, Phase.RESUMING} and faults):
-        return _mending(record, faults)
+    if record.phase is Phase.RESETTING or (record.phase in {Phase.RUNNING, Phase.RESUMING} and broken):
+        return _mending(record, broken)
     return _waiting(record)
 
 
@@ -86,7 +78,7 @@ def _quiet(told: Headline, quiet: str) -> Headline:
     return dataclasses.replace(told, mood=Mood.BUSY, title=f"{told.title}; {quiet}", advice=advice)
 
 
-def _training(record: JobRecord, status: JobStatus, incidents: Sequence[Incident], faults: Sequence[Incident]) -> Headline:
+def _training(record: JobRecord, status: JobStatus, incidents: Sequence[Incident], faults: int) -> Headline:
     nodes, ranks = len(status.world), status.world_size
     where = f"on {counted(nodes, 'node')}, {counted(ranks, 'rank')}"
     if status.hang is not None:
@@ -105,8 +97,8 @@ def _training(record: JobRecord, status: JobStatus, incidents: Sequence[Incident
     return Headline(
         state=State.RECOVERED,
         mood=Mood.GOOD,
-        title=f"Training {where}, recovered from {counted(len(faults), 'fault')}",
-        advice=f"No action needed: training continued without intervention.{_repeats(faults)}",
+        title=f"Training {where}, recovered from {counted(faults, 'fault')}",
+        advice=f"No action needed: training continued without intervention.{_repeats([i for i in incidents if is_fault(i)])}",
         live=True,
     )
 
@@ -130,16 +122,16 @@ def _hanging(hang: Hang) -> Headline:
     return Headline(state=State.RECOVERING, mood=Mood.BUSY, title=title, advice=advice, live=True)
 
 
-def _succeeded(record: JobRecord, faults: Sequence[Incident]) -> Headline:
+def _succeeded(record: JobRecord, broken: Sequence[Incident], faults: int) -> Headline:
     took = _took(record)
     if not faults:
         return Headline(state=State.SUCCEEDED, mood=Mood.GOOD, title=f"Succeeded{took}", advice="No action needed.")
-    title = f"Succeeded{took}, recovered from {counted(len(faults), 'fault')}"
+    title = f"Succeeded{took}, recovered from {counted(faults, 'fault')}"
     return Headline(
         state=State.RECOVERED,
         mood=Mood.GOOD,
         title=title,
-        advice=f"No action needed: training continued without intervention.{_repeats(faults)}",
+        advice=f"No action needed: training continued without intervention.{_repeats(broken)}",
     )
 
 
@@ -246,8 +238,3 @@ def _took(record: JobRecord) -> str:
         return ""
     ended = record.attempts[-1].ended_at
     return "" if ended is None else f" after {span(ended - record.attempts[0].started_at)}"
-
-
-def counted(number: int, what: str) -> str:
-    """Return a number with its noun, as `1 node` and `2 nodes`."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

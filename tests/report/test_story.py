@@ -5,14 +5,15 @@ import datetime
 
 import pytest
 
-from rallypoint.backends.explain import account
-from rallypoint.backends.explain_incident import incident_lines, time_of_day
-from rallypoint.backends.incident_list import incidents_of
+from rallypoint.report.format import time_of_day
+from rallypoint.report.incidents import incident_lines, incidents_of
+from rallypoint.report.story import story_of
 from rallypoint.supervision.hindsight import remembered
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.reconcile import reconcile
 from rallypoint.supervision.simulation import simulate
 from rallypoint.wire.incident import Cause, Incident, IncidentId, Rung
+from tests.wire.test_codec import PLAN
 
 POLICY = Policy(min_nodes=2, max_nodes=2, node_replacements=1)
 
@@ -59,14 +60,14 @@ def record():
 
 @pytest.fixture
 def told(record):
-    """Its account, 10 seconds after the last turn."""
+    """Its story, 10 seconds after the last turn."""
     now = record.last_now + 10
     decision = reconcile(record, remembered(record, POLICY), POLICY, now)
-    return account(record, decision, now=now, retry_limit=POLICY.retry_limit)
+    return story_of(record, None, now=now, plan=dataclasses.replace(PLAN, retry_limit=POLICY.retry_limit), decision=decision)
 
 
 def _entry(told, words):
-    (found,) = [entry for entry in told.story if words in entry.text]
+    (found,) = [entry for entry in told.entries if words in entry.text]
     return found
 
 
@@ -89,19 +90,19 @@ def test_an_incident_says_what_was_decided_by_which_rule(told):
 
 def test_the_story_is_told_in_order_and_nothing_twice(told):
     """Incidents stand among the phases, each loss once."""
-    assert [entry.at for entry in told.story] == sorted(entry.at for entry in told.story)
-    assert [entry.incident for entry in told.story if entry.incident] == [1, 2, 3, 4]
-    assert sum("was lost" in entry.text and entry.at == 200 for entry in told.story) == 1
+    assert [entry.at for entry in told.entries] == sorted(entry.at for entry in told.entries)
+    assert [entry.incident for entry in told.entries if entry.incident] == [1, 2, 3, 4]
+    assert sum("was lost" in entry.text and entry.at == 200 for entry in told.entries) == 1
 
 
 def test_what_comes_next_is_told_with_its_clock(told, record):
     """The next deadline, when it is over, what happens then and which field sets it."""
-    (coming,) = told.coming
+    (deadline,) = told.deadlines
 
-    assert (coming.clock, coming.then) == ("retry-pause", "attempt 2 is deployed")
-    assert coming.setting == "fault_tolerance.retry_pause_period"
-    assert coming.at == pytest.approx(354)
-    assert coming.within == pytest.approx(354 - record.last_now - 10)
+    assert (deadline.clock, deadline.then) == ("retry-pause", "attempt 2 is deployed")
+    assert deadline.setting == "fault_tolerance.retry_pause_period"
+    assert deadline.at == pytest.approx(354)
+    assert deadline.within == pytest.approx(354 - record.last_now - 10)
 
 
 def test_a_turn_that_is_due_is_told(record):
@@ -109,7 +110,7 @@ def test_a_turn_that_is_due_is_told(record):
     late = record.last_now + 119
     decision = reconcile(record, remembered(record, POLICY), POLICY, late)
 
-    assert account(record, decision, now=late).would.startswith(
+    assert story_of(record, None, now=late, decision=decision).pending.startswith(
         "the next supervisor turn would change the phase to Resuming: attempt 2"
     )
 
@@ -119,14 +120,14 @@ def test_the_costs_are_added_up(told):
     loss = told.loss
 
     assert (loss.faults, loss.free, loss.healed, loss.steps, loss.resets, loss.resets_left) == (3, 0, 2, 20, 1, 2)
-    assert loss.seconds == pytest.approx(4 + 20 + (told.coming[0].at - told.coming[0].within - 200))
+    assert loss.seconds == pytest.approx(4 + 20 + (told.deadlines[0].at - told.deadlines[0].within - 200))
 
 
 def test_without_a_plan_no_clock_is_invented(record):
     """The record alone does not know how long a pause is."""
-    told = account(record, None, now=record.last_now)
+    told = story_of(record, None, now=record.last_now)
 
-    assert told.coming == ()
+    assert told.deadlines == ()
     assert "plan" in told.waits
 
 
@@ -147,7 +148,7 @@ def test_a_job_without_clocks_says_what_it_waits_for(trace, waits):
     frame = simulate(POLICY, trace)[-1]
     decision = reconcile(frame.record, remembered(frame.record, POLICY), POLICY, frame.at)
 
-    assert waits in account(frame.record, decision, now=frame.at).waits
+    assert waits in story_of(frame.record, None, now=frame.at, decision=decision).waits
 
 
 @pytest.mark.parametrize(

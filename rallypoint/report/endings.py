@@ -2,71 +2,16 @@
 
 from __future__ import annotations
 
-from rallypoint.supervision.record import Holder, JobRecord
+from rallypoint.report.format import counted, describe_who, metrics_text, span
+from rallypoint.report.model import Story
+from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.incident import Cause, Culprit, Incident
 from rallypoint.wire.process_exit import signal_name
-from rallypoint.wire.status import JobStatus, Progress
 
-__all__ = [
-    "culprit_of",
-    "describe_end",
-    "describe_holder",
-    "describe_who",
-    "failure_story",
-    "latest_progress",
-    "metrics_text",
-    "span",
-    "success_line",
-]
-
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+__all__ = ["culprit_of", "failure_story", "success_line"]
 
 #: Lines of a log that a story tells, and characters of each: more belongs to `rallypoint logs`.
 _LINES, _WIDTH = 20, 400
-
-
-def span(seconds: float) -> str:
-    """Return a length of time to two figures that matter: `0.35 s`, `3.2 s`, `42 s`, `2m 13s`, `1h 05m`, `3d 4h`."""
-    seconds = max(0.0, seconds)
-    for digits, limit in ((2, 1), (1, 10), (0, _MINUTE)):
-        if round(seconds, digits) < limit:
-            return f"{seconds:.{digits}f} s"
-    whole = round(seconds)
-    if whole < _HOUR:
-        return f"{whole // _MINUTE}m {whole % _MINUTE:02d}s"
-    if whole < _DAY:
-        return f"{whole // _HOUR}h {whole % _HOUR // _MINUTE:02d}m"
-    return f"{whole // _DAY}d {whole % _DAY // _HOUR}h"
-
-
-def latest_progress(record: JobRecord, status: JobStatus | None) -> Progress:
-    """Return how far training is: the coordinator's word where it has one, what the record remembers elsewhere."""
-    told = None if status is None else status.progress
-    return record.progress if told is None or told.step is None else told
-
-
-def metrics_text(progress: Progress) -> str:
-    """Return the metrics in their own order, `loss=0.31 accuracy=0.95`; "" when there are none."""
-    return " ".join(f"{name}={value:.6g}" for name, value in progress.metrics.items())
-
-
-def describe_who(culprit: Culprit) -> str:
-    """Return `rank 3 on node 1 (host-b)`, or the node alone where the whole of it is meant."""
-    node = f"node {culprit.node}" + (f" ({culprit.host})" if culprit.host else "")
-    return node if culprit.rank < 0 else f"rank {culprit.rank} on {node}"
-
-
-def describe_end(culprit: Culprit) -> str:
-    """Return how it ended in a word or two: `SIGKILL`, `exit 1`, or `lost` when nobody saw its end."""
-    if culprit.signal is not None:
-        return signal_name(culprit.signal)
-    return "lost" if culprit.exit_code is None else f"exit {culprit.exit_code}"
-
-
-def describe_holder(holder: Holder) -> str:
-    """Return who supervises: `rallypoint supervise (process 12 on ada)`."""
-    where = " on ".join(part for part in (f"process {holder.pid}" if holder.pid else "", holder.host) if part)
-    return f"{holder.name} ({where})" if where else holder.name
 
 
 def culprit_of(record: JobRecord) -> Culprit | None:
@@ -91,16 +36,17 @@ def failure_story(record: JobRecord) -> str:
     return "\n".join(lines)
 
 
-def success_line(record: JobRecord) -> str:
+def success_line(story: Story) -> str:
     """Return one line: how long it took, the final step and metrics, and what it got over on the way."""
+    record, loss = story.record, story.loss
     progress = record.progress
     parts = [f"Job {record.name} succeeded {_when(record)}"]
     if progress.step is not None:
         metrics = metrics_text(progress)
         parts[0] += f" at step {progress.step}" + (f" ({metrics})" if metrics else "")
-    healed = sum(1 for incident in _faults(record) if incident.healed_at is not None)
-    if healed:
-        parts.append(f"{healed} {'fault' if healed == 1 else 'faults'} healed{_steps_lost(record)}")
+    if loss.healed:
+        repeated = f", {counted(loss.steps, 'step')} repeated" if loss.steps else ""
+        parts.append(f"{counted(loss.healed, 'fault')} healed{repeated}")
     if progress.checkpoint:
         parts.append(f"checkpoint {progress.checkpoint}")
     return "; ".join(parts)
@@ -117,11 +63,6 @@ def _when(record: JobRecord) -> str:
 def _faults(record: JobRecord) -> tuple[Incident, ...]:
     """Return what broke in the last attempt; coming and going on purpose is no fault."""
     return tuple(i for i in record.incidents if i.id.attempt == record.attempt and i.cause is not Cause.SCALE)
-
-
-def _steps_lost(record: JobRecord) -> str:
-    lost = sum(incident.steps_lost or 0 for incident in _faults(record))
-    return f", {lost} {'step' if lost == 1 else 'steps'} repeated" if lost else ""
 
 
 def _tells_who(message: str, culprit: Culprit) -> bool:

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.backends.story import culprit_of, describe_end, describe_who, failure_story, span, success_line
+from rallypoint.report.endings import culprit_of, failure_story, success_line
+from rallypoint.report.format import describe_end, describe_who, span
+from rallypoint.report.story import story_of
 from rallypoint.wire.incident import Culprit
 from rallypoint.wire.status import Outcome, Progress
 from tests.cli.samples import KILLED, RAISED, node_fault, over, process_fault, submitted
@@ -119,9 +121,13 @@ def test_the_culprit_is_who_broke_in_the_last_attempt(record, culprit):
     assert culprit_of(record) == culprit
 
 
+def _story(record):
+    return story_of(record, None, now=record.last_now)
+
+
 def test_success_is_one_line():
     """Time, step, metrics, what it got over, and where the result lies."""
-    assert success_line(over(outcome=Outcome.SUCCEEDED)) == (
+    assert success_line(_story(over(outcome=Outcome.SUCCEEDED))) == (
         "Job digits succeeded in attempt 1 after 2m 03s at step 150 (loss=0.31 accuracy=0.953125); "
         "1 fault healed, 40 steps repeated; checkpoint /ckpt/step-100"
     )
@@ -131,7 +137,7 @@ def test_a_job_that_reports_nothing_succeeds_in_few_words():
     """What is unknown is left out."""
     record = dataclasses.replace(over(outcome=Outcome.SUCCEEDED), progress=Progress(), incidents=())
 
-    assert success_line(record) == "Job digits succeeded in attempt 1 after 2m 03s"
+    assert success_line(_story(record)) == "Job digits succeeded in attempt 1 after 2m 03s"
 
 
 def test_a_job_without_an_attempt_has_a_story_too():

@@ -5,51 +5,25 @@ All times are seconds since the epoch. Texts are for people and ready to be show
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, field
 from typing import ClassVar
+
+from rallypoint.report.model import Goodput, Mood, State, Timeline
 
 __all__ = [
     "PAGE_VERSION",
     "Curve",
     "Fact",
     "Fault",
-    "Goodput",
     "Line",
     "LogPlace",
-    "Mood",
     "NodeRow",
     "Page",
     "Point",
     "RankCell",
-    "Share",
-    "Span",
-    "State",
-    "Timeline",
 ]
 
 PAGE_VERSION = 1
-
-
-class State(str, enum.Enum):
-    """What the page is about, in one word; `no-permission` is known to the browser alone, which is told nothing else then."""
-
-    WAITING = "waiting"  #: submitted, suspended, or its nodes start
-    RUNNING = "running"  #: it trains, and nothing has happened to it
-    RECOVERING = "recovering"  #: something broke, and is being mended
-    RECOVERED = "recovered"  #: something broke, and it trains again or has succeeded
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    NO_DATA = "no-data"  #: there is no job, or no longer, or it cannot be reached
-
-
-class Mood(str, enum.Enum):
-    """In which colour something is shown; a word always says the same."""
-
-    GOOD = "good"
-    BUSY = "busy"
-    BAD = "bad"
-    QUIET = "quiet"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,29 +33,6 @@ class Fact:
     label: str
     text: str
     note: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Span:
-    """Something that lasted; `end` is None while it lasts. `kind` chooses a colour, `label` stands on it."""
-
-    kind: str
-    label: str
-    start: float
-    end: float | None
-    note: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timeline:
-    """Lanes over one time axis, `start` to `end`; `work` says what every moment went to, without gaps."""
-
-    start: float
-    end: float
-    phases: tuple[Span, ...] = ()
-    attempts: tuple[Span, ...] = ()
-    rounds: tuple[Span, ...] = ()
-    work: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,24 +111,6 @@ class Curve:
     points: tuple[Point, ...]
     last: str = ""
     stepped: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Share:
-    """What some of the time went to."""
-
-    kind: str
-    label: str
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Goodput:
-    """How much of `total` seconds was spent on steps that count; the rest by cause, the largest first."""
-
-    trained: float
-    total: float
-    lost: tuple[Share, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

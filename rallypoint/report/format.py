@@ -1,0 +1,62 @@
+"""Durations, times of day, metrics and culprits as text. Pure."""
+
+from __future__ import annotations
+
+import datetime
+
+from rallypoint.wire.incident import Culprit
+from rallypoint.wire.process_exit import signal_name
+from rallypoint.wire.status import Progress
+
+__all__ = ["clock_time", "counted", "describe_end", "describe_who", "metrics_text", "span", "time_of_day"]
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+def span(seconds: float) -> str:
+    """Return a length of time to two figures that matter: `0.35 s`, `3.2 s`, `42 s`, `2m 13s`, `1h 05m`, `3d 4h`."""
+    seconds = max(0.0, seconds)
+    for digits, limit in ((2, 1), (1, 10), (0, _MINUTE)):
+        if round(seconds, digits) < limit:
+            return f"{seconds:.{digits}f} s"
+    whole = round(seconds)
+    if whole < _HOUR:
+        return f"{whole // _MINUTE}m {whole % _MINUTE:02d}s"
+    if whole < _DAY:
+        return f"{whole // _HOUR}h {whole % _HOUR // _MINUTE:02d}m"
+    return f"{whole // _DAY}d {whole % _DAY // _HOUR}h"
+
+
+def metrics_text(progress: Progress) -> str:
+    """Return the metrics in their own order, `loss=0.31 accuracy=0.95`; "" when there are none."""
+    return " ".join(f"{name}={value:.6g}" for name, value in progress.metrics.items())
+
+
+def describe_who(culprit: Culprit) -> str:
+    """Return `rank 3 on node 1 (host-b)`, or the node alone where the whole of it is meant."""
+    node = f"node {culprit.node}" + (f" ({culprit.host})" if culprit.host else "")
+    return node if culprit.rank < 0 else f"rank {culprit.rank} on {node}"
+
+
+def describe_end(culprit: Culprit) -> str:
+    """Return how it ended in a word or two: `SIGKILL`, `exit 1`, or `lost` when nobody saw its end."""
+    if culprit.signal is not None:
+        return signal_name(culprit.signal)
+    return "lost" if culprit.exit_code is None else f"exit {culprit.exit_code}"
+
+
+def time_of_day(at: float, zone: datetime.tzinfo | None = None) -> str:
+    """Return `2026-01-02 14:00:40`, in this machine's zone unless another is given."""
+    moment = datetime.datetime.fromtimestamp(at, tz=datetime.timezone.utc).astimezone(zone)
+    return moment.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def clock_time(at: float, now: float, zone: datetime.tzinfo | None = None) -> str:
+    """Return the time of day, after the date where that is not today's: `14:02:11`, `03-09 14:02`."""
+    then, today = datetime.datetime.fromtimestamp(at, zone), datetime.datetime.fromtimestamp(now, zone)
+    return then.strftime("%H:%M:%S" if then.date() == today.date() else "%m-%d %H:%M")
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number with its noun, as `1 node` and `2 nodes`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

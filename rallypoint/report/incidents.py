@@ -1,0 +1,280 @@
+"""The incidents of a job: one list and one count for every output, and each incident in words. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rallypoint.report.format import describe_who, span, time_of_day
+from rallypoint.report.hang import hang_lines
+from rallypoint.supervision.record import JobRecord
+from rallypoint.wire import sanitize
+from rallypoint.wire.incident import FREE, Cause, Culprit, FaultKind, Folded, Incident, IncidentId, Rung, merge_incidents
+from rallypoint.wire.status import JobStatus
+
+__all__ = [
+    "REPLACED",
+    "RESTARTED",
+    "TRAINED",
+    "XCOM_LIMIT",
+    "ListedIncident",
+    "current_status",
+    "done",
+    "id_text",
+    "incident_lines",
+    "incidents_of",
+    "is_fault",
+    "judgement",
+    "list_incidents",
+    "recovered",
+    "recovered_text",
+    "to_xcom",
+]
+
+#: A step was reported, or counted by the optimizer hook, after the fault.
+TRAINED: Final = "trained again"
+#: All workers of the world run again; no step of theirs is known.
+RESTARTED: Final = "workers restarted"
+#: Another coordinator took over.
+REPLACED: Final = "replaced"
+#: What was only reported went away by itself.
+_OVER: Final = "over"
+
+
+def recovered(incident: Incident) -> str:
+    """Return how an incident ended, one of the constants above; "" while it has not, or where that is not known."""
+    if incident.trained_at is not None or (incident.healed_at is not None and incident.resumed_step is not None):
+        return TRAINED
+    if incident.healed_at is None:
+        return ""
+    if incident.cause is Cause.COORDINATOR:
+        return REPLACED
+    return _OVER if incident.rung is Rung.NOTIFY else RESTARTED
+
+
+def recovered_text(incident: Incident) -> str:
+    """Return `trained again after 4.4 s`, `workers restarted after 0.59 s` or `not healed`; "" where nothing had to recover."""
+    ended_at = incident.recovered_at
+    if ended_at is not None:
+        return f"{recovered(incident)} after {span(max(0.0, ended_at - incident.detected_at))}"
+    return "" if incident.cause in FREE or incident.cause is Cause.JOB else "not healed"
+
+
+#: Incidents that XCom gets one by one, the newest; older ones are counted by cause.
+XCOM_LIMIT = 100
+
+#: Characters of the reason of one of them.
+_REASON = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedIncident:
+    """One incident, or several of one cause that the record keeps as a count.
+
+    Attributes:
+        id: `attempt.round.node.local_rank.sequence`; "" for a count.
+        at: when it was detected, seconds since the epoch; the first of a count.
+        cause: what happened (`Cause`), `reason` the same in a sentence.
+        fault: something broke. Scaling, preemption, evacuation and a lost coordinator are no faults, and neither is a reset of
+            the job, which answers one.
+        rank, node, host: of the culprit; -1 and "" where there is none, or where a whole node or job is meant.
+        action: what was done about it (`Rung`); "" for a count.
+        recovered: how it ended: `trained again` (a step is known), `workers restarted`, `replaced`, `over`; else "".
+        seconds_lost: from detection until then; None while it has not, and for a count.
+        steps_lost: reported steps that were trained again; None while that is not known, and for a count.
+        count: how many incidents it stands for.
+    """
+
+    id: str
+    at: float
+    cause: Cause
+    reason: str
+    fault: bool
+    rank: int = -1
+    node: int = -1
+    host: str = ""
+    action: str = ""
+    recovered: str = ""
+    seconds_lost: float | None = None
+    steps_lost: int | None = None
+    count: int = 1
+
+
+def current_status(record: JobRecord, status: JobStatus | None) -> JobStatus | None:
+    """Return the status if it is of the job's current attempt."""
+    if status is None or (status.uid, status.fence.attempt) != (record.uid, record.attempt):
+        return None
+    return status
+
+
+def incidents_of(record: JobRecord, status: JobStatus | None) -> tuple[Incident, ...]:
+    """Return every known incident, the oldest first; the number of an incident is its place in it, from 1.
+
+    The coordinator's last status counts where it is of the current attempt.
+    """
+    current = current_status(record, status)
+    told = () if current is None else current.incidents
+    return tuple(sorted(merge_incidents(record.incidents, told), key=lambda incident: (incident.detected_at, incident.id)))
+
+
+def is_fault(incident: Incident | Folded) -> bool:
+    """Return whether something broke, as opposed to what happens on purpose or answers a fault."""
+    return incident.cause not in FREE and incident.cause is not Cause.JOB
+
+
+def list_incidents(record: JobRecord, status: JobStatus | None) -> tuple[ListedIncident, ...]:
+    """Return all incidents of a job: first the counts of those that the record has folded, then each one, the oldest first."""
+    return (*map(_count, record.folded), *map(_one, incidents_of(record, status)))
+
+
+def to_xcom(listed: Iterable[ListedIncident], *, limit: int = XCOM_LIMIT) -> list[dict[str, Any]]:
+    """Return incidents as plain JSON; of more than `limit`, the oldest are counted by cause."""
+    rows = tuple(listed)
+    return [_plain(row) for row in (*_by_cause(rows[:-limit]), *rows[-limit:])]
+
+
+def _one(incident: Incident) -> ListedIncident:
+    culprit, ended_at = incident.culprit, incident.recovered_at
+    return ListedIncident(
+        id=id_text(incident.id),
+        at=incident.detected_at,
+        cause=incident.cause,
+        reason=incident.reason,
+        fault=is_fault(incident),
+        rank=-1 if culprit is None else culprit.rank,
+        node=incident.id.node if culprit is None else culprit.node,
+        host="" if culprit is None else culprit.host,
+        action=incident.rung.value,
+        recovered=recovered(incident),
+        seconds_lost=None if ended_at is None else round(max(0.0, ended_at - incident.detected_at), 3),
+        steps_lost=incident.steps_lost,
+    )
+
+
+def _count(folded: Folded) -> ListedIncident:
+    reason = f"{folded.count} incidents of cause {folded.cause.value} (details not kept)"
+    fault = is_fault(folded)
+    return ListedIncident(
+        id="", at=folded.first_at, cause=folded.cause, reason=reason, fault=fault, node=folded.node, count=folded.count
+    )
+
+
+def _by_cause(rows: Iterable[ListedIncident]) -> Iterator[ListedIncident]:
+    groups: dict[Cause, list[ListedIncident]] = {}
+    for row in rows:
+        groups.setdefault(row.cause, []).append(row)
+    for cause, several in groups.items():
+        count = sum(row.count for row in several)
+        reason = f"{count} earlier incidents of cause {cause.value}"
+        first = min(row.at for row in several)
+        yield ListedIncident(id="", at=first, cause=cause, reason=reason, fault=several[0].fault, count=count)
+
+
+def _plain(row: ListedIncident) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "time": _moment(row.at),
+        "cause": row.cause.value,
+        "reason": sanitize.clean_text(row.reason, _REASON),
+        "fault": row.fault,
+        "rank": row.rank,
+        "node": row.node,
+        "host": sanitize.clean_text(row.host, _REASON),
+        "action": row.action,
+        "recovered": row.recovered,
+        "seconds_lost": row.seconds_lost,
+        "steps_lost": row.steps_lost,
+        "count": row.count,
+    }
+
+
+def _moment(at: float) -> str:
+    try:
+        moment = datetime.datetime.fromtimestamp(at, tz=datetime.timezone.utc)
+    except (ValueError, OverflowError, OSError):  # no clock shows it; a record may be damaged
+        return str(sanitize.clean_float(at))
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def id_text(name: IncidentId) -> str:
+    """Return the id of an incident as text."""
+    return f"{name.attempt}.{name.round}.{name.node}.{name.local_rank}.{name.sequence}"
+
+
+def judgement(incident: Incident) -> str:
+    """Return what an incident was, what that asks for, by which rule, and who pays for it."""
+    what = incident.kind.value if incident.kind is not None else f"a fault of cause {incident.cause.value}"
+    answer = f" -> {incident.answer.value}" if incident.answer is not None else ""
+    rule = f" (by {incident.rule})" if incident.rule else ""
+    free = incident.cause in FREE or incident.rung is Rung.NOTIFY
+    paid_by = "reset" if (incident.cause, incident.rung) == (Cause.NODE, Rung.RESET) else _BUDGETS.get(incident.cause, "")
+    budget = "; not charged to a budget" if free else f"; charged to the {paid_by} budget"
+    if incident.refilled:
+        budget = "; the budget was refilled since"
+    return f"{what}{answer}{rule}{budget}"
+
+
+_BUDGETS = {
+    Cause.PROCESS: "process",
+    Cause.NODE: "node",
+    Cause.HANG: "hang",
+    Cause.RENDEZVOUS: "process",
+    Cause.JOB: "reset",
+}
+
+
+_RUNGS = {
+    Rung.NOTIFY: "reported only; no action taken",
+    Rung.RETRY: "the step was repeated",
+    Rung.RECOVER_IN_PLACE: "the worker was replaced on its node",
+    Rung.RESTART_WORKERS: "the workers of all nodes were restarted",
+    Rung.RECOVER: "the node is replaced",
+    Rung.ELASTIC_TRAINING: "the job continued without the node",
+    Rung.RESET: "the job was reset: all nodes deleted and created again",
+    Rung.DUMP: "a last checkpoint was saved",
+    Rung.EXIT: "the job ended",
+}
+
+
+def done(incident: Incident) -> str:
+    """Return what was done about an incident, by which rung, and what it has cost."""
+    parts = [f"{incident.rung.value} ({_RUNGS[incident.rung]})"]
+    if recovered_text(incident):
+        parts.append(recovered_text(incident))
+    if incident.steps_lost is not None:
+        parts.append(f"{incident.steps_lost} steps repeated (from {incident.resumed_step} to {incident.last_step})")
+    return ", ".join(parts)
+
+
+def incident_lines(
+    incident: Incident, number: int, *, zone: datetime.tzinfo | None = None, plain: bool = False
+) -> Iterator[str]:
+    """Yield everything that is known of one incident; `plain` draws with ASCII alone."""
+    yield f"Incident {number}: {incident.reason}"
+    yield f"  when     {time_of_day(incident.detected_at, zone)}, attempt {incident.id.attempt}, round {incident.id.round}"
+    if incident.culprit is not None:
+        yield from _culprit_lines(incident.culprit)
+    yield f"  judged   {judgement(incident)}"
+    yield f"  done     {done(incident)}"
+    yield from hang_lines(incident, plain=plain)
+    if incident.culprit is not None and incident.culprit.log_tail:
+        yield "  its last lines"
+        yield from (f"    {line.rstrip()}" for line in incident.culprit.log_tail)
+
+
+def _culprit_lines(culprit: Culprit) -> Iterator[str]:
+    yield f"  culprit  {describe_who(culprit)}, incarnation {culprit.incarnation}" + (
+        f", pid {culprit.pid}" if culprit.pid else ""
+    )
+    ended = f"signal {culprit.signal}" if culprit.signal is not None else f"exit code {culprit.exit_code}"
+    if culprit.kind is FaultKind.HANG:
+        ended = "no exit; alive but making no progress"
+    elif culprit.signal is culprit.exit_code is None:
+        ended = "unknown"
+    yield f"  ended    {ended}"
+    if culprit.error:
+        yield f"  said     {culprit.error}"
+    if culprit.log_path:
+        yield f"  log      {culprit.log_path}"

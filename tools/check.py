@@ -1,9 +1,10 @@
 """Run the checks, each to its end, and print what each took.
 
-`python tools/check.py` runs `make test`, `python tools/check.py lint unit` some of its parts, `--all` also the tests that are
-marked `extended` and a real Airflow (`make test-all`). The exit code is 0 only if every part passed; the last line adds up
-pytest's closing lines. Parts that use one core run first, two at a time, and print their output when they end; the others run
-alone, one after the other. No test is run twice: a test that fails once is a defect of the test or of the code.
+`python tools/check.py` runs `make test`, `python tools/check.py lint unit` some of its parts. `--all` (`make test-all`) adds
+tests marked `extended`, long tests in full size (tests/scale.py) and a real Airflow. The exit code is 0 only if every part
+passed; the last line adds up pytest's closing lines. Parts that use one core run first, two at a time, and print their output
+when they end; the others run alone, one after the other. No test is run twice: a test that fails once is a defect of the test
+or of the code.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
+import os
 import re
 import subprocess
 import sys
@@ -114,6 +116,8 @@ def main() -> int:
     given = parser.parse_args()
     if unknown := [group for group in given.group if group not in groups]:
         parser.error(f"{', '.join(unknown)}: not among {', '.join(groups)}")
+    if given.all:
+        os.environ["RALLYPOINT_TEST_WHOLE"] = "1"
     began = time.monotonic()
     outcomes = list(_outcomes(chosen(given.group, extended=given.all)))
     print("", *_table(outcomes, time.monotonic() - began), *_closing(outcomes), sep="\n", flush=True)

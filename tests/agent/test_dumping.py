@@ -138,6 +138,51 @@ def test_a_dump_that_fails_ends_the_job_all_the_same(what: str, why: str) -> Non
     assert [i.rung for i in state.incidents if i.cause is Cause.PROCESS] == [Rung.EXIT]
 
 
+def lost_master(*, dumps: bool) -> State:
+    """Return a MindCluster job whose node 0 was lost at 50, where the last report of node 1 knows a snapshot or not."""
+    state = training(mindcluster("recover", "dump"))
+    state = say(state, *(report(n, AgentState.RUNNING, 1, dumps=dumps) for n in (0, 1)), now=40.0)
+    state = rendezvous.disconnected(state, "agent-0.1", 50.0)
+    return rendezvous.tick(state, 50.0 + rendezvous.RECONNECT_WITHIN)
+
+
+def test_a_snapshot_newer_than_the_last_report_is_saved_all_the_same() -> None:
+    """The first snapshot of the survivor was complete after its last report: nothing is decided before it has regrouped."""
+    state = lost_master(dumps=False)
+    assert (state.verdict, rungs_of(state)) == (None, [Rung.RECOVER])
+
+    state = say(state, report(1, round_=1, dumps=True), now=51.0)
+    assert (state.verdict, rungs_of(state)) == (None, [Rung.DUMP])
+    state = tell(state, 1, DumpPhase.TELL, kept=(kept(7, 1, whole=True),))
+    for phase in (DumpPhase.WRITE, DumpPhase.COMMIT):
+        state = tell(state, 1, phase, checkpoint="step-7")
+    assert state.verdict is not None
+    assert "saved a last checkpoint of step 7: step-7" in state.verdict.message
+    assert rungs_of(state) == [Rung.DUMP]
+
+
+def test_that_there_is_nothing_to_save_is_final() -> None:
+    """The supervisor deletes the nodes as soon as it reads `exit`: a checkpoint that begins later would be torn."""
+    state = say(lost_master(dumps=False), report(1, round_=1), now=51.0)
+    assert rungs_of(state) == [Rung.EXIT]
+
+    state = say(state, report(1, round_=1, dumps=True), now=52.0)
+    assert (state.dumping, rungs_of(state)) == (None, [Rung.EXIT])
+
+
+def test_all_survivors_are_asked_before_a_snapshot_is_chosen() -> None:
+    """Node 1 holds the other shard, but its last report is older: it is waited for, and asked when it has regrouped."""
+    state = say(training(ONCE), report(1, AgentState.RUNNING, 1), now=40.0)
+    state = say(state, report(0, AgentState.FAILED, 1, failures=(killed(0),), dumps=True), now=50.0)
+    state = tell(state, 0, DumpPhase.TELL, kept=(kept(7, 0),))
+    assert (state.verdict, rungs_of(state)) == (None, [Rung.DUMP])
+
+    state = say(state, report(1, round_=1, dumps=True), now=53.0)
+    assert [ask and ask.phase for ask in asked(state)] == [None, DumpPhase.TELL]
+    state = tell(state, 1, DumpPhase.TELL, kept=(kept(7, 1),), now=54.0)
+    assert [ask and ask.phase for ask in asked(state)] == [DumpPhase.WRITE] * 2
+
+
 def test_a_coordinator_that_takes_over_begins_again() -> None:
     """It must not take the job for one that may restart its workers."""
     before = rendezvous.status(broken(), 52.0)

@@ -51,6 +51,7 @@ def workers(status: JobStatus) -> dict[int, int]:
     return {rank.rank: rank.pid for rank in status.ranks}
 
 
+@pytest.mark.extended
 async def test_a_job_lives_through_all_of_it(place: ClusterSite, emulator: Running, tmp_path: Path) -> None:
     """Coordinator, pod and machine are lost while watches are cut and writes collide; then, while the API server is away for a
     minute, the supervisor and one more pod. One attempt, no pod twice, no two worlds, and the healthy pods are those of before.

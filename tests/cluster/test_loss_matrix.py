@@ -29,12 +29,15 @@ SAMPLE = (
     "b/full/trigger",
 )
 
+#: Those that `make test` runs.
+QUICK = ("b/submission/process", "b/full/trigger")
+
 #: Read here: the environment of a test has none of our variables.
 NODE_KILL = os.environ.get("RALLYPOINT_TEST_NODE_KILL", "")
 NO_COMMAND = "RALLYPOINT_TEST_NODE_KILL names no command that takes the power from a node and gives it back"
 
 
-@pytest.mark.parametrize("name", SAMPLE)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.extended) for name in SAMPLE])
 def test_a_machine_dies_and_the_job_goes_on(name: str, tmp_path: Path) -> None:
     """It trains again or has its verdict; no reset, no two worlds, nothing left, no status that is stale without a word."""
     cell = next(cell for cell in CELLS if cell.name == name)
@@ -69,7 +72,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             yield site, hands
 
 
-@pytest.mark.parametrize("part", ["coordinator", "node"])
+@pytest.mark.parametrize("part", [pytest.param("coordinator", marks=pytest.mark.extended), "node"])
 async def test_the_power_of_a_machine_fails(place: tuple[ClusterSite, Machines], part: str) -> None:
     """Training goes on without a reset, and the machine is usable again once it is back."""
     site, machines = place

@@ -52,6 +52,7 @@ async def loses(job: Job, emulator: Running, node: int) -> None:
     await job.until(lambda record: record.slots[node].incarnation == 2)
 
 
+@pytest.mark.extended
 async def test_pending_rounds_lead_up_to_the_whole_job(place: ClusterSite, emulator: Running) -> None:
     """With pod-rescheduling the replaced pod alone is awaited for so many checks; then all pods are rescheduled, for free."""
     wanted = spec(place, {"pod-rescheduling": "on"}, mindcluster={"pending_rounds": 4, "pending_interval": "1s"})
@@ -81,6 +82,7 @@ async def test_a_pod_that_is_placed_in_time_leads_to_nothing_more(place: Cluster
     assert (ended.phase, ended.attempt, ended.restarts) == (Phase.SUCCEEDED, 1, 1)
 
 
+@pytest.mark.extended
 async def test_wait_reschedule_timeout_then_a_smaller_world(place: ClusterSite, emulator: Running) -> None:
     """`recover` waits for its pod as long as the annotation says; only then elastic-training forms a smaller world."""
     annotations = {"recover-strategy": "recover,elastic-training", "wait-reschedule-timeout": "30"}
@@ -98,6 +100,7 @@ async def test_wait_reschedule_timeout_then_a_smaller_world(place: ClusterSite, 
     assert (ended.phase, ended.attempt) == (Phase.SUCCEEDED, 1)
 
 
+@pytest.mark.extended
 async def test_wait_reschedule_timeout_then_the_whole_job(place: ClusterSite, emulator: Running) -> None:
     """Where nothing else is configured, recovery is paused when the time is over, and the scheduler restarts the whole job."""
     annotations = {"recover-strategy": "recover", "wait-reschedule-timeout": "30"}

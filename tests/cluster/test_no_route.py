@@ -36,6 +36,7 @@ async def place(cluster: Running, tmp_path: Path) -> AsyncIterator[ClusterSite]:
         yield made
 
 
+@pytest.mark.extended
 async def test_a_coordinator_without_a_route_to_the_api_server_blocks_nobody(place: ClusterSite) -> None:
     """Its supervisor reads its status through the API server, and whoever looks at the job is told why."""
     async with submitted(place, place.job(nodes=2)) as job:

@@ -40,6 +40,7 @@ class Witness:
         return {(use["group"], use["resource"], use["verb"]) for use in self._emulator.uses(user=user)} - EXTRA
 
 
+@pytest.mark.extended
 async def test_rights_used_are_rights_granted(emulator: Running, place: ClusterSite) -> None:
     """A job waits for a volume, loses its supervisor and a node, pauses, ends: each verb of both Roles is used, no other."""
     witness = Witness(emulator, place)

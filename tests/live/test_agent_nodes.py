@@ -211,6 +211,7 @@ def test_every_round_has_a_whole_process_group(training: Agents) -> None:
     assert rounds(training) == {f"{round_}.{rank}": "2" for round_ in (1, 2, 3, 4) for rank in (0, 1)}
 
 
+@pytest.mark.extended
 def test_the_world_of_two_nodes_is_whole_after_each_kill(training: Agents) -> None:
     """The store moves with the round, and each node finds the other on it."""
     script = {"entrypoint": str(GROUP), "args": (str(training.work), "3")}

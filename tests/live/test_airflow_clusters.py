@@ -71,6 +71,7 @@ def run(cluster: Running, folder: Path, example: str) -> dict[str, Any]:
     return train
 
 
+@pytest.mark.extended
 def test_an_elastic_job_on_kubernetes(cluster: Running, tmp_path: Path) -> None:
     """Its pods train to the last step and leave a checkpoint in the claim."""
     train = run(cluster, tmp_path, "kubernetes_elastic")["xcom"]["return_value"]
@@ -78,6 +79,7 @@ def test_an_elastic_job_on_kubernetes(cluster: Running, tmp_path: Path) -> None:
     assert (train["phase"], train["step"], train["attempts"]) == ("Succeeded", 300, 1)
 
 
+@pytest.mark.extended
 async def test_an_appwrapper_from_settings(cluster: Running, tmp_path: Path) -> None:
     """Its queue admits it, torchrun's pods meet and train, and its controller says that it has succeeded."""
     async with Api(cluster.url, cluster.admin_token) as api:

@@ -30,7 +30,7 @@ DAGS = Path(__file__).parent / "dags"
 #: What is the same however tasks wait: a task that only submits, and sensors, which are deferred by themselves.
 SUBMITTING = [path for path in [*EXAMPLES, DAGS / "watching.py"] if "wait_for_completion=False" in path.read_text()]
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.airflow, pytest.mark.extended, pytest.mark.timeout(3600)]
 
 
 @dataclass(frozen=True, kw_only=True)

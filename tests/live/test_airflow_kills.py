@@ -74,6 +74,7 @@ def pids(status: JobStatus) -> set[int]:
     return {rank.pid for rank in status.ranks}
 
 
+@pytest.mark.extended
 def test_a_retry_goes_on_with_the_job_of_the_try_that_was_killed(job: Job, environment: dict[str, str]) -> None:
     """`kill -9` of a synchronous task's process: its retry adopts the same job, whose workers never noticed."""
     first = start("try-1", job, environment)
@@ -95,6 +96,7 @@ def test_a_retry_goes_on_with_the_job_of_the_try_that_was_killed(job: Job, envir
     assert [path.name for path in (job.home / "jobs").iterdir()] == [job.name]
 
 
+@pytest.mark.extended
 def test_a_worker_that_is_redeployed_does_not_end_its_job(job: Job, environment: dict[str, str]) -> None:
     """SIGTERM to the process of a task that nobody ended: the job goes on, and the task with it while it may."""
     task = start("try-1", job, environment, "running")

@@ -22,6 +22,9 @@ ROOT = Path(__file__).parents[2]
 LOCAL = ("get-started.md", "tutorials/from-torchrun.md", "tutorials/recovery-in-place.md", "tutorials/a-hang-explained.md")
 CLUSTER = ("tutorials/on-kubernetes.md", "tutorials/from-kubernetes-pod-operator.md")
 
+#: The page that `make test` runs; `make test-all` runs all of them.
+SAMPLE = "tutorials/recovery-in-place.md"
+
 NODES = tuple(NodeOptions(name=f"node-{letter}") for letter in "abcd")
 
 
@@ -42,13 +45,17 @@ def run(page: str, folder: Path, env: dict[str, str]) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, id=page) for page in LOCAL])
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=page, marks=[] if page == SAMPLE else pytest.mark.extended) for page in LOCAL],
+)
 def test_a_page_runs_on_this_machine(page: str, tmp_path: Path) -> None:
     """With its files, commands and output; pages with a DAG need Airflow."""
     require(page)
     assert run(page, tmp_path, doc_pages.environment(tmp_path)) == []
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("page", [pytest.param(page, id=page) for page in CLUSTER])
 def test_a_page_runs_on_an_emulated_cluster(page: str, tmp_path: Path) -> None:
     """`kubectl` is a stand-in with the same output for the few commands of the pages."""

@@ -24,6 +24,7 @@ def job(tmp_path: Path) -> Iterator[Agents]:
         yield job
 
 
+@pytest.mark.extended
 def test_before_the_end_every_shard_is_written_and_the_coordinator_commits(job: Agents) -> None:
     """Two nodes with a shard each, no restart left: the incident has the rung, the verdict names the checkpoint.
 

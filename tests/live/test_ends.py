@@ -52,6 +52,7 @@ def test_one_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path, home
     eventually(lambda: not job.processes(), why=lambda: f"its supervisor should end, too: {job.processes()}")
 
 
+@pytest.mark.extended
 def test_ctrl_c_of_watch_leaves_the_job_running(tmp_path: Path, home: Path) -> None:
     """It asks nothing; the detached supervisor sees the job to its end."""
     job = Job.write(tmp_path, home, 20, 0.05, endless=True, nodes=1)

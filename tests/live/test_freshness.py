@@ -30,8 +30,13 @@ def job(tmp_path: Path, home: Path, light: None) -> Iterator[Job]:
     ("part", "words"),
     [
         pytest.param("coordinator", r"last report \d+(\.\d+)? s ago; then: training on 1 of 1 nodes", id="the coordinator"),
-        pytest.param("agent", r"last report( of node 0)? \d+(\.\d+)? s ago", id="the agent"),
-        pytest.param("worker", r"training on 1 of 1 nodes; last sign of life \d+(\.\d+)? s ago", id="the workers"),
+        pytest.param("agent", r"last report( of node 0)? \d+(\.\d+)? s ago", id="the agent", marks=pytest.mark.extended),
+        pytest.param(
+            "worker",
+            r"training on 1 of 1 nodes; last sign of life \d+(\.\d+)? s ago",
+            id="the workers",
+            marks=pytest.mark.extended,
+        ),
     ],
 )
 def test_what_is_stopped_is_shown_with_its_age(job: Job, part: str, words: str) -> None:

@@ -21,6 +21,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 ALL_STACKS = re.compile(r"saved stacks and diagnostics of (?:a hang|\d+ hangs): file=(\S+)")
 
 
+@pytest.mark.extended
 def test_a_run_that_succeeds_has_no_line_about_a_hang(tmp_path: Path) -> None:
     """Ranks that wait for a child process, and that have left their world and clean up, for longer than the learned bound."""
     with agents(tmp_path, torch=True) as job:

@@ -55,8 +55,10 @@ def hang_of(record: JobRecord) -> Incident:
     ("how", "state", "where"),
     [
         pytest.param("sleep", "sleeping", "hang.py:", id="it sleeps in its step"),
-        pytest.param("busy", "running", "hang.py:", id="it runs in a circle"),
-        pytest.param("stop", "stopped", "the process is stopped and cannot answer", id="it is stopped"),
+        pytest.param("busy", "running", "hang.py:", id="it runs in a circle", marks=pytest.mark.extended),
+        pytest.param(
+            "stop", "stopped", "the process is stopped and cannot answer", id="it is stopped", marks=pytest.mark.extended
+        ),
     ],
 )
 def test_a_hang_is_found_and_the_workers_start_again(tmp_path: Path, home: Path, how: str, state: str, where: str) -> None:

@@ -123,6 +123,7 @@ def job(tmp_path: Path) -> Iterator[Agents]:
         yield job
 
 
+@pytest.mark.extended
 def test_every_line_has_the_same_outcome(job: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
     """As good or as bad, with the same ranks, and with the same variables."""
     monkeypatch.setenv("SENTINEL", "here")

@@ -31,6 +31,7 @@ def hangs(job: Job) -> list[Incident]:
     return sorted((i for i in incidents if i.cause is Cause.HANG), key=lambda one: one.detected_at)
 
 
+@pytest.mark.extended
 def test_a_slow_rank_is_named_and_its_silence_notified_long_before_hang_downtime(tmp_path: Path, home: Path) -> None:
     """The bound of half an hour is far away; steps, evaluations and checkpoints of this job take a fraction of a second.
 

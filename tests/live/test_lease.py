@@ -81,6 +81,7 @@ def last_steps(job: Job) -> dict[str, int]:
     return {f"rank-{line.split()[1]}": int(line.split()[4]) for line in lines}
 
 
+@pytest.mark.extended
 def test_an_orphan_that_must_stop_saves_and_ends(tmp_path: Path, home: Path) -> None:
     """Nobody is left, each rank's last step is on disk, and the next supervisor takes the verdict as it is: no retry."""
     with submitted(write(tmp_path, home, lease=SHORT, policy="stop", mode="saving")) as job:
@@ -126,6 +127,7 @@ def test_an_orphan_without_its_coordinator_stops_by_its_agents(tmp_path: Path, h
         assert record.verdict.reason == "Orphaned"
 
 
+@pytest.mark.extended
 def test_an_orphan_that_may_go_on_goes_on(tmp_path: Path, home: Path) -> None:
     """It says so, the status tells that nobody is there, and whoever takes it over is in its record."""
     with submitted(write(tmp_path, home, lease=SHORT, policy="continue")) as job:

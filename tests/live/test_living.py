@@ -62,7 +62,7 @@ def trained(job: Agents, name: str, *modes: str, restarts: int = 3, options: tup
     return Run.of(folder, output)
 
 
-@pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
+@pytest.mark.parametrize("wrapper", ["ddp", pytest.param("fsdp", marks=pytest.mark.extended)])
 def test_no_bit_is_lost_and_who_lives_keeps_its_process(job: Agents, wrapper: str) -> None:
     """A step that raises is run again by the same processes, a rank that is killed is replaced beside the other's process.
 
@@ -80,6 +80,7 @@ def test_no_bit_is_lost_and_who_lives_keeps_its_process(job: Agents, wrapper: st
         assert len(numbers) <= STEPS + 3, f"rank {rank} went back further than a step: {numbers}"
 
 
+@pytest.mark.extended
 def test_who_can_never_leave_is_replaced_at_once(job: Agents) -> None:
     """A collective may go on for ever without a connection: that process is not waited for as for one that is busy."""
     calm = trained(job, "calm")

@@ -31,6 +31,7 @@ from tests.live.mindcluster_jobs import (
 from tests.waiting import eventually
 
 
+@pytest.mark.extended
 def test_a_step_that_always_raises_climbs_to_the_last_checkpoint(tmp_path: Path, home: Path) -> None:
     """retry, then recover-in-place, then recover, then dump: each once, and the other rank keeps its process for all of it.
 
@@ -76,6 +77,7 @@ def test_retry_and_recover_in_place(tmp_path: Path, home: Path) -> None:
     assert (record.phase, record.restarts, [slot.incarnation for slot in record.slots]) == (Phase.SUCCEEDED, 0, [1, 1])
 
 
+@pytest.mark.extended
 def test_recover_answers_ends_of_processes_and_of_nodes(tmp_path: Path, home: Path) -> None:
     """`--enable-worker-reboot` asks for it: the pod of the fault is replaced, and all other processes live.
 
@@ -105,6 +107,7 @@ def test_recover_answers_ends_of_processes_and_of_nodes(tmp_path: Path, home: Pa
     assert [slot.incarnation for slot in record.slots] == [1, 3]
 
 
+@pytest.mark.extended
 def test_elastic_training_goes_on_without_the_scheduler(tmp_path: Path, home: Path) -> None:
     """Without fault-scheduling no pod comes back: the world shrinks at once, the other process lives, and the job succeeds."""
     run = Elastic.submit(tmp_path, home, nodes="1:2", annotations={"recover-strategy": "elastic-training"})
@@ -120,9 +123,11 @@ def test_elastic_training_goes_on_without_the_scheduler(tmp_path: Path, home: Pa
     assert (record.phase, record.attempt, record.restarts) == (Phase.SUCCEEDED, 1, 0)
 
 
-def test_dump_saves_what_survives_a_lost_node(tmp_path: Path, home: Path) -> None:
+@pytest.mark.parametrize("reports", ["100ms", "10s"], ids=["snapshots reported", "not reported yet"])
+def test_dump_saves_what_survives_a_lost_node(tmp_path: Path, home: Path, reports: str) -> None:
     """The pod of rank 0 is lost: the whole job is rescheduled, but first the other node's memory becomes a checkpoint."""
-    run = Elastic.submit(tmp_path, home, labels=GRACE, annotations={"recover-strategy": "recover,dump"})
+    health = {"report_interval": reports, "node_lease": "40s"}
+    run = Elastic.submit(tmp_path, home, labels=GRACE, annotations={"recover-strategy": "recover,dump"}, health=health)
     run.trains(0, 1)
     lose_host(run.job, 0)
     run.trains(0, 1, attempt=2)
@@ -180,6 +185,7 @@ def test_pod_level_rescheduling_and_its_budget(tmp_path: Path, home: Path) -> No
     assert "1 of 1 fault-retry-times are used" in record.verdict.message
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("light")
 def test_the_backoff_limit_ends_every_kind_of_restart(tmp_path: Path, home: Path) -> None:
     """One restart for a lost host is made, the next is not; and retry_limit bounds those that cost something."""
@@ -195,6 +201,7 @@ def test_the_backoff_limit_ends_every_kind_of_restart(tmp_path: Path, home: Path
     assert "1 restarts reach the backoff limit of 1" in record.verdict.message
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("light")
 def test_elastic_wait_and_the_pod_that_comes_back(tmp_path: Path, home: Path) -> None:
     """The world shrinks only when the lost pod is not back within elastic_wait, and grows when it is there."""
@@ -318,6 +325,7 @@ def test_retry_limit_bounds_what_fault_retry_times_allows(tmp_path: Path, home: 
     assert "1 of 1 retries (retry_limit) are used" in record.verdict.message
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("light")
 @pytest.mark.parametrize(
     ("written", "least", "most"), [({}, 4.0, 7.0), ({"monitor_interval": 2}, 1.5, 3.5)], ids=["default", "2"]

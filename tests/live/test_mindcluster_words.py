@@ -23,7 +23,7 @@ INJECTED = (
     ("labels", "env"),
     [
         ({}, {"HIGH_AVAILABILITY": "recover,retry"}),
-        ({"framework": "mindspore"}, {"MS_ENABLE_TFT": "{UCE:1,ARF:1}"}),
+        pytest.param({"framework": "mindspore"}, {"MS_ENABLE_TFT": "{UCE:1,ARF:1}"}, marks=pytest.mark.extended),
     ],
     ids=["HIGH_AVAILABILITY", "MS_ENABLE_TFT"],
 )
@@ -44,6 +44,7 @@ def test_a_variable_asks_for_retry_and_recover(tmp_path: Path, home: Path, label
     assert (record.phase, record.restarts) == (Phase.SUCCEEDED, 0)
 
 
+@pytest.mark.extended
 def test_the_flags_ask_for_retry_and_dump(tmp_path: Path, home: Path) -> None:
     """`--enable-hbmfault-repair` is retry, `--enable-high-availability` the last checkpoint of a job that cannot go on."""
     flags = ("--enable-high-availability", "--enable-hbmfault-repair")
@@ -61,7 +62,10 @@ def test_the_flags_ask_for_retry_and_dump(tmp_path: Path, home: Path) -> None:
 
 @pytest.mark.parametrize(
     ("flags", "env"),
-    [(("--enable-elastic-training",), {}), ((), {"HIGH_AVAILABILITY": "elastic-training"})],
+    [
+        (("--enable-elastic-training",), {}),
+        pytest.param((), {"HIGH_AVAILABILITY": "elastic-training"}, marks=pytest.mark.extended),
+    ],
     ids=["--enable-elastic-training", "HIGH_AVAILABILITY"],
 )
 def test_a_flag_or_a_variable_asks_for_elastic_training(
@@ -79,6 +83,7 @@ def test_a_flag_or_a_variable_asks_for_elastic_training(
     assert (record.phase, record.attempt) == (Phase.SUCCEEDED, 1)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("env", "answer"),
     [

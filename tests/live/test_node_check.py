@@ -92,6 +92,7 @@ def test_a_probe_that_hangs_is_ended_in_time(job: Agents) -> None:
     assert "local rank 0: stage compute: not completed within 2 s" in status.check.nodes[0].reason
 
 
+@pytest.mark.extended
 def test_the_command_checks_nodes_of_this_machine_with_the_real_probe(tmp_path: Path) -> None:
     """Torch computes and gathers; a table, a picture, JSON, and nothing is left behind."""
     words = ["check", "--nodes", "2", "--level", "2", "--timeout", "20m", "--svg", "links.svg", "--json"]

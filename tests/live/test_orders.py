@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rallypoint.supervision.record import Phase
 from tests.live.jobs import Job, cli
 from tests.waiting import PATIENCE, eventually
@@ -27,6 +29,7 @@ def told(answer: str, words: str) -> int:
     return int(found[1])
 
 
+@pytest.mark.extended
 def test_all_ranks_do_as_they_are_told_at_one_step(tmp_path: Path, home: Path) -> None:
     """Paused at one step, saved there, going on in the same processes, and ended well."""
     where: dict[str, Any] = {

@@ -13,6 +13,7 @@ from tests.live.agent_processes import SCRIPTS
 from tests.waiting import PATIENCE
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("trainer", ["huggingface", "lightning"])
 def test_a_training_that_was_broken_off_ends_as_an_undisturbed_one(trainer: str, tmp_path: Path) -> None:
     """In a step, an evaluation, a checkpoint or between two epochs: weights and log are the same, bit by bit."""

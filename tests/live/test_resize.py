@@ -31,6 +31,7 @@ def resumed(job: Agents, round_: int, rank: int = 0) -> tuple[int, str, int]:
     return int(step), digest, int(size)
 
 
+@pytest.mark.extended
 def test_a_sharded_state_is_cut_anew_for_another_number_of_nodes(job: Agents) -> None:
     """Two nodes, one, two: the shard of the node that leaves is in storage before the other has its place in a round.
 

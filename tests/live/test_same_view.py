@@ -59,6 +59,7 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.extended
 def test_a_script_sees_the_same_process_at_every_start(job: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
     """What differs by design is listed here and in docs/guides/warm-starts.md."""
     (job.folder / "seen.py").write_text((SCRIPTS / "seen.py").read_text())

@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 SAMPLE = ("subprocess", "receive", "two-groups", "last")
 
 
+@pytest.mark.extended
 def test_healthy_slowness_is_never_restarted() -> None:
     """`hang_detection` 2, the default `hang_downtime`, and a slowness far beyond the bound that was learned from the steps."""
     results = run_slow(named_slow(SAMPLE), times=1, jobs=2)

@@ -43,6 +43,7 @@ def phases(job: Job) -> list[str]:
     return [event.kind for event in job.record.history if event.kind in names]
 
 
+@pytest.mark.extended
 def test_a_node_that_hangs_is_lost_by_its_lease(tmp_path: Path, home: Path) -> None:
     """The others go on without it; its processes are there all the time, so nobody takes its place; it comes back and joins."""
     job = Job.write(tmp_path, home, 20, 0.05, endless=True, nodes="1:2", health={"node_lease": "10s"}).submit()
@@ -63,6 +64,7 @@ def test_a_node_that_hangs_is_lost_by_its_lease(tmp_path: Path, home: Path) -> N
     cli("delete", job.name)
 
 
+@pytest.mark.extended
 def test_a_node_that_does_not_start_and_does_not_end(tmp_path: Path, home: Path) -> None:
     """The warm-up grace is over, then the failure grace; the reset ends it by force, and the next attempt begins."""
     # Attempts that are not stopped may be too slow on this machine all the same: whichever is found is the one that counts.

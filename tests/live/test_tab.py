@@ -62,6 +62,7 @@ def airflow(tmp_path_factory):
         yield found
 
 
+@pytest.mark.extended
 def test_nobody_is_told_nothing(airflow):
     """Without credentials there is neither a job nor a log, only the empty document."""
     status, told = airflow.job("train", signed_in=False)

@@ -80,6 +80,7 @@ def test_a_local_job_with_tls_trains_through_faults(tmp_path: Path, home: Path) 
     assert not [path for path in texts if b"PRIVATE KEY" in path.read_bytes()]
 
 
+@pytest.mark.extended
 def test_a_certificate_that_expires_does_not_end_a_job(by_hand: Agents) -> None:
     """Everybody who is connected goes on; once it is renewed a new coordinator is found, and the job ends well."""
     folder = left(by_hand.folder / "tls", "job", seconds=8.0)

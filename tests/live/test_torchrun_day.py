@@ -44,6 +44,7 @@ def told(job: Agents, *args: object) -> set[str]:
     return {line.removeprefix("told ") for line in output.splitlines() if line.startswith("told ")}
 
 
+@pytest.mark.extended
 def test_an_elastic_script_shrinks_and_goes_on(torch_job: Agents) -> None:
     """DDP on two agents of `--nnodes=1:2`; one is killed, and the other trains to the end from the last checkpoint."""
     port = free_port()
@@ -67,6 +68,7 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+@pytest.mark.extended
 def test_a_standalone_script_comes_back_by_default(torch_job: Agents) -> None:
     """Without a word of restarts, a killed rank is no end: three are allowed."""
     run = torch_job.run("--standalone", "--nproc_per_node=2", DDP, 4, torch_job.work)
@@ -80,7 +82,7 @@ def test_a_standalone_script_comes_back_by_default(torch_job: Agents) -> None:
     assert (torch_job.work / "step.4.2").exists()
 
 
-@pytest.mark.parametrize("nodes", [pytest.param(1, id="one node"), pytest.param(2, id="two nodes")])
+@pytest.mark.parametrize("nodes", [pytest.param(1, id="one node"), pytest.param(2, id="two nodes", marks=pytest.mark.extended)])
 def test_the_given_port_has_the_store_of_each_round(torch_job: Agents, nodes: int) -> None:
     """A script that knows the port finds the store after a fault as well; on two nodes the coordinator has that port, too."""
     port = free_port()

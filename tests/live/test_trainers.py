@@ -34,6 +34,7 @@ def trained(job: Agents, name: str, script: str, *modes: str) -> tuple[Run, Path
     return Run.of(folder, output), folder
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("script", TRAINERS)
 def test_a_trainer_lives_through_the_loss_of_a_worker(job: Agents, script: str) -> None:
     """One of two workers is killed, in the middle of an epoch: the other's process trains on, and no bit is lost.

@@ -24,6 +24,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     remove_tree(home)
 
 
+@pytest.mark.extended
 def test_the_batch_grows_to_the_limit_and_the_next_attempt_uses_it(tmp_path: Path, home: Path) -> None:
     """Two nodes measure and agree; nothing of the script knows of it but DLRover's file."""
     job = Job.write(

@@ -84,6 +84,7 @@ def json_size(record: JobRecord) -> int:
 # --- Size ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("nodes", "limit"),
     [

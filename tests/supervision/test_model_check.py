@@ -18,14 +18,15 @@ from rallypoint.supervision.policy import Policy
 from tests.model import workers
 from tests.model.explorer import check, explore, follow, settle, walk
 from tests.model.world import Limits, World, new_world
+from tests.scale import sized
 
 pytestmark = pytest.mark.timeout(1800)
 
 #: States that one search goes through at the most, and random ways of each kind.
-_STATES, _WAYS = 12_000, 40
+_STATES, _WAYS = sized(12_000, 1_500), sized(40, 8)
 
 #: The same where workers live on: each move costs more there.
-_LIVING_STATES, _LIVING_WAYS = 2_500, 10
+_LIVING_STATES, _LIVING_WAYS = sized(2_500, 500), sized(10, 3)
 
 
 def job(

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from rallypoint.training import Checkpoints
 from tests.training.worlds import finish, kill, python
 from tests.waiting import eventually
@@ -18,6 +20,7 @@ def result(path):
     return json.loads(path.read_text())
 
 
+@pytest.mark.extended
 def test_the_digits_are_learned_through_a_kill(tmp_path):
     """A run that is killed in the middle ends with the accuracy, and the very bits, of one that is not."""
     undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"

@@ -120,6 +120,7 @@ def written(tmp_path_factory):
     return folder
 
 
+@pytest.mark.extended
 def test_a_world_of_two_takes_up_what_there_is(written):
     """Resharded, fetched from another node, passed over where a part is missing or damaged, from storage at last."""
     outputs = run_world(2, COMMON + READS, written)

@@ -4,10 +4,12 @@ Theory of operation
 ===================
 
 The verdict is known and kept back (`Dumping.verdict`). No round is formed meanwhile; agents stop their workers as at the end of
-any round, and who waits is asked. First all tell which snapshots lie in their memory, of other nodes too. The newest of which
-nothing is missing is taken, and each of its parts is given to one agent to write. When all are written one agent is told to
-make sure of that and to rename. Then the verdict is given, and says what became of it. Whoever is lost on the way, cannot
-write, or takes longer than `DUMP_TIMEOUT` ends it without a checkpoint: those that were complete before are as they were.
+any round, and waiting agents are asked. First each one names the snapshots in its memory, those of other nodes too. An agent
+that has not regrouped may hold a snapshot that its last report does not mention, so this phase ends when all survivors have
+answered or regrouped without one. The newest complete snapshot is taken, and each of its parts is given to one agent to write.
+When all are written, one agent verifies that and renames the checkpoint. Then the verdict is given, with the outcome of the
+checkpoint. An agent that is lost meanwhile or cannot write ends the dump without a checkpoint, and so does `DUMP_TIMEOUT`;
+earlier checkpoints stay as they are.
 
 A coordinator that takes over begins again, with the reason that its predecessor left in the incident.
 """
@@ -24,22 +26,39 @@ from rallypoint.supervision.strategy import Strategy
 from rallypoint.wire.dump import DUMP_TIMEOUT, DumpAsk, DumpPhase, Kept
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Cause, Incident, Rung
-from rallypoint.wire.messages import AgentReport, Continue
+from rallypoint.wire.messages import AgentReport, AgentState, Continue
 from rallypoint.wire.status import NODE_LOST, JobState, JobStatus, Outcome, Verdict
 
-__all__ = ["advanced", "asks", "begun", "choose", "due", "heard", "inherited", "possible"]
+__all__ = ["advanced", "asks", "begun", "choose", "due", "heard", "inherited", "possible", "regrouped"]
 
 
 def possible(state: State) -> bool:
     """Return whether the job allows it, and some agent has a snapshot and knows where to."""
-    return Strategy.DUMP in rungs.permitted(state) and any(peer.report.dumps for peer in members(state))
+    return Strategy.DUMP in rungs.permitted(state) and bool(_holders(state))
+
+
+def regrouped(state: State) -> bool:
+    """Return whether all survivors of the last world wait without workers: from then on `possible` is certain.
+
+    The report of an agent that trains is as old as its report interval, and its first snapshot may be newer.
+    """
+    return all(peer.report.state is AgentState.WAITING for peer in _survivors(state))
+
+
+def _survivors(state: State) -> tuple[Peer, ...]:
+    """Return the agents of the last world that can still be asked for something."""
+    left = (peer for peer in members(state) if peer.report.state is not AgentState.LEAVING)
+    return tuple(peer for peer in left if peer.report.agent not in state.away)
+
+
+def _holders(state: State) -> frozenset[str]:
+    """Return the survivors that hold a snapshot; agents of an earlier version never report one and are not asked."""
+    return frozenset(peer.report.agent for peer in _survivors(state) if peer.report.dumps)
 
 
 def begun(state: State, told: Incident, verdict: Verdict, now: float) -> State:
     """Return the state of a job that ends with `verdict` once its last checkpoint is written."""
-    # Whoever holds nothing is not waited for, and neither is one of an earlier version that would not understand.
-    agents = frozenset(peer.report.agent for peer in members(state) if peer.report.dumps)
-    return _begun(state, told, verdict, agents, now)
+    return _begun(state, told, verdict, _holders(state), now)
 
 
 def _begun(state: State, told: Incident, verdict: Verdict, agents: frozenset[str], now: float) -> State:
@@ -81,6 +100,9 @@ def asks(state: State, peer: Peer) -> Continue | None:
 def heard(state: State, report: AgentReport) -> State:
     """Return the state with what a report tells of it."""
     dumping, told = state.dumping, report.dump
+    if dumping is not None and dumping.phase is DumpPhase.TELL:
+        dumping = dataclasses.replace(dumping, agents=dumping.agents | _holders(state))
+        state = dataclasses.replace(state, dumping=dumping)
     if dumping is None or told is None or (told.number, told.phase) != (dumping.number, dumping.phase):
         return state
     return _with(state, told={**dumping.told, report.agent: told})
@@ -96,6 +118,8 @@ def advanced(state: State, now: float) -> State:
         if now >= dumping.since + DUMP_TIMEOUT:
             return _over(state, f"it was not written within {DUMP_TIMEOUT:g} s", now)
         if dumping.asked - lost - set(dumping.told):
+            return state
+        if dumping.phase is DumpPhase.TELL and not regrouped(state):
             return state
         failed = next((told for told in dumping.told.values() if told.error), None)
         if failed is not None:

@@ -55,14 +55,18 @@ def lose(state: State, peer: Peer, how: str, now: float) -> State:
 def judge_losses(state: State, now: float) -> State:
     """Write a last checkpoint and end the attempt where nothing that the job allows can go on without its lost nodes.
 
-    Where there is nothing to write the incident says `exit`, so that the supervisor does not wait for a checkpoint.
+    Where there is nothing to write the incident says `exit`, so that the supervisor does not wait for a checkpoint. That is
+    final, and therefore published only when all survivors have regrouped.
     """
     choice = awaiting.ends(state, now)
     lost = () if state.loss is None else state.loss.nodes
     told = [i for i in state.incidents if i.cause is Cause.NODE and i.id.attempt == state.fence.attempt and i.id.node in lost]
     if choice is None or not told:
         return state
-    if not dumping.possible(state):
+    final = any(i.rung is Rung.EXIT for i in told)
+    if final or not dumping.possible(state):
+        if not (final or dumping.regrouped(state)):
+            return state
         over = (dataclasses.replace(i, rung=Rung.EXIT) for i in told if i.rung is not Rung.EXIT)
         return functools.reduce(telling.incident, over, state)
     last = max(told, key=lambda incident: incident.detected_at)

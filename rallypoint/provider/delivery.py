@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 from collections.abc import Iterator
 from typing import Any
 
 from rallypoint.provider.claim import End, Ending
 from rallypoint.provider.sensing.finding import Finding, Found
 from rallypoint.wire import sanitize
+
+log = logging.getLogger(__name__)
 
 __all__ = ["EVENT_LIMIT", "ending_event", "finding_event"]
 
@@ -56,7 +59,9 @@ def _first_deliverable(candidates: Iterator[Any]) -> dict[str, Any]:
         try:
             event = candidate.to_event()
             size = len(json.dumps(event, allow_nan=False))
-        except Exception:  # noqa: BLE001, S112  whatever a value may raise: the next candidate holds less of it
+        except Exception as error:  # noqa: BLE001  whatever a value may raise: the next candidate holds less of it
+            # Not the error's text: it may raise as well.
+            log.warning("cannot serialize a trigger event (%s); trying a smaller one", type(error).__name__)
             continue
         if size <= EVENT_LIMIT:
             break

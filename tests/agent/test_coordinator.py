@@ -165,7 +165,7 @@ async def test_a_connection_that_breaks_is_noticed() -> None:
         there.cancel()
         shell.hung_up("agent-0")
 
-        await eventually_async(lambda: [member.node for member in shell.status().waiting] == [1], timeout=10.0)
+        assert await eventually_async(lambda: [member.node for member in shell.status().waiting] == [1], timeout=10.0)
 
 
 async def test_serving_ends_when_everybody_was_told() -> None:

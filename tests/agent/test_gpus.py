@@ -71,7 +71,7 @@ def test_how_busy_gpus_are(machine: Machine, visible: str | None, expected: tupl
     """Each worker has the GPU of its place."""
     gpus = machine.watched(visible)
 
-    eventually(lambda: (gpus.busy(0), gpus.busy(1)) == expected)
+    assert eventually(lambda: (gpus.busy(0), gpus.busy(1)) == expected)
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ async def test_steps_are_written_when_they_are_due() -> None:
         await tell(shell)
         await step(shell, 1)
         await step(shell, 7)
-        await eventually_async(lambda: sink.published[-1].progress.step == 7)
+        assert await eventually_async(lambda: sink.published[-1].progress.step == 7)
 
 
 async def test_an_answer_needs_a_durable_round_but_no_durable_step() -> None:

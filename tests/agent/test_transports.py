@@ -83,7 +83,7 @@ async def test_the_end_of_a_parked_client_is_noticed(service: str) -> None:
             parked = asyncio.create_task(exchange.exchange(endpoint, report(0), timeout=60))
             await eventually_async(lambda: shell.status().waiting)
             parked.cancel()
-        await eventually_async(lambda: not shell.status().waiting, timeout=10.0)
+        assert await eventually_async(lambda: not shell.status().waiting, timeout=10.0)
 
 
 async def test_the_end_of_a_client_between_two_reports_is_noticed(service: str) -> None:
@@ -104,7 +104,7 @@ async def test_another_connection_takes_the_place_of_the_first(service: str) -> 
         # Whoever were gone would be lost by the time that an agent which hangs up later is.
         async with exchanging(service) as other:
             await other.exchange(endpoint, report(1, hold=0.0), timeout=60)
-        await eventually_async(lambda: [member.node for member in shell.status().waiting] == [0], timeout=10.0)
+        assert await eventually_async(lambda: [member.node for member in shell.status().waiting] == [0], timeout=10.0)
 
 
 async def test_what_is_said_again_goes_over_another_connection(service: str) -> None:

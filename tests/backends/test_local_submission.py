@@ -75,7 +75,7 @@ def test_a_command_relative_to_the_workdir_is_found(place, home, tmp_path):
     program.chmod(0o755)
     (plan,) = compile_plan(place.job(entrypoint=["./train.sh"]))
 
-    check_plan(plan, home=home, host="127.0.0.1")
+    assert check_plan(plan, home=home, host="127.0.0.1") is None
 
 
 def test_a_workdir_that_is_not_there(place, home, tmp_path):

@@ -211,4 +211,4 @@ def test_the_pods_of_a_node_that_is_no_more_are_collected(server, calls):
 
     server.request("DELETE", "/api/v1/nodes/node-z")
 
-    eventually(lambda: phase(calls, name) == "gone")
+    assert eventually(lambda: phase(calls, name) == "gone")

@@ -161,7 +161,7 @@ def test_no_worker_outlives_its_agent(job: Agents) -> None:
     workers = job.running(1, 2)
     run.kill()
 
-    eventually(lambda: not any(map(alive, workers.values())))
+    assert eventually(lambda: not any(map(alive, workers.values())))
 
 
 def meeting(job: Agents, port: int, *more: object, fence_timeout: int = 30) -> subprocess.Popen[str]:

@@ -123,5 +123,5 @@ def test_a_task_that_was_ended_takes_its_job_with_it(job: Job, environment: dict
     task.process.kill()
     task.process.wait()
 
-    eventually(lambda: not job.place.exists())
-    eventually(lambda: not job.processes())
+    assert eventually(lambda: not job.place.exists())
+    assert eventually(lambda: not job.processes())

@@ -258,7 +258,7 @@ def test_a_caller_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     caller.kill()
     caller.wait()
 
-    eventually(lambda: not any(map(alive, pids)))
+    assert eventually(lambda: not any(map(alive, pids)))
 
 
 def test_our_own_children_are_left_alone() -> None:

@@ -128,7 +128,7 @@ def kill_an_agent_with_forks(job: Agents) -> None:
 
     os.kill(run.pid, signal.SIGKILL)
 
-    eventually(lambda: not any(map(alive, {*waiting, *second.values()})), why="an end of all forks")
+    assert eventually(lambda: not any(map(alive, {*waiting, *second.values()})), why="an end of all forks")
 
 
 @pytest.mark.may_block("reads /proc, which waits for no disk")
@@ -145,7 +145,7 @@ async def test_a_nursery_that_closes_leaves_nobody(tmp_path: Path, subreaper: No
     reaper.close()
     spawner.close()
 
-    await eventually_async(lambda: not pids & set(linux.children()), why="an end of the standbys")
+    assert await eventually_async(lambda: not pids & set(linux.children()), why="an end of the standbys")
 
 
 @pytest.mark.parametrize(

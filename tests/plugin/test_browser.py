@@ -180,7 +180,7 @@ async def test_an_incident_is_reached_from_the_timeline_by_keyboard(tab, root):
     await tab.run("document.querySelector('#timeline a').focus()")
     await tab.press("Enter")
 
-    await eventually_async(lambda: tab.run("location.hash === '#fault-1'"))
+    assert await eventually_async(lambda: tab.run("location.hash === '#fault-1'"))
 
 
 async def test_what_is_open_stays_open_while_news_come(tab, root):

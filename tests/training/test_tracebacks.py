@@ -96,6 +96,8 @@ def test_an_exception_that_is_its_own_context_ends_nothing() -> None:
 
     tracebacks.strip(first)
 
+    assert (first.__context__, second.__context__) == (second, first)
+
 
 class Round:
     """One round of a worker whose errors are printed."""
@@ -201,7 +203,11 @@ def test_an_error_is_printed_whole_where_the_notes_cannot_be_read(worker: Round,
     else:
         note.mkdir()
 
-    assert worker.prints(2, caught(fail)).startswith(WHOLE)
+    printed = worker.prints(2, caught(fail))
+    # A file without contents says that no round has printed the error.
+    warning, traceback_, _ = printed.partition(WHOLE)
+    assert traceback_
+    assert ("cannot compare this error" in warning) == (broken != "empty")
 
 
 def test_nothing_is_noted_where_each_round_has_files_of_its_own(worker: Round, monkeypatch: pytest.MonkeyPatch) -> None:

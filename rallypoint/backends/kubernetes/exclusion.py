@@ -6,7 +6,7 @@ gone too, a fault of the past must not keep the job from the machines that are t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rallypoint.backends.kubernetes.manifests.hosts import Exclusion
@@ -14,30 +14,28 @@ from rallypoint.backends.kubernetes.manifests.parts import template_of
 from rallypoint.backends.kubernetes.watching.views import HostView, PodView
 from rallypoint.job import Role
 from rallypoint.supervision.record import JobRecord
-from rallypoint.wire.incident import Answer, Cause, FaultKind
+from rallypoint.wire.incident import Answer, Cause, FaultKind, Incident
 
 __all__ = ["bad_hosts", "choose_exclusion", "has_no_room_elsewhere", "lost_hosts", "returned"]
 
 
 def bad_hosts(record: JobRecord) -> frozenset[str]:
     """Return the machines that were at fault in the current attempt."""
-    return frozenset(
-        incident.culprit.host
-        for incident in record.incidents
-        if incident.id.attempt == record.attempt
-        and incident.answer is Answer.RETRY_ELSEWHERE
-        and incident.culprit is not None
-        and incident.culprit.host
-    )
+    return _culprit_hosts(record, lambda incident: incident.answer is Answer.RETRY_ELSEWHERE)
 
 
 def lost_hosts(record: JobRecord) -> frozenset[str]:
     """Return the machines that were lost in the current attempt; nothing is wrong with one that has come back."""
+    return _culprit_hosts(record, lambda incident: incident.kind is FaultKind.NODE_LOST)
+
+
+def _culprit_hosts(record: JobRecord, concerns: Callable[[Incident], bool]) -> frozenset[str]:
+    """Return the hosts of the culprits of some incidents of the current attempt."""
     return frozenset(
         incident.culprit.host
         for incident in record.incidents
         if incident.id.attempt == record.attempt
-        and incident.kind is FaultKind.NODE_LOST
+        and concerns(incident)
         and incident.culprit is not None
         and incident.culprit.host
     )

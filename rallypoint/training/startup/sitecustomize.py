@@ -399,7 +399,10 @@ def begin(*, watch_end: bool = False) -> None:
 
 
 def _leave_names() -> None:
-    """Write down what was imported from installed packages, in order; nobody has done so yet. It must not harm the script."""
+    """Save the names of imported modules of installed packages, in order, unless another worker has done so.
+
+    A failure must not end the script.
+    """
     path = os.environ.get(_NAMES_FILE)
     # A helper of the script, which never had torch, is not what the next worker will be like.
     if not path or _OPTIMIZER not in sys.modules or os.path.exists(path):
@@ -409,8 +412,8 @@ def _leave_names() -> None:
         with open(beside, "w", encoding="utf-8") as file:
             file.write("\n".join(_installed()) + "\n")
         os.replace(beside, path)
-    except Exception:  # noqa: BLE001, S110
-        pass  # the round is over, and nobody learns from it any more
+    except Exception as error:  # noqa: BLE001
+        sys.stderr.write(f"rallypoint: cannot save the names of imported modules: {error!r}\n")
 
 
 def _installed() -> list:  # type: ignore[type-arg]

@@ -74,8 +74,8 @@ def show(display, kind: object, error: Exception, trace: "types.TracebackType | 
             marker = os.path.join(folder, _digest(text))
             if _again(marker, error, text):
                 return
-    except Exception:  # noqa: BLE001, S110
-        pass
+    except Exception as failure:  # noqa: BLE001
+        sys.stderr.write(f"rallypoint: cannot compare this error with earlier ones: {type(failure).__name__}\n")
     display(kind, error, _behind(trace))
     if marker:
         _note(marker)

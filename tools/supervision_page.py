@@ -19,10 +19,10 @@ from typing import Any
 
 from rallypoint.job import compile_plan, load_job
 from rallypoint.job.wire_schema import wire_schema
+from rallypoint.simulation.simulator import simulate
+from rallypoint.simulation.trace import Trace
 from rallypoint.supervision.clocks import CLOCKS
 from rallypoint.supervision.policy import Policy
-from rallypoint.supervision.simulation import simulate
-from rallypoint.supervision.trace import Trace
 from rallypoint.wire.codec import to_json
 
 __all__ = ["files", "main"]

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from rallypoint.cli.document import json_text
 from rallypoint.cli.options import Commands, add_command, set_option
+from rallypoint.simulation.simulator import Frame, simulate, with_makers
+from rallypoint.simulation.trace import letters, read_trace
 from rallypoint.supervision.actions import (
     Action,
     CreateComponents,
@@ -20,8 +22,6 @@ from rallypoint.supervision.actions import (
     RemoveCoordinator,
     RemoveNode,
 )
-from rallypoint.supervision.simulation import Frame, simulate, with_makers
-from rallypoint.supervision.trace import letters, read_trace
 from rallypoint.wire.codec import WireError, to_json
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from rallypoint.agent.transport.choosing import speaks_grpc
 from rallypoint.agent.workers.affinity import worker_cpus
 from rallypoint.job import JobError, compile_plan, load_job
 from rallypoint.job.arguments import ARGUMENTS, field_default
+from rallypoint.simulation.simulator import Frame, simulate
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import Phase
-from rallypoint.supervision.simulation import Frame, simulate
 from rallypoint.wire import env
 from rallypoint.wire.hang import HangState
 from rallypoint.wire.messages import AgentState

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from rallypoint.simulation.simulator import simulate
 from rallypoint.supervision.record import Holder
-from rallypoint.supervision.simulation import simulate
 from rallypoint.wire import codec
 from rallypoint.wire.incident import Cause, Incident, IncidentId, Rung
 from rallypoint.wire.places import RankSpan

@@ -8,10 +8,10 @@ import pytest
 from rallypoint.report.format import time_of_day
 from rallypoint.report.incidents import incident_lines, incidents_of
 from rallypoint.report.story import story_of
+from rallypoint.simulation.simulator import simulate
 from rallypoint.supervision.hindsight import remembered
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.reconcile import reconcile
-from rallypoint.supervision.simulation import simulate
 from rallypoint.wire.incident import Cause, Incident, IncidentId, Rung
 from tests.wire.test_codec import PLAN
 

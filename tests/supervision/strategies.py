@@ -19,7 +19,6 @@ from rallypoint.supervision.actions import (
     RemoveCoordinator,
     RemoveNode,
 )
-from rallypoint.supervision.invariants import broken
 from rallypoint.supervision.observation import Components, CreateError, NodeSeen, NodeState, Observation
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.reconcile import Decision, reconcile
@@ -30,6 +29,7 @@ from rallypoint.wire.incident import Cause, FaultKind, Incident, IncidentId, Run
 from rallypoint.wire.plan import Profile, Refill, Scheduling
 from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobState, JobStatus, Member, Outcome, Progress, Verdict
+from tests.supervision.invariants import broken
 
 __all__ = ["COSTLY", "FREE_EVENTS", "MOST_PODS", "PAUSES", "Sea", "fates", "policies", "read", "traces"]
 

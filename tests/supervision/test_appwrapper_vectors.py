@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from rallypoint.simulation.simulator import Frame, simulate
 from rallypoint.supervision.policy import Policy
-from rallypoint.supervision.simulation import Frame, simulate
 from rallypoint.wire.plan import Profile
 
 DAY = 86400.0

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from rallypoint.simulation.simulator import Frame, simulate
 from rallypoint.supervision.clocks import CLOCKS, pause, run, spent, stop
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase
-from rallypoint.supervision.simulation import Frame, simulate
 from rallypoint.wire.plan import Profile, Refill, Scheduling
 
 TESTS = Path(__file__).parents[1]

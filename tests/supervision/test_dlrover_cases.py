@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import pytest
 
+from rallypoint.simulation.simulator import simulate
 from rallypoint.supervision.observation import NodeSeen, NodeState
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import Phase
-from rallypoint.supervision.simulation import simulate
 from rallypoint.supervision.verdicts import classify, node_end
 from rallypoint.wire.incident import FaultKind
 

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
+from rallypoint.simulation.simulator import simulate
 from rallypoint.supervision.hindsight import remembered
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.reconcile import reconcile
-from rallypoint.supervision.simulation import simulate
 from rallypoint.wire.plan import Profile
 
 LADDER = Policy(min_nodes=2, max_nodes=2, node_replacements=0)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from rallypoint.simulation.simulator import Frame, simulate
 from rallypoint.supervision.actions import RemoveNode
 from rallypoint.supervision.observation import NodeState
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import Phase
-from rallypoint.supervision.simulation import Frame, simulate
 from rallypoint.wire.incident import Cause, Incident, IncidentId, Rung
 from rallypoint.wire.plan import Profile, Refill, Scheduling
 from tests.supervision.worlds import running

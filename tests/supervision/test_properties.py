@@ -19,7 +19,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from rallypoint.supervision.invariants import present
 from rallypoint.supervision.observation import Observation
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.reconcile import reconcile
@@ -28,6 +27,7 @@ from rallypoint.wire import codec
 from rallypoint.wire.incident import FREE, Cause
 from rallypoint.wire.plan import Profile, Refill
 from tests.scale import sized
+from tests.supervision.invariants import present
 from tests.supervision.strategies import FREE_EVENTS, Sea, policies, read, traces
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""The coordinator of a simulation: what it would say of the pods that run, unless the trace puts words in its mouth."""
+"""The simulated coordinator: it publishes the status that follows from the running pods, or the one that the trace sets."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rallypoint.simulation.trace import Step
 from rallypoint.supervision.observation import NodeSeen, NodeState
 from rallypoint.supervision.record import JobRecord
-from rallypoint.supervision.trace import Step
 from rallypoint.wire import codec
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Cause, Incident, IncidentId, Rung
 from rallypoint.wire.status import JobState, JobStatus, Member, Outcome, Progress, Verdict
 
-__all__ = ["Voice", "read_incident", "read_verdict"]
+__all__ = ["SimulatedCoordinator", "read_incident", "read_verdict"]
 
 _VERDICTS = {
     "succeeded": Verdict(outcome=Outcome.SUCCEEDED, reason="Completed", message="all ranks succeeded"),
@@ -25,13 +25,13 @@ _VERDICTS = {
 
 
 @dataclass
-class Voice:
-    """What is told of the attempt.
+class SimulatedCoordinator:
+    """A stand-in for the coordinator of the current attempt.
 
     Attributes:
         word: `auto`, `silent`, `forming` or `running`.
         attempt: which everything below belongs to; the next attempt begins with nothing.
-        last: the last word; it stays readable when the coordinator is gone.
+        last: the last status; it stays readable when the coordinator is gone.
     """
 
     word: str = "auto"
@@ -43,8 +43,8 @@ class Voice:
     incidents: tuple[Incident, ...] = ()
     last: JobStatus | None = None
 
-    def told(self, step: Step, record: JobRecord, path: str) -> None:
-        """Take what a step tells; `path` names the step in errors."""
+    def apply(self, step: Step, record: JobRecord, path: str) -> None:
+        """Apply a step of the trace; `path` names the step in errors."""
         self._follow(record)
         self.word = step.status or self.word
         if step.step is not None or step.checkpoint is not None:
@@ -63,8 +63,8 @@ class Voice:
             attempt=record.attempt, round=max(1, self.round), node=node, local_rank=local_rank, sequence=len(self.incidents) + 1
         )
 
-    def speak(self, record: JobRecord, nodes: tuple[NodeSeen, ...], *, min_nodes: int, speaks: bool) -> JobStatus | None:
-        """Return the coordinator's last word; a new one if it `speaks` now."""
+    def report(self, record: JobRecord, nodes: tuple[NodeSeen, ...], *, min_nodes: int, speaks: bool) -> JobStatus | None:
+        """Return the coordinator's last status; a new one if it `speaks` now."""
         self._follow(record)
         told = self.word != "auto" or self.verdict is not None or self.incidents or self.progress.step is not None
         if self.word == "silent" or not (speaks or told) or not record.attempt:

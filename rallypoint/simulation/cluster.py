@@ -1,4 +1,4 @@
-"""The world of a simulation: it shows what a trace tells, and does what the supervisor asks as far as the trace lets it.
+"""The simulated cluster: it shows the pods of the trace and performs the actions of the supervisor as far as the trace allows.
 
 What is asked to be created is there at once, pending, and runs after `startup`; what is asked to be removed is gone after
 `removal`, or at once where it is removed by force. Where these are None, pods of wrapped components come only when the trace
@@ -11,6 +11,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
+from rallypoint.simulation.coordinator import SimulatedCoordinator
+from rallypoint.simulation.trace import CreateFailure, Pod, Step
 from rallypoint.supervision.actions import (
     Action,
     CreateComponents,
@@ -23,10 +25,8 @@ from rallypoint.supervision.actions import (
 from rallypoint.supervision.observation import Components, CreateError, NodeSeen, NodeState, Observation
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import JobRecord
-from rallypoint.supervision.trace import CreateFailure, Pod, Step
-from rallypoint.supervision.voice import Voice
 
-__all__ = ["Key", "Stage"]
+__all__ = ["Key", "SimulatedCluster"]
 
 #: (attempt, slot or -1, incarnation or term)
 Key = tuple[int, int, int]
@@ -38,7 +38,7 @@ _LIVE = (NodeState.STARTING, NodeState.RUNNING, NodeState.ENDING, NodeState.UNKN
 
 
 @dataclass
-class Stage:
+class SimulatedCluster:
     """What is there, and what becomes of it by itself.
 
     Attributes:
@@ -61,7 +61,7 @@ class Stage:
     failure: CreateFailure = field(default_factory=lambda: CreateFailure(reason=""))
     failed_creates: tuple[CreateError, ...] = ()
     quota: bool = True
-    voice: Voice = field(default_factory=Voice)
+    coordinator: SimulatedCoordinator = field(default_factory=SimulatedCoordinator)
     awaited: frozenset[int] | None = None
     told_of: tuple[int, frozenset[int]] = (0, frozenset())
 
@@ -80,7 +80,7 @@ class Stage:
         return Observation(
             nodes=nodes,
             coordinators=coordinators,
-            status=self.voice.speak(record, nodes, min_nodes=self.policy.min_nodes, speaks=speaks),
+            status=self.coordinator.report(record, nodes, min_nodes=self.policy.min_nodes, speaks=speaks),
             create_errors=self.failed_creates,
             components=self.components,
             suspend=not self.quota,
@@ -93,8 +93,8 @@ class Stage:
 
     # --- what the trace tells -------------------------------------------------------------------------------------------
 
-    def tell(self, step: Step, record: JobRecord, path: str) -> None:
-        """Let what a step tells be so; `record` says which attempt and incarnations are wanted."""
+    def apply(self, step: Step, record: JobRecord, path: str) -> None:
+        """Apply a step of the trace; `record` says which attempt and incarnations are wanted."""
         self.failed_creates = ()
         self.failure = step.failure or self.failure
         self.quota = self.quota if step.quota is None else step.quota
@@ -110,7 +110,7 @@ class Stage:
             self.coordinators = {} if seen is None else {(seen.attempt, -1, seen.incarnation): seen}
         if step.pods is not None:
             self._tell_pods(step.pod_list or (), record)
-        self.voice.told(step, record, path)
+        self.coordinator.apply(step, record, path)
 
     def _tell_components(self, step: Step) -> None:
         if step.component is not None:

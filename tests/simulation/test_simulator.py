@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
+from rallypoint.simulation.simulator import simulate
 from rallypoint.supervision.actions import CreateNode, RemoveComponents, RemoveNode
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import Phase
-from rallypoint.supervision.simulation import simulate
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.incident import Cause
 from rallypoint.wire.plan import Profile

@@ -1,6 +1,6 @@
 """What every turn of the core must keep, as functions over its arguments and its decision. Pure.
 
-Tests run them over random policies and traces; a simulation may run them over a written one. Each returns sentences about what
+Tests run them over random policies and traces. Each returns sentences about what
 was broken, so that whoever reads one knows what to look at; an empty tuple says that all is well.
 """
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rallypoint.simulation.simulator import simulate
+from rallypoint.simulation.trace import CreateFailure, Makers, Pod, letters, read_trace
 from rallypoint.supervision.observation import NodeState
 from rallypoint.supervision.policy import Policy
-from rallypoint.supervision.simulation import simulate
-from rallypoint.supervision.trace import CreateFailure, Makers, Pod, letters, read_trace
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.incident import FaultKind
 

@@ -1,4 +1,4 @@
-"""Run a written trace through the core: what would the supervisor have done, when, and what would it do next?
+"""Play a written trace through the supervision rules: what would the supervisor do, when, and what would it do next?
 
 `simulate` makes the turns that a supervisor makes: one at each step of the trace, one at each deadline between them, and one
 every `Policy.max_gap` seconds, each repeated until nothing changes any more. It reads no clock: the seconds of the trace
@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rallypoint.simulation.cluster import SimulatedCluster
+from rallypoint.simulation.trace import Makers, Trace, read_trace
 from rallypoint.supervision.actions import Action, CreateComponents, CreateCoordinator, CreateNode, Purge
 from rallypoint.supervision.deadline import Deadline
 from rallypoint.supervision.observation import Observation
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.reconcile import Decision, reconcile
 from rallypoint.supervision.record import Condition, ConditionType, JobRecord, Phase
-from rallypoint.supervision.stage import Stage
-from rallypoint.supervision.trace import Makers, Trace, read_trace
 from rallypoint.wire import codec
 from rallypoint.wire.status import Event, Verdict
 
@@ -152,7 +152,7 @@ class _Settled:
 class _Run:
     def __init__(self, policy: Policy, trace: Trace, edit: EditPolicy) -> None:
         self.policy, self.trace, self.edit = policy, trace, edit
-        self.stage = Stage(expected=trace.components, policy=policy, startup=trace.startup, removal=trace.removal)
+        self.cluster = SimulatedCluster(expected=trace.components, policy=policy, startup=trace.startup, removal=trace.removal)
         self.record = JobRecord.new(name="simulated", uid="simulated", digest="", owner="simulation", now=0.0)
         self.decision: Decision | None = None
         self.frames: list[Frame] = []
@@ -185,8 +185,8 @@ class _Run:
         wakes = [self.now + max(self.policy.max_gap, quiet / _PATIENCE)]
         if self.decision is not None and self.decision.wake_at is not None:
             wakes.append(self.decision.wake_at)
-        if self.stage.next_due is not None:
-            wakes.append(self.stage.next_due)
+        if self.cluster.next_due is not None:
+            wakes.append(self.cluster.next_due)
         earliest = min(wakes)
         return earliest if earliest > self.now else self.now + _AGAIN
 
@@ -195,7 +195,7 @@ class _Run:
         if self.purged:
             return
         before, self.now = self.record, now
-        self.stage.pass_time(now)
+        self.cluster.pass_time(now)
         settled = _Settled()
         if index is not None:
             self._tell(now, index, settled)
@@ -217,37 +217,37 @@ class _Run:
         self._await_next(index + 1)
         if step.policy:
             self.policy = self.edit(self.policy, step.policy, f"{path}.policy")
-        self.stage.policy = self.policy
+        self.cluster.policy = self.policy
         suspend = self.record.suspend if step.suspend is None else step.suspend
         self.record = dataclasses.replace(self.record, suspend=suspend, deletion=self.record.deletion or step.delete)
         if step.pods is not None and not self.record.condition(ConditionType.RESOURCES_DEPLOYED):
             # Nothing is there, so what is told is the attempt that begins at this moment: it begins first.
             self._await_next(index)
-            self.stage.tell(dataclasses.replace(step, pods=None, incidents=(), verdict=None), self.record, path)
+            self.cluster.apply(dataclasses.replace(step, pods=None, incidents=(), verdict=None), self.record, path)
             self._settle(now, settled)
             self._await_next(index + 1)
-        self.stage.tell(step, self.record, path)
+        self.cluster.apply(step, self.record, path)
 
     def _await_next(self, index: int) -> None:
         """Let the stage know of which slots the trace tells next."""
         following = (step.pod_list for step in self.trace.steps[index:])
         told = next((pods for pods in following if pods is not None), None)
         slots = () if told is None else (p.node if p.node is not None else i for i, p in enumerate(told) if p is not None)
-        self.stage.awaited = None if told is None else frozenset(slots)
+        self.cluster.awaited = None if told is None else frozenset(slots)
 
     # --- turns ----------------------------------------------------------------------------------------------------------
 
     def _settle(self, now: float, settled: _Settled) -> None:
         for _ in range(_MOST_TURNS):
-            before, seen = self.record, self.stage.observe(self.record)
+            before, seen = self.record, self.cluster.observe(self.record)
             decision = reconcile(before, seen, self.policy, now)
             self._check(before, seen, decision, now, settled)
             self.record, self.decision = decision.record, decision
             settled.events.extend(_new_events(before, self.record))
             settled.actions.extend(a for a in decision.actions if a not in settled.actions)
-            self.stage.act(decision.actions, self.record, now)
+            self.cluster.act(decision.actions, self.record, now)
             self.purged = self.purged or any(isinstance(a, Purge) for a in decision.actions)
-            if self.purged or (self.record == before and self.stage.observe(self.record) == seen):
+            if self.purged or (self.record == before and self.cluster.observe(self.record) == seen):
                 return
         settled.violations.append(f"the turns at {now:g} s did not converge")
 
@@ -262,7 +262,7 @@ class _Run:
             settled.violations.append(f"{record.retries} retries, more than {self.policy.retry_limit}")
         if record.released and not before.released and seen.present:
             settled.violations.append("released before zero pods were seen")
-        settled.violations.extend(_overlaps(decision.actions, self.stage.living()))
+        settled.violations.extend(_overlaps(decision.actions, self.cluster.living()))
 
     @property
     def _refills(self) -> bool:
@@ -279,7 +279,7 @@ class _Run:
             note="" if index is None else self.trace.steps[index].note,
             phases=tuple(names[event.kind] for event in settled.events if event.kind in names),
             record=decision.record,
-            seen=self.stage.observe(decision.record),
+            seen=self.cluster.observe(decision.record),
             actions=tuple(settled.actions),
             deadlines=decision.deadlines,
             wake_at=decision.wake_at,

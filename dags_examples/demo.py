@@ -1,7 +1,7 @@
 """`make demo`: an Airflow DAG trains through the kill of one of its workers and ends with the same weights, bit for bit.
 
-Everything lies in `.demo/`, which is made anew each time: Airflow's database and logs, the jobs' state, the checkpoints, and
-the picture. Nothing is left running.
+All files are in `.demo/`, which each demo creates anew: Airflow's database and logs, the state of the jobs, the checkpoints,
+and the picture. The demo leaves no process running.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def prepare() -> dict[str, str]:
-    """Make `.demo/` anew with an Airflow database of its own; return the environment for Airflow."""
+    """Create `.demo/` with a new Airflow database; return the environment for Airflow."""
     asyncio.run(end_all())  # of a demo that was itself killed
     shutil.rmtree(DEMO, ignore_errors=True)
     DEMO.mkdir()
@@ -60,7 +60,7 @@ def prepare() -> dict[str, str]:
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
     }
-    say("Making an Airflow database in .demo/")
+    say("Creating an Airflow database in .demo/")
     log = DEMO / "airflow-db.log"
     with log.open("wb") as output:
         command = [sys.executable, "-m", "airflow", "db", "migrate"]
@@ -72,9 +72,9 @@ def prepare() -> dict[str, str]:
 
 async def both(environment: dict[str, str]) -> tuple[Outcome, Outcome]:
     """Run the DAG without and with a kill."""
-    say(f"1. The DAG {DAG_ID} trains {STEPS} steps on 2 nodes of 2 processes, undisturbed")
+    say(f"1. The DAG {DAG_ID} trains {STEPS} steps on 2 nodes with 2 processes each, without a fault")
     calm = await run_dag(Order(title="undisturbed", folder=DEMO / "undisturbed", environment=environment, kill_at=None))
-    say("2. The same again, and half-way one worker is killed with SIGKILL from outside")
+    say("2. The same DAG runs again; half-way the demo kills one worker with SIGKILL")
     order = Order(title="one worker killed", folder=DEMO / "killed", environment=environment, kill_at=KILL_AT)
     return calm, await run_dag(order)
 
@@ -86,20 +86,20 @@ async def end_all() -> None:
 
 
 def report(calm: Outcome, disturbed: Outcome) -> bool:
-    """Print what happened, draw it, and return whether it is what was promised."""
+    """Print and draw both runs; return whether their weights are equal and accurate."""
     same = calm.digest == disturbed.digest
     accurate = min(calm.accuracy, disturbed.accuracy) >= ENOUGH
     picture = DEMO / "timeline.png"
     verdict = "equal weights in both runs" if same else "DIFFERENT WEIGHTS"
     draw([calm.run, disturbed.run], picture, footer=f"{verdict}: SHA-256 {disturbed.digest}, accuracy {disturbed.accuracy:.1%}")
-    say("What happened")
+    say("Events of both runs")
     print(tell(calm.run), tell(disturbed.run), sep="\n\n")
     lost = "unknown" if disturbed.run.lost is None else f"{disturbed.run.lost:.1f} s"
-    print(f"\n  lost       {lost} until the step of the kill was reached again; {disturbed.steps_lost} steps trained twice")
-    print(f"  accuracy   {calm.accuracy:.2%} undisturbed, {disturbed.accuracy:.2%} through the kill (wanted: {ENOUGH:.0%})")
-    print(f"  weights    SHA-256 {calm.digest} undisturbed")
-    print(f"             SHA-256 {disturbed.digest} through the kill")
-    print(f"             {'the same, bit for bit' if same else 'THEY DIFFER'}")
+    print(f"\n  lost       {lost} until the run reached the step of the kill again; {disturbed.steps_lost} steps trained twice")
+    print(f"  accuracy   {calm.accuracy:.2%} without a fault, {disturbed.accuracy:.2%} with the kill (required: {ENOUGH:.0%})")
+    print(f"  weights    SHA-256 {calm.digest} without a fault")
+    print(f"             SHA-256 {disturbed.digest} with the kill")
+    print(f"             {'both runs ended with the same weights, bit for bit' if same else 'THE WEIGHTS DIFFER'}")
     print(f"  picture    {picture}")
     return same and accurate
 

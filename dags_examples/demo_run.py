@@ -1,4 +1,4 @@
-"""One run of the example DAG, watched from outside through the backend, and disturbed on wish."""
+"""Run the example DAG, observe its job through the backend, and kill one worker if requested."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _STEP_SECONDS = 0.02
 
 
 class DemoError(Exception):
-    """The demo cannot show what it promises; the text says why and where to look."""
+    """The demo failed; the text names the cause and the log file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +50,12 @@ class Order:
 
     @property
     def home(self) -> Path:
-        """Where the job's state lies."""
+        """Folder of the job's state."""
         return self.folder / "jobs"
 
     @property
     def log(self) -> Path:
-        """What Airflow said."""
+        """Log file of Airflow."""
         return self.folder / "airflow.log"
 
 
@@ -71,7 +71,7 @@ class Outcome:
 
 @dataclass
 class _Watch:
-    """What was seen so far."""
+    """Observations so far."""
 
     samples: list[Sample] = field(default_factory=list)
     killed: Mark | None = None
@@ -144,7 +144,11 @@ def _where(status: JobStatus | None) -> str:
     if status is None:
         return "Airflow is starting"
     if status.state is not JobState.RUNNING:
-        return "the nodes meet" if status.state is JobState.FORMING else f"training {status.state.value}; Airflow goes on"
+        return (
+            "the nodes are joining"
+            if status.state is JobState.FORMING
+            else f"training {status.state.value}; the Airflow task ends next"
+        )
     world = f"round {status.fence.round} of {status.world_size} ranks"
     if all(rank.step is None for rank in status.ranks):  # the job's progress may still be that of the round before
         return f"{world}: workers are starting"
@@ -152,7 +156,7 @@ def _where(status: JobStatus | None) -> str:
 
 
 async def end_jobs(home: Path) -> None:
-    """End what an interrupted or a failed run left running; a job that is over keeps its folder."""
+    """Delete the jobs that an interrupted or failed run left running; finished jobs keep their folders."""
     backend = open_backend("local", home=home)
     for name in await backend.names():
         stored = await backend.load(name)
@@ -169,7 +173,7 @@ async def _outcome(backend: Backend, order: Order, watch: _Watch, code: int | No
     if stored is None or status is None or not results or code != 0:
         raise DemoError(f"the DAG did not succeed (exit code {code}); see {order.log}")
     if order.kill_at is not None and watch.killed is None:
-        raise DemoError(f"nobody was killed: the training was over before step {order.kill_at} was seen; see {order.log}")
+        raise DemoError(f"no worker was killed: the training ended before it reported step {order.kill_at}; see {order.log}")
     result = json.loads(results[0].read_text())
     return Outcome(
         run=trace(order.title, stored.record, status, watch.samples, watch.killed),

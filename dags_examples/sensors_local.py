@@ -36,7 +36,7 @@ def sensors_local() -> None:
         min_nodes=2,
         poke_interval=1,
         timeout=3600,
-        on_job_end="succeed",  # a job that is over by the time that somebody looks has met
+        on_job_end="succeed",  # a job that has ended before the sensor polls it met the condition
     )
     # [END howto_sensor_rendezvous]
 

@@ -1,4 +1,4 @@
-"""The story of a training run as text and as a picture. Times are seconds since the job was submitted."""
+"""Timeline of a training run as text and as a picture. Times are seconds since the job was submitted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BLUE, _GREY, _RED, _GREEN, _INK = "#2563eb", "#9ca3af", "#dc2626", "#15803d", "
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """What was seen of the training at one moment."""
+    """Reported step of the training at one time."""
 
     at: float
     step: int
@@ -34,7 +34,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """Something that happened; `kind` is one word, `text` is for people."""
+    """An event; `kind` is one word, `text` is for the reader."""
 
     at: float
     kind: str
@@ -45,7 +45,7 @@ class Mark:
 class Run:
     """One training from its submission to its end.
 
-    `lost` is the time from the kill until the step that was reached then is reached again; None where nobody was killed.
+    `lost` is the time from the kill until the step that was reached then is reached again; None if no worker was killed.
     """
 
     title: str
@@ -60,7 +60,7 @@ class Run:
 
 
 def trace(title: str, record: JobRecord, status: JobStatus, seen: Sequence[Sample], killed: Mark | None) -> Run:
-    """Return the run that a finished job's own records tell; `seen` and `killed` carry seconds since the epoch."""
+    """Build the run from the record of a finished job; times in `seen` and `killed` are seconds since the epoch."""
     marks = [Mark(at=record.created_at, kind="submitted", text=f"submitted as {record.name}")]
     marks += [Mark(at=e.at, kind=e.kind, text=e.detail) for e in status.events if e.kind in {"round", "resumed"}]
     marks += [
@@ -70,7 +70,7 @@ def trace(title: str, record: JobRecord, status: JobStatus, seen: Sequence[Sampl
     ]
     passed = when(seen, MILESTONE)
     if passed is not None:
-        marks.append(Mark(at=passed, kind="milestone", text=f"step {MILESTONE} (read off between two reports)"))
+        marks.append(Mark(at=passed, kind="milestone", text=f"step {MILESTONE} (time interpolated between two reports)"))
     if killed is not None:
         marks.append(killed)
     end = record.attempts[-1].ended_at or record.last_now
@@ -141,12 +141,12 @@ def _word(mark: Mark) -> str:
 
 def _headline(runs: Sequence[Run]) -> str:
     lost = next((run.lost for run in runs if run.lost is not None), None)
-    words = "A worker was killed with SIGKILL half-way; the job formed a new round and went on from its last checkpoint."
+    words = "A worker was killed with SIGKILL half-way; the job formed a new round and continued from its last checkpoint."
     return words if lost is None else f"{words} {lost:.1f} s lost."
 
 
 def _draw_steps(axes: Axes, run: Run, color: str) -> None:
-    # One piece for each round: between two rounds nobody trains, and a line would claim steps that were not made.
+    # One piece for each round: between two rounds no rank trains, so a continuous line would show steps that did not happen.
     for number, (_, group) in enumerate(itertools.groupby(run.samples, key=lambda s: s.round)):
         piece = list(group)
         axes.plot(

@@ -52,7 +52,15 @@ _HABIT = re.compile("|".join(f"(?P<h{n}>\\b(?:{pattern})\\b)" for n, (pattern, _
 _LOGGED = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
 _ERRORS = frozenset({"Problem", "refusal", "Verdict"})
 #: Errors with an argument that follows "FIELD: VALUE is not allowed; expected", and its position.
-_EXPECTED = {"WireError": 2, "OptionError": 2, "RefusedError": 0, "_Wrong": 1, "refusal": 0}
+_EXPECTED = {
+    "WireError": 2,
+    "VersionError": 2,
+    "OptionError": 2,
+    "ConnectionFieldError": 3,
+    "RefusedError": 0,
+    "_Wrong": 1,
+    "refusal": 0,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,17 +111,32 @@ def messages() -> Iterator[Text]:
             kind = _kind(node)
             if kind:
                 start = "FIELD: … is not allowed; expected " if _is_expectation(node) else ""
+                if _name(node) == "Problem":  # printed behind the name of its field
+                    start = "FIELD: "
                 for text in _strings(node):
                     if " " in text.strip("… "):
-                        yield Text(kind=kind, place=place, text=text if text.startswith("is ") else f"{start}{text}")
+                        yield Text(kind=kind, place=place, text=f"{start}{text}")
 
 
 def sentences(texts: Iterator[Text]) -> Iterator[Text]:
     """Yield the sentences of texts that have at least four words."""
     for text in texts:
-        for sentence in re.split(r"(?<=[.:;!?]) +(?=[A-Z`*])", text.text):
+        for sentence in _split(text.text):
             if len(re.findall(r"[A-Za-z]{2,}", re.sub(r"`[^`]*`", "", sentence))) >= 4:
                 yield dataclasses.replace(text, text=sentence.strip())
+
+
+def _split(text: str) -> Iterator[str]:
+    """Yield the sentences of a text. A full stop inside of a code span or of brackets ends no sentence."""
+    pending = ""
+    for piece in re.split(r"(?<=[.!?])( +)(?=[A-Z`*\"])", text):
+        pending += piece
+        whole = pending.count("`") % 2 == 0 and pending.count("(") == pending.count(")")
+        if whole and pending.endswith((".", "!", "?")):
+            yield pending.strip()
+            pending = ""
+    if pending.strip():
+        yield pending.strip()
 
 
 def findings() -> list[str]:
@@ -191,7 +214,7 @@ def _pages() -> Iterator[Path]:
 
 def _plain(text: str) -> str:
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
-    return " ".join(re.sub(r"^[#>*\s-]+|\*\*", "", text, flags=re.MULTILINE).split())
+    return " ".join(re.sub(r"^(?:[#>*\s-]+|\d+\. )|\*\*", "", text, flags=re.MULTILINE).split())
 
 
 def _parser_texts(parser: argparse.ArgumentParser, place: str) -> Iterator[Text]:
@@ -220,9 +243,14 @@ def _kind(node: ast.AST) -> str:
     return ""
 
 
-def _is_expectation(node: ast.AST) -> bool:
+def _name(node: ast.AST) -> str:
+    """Return the name of the class or function that a node calls or raises."""
     call = node.exc if isinstance(node, ast.Raise) else node
-    return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in _EXPECTED
+    return call.func.id if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else ""
+
+
+def _is_expectation(node: ast.AST) -> bool:
+    return _name(node) in _EXPECTED
 
 
 def _strings(node: ast.AST) -> Iterator[str]:

@@ -197,7 +197,9 @@ def _add_nodes(flags: _Flags) -> None:
     flags.value("--node-unit", default=1, read=int, metavar="N", text="use a multiple of N nodes in each round (default: 1)")
     flags.value("--node-rank", default=0, read=int, metavar="N", text="rank of this node, with --rdzv-backend static")
     flags.value("--master-addr", default="127.0.0.1", metavar="HOST", text="address of node 0, with --rdzv-backend static")
-    flags.value("--master-port", default=None, read=int, metavar="PORT", text="port on node 0, with static (default: 29500)")
+    flags.value(
+        "--master-port", default=None, read=int, metavar="PORT", text="store port on node 0, with --rdzv-backend static (29500)"
+    )
     flags.value("--local-addr", default=None, metavar="HOST", text="address of this node for the other nodes")
 
 
@@ -244,7 +246,7 @@ def _add_processes(flags: _Flags) -> None:
         "--start-method",
         default=None,
         metavar="spawn|fork|forkserver",
-        text="fork: from a preloaded process; others: new processes",
+        text="fork: workers fork a preloaded process; else new processes",
     )
     flags.value("--standby", default=None, read=int, metavar="N", text="preloaded standby workers (default: one per worker)")
     flags.value("--preload", default="", metavar="MODULE,...", text="extra modules to preload in spare workers")
@@ -284,7 +286,7 @@ def _add_recovery(flags: _Flags) -> None:
         "--training-elastic-mode",
         default="base",
         metavar="base|ucp",
-        text="with ucp, store the last snapshot before each new round",
+        text="ucp: store the last snapshot before each new round",
     )
     flags.value(
         "--replica-every",
@@ -311,7 +313,7 @@ def _add_recovery(flags: _Flags) -> None:
         default=30.0,
         read=float,
         metavar="MINUTES",
-        text="minutes without progress before a hang; 0: off (30)",
+        text="minutes without progress until a hang; 0: off (default 30)",
     )
     flags.value(
         "--dynamic-failover-extension",
@@ -343,7 +345,7 @@ def _add_logs(flags: _Flags) -> None:
     flags.value("--log-dir", default=None, metavar="DIR", text="folder of the worker logs")
     form = "0 none, 1 stdout, 2 stderr, 3 both"
     flags.value("-r", "--redirects", default="0", metavar="N|LOCAL_RANK:N,...", text=f"output to files: {form}")
-    flags.value("-t", "--tee", default="0", metavar="N|LOCAL_RANK:N,...", text=f"files and console: {form}")
+    flags.value("-t", "--tee", default="0", metavar="N|LOCAL_RANK:N,...", text=f"copy to files and console: {form}")
     flags.value("--local-ranks-filter", default="", metavar="N,...", text="local ranks that write to the console")
     for stream in ("stdout", "stderr"):
         flags.value(

@@ -104,7 +104,7 @@ def _add_coordinator(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
     parser.add_argument("--uid", required=True, help="UID of the job")
     parser.add_argument(
-        "--term", type=int, required=True, metavar="T", help="how many coordinators the job has had, with this one"
+        "--term", type=int, required=True, metavar="T", help="number of coordinators of the job, including this one"
     )
     status = parser.add_mutually_exclusive_group(required=True)
     status.add_argument("--status-file", type=Path, default=None, help="file for the job's status")

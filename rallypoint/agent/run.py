@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
             evidence = tuple(map(str, sorted(logs.glob("round-*/hang-*.txt"))))
         if evidence:
             found, where = ("a hang", evidence[0]) if len(evidence) == 1 else (f"{len(evidence)} hangs", logs)
-            log.warning("saved stacks and diagnostics of %s: file=%s", found, where)
+            log.warning("saved stack traces and diagnostics of %s: file=%s", found, where)
         if temporary and not evidence:
             shutil.rmtree(logs, ignore_errors=True)
     if ending.node.verdict is not None and ending.code != Exit.OK:

@@ -106,7 +106,7 @@ class Tls:
                 return False
             self._loaded = _load(self.folder)
         except ConfigError as error:
-            log.warning("%s; continuing with the certificate read before", error)
+            log.warning("%s; the agent keeps its present TLS certificate", error)
             return False
         log.info("read the new TLS certificate %s; new connections use it", self.folder / CERTIFICATE)
         return True
@@ -127,7 +127,7 @@ class Tls:
             return
         self._warned = now
         when = f"expires in {left / 3600:.1f} h" if left > 0 else f"has expired {-left / 3600:.1f} h ago"
-        log.warning("the TLS certificate %s %s; renew it, or new connections fail", self.folder / CERTIFICATE, when)
+        log.warning("the TLS certificate %s: %s; renew it, or new connections fail", self.folder / CERTIFICATE, when)
 
 
 def read_tls(folder: Path, job: str) -> Tls:

@@ -35,9 +35,9 @@ fast nodes with slow ones. FILE is a job file: its nodes, resources, image and
 environment are checked. --nodes N checks N nodes of this machine, or of a cluster
 with --image.
 
-The command waits until all nodes have started and deletes what it created. The
-exit code is 0 if no node is faulty, and 1 if one is (with --exclude-straggler
-also if one is slow).
+The command waits until all nodes have started and deletes what it created. The exit
+code is 0 if no node is faulty, and 1 if a node is faulty (with
+--exclude-straggler also if a node is slow).
 """
 
 
@@ -53,7 +53,9 @@ def add(commands: Commands) -> None:
     parser.add_argument("--nodes", metavar="N[:MAX]", help="number of nodes; overrides FILE")
     parser.add_argument("--nproc-per-node", metavar="K", type=int, default=1, help="probes per node, without FILE (default: 1)")
     parser.add_argument("--image", help="image with rallypoint[agent], on a cluster without FILE")
-    parser.add_argument("--level", type=int, choices=(1, 2), default=1, help="1: pairs; 2: also all healthy nodes together")
+    parser.add_argument(
+        "--level", type=int, choices=(1, 2), default=1, help="1: test pairs of nodes; 2: also all healthy nodes together"
+    )
     parser.add_argument("--all-pairs", action="store_true", help="check every pair of nodes (full matrix)")
     parser.add_argument("--timeout", metavar="DURATION", help="timeout of one round (default: 5m)")
     parser.add_argument("--exclude-straggler", action="store_true", help="treat a slow node as faulty")

@@ -21,8 +21,8 @@ _DESCRIPTION = """\
 Stop a job in any state and delete everything that belongs to it: locally its
 folder with record and logs, on Kubernetes all of its objects.
 
-There is no confirmation prompt. Checkpoints stored elsewhere are kept. The exit
-code is 1 if the job does not exist.
+The command does not ask for confirmation. Checkpoints stored elsewhere are kept.
+The exit code is 1 if the job does not exist.
 """
 
 

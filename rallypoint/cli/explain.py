@@ -227,9 +227,9 @@ def _cost(story: Story) -> Iterator[str]:
     loss = story.loss
     yield from ("", "Cost")
     left = "" if loss.resets_left is None else f", {loss.resets_left} left"
-    faults = f"{counted(loss.faults, 'fault')}, {loss.healed} recovered; {loss.free} not charged to a budget"
-    yield f"  {faults}; {counted(loss.resets, 'reset')}{left}"
-    yield f"  {counted(loss.steps, 'step')} repeated; {span(loss.seconds)} until all ranks trained again"
+    yield f"  {counted(loss.faults, 'fault')}: training resumed after {loss.healed}, {loss.free} used no budget"
+    yield f"  {counted(loss.resets, 'reset')} of the whole job{left}"
+    yield f"  {counted(loss.steps, 'step')} repeated; {span(loss.seconds)} without training on all ranks"
 
 
 def _story_of(case: Case) -> Story:

@@ -16,12 +16,12 @@ cluster.
 
 rbac: service account, Role and RoleBinding of each component. The coordinator's
 Role allows the coordinator pod to write the status of its job; a job names the
-account as `coordinator_service_account`. The supervisor's Role is for every
-process that runs `rallypoint` against the cluster, and for Airflow workers.
+service account as `coordinator_service_account`. The supervisor's Role is for
+every process that runs `rallypoint` against the cluster, and for Airflow workers.
 
 network-policy: allow connections only between the pods of the jobs named with --job.
-The supervisor reaches the coordinator through the API server; --api-server sets its
-networks.
+The supervisor reaches the coordinator through the API server; --api-server names
+the networks of the API server.
 """
 
 
@@ -45,7 +45,7 @@ def add(commands: Commands) -> None:
         default="",
         help="supervisor account (default: rallypoint-supervisor)",
     )
-    parser.add_argument("--wrappers", action="store_true", help="allow supervisors AppWrapper and PyTorchJob objects")
+    parser.add_argument("--wrappers", action="store_true", help="allow supervisors to manage AppWrappers and PyTorchJobs")
     parser.add_argument("--queues", action="store_true", help="allow supervisors to patch pods (Kueue queues)")
     parser.add_argument("--tls", action="store_true", help="allow supervisors to renew certificates (tls: auto)")
     parser.add_argument(

@@ -64,7 +64,7 @@ def site_options(parser: UsageParser, *, default: str | None) -> None:
         default=default,
         help="folder of local jobs ($RALLYPOINT_HOME, ~/.rallypoint)",
     )
-    group.add_argument("--namespace", metavar="NS", default=default, help="namespace (default: namespace of the context)")
+    group.add_argument("--namespace", metavar="NS", default=default, help="namespace (default: that of the kubeconfig context)")
     group.add_argument("--context", metavar="NAME", default=default, help="kubeconfig context (default: current context)")
     group.add_argument(
         "--kubeconfig",

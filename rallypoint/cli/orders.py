@@ -21,12 +21,12 @@ _TIMEOUT = 60.0
 
 _PAUSE = """\
 Pause all workers of a running job after the same step, until the job is resumed.
-The processes keep running and keep their memory and devices. Clocks and leases
-continue, and hang detection sees no progress (health.hang_downtime).
+The processes keep running and keep their memory and devices. Timeouts and
+leases continue during the pause, and health.hang_downtime counts it as no progress.
 
 The script must use rallypoint.training.State or call stop_requested once per step.
-Other scripts have no step boundary common to all ranks; the command then reports
-that the job cannot be paused.
+With any other script the command reports that the job cannot be paused, because
+its ranks have no common step boundary.
 """
 
 _SAVE = """\

@@ -20,9 +20,9 @@ _DESCRIPTION = """\
 Change the size of a job: N nodes, or MIN to MAX nodes.
 
 The command returns at once. The job's supervisor then creates the missing nodes or
-removes the last ones, and all workers restart in a new round. This uses no restart
-budget. The new size holds until the job is submitted again. Only jobs with profile
-ladder and kind pods can be resized.
+removes the last ones, and all workers restart in a new round. A resize uses no
+restart budget. The new size holds until the job is submitted again. Only jobs with
+profile ladder and kind pods can be resized.
 """
 
 

@@ -206,6 +206,6 @@ async def _check_may_take(backend: Backend, known: Stored, digest: str, where: W
     except HeldError as error:
         raise JobExistsError(
             f"job {record.name} is already running with the same specification (supervisor: {error.holder}); nothing "
-            f"was started. Watch it ({spell_command(where, 'status', record.name)}), delete it first "
+            f"was started. Watch the running job ({spell_command(where, 'status', record.name)}), delete the job first "
             f"({spell_command(where, 'delete', record.name)}), or choose another name (--name)"
         ) from error

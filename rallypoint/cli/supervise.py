@@ -34,9 +34,9 @@ _DESCRIPTION = """\
 Supervise a job to its end. `rallypoint submit` starts a background process that
 does this; run this command after a reboot, or for a job without a supervisor.
 
-Only one process supervises a job. If another one does, this one waits and takes
-over when the other ends. Ctrl-C or SIGTERM leaves the job running without a
-supervisor; SIGHUP is ignored.
+Only one process supervises a job. If another process supervises the job already,
+this command waits and takes over when that process ends. Ctrl-C or SIGTERM leaves
+the job running without a supervisor; SIGHUP is ignored.
 """
 
 

@@ -74,7 +74,7 @@ def way_options(parser: UsageParser) -> None:
         "--supervise",
         choices=[way.value for way in Way],
         default=None,
-        help="run it in the background, in a pod or in this process",
+        help="run the supervisor in the background, in a pod, or here",
     )
     group = parser.group(KUBERNETES_OPTIONS)
     group.add_argument(
@@ -87,7 +87,7 @@ def way_options(parser: UsageParser) -> None:
         "--supervisor-account",
         metavar="NAME",
         default="",
-        help="account of the pod (default: rallypoint-supervisor)",
+        help="supervisor pod's account (default: rallypoint-supervisor)",
     )
 
 

@@ -18,7 +18,7 @@ __all__ = ["add", "nobody", "run"]
 
 _SUSPEND = """\
 Stop all processes of a job and keep its record, until the job is resumed. While
-it is suspended, no clock runs and no budget is used.
+the job is suspended, no timeout runs and no budget is used.
 
 The command returns at once; the job's supervisor stops the job. A script that
 checks stop_requested (rallypoint.training) can save before it stops. Suspending a
@@ -26,8 +26,8 @@ suspended job has no effect; suspending a finished job is an error.
 """
 
 _RESUME = """\
-Restart a suspended job with its checkpoints and history. The command returns at
-once; the job's supervisor starts the job.
+Restart a suspended job with its checkpoints and history. For a suspended job the
+command returns at once, and the job's supervisor starts the job.
 
 Workers of a paused job continue; the command waits for their replies.
 """

@@ -116,7 +116,7 @@ def field_rule(field: Field) -> Rule:
         return _OF_THE_JOB[name]
     rule = rule_of(_MODELS[block].model_fields[name].metadata)
     if rule is None:
-        raise LookupError(f"{block}.{name} has no validation rule")
+        raise LookupError(f"{block}.{name} has no validation rule; every DLRover argument needs one")
     return rule
 
 

@@ -180,7 +180,7 @@ class Recovery(Model):
         if (self.replica_every is None) == (not self.replica_limit):
             return self
         name, other = ("replica_limit", "replica_every") if self.replica_limit else ("replica_every", "replica_limit")
-        raise refusal(f"no value without {other}", at=name, value=getattr(self, name))
+        raise refusal(f"no value, because {other} is not set; set both fields or none", at=name, value=getattr(self, name))
 
 
 class Rendezvous(Model):
@@ -209,8 +209,8 @@ class Health(Model):
     """An agent that says nothing for this long is lost."""
     report_interval: Annotated[float, _TIMEOUT] = 1.0
     """Period of an agent's health reports while nothing happens (torchrun: `monitor_interval`); less than half of `node_lease`.
-    A worker that ends is reported at once, whatever this is. An agent says more often that it lives, once a second at least:
-    its silence is told within two."""
+    A worker that ends is reported at once, whatever the period. Between reports the agent sends a heartbeat at least once per
+    second, so a silent agent is detected within two seconds."""
     node_unreachable: Annotated[float, _GRACE] = 30.0
     """Kubernetes: how long a pod stays on a machine that is not ready or unreachable, as a toleration of all pods of the job
     (Kubernetes' own default is 300s). A toleration of such a taint among the job's own `tolerations` wins."""
@@ -255,7 +255,9 @@ class Health(Model):
             if getattr(self, name) and not self.check_level:
                 value = "true" if getattr(self, name) is True else list(getattr(self, name))
                 raise refusal(
-                    "no value without a node check: precheck 1 or 2, network_check or comm_perf_test", at=name, value=value
+                    "no value, because the job has no node check; set precheck to 1 or 2, network_check or comm_perf_test",
+                    at=name,
+                    value=value,
                 )
         return self
 

@@ -313,7 +313,7 @@ class JobOwner(TellsLineage, PlacedOperator):
         try:
             page = self._at(claim, lambda post: published_page(post.backend, claim.name, tries=tries, place=claim.backend))
         except Exception as error:  # noqa: BLE001  it is a hint, whatever a damaged record makes of it
-            self.log.warning("Cannot store the page of job %s: %s", claim.name, error)
+            self.log.warning("Cannot store the data of the Airflow tab of job %s: %s", claim.name, error)
             return
         if page is not None:
             ti.xcom_push(key=PAGE_KEY, value=page)
@@ -325,17 +325,19 @@ class JobOwner(TellsLineage, PlacedOperator):
         """
         ti = context["ti"]
         if ti.try_number <= (ti.max_tries or 0):
-            self.log.warning("Job %s continues; the next try adopts it", claim.name)
+            self.log.warning("Job %s continues; the next try of this task supervises it again", claim.name)
             return
         try:
             if healthy:
                 self.spawn_supervisor(claim)
-                self.log.warning("Job %s continues with its own supervisor; `rallypoint status` shows it", claim.name)
+                self.log.warning(
+                    "Job %s continues with its own supervisor process; `rallypoint status` shows the job", claim.name
+                )
             else:
                 self._cancel(claim)
         except (OSError, RallypointError):
             # How the task fails is the caller's to say, and this must not take its place.
-            self.log.exception("Job %s may continue without a supervisor; `rallypoint delete` stops it", claim.name)
+            self.log.exception("Job %s may continue without a supervisor; `rallypoint delete` stops the job", claim.name)
 
     def _cancel(self, claim: Claim) -> None:
         from rallypoint.provider.conduct import cancel  # noqa: PLC0415  as in `execute`
@@ -412,4 +414,4 @@ def _claimant(context: Context) -> str:
 
 def _check_supervisor_image(image: str, backend: str) -> None:
     if backend != KUBERNETES:
-        raise OptionError("supervisor_image", image, f"no value with backend {backend!r}")
+        raise OptionError("supervisor_image", image, f"no value, because the backend is {backend!r}")

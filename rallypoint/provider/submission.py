@@ -165,14 +165,17 @@ async def _heed(post: Post, rung: asyncio.Event, ask: Ask) -> None:
             await _note_cleared(post)
         if not may_cancel(state):
             post.log.warning(
-                "This process was asked to stop while the task is %r; job %s continues and the next try adopts it", state, name
+                "This process received a stop request while the task is %r; job %s continues, and the next "
+                "try supervises it again",
+                state,
+                name,
             )
             continue
         try:
             if await cancel(post):
                 post.log.info("Task state is %r; deleting job %s", state, name)
         except Exception:
-            post.log.exception("Task state is %r; could not mark job %s for deletion", state, name)
+            post.log.exception("Task state is %r; cannot mark job %s for deletion", state, name)
 
 
 async def _note_cleared(post: Post) -> None:
@@ -180,4 +183,7 @@ async def _note_cleared(post: Post) -> None:
     try:
         await note_tries(post.backend, post.claim.name, owner=post.claim.owner, tries=CLEARED_TRIES)
     except Exception:
-        post.log.exception("Cannot record that the task was cleared; the next try may adopt job %s", post.claim.name)
+        post.log.exception(
+            "Cannot record that the task was cleared; the next try may continue job %s instead of starting a new attempt",
+            post.claim.name,
+        )

@@ -46,7 +46,7 @@ def success_line(story: Story) -> str:
         parts[0] += f" at step {progress.step}" + (f" ({metrics})" if metrics else "")
     if loss.healed:
         repeated = f", {counted(loss.steps, 'step')} repeated" if loss.steps else ""
-        parts.append(f"{counted(loss.healed, 'fault')} healed{repeated}")
+        parts.append(f"recovered from {counted(loss.healed, 'fault')}{repeated}")
     if progress.checkpoint:
         parts.append(f"checkpoint {progress.checkpoint}")
     return "; ".join(parts)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rallypoint.report.format import describe_who, span, time_of_day
+from rallypoint.report.format import counted, describe_who, span, time_of_day
 from rallypoint.report.hang import hang_lines
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import sanitize
@@ -55,11 +55,14 @@ def recovered(incident: Incident) -> str:
 
 
 def recovered_text(incident: Incident) -> str:
-    """Return `trained again after 4.4 s`, `workers restarted after 0.59 s` or `not healed`; "" where nothing had to recover."""
+    """Return `trained again after 4.4 s`, `workers restarted after 0.59 s` or `training has not resumed yet`.
+
+    Return "" for an incident that interrupted no training.
+    """
     ended_at = incident.recovered_at
     if ended_at is not None:
         return f"{recovered(incident)} after {span(max(0.0, ended_at - incident.detected_at))}"
-    return "" if incident.cause in FREE or incident.cause is Cause.JOB else "not healed"
+    return "" if incident.cause in FREE or incident.cause is Cause.JOB else "training has not resumed yet"
 
 
 #: Incidents that XCom gets one by one, the newest; older ones are counted by cause.
@@ -244,7 +247,7 @@ def done(incident: Incident) -> str:
     if recovered_text(incident):
         parts.append(recovered_text(incident))
     if incident.steps_lost is not None:
-        parts.append(f"{incident.steps_lost} steps repeated (from {incident.resumed_step} to {incident.last_step})")
+        parts.append(f"{counted(incident.steps_lost, 'step')} repeated (from {incident.resumed_step} to {incident.last_step})")
     return ", ".join(parts)
 
 
@@ -260,7 +263,7 @@ def incident_lines(
     yield f"  done     {done(incident)}"
     yield from hang_lines(incident, plain=plain)
     if incident.culprit is not None and incident.culprit.log_tail:
-        yield "  its last lines"
+        yield "  last log lines"
         yield from (f"    {line.rstrip()}" for line in incident.culprit.log_tail)
 
 
@@ -275,6 +278,6 @@ def _culprit_lines(culprit: Culprit) -> Iterator[str]:
         ended = "unknown"
     yield f"  ended    {ended}"
     if culprit.error:
-        yield f"  said     {culprit.error}"
+        yield f"  error    {culprit.error}"
     if culprit.log_path:
         yield f"  log      {culprit.log_path}"

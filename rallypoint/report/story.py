@@ -104,7 +104,7 @@ _SAYS = {
 
 def _conditions(record: JobRecord, quiet: str) -> Iterator[str]:
     if quiet and not record.finished:
-        yield f"{quiet}: what follows was so then" if quiet.startswith("last report") else quiet
+        yield f"{quiet}: the values below are as old as that report" if quiet.startswith("last report") else quiet
     if record.waits_for:
         yield f"waits for {record.waits_for}"
     if record.verdict is not None:

@@ -85,7 +85,7 @@ class JobSensor(PlacedOperator, BaseSensorOperator):
         one_of("on_job_end", self.on_job_end, ENDS)
         positive("poke_interval", self.poke_interval)
         if self.start_from_trigger and not self.deferrable:
-            raise OptionError("start_from_trigger", self.start_from_trigger, "False without deferrable")
+            raise OptionError("start_from_trigger", self.start_from_trigger, "False, because deferrable is not set")
 
     def open_backend(self) -> Backend:
         """Return the backend that holds the job."""
@@ -203,6 +203,6 @@ def _check_job(name: object, task: object, index: object) -> None:
     if (name is None) is (task is None):
         raise OptionError("job_name", name, "either the name of a job or job_task_id")
     if index is not None and task is None:
-        raise OptionError("job_map_index", index, "no value without job_task_id")
+        raise OptionError("job_map_index", index, "no value, because the field job_task_id is not set")
     if index is not None and (isinstance(index, bool) or not isinstance(index, int) or index < 0):
         raise OptionError("job_map_index", index, "a whole number of 0 or more")

@@ -301,10 +301,10 @@ def _new_events(before: JobRecord, after: JobRecord) -> tuple[Event, ...]:
 
 
 def _overlaps(actions: tuple[Action, ...], living: frozenset[int]) -> list[str]:
-    """Return what would let two attempts live at once."""
+    """Return each pair of attempts that would run at the same time."""
     asked = {a.attempt for a in actions if isinstance(a, (CreateNode, CreateCoordinator, CreateComponents))}
     return [
-        f"attempt {attempt} is begun while attempt {other} lives"
+        f"attempt {attempt} starts while processes of attempt {other} still run"
         for attempt in sorted(asked)
         for other in sorted(living - {attempt})
     ]

@@ -50,9 +50,9 @@ def deployed(turn: Turn) -> bool:
 def what_exists(turn: Turn) -> str:
     """Return in words what stands."""
     if turn.policy.wrapped:
-        return f"{turn.seen.components.deployed} components are deployed"
+        return f"components created: {turn.seen.components.deployed} of {turn.seen.components.expected}"
     exists = len(turn.record.slots) - len(turn.census.missing)
-    return f"{exists} of {len(turn.record.slots)} nodes exist"
+    return f"nodes created: {exists} of {len(turn.record.slots)}"
 
 
 def not_created(turn: Turn) -> Step | None:

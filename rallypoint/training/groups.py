@@ -91,7 +91,7 @@ def _device(backend: str, local_rank: int) -> torch.device:
         return torch.device("cpu")
     count = torch.cuda.device_count()
     if local_rank >= count:
-        raise WireError("environment variable LOCAL_RANK", local_rank, f"0 to {count - 1} ({count} GPUs), or backend='gloo'")
+        raise WireError("environment variable LOCAL_RANK", local_rank, f"0 to {count - 1}, because {count} GPUs are visible")
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
 

@@ -157,7 +157,10 @@ class ResumableSampler(Sampler[list[int]]):
         for name, value in self._identity().items():
             was = state.get(name, True) if name == "drop_last" else state[name]  # older ones had no choice
             if was != value:
-                raise CheckpointError(f"sampler: {name} was {was!r} and is now {value!r}; this changes the order of the data")
+                raise CheckpointError(
+                    f"sampler: the checkpoint has {name}={was!r}, the script {name}={value!r}; the order of the "
+                    "data would change"
+                )
         self.seek(state["step"])
 
     def _identity(self) -> dict[str, Any]:

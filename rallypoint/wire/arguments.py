@@ -56,13 +56,13 @@ _MASTER = (
     ("namespace", "NS", "Kubernetes namespace"),
     ("platform", "NAME", "kubernetes (also: k8s, pyk8s) or local"),
     ("pending_timeout", "S", "time limit for pending nodes; 0: off (default: 900)"),
-    ("pending_fail_strategy", "N", "nodes stay pending: -1: ignore, 0: warn, 1, 2: fail (1)"),
+    ("pending_fail_strategy", "N", "nodes pending too long: -1 ignore, 0 warn, 1 or 2 fail (1)"),
     ("service_type", "grpc|http", "protocol between agents and coordinator"),
     ("xpu_type", "nvidia|ascend", "device monitoring tool (default: nvidia)"),
     ("hang_detection", "0|1|2", "on a hang: 0: log, 1: report, 2: restart (default: 1)"),
-    ("hang_downtime", "MINUTES", "minutes without progress before a hang; 0: off (30)"),
+    ("hang_downtime", "MINUTES", "minutes without progress until a hang; 0: off (default 30)"),
     ("pre_check_ops", "LIST", 'classes run before training: [("module", "Class", True)]'),
-    ("training_elastic_mode", "base|ucp", "with ucp, store the last snapshot before each new round"),
+    ("training_elastic_mode", "base|ucp", "ucp: store the last snapshot before each new round"),
     ("dynamic_failover_extension", "CLASS", "MODULE::CLASS called after each failure"),
 )
 

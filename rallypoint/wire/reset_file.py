@@ -106,7 +106,7 @@ def _whole(path: str, value: object) -> int:
 
 def _text(path: str, value: object) -> str:
     if not isinstance(value, str):
-        raise WireError(path, value, "a text")
+        raise WireError(path, value, "a string")
     return value
 
 

@@ -227,7 +227,7 @@ def test_to_exclude_stragglers_without_a_check_is_an_error() -> None:
     """It would have no effect."""
     with pytest.raises(
         JobError,
-        match="exclude_straggler: 'true' is not allowed; expected no value without a node check",
+        match="exclude_straggler: 'true' is not allowed; expected no value, because the job has no node check",
     ):
         plan(exclude_straggler="true")
 

@@ -258,7 +258,7 @@ async def test_agents_write_their_shares_and_one_commits(tmp_path: Path, monkeyp
     ask = DumpAsk(number=1, phase=DumpPhase.WRITE, fence=FENCE, step=7)
     commit = dataclasses.replace(ask, phase=DumpPhase.COMMIT, ranks=(0,))
     first = await said(0, dataclasses.replace(ask, ranks=(0,)))
-    assert "parts are missing" in (await said(0, commit)).error
+    assert "parts of the snapshot are missing" in (await said(0, commit)).error
     await said(1, dataclasses.replace(ask, ranks=(1,)))
     assert FolderStore(storage).complete() == []
     done = await said(0, dataclasses.replace(commit, number=2))

@@ -160,7 +160,7 @@ async def test_a_later_coordinator_is_never_overwritten(tmp_path: Path, late: bo
             fake.put(STATUS_PATH, data=later)
 
         with pytest.raises(
-            StaleError, match="ConfigMap lab/digits-status: attempt 1, term 2 has already published its status there"
+            StaleError, match="ConfigMap lab/digits-status: the coordinator of attempt 1, term 2 has published its status"
         ):
             await sink.publish(status(1, round_=5))
         assert written(fake) == status(2)

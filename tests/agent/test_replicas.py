@@ -122,7 +122,7 @@ def test_a_stale_one_never_takes_the_place_of_a_newer(tmp_path: Path, target: st
     send(newer, head_of(newer), target, SECRET)
     for step, fence in ((3, Fence(attempt=1, term=1, round=2)), (9, FENCE)):
         stale = leave(tmp_path / f"left-over-{step}", step, fence=fence)
-        with pytest.raises(ReplicaError, match=f"step {step} .* is not newer than the stored one of step 3"):
+        with pytest.raises(ReplicaError, match=f"step {step} .* is not newer than the stored snapshot of step 3"):
             send(stale, head_of(stale), target, SECRET)
 
     assert kept(tmp_path) == [3]

@@ -251,7 +251,7 @@ def test_files_that_are_wrong_leave_all_as_it_was(ours: Tls, caplog: pytest.LogC
     (ours.folder / KEY).write_text("no key\n")
 
     assert not ours.refresh()
-    assert "continuing with the certificate read before" in caplog.text
+    assert "the agent keeps its present TLS certificate" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_the_end_of_a_certificate_is_told_in_time(tmp_path: Path, caplog: pytest
     for at in (now, now + 86400 * 1.5, now + 86400 * 1.5 + 60, now + 86400 * 3):
         ours.warn(at)
 
-    told = [record.getMessage().partition("tls.crt ")[2] for record in caplog.records]
+    told = [record.getMessage().partition("tls.crt: ")[2] for record in caplog.records]
     assert [line.partition(" ")[0] for line in told] == ["expires", "has"]
 
 

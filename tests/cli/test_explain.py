@@ -49,7 +49,7 @@ def test_a_record_is_explained(run, folder, capsys):
     assert "rallypoint supervise, process 7 on ada" in page
     assert "in 1m 30s" in page
     assert "(retry-pause): attempt 2 is deployed   [fault_tolerance.retry_pause_period]" in page
-    assert "1 reset, 2 left" in page
+    assert "1 reset of the whole job, 2 left" in page
 
 
 def test_a_record_without_its_plan_tells_what_it_can(run, folder, capsys):

@@ -15,7 +15,7 @@ def tell(before, after, *, step_told_at: float = 0.0, now: float = NOW):
 
 
 SUBMITTED = JobDocument(record=submitted(), plan=PLAN)
-TRAINING = JobDocument(record=begun().with_history("running", "2 nodes exist"), plan=PLAN, status=training())
+TRAINING = JobDocument(record=begun().with_history("running", "nodes created: 2 of 2"), plan=PLAN, status=training())
 
 
 def at_step(step: int) -> JobDocument:
@@ -30,7 +30,7 @@ def test_at_first_everything_is_news():
     assert lines == (
         "14:00:00  submitted: by cli",
         "14:00:05  round: 2 nodes, 4 ranks",
-        "14:02:13  running: 2 nodes exist",
+        "14:02:13  running: nodes created: 2 of 2",
         "14:02:12  step: 150 loss=0.31 accuracy=0.953125",
     )
     assert told_at == NOW

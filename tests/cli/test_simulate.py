@@ -79,7 +79,7 @@ def test_verbose_tells_everything(simulate):
     _, short, _ = simulate(ANNOTATIONS, BUDGET)
     _, long, _ = simulate(ANNOTATIONS, BUDGET, "--verbose")
 
-    assert "event running: 1 components are deployed" in long
+    assert "event running: components created: 1 of 1" in long
     assert len(long) > len(short)
 
 

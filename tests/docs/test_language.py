@@ -32,6 +32,17 @@ def test_an_expression_to_avoid_is_found_outside_of_code():
     assert habit.search("the storeroom and the headroom") is None
 
 
+def test_a_sentence_ends_at_a_full_stop_outside_of_code():
+    """Neither a colon, nor a code span or brackets with a full stop, cuts a sentence into fragments."""
+    page = "Set `a: {b: c. D}`: Then the job starts (see Y. Z). With N: `n` of the attempts end."
+    text = TOOL["Text"](kind="docs", place="page", text=page)
+
+    assert [sentence.text for sentence in TOOL["sentences"](iter([text]))] == [
+        "Set `a: {b: c. D}`: Then the job starts (see Y. Z).",
+        "With N: `n` of the attempts end.",
+    ]
+
+
 def test_a_seed_draws_the_same_sample(capsys):
     """With sentences of all four kinds."""
     outputs = []

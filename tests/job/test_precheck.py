@@ -55,12 +55,12 @@ def test_everything_reaches_the_plan() -> None:
         pytest.param({"precheck": True}, "one of 0, 1, 2", id="a flag is no level"),
         pytest.param(
             {"exclude_straggler": True},
-            "health.exclude_straggler: .*no value without a node check",
+            "health.exclude_straggler: .*no value, because the job has no node check",
             id="no check to be slow in",
         ),
         pytest.param(
             {"precheck_only": True},
-            "health.precheck_only: .*no value without a node check: precheck 1 or 2",
+            "health.precheck_only: .*no value, because the job has no node check; set precheck to 1 or 2",
             id="a check without a check",
         ),
         pytest.param({"precheck": 1, "precheck_timeout": 0}, "more than 0s", id="no time"),

@@ -47,12 +47,13 @@ from tests.provider.tasks import FakeTask, context
         ),
         pytest.param(
             {"namespace": "team-a"},
-            "namespace: 'team-a' is not allowed; expected only home with backend 'local'",
+            "namespace: 'team-a' is not allowed; expected no value; backend 'local' knows only the arguments home",
             id="place",
         ),
         pytest.param(
             {"backend": "kubernetes", "home": "/data"},
-            "home: '/data' is not allowed; expected only namespace, kubeconfig, cluster_context with backend 'kubernetes'",
+            "home: '/data' is not allowed; expected no value; backend 'kubernetes' knows only the "
+            "arguments namespace, kubeconfig, cluster_context",
             id="folder of a cluster",
         ),
         pytest.param(

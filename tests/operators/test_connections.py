@@ -117,6 +117,6 @@ def test_an_image_for_supervisors_where_there_are_no_pods():
 
     with pytest.raises(
         OptionError,
-        match="supervisor_image: 'tools:1' is not allowed; expected no value with backend 'local'",
+        match="supervisor_image: 'tools:1' is not allowed; expected no value, because the backend is 'local'",
     ):
         claim_of(op)

@@ -109,25 +109,25 @@ def test_a_connection_that_says_nothing_means_this_machine():
         pytest.param(
             {},
             {"image": "a:1"},
-            "image: 'a:1' is not allowed; expected no value with platform 'local'",
+            "image: 'a:1' is not allowed; expected no value, because the platform is 'local'",
             id="image",
         ),
         pytest.param(
             {"password": "s3cret"},
             {},
-            "password: the value is not allowed; expected no value with",
+            "password: the value is not allowed; expected no value, because the platform is",
             id="token",
         ),
         pytest.param(
             {"host": "k8s"},
             {},
-            "host: 'k8s' is not allowed; expected no value; use",
+            "host: 'k8s' is not allowed; expected no value; write this setting into",
             id="host",
         ),
         pytest.param(
             {},
             {"platform": "kubernetes", "home": "/data"},
-            "home: '/data' is not allowed; expected no value with",
+            "home: '/data' is not allowed; expected no value, because the platform is",
             id="home",
         ),
         pytest.param(

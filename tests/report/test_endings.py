@@ -129,7 +129,7 @@ def test_success_is_one_line():
     """Time, step, metrics, what it got over, and where the result lies."""
     assert success_line(_story(over(outcome=Outcome.SUCCEEDED))) == (
         "Job digits succeeded in attempt 1 after 2m 03s at step 150 (loss=0.31 accuracy=0.953125); "
-        "1 fault healed, 40 steps repeated; checkpoint /ckpt/step-100"
+        "recovered from 1 fault, 40 steps repeated; checkpoint /ckpt/step-100"
     )
 
 

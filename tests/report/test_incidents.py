@@ -74,7 +74,7 @@ def test_every_output_counts_the_same_faults() -> None:
     assert sum(row["count"] for row in summary["incidents"] if row["fault"]) == FAULTS
     assert lineage.run_facets["rallypoint_job"].faults == FAULTS
     assert asset_extra(summary)["faults"] == FAULTS
-    assert any(line.startswith("  14 faults, 1 recovered") for line in explanation(case))
+    assert any(line.startswith("  14 faults: training resumed after 1,") for line in explanation(case))
     assert "recovered from 14 faults" in _over(Phase.SUCCEEDED).headline.title
 
 
@@ -84,7 +84,7 @@ def test_every_output_adds_up_the_same_steps() -> None:
     facts = {fact.label: fact.text for fact in page_of(RECORD, STATUS, now=150.0).facts}
 
     assert (STORY.loss.steps, summarize(STORY)["steps_lost"], facts["Steps lost"]) == (22, 22, "22")
-    assert "1 fault healed, 22 steps repeated" in success_line(over)
+    assert "recovered from 1 fault, 22 steps repeated" in success_line(over)
 
 
 def _over(phase: Phase) -> Story:

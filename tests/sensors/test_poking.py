@@ -233,7 +233,7 @@ def test_the_sensors_time_out_is_airflows_own():
         pytest.param(
             HangSensor,
             {"namespace": "x"},
-            "namespace: 'x' is not allowed; expected only home",
+            "namespace: 'x' is not allowed; expected no value; backend 'local' knows only the arguments home",
             id="place",
         ),
         pytest.param(

@@ -44,14 +44,14 @@ def present(seen: Observation, policy: Policy) -> bool:
 
 
 def awaited(seen: Observation, policy: Policy, decision: Decision) -> str:
-    """Return what a job waits for after this turn; "" if for nothing, so that it would wait for ever."""
+    """Return the event that a job waits for after this turn; "" if none can occur, so that the job would never end."""
     record = decision.record
     counted = census.take(record, seen, policy)
     reasons = (
-        (decision.done, "nothing: it is over"),
+        (decision.done, "nothing: the job has ended"),
         (bool(decision.deadlines), "a clock"),
         (bool(decision.actions), "the backend"),
-        (record.phase is Phase.SUSPENDED and (record.suspend or seen.suspend), "whoever suspended it"),
+        (record.phase is Phase.SUSPENDED and (record.suspend or seen.suspend), "the user or queue that suspended the job"),
         (record.phase is Phase.RUNNING and record.condition(ConditionType.PODS_READY), "the training"),
         (record.phase in _MAKING and counted.pending > 0, "quota, or the scheduler"),
     )

@@ -97,7 +97,7 @@ def test_which_policies_are_graceful_fault_tolerances(policy: str | None, foreig
         ),
         pytest.param(
             '{"RankList": [{"RankId": 1, "Policy": 2}]}',
-            "RankList[0].Policy: 2 is not allowed; expected a text",
+            "RankList[0].Policy: 2 is not allowed; expected a string",
             id="policy",
         ),
         pytest.param(

@@ -113,7 +113,7 @@ def _compute(torch: Any, device: Any) -> float:
     seconds = _best(work, wait, _times(work, wait))
     # Ones times ones is the side, exactly: a device that computes wrongly is broken, too.
     if not bool((out.float() == side).all()):
-        raise ArithmeticError(f"{device} computed a wrong matrix product: matrices of ones must give {side}")
+        raise ArithmeticError(f"node check: {device} computed a wrong matrix product: each element must be {side}")
     return seconds
 
 
@@ -173,7 +173,7 @@ class _Group:
         transfer = _best(gather, wait, self._agreed(gather, wait))
         for rank, theirs in enumerate(all_of_them):
             if int(theirs[0]) != rank % 251 or int(theirs[-1]) != rank % 251:
-                raise ArithmeticError(f"the data sent by rank {rank} arrived corrupted")
+                raise ArithmeticError(f"node check: the data that rank {rank} sent arrived corrupted")
         return {"transfer": transfer, "moved": size * self._size, "latency": latency}
 
 

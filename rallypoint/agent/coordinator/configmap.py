@@ -60,7 +60,10 @@ class ConfigMapSink:
             raise ConfigError(f"ConfigMap {self._place}: {STATUS_KEY}: {error}") from error
         except codec.WireError as error:
             log.warning(
-                "ConfigMap %s: cannot read key %s: %s; continuing without the last status", self._place, STATUS_KEY, error
+                "ConfigMap %s: cannot read key %s: %s; the coordinator starts without the last job status",
+                self._place,
+                STATUS_KEY,
+                error,
             )
             return None
 
@@ -120,7 +123,7 @@ class PodSink:
                 await asyncio.sleep(min(error.retry_after, _LONGEST_PAUSE))
                 raise OSError(str(error)) from error
             if not self.trouble:
-                log.warning("%s; storing the status in a folder of the pod instead", error)
+                log.warning("%s; the coordinator stores the job status in a folder of its pod instead", error)
             why = "no permission to write" if error.refused else "the API server has never answered this pod; cannot write"
             self.trouble = f"{why} the status ConfigMap ({error})"
             self._ask_at = self._clock() + _ASK_AGAIN

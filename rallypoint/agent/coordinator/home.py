@@ -101,7 +101,10 @@ class FileHome:
         known = read_json(Endpoint, args.endpoint_file)
         if known is not None and (known.attempt, known.term) > (args.attempt, args.term):
             later = f"attempt {known.attempt}, term {known.term}"
-            raise StaleError(f"{args.endpoint_file}: belongs to {later}; this is attempt {args.attempt}, term {args.term}")
+            raise StaleError(
+                f"{args.endpoint_file}: the file belongs to the coordinator of {later}; this one has attempt "
+                f"{args.attempt}, term {args.term}"
+            )
         return read_status(args.status_file)
 
     def port(self, plan: Plan) -> int:

@@ -91,7 +91,7 @@ class KubeApi:
         host, port = base.get("KUBERNETES_SERVICE_HOST", ""), base.get("KUBERNETES_SERVICE_PORT", "443")
         if not server and not host:
             where = f"KUBERNETES_SERVICE_HOST (or {env.API_SERVER})"
-            raise ConfigError(f"--status-configmap: requires a pod; {where} is not set")
+            raise ConfigError(f"--status-configmap: works only in a pod; the environment variable {where} is not set")
         server = server or f"https://{f'[{host}]' if ':' in host else host}:{port}"
         return cls(server, token_file=account / "token", ca_file=account / "ca.crt")
 

@@ -81,18 +81,19 @@ class PodHome:
                 return await self._remote.read()
             except ApiError as error:
                 if error.refused:
-                    log.warning("%s; continuing with the mounted configuration", error)
+                    log.warning("%s; the coordinator uses the mounted configuration of the job", error)
                     return await asyncio.to_thread(self._known)
                 reached = reached or bool(error.status)
                 if not reached and time.monotonic() >= began + NO_ROUTE:
                     log.warning(
-                        "the API server did not answer for %s within %g s; continuing with the mounted configuration",
+                        "the API server did not answer for %s within %g s; the coordinator uses the mounted "
+                        "configuration of the job",
                         error,
                         NO_ROUTE,
                     )
                     return await asyncio.to_thread(self._known)
                 if str(error) != told:
-                    log.warning("%s; waiting until the last published status is readable", error)
+                    log.warning("%s; the coordinator waits until it can read the last published job status", error)
                 told = str(error)
             await asyncio.sleep(_RETRY)
 

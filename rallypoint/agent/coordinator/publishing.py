@@ -107,7 +107,9 @@ class Publisher:
             try:
                 await self._sink.publish(bounded(status))
             except OSError as error:
-                log.warning("cannot publish the status (%s); replies to agents wait until it is published", error)
+                log.warning(
+                    "cannot publish the job status (%s); the coordinator answers no agent until the status is published", error
+                )
                 await asyncio.sleep(_SINK_RETRY)
             else:
                 self._note_trouble()

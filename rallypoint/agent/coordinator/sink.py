@@ -92,7 +92,7 @@ def read_status(path: Path) -> JobStatus | None:
             raise
         aside = path.with_name(f"{path.name}.unreadable")
         path.replace(aside)
-        log.warning("cannot read the last status: %s; moved it to %s and starting without it", error, aside)
+        log.warning("cannot read the last job status: %s; moved the file to %s and starting without a status", error, aside)
         return None
 
 
@@ -103,4 +103,7 @@ def refuse_later(known: JobStatus | None, status: JobStatus, where: object) -> N
     theirs, ours = (known.fence.attempt, known.fence.term), (status.fence.attempt, status.fence.term)
     if theirs > ours:
         later = f"attempt {theirs[0]}, term {theirs[1]}"
-        raise StaleError(f"{where}: {later} has already published its status there; this is attempt {ours[0]}, term {ours[1]}")
+        raise StaleError(
+            f"{where}: the coordinator of {later} has published its status; this coordinator has attempt "
+            f"{ours[0]}, term {ours[1]}"
+        )

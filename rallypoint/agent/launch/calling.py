@@ -184,7 +184,7 @@ def _end(
     news: queue.SimpleQueue[_News],
 ) -> None:
     """Let the workers save where they can, then end the agent; a second signal cuts both short."""
-    log.warning("received %s; stopping the run", told.name)
+    log.warning("received %s; stopping all workers of the run", told.name)
     # Set when there is nothing to wait for any more: it has ended, or somebody is in a hurry.
     enough, sent = threading.Event(), threading.Event()
 
@@ -202,7 +202,7 @@ def _end(
         try:
             heard = news.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
-            log.warning("the agent process is still running; sending SIGKILL")
+            log.warning("the agent process has not stopped in time; sending SIGKILL to it")
             process.kill()
             return
         enough.set()
@@ -220,7 +220,7 @@ def _read(folder: Path, code: int) -> Ending:
         left: Left = pickle.loads((folder / ENDING).read_bytes())  # noqa: S301  by the process that we started
     except FileNotFoundError:
         how = f"was {describe_exit(code)}" if code < 0 else describe_exit(code)
-        raise RallypointError(f"the agent process {how}; its log on stderr has the reason") from None
+        raise RallypointError(f"the agent process {how}; the log of the agent on stderr has the reason") from None
     if left.ending is None:
         raise ConfigError(left.error)
     return left.ending

@@ -155,7 +155,7 @@ class NodeAgent:
         self._signalled = True
         if number not in SIGNALS:
             self._parts.group.stop_signal = number
-        log.warning("received %s; leaving the job", name)
+        log.warning("received %s; this node leaves the job", name)
         self._events.put_nowait(Told(code=128 + number, reason=f"the agent received {name}", leaving=True))
 
     def _worker_ended(self, worker: Worker) -> None:
@@ -198,7 +198,7 @@ class NodeAgent:
                 for local_rank in action.ranks:
                     self._parts.lines.say(local_rank, wire.Order(verb=action.verb, number=action.number))
             else:
-                log.warning("requesting all workers to exit (SIGTERM)")
+                log.warning("sending SIGTERM to all workers, as requested by the coordinator")
                 # They end well, as far as the job is concerned: their agent is done when the last one has ended.
                 self._parts.group.stop(lambda: None)
         self._tell_news()
@@ -300,7 +300,7 @@ class NodeAgent:
             workers=with_few_tails(action.failures),
         )
         advice = await self._parts.adviser.ask(failure)
-        log.info("the plug-in class (failover extension) returned %s", advice.failover.name)
+        log.info("the class of --dynamic-failover-extension returned %s for the last failure", advice.failover.name)
         self._events.put_nowait(Advised(round=action.round, failover=advice.failover, note=advice.note))
 
     async def _start(self, action: StartWorkers) -> None:

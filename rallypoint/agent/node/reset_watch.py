@@ -58,4 +58,4 @@ class ResetWatch:
             with path.open(encoding="utf-8") as file:
                 self._known = read_reset(file.read(_MOST))
         except (OSError, WireError, UnicodeDecodeError) as error:
-            log.warning("%s: %s; keeping the previous value", path, error)
+            log.warning("reset file %s: %s; using its previous content", path, error)

@@ -129,7 +129,9 @@ def _result(said: Any) -> tuple[bool, str, Sequence[Any]]:
         return said, "", ()
     result = getattr(said, "result", None)
     if not isinstance(result, int):
-        raise TypeError(f"returned {said!r}; expected true, false, or an object with result, result_msg and abnormal_nodes")
+        raise TypeError(
+            f"check() returned {said!r}; expected true, false, or an object with result, result_msg and abnormal_nodes"
+        )
     return result == 0, str(getattr(said, "result_msg", "") or ""), tuple(getattr(said, "abnormal_nodes", None) or ())
 
 
@@ -142,7 +144,7 @@ def _action(action: Any) -> dict[str, Any]:
     word = action if isinstance(action, str) else getattr(action, "action_type", None)
     kind = _ACTIONS.get(str(getattr(word, "value", word)))
     if kind is None:
-        raise ValueError(f"{action!r} is not an action; expected one of {', '.join(_ACTIONS)}")
+        raise ValueError(f"pre-check action {action!r} is not allowed; expected one of {', '.join(_ACTIONS)}")
     message = next((str(text) for name in ("msg", "event_msg", "reason") if (text := getattr(action, name, ""))), "")
     node = getattr(action, "node_id", -1)
     return {"kind": kind, "node": int(-1 if node is None else node), "message": message}

@@ -60,7 +60,7 @@ class Dumper:
         parts = list({one.part.rank: one for one in parts}.values())
         destination = self._keeper.destination()
         if destination is None or sorted(one.part.rank for one in parts) != sorted(ask.ranks):
-            raise CheckpointError(f"step {ask.step}: parts of ranks {ask.ranks} are missing on this node")
+            raise CheckpointError(f"snapshot of step {ask.step}: the parts of ranks {ask.ranks} are missing on this node")
         store = open_store(destination.where)
         with self._keeper.storing:
             if ask.phase is DumpPhase.WRITE:
@@ -68,7 +68,9 @@ class Dumper:
             else:
                 done = commit(parts[0].part, store, destination.retention)
                 if not done.complete:
-                    raise CheckpointError(f"{done.checkpoint}: parts are missing in {destination.where}")
+                    raise CheckpointError(
+                        f"checkpoint {done.checkpoint}: parts of the snapshot are missing in {destination.where}"
+                    )
                 name = done.checkpoint
                 log.info("saved the last snapshot as a checkpoint: step=%d path=%s", done.step, name)
         return DumpTold(number=ask.number, phase=ask.phase, checkpoint=name)

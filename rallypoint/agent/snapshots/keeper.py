@@ -149,7 +149,7 @@ class SnapshotKeeper:
         try:
             await asyncio.wait_for(self._arrival(), self._patience)
         except asyncio.TimeoutError:
-            log.warning("the last snapshot was not stored within %g s; continuing without it", self._patience)
+            log.warning("the last snapshot was not stored within %g s; the next round starts without it", self._patience)
 
     async def close(self) -> None:
         """Finish, for as long as patience lasts, and remove the folder."""
@@ -206,7 +206,9 @@ class SnapshotKeeper:
         elif done.complete:
             log.info("stored the last snapshot: step=%d path=%s", done.step, done.checkpoint)
         else:
-            log.info("stored this node's part of the snapshot of step %d; waiting for the other nodes", done.step)
+            log.info(
+                "stored this node's part of the snapshot of step %d; the other nodes have not stored theirs yet", done.step
+            )
 
     def _done(self) -> None:
         self._thread = None

@@ -85,7 +85,9 @@ class ReplicaShelf:
         if newest is not None and newest.part.age >= part.age:
             have = newest.part
             told = f"the snapshot of step {part.step} (fencing token {part.granted})"
-            raise ReplicaError(f"{told} is not newer than the stored one of step {have.step} ({have.granted})")
+            raise ReplicaError(
+                f"{told} is not newer than the stored snapshot of step {have.step} (fencing token {have.granted})"
+            )
         return part
 
     def _make_room(self, fd: int, area: Path, part: Part, head: Head) -> None:
@@ -103,12 +105,14 @@ class ReplicaShelf:
             )
         free = free_memory(self._folder)
         if free < more:
-            raise ReplicaError(f"rank {part.rank}: not enough memory: {more:,} bytes needed, {free:,} free")
+            raise ReplicaError(f"snapshot of rank {part.rank}: not enough memory: {more:,} bytes needed, {free:,} free")
         try:
             os.posix_fallocate(fd, 0, max(_PAGE, part.size))
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
-                raise ReplicaError(f"rank {part.rank}: not enough memory for {part.size:,} bytes: {error.strerror}") from error
+                raise ReplicaError(
+                    f"snapshot of rank {part.rank}: not enough memory for {part.size:,} bytes: {error.strerror}"
+                ) from error
             raise
 
     def _publish(self, path: Path, head: Head, part: Part) -> None:

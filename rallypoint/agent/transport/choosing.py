@@ -103,7 +103,12 @@ class Servers:
         most = self._shares.requests if self._grpc is None else self._shares.grpc
         if most < self._agents:
             allowed = "raise the hard limit on open files (ulimit -Hn) of this process"
-            log.warning("the coordinator has file descriptors for only %d of %d agents: %s", most, self._agents, allowed)
+            log.warning(
+                "the limit on open files allows the coordinator only %d connections for %d agents: %s",
+                most,
+                self._agents,
+                allowed,
+            )
 
     @staticmethod
     async def _start_grpc(server: GrpcServer, host: str, port: int) -> int:
@@ -112,7 +117,7 @@ class Servers:
         except ConfigError as error:
             if not port:
                 raise
-            log.warning("%s; using a free port instead", error)
+            log.warning("%s; the coordinator uses a free port instead", error)
             return await server.start(host, 0)
 
     async def close(self) -> None:

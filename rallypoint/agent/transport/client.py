@@ -185,7 +185,7 @@ class CoordinatorClient:
             if exchange.done():
                 return exchange.result()
             if any(one.done() for one in news):
-                raise UnreachableError(f"{endpoint.address}: a new coordinator replaced this one during the request")
+                raise UnreachableError(f"{endpoint.address}: another coordinator replaced this coordinator during the request")
             self._late.add(exchange)
             raise UnreachableError(f"{endpoint.address}: no answer within {seconds:.0f} s")
         finally:

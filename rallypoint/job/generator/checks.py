@@ -107,12 +107,13 @@ def _elastic(settings: Settings) -> Iterator[Problem]:
         )
         for key, value in ours:
             if value is not None:
-                yield _not(key, value, "no value without elastic: true")
+                yield _not(key, value, "no value, because elastic is not set; set elastic: true, or omit this setting")
         return
     if settings.min_pods is not None and settings.min_pods > settings.num_pods:
         yield _not("minPods", settings.min_pods, f"at most numPods ({settings.num_pods})")
     if not (settings.main_program or "").strip():
-        yield _not("elastic", settings.elastic, "no value without mainProgram, which the agent runs")
+        allowed = "no value, because mainProgram is not set; elastic needs it as the program of the workers"
+        yield _not("elastic", settings.elastic, allowed)
 
 
 def _not(path: str, value: object, allowed: str) -> Problem:

@@ -215,7 +215,7 @@ RESOURCE_NAME = _text(
 FLAG = _plain("boolean", "true or false, without quotes", _read_flag, ("boolean",))
 WORD = _text(lambda text: re.search(r"\s", text) is None and text != "", "a string without white space, not empty")
 TEXT = _text(lambda _text: True, "a string")
-LINE = _text(_is_one_line, r"one command line as a string; it may go on in a next line behind a '\'")
+LINE = _text(_is_one_line, r"a string with one command; a '\' at the end of a line continues the command on the next line")
 COMMAND = _text(lambda text: bool(text.strip()), "a shell command as a string that is not empty; it may have several lines")
 KEY = _text(lambda text: _fits(r"[-._a-zA-Z0-9]+", text, 253), "a key of letters, digits, '-', '_' and '.'")
 VARIABLE = _text(

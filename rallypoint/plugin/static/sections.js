@@ -64,7 +64,7 @@ export function faults(page, opened) {
 
 function incident(fault, open, opened) {
   const id = `fault-${fault.number}`;
-  const healed = fault.healed_at === null ? (fault.mood === "quiet" ? "over" : "not healed") : fault.recovered;
+  const healed = fault.healed_at === null ? (fault.mood === "quiet" ? "over" : "not recovered yet") : fault.recovered;
   const mood = fault.healed_at === null ? fault.mood : "good";
   const rows = [
     ["Who", [fault.where, fault.ended && ` – ${fault.ended}`]],

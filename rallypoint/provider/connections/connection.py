@@ -153,7 +153,7 @@ def read_settings(conn_id: str, *, own: Fields, extra: Fields) -> Settings:
     """
     for name in _UNUSED:
         if own.get(name):
-            raise ConnectionFieldError(conn_id, name, own[name], "no value; use the field extra")
+            raise ConnectionFieldError(conn_id, name, own[name], "no value; write this setting into the field extra")
     refuse_unknown(conn_id, extra, KNOWN)
     password = own.get("password") or ""
     platform = _platform(conn_id, text_of(conn_id, extra, "platform") or LOCAL)
@@ -161,9 +161,9 @@ def read_settings(conn_id: str, *, own: Fields, extra: Fields) -> Settings:
     words = {name: text_of(conn_id, extra, name) for name in (*_OF_CLUSTERS, *_OF_THIS_MACHINE)}
     for name in others:
         if words[name]:
-            raise ConnectionFieldError(conn_id, name, words[name], f"no value with platform {platform!r}")
+            raise ConnectionFieldError(conn_id, name, words[name], f"no value, because the platform is {platform!r}")
     if password and platform != KUBERNETES:
-        raise ConnectionFieldError(conn_id, "password", None, f"no value with platform {platform!r}", secret=True)
+        raise ConnectionFieldError(conn_id, "password", None, f"no value, because the platform is {platform!r}", secret=True)
     where = {name: words.pop(name) for name in ("kubernetes_conn_id", "namespace", "home")}
     arguments = _arguments(conn_id, extra.get("arguments"))
     defaults = Defaults(**words, policies=_policies(conn_id, extra.get("policies")), arguments=arguments)

@@ -54,7 +54,7 @@ def read_kubernetes(conn_id: str, extra: Fields) -> KubernetesSettings:
         raise ConnectionFieldError(conn_id, " and ".join(given), None, allowed, secret=True)
     context = text_of(conn_id, fields, "cluster_context")
     if context and in_cluster:
-        raise ConnectionFieldError(conn_id, "cluster_context", context, "no value with in_cluster")
+        raise ConnectionFieldError(conn_id, "cluster_context", context, "no value, because in_cluster is set")
     credentials = Credentials(
         kubeconfig=inline,
         in_cluster=in_cluster,

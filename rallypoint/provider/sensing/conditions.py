@@ -109,7 +109,9 @@ class RendezvousCondition(Condition):
         if self.missing_for is not None:
             _seconds("missing_for", self.missing_for)
             if self.stable_for:
-                raise OptionError("stable_for", self.stable_for, "0 with missing_for (only a formed world can be stable)")
+                raise OptionError(
+                    "stable_for", self.stable_for, "0, because missing_for is set; stable_for applies to a complete world"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +175,7 @@ def _number(name: str, value: object, *, wanted: bool) -> None:
     if value is None:
         return
     if not wanted:
-        raise OptionError(name, value, "no value without a metric")
+        raise OptionError(name, value, "no value, because the field metric is not set")
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise OptionError(name, value, "a finite number")
 

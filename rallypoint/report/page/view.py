@@ -268,7 +268,7 @@ def _facts(story: Story) -> Iterator[Fact]:
         yield Fact(label="Round", text=str(status.fence.round), note=f"of attempt {record.attempt}")
     else:
         yield Fact(label="Attempt", text=str(record.attempt) if record.attempt else "-", note=counted(record.retries, "reset"))
-    yield Fact(label="Faults", text=str(loss.faults), note=f"{loss.healed} healed" if loss.faults else "none yet")
+    yield Fact(label="Faults", text=str(loss.faults), note=f"{loss.healed} recovered" if loss.faults else "none yet")
     yield Fact(label="Steps lost", text=f"{loss.steps:,}", note="repeated")
 
 

@@ -232,7 +232,9 @@ class Snapshots:
 
     def _persist_due(self, step: int) -> None:
         if self._persisting is not None and not self._persisting.done():
-            _log.warning("step %d is not stored, because the previous one is still being written; storage is too slow", step)
+            _log.warning(
+                "the snapshot of step %d is not stored: the storage is slow and still writes the previous snapshot", step
+            )
             return
         if self._persisting is not None:
             self._persisting.result()

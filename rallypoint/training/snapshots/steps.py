@@ -60,7 +60,10 @@ class StepSnapshots:
             return
         fixed = [name for name, value in state.items() if not _lives(value)]
         if fixed:
-            _log.warning("snapshots per step are off: the script may replace these objects of the state: %s", ", ".join(fixed))
+            _log.warning(
+                "snapshots of each step are off, because the script can replace these values of its training state: %s",
+                ", ".join(fixed),
+            )
             return
         if self._snapshots is not None:
             self._snapshots.close()

@@ -218,7 +218,11 @@ class Nursery:
         for name, error in told["failed"].items():
             log.warning("cannot preload %s: %s", name, error)
         for name, asked in told["asked"].items():
-            log.warning("module %s is not preloaded: its import reads %s, which differs between workers", name, asked)
+            log.warning(
+                "module %s is not preloaded: it reads the variable %s when imported, and the value differs between workers",
+                name,
+                asked,
+            )
         log.debug(
             "preload process pid=%d ready: %d modules in %.1f s, %d MB in huge pages",
             self._pid,
@@ -328,11 +332,11 @@ class Nursery:
             return
         if standby.lost:
             self._standbys.remove(standby)
-            log.warning("standby pid=%d exited before use", standby.pid)
+            log.warning("standby worker pid=%d exited before it was needed", standby.pid)
             self.refill_soon()
             return
         own, share = standby.memory.own / 1e6, standby.memory.share / 1e6
-        log.debug("standby pid=%d ready: %.0f MB private, %.0f MB proportional (PSS)", standby.pid, own, share)
+        log.debug("standby worker pid=%d ready: %.0f MB private, %.0f MB proportional (PSS)", standby.pid, own, share)
         if standby.trouble:
             log.warning("standby worker pid=%d has not imported the preload modules: %s", standby.pid, standby.trouble)
         stale = [s for s in self.waiting if s.generation != standby.generation]
@@ -369,7 +373,9 @@ class Nursery:
         if asked or reason:
             # What is imported cannot be undone: another zygote does without.
             for name, variables in asked.items():
-                log.info("module %s is not preloaded: its import reads %s", name, ", ".join(variables))
+                log.info(
+                    "module %s is not preloaded: it reads environment variables when imported: %s", name, ", ".join(variables)
+                )
             if reason:
                 log.info("cannot preload the imports of the script: %s", reason)
             self._refused |= set(asked)
@@ -382,7 +388,7 @@ class Nursery:
             self._serve()
             return
         if told["count"]:
-            log.debug("preload process: loaded %d more modules that the script imports", told["count"])
+            log.debug("the preload process has loaded %d more modules that the script imports", told["count"])
             self._replace_standbys()
 
     def _replace_standbys(self) -> None:

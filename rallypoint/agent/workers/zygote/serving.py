@@ -139,7 +139,7 @@ def _fork_twice() -> int:
     os.close(read)
     os.waitpid(between, 0)
     if not told:
-        raise OSError(11, "the process limit is reached")
+        raise OSError(11, "cannot start a worker: the limit on processes is reached")
     return int(told)
 
 

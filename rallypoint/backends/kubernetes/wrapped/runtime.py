@@ -191,7 +191,9 @@ class Wrapped:
             if error.status != 403:
                 raise
             log.warning(
-                "AppWrapper=%s: %s; Kueue reverts the change of the AppWrapper if it manages its queue", wrapper.name, error
+                "AppWrapper=%s: %s; if a Kueue queue manages this AppWrapper, Kueue reverts the suspension or resumption",
+                wrapper.name,
+                error,
             )
             return False
 

@@ -5,12 +5,15 @@ The page shows output of the commands as it is. Times, process ids, ports and fo
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 __all__ = ["PAGE", "main", "page"]
 
@@ -38,6 +41,15 @@ import os, time
 if os.environ["RANK"] == "1":
     raise ValueError("learning rate is negative")
 time.sleep(600)
+"""
+
+#: The task whose exception the page shows.
+_DAG = """\
+from airflow.sdk import DAG
+from rallypoint.operators import ElasticTrainingOperator
+
+with DAG("fails", schedule=None):
+    ElasticTrainingOperator(task_id="train", job="{folder}/fails.yaml", name="mnist", entrypoint="{folder}/fails.py")
 """
 
 _JOB = """\
@@ -73,17 +85,33 @@ def page() -> str:
         ]
         _run(home, "rallypoint", "submit", "train.yaml", "--watch")
         parts.append(_block("A recovered job", "rallypoint explain digits", _run(home, "rallypoint", "explain", "digits")))
-        failed = _run(home, "rallypoint", "submit", "fails.yaml", "--name", "mnist", "--watch", code=1)
-        story = failed[failed.index("Job mnist failed") :]
-        parts.append(
-            _block(
-                "The exception of a failed task",
-                "",
-                story,
-                "A task raises `TrainingFailed` with this text; `--watch` prints it.",
-            )
+        note = (
+            "The last lines of the log of an Airflow task whose job failed; `rallypoint submit --watch` prints the same text."
         )
+        parts.append(_block("The exception of a failed task", "", _failed_task(home), note))
     return "\n".join((_HEAD, *parts))
+
+
+def _failed_task(home: Path) -> str:
+    """Run a DAG in Airflow; return the exception in the log of its task."""
+    (home / "dags").mkdir()
+    dag = home / "dags/fails.py"
+    dag.write_text(_DAG.format(folder=home))
+    airflow = {
+        "AIRFLOW_HOME": str(home / "airflow"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    }
+    _run(home, "airflow", "db", "migrate", env=airflow)
+    log = _run(home, "airflow", "dags", "test", "fails", "--dagfile-path", str(dag), env=airflow, code=1)
+    start = log.index("rallypoint.provider.errors.TrainingFailed: ")
+    lines = log[start:].splitlines()
+    return "\n".join([lines[0], *itertools.takewhile(_is_of_exception, lines[1:])])
+
+
+def _is_of_exception(line: str) -> bool:
+    """Return whether a line belongs to the exception: a log line of Airflow starts with a date."""
+    return re.match(r"\d{4}-\d\d-\d\d", line) is None
 
 
 def _block(title: str, command: str, output: str, text: str = "") -> str:
@@ -92,13 +120,13 @@ def _block(title: str, command: str, output: str, text: str = "") -> str:
     return f"## {title}\n\n{note}```console\n{prompt}{output.rstrip()}\n```\n"
 
 
-def _run(home: Path, program: str, *args: str, code: int = 0) -> str:
-    env = {**os.environ, "RALLYPOINT_HOME": str(home / "home"), "COLUMNS": "80", "NO_COLOR": "1", "TZ": "UTC"}
+def _run(home: Path, program: str, *args: str, code: int = 0, env: Mapping[str, str] = MappingProxyType({})) -> str:
+    base = {**os.environ, **env, "RALLYPOINT_HOME": str(home / "home"), "COLUMNS": "80", "NO_COLOR": "1", "TZ": "UTC"}
     path = Path(sys.executable).parent / program
     done = subprocess.run(
         [str(path), *args],
         cwd=home,
-        env=env,
+        env=base,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

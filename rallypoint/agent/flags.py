@@ -286,7 +286,7 @@ def _add_recovery(flags: _Flags) -> None:
         "--training-elastic-mode",
         default="base",
         metavar="base|ucp",
-        text="ucp: store the last snapshot before each new round",
+        text="ucp stores the last snapshot before each new round",
     )
     flags.value(
         "--replica-every",
@@ -331,7 +331,7 @@ def _add_devices(flags: _Flags) -> None:
         text="bind workers to the CPUs near their GPU",
     )
     flags.switch("--virtual-local-rank", text="LOCAL_RANK 0 and one visible GPU in each worker")
-    flags.value("--accelerator", default=NVIDIA, metavar="NAME", text="nvidia.com/gpu, ascend-npu or cpu")
+    flags.value("--accelerator", default=NVIDIA, metavar="NAME", text="accelerator: nvidia.com/gpu, ascend-npu or cpu")
     flags.value(
         "--precheck",
         default="0",

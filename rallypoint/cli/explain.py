@@ -227,7 +227,8 @@ def _cost(story: Story) -> Iterator[str]:
     loss = story.loss
     yield from ("", "Cost")
     left = "" if loss.resets_left is None else f", {loss.resets_left} left"
-    yield f"  {counted(loss.faults, 'fault')}: training resumed after {loss.healed}, {loss.free} used no budget"
+    free = f"; {counted(loss.free, 'incident')} not charged to a budget" if loss.free else ""
+    yield f"  {counted(loss.faults, 'fault')}, training resumed after {loss.healed}{free}"
     yield f"  {counted(loss.resets, 'reset')} of the whole job{left}"
     yield f"  {counted(loss.steps, 'step')} repeated; {span(loss.seconds)} without training on all ranks"
 

@@ -27,7 +27,7 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = add_job_command(commands, "status", "show jobs, nodes, ranks and incidents", _DESCRIPTION)
     parser.add_argument("name", metavar="NAME", nargs="?", help="name of a job (default: all jobs)")
-    parser.add_argument("--watch", action="store_true", help="refresh until the job ends")
+    parser.add_argument("--watch", action="store_true", help="refresh the output until the job ends")
     parser.add_argument("--json", action="store_true", help="print JSON; with --watch one document per change")
     parser.set_defaults(run=run, usage_error=parser.error)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rallypoint.report.format import metrics_text
+from rallypoint.report.format import counted, metrics_text
 from rallypoint.wire.sanitize import clean_text
 from rallypoint.wire.status import Event, JobState, JobStatus
 
@@ -35,7 +35,7 @@ def progress_line(status: JobStatus) -> str:
     progress = status.progress
     step = "no step reported" if progress.step is None else f"step {progress.step} {metrics_text(progress)}".rstrip()
     fence = f"attempt {status.fence.attempt}, round {status.fence.round}"
-    return f"{step} ({status.world_size} ranks on {len(status.world)} nodes, {fence})"
+    return f"{step} ({counted(status.world_size, 'rank')} on {counted(len(status.world), 'node')}, {fence})"
 
 
 class Narrator:

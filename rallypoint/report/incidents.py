@@ -278,6 +278,6 @@ def _culprit_lines(culprit: Culprit) -> Iterator[str]:
         ended = "unknown"
     yield f"  ended    {ended}"
     if culprit.error:
-        yield f"  error    {culprit.error}"
+        yield f"  detail   {culprit.error}"
     if culprit.log_path:
         yield f"  log      {culprit.log_path}"

@@ -62,7 +62,7 @@ _MASTER = (
     ("hang_detection", "0|1|2", "on a hang: 0: log, 1: report, 2: restart (default: 1)"),
     ("hang_downtime", "MINUTES", "minutes without progress until a hang; 0: off (default 30)"),
     ("pre_check_ops", "LIST", 'classes run before training: [("module", "Class", True)]'),
-    ("training_elastic_mode", "base|ucp", "ucp: store the last snapshot before each new round"),
+    ("training_elastic_mode", "base|ucp", "ucp stores the last snapshot before each new round"),
     ("dynamic_failover_extension", "CLASS", "MODULE::CLASS called after each failure"),
 )
 
@@ -78,7 +78,7 @@ _TRAINING = (
     ("auto_tunning", "", "increase the batch size while device memory is free"),
     ("exclude_straggler", "", "replace nodes that are slow in the node check"),
     ("save_at_breakpoint", "", "store the last in-memory snapshot when a worker dies"),
-    ("accelerator", "NAME", "nvidia.com/gpu, ascend-npu or cpu (nvidia.com/gpu)"),
+    ("accelerator", "NAME", "accelerator: nvidia.com/gpu (default), ascend-npu or cpu"),
     ("numa_affinity", "", "bind workers to the CPUs near their GPU"),
     ("network_check", "", "same as --precheck 1"),
     ("comm_perf_test", "", "same as --precheck 2"),

@@ -284,7 +284,7 @@ def test_workers_are_restarted_so_often() -> None:
     state = say(state, report(1, AgentState.FAILED, 2, failures=(killed(1),)), now=43.0)
 
     assert state.verdict is not None
-    assert state.verdict.message.endswith("all 1 restarts are used up")
+    assert state.verdict.message.endswith("no restarts left (limit: 1)")
     assert plan().max_restarts == 3
     with pytest.raises(
         JobError,

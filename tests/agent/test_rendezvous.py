@@ -191,7 +191,7 @@ def test_restarts_end_with_the_budget() -> None:
 
     assert state.verdict is not None
     assert state.verdict.reason == "WorkersFailed"
-    assert state.verdict.message.endswith("was killed by SIGKILL; all 1 restarts are used up")
+    assert state.verdict.message.endswith("was killed by SIGKILL; no restarts left (limit: 1)")
     assert state.verdict.culprit == killed(0, 1)
     assert [i.rung for i in state.incidents] == [Rung.RESTART_WORKERS, Rung.EXIT]
 

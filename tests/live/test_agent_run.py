@@ -59,7 +59,7 @@ def test_a_run_that_always_fails_says_who_and_why(job: Agents) -> None:
 
     assert code == Exit.JOB_FAILED
     assert "rank 1 (local rank 1) on node 0" in output
-    assert "all 1 restarts are used up" in output
+    assert "no restarts left (limit: 1)" in output
     assert "error:   ValueError: loss is nan" in output
     assert "    about to fail" in output
     logs = {path.name for path in (job.folder / "logs").glob("*/round-2/*")}

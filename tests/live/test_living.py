@@ -103,7 +103,7 @@ def test_a_step_that_always_fails_spends_the_budget(job: Agents) -> None:
     )
 
     assert code == 1, output
-    assert "all 2 restarts are used up" in output
+    assert "no restarts left (limit: 2)" in output
     assert "ValueError: loss is nan" in output
     pids = {line.split()[1] for line in (folder / "steps.0").read_text().splitlines()}
     assert len(pids) == 1

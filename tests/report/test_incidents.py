@@ -74,7 +74,7 @@ def test_every_output_counts_the_same_faults() -> None:
     assert sum(row["count"] for row in summary["incidents"] if row["fault"]) == FAULTS
     assert lineage.run_facets["rallypoint_job"].faults == FAULTS
     assert asset_extra(summary)["faults"] == FAULTS
-    assert any(line.startswith("  14 faults: training resumed after 1,") for line in explanation(case))
+    assert any(line.startswith("  14 faults, training resumed after 1") for line in explanation(case))
     assert "recovered from 14 faults" in _over(Phase.SUCCEEDED).headline.title
 
 

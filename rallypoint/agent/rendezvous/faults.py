@@ -230,7 +230,7 @@ def restart(state: State, told: Incident, now: float) -> State:
     ):
         return _break(charged, told.reason, now)
     what = "restarts after a hang" if hang else "restarts"
-    spent = f"{what} are disabled (the limit is 0)" if budget.limit == 0 else f"all {budget.limit} {what} are used up"
+    spent = f"{what} are disabled (the limit is 0)" if budget.limit == 0 else f"no {what} left (limit: {budget.limit})"
     spent = f"the remaining strategy is {told.rung.value}" if last else spent
     verdict = Verdict(outcome=Outcome.FAILED, reason="WorkersFailed", message=f"{told.reason}; {spent}", culprit=told.culprit)
     if dumping.possible(state):

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from rallypoint.agent import Events, LaunchConfig, Std, launch_agent
-from rallypoint.agent.launch.events import StopAllTasks
+from rallypoint.compat.launch_agent.events import StopAllTasks
 
 
 def train(events: Events, folder: str, steps: int) -> tuple[str, int]:

@@ -107,7 +107,7 @@ def loop_never_blocks(request: pytest.FixtureRequest) -> Iterator[None]:
     guard = BlockBuster(scanned_modules=["rallypoint"])
     # The garbage collector runs finalizers wherever it happens to be, also in the event loop of another test.
     for blocking in guard.functions.values():
-        blocking.can_block_in("rallypoint/agent/launch/events.py", "_remove")
+        blocking.can_block_in("rallypoint/compat/launch_agent/events.py", "_remove")
     guard.activate()
     yield
     guard.deactivate()

@@ -16,8 +16,8 @@ from torch.distributed.run import get_args_parser
 
 from rallypoint.agent.command_line import RunParser
 from rallypoint.agent.flags import REFUSED, WHY, add_run_flags
-from rallypoint.agent.launch.config import LaunchConfig
 from rallypoint.agent.rdzv_conf import WITHOUT_EFFECT
+from rallypoint.compat.launch_agent.config import LaunchConfig
 from rallypoint.job.profiles import DEFAULTS
 from rallypoint.wire.plan import Profile
 

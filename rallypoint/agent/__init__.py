@@ -1,6 +1,6 @@
 """What runs inside a pod: the node agent and, once per job, the coordinator. No torch, no pydantic.
 
-`launch_agent` and its words are loaded on first use: most who import this package are programs of a pod, and start fast.
+`launch_agent` and its values are loaded on first use: most importers of this package are programs of a pod, and start fast.
 """
 
 from __future__ import annotations
@@ -9,20 +9,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rallypoint.agent.launch.calling import launch_agent
-    from rallypoint.agent.launch.config import LaunchConfig
-    from rallypoint.agent.launch.events import Events
-    from rallypoint.agent.launch.std import Std
+    from rallypoint.compat.launch_agent.calling import launch_agent
+    from rallypoint.compat.launch_agent.config import LaunchConfig, Std
+    from rallypoint.compat.launch_agent.events import Events
 
 __all__ = ["Events", "LaunchConfig", "Std", "launch_agent"]
 
-_ROOMS = {"Events": "events", "LaunchConfig": "config", "Std": "std", "launch_agent": "calling"}
+_PLACES = {"Events": "events", "LaunchConfig": "config", "Std": "config", "launch_agent": "calling"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOMS:
+    if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.launch.{_ROOMS[name]}"), name)
+    value = getattr(importlib.import_module(f"rallypoint.compat.launch_agent.{_PLACES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -68,9 +68,9 @@ def render(
     """
     # pydantic is slow to import, and --help does without.
     from rallypoint.cli.jobfile import with_settings  # noqa: PLC0415
+    from rallypoint.compat.pytorchjob_generator import appwrapper, elastic_job, notes, read_settings, secret_object  # noqa: PLC0415
     from rallypoint.job import JobError  # noqa: PLC0415
     from rallypoint.job.document import read_document, write_yaml  # noqa: PLC0415
-    from rallypoint.job.generator import appwrapper, elastic_job, notes, read_settings, secret_object  # noqa: PLC0415
 
     document = with_settings(read_document(path), settings)
     try:

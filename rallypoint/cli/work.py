@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rallypoint.cli.jobfile import read_job, with_settings
+from rallypoint.compat.pytorchjob_generator import appwrapper, elastic_job, notes, read_settings
 from rallypoint.job import JobError, load_job
 from rallypoint.job.document import read_document
 from rallypoint.job.errors import Problem, show
-from rallypoint.job.generator import appwrapper, elastic_job, notes, read_settings
 from rallypoint.job.spelling import overridden
 from rallypoint.wire.arguments import WORDS, ambient
 from rallypoint.wire.errors import RallypointError

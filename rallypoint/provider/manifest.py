@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rallypoint.compat.pytorchjob_generator import appwrapper, read_settings
 from rallypoint.job import JobError
 from rallypoint.job.errors import Problem, show
-from rallypoint.job.generator import appwrapper, read_settings
 from rallypoint.provider.naming import default_name
 from rallypoint.wire.plan import Kind
 

@@ -14,8 +14,8 @@ from rallypoint.backends.contract import SubmitError
 from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.backend import KubernetesBackend
 from rallypoint.backends.requests import delete, request_resumption, request_suspension
+from rallypoint.compat.pytorchjob_generator import appwrapper, read_settings
 from rallypoint.job import load_job
-from rallypoint.job.generator import appwrapper, read_settings
 from rallypoint.supervision.record import ConditionType, Phase
 from rallypoint.wire.plan import Kind
 from rallypoint.wire.status import Outcome

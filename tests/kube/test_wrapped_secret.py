@@ -13,8 +13,8 @@ from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.backend import KubernetesBackend
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.wrapped.manifest import marked
+from rallypoint.compat.pytorchjob_generator import appwrapper, read_settings, secret_object
 from rallypoint.job import load_job
-from rallypoint.job.generator import appwrapper, read_settings, secret_object
 from rallypoint.supervision.record import Phase
 from rallypoint.wire.plan import Kind
 from tests.emulator.options import Options

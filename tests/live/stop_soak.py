@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rallypoint.agent import Events, LaunchConfig, launch_agent
-from rallypoint.agent.launch.events import StopAllTasks
+from rallypoint.compat.launch_agent.events import StopAllTasks
 from tests.waiting import eventually
 
 __all__ = ["COLLECTIVES", "main", "stopped"]

@@ -18,8 +18,8 @@ import pytest
 
 from rallypoint.agent import Events, LaunchConfig, Std, launch_agent
 from rallypoint.agent.errors import ConfigError
-from rallypoint.agent.launch.events import StopAllTasks
-from tests.agent.launch.etcd_server import needs_etcd, serving
+from rallypoint.compat.launch_agent.events import StopAllTasks
+from tests.compat.launch_agent.etcd_server import needs_etcd, serving
 from tests.live.agent_processes import alive, free_port
 from tests.live.stop_soak import stopped
 from tests.waiting import PATIENCE, eventually

@@ -14,6 +14,7 @@ __all__ = [
     "COORDINATOR_ROLE",
     "LONGEST",
     "PREFIX",
+    "RUN_SECRET_SUFFIX",
     "SUPERVISOR_ROLE",
     "JobRef",
     "attempt_secret",
@@ -40,6 +41,9 @@ PREFIX = "rallypoint-"
 #: Names of the two Roles that `rallypoint manifests rbac` prints, and of the service accounts that have them.
 COORDINATOR_ROLE = f"{PREFIX}coordinator"
 SUPERVISOR_ROLE = f"{PREFIX}supervisor"
+
+#: After the job, the name of the Secret that `rallypoint render --secret` writes, which its user creates.
+RUN_SECRET_SUFFIX = "-rallypoint-run"
 
 _UID = 8
 

@@ -14,8 +14,7 @@ from typing import Any
 from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER
 from rallypoint.backends.kubernetes.manifests.objects import SECRET_KEY
 from rallypoint.backends.kubernetes.manifests.volumes import TLS_VOLUME
-from rallypoint.backends.kubernetes.names import JobRef, attempt_secret
-from rallypoint.job.generator.secret import is_ours
+from rallypoint.backends.kubernetes.names import RUN_SECRET_SUFFIX, JobRef, attempt_secret
 from rallypoint.wire import env
 
 __all__ = ["refer_to_secret"]
@@ -30,7 +29,7 @@ def refer_to_secret(spec: dict[str, Any], job: JobRef, attempt: int) -> None:
     variable = {"name": env.SECRET, "valueFrom": {"secretKeyRef": {"name": name, "key": SECRET_KEY}}}
     for container in spec.get("containers") or ():
         given = list(container.get("env") or ())
-        if any(_is_secret(each) and not is_ours(each) for each in given):
+        if any(_is_secret(each) and not _is_rendered(each) for each in given):
             continue
         container["env"] = [*(each for each in given if not _is_secret(each)), variable]
 
@@ -42,3 +41,9 @@ def refer_to_secret(spec: dict[str, Any], job: JobRef, attempt: int) -> None:
 
 def _is_secret(variable: Mapping[str, Any]) -> bool:
     return bool(variable.get("name") == env.SECRET)
+
+
+def _is_rendered(variable: Mapping[str, Any]) -> bool:
+    """Return whether a variable of a pod refers to the Secret of `rallypoint render`."""
+    reference = (variable.get("valueFrom") or {}).get("secretKeyRef") or {}
+    return _is_secret(variable) and str(reference.get("name", "")).endswith(RUN_SECRET_SUFFIX)

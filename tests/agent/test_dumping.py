@@ -29,6 +29,7 @@ from tests.agent.test_rungs import mindcluster
 from tests.waiting import eventually_async
 
 ONCE = dataclasses.replace(TWO, max_restarts=0)
+ECHO = dataclasses.replace(killed(1), signal=None, exit_code=1, error="RuntimeError: Connection closed by peer")
 
 
 def kept(step: int, *ranks: int, size: int = 2, whole: bool = False) -> Kept:
@@ -181,6 +182,31 @@ def test_all_survivors_are_asked_before_a_snapshot_is_chosen() -> None:
     assert [ask and ask.phase for ask in asked(state)] == [None, DumpPhase.TELL]
     state = tell(state, 1, DumpPhase.TELL, kept=(kept(7, 1),), now=54.0)
     assert [ask and ask.phase for ask in asked(state)] == [DumpPhase.WRITE] * 2
+
+
+def echoed(settings: Settings) -> State:
+    """Return a job of two nodes of which one told of lost connections only; both are back before the cause was known."""
+    state = training(settings)
+    state = say(state, *(report(n, AgentState.RUNNING, 1, dumps=True, keeps=2, resizable=True) for n in (0, 1)), now=40.0)
+    state = say(state, report(1, AgentState.FAILED, 1, failures=(ECHO,), dumps=True, keeps=2, resizable=True), now=50.0)
+    return say(state, *(report(n, round_=1, dumps=True, keeps=2, resizable=True) for n in (1, 0)), now=50.1)
+
+
+def test_no_round_is_formed_when_an_echo_is_charged_with_a_last_checkpoint() -> None:
+    """All are back, so the echo is charged at once; the dump that answers it is the only incident of the job."""
+    state = echoed(mindcluster("dump"))
+    assert (state.state, state.fence.round, rungs_of(state)) == (JobState.FORMING, 1, [Rung.DUMP])
+    assert [ask and ask.phase for ask in asked(state)] == [DumpPhase.TELL] * 2
+
+
+def test_the_pod_that_an_echo_costs_is_not_in_the_next_round() -> None:
+    """It was told to leave when the echo was charged: a round with it would end at once."""
+    settings = mindcluster("recover", "dump")
+    assert settings.scheduling is not None
+    budgeted = dataclasses.replace(settings.scheduling, fault_retry_times=1)
+    state = echoed(dataclasses.replace(settings, scheduling=budgeted))
+    assert (state.state, state.fence.round, rungs_of(state)) == (JobState.FORMING, 1, [Rung.RECOVER])
+    assert state.away == {"agent-1.1"}
 
 
 def test_a_coordinator_that_takes_over_begins_again() -> None:

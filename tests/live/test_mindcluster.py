@@ -142,6 +142,19 @@ def test_dump_saves_what_survives_a_lost_node(tmp_path: Path, home: Path, report
     assert (record.phase, record.attempt, len(record.charges)) == (Phase.SUCCEEDED, 2, 0)
 
 
+def test_a_last_checkpoint_is_the_end_of_an_attempt(tmp_path: Path, home: Path) -> None:
+    """A rank reports lost connections only, and all nodes are back before another cause shows: no round follows the dump."""
+    run = Elastic.submit(tmp_path, home, labels={**GRACE, "fault-retry-times": "0"}, annotations={"recover-strategy": "dump"})
+    run.trains(0, 1)
+    run.breaks(1, "echo")
+    record = run.job.ends(timeout=30.0)
+
+    assert rungs(record) == [Rung.DUMP], run.job.tell()
+    assert {line.round for rank in (0, 1) for line in run.lines(rank)} == {1}
+    assert record.verdict is not None
+    assert "saved a last checkpoint of step" in record.verdict.message
+
+
 @pytest.mark.usefixtures("light")
 def test_job_level_rescheduling(tmp_path: Path, home: Path) -> None:
     """Without pod-rescheduling a lost pod costs all of them, and nothing of fault-retry-times."""

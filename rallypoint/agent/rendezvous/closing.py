@@ -44,6 +44,10 @@ def form(state: State, now: float) -> State:
     called = state.enough_since is not None and now >= state.enough_since + state.settings.last_call
     if not (full or called or state.world):
         return state
+    if state.echoes:
+        state = faults.charge_echoes(state, now)
+        # The charge may end the attempt, begin a last checkpoint, or send away an agent that waits here.
+        return state if state.verdict is not None or state.dumping is not None else form(state, now)
     state, may_train = checks.passed(state, ready, now)
     return _close(state, ready, usable, now) if may_train else state
 
@@ -59,9 +63,6 @@ def _give_up(state: State, joined: int, now: float) -> State:
 
 def _close(state: State, ready: Sequence[Peer], usable: int, now: float) -> State:
     """Close the next round with `usable` of the agents that wait; members of the last world come first."""
-    state = faults.charge_echoes(state, now)
-    if state.verdict is not None:
-        return state
     known = {m.agent for m in state.world}
     chosen = sorted(ready, key=lambda p: (p.report.agent not in known, p.node))[:usable]
     chosen.sort(key=lambda p: p.node)

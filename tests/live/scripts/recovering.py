@@ -2,8 +2,8 @@
 
 Each step all-reduces one number, commits, and takes a snapshot that may become a checkpoint in `FOLDER/storage`. At the start
 of each round and after each step a rank appends a line to `FOLDER/steps.RANK`: attempt, round, pid, step, world size.
-While `FOLDER/fault.RANK` exists that rank breaks in its next step: it raises (`raise`, `always`) or kills itself (`kill`); all
-but `always` remove the file before. `FOLDER/enough` ends the training.
+While `FOLDER/fault.RANK` exists that rank breaks in its next step: it raises (`raise`, `always`), raises the error of a lost
+connection (`echo`), or kills itself (`kill`); all but `always` remove the file before. `FOLDER/enough` ends the training.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ def break_down() -> None:
         path.unlink()
     if fault == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "echo":
+        raise RuntimeError("Connection closed by peer")
     if fault:
         raise ValueError("loss is nan")
 

@@ -149,7 +149,7 @@ def _failed(record: JobRecord, faults: Sequence[Incident]) -> Headline:
         title = f"Failed{_took(record)}: {describe_who(culprit)} ended by {describe_end(culprit)}{said}"
         title = title.replace("ended by lost", "was lost").replace("ended by exit ", "exited with code ")
     if record.progress.checkpoint:
-        advice += f" It continues from {record.progress.checkpoint}."
+        advice += f" The next attempt continues from {record.progress.checkpoint}."
     return Headline(state=State.FAILED, mood=Mood.BAD, title=title, advice=advice)
 
 

@@ -55,14 +55,14 @@ def recovered(incident: Incident) -> str:
 
 
 def recovered_text(incident: Incident) -> str:
-    """Return `trained again after 4.4 s`, `workers restarted after 0.59 s` or `training has not resumed yet`.
+    """Return `trained again after 4.4 s`, `workers restarted after 0.59 s` or `training did not resume`.
 
     Return "" for an incident that interrupted no training.
     """
     ended_at = incident.recovered_at
     if ended_at is not None:
         return f"{recovered(incident)} after {span(max(0.0, ended_at - incident.detected_at))}"
-    return "" if incident.cause in FREE or incident.cause is Cause.JOB else "training has not resumed yet"
+    return "" if incident.cause in FREE or incident.cause is Cause.JOB else "training did not resume"
 
 
 #: Incidents that XCom gets one by one, the newest; older ones are counted by cause.

@@ -176,7 +176,7 @@ async def _look_around(pages: AirflowPages, folder):
         await tab.resize(width=1440)
         await sign_in(tab, pages.task("train"))
         await tab.wait_for(DRAWN, why="a deep link leads to the tab")
-        await _reads(tab, "Succeeded", "of attempt 1", "Timeline", "Where the time went", "Rank 1, step 150")
+        await _reads(tab, "Succeeded", "of attempt 1", "Timeline", "Use of time", "Rank 1, step 150")
 
         await tab.visit(pages.task("mapped", index=1), until=DRAWN)
         await _reads(tab, "mapped", "No action needed", "Step\n3\n")

@@ -30,7 +30,7 @@ SAYS = {
         "Training on 4 nodes, 32 ranks",
         "No action needed",
         "Timeline",
-        "None: nothing has broken.",
+        "No incidents.",
         "Goodput",
     ],
     "recovered": [
@@ -40,7 +40,7 @@ SAYS = {
         "restart-workers",
         "trained again after 9.4 s",
         "51 steps lost",
-        "Where the time went",
+        "Use of time",
         "Steps per second",
         "loss",
         "gpu-11",
@@ -54,7 +54,7 @@ SAYS = {
         "rallypoint logs nightly-llm-3f9a2c1b --backend kubernetes --namespace training --rank 27",
     ],
     "no-data": ["No data", "No training job here", "ElasticTrainingOperator"],
-    "no-permission": ["No permission", "You may not see this task's training", "Ask whoever administers Airflow"],
+    "no-permission": ["No permission", "You have no permission to see this task's training", "Ask an Airflow administrator"],
 }
 
 #: Elements that reach out of the window, but for those inside of what scrolls by itself.

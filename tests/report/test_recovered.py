@@ -22,7 +22,7 @@ FAULT = Incident(
 @pytest.mark.parametrize(
     ("known", "text"),
     [
-        pytest.param({}, "training has not resumed yet", id="still open"),
+        pytest.param({}, "training did not resume", id="still open"),
         pytest.param({"healed_at": 100.59}, "workers restarted after 0.59 s", id="no step is known"),
         pytest.param({"healed_at": 100.59, "trained_at": 172.0}, "trained again after 1m 12s", id="the optimizer hook counts"),
         pytest.param({"healed_at": 104.0, "resumed_step": 3}, "trained again after 4.0 s", id="told by an older version"),

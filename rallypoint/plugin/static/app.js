@@ -29,9 +29,9 @@ const PARTS = [
 const EMPTY = { live: false, as_of: 0, kept: false, job: "", place: "", facts: [], timeline: null, faults: [], nodes: [], curves: [], goodput: null, coming: [], story: [], logs: [], details: [], notice: "" };
 
 const REFUSED = {
-  401: ["no-permission", "You are not signed in", "Sign in to Airflow in this browser, then come back to this page."],
-  403: ["no-permission", "You may not see this task's training", "It takes the permission to read task instances and task logs of this DAG. Ask whoever administers Airflow for it."],
-  404: ["no-data", "There is no such task instance", "The run may have been deleted, or the task has another map index. Go back to the run and choose the task again."],
+  401: ["no-permission", "You are not signed in", "Sign in to Airflow in this browser, then reload this page."],
+  403: ["no-permission", "You have no permission to see this task's training", "The tab requires permission to read task instances and task logs of this DAG. Ask an Airflow administrator."],
+  404: ["no-data", "Task instance not found", "The DAG run was deleted, or the task has another map index. Open the DAG run and choose the task again."],
 };
 
 const opened = new Map();
@@ -71,8 +71,8 @@ function age() {
   }
   const banner = document.querySelector(".banner");
   if (!banner) return;
-  const doubt = quiet ? `Nothing was heard of this job for ${span(old)}. If nobody supervises it, the task's next try or “rallypoint supervise ${page.job}” takes it on; the training itself may well go on.` : "";
-  const said = broken ? `The API server cannot be reached (${broken}); trying again. What is below is as it was.` : doubt;
+  const doubt = quiet ? `The last report of this job is ${span(old)} old. The training may still run. If the job has no supervisor, the next try of the task or “rallypoint supervise ${page.job}” supervises it.` : "";
+  const said = broken ? `The API server cannot be reached (${broken}); retrying. The values below are the last known ones.` : doubt;
   banner.hidden = !said;
   if (banner.textContent !== said) banner.textContent = said;
 }
@@ -87,7 +87,7 @@ follow((told) => {
   } else if (told.page) {
     page = told.page;
   } else if (broken && !page) {
-    page = { ...EMPTY, state: "no-data", mood: "busy", title: "The API server does not answer", advice: "This page tries again by itself. The training is not touched by it." };
+    page = { ...EMPTY, state: "no-data", mood: "busy", title: "The API server does not answer", advice: "The page retries automatically. The training is not affected." };
   }
   if (page) show();
 });

@@ -17,7 +17,7 @@ const CHIPS = {
 
 /** Return the top of the page: how the job is, and what to do. */
 export function headline(page) {
-  const names = [page.job && h("code", {}, page.job), page.place && h("span", {}, page.place), page.kept && h("span", {}, "as the task kept it; the job itself is gone")];
+  const names = [page.job && h("code", {}, page.job), page.place && h("span", {}, page.place), page.kept && h("span", {}, "data stored by the task; the job itself was deleted")];
   return h("header", { class: `head m-${page.mood}` },
     h("div", { class: "chips" }, h("span", { class: `chip m-${page.mood}` }, CHIPS[page.state]), h("span", { id: "freshness", class: "fresh" })),
     h("h1", {}, page.title),
@@ -30,7 +30,7 @@ export function headline(page) {
 export function facts(page) {
   if (!page.facts.length) return null;
   const goodput = page.goodput && page.goodput.total > 0
-    ? [{ label: "Goodput", text: percent(page.goodput.trained, page.goodput.total), note: "of the time trained" }] : [];
+    ? [{ label: "Goodput", text: percent(page.goodput.trained, page.goodput.total), note: "of the total time" }] : [];
   return h("dl", { class: "facts" }, [...page.facts, ...goodput].map((fact) =>
     h("div", {}, h("dt", {}, fact.label), h("dd", {}, h("span", { class: "figure" }, fact.text), h("span", { class: "note" }, fact.note)))));
 }
@@ -49,28 +49,28 @@ export function goodput(page) {
   const rows = shares.map((share) => h("div", {},
     h("dt", {}, h("span", { class: `key k-${share.kind}`, "aria-hidden": "true" }), share.label),
     h("dd", {}, h("span", {}, span(share.seconds)), h("span", {}, percent(share.seconds, told.total)))));
-  const note = `${percent(told.trained, told.total)} of ${span(told.total)} trained steps that count`;
-  return section("goodput", "Where the time went", note, bar, h("dl", { class: "shares" }, rows));
+  const note = `${percent(told.trained, told.total)} of ${span(told.total)} was useful training`;
+  return section("goodput", "Use of time", note, bar, h("dl", { class: "shares" }, rows));
 }
 
 /** Return the incidents, the newest first; the newest that is not healed is open. */
 export function faults(page, opened) {
   if (!page.timeline) return null;
-  if (!page.faults.length) return section("faults", "Incidents", "", h("p", { class: "hush" }, "None: nothing has broken."));
+  if (!page.faults.length) return section("faults", "Incidents", "", h("p", { class: "hush" }, "No incidents."));
   const newest = [...page.faults].reverse();
   const first = newest.find((fault) => fault.healed_at === null && fault.mood !== "quiet");
-  return section("faults", "Incidents", `${page.faults.length}, the newest first`, newest.map((fault) => incident(fault, fault === first, opened)));
+  return section("faults", "Incidents", `${page.faults.length}, newest first`, newest.map((fault) => incident(fault, fault === first, opened)));
 }
 
 function incident(fault, open, opened) {
   const id = `fault-${fault.number}`;
-  const healed = fault.healed_at === null ? (fault.mood === "quiet" ? "over" : "not recovered yet") : fault.recovered;
+  const healed = fault.healed_at === null ? (fault.mood === "quiet" ? "ended" : "not recovered") : fault.recovered;
   const mood = fault.healed_at === null ? fault.mood : "good";
   const rows = [
-    ["Who", [fault.where, fault.ended && ` – ${fault.ended}`]],
-    ["Said", fault.said && h("code", {}, fault.said)],
-    ["Judged", fault.judged],
-    ["Done", fault.done],
+    ["Where", [fault.where, fault.ended && ` – ${fault.ended}`]],
+    ["Error", fault.said && h("code", {}, fault.said)],
+    ["Verdict", fault.judged],
+    ["Action", fault.done],
     ["When", `${clock(fault.at, true)}, attempt ${fault.attempt}${fault.round ? `, round ${fault.round}` : ""}`],
     ["Log", fault.log && h("code", {}, fault.log, fault.host && ` on ${fault.host}`)],
   ].filter(([, value]) => (Array.isArray(value) ? value.some(Boolean) : value));
@@ -79,9 +79,9 @@ function incident(fault, open, opened) {
       h("span", { class: `number m-${mood}` }, fault.number),
       h("span", { class: "what" }, h("strong", {}, fault.cause), h("span", {}, fault.title)),
       h("span", { class: "how" }, h("span", { class: "badge" }, fault.rung), h("span", { class: `healed m-${mood}` }, healed),
-        fault.steps_lost === null ? null : h("span", {}, `${fault.steps_lost} steps lost`))),
+        fault.steps_lost === null ? null : h("span", {}, `${fault.steps_lost} ${fault.steps_lost === 1 ? "step" : "steps"} lost`))),
     h("dl", { class: "pairs" }, rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
-    fault.evidence.length ? tail("Where each rank stood", fault.evidence.join("\n")) : null,
+    fault.evidence.length ? tail("Position of each rank", fault.evidence.join("\n")) : null,
     fault.tail.length ? tail(`Last lines of ${fault.rank >= 0 ? `rank ${fault.rank}` : `node ${fault.node}`}`, fault.tail.join("\n")) : null);
   details.addEventListener("toggle", () => opened.set(id, details.open));
   return details;
@@ -95,7 +95,7 @@ function tail(label, text) {
 export function coming(page) {
   if (!page.coming.length) return null;
   const lines = page.coming.map((line) => h("li", {}, h("time", { class: "until", "data-at": line.at }, clock(line.at)), h("span", {}, line.text)));
-  return section("coming", "What comes next", "unless something changes", h("ol", { class: "story" }, lines));
+  return section("coming", "Next", "deadlines, unless the state of the job changes", h("ol", { class: "story" }, lines));
 }
 
 /** Return where logs are; the last lines of a rank are brought when somebody asks for them. */
@@ -106,7 +106,7 @@ export function logs(page) {
     const button = h("button", { type: "button", onclick: () => bring(log, place, button) }, "Show the last lines");
     return h("li", {}, h("div", { class: "log" }, h("strong", {}, log.label), button), log.command && h("code", { class: "command" }, log.command), place);
   });
-  return section("logs", "Logs", "the task's own log is under Logs", h("ul", { class: "logs" }, rows));
+  return section("logs", "Logs", "the log of the Airflow task is in its tab Logs", h("ul", { class: "logs" }, rows));
 }
 
 async function bring(log, place, button) {
@@ -133,7 +133,7 @@ export function story(page, opened) {
     line.fault ? h("a", { href: `#fault-${line.fault}` }, line.text) : h("span", {}, line.text)));
   const list = h("details", { open: opened.get("story") ?? true }, h("summary", {}, `${lines.length} lines`), h("ol", { class: "story" }, lines));
   list.addEventListener("toggle", () => opened.set("story", list.open));
-  return section("story", "What happened", "the newest first", list);
+  return section("story", "Events", "newest first", list);
 }
 
 /** Return what is of use now and then. */

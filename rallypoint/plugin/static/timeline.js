@@ -17,7 +17,7 @@ export function timeline(page) {
 
 function spoken(page) {
   const { attempts, rounds } = page.timeline;
-  return `${attempts.length} attempts, ${rounds.length} rounds, ${page.faults.length} incidents`;
+  return `attempts: ${attempts.length}, rounds: ${rounds.length}, incidents: ${page.faults.length}`;
 }
 
 function draw(page, width) {
@@ -48,7 +48,7 @@ function lanes(page) {
   const { work, rounds, attempts, phases } = page.timeline;
   const world = page.curves.find((curve) => curve.name === "World size");
   return [
-    { name: "Time went to", height: 22, draw: (x, y, height) => bars(byWeight(work), x, y, height, (part) => part.kind !== "training" && 2) },
+    { name: "Use of time", height: 22, draw: (x, y, height) => bars(byWeight(work), x, y, height, (part) => part.kind !== "training" && 2) },
     world && { name: "World size", height: 34, draw: (x, y, height) => steps(world, x, y, height, page.timeline.end) },
     rounds.length && { name: "Rounds", height: 20, draw: (x, y, height) => bars(rounds, x, y, height) },
     { name: "Attempts", height: 20, draw: (x, y, height) => bars(attempts, x, y, height) },

@@ -22,7 +22,7 @@ from rallypoint.supervision.reconcile import Decision, reconcile
 from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.wire.incident import FREE, Cause, Incident
 from rallypoint.wire.plan import Plan
-from rallypoint.wire.status import JobStatus, Member, RankStatus, Sample
+from rallypoint.wire.status import Event, JobStatus, Member, RankStatus, Sample
 
 __all__ = ["RANKS", "as_of", "curves", "keepsake", "nodes", "page_of", "plain_page"]
 
@@ -281,7 +281,7 @@ def _details(story: Story, tries: Mapping[str, int]) -> Iterator[Fact]:
     if record.verdict is not None:
         yield Fact(label="Verdict", text=f"{record.verdict.reason}: {record.verdict.message}")
     if record.attempts:
-        yield Fact(label="Attempts", text=f"{record.attempt}, of them {record.retries} after a reset")
+        yield Fact(label="Attempts", text=f"{record.attempt} ({counted(record.retries, 'reset')})")
     owner = f"try {tries[record.owner]} of this task" if record.owner in tries else record.owner
     yield Fact(label="Owner", text=owner)
     if record.holder is not None:
@@ -355,11 +355,16 @@ def _fault_mood(incident: Incident, record: JobRecord) -> Mood:
 # --- Story and logs --------------------------------------------------------------------------------------------------------
 
 
+def _event_text(event: Event) -> str:
+    """Return `KIND: DETAIL`, or the detail alone where it starts with the kind."""
+    return event.detail if event.detail.startswith(event.kind) else f"{event.kind}: {event.detail}"
+
+
 def _lines(story: Story, tries: Mapping[str, int]) -> Iterator[Line]:
     lines = [Line(at=entry.at, text=entry.text, fault=entry.incident) for entry in story.entries]
     events = () if story.status is None else story.status.events
     known = {line.text for line in lines}
-    lines.extend(Line(at=e.at, text=e.detail) for e in events if e.detail not in known)
+    lines.extend(Line(at=e.at, text=_event_text(e)) for e in events if e.detail not in known)
     for line in sorted(lines, key=lambda line: line.at)[-_STORY:]:
         yield dataclasses.replace(line, text=_with_tries(line.text, tries))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,6 +129,7 @@ def test_a_sample_of_the_soak_ends(number: int, forks: int) -> None:
     assert not planned.early
 
     result = endings.run(planned, seed=5, limit=60 * PATIENCE)
+    assert result is not None
 
     assert (result.wrong, result.hung, result.forks) == ("", False, forks)
 
@@ -162,3 +165,19 @@ def test_the_soak_counts_a_run_that_does_not_recover(
     folder = Path(printed.partition("; see ")[2].splitlines()[0])
     assert processes(str(folder)) == []
     shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_soak_ends_its_runs(tmp_path: Path, number: int) -> None:
+    """Nothing of the run is left, and it does not count."""
+    script, results = tmp_path / "train.py", tmp_path / "results"
+    script.write_text(f'"""hangs"""{NO_END}')
+    command = [sys.executable, "-m", "tests.soak.endings", "--kills", "2", "--seed", "2", "--script", str(script)]
+    with subprocess.Popen([*command, "--results", str(results)], env={**os.environ, "TMPDIR": str(tmp_path)}) as soak:
+        eventually(lambda: list(tmp_path.glob("ending-*/trains-0-1")))
+        soak.send_signal(number)
+        code = soak.wait(timeout=30.0 * PATIENCE)
+
+    assert (code, results.exists()) == (130, False)
+    assert processes(str(tmp_path)) == []
+    assert list(tmp_path.glob("ending-*")) == []

@@ -8,6 +8,7 @@ loaded machine, which has 8 busy processes and 3 other runs beside the run.
 The seed repeats every choice: which rank is killed, and how long after its third step. A quarter of the workers is killed
 before the zygote is ready, the others when its standbys are. With `--results FILE` a later call with the same seed goes on
 where an earlier one stopped. The exit code is 1 where a run did not end or ended otherwise; the folder of such a run is kept.
+Ctrl-C and SIGTERM end the runs in progress, which do not count; the exit code is 130.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -46,6 +48,9 @@ _STANDBYS = 15.0
 
 #: Share of the workers that are killed early, and how long after their third step; the pause of the others. Seconds.
 _EARLY, _EARLY_PAUSE, _PAUSE = 0.25, 0.5, 1.0
+
+#: Seconds that killed processes have to be gone.
+_KILLED = 10.0
 
 _DONE = re.compile(r"rank (\d+) is done in round (\d+): (fork|program)")
 
@@ -103,8 +108,14 @@ def kills_of(seed: int, count: int) -> tuple[Kill, ...]:
 # --- One run ---------------------------------------------------------------------------------------------------------------
 
 
-def run(planned: Kill, *, seed: int, limit: float, script: Path | None = None) -> Result:
-    """Run to the end, or for `limit` seconds after the kill; `script` replaces the one of the cell."""
+def run(
+    planned: Kill, *, seed: int, limit: float, script: Path | None = None, stopping: threading.Event | None = None
+) -> Result | None:
+    """Run to the end, or for `limit` seconds after the kill; `script` replaces the one of the cell.
+
+    Return None where `stopping` is set before the end: then the run is killed and leaves nothing.
+    """
+    stopping = stopping or threading.Event()
     folder = Path(tempfile.mkdtemp(prefix=f"ending-{planned.number}-"))
     shutil.copyfile(script or SCRIPTS[planned.cell.script], folder / "train.py")
     began = time.monotonic()
@@ -118,11 +129,15 @@ def run(planned: Kill, *, seed: int, limit: float, script: Path | None = None) -
             start_new_session=True,
         )
         try:
-            struck = _strike(planned, folder, process, began + limit)
-            hung = not _ended(process, limit)
+            struck = _strike(planned, folder, process, began + limit, stopping)
+            hung = not _ended(process, limit, stopping)
+            stopped = stopping.is_set() and process.poll() is None
         finally:
             kill(tree(process.pid) if process.poll() is None else ())  # the workers have sessions of their own
             process.wait()
+    if stopped:
+        _remove(folder)
+        return None
     seconds = time.monotonic() - began
     done = {match[0]: match for match in _last_round((folder / "output").read_text(errors="replace"))}
     wrong = "" if struck else "no worker was killed; "
@@ -135,25 +150,34 @@ def run(planned: Kill, *, seed: int, limit: float, script: Path | None = None) -
     return Result(seed=seed, number=planned.number, wrong=wrong, hung=hung, seconds=round(seconds, 1), forks=forks)
 
 
+def _remove(folder: Path) -> None:
+    """Delete the folder of a run that was killed, once none of its processes writes there any more."""
+    until = time.monotonic() + _KILLED
+    while processes(str(folder)) and time.monotonic() < until:
+        time.sleep(0.02)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def _command(cell: Cell, folder: Path) -> list[str]:
     flags = ["--standalone", f"--nproc-per-node={cell.ranks}", "--max-restarts=3", "--exit-grace=0"]
     program = ["-m", "train"] if cell.way == "-m" else ["train.py"]
     return [sys.executable, "-m", "rallypoint.agent", "run", *flags, *program, str(folder)]
 
 
-def _strike(planned: Kill, folder: Path, process: subprocess.Popen[bytes], deadline: float) -> bool:
+def _strike(planned: Kill, folder: Path, process: subprocess.Popen[bytes], deadline: float, stopping: threading.Event) -> bool:
     """Kill the worker that the plan names; return whether there was one."""
     trains = [folder / f"trains-0-{rank}" for rank in range(planned.cell.ranks)]
 
     def wait_until(predicate: object, until: float) -> None:
         while not predicate() and process.poll() is None and time.monotonic() < until:  # type: ignore[operator]
-            time.sleep(0.02)
+            if stopping.wait(0.02):
+                return
 
     wait_until(lambda: all(file.exists() and file.read_text() for file in trains), deadline)
     if not planned.early:
         standing = planned.cell.ranks + 1
         wait_until(lambda: len(_forks(process.pid)) >= standing, min(deadline, time.monotonic() + _STANDBYS))
-    time.sleep(planned.pause)
+    stopping.wait(planned.pause)
     with contextlib.suppress(OSError, ValueError):
         os.kill(int(trains[planned.rank].read_text()), signal.SIGKILL)
         return True
@@ -170,13 +194,13 @@ def _forks(agent: int) -> list[int]:
     return found
 
 
-def _ended(process: subprocess.Popen[bytes], limit: float) -> bool:
-    try:
-        process.wait(timeout=limit)
-    except subprocess.TimeoutExpired:
-        for pid in tree(process.pid):
-            print(_threads(pid), flush=True)
-        return False
+def _ended(process: subprocess.Popen[bytes], limit: float, stopping: threading.Event) -> bool:
+    until = time.monotonic() + limit
+    while process.poll() is None and not stopping.wait(0.05):
+        if time.monotonic() >= until:
+            for pid in tree(process.pid):
+                print(_threads(pid), flush=True)
+            return False
     return True
 
 
@@ -209,7 +233,7 @@ def _judged(code: int, cell: Cell, done: set[str], folder: Path) -> str:
 def busy(count: int) -> Iterator[None]:
     """Have processes that do nothing but use a core; each ends with this one."""
     loop = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(100_000))"
-    started = [subprocess.Popen([sys.executable, "-c", loop]) for _ in range(count)]
+    started = [subprocess.Popen([sys.executable, "-c", loop], start_new_session=True) for _ in range(count)]
     try:
         yield
     finally:
@@ -222,7 +246,48 @@ def busy(count: int) -> Iterator[None]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Kill; return 1 when a run did not end, or ended otherwise."""
+    """Kill; return 1 when a run did not end, or ended otherwise, and 130 when interrupted."""
+    args = _arguments(argv)
+    seed = random.SystemRandom().randrange(1 << 32) if args.seed is None else args.seed
+    print(f"seed {seed}", flush=True)
+    planned = kills_of(seed, args.kills)
+    results = {result.number: result for result in _known(args.results) if result.seed == seed}
+    stopping = threading.Event()
+    try:
+        for machine in ("idle", "loaded") if args.machine == "both" else (args.machine,):
+            todo = [one for one in planned if one.cell.machine == machine and one.number not in results]
+            for result in _run_all(todo, args, seed, stopping):
+                results[result.number] = result
+                _note(args.results, result)
+                bad = sum(bool(known.wrong) for known in results.values())
+                print(f"{len(results)} of {len(planned)} runs, {bad} bad; the last took {result.seconds:g} s", flush=True)
+    except KeyboardInterrupt:
+        print("interrupted; all runs in progress were ended", flush=True)
+    print(table(planned, results), f"seed {seed}", sep="\n", flush=True)
+    return 130 if stopping.is_set() else int(any(result.wrong for result in results.values()))
+
+
+def _run_all(todo: Sequence[Kill], args: argparse.Namespace, seed: int, stopping: threading.Event) -> Iterator[Result]:
+    """Yield the results of runs on one machine as they end; an interrupt sets `stopping` and ends the runs in progress."""
+    loaded = bool(todo) and todo[0].cell.machine == "loaded"
+    until = time.monotonic() + 60 * args.minutes
+
+    def in_time(one: Kill) -> Result | None:
+        if stopping.is_set() or time.monotonic() >= until:
+            return None
+        return run(one, seed=seed, limit=args.limit, script=args.script, stopping=stopping)
+
+    with busy(BUSY if loaded else 0), ThreadPool(AT_ONCE if loaded else 1) as pool:
+        try:
+            yield from filter(None, pool.imap_unordered(in_time, todo))
+        except BaseException:
+            stopping.set()
+            pool.close()
+            pool.join()
+            raise
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.soak.endings", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=200, metavar="N", help="runs, of which each loses one worker (200)")
     parser.add_argument("--seed", type=int, default=None, metavar="S", help="repeats the choices of an earlier run")
@@ -231,27 +296,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=240.0, help="seconds after which a run did not end (240)")
     parser.add_argument("--results", type=Path, help="file of results, from which a later call goes on")
     parser.add_argument("--script", type=Path, help="replaces the scripts that are trained")
-    args = parser.parse_args(argv)
-    seed = random.SystemRandom().randrange(1 << 32) if args.seed is None else args.seed
-    print(f"seed {seed}", flush=True)
-    planned = kills_of(seed, args.kills)
-    results = {result.number: result for result in _known(args.results) if result.seed == seed}
-    until = time.monotonic() + 60 * args.minutes
-    for machine in ("idle", "loaded") if args.machine == "both" else (args.machine,):
-        todo = [one for one in planned if one.cell.machine == machine and one.number not in results]
-        loaded = machine == "loaded" and bool(todo)
-
-        def in_time(one: Kill) -> Result | None:
-            return run(one, seed=seed, limit=args.limit, script=args.script) if time.monotonic() < until else None
-
-        with busy(BUSY if loaded else 0), ThreadPool(AT_ONCE if loaded else 1) as pool:
-            for result in filter(None, pool.imap_unordered(in_time, todo)):
-                results[result.number] = result
-                _note(args.results, result)
-                bad = sum(bool(known.wrong) for known in results.values())
-                print(f"{len(results)} of {len(planned)} runs, {bad} bad; the last took {result.seconds:g} s", flush=True)
-    print(table(planned, results), f"seed {seed}", sep="\n", flush=True)
-    return int(any(result.wrong for result in results.values()))
+    return parser.parse_args(argv)
 
 
 def _known(file: Path | None) -> Iterable[Result]:
@@ -287,4 +332,5 @@ def _line(name: str, results: Sequence[Result]) -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

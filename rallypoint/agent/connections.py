@@ -1,9 +1,9 @@
-"""Which connections of a port are kept when strangers open many. Pure: connections are any objects, `now` is an argument.
+"""Limits of unauthenticated connections at a port. Pure: connections are any objects, `now` is an argument.
 
-A connection is a *stranger* until it has proven who it is. Strangers have a deadline, a limit for each peer and a limit in all.
-Beyond a limit the oldest stranger is ended in favour of the new one: an agent proves itself with its first message, a few
-milliseconds after it has connected, while a stranger that only holds its connection grows old. So no limit locks out agents,
-however many of them share one address. Proven connections are never ended for strangers.
+A connection is a *stranger* until it has authenticated. Strangers have a deadline, a limit per peer and a total limit. Above
+a limit the oldest stranger is closed in favour of the new one: an agent authenticates with its first message, a few
+milliseconds after it has connected, while an idle stranger becomes old. So the limits do not lock out agents, even if many
+of them share one address. Authenticated connections are never closed because of strangers.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ __all__ = ["PATIENCE", "Connections", "Limits", "peer_of"]
 
 T = TypeVar("T")
 
-#: Seconds that a connection has to prove who it is.
+#: Seconds in which a connection must authenticate.
 PATIENCE = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How many connections a port may have open.
+    """Connection limits of a port.
 
     Attributes:
-        most: of all kinds.
-        strangers: that have proven nothing yet.
+        most: all connections.
+        strangers: connections that have not authenticated.
         per_peer: strangers of one address.
-        patience: seconds that a stranger has to prove itself; None does not end it for that.
+        patience: seconds in which a stranger must authenticate; None for no deadline.
     """
 
     most: int
@@ -39,7 +39,7 @@ class Limits:
 
     @classmethod
     def few(cls, most: int, patience: float | None = PATIENCE) -> Limits:
-        """Return the limits of a port at which all may be strangers, half of them of one address."""
+        """Return limits by which all connections may be strangers, half of them of one address."""
         return cls(most=most, strangers=most, per_peer=max(most // 2, 2), patience=patience)
 
 
@@ -49,7 +49,7 @@ class Connections(Generic[T]):
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._proven: set[T] = set()
-        #: Strangers with their peer and the time at which they came, the oldest first; and the same for each peer.
+        #: Strangers with their peer and arrival time, oldest first; and the same per peer.
         self._strangers: dict[T, tuple[str, float]] = {}
         self._peers: dict[str, dict[T, None]] = {}
 
@@ -64,11 +64,11 @@ class Connections(Generic[T]):
 
     @property
     def strangers(self) -> int:
-        """Connections that have proven nothing yet."""
+        """Connections that have not authenticated."""
         return len(self._strangers)
 
     def opened(self, connection: T, peer: str, now: float) -> list[T]:
-        """Add a stranger; return the connections that must be ended for it, itself where proven ones leave no room."""
+        """Add a stranger; return the connections to close for it: itself if authenticated connections use the whole limit."""
         limits, ended = self._limits, []
         self._strangers[connection] = peer, now
         self._peers.setdefault(peer, {})[connection] = None
@@ -81,17 +81,17 @@ class Connections(Generic[T]):
         return ended
 
     def proven(self, connection: T) -> None:
-        """Note that a connection has proven who it is; does nothing for one that has ended."""
+        """Mark a connection as authenticated; ignores a connection that has ended."""
         if self._forget_stranger(connection):
             self._proven.add(connection)
 
     def closed(self, connection: T) -> None:
-        """Forget a connection; does nothing the second time."""
+        """Remove a connection; ignored the second time."""
         self._proven.discard(connection)
         self._forget_stranger(connection)
 
     def replaced(self, old: T, new: T) -> None:
-        """Count `new` in the place of a stranger, as another form of the same connection."""
+        """Replace the object of a stranger by `new`, which is the same connection."""
         if old in self._strangers:
             self._strangers = {new if one is old else one: value for one, value in self._strangers.items()}
             mine = self._peers[self._strangers[new][0]]
@@ -99,7 +99,7 @@ class Connections(Generic[T]):
             mine[new] = None
 
     def expired(self, now: float) -> list[T]:
-        """Forget and return the strangers whose time is over."""
+        """Remove and return the strangers whose deadline has passed."""
         ended = []
         while self._strangers and self._limits.patience is not None:
             connection, (_, since) = next(iter(self._strangers.items()))
@@ -110,14 +110,14 @@ class Connections(Generic[T]):
         return ended
 
     def shed(self) -> list[T]:
-        """Forget and return the older half of the strangers."""
+        """Remove and return the older half of the strangers."""
         ended = list(self._strangers)[: (len(self._strangers) + 1) // 2]
         for connection in ended:
             self.closed(connection)
         return ended
 
     def next_deadline(self) -> float | None:
-        """Return when the next stranger's time is over."""
+        """Return the earliest deadline of a stranger."""
         if not self._strangers or self._limits.patience is None:
             return None
         return next(iter(self._strangers.values()))[1] + self._limits.patience
@@ -134,7 +134,7 @@ class Connections(Generic[T]):
 
 
 def peer_of(host: str) -> str:
-    """Return what counts as one peer: an IPv4 address, or the 64-bit network of an IPv6 one."""
+    """Return the peer of an address: an IPv4 address, or the 64-bit network of an IPv6 address."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -1,8 +1,8 @@
-"""Descriptors of this process: how many may be open, and how many of them connections may take.
+"""Limit on open files of this process, and the share of it for connections.
 
-A process that has none left cannot accept, start a worker or write a status. So a process that serves a port raises its soft
-limit at start, and connections leave a reserve free. Children get the limit that the process was started with: a program that
-uses `select()` breaks with numbers beyond 1,023.
+A process without free file descriptors cannot accept a connection, start a worker or write a status. So a process that serves
+a port raises its soft limit at start, and connections leave a reserve. Child processes get the original limit: a program that
+uses `select()` fails with descriptors above 1,023.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 __all__ = ["Shares", "as_started", "raise_limit", "shares"]
 
-#: The soft limit that is asked for, where the hard limit allows it: four connections for each of 16,000 agents.
+#: Requested soft limit, if the hard limit allows it: four connections for each of 16,000 agents.
 _WANTED = 1 << 16
 
-#: Descriptors that connections leave free, at the least and at the most: for workers' files, pipes and the status.
+#: Minimum and maximum reserve of file descriptors, for workers' files, pipes and the status.
 _RESERVE_LEAST, _RESERVE_MOST = 64, 1024
 
 _started: list[tuple[int, int]] = []
@@ -24,13 +24,13 @@ _started: list[tuple[int, int]] = []
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """Connections that a process may have open.
+    """Connection limits of a process.
 
     Attributes:
-        requests: over HTTP, with the job's token or without.
-        strangers: of these, such as have not shown the token.
-        grpc: over gRPC.
-        forwarded: to a store; each takes two descriptors.
+        requests: HTTP connections, with and without the job's token.
+        strangers: HTTP connections that have not sent the token.
+        grpc: gRPC connections.
+        forwarded: connections forwarded to a store; each uses two descriptors.
     """
 
     requests: int
@@ -40,7 +40,7 @@ class Shares:
 
 
 def raise_limit() -> None:
-    """Raise the soft limit on open files as far as the hard limit allows. Does nothing the second time."""
+    """Raise the soft limit on open files as far as the hard limit allows. Ignored the second time."""
     if _started:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -51,7 +51,7 @@ def raise_limit() -> None:
 
 
 def as_started() -> Callable[[], None]:
-    """Return a `preexec_fn` that gives a child the limit with which this process was started."""
+    """Return a `preexec_fn` that restores the original limit of this process in a child."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     before = _started[0] if _started else limits
 
@@ -63,9 +63,9 @@ def as_started() -> Callable[[], None]:
 
 
 def shares(limit: int | None = None, *, grpc: bool = False, forwards: bool = False) -> Shares:
-    """Divide the descriptors of a process with this soft limit, by default its own.
+    """Divide the file descriptors of a process with this soft limit (default: this process).
 
-    `grpc` and `forwards` say whether it serves gRPC and forwards connections to a store.
+    `grpc` and `forwards`: whether the process serves gRPC, and forwards connections to a store.
     """
     if limit is None:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -123,7 +123,7 @@ def _add_coordinator(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--plan", type=Path, required=True, help="the job's plan.json")
+    parser.add_argument("--plan", type=Path, required=True, help="file plan.json of the job")
     parser.add_argument("--attempt", type=int, required=True, metavar="N", help="number of the attempt, from 1")
     parser.add_argument("--secret-file", type=Path, required=True, help="file with the job's secret")
     parser.add_argument("--tls", type=Path, default=None, metavar="DIR", help="folder with ca.crt, tls.crt and tls.key")

@@ -1,8 +1,8 @@
-"""Log lines that repeat are counted instead of written: no stranger and no fault that lasts can fill a disk.
+"""Summarize repeated log lines, so that a lasting fault or a hostile client cannot fill the disk.
 
-A line is known by its logger, its level and its template. The first `BURST` lines of a template are written at once, then one
-every `REFILL` seconds; of lines that are the same word for word `SAME` are written in `WINDOW` seconds. What is left out is
-counted, and told by one line at most `WINDOW` seconds later, and at the end of the process:
+Lines are grouped by logger, level and format. The first `BURST` lines of a template are written at once, then one
+every `REFILL` seconds; of identical lines `SAME` are written in `WINDOW` seconds. Omitted lines are
+counted, and reported in one line at most `WINDOW` seconds later, and at the end of the process:
 
     repeated 4210 times in 10 s, last: no connection can be accepted: Too many open files
 
@@ -21,16 +21,16 @@ from dataclasses import dataclass, field
 
 __all__ = ["BURST", "KEPT", "REFILL", "SAME", "WINDOW", "Counts", "RepeatedLines", "Summary", "limit_repeated_lines"]
 
-#: Lines of one template that are written at once, and seconds until one more may be.
+#: Number of lines of one format that are written at once, and seconds until one more is written.
 BURST, REFILL = 100, 2.0
 
-#: Lines that are the same word for word, in so many seconds.
+#: Number of identical lines that are written, and the period in seconds.
 SAME, WINDOW = 5, 10.0
 
-#: Templates and texts that are remembered; those that were seen longest ago are forgotten first.
+#: Number of formats and texts in memory; the least recently used are dropped first.
 KEPT = 512
 
-#: Characters of a text by which it is known, and which a summary shows.
+#: Characters of a text that identify it, and that a summary shows.
 _SHOWN = 300
 
 Key = tuple[str, int, str]
@@ -38,7 +38,7 @@ Key = tuple[str, int, str]
 
 @dataclass(kw_only=True)
 class _Bucket:
-    """Lines of one template: how many more may be written, and what was left out since `since`."""
+    """Lines of one format: how many more may be written, and how many were omitted since `since`."""
 
     left: float
     at: float
@@ -50,7 +50,7 @@ class _Bucket:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Lines of one logger and level that were left out in so many seconds; `last` is the text of the last one."""
+    """Number of omitted lines of one logger and level, and the period; `last` is the text of the last line."""
 
     name: str
     level: int
@@ -63,7 +63,7 @@ class Summary:
 
 
 class Counts:
-    """Decides which lines are written. Times are seconds that never go backwards."""
+    """Decide which lines are written. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._buckets: OrderedDict[Key, _Bucket] = OrderedDict()
@@ -74,11 +74,11 @@ class Counts:
 
     @property
     def pending(self) -> bool:
-        """Whether lines were left out that no summary has told of."""
+        """Whether lines were omitted that no summary has reported."""
         return bool(self._missed)
 
     def admits(self, key: Key, text: str, now: float) -> bool:
-        """Return whether a line is written; count it where it is not."""
+        """Return whether a line is written; count an omitted line."""
         bucket = self._bucket(key, now)
         bucket.left = min(BURST, bucket.left + (now - bucket.at) / REFILL)
         bucket.at = now
@@ -86,7 +86,7 @@ class Counts:
             bucket.left -= 1
             return True
         if len(self._missed) >= KEPT and key not in self._missed:
-            # Templates without number: they are told together.
+            # A flood of different formats: one summary covers all of them.
             bucket = self._missed.setdefault((key[0], key[1], ""), _Bucket(left=0, at=now, since=now))
         elif not bucket.missed:
             bucket.since = now
@@ -96,7 +96,7 @@ class Counts:
         return False
 
     def summaries(self, now: float, *, everything: bool = False) -> list[Summary]:
-        """Return what was left out for `WINDOW` seconds, or `everything`, and count anew."""
+        """Return and reset the counts that are `WINDOW` seconds old, or `everything`."""
         told = []
         for key, bucket in tuple(self._missed.items()):
             if everything or now >= bucket.since + WINDOW:
@@ -109,7 +109,7 @@ class Counts:
     def _bucket(self, key: Key, now: float) -> _Bucket:
         bucket = self._buckets.get(key)
         if bucket is None:
-            # What was forgotten here and has left out lines stays in `_missed` until its summary.
+            # Counts of dropped entries stay in `_missed` until the next summary.
             bucket = self._buckets[key] = self._missed.get(key) or _Bucket(left=BURST, at=now)
             if len(self._buckets) > KEPT:
                 self._buckets.popitem(last=False)
@@ -129,11 +129,11 @@ class Counts:
 
 
 class RepeatedLines(logging.Filter):
-    """Leaves out lines that repeat, and has `emit` write how many they were.
+    """Logging filter that omits repeated lines and passes their number to `emit`.
 
     Args:
         emit: writes a summary.
-        clock: seconds, never backwards.
+        clock: monotonic, in seconds.
 
     """
 
@@ -144,7 +144,7 @@ class RepeatedLines(logging.Filter):
         self._timer: threading.Timer | None = None
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a line is written; a summary always is."""
+        """Return whether a line is written; a summary always is written."""
         if getattr(record, "summary", False):
             return True
         try:
@@ -164,7 +164,7 @@ class RepeatedLines(logging.Filter):
         self._tell(everything=True)
 
     def close(self) -> None:
-        """End the thread that waits to write a summary."""
+        """Stop the thread that writes summaries."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -189,7 +189,7 @@ class RepeatedLines(logging.Filter):
 
 
 def limit_repeated_lines() -> None:
-    """Leave out lines that repeat at every handler of the root logger. Call it after these are set up, once per process."""
+    """Add the filter to every handler of the root logger. Call this once per process, after the handlers are set up."""
     for handler in logging.getLogger().handlers:
         if not any(isinstance(one, RepeatedLines) for one in handler.filters):
             repeated = RepeatedLines(handler.handle)

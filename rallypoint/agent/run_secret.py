@@ -1,8 +1,8 @@
-"""The secret by which the agents of a run by hand know each other.
+"""The secret with which the agents of a manual run authenticate each other.
 
-It is given by RALLYPOINT_SECRET or --secret-file. A run on one machine (one node, or a loopback address) needs neither: its
-secret is derived from the run's id and a key in the user's home that no other user can read. A run on several machines without
-a secret is refused unless the user asks for it: a secret derived from the run's id alone keeps out nobody who knows the id.
+RALLYPOINT_SECRET or --secret-file sets it. A run on one machine (one node, or a loopback address) needs neither: its secret is
+derived from the run id and a key file that only the user can read. A run on several machines without a secret is rejected,
+except with --insecure-token: then every process that knows the run id can derive the secret.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["is_loopback", "run_secret"]
 
 log = logging.getLogger("rallypoint.run")
 
-#: In the user's home; what the secrets of runs on one machine are derived from.
+#: Key file in $RALLYPOINT_HOME; the secrets of runs on one machine are derived from it.
 _KEY_FILE = "run-key"
 
 #: Bytes of that key.
@@ -35,7 +35,7 @@ _KEY_SIZE = 32
 
 
 def run_secret(options: RunOptions, host: str, base: Mapping[str, str]) -> str:
-    """Return the secret of the run whose agents meet at `host`; raises `ConfigError` where there is none."""
+    """Return the secret of the run whose coordinator is at `host`; raises `ConfigError` without a secret."""
     if options.secret_file:
         return read_secret(Path(options.secret_file))
     given = base.get(env.SECRET, "").strip()
@@ -55,7 +55,7 @@ def run_secret(options: RunOptions, host: str, base: Mapping[str, str]) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only processes of this machine reach an address. Resolves no names but localhost."""
+    """Return whether only processes of this machine can reach an address. Only the name localhost is resolved."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
@@ -65,12 +65,12 @@ def is_loopback(host: str) -> bool:
 
 
 def _local_secret(options: RunOptions, derived: str, base: Mapping[str, str]) -> str:
-    """Return the secret of a run on one machine; raises `ConfigError` where its agents could not know the same one."""
+    """Return the secret of a run on one machine; raises `ConfigError` if its agents cannot share a secret."""
     try:
         return hmac.new(_user_key(base), derived.encode(), hashlib.sha256).hexdigest()
     except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
         if options.plan.max_nodes == 1:
-            # Its one agent needs nobody's agreement.
+            # The run has one agent, so a random secret is sufficient.
             log.info("cannot store the user's key file (%s); using a random secret for this run", error)
             return secrets.token_hex(_KEY_SIZE)
         raise ConfigError(
@@ -80,7 +80,7 @@ def _local_secret(options: RunOptions, derived: str, base: Mapping[str, str]) ->
 
 
 def _user_key(base: Mapping[str, str]) -> bytes:
-    """Return the key of this user, which is created at the first run; raises `OSError`, and `RuntimeError` without a home."""
+    """Return the key of this user; the first run creates it. Raises `OSError`, or `RuntimeError` without a home."""
     home = Path(base.get(env.HOME) or Path.home() / ".rallypoint")
     private_folder(home)
     path = home / _KEY_FILE
@@ -88,7 +88,7 @@ def _user_key(base: Mapping[str, str]) -> bytes:
 
 
 def _read_key(path: Path) -> bytes:
-    """Return the key, empty where there is none; raises `OSError` for a file that another user could read or write."""
+    """Return the key, empty if the file is missing; raises `OSError` if another user could read or write the file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -106,7 +106,7 @@ def _read_key(path: Path) -> bytes:
 
 
 def _new_key(path: Path) -> bytes:
-    """Create the key in one step: of agents that start at the same time one creates it, and the others read it."""
+    """Create the key atomically: one of several agents creates it, and the others read it."""
     beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
     try:

@@ -1,8 +1,8 @@
-"""Ends connections of servers that accept by themselves and have no limits of their own: grpcio's, and torch's stores.
+"""Close connections of servers without connection limits: grpcio's server and torch's stores.
 
-Their sockets are found among the descriptors of this process, and the kernel tells of each what it has received and since when
-it is silent. A socket is looked at through a duplicate, so a descriptor that is closed and used anew meanwhile does no harm.
-Ending is `shutdown`: its owner sees the end of the connection and closes it.
+The sockets are found among the file descriptors of this process; the kernel reports the received bytes and the silent time of
+each socket. Each socket is inspected through a duplicate, so a descriptor that is closed and reused meanwhile is safe. A
+connection is ended with `shutdown`: its server receives the end of the stream and closes the socket.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 __all__ = ["Accepted", "SweepLimits", "accepted", "descriptors_open", "plain_address", "sweep", "to_end"]
 
-#: Where the kernel's `struct tcp_info` has the milliseconds since data came last, and the number of bytes received.
+#: Offsets in the kernel's `struct tcp_info`: milliseconds since the last received data, and number of received bytes.
 _LAST_RECEIVED, _BYTES_RECEIVED = 52, 128
 _INFO_SIZE = 136
 
@@ -32,8 +32,8 @@ class Accepted:
     Attributes:
         host, port: of the other side.
         received: bytes.
-        silent: seconds since data came last, or since it was accepted.
-        fd: its descriptor when it was seen.
+        silent: seconds since the last received data, or since the connection was accepted.
+        fd: its file descriptor at the time of the inspection.
     """
 
     host: str
@@ -45,13 +45,13 @@ class Accepted:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepLimits:
-    """What a server may have open.
+    """Connection limits of a server.
 
     Attributes:
         most: connections.
-        strangers: of these, such as nobody vouches for.
-        patience: seconds after which a connection that has sent nothing is ended.
-        senders_stay: what has sent anything is no stranger.
+        strangers: unauthenticated connections among these.
+        patience: seconds after which a connection that has sent no data is closed.
+        senders_stay: a connection that has sent data counts as authenticated.
     """
 
     most: int
@@ -61,15 +61,15 @@ class SweepLimits:
 
     @property
     def per_peer(self) -> int:
-        """Strangers of one address."""
+        """Unauthenticated connections of one address."""
         return max(self.strangers // 2, 1)
 
 
 def to_end(seen: Sequence[Accepted], known: Collection[tuple[str, int]], limits: SweepLimits) -> list[Accepted]:
-    """Return the connections that must be ended; `known` are the other sides of those that have proven who they are.
+    """Return the connections to close; `known` are the remote addresses of authenticated connections.
 
-    Those that have sent nothing for `patience` seconds; then, from half of `most` on, strangers beyond their limits: first such
-    as have sent nothing, of these the most silent.
+    These are connections that have sent no data for `patience` seconds; then, from half of `most` on, unauthenticated
+    connections above the limits: first those without data, of these the longest silent.
     """
     strangers = [one for one in seen if (one.host, one.port) not in known and not (limits.senders_stay and one.received)]
     ended = [one for one in strangers if not one.received and one.silent >= limits.patience]
@@ -93,7 +93,7 @@ def plain_address(host: str) -> str:
 
 
 def descriptors_open() -> int:
-    """Return how many descriptors are open, -1 where the system does not tell."""
+    """Return the number of open file descriptors, or -1 if the system does not provide it."""
     try:
         return len(os.listdir(_FOLDER))  # noqa: PTH208  a number of names, thousands of them
     except OSError:
@@ -101,7 +101,7 @@ def descriptors_open() -> int:
 
 
 def accepted(port: int) -> list[Accepted]:
-    """Return the connections that this process has accepted at a port; none where the system does not tell."""
+    """Return the accepted connections at a port of this process; none if the system does not provide them."""
     found = []
     try:
         names = os.listdir(_FOLDER)  # noqa: PTH208  numbers, thousands of them
@@ -116,7 +116,7 @@ def accepted(port: int) -> list[Accepted]:
 
 
 def sweep(port: int, known: Collection[tuple[str, int]], limits: SweepLimits) -> int:
-    """End the connections at a port that `to_end` names; return how many."""
+    """Close the connections at a port that `to_end` selects; return their number."""
     ended = to_end(accepted(port), known, limits)
     for one in ended:
         with contextlib.suppress(OSError, ValueError), _duplicate(one.fd) as sock:
@@ -127,7 +127,7 @@ def sweep(port: int, known: Collection[tuple[str, int]], limits: SweepLimits) ->
 
 
 def _duplicate(fd: int) -> socket.socket:
-    """Return a socket of our own for a descriptor; raises `OSError` where it is none."""
+    """Return a duplicate socket for a descriptor; raises `OSError` if the descriptor is not a socket."""
     copy = os.dup(fd)
     try:
         return socket.socket(fileno=copy)

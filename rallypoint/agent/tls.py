@@ -1,8 +1,8 @@
-"""Mutual TLS of one process: its certificate, whom it accepts, and how both are renewed while it runs.
+"""Mutual TLS of one process: its certificate, the accepted peers, and the renewal of both at run time.
 
 Both sides of each connection present a certificate of the job. A certificate names the job and no address (`wire/tls.py`), so
-pods may come and go. Files that change are read again within seconds: connections that exist go on, new ones use the new
-certificate. A job therefore outlives its certificates as long as somebody renews the files.
+the addresses of pods may change. Changed files are read within seconds: existing connections continue, new ones use the new
+certificate. A job can therefore run longer than its certificates are valid, if the files are renewed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ log = logging.getLogger("rallypoint.tls")
 #: Seconds that a handshake may take.
 HANDSHAKE = 5
 
-#: Seconds between two looks at the files; the kubelet needs a minute or two to replace those of a Secret.
+#: Seconds between two checks of the files; the kubelet needs a minute or two to replace those of a Secret.
 _LOOK = 5.0
 
-#: Seconds before its end from which a certificate that nobody renews is warned about, and between two such warnings.
+#: Seconds before the expiry of a certificate at which warnings start, and seconds between two warnings.
 _SOON, _AGAIN = 86400.0, 3600.0
 
 _OF_SSL = (ssl.SSLError, ssl.SSLCertVerificationError)
@@ -48,7 +48,7 @@ _REASONS: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Loaded:
-    """What one reading of the files gave; `ends` is when the certificate expires, in seconds since the epoch."""
+    """Content of the files; `ends` is the expiry of the certificate, in seconds since the epoch."""
 
     pem: tuple[bytes, ...]
     server: ssl.SSLContext
@@ -73,17 +73,17 @@ class Tls:
 
     @property
     def server(self) -> ssl.SSLContext:
-        """For servers that only parts of the job connect to: a client needs a certificate."""
+        """Context of servers for processes of the job only: a client needs a certificate."""
         return self._loaded.server
 
     @property
     def open_server(self) -> ssl.SSLContext:
-        """For servers that others connect to as well: a client may have no certificate, but none that is wrong."""
+        """Context of servers for other clients, too: a client certificate is optional, but must be valid."""
         return self._loaded.open_server
 
     @property
     def client(self) -> ssl.SSLContext:
-        """For connections to other parts of the job, with `server_hostname` set to `name`."""
+        """Context of client connections to other processes of the job, with `server_hostname` set to `name`."""
         return self._loaded.client
 
     @property
@@ -96,11 +96,11 @@ class Tls:
         threading.Thread(target=self._watch, name="rallypoint-tls", daemon=True).start()
 
     def close(self) -> None:
-        """Look at the files no more."""
+        """Stop checking the files."""
         self._closed.set()
 
     def refresh(self) -> bool:
-        """Read the files if they have changed, and return whether they had; files that are wrong leave all as it was."""
+        """Read the files if they have changed, and return whether they were replaced; invalid files are ignored."""
         try:
             if _read(self.folder) == self._loaded.pem:
                 return False
@@ -112,7 +112,7 @@ class Tls:
         return True
 
     def hint(self) -> str:
-        """Return what of our own may be the reason that another part of the job hangs up: "" or a part of a sentence."""
+        """Return a defect of this process's certificate that may make peers close connections: "" or a clause."""
         return f"; {self.folder / CERTIFICATE} has expired" if time.time() > self._loaded.ends else ""
 
     def _watch(self) -> None:
@@ -121,7 +121,7 @@ class Tls:
             self.warn(time.time())
 
     def warn(self, now: float) -> None:
-        """Warn once an hour of a certificate that expires within a day, or has expired."""
+        """Log a warning once an hour if the certificate expires within a day or has expired."""
         left = self._loaded.ends - now
         if left > _SOON or now - self._warned < _AGAIN:
             return
@@ -131,7 +131,7 @@ class Tls:
 
 
 def read_tls(folder: Path, job: str) -> Tls:
-    """Return what the files in a folder allow; raises `ConfigError` for files that are wrong."""
+    """Load the certificates of a folder; raises `ConfigError` for invalid files."""
     made = Tls(folder, peer_name(job))
     names = names_in(_own(made.folder))
     if made.name not in names:
@@ -143,9 +143,9 @@ def read_tls(folder: Path, job: str) -> Tls:
 
 
 def job_tls(folder: Path | None, plan: Plan) -> Tls | None:
-    """Return the certificates of a part of a supervised job, whose files are watched from now on; raises `ConfigError`.
+    """Load and watch the certificates of a process of a supervised job; raises `ConfigError`.
 
-    A plan that wants TLS is not carried out without it.
+    A plan with TLS never runs without TLS.
     """
     if plan.tls != OFF and folder is None:
         raise ConfigError("--tls: is missing; the job requires TLS, so pass the folder with the certificates")
@@ -153,7 +153,7 @@ def job_tls(folder: Path | None, plan: Plan) -> Tls | None:
 
 
 def watched_tls(folder: Path, job: str) -> Tls:
-    """Return what the files in a folder allow, which are watched from now on; raises `ConfigError` for files that are wrong."""
+    """Load and watch the certificates of a folder; raises `ConfigError` for invalid files."""
     made = read_tls(folder, job)
     made.watch()
     return made

@@ -1,9 +1,9 @@
-"""A listening port that strangers cannot fill.
+"""A listening port with limits for unauthenticated connections.
 
-asyncio's own servers accept whatever comes. With no descriptor left they log a traceback for each place in their backlog, once
-a second, and everything else in the process stands still. Here a connection is accepted, its first bytes are read, and only
-when those are complete it becomes a transport with a protocol. Until then it costs a socket and a callback. `Connections` says
-which ones are ended when there are too many, or when they take too long.
+asyncio's servers accept every connection. Without a free file descriptor they log a traceback for each pending connection once
+a second and block the event loop. Here a connection is accepted and its first bytes are read; when the first message is
+complete, the connection gets a transport and a protocol. Until then it uses a socket and a callback. `Connections` selects the
+connections to close when there are too many or when they are too slow.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ log = logging.getLogger("rallypoint.port")
 #: Bytes of the longest first message of a connection.
 HEAD_LIMIT = 1 << 15
 
-#: Connections that wait in the kernel: all agents of a job may come at once. The kernel may allow fewer
+#: Backlog of the socket: all agents of a job may connect at once. The kernel may allow fewer
 #: (net.core.somaxconn).
 _BACKLOG = 8192
 
-#: Connections that are accepted in one turn of the loop; few, so that those that are there already are heard in between.
+#: Connections accepted per turn of the event loop; a low number, so that open connections are served in between.
 _AT_ONCE = 32
 
-#: Seconds for which nothing is accepted after others were ended for what was accepted, and after an error.
+#: Pause of accepting, in seconds, after connections were closed because of a limit, and after an error.
 _PAUSE, _ERROR_PAUSE = 0.01, 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Admission:
-    """What becomes of a connection whose first message is complete.
+    """Handling of a connection whose first message is complete.
 
     Attributes:
-        protocol: makes the protocol that serves it.
-        proven: it has proven who it is, so its deadline is lifted.
-        table: counts it from now on, None where that is the table of its port.
+        protocol: factory of the protocol.
+        proven: the connection has authenticated, so its deadline is removed.
+        table: counts the connection from now on; None for the table of its port.
     """
 
     protocol: Callable[[Connection], asyncio.BaseProtocol]
@@ -56,14 +56,14 @@ class GuardedPort:
 
     Args:
         limits: of its connections.
-        admit: returns what becomes of a connection that begins with these bytes, None while it needs more of them.
+        admit: returns the handling of a connection by its first bytes, or None while more bytes are needed.
 
     """
 
     def __init__(self, limits: Limits, admit: Callable[[bytes], Admission | None]) -> None:
         self.table: Connections[Connection] = Connections(limits)
         self.admit = admit
-        #: Connections whose first message is not complete, and tasks that make transports of others.
+        #: Connections whose first message is incomplete, and tasks that create transports.
         self.waiting: set[Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self._listeners: list[socket.socket] = []
@@ -86,7 +86,7 @@ class GuardedPort:
         return bound
 
     async def close(self) -> None:
-        """Stop listening, and end the connections whose first message is not complete."""
+        """Stop listening, and close connections whose first message is incomplete."""
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
             asyncio.get_running_loop().remove_reader(listener)
@@ -114,7 +114,7 @@ class GuardedPort:
             self._pause(listener, _PAUSE)
 
     def _opened(self, sock: socket.socket, host: str) -> bool:
-        """Take a connection; return whether one was ended for it."""
+        """Accept a connection; return whether another one was closed for it."""
         sock.setblocking(False)
         connection = Connection(self, sock, host)
         if connection.count(self.table):
@@ -126,7 +126,7 @@ class GuardedPort:
         return True
 
     def _exhausted(self, listener: socket.socket, error: OSError) -> None:
-        """Make room where the process or the machine has no descriptor left."""
+        """Close connections when the process or the machine has no free file descriptor."""
         ended = self.table.shed()
         for one in ended:
             one.end()
@@ -164,11 +164,11 @@ class Connection:
         self._begun = bytearray()
         self._reading = self._ended = False
         self._transport: asyncio.Transport | None = None
-        self.crowding = False  #: another one was ended for it
+        self.crowding = False  #: another connection was closed for it
         port.waiting.add(self)
 
     def count(self, table: Connections[Connection]) -> bool:
-        """Be counted by a table, and end those that it has too many of; return whether this one may stay."""
+        """Add this connection to a table, and close those above its limits; return whether this one may stay."""
         self._table.closed(self)
         self._table = table
         ended = table.opened(self, self._peer, asyncio.get_running_loop().time())
@@ -178,11 +178,11 @@ class Connection:
         return not self._ended
 
     def prove(self) -> None:
-        """Note that it has proven who it is."""
+        """Mark the connection as authenticated."""
         self._table.proven(self)
 
     def read(self) -> None:
-        """Read what has arrived; when the first message is complete, serve the connection."""
+        """Read available data; when the first message is complete, serve the connection."""
         try:
             data = self._sock.recv(HEAD_LIMIT)
         except (BlockingIOError, InterruptedError):
@@ -200,7 +200,7 @@ class Connection:
             self.end()
 
     def end(self) -> None:
-        """End it, whatever it waits for; does nothing the second time."""
+        """Close the connection in any state; ignored the second time."""
         if self._ended:
             return
         self._ended = True
@@ -212,7 +212,7 @@ class Connection:
             self._sock.close()
 
     def made(self, transport: asyncio.Transport) -> None:
-        """Note the transport."""
+        """Store the transport."""
         self._transport = transport
         if self._ended:
             transport.abort()
@@ -256,7 +256,7 @@ def _served(connection: Connection, inner: asyncio.BaseProtocol, begun: bytes) -
 
 
 class _Wrapped(asyncio.BaseProtocol):
-    """Hands everything on to the protocol of a connection, and tells when it ends."""
+    """Forward all calls to the protocol of a connection, and report its end."""
 
     def __init__(self, connection: Connection, inner: asyncio.BaseProtocol, begun: bytes) -> None:
         self._connection, self._inner, self._begun = connection, inner, begun
@@ -275,7 +275,7 @@ class _Wrapped(asyncio.BaseProtocol):
 
 
 class _Served(_Wrapped, asyncio.Protocol):
-    """A protocol that is given data."""
+    """Wrapper of a protocol that receives data."""
 
     def __init__(self, connection: Connection, inner: asyncio.Protocol, begun: bytes) -> None:
         super().__init__(connection, inner, begun)
@@ -284,7 +284,7 @@ class _Served(_Wrapped, asyncio.Protocol):
 
 
 class _ServedBuffered(_Wrapped, asyncio.BufferedProtocol):
-    """A protocol that gives a buffer, as that of TLS."""
+    """Wrapper of a protocol that provides a buffer, such as TLS."""
 
     def __init__(self, connection: Connection, inner: asyncio.BufferedProtocol, begun: bytes) -> None:
         super().__init__(connection, inner, begun)
@@ -294,7 +294,7 @@ class _ServedBuffered(_Wrapped, asyncio.BufferedProtocol):
 
 
 class FirstHead(asyncio.Protocol):
-    """Hands everything on to `inner`, and calls `prove` when the head of the first request is one that `proves`."""
+    """Forward all calls to `inner`, and call `prove` when `proves` accepts the head of the first request."""
 
     def __init__(self, inner: asyncio.Protocol, proves: Callable[[bytes], bool], prove: Callable[[], None]) -> None:
         self._inner, self._proves, self._prove = inner, proves, prove

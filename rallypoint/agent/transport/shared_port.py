@@ -1,9 +1,9 @@
-"""Serve the running round's store at a fixed port, beside the coordinator's HTTP where that has the same port.
+"""Forward a fixed port to the store of the current round; the coordinator may serve HTTP at the same port.
 
 torchrun's agent serves a `TCPStore` at `--master-addr` and `--master-port` (or at the `--rdzv-endpoint`), and scripts connect
 there. Each of our rounds has a fresh store at a port of its own, so a connection to the fixed port is forwarded to the store of
 the round that is current when it arrives; before the first round it waits. HTTP requests begin with an upper-case letter and
-messages of `TCPStore` with a small number, so the first byte tells them apart. Strangers are limited as at any port
+messages of `TCPStore` with a small number, so the first byte distinguishes them. Strangers are limited as at any port
 (`guarded_port.py`).
 """
 
@@ -27,7 +27,7 @@ __all__ = ["SharedPort"]
 #: Seconds between two attempts to reach the store of the round.
 _PAUSE = 0.05
 
-#: Bytes that a client may send before the store is reached; its first messages have a few dozen.
+#: Bytes that a client may send before the store is connected; its first messages have a few dozen.
 _BUFFERED = 1 << 16
 
 _LETTERS = range(ord("A"), ord("Z") + 1)
@@ -70,7 +70,7 @@ class SharedPort:
             return await self._port.start(None, port)
 
     async def close(self) -> None:
-        """Stop listening and end what is forwarded; connections of HTTP are left to their server."""
+        """Stop listening and close forwarded connections; the HTTP server closes its own connections."""
         await self._port.close()
         while self._open:
             for transport in self._open:
@@ -78,22 +78,22 @@ class SharedPort:
             await asyncio.sleep(0)
 
     def opened(self, transport: asyncio.Transport) -> None:
-        """Note a connection that `close` has to end."""
+        """Register a connection for `close`."""
         self._open.add(transport)
 
     def closed(self, transport: asyncio.Transport) -> None:
-        """Forget a connection."""
+        """Unregister a connection."""
         self._open.discard(transport)
 
     def _admit(self, data: bytes) -> Admission | None:
-        """Return what becomes of a connection by its first byte."""
+        """Return the handler of a connection by its first byte."""
         if self._http is not None and (data[0] in _LETTERS or data[0] == HANDSHAKE_RECORD):
             return self._http(data)
         return Admission(protocol=lambda one: _Relay(self, self._store, one.prove).client, table=self._forwarded)
 
 
 class _Relay:
-    """Forwards one connection to the store, and back; calls `answered` when the store says something."""
+    """Forwards one connection to the store, and back; calls `answered` when the store sends data."""
 
     def __init__(self, port: SharedPort, store: Callable[[], str], answered: Callable[[], None]) -> None:
         self._store = store
@@ -115,14 +115,14 @@ class _Relay:
             await set_within(asyncio.Event(), _PAUSE)
 
     def close(self) -> None:
-        """End both connections after what was sent has been delivered."""
+        """Close both connections after pending data has been sent."""
         self._connecting.cancel()
         for half in (self.client, self.server):
             half.close()
 
 
 class _Half(asyncio.Protocol):
-    """One of the two connections; what it receives goes out on the other one."""
+    """One of the two connections; received data is sent on the other connection."""
 
     other: _Half
 
@@ -146,7 +146,7 @@ class _Half(asyncio.Protocol):
         self.other.send(data)
 
     def send(self, data: bytes) -> None:
-        """Send, now or as soon as there is a connection."""
+        """Send data now, or when the connection is open."""
         if self._transport is not None:
             self._transport.write(data)
             return
@@ -155,12 +155,12 @@ class _Half(asyncio.Protocol):
             self.other.pause_reading()
 
     def pause_reading(self) -> None:
-        """Receive nothing until `resume_reading`."""
+        """Pause reading until `resume_reading`."""
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Receive again."""
+        """Resume reading."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -176,6 +176,6 @@ class _Half(asyncio.Protocol):
         self._lost()
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
+        """Close the connection if it is open."""
         if self._transport is not None:
             self._transport.close()

@@ -1,7 +1,7 @@
-"""TLS on a port whose first byte says what a connection is: TLS, HTTP without TLS, or something else.
+"""TLS on a port where the first byte of a connection selects its protocol: TLS, HTTP without TLS, or another.
 
-asyncio's own TLS servers take every connection for TLS and say nothing to one that is not, nor to the log of one that they
-refuse. Here a plain HTTP request gets an answer that says what is wrong, and each refusal is one line of the log.
+asyncio's TLS servers expect TLS on every connection; they send no answer to other clients and log no rejected connection.
+Here a plain HTTP request gets an error response, and each rejected connection is logged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger("rallypoint.tls")
 #: The first byte of every TLS connection.
 HANDSHAKE_RECORD = 0x16
 
-#: Seconds between two lines about refused connections; those between are counted.
+#: Seconds between two log lines about rejected connections; connections in between are counted.
 _LINES_EVERY = 10.0
 
 _TOLD = "this port uses TLS: start the agent with --tls and the certificates of this job"
@@ -66,7 +66,7 @@ class Secured:
             self.refused(explain(error))
 
     def refused(self, why: str) -> None:
-        """Log that a connection was refused, now or with the next line."""
+        """Log a rejected connection, now or with the next line."""
         now = self._clock()
         if now - self._said < _LINES_EVERY:
             self._unsaid += 1
@@ -84,7 +84,7 @@ class _Refusal(asyncio.Protocol):
 
 
 def feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
-    """Give a protocol what was received before it was chosen."""
+    """Pass the data received so far to the selected protocol."""
     if not isinstance(protocol, asyncio.BufferedProtocol):
         cast("asyncio.Protocol", protocol).data_received(data)
         return

@@ -129,7 +129,7 @@ class _Tender:
                 except BackendError as error:
                     pause = _AGAIN
                     if self._complained != str(error):
-                        log.info("job=%s: cannot reach its coordinator yet: %s", self._name, error)
+                        log.info("job=%s: cannot reach the coordinator of the job yet: %s", self._name, error)
                     self._complained = str(error)
                 await news.wait(pause)
                 if pause == _AGAIN:

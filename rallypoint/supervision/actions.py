@@ -29,7 +29,7 @@ class CreateCoordinator:
 class CreateNode:
     """Start this incarnation of a slot's node, unless it was started before.
 
-    `unseen` is the latest earlier one of which nobody saw the end: it may still run, out of reach; 0 where there is none.
+    `unseen` is the latest earlier incarnation whose end was not observed: it may still run; 0 if there is none.
     """
 
     attempt: int

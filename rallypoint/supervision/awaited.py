@@ -1,4 +1,4 @@
-"""What a job waits for that others decide: a quota, room on a machine, another controller. Pure."""
+"""Decisions of other components that a job waits for: quota, scheduling, another controller. Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from rallypoint.supervision.trimming import cut
 
 __all__ = ["LIMIT", "waits_for"]
 
-#: Bytes of the text at the most.
+#: Maximum length of the text in bytes.
 LIMIT = 600
 
 _STARTING = frozenset({Phase.EMPTY, Phase.SUSPENDED, Phase.RESUMING, Phase.RUNNING})
 
-#: As ResourceQuota says it: `exceeded quota: tight, requested: pods=1, used: pods=2, limited: pods=2`.
+#: Format of ResourceQuota: `exceeded quota: tight, requested: pods=1, used: pods=2, limited: pods=2`.
 _QUOTA = re.compile(
     r"exceeded quota: (?P<name>[^,]+), requested: (?P<asked>.*?), used: (?P<used>.*?), limited: (?P<limit>.*)$", re.DOTALL
 )
 
 
 def waits_for(record: JobRecord, seen: Observation) -> str:
-    """Return what the job waits for, with the names and numbers that are known; "" where it waits for nobody else."""
+    """Return the decision that the job waits for, with known names and numbers; "" if there is none."""
     if record.phase not in _STARTING or record.deletion:
         return ""
     return cut("; ".join((*_not_created(record, seen), *_not_started(record, seen.nodes), *_controller(seen))), LIMIT)
@@ -33,7 +33,7 @@ def _not_created(record: JobRecord, seen: Observation) -> Iterator[str]:
     attempts = (record.attempt, record.attempt + 1)  # of kinds whose object opens the attempt
     errors = [error for error in seen.create_errors if error.attempt in attempts and not error.fatal]
     if errors:
-        # Waiting for room is said of the first that has none: the others ask for the same.
+        # Only the first unschedulable pod is named: the others request the same resources.
         error = next((one for one in errors if one.waits), errors[0])
         what = "the coordinator" if error.node < 0 else f"node {error.node}"
         found = _QUOTA.search(error.reason)

@@ -234,7 +234,7 @@ def note_healed(record: JobRecord, status: JobStatus | None) -> JobRecord:
 
 
 def fenced_until(record: JobRecord, status: JobStatus | None, policy: Policy) -> Deadline | None:
-    """Return when a world may begin that takes over nobody of the last one, of whom nobody saw the end; None for any other."""
+    """Return when a world without members of the last one may start, if their end was not observed; else None."""
     unseen = {(s.node, s.unseen) for s in record.slots if s.unseen}
     if not unseen or status is None or status.state is not JobState.FORMING or not status.world:
         return None

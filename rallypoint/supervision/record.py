@@ -83,7 +83,7 @@ class Slot:
         pending_clock: since when it exists without running, None when it does not wait or waits for quota.
         lost_clock: when that incarnation was seen ended, None while it is wanted.
         wanted_clock: since when this incarnation is wanted in the place of one that may still run; None for the first.
-        unseen: the latest incarnation of which nobody saw the end, so it may still run out of reach; 0 where there is none.
+        unseen: the latest incarnation whose end was not observed, so it may still run; 0 if there is none.
     """
 
     node: int

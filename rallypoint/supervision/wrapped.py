@@ -1,9 +1,8 @@
-"""Pods that another controller makes: what is remembered of those that fail. Pure.
+"""Record of failed pods that another controller creates. Pure.
 
-They have no slots and no replacements of ours, and their controller answers the failure of one by a reset of all. So one
-failure is one incident: the first pod that failed in an attempt. The others of that attempt failed because of it, or were ended
-with it; they stand in the history. The reset pays for it, and has an incident of its own only where no pod is known to have
-failed.
+These pods have no slots and no replacements; their controller resets all pods after one failure. So one failure is one
+incident: the first failed pod of an attempt. The other pods of that attempt failed because of it or were ended with it; they
+are in the history. The reset is charged, and has its own incident only if no failed pod is known.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from rallypoint.wire.incident import Cause, Incident, Rung, merge_incidents
 
 __all__ = ["failure", "noted"]
 
-#: Pods of an attempt that stand in the history, at the most: what ends with them all is one failure.
+#: Maximum number of failed pods of an attempt in the history.
 _FOLLOWERS = 8
 
 
 def noted(record: JobRecord, nodes: Iterable[NodeSeen], policy: Policy) -> JobRecord:
-    """Remember each pod that failed in the current attempt, once: the first with its host, codes and last words."""
+    """Record each failed pod of the current attempt once; the first with its host, exit codes and last log lines."""
     failed = [n for n in nodes if n.ended and n.state is not NodeState.SUCCEEDED and 0 < n.attempt == record.attempt]
     ends = [dataclasses.replace(healing.node_incident(record, node, policy, None), rung=Rung.RESET) for node in failed]
     known = failure(record)
@@ -37,7 +36,7 @@ def noted(record: JobRecord, nodes: Iterable[NodeSeen], policy: Policy) -> JobRe
         return record
     if known is None:
         first = min(fresh, key=_priority)
-        # What was told of the reset before a pod was known to have failed is the same failure.
+        # A reset that was recorded before the failed pod was known is the same failure.
         others = [i for i in record.incidents if not (i.cause is Cause.JOB and i.id.attempt == record.attempt)]
         record = dataclasses.replace(record, incidents=merge_incidents(others, (first,)))
         fresh = [first, *(end for end in fresh if end is not first)]
@@ -45,13 +44,13 @@ def noted(record: JobRecord, nodes: Iterable[NodeSeen], policy: Policy) -> JobRe
 
 
 def failure(record: JobRecord) -> Incident | None:
-    """Return the failure of the current attempt; None where no pod of it is known to have failed."""
+    """Return the failure of the current attempt; None if no failed pod is known."""
     found = (i for i in record.incidents if i.id.attempt == record.attempt and i.id.node >= 0)
     return next(found, None)
 
 
 def _priority(end: Incident) -> tuple[bool, int]:
-    """Order failures of one look: what happened to a host or a pod from outside explains what scripts say of lost peers."""
+    """Order the failures of one observation: faults of hosts and pods come before errors of scripts that lost a peer."""
     by_itself = end.culprit is not None and end.culprit.exit_code not in (None, 0)
     return by_itself, end.id.node
 

@@ -64,7 +64,7 @@ POD_NAME, POD_UID = "RALLYPOINT_POD_NAME", "RALLYPOINT_POD_UID"
 #: In a pod with an agent: the name of its machine, for people and for whoever keeps off it. Without it that is the address.
 MACHINE = "RALLYPOINT_MACHINE"
 
-#: In a pod with an agent: the latest earlier incarnation of its node of which nobody saw the end; not set where there is none.
+#: In a pod with an agent: the latest earlier incarnation of its node whose end was not observed; not set if there is none.
 UNSEEN = "RALLYPOINT_UNSEEN"
 
 #: In every process of a job: finds its descendants again, whatever they did to their session or parent. What is before its

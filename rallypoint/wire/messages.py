@@ -107,7 +107,7 @@ class AgentReport:
         fence: the highest fence the agent has seen.
         node: slot of the job, or -1 to be given the lowest free one.
         incarnation: how often the slot's node was replaced; a lower one than known is refused.
-        unseen: the latest earlier incarnation of which nobody saw the end: it may still train; 0 where there is none.
+        unseen: the latest earlier incarnation whose end was not observed: it may still train; 0 if there is none.
         agent: unique name of this agent process.
         host: the machine, by its name where that is known, and else by its address.
         local_world_size: number of workers it starts.

@@ -23,7 +23,7 @@ class NodeConfig:
     Attributes:
         plan: of the job.
         attempt, node, incarnation: which attempt, slot (-1: any) and replacement this is.
-        unseen: the latest earlier incarnation of the slot of which nobody saw the end, 0 where there is none.
+        unseen: the latest earlier incarnation of the slot whose end was not observed; 0 if there is none.
         host: name or address under which the other nodes reach this one.
         machine: its name for people, and for whoever keeps off it; "" is that address.
         folder: for shared memory files; `log_folder` for the workers' logs.

@@ -1,12 +1,11 @@
-"""When an agent outside the running world may join it: once nothing is left to prepare there. Pure; `now` is an argument.
+"""Decide when a waiting agent joins the running world: after its preparation. Pure; `now` is an argument.
 
-While the world trains, an agent that waits for a place prepares: its zygote imports what the script imports, its standbys are
-warmed, the process of its stores is started (`AgentReport.ready`). The members are told to regroup only then, so they wait for
-nothing that could have been done before.
+While the world trains, a waiting agent prepares: its zygote imports the modules of the script, its standbys start, and so does
+its store process (`AgentReport.ready`). Only then the members get the request to regroup, so they do not wait for imports.
 
-- An agent that is not ready `READY_WITHIN` seconds after it began to wait joins as it is, and an event names it.
-- Several that prepare at the same time join together: once the first is ready, the others have `last_call` seconds.
-- A world that forms while nothing trains takes agents that are not ready, too, where it is too small or waits without them.
+- An agent that is not ready `READY_WITHIN` seconds after it started to wait joins unprepared, and an event names it.
+- Several agents that prepare at the same time join together: when the first is ready, the others have `last_call` seconds.
+- A world that forms while no world trains also takes unprepared agents if it is too small or would wait without them.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ READY_WITHIN = 180.0
 
 
 def heard(state: State, before: AgentReport | None, report: AgentReport, now: float) -> State:
-    """Return the state with an event where an agent outside the running world begins to prepare."""
+    """Return the state with an event for each waiting agent that starts to prepare."""
     prepares = report.state is AgentState.WAITING and not report.ready
     again = before is not None and before.state is AgentState.WAITING
     if not prepares or again or state.state is not JobState.RUNNING or report.agent in places(state.world):
@@ -37,7 +36,7 @@ def heard(state: State, before: AgentReport | None, report: AgentReport, now: fl
 
 
 def noted(state: State, now: float) -> State:
-    """Return the state in which agents that have prepared for too long count as ready; the very same where there are none."""
+    """Return the state in which agents that have prepared for too long count as ready; the same object if there are none."""
     if state.state is not JobState.RUNNING:
         return state
     for peer in _outside(state):
@@ -49,7 +48,7 @@ def noted(state: State, now: float) -> State:
 
 
 def joining(state: State, now: float) -> tuple[Peer, ...]:
-    """Return the agents for which the running world regroups now; none where it would not grow."""
+    """Return the agents for which the running world regroups now; none if it would not grow."""
     outside = _outside(state)
     ready = _growing(state, outside)
     if not ready:
@@ -61,7 +60,7 @@ def joining(state: State, now: float) -> tuple[Peer, ...]:
 
 
 def due(state: State) -> float | None:
-    """Return when `noted` or `joining` concludes something without another report; None where nothing is awaited."""
+    """Return the next time at which `noted` or `joining` changes without a report; None without a waiting agent."""
     if state.verdict is not None or state.state is not JobState.RUNNING:
         return None
     outside = _outside(state)
@@ -73,7 +72,7 @@ def due(state: State) -> float | None:
 
 
 def admitted(state: State, here: Sequence[Peer]) -> tuple[Peer, ...]:
-    """Return those of the waiting agents with which the forming round may be closed."""
+    """Return the waiting agents that the forming round may include."""
     known = places(state.world)
     prepared = tuple(p for p in here if p.report.agent in known or p.ready_at is not None)
     enough = state.settings.usable(len(prepared)) >= state.settings.min_nodes
@@ -87,7 +86,7 @@ def _outside(state: State) -> list[Peer]:
 
 
 def _growing(state: State, outside: Sequence[Peer]) -> tuple[Peer, ...]:
-    """Return the agents that are ready, where they make the world larger and no member has ended."""
+    """Return the ready agents if they would enlarge the world and no member has ended."""
     ready = tuple(peer for peer in outside if peer.ready_at is not None)
     if not ready or any(peer.report.state is AgentState.DONE for peer in members(state)):
         return ()

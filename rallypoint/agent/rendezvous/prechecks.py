@@ -1,6 +1,6 @@
-"""What the rendezvous does about pre-check operators: no round is closed while they are asked. Pure.
+"""Pre-check operators in the rendezvous: no round is closed while they run. Pure.
 
-Who asks is coordinator/prechecking.py.
+coordinator/prechecking.py runs the operators.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from rallypoint.wire.status import JobStatus, Outcome, Verdict
 
 __all__ = ["answered", "begun", "facts", "inherited", "refused", "waiting"]
 
-#: Nothing of the job can help, and no other node: a class is missing, or an operator ended the job.
+#: Neither a restart nor another node helps: a class is missing, or an operator ended the job.
 _FINAL = "FailNow"
 _FAILED = "PreCheckFailed"
 
 
 def begun(state: State) -> State:
-    """Return the state of a coordinator that begins."""
+    """Return the initial state of the first coordinator."""
     ops = state.settings.pre_check_ops
     return dataclasses.replace(state, prechecks=course.begun(ops)) if ops else state
 
 
 def inherited(state: State, previous: JobStatus) -> State:
-    """Return the state of a coordinator that takes over: an attempt that has trained is not asked about again."""
+    """Return the initial state of a later coordinator: an attempt that has trained is not checked again."""
     ops = state.settings.pre_check_ops
     if not ops:
         return state
@@ -41,12 +41,12 @@ def inherited(state: State, previous: JobStatus) -> State:
 
 
 def waiting(state: State) -> bool:
-    """Return whether operators are being asked: no round is closed meanwhile, and nobody is late for it."""
+    """Return whether operators run: no round is closed meanwhile, and no join timeout expires."""
     return state.prechecks.waiting
 
 
 def facts(state: State, known: Mapping[int, str], now: float) -> dict[str, Any]:
-    """Return what an operator is told of the job; `known` are the hosts of nodes that came at any time."""
+    """Return the job arguments of an operator; `known` are the hosts of all nodes that have joined so far."""
     settings = state.settings
     here = {peer.node: peer.report.host for peer in living(state) if peer.gone_at is None}
     nodes = [
@@ -66,7 +66,7 @@ def facts(state: State, known: Mapping[int, str], now: float) -> dict[str, Any]:
 
 
 def answered(state: State, index: int, answer: Answer, now: float, *, last: bool) -> State:
-    """Take over what an operator said, and do what it wants; `last`: it is not asked again if it is not content."""
+    """Apply the result and the actions of an operator; `last`: a failed check is not repeated."""
     if not waiting(state) or state.verdict is not None:
         return state
     before = state.prechecks.told[index]
@@ -81,13 +81,13 @@ def answered(state: State, index: int, answer: Answer, now: float, *, last: bool
     if state.verdict is None and told.state is PreCheckState.FAILED:
         message = f"pre-check {told.operator} did not pass after {told.tries} tries: {told.message or 'no message'}"
         state = _over(state, _FAILED, message, now)
-    if not waiting(state):  # what follows, a round, has its whole time from here
+    if not waiting(state):  # the join timeout of the next round starts here
         state = dataclasses.replace(state, forming_since=now, enough_since=None)
     return state
 
 
 def refused(state: State, message: str, now: float) -> State:
-    """End the attempt, and with it the job: operators cannot be asked at all."""
+    """End the attempt and the job: the operators cannot run."""
     if not waiting(state) or state.verdict is not None:
         return state
     return _over(state, _FINAL, message, now)
@@ -117,7 +117,7 @@ def _done(state: State, index: int, action: Action, now: float) -> State:
 
 
 def _replaced(state: State, peer: Peer, operator: str, why: str, now: float) -> State:
-    """Let a node leave, so that another takes its place."""
+    """Remove a node, so that a replacement joins."""
     told = telling.node_incident(state, peer, "", now)
     culprit = None if told.culprit is None else dataclasses.replace(told.culprit, error=why)
     told = dataclasses.replace(

@@ -1,4 +1,4 @@
-"""How the rendezvous tells what happened: incidents and events. Pure."""
+"""Incidents and events of the rendezvous. Pure."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ __all__ = [
     "verdict",
 ]
 
-#: Rungs of process faults for which the workers of others live on.
+#: Rungs of process faults that keep the other workers alive.
 _IN_PROCESSES = (Rung.RETRY, Rung.RECOVER_IN_PLACE, Rung.RECOVER)
 
-#: Lines of the story kept; the oldest go first.
+#: Number of stored events; the oldest are dropped first.
 EVENT_LIMIT = 300
 
 
 def event(state: State, kind: str, detail: str, now: float) -> State:
-    """Return the state with one more line of its story."""
+    """Return the state with an added event."""
     line = Event(at=now, kind=kind, detail=detail, round=state.fence.round)
     return dataclasses.replace(state, events=(*state.events, line)[-EVENT_LIMIT:])
 
 
 def once(state: State, kind: str, detail: str, now: float) -> State:
-    """Return the state with a line of its story, unless that is the last line already."""
+    """Return the state with an added event, unless it equals the last event."""
     last = state.events[-1] if state.events else None
     return state if last is not None and (last.kind, last.detail) == (kind, detail) else event(state, kind, detail, now)
 
 
 def incident(state: State, told: Incident) -> State:
-    """Return the state with an incident added, or joined with what is known of it; the oldest of many become counts."""
+    """Return the state with an added or updated incident; the oldest incidents above the limit become counts."""
     course = state.course
     if told.rung is not Rung.NOTIFY and all(known.id != told.id for known in state.incidents):
         course = course.paused() if told.cause in FREE else course.after_fault()
@@ -61,7 +61,7 @@ def incident(state: State, told: Incident) -> State:
 
 
 def _lost_with(state: State, known: tuple[Incident, ...], kept: tuple[Incident, ...]) -> dict[str, float]:
-    """Return the seconds lost with those of the incidents that became counts."""
+    """Return the lost seconds, including those of incidents that became counts."""
     ids, lost = {i.id for i in kept}, dict(state.lost)
     for i in known:
         if i.id not in ids and i.healed_at is not None and i.id.attempt == state.fence.attempt:
@@ -71,7 +71,7 @@ def _lost_with(state: State, known: tuple[Incident, ...], kept: tuple[Incident, 
 
 
 def refilled(state: State, now: float) -> State:
-    """Return the state with a mark on each process fault and each hang that counts no more."""
+    """Return the state in which process faults and hangs that no longer use a budget are marked."""
     if not state.incidents:
         return state
     incidents = state.incidents
@@ -87,7 +87,7 @@ def verdict(state: State, given: Verdict, now: float) -> State:
 
 
 def node_incident(state: State, peer: Peer, how: str, now: float) -> Incident:
-    """Return the incident of a node that is gone; what its end asks for, only the supervisor can see."""
+    """Return the incident of a lost node; the supervisor classifies its end."""
     return Incident(
         id=IncidentId(attempt=state.fence.attempt, round=0, node=peer.node, sequence=peer.incarnation),
         cause=Cause.NODE,
@@ -101,9 +101,9 @@ def node_incident(state: State, peer: Peer, how: str, now: float) -> Incident:
 
 
 def away_incident(state: State, peer: Peer, culprit: Culprit | None, judged: Judgement, now: float) -> Incident:
-    """Return the incident of a node that must leave for what happened to one of its workers.
+    """Return the incident of a node that must leave because of a fault of one of its workers.
 
-    It has the id of the node's end, which follows from it: one fault, charged once.
+    It has the id of the node's end, which follows: one fault uses the budget once.
     """
     said = f"node {peer.node} on {peer.report.host} failed" if culprit is None else describe(culprit)
     return dataclasses.replace(
@@ -117,14 +117,14 @@ def away_incident(state: State, peer: Peer, culprit: Culprit | None, judged: Jud
 
 
 def _without(state: State, peer: Peer) -> Rung:
-    """Return the rung that answers the loss of a member: the others go on if there are enough."""
+    """Return the rung for the loss of a member: the others continue if enough remain."""
     left = [m for m in state.world if m.agent != peer.report.agent]
     return Rung.ELASTIC_TRAINING if len(left) >= state.settings.min_nodes else Rung.RECOVER
 
 
 def farewell(state: State, agent: str) -> Verdict:
-    """Return what an agent is told that was sent away."""
-    # Who was sent away by a node check may be in no world yet.
+    """Return the reply to an agent that was removed."""
+    # An agent that was removed by a node check may be in no world yet.
     known = state.peers.get(agent) or next((m for m in state.world if m.agent == agent), None)
     node = (-1, -1) if known is None else (known.node, known.incarnation)
     found = next((i for i in state.incidents if i.cause is Cause.NODE and (i.id.node, i.id.sequence) == node), None)
@@ -139,7 +139,7 @@ def judged_incident(told: Incident, judged: Judgement) -> Incident:
 
 
 def process_incident(state: State, failed: list[Peer], now: float, culprit: Culprit | None = None) -> Incident:
-    """Return the one incident of a round in which workers ended badly on `failed` nodes; `culprit` is the first by default."""
+    """Return the incident of a round in which workers failed on `failed` nodes; `culprit` is the first one by default."""
     failures = [failure for peer in failed for failure in peer.report.failures]
     if culprit is None and failures:
         culprit = culprit_first(failures)[0]
@@ -162,7 +162,7 @@ def process_incident(state: State, failed: list[Peer], now: float, culprit: Culp
 
 
 def climbed(state: State) -> State:
-    """Return the state where nobody lives on after all: what should have been healed in the processes restarts them."""
+    """Return the state in which recovery in place is replaced by a restart of all workers."""
     hoped = [
         dataclasses.replace(i, rung=Rung.RESTART_WORKERS)
         for i in state.incidents
@@ -176,9 +176,9 @@ def _of_round(state: State, told: Incident) -> bool:
 
 
 def last_step(state: State) -> int | None:
-    """Return the furthest step that any rank of the round is known to have reached: training goes on from behind it.
+    """Return the highest step that a rank of the round has reported.
 
-    The node that broke has just told its own, while the lowest rank's node may not have spoken for a whole report interval.
+    The failed node has just reported its step, while the node of the lowest rank may report only once per interval.
     """
     told = [
         worker.step
@@ -205,7 +205,7 @@ def describe(culprit: Culprit) -> str:
 
 
 def healed(state: State, now: float) -> State:
-    """Mark incidents healed once a whole world runs again, where no step tells it better."""
+    """Mark incidents as recovered when a complete world runs again and no step was reported."""
     everyone = len(members(state)) == len(state.world)
     if not everyone or any(p.report.round != state.fence.round for p in members(state)):
         return state
@@ -218,7 +218,7 @@ def healed(state: State, now: float) -> State:
 
 
 def trained(state: State, now: float) -> State:
-    """Note when workers that report no step took an optimizer step again after a fault; call it for a running round."""
+    """Record the first optimizer step after a fault for workers that report no step; call it for a running round."""
     open_ = [
         i
         for i in state.incidents
@@ -234,11 +234,11 @@ def trained(state: State, now: float) -> State:
 
 
 def _steps(peer: Peer, round_: int) -> bool:
-    """Return whether a worker of a round has taken an optimizer step; what it reports is no matter of this."""
+    """Return whether a worker of a round has completed an optimizer step, independent of its reports."""
     own = peer.report.workers if peer.report.round == round_ else ()
     return any(worker.liveness and worker.step is None and worker.resumed_from is None for worker in own)
 
 
 def _goes_on(state: State, told: Incident) -> bool:
-    """Return whether an incident is a hang about which nothing was done: that the world is whole heals nothing."""
+    """Return whether an incident is a hang without an action; a complete world does not end it."""
     return told.rung is Rung.NOTIFY and told.id.round == state.fence.round

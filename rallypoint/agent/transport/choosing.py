@@ -1,9 +1,9 @@
-"""Which transport a job's agents and its coordinator use: what `Plan.service_type` says, and what both ends have.
+"""Choice of the transport between agents and coordinator, by `Plan.service_type` and the installed packages.
 
-The coordinator always serves HTTP: people, supervisors and probes come that way. It serves gRPC on a port of its own beside it
-unless the plan says `http`, and tells that port with its address (`Endpoint.grpc`), or where only an address is known
-beforehand, by its `/healthz`. An agent takes gRPC where it is offered. Where grpcio is missing on either side a plan that says
-`grpc` cannot be carried out, which is an error; one that says nothing goes on over HTTP, and one line of the log says why.
+The coordinator always serves HTTP, for users, supervisors and probes. It also serves gRPC on a second port unless the plan has
+`http`, and publishes that port with its address (`Endpoint.grpc`), or at `/healthz` if agents know only the address. An agent
+uses gRPC if the coordinator offers it. If grpcio is missing on either side, a plan with `grpc` is an error; a plan without a
+service type uses HTTP, and one log line gives the reason.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ GRPC, HTTP = "grpc", "http"
 
 
 def speaks_grpc(service_type: str) -> bool:
-    """Return whether gRPC is spoken here.
+    """Return whether this process uses gRPC.
 
-    Raises `ConfigError` for a type that there is none of, and where it was asked for by name and grpcio cannot be imported.
+    Raises `ConfigError` for an unknown type, and if the plan requires gRPC and grpcio cannot be imported.
     """
     if service_type not in ("", GRPC, HTTP):
         raise ConfigError(f"service_type {service_type!r}: not allowed; expected {GRPC} or {HTTP}")
@@ -64,9 +64,9 @@ class Servers:
         store: Callable[[], str] | None = None,
         tls: Tls | None = None,
     ) -> None:
-        """Prepare to serve at most so many `agents`; raises `ConfigError` as `speaks_grpc` does.
+        """Prepare to serve at most `agents` agents; raises `ConfigError` as `speaks_grpc` does.
 
-        `store` returns the address of the running round's store, which then answers at the port of HTTP as well.
+        `store` returns the address of the current round's store; the HTTP port then forwards connections to it.
         """
         from rallypoint.agent.transport.http_server import HttpServer  # noqa: PLC0415  as grpcio, where it is needed
 
@@ -80,14 +80,14 @@ class Servers:
             self._grpc = GrpcServer(service, token=token, agents=agents, tls=tls, most=self._shares.grpc)
 
     async def start(self, host: str, port: int, *, grpc: int = 0) -> tuple[int, int]:
-        """Listen and return the ports of HTTP and of gRPC, 0 where that is not spoken; raises `ConfigError` as `listen` does.
+        """Listen and return the ports of HTTP and gRPC (0 without gRPC); raises `ConfigError` as `listen` does.
 
-        A `port` of 0 is any free one. So is a port `grpc` that is in use: where gRPC listens is told, not agreed on.
+        A `port` of 0 selects a free port. If the port `grpc` is in use, a free one is selected, too, because it is published.
         """
         self._warn_of_few()
         if self._grpc is None:
             return await self._http.start(host, port, shares=self._shares), 0
-        self._http.settled.clear()  # who asks for the other port at once is told when it is known
+        self._http.settled.clear()  # a request for the gRPC port waits until the port is open
         try:
             port = await self._http.start(host, port, shares=self._shares)
             self._http.grpc = await self._start_grpc(self._grpc, host, grpc)
@@ -99,7 +99,7 @@ class Servers:
         return port, self._http.grpc
 
     def _warn_of_few(self) -> None:
-        """Say beforehand where this process may have too few connections for its agents."""
+        """Log a warning if the limit on open files allows too few connections for the agents."""
         most = self._shares.requests if self._grpc is None else self._shares.grpc
         if most < self._agents:
             allowed = "raise the hard limit on open files (ulimit -Hn) of this process"
@@ -121,23 +121,23 @@ class Servers:
             return await server.start(host, 0)
 
     async def close(self) -> None:
-        """Stop listening, let answers under way out, close the connections."""
+        """Stop listening, finish pending replies, and close the connections."""
         if self._grpc is not None:
             await self._grpc.close()
         await self._http.close()
 
 
 class Exchanges:
-    """An agent's exchange with coordinators of either kind; implements `Exchange`."""
+    """An agent's exchange with the coordinator over either transport; implements `Exchange`."""
 
     def __init__(self, token: str, *, service_type: str, look: bool = False, tls: Tls | None = None) -> None:
-        """Prepare to ask.
+        """Create the exchange.
 
         Args:
             token: the job's secret.
             service_type: see `Plan`.
-            look: endpoints do not say whether they speak gRPC, so that they are asked for it.
-            tls: certificates of the job; None speaks without TLS.
+            look: endpoints do not publish a gRPC port, so query `/healthz` for it.
+            tls: certificates of the job; None for connections without TLS.
 
         Raises:
             ConfigError: as `speaks_grpc` does.

@@ -1,10 +1,10 @@
-"""The coordinator's gRPC transport: one stream for each agent. What travels on it is told in `grpc_words.py`.
+"""The coordinator's gRPC transport: one stream per agent. `grpc_words.py` defines the messages.
 
-grpcio accepts by itself. It is given a limit of connections and deadlines, and where strangers take a part of that limit which
-could keep agents out, `silent_sockets.py` ends the most silent of them.
+grpcio accepts connections itself, with a connection limit and deadlines. If unauthenticated connections use so much of the
+limit that agents could be rejected, `silent_sockets.py` closes the longest silent ones.
 
-grpcio takes over one stream after another, with two changes of threads for each. Where a crowd may come at once several servers
-listen on the one port, so that the streams are taken side by side: for 2,000 agents that is a third of the time.
+grpcio accepts streams one by one, with two thread switches each. For many agents several servers listen on the same port and
+accept streams in parallel: for 2,000 agents this takes a third of the time.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ __all__ = ["GrpcServer"]
 
 log = logging.getLogger("rallypoint.grpc")
 
-#: Seconds that answers under way get when the server closes.
+#: Seconds for pending replies when the server closes.
 _SHUTDOWN = 2.0
 
-#: Streams that may wait to be taken: all agents of a job may come at once, and grpcio cancels what is beyond a thousand.
+#: Pending streams: all agents of a job may connect at once, and grpcio's default cancels streams above a thousand.
 _BACKLOG = 1 << 16
 
-#: Seconds for which one may wait: grpcio's default of 30 cancels those whom an overloaded machine has not come to, and they
-#: would come again.
+#: Seconds for which a stream may be pending: grpcio's default of 30 cancels streams on an overloaded machine, and their agents
+#: would connect again.
 _TAKEN_WITHIN = 3600
 
-#: From how many agents on they are a crowd, and how many servers take it; with 16 or 32 it was no faster.
+#: Number of agents from which several servers accept streams, and number of servers; 16 or 32 were not faster.
 _CROWD, _SERVERS = 256, 8
 
 
-#: Where gRPC tells the names in a peer's certificate.
+#: Key of the names in a peer's certificate.
 _NAMES = "x509_subject_alternative_name"
-#: Seconds that a connection has for its handshake, and for which it may be without a stream.
+#: Seconds for the handshake of a connection, and for which it may have no stream.
 _PATIENCE = 10.0
 
-#: Seconds between two looks at the connections, and while strangers are many.
+#: Seconds between two checks of the connections; the second while many are unauthenticated.
 _LOOK, _LOOK_AGAIN = 1.0, 0.2
 
 
 class _NotTakenError(Exception):
-    """A message that ends its stream: gRPC's status, and what is told."""
+    """A message that ends its stream: gRPC's status and details."""
 
     def __init__(self, status: Any, told: str) -> None:
         super().__init__(told)
@@ -62,10 +62,10 @@ class _NotTakenError(Exception):
 
 
 class GrpcServer:
-    """Serves one coordinator to agents on one port. People, supervisors and whoever asks for the status come by HTTP.
+    """Serve one coordinator to agents on one port. Users and supervisors use HTTP.
 
-    At most `agents` of them are expected. Answers under way get `patience` seconds when it closes. `most` connections are open
-    at a time, 0 for as many as descriptors allow.
+    `agents`: maximum number of agents. `patience`: seconds for pending replies when the server closes. `most`: maximum number
+    of open connections, 0 for as many as the file descriptors allow.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class GrpcServer:
         self._heard: dict[str, set[_Session]] = {}
 
     async def start(self, host: str, port: int) -> int:
-        """Listen and return the port, a free one when `port` is 0. Raises `ConfigError` when it cannot be had."""
+        """Listen and return the port, a free one when `port` is 0. Raises `ConfigError` if the port cannot be opened."""
         try:
             if port and self._count > 1:
                 _refuse_used(host, port)
@@ -100,7 +100,7 @@ class GrpcServer:
         return port
 
     async def _sweep(self, port: int) -> None:
-        """End strangers while they are so many that agents could be kept out."""
+        """Close unauthenticated connections while their number could exclude agents."""
         while True:
             ended = 0
             if await asyncio.to_thread(descriptors_open) - len(self._sessions) > self._limits.strangers // 2:
@@ -114,7 +114,7 @@ class GrpcServer:
         grpc = grpcio()
         options = [
             *limits(),
-            # Between these servers alone: two coordinators on one port would each get some of the agents (`_refuse_used`).
+            # Only between these servers: two coordinators on one port would each get some of the agents (`_refuse_used`).
             ("grpc.so_reuseport", int(self._count > 1)),
             ("grpc.server.max_pending_requests", _BACKLOG),
             ("grpc.server.max_pending_requests_hard_limit", _BACKLOG),
@@ -135,7 +135,7 @@ class GrpcServer:
         return int(server.add_secure_port(where, _credentials(self._tls)))
 
     async def close(self) -> None:
-        """Let answers under way out, end the streams, stop listening."""
+        """Finish pending replies, end the streams, and stop listening."""
         if self._sweeping is not None:
             self._sweeping.cancel()
         answers = [answer for session in self._sessions for answer in session.answers]
@@ -153,7 +153,7 @@ class GrpcServer:
         server = self
 
         class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc, name-defined]
-            """Nobody without the job's secret learns what there is; the comparison takes constant time."""
+            """Reject requests without the job's secret; the comparison takes constant time."""
 
             def service(self, details: Any) -> Any:
                 told = next((value for key, value in details.invocation_metadata if key == TOKEN_KEY), "")
@@ -177,12 +177,12 @@ class GrpcServer:
             self._sessions.discard(session)
 
     async def report(self, session: _Session, report: AgentReport) -> bytes:
-        """Pass a report on and return the answer for the stream that it came from."""
+        """Forward a report and return the reply for its stream."""
         self._heard.setdefault(report.agent, set()).add(session)
         return answer_to_bytes(report.sequence, await self._service.report(report))
 
     def ended(self, session: _Session, agents: set[str]) -> None:
-        """Tell the service of the agents of which this was the last stream."""
+        """Notify the service of agents whose last stream has ended."""
         for agent in agents:
             mine = self._heard[agent]
             mine.discard(session)
@@ -203,7 +203,7 @@ class _Session:
         self.answers: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Serve it to its end, whoever ends it; raises `_NotTakenError`."""
+        """Serve the stream until either side ends it; raises `_NotTakenError`."""
         eof = grpcio().aio.EOF
         try:
             while (data := await self._context.read()) is not eof:
@@ -221,7 +221,7 @@ class _Session:
             self._server.ended(self, self._agents)
 
     def end(self) -> None:
-        """End it in good order: what was written before arrives."""
+        """End the stream after pending messages have been delivered."""
         self._ending = True
         if self._task is not None:
             self._task.cancel()
@@ -233,7 +233,7 @@ class _Session:
 
 
 def _credentials(tls: Tls) -> Any:
-    """Return credentials by which each connection uses the certificate of its time."""
+    """Return credentials with which each new connection uses the current certificate."""
     grpc = grpcio()
     used = tls.pem
 
@@ -256,7 +256,7 @@ def _sweep_limits(most: int) -> SweepLimits:
 
 
 def _peer(told: str) -> tuple[str, int]:
-    """Return the address and port of what gRPC calls a peer, as `ipv4:10.0.0.1:5000` or `ipv6:%5B::1%5D:5000`."""
+    """Return address and port of a gRPC peer, such as `ipv4:10.0.0.1:5000` or `ipv6:%5B::1%5D:5000`."""
     host, _, port = unquote(told).partition(":")[2].rpartition(":")
     try:
         return plain_address(host.strip("[]")), int(port)
@@ -265,7 +265,7 @@ def _peer(told: str) -> tuple[str, int]:
 
 
 def _refuse_used(host: str, port: int) -> None:
-    """Raise `OSError` where somebody listens on a port already: servers that share a port would share it with them, too."""
+    """Raise `OSError` if another process listens on the port: servers with a shared port would share it with that process."""
     family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

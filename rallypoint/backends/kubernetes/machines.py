@@ -1,14 +1,15 @@
-"""Whether the machine of a pod is alive: its kubelet's own Lease, and the answer of the pod through the API server.
+"""Detect lost machines of pods, by the Lease of the kubelet and the reply of the pod through the API server.
 
-Kubernetes calls a machine not ready after 40 seconds and more. Its kubelet renews a Lease in the namespace `kube-node-lease`
-every 10 seconds, so a renewal that is overdue is known much earlier. Two facts together say that a coordinator is lost: its
-machine's renewal is overdue (or Kubernetes calls the machine unreachable), and the coordinator does not answer. One alone
-says nothing: a busy kubelet renews late, and a route to one pod may be cut while its machine lives. A node is lost when its
-coordinator does not hear its agent, either.
+Kubernetes marks a machine as not ready after 40 seconds or more. Its kubelet renews a Lease in the namespace `kube-node-lease`
+every 10 seconds, so an overdue renewal is visible much earlier. A coordinator is lost if both conditions hold: the renewal of
+its machine is overdue (or the machine is marked as unreachable), and the coordinator does not answer. One condition alone is
+no proof: a busy kubelet renews late, and the route to one pod may fail while its machine runs. A node is lost if, in addition,
+the coordinator receives no report of its agent.
 
-What is judged lost may live on. That is no danger: the successor of a coordinator has a higher term, and the status decides
-which of the two may close a round (`supervision/running.py`). A node's successor reports that nobody saw the end of the one
-before, and a world without any member of the last one waits for the fence (`agent/rendezvous/last_world.py`).
+A process that is judged lost may still run. This is safe: the successor of a coordinator has a higher term, and the status
+decides which of the two may close a round (`supervision/running.py`). A node's successor reports that the end of its
+predecessor was not observed, and a world without a member of the last one waits for the fence timeout
+(`agent/rendezvous/last_world.py`).
 """
 
 from __future__ import annotations
@@ -36,27 +37,27 @@ log = logging.getLogger(__name__)
 #: Seconds between two readings of a machine's Lease.
 LOOK = 5.0
 
-#: Nodes that one look asks about: after the loss of many machines the others follow in the next one.
+#: Number of nodes per check: after the loss of many machines, the next checks cover the others.
 _AT_ONCE = 32
 
-#: Seconds without a renewal after which one is overdue: kubelets renew every 10 seconds.
+#: Seconds after which a renewal is overdue: kubelets renew every 10 seconds.
 OVERDUE = 12.0
 
-#: The reason of the condition of pods that are deleted because their machine is not ready or unreachable.
+#: Reason in the condition of pods that are deleted because their machine is not ready or unreachable.
 _EVICTED = "DeletionByTaintManager"
 
-#: A Lease that is overdue is read once more after so many seconds, in case the clocks of kubelet and API server differ.
+#: Seconds until an overdue Lease is read again, in case the clocks of kubelet and API server differ.
 _CONFIRM = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class MachineLease:
-    """What is known of one machine's Lease.
+    """Observed Lease of one machine.
 
     Attributes:
-        version: its resourceVersion when it was read last.
-        since: when this version was read first, on this process's clock.
-        renewed_at: its last renewal, by the kubelet's clock, in seconds since the epoch; 0 where it does not say.
+        version: resourceVersion at the last reading.
+        since: time of the first reading of this version, on this process's clock.
+        renewed_at: last renewal by the kubelet's clock, in seconds since the epoch; 0 if unknown.
     """
 
     version: str
@@ -64,16 +65,16 @@ class MachineLease:
     renewed_at: float
 
     def read(self, version: str, renewed_at: float, now: float) -> MachineLease:
-        """Return what is known after another reading, at `now` on this process's clock."""
+        """Return the state after another reading, at `now` on this process's clock."""
         if version == self.version:
             return self
         return MachineLease(version=version, since=now, renewed_at=renewed_at)
 
     def overdue(self, *, now: float, server_time: float) -> float:
-        """Return for how many seconds there was no renewal where one is overdue, 0 where none is.
+        """Return the seconds since the last renewal if it is overdue, else 0.
 
-        `now` is this process's clock, `server_time` the API server's. A kubelet's clock may be wrong, so its time alone decides
-        nothing: the Lease must also have stood still between two readings.
+        `now` is this process's clock, `server_time` the API server's. A kubelet's clock may be wrong, so its time alone is not
+        sufficient: the Lease must also be unchanged between two readings.
         """
         still = now - self.since
         age = max(still, server_time - self.renewed_at) if self.renewed_at else still
@@ -81,7 +82,7 @@ class MachineLease:
 
 
 class Machines:
-    """The Leases of the machines that somebody asked about; one object serves all jobs of an event loop."""
+    """Cache of the Leases of machines; one object serves all jobs of an event loop."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -91,9 +92,9 @@ class Machines:
         self._refused = False
 
     async def overdue(self, name: str) -> float:
-        """Return for how many seconds a machine's kubelet has not renewed its Lease, 0 while it does and where nobody knows.
+        """Return the seconds since a kubelet's last Lease renewal if it is overdue; 0 if it is not, or unknown.
 
-        Raises `BackendError` where the API server does not answer: then nothing is known of anybody.
+        Raises `BackendError` if the API server does not answer.
         """
         host = self._cluster.cache.host(name)
         if self._refused:
@@ -131,7 +132,7 @@ class Machines:
 
 
 class LostPods:
-    """The pods that this process has found lost although their objects are there, by their uid."""
+    """Pods that this process has judged lost although their objects exist, by uid."""
 
     def __init__(self, cluster: Cluster, machines: Machines, coordinators: Coordinators) -> None:
         self._cluster, self._machines, self._coordinators = cluster, machines, coordinators
@@ -139,7 +140,7 @@ class LostPods:
         self._hosts: set[str] = set()
 
     async def machines(self) -> frozenset[str]:
-        """Return the machines that were found lost with a pod and have not come back; raises `BackendError`."""
+        """Return the machines that were judged lost with a pod and have not recovered; raises `BackendError`."""
         for host in sorted(self._hosts):
             if not await self._machines.overdue(host):
                 self._hosts.discard(host)
@@ -147,23 +148,23 @@ class LostPods:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """The machines that had not come back when they were looked at last."""
+        """The machines that had not recovered at the last check."""
         return frozenset(self._hosts)
 
     def reason(self, pod: PodView) -> str:
-        """Return why a pod counts as lost, "" while it does not."""
+        """Return the reason why a pod counts as lost, or ""."""
         return self._reasons.get(pod.uid, "")
 
     def forget(self, uid: str) -> None:
-        """Forget a pod that is replaced."""
+        """Drop a pod that was replaced."""
         self._reasons.pop(uid, None)
 
     async def look(self, plan: Plan, pod: PodView) -> None:
-        """Look at a pod, and have its job looked at where it turns out to be lost.
+        """Check a pod, and notify the supervisor of its job if the pod is lost.
 
-        A pod that does not run yet is left where it is while its machine may come back and no other one is there.
+        A pod that does not run yet stays while its machine may recover and no other machine exists.
 
-        Raises `BackendError` where the API server does not answer.
+        Raises `BackendError` if the API server does not answer.
         """
         if pod.uid in self._reasons or not pod.host or (not runs(pod) and not self._may_go(pod.host)):
             return
@@ -187,12 +188,12 @@ class LostPods:
 
 
 def runs(pod: PodView) -> bool:
-    """Return whether the pod's own container runs, as far as its machine has reported."""
+    """Return whether the pod's main container runs, according to the last report of its machine."""
     return not pod.over and pod.trainer is not None and isinstance(pod.trainer.state, Running)
 
 
 def heard(status: JobStatus | None) -> frozenset[tuple[int, int]]:
-    """Return the nodes, with their incarnations, that a coordinator hears by its own status, None before its first. Pure."""
+    """Return nodes and incarnations that report to the coordinator, by its status; None before its first status. Pure."""
     if status is None:
         return frozenset()
     here = {(member.node, member.incarnation) for member in (*status.world, *status.waiting)}
@@ -202,10 +203,10 @@ def heard(status: JobStatus | None) -> frozenset[tuple[int, int]]:
 def suspects(
     record: JobRecord, pods: Iterable[PodView], known: frozenset[tuple[int, int]] | None, lost: frozenset[str]
 ) -> tuple[PodView, ...]:
-    """Return the pods of wanted nodes whose machines must be looked at. Pure.
+    """Return the pods of wanted nodes whose machines must be checked. Pure.
 
-    Those are the nodes that are not in `known`, which the coordinator hears; None where there is no coordinator that lives:
-    then it is the nodes on the machines in `lost`, since no others are known to be silent.
+    These are the nodes that are not in `known`, the nodes that report to the coordinator. If `known` is None (no coordinator
+    runs), these are the nodes on the machines in `lost`, because only these are known to be silent.
     """
     wanted = {(slot.node, slot.incarnation) for slot in record.slots if slot.lost_clock is None}
     found = (

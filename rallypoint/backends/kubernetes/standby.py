@@ -1,8 +1,8 @@
-"""The second of the two pods that supervise a job from inside of the cluster: it stands by on another machine.
+"""Standby pod of a supervisor in the cluster, on another machine.
 
-Whichever of the two holds the job keeps the other one there; the other looks on, and takes the job over when the holder is gone
-(`hold.py`). So the loss of a supervisor's machine leaves no job without a supervisor. A supervisor outside of such a pod has no
-standby: a triggerer, or a person, begins another one.
+The pod that holds the job creates the other pod again when it is missing; the other pod waits and takes over when the holder is
+gone (`hold.py`). A job keeps a supervisor when one machine is lost. A supervisor outside of such a pod has no standby:
+a triggerer or a user starts another one.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["other_of", "settle_supervisors", "standing_by"]
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks at the other pod.
+#: Seconds between two checks of the other pod.
 _LOOK = 10.0
 
 
 @contextlib.asynccontextmanager
 async def standing_by(cluster: Cluster, store: Store, machines: Machines, job: str) -> AsyncIterator[None]:
-    """Keep a standby of this process there while the context lasts; does nothing outside of a supervisor's pod."""
+    """Keep a standby of this process running during the context; has no effect outside of a supervisor's pod."""
     mine = os.environ.get(env.POD_NAME, "")
     if not mine:
         yield
@@ -62,7 +62,7 @@ async def _keep(cluster: Cluster, store: Store, machines: Machines, job: str, mi
 
 
 async def _ensure(cluster: Cluster, store: Store, machines: Machines, job: str, mine: str) -> None:
-    """Create the other pod unless it is there; one whose machine is lost is removed first."""
+    """Create the other pod if it is missing; a pod on a lost machine is removed first."""
     stored = await store.load(job)
     if stored is None or stored.record.finished or stored.record.deletion:
         return
@@ -91,7 +91,7 @@ async def _ensure(cluster: Cluster, store: Store, machines: Machines, job: str, 
 
 
 async def settle_supervisors(cluster: Cluster, machines: Machines, ref: JobRef) -> bool:
-    """Return whether the pods that supervised a job are gone; one that is ending on a lost machine is removed by force."""
+    """Return whether the supervisor pods of a job are gone; a pod that terminates on a lost machine is removed by force."""
     gone = True
     for name in (names.supervisor_pod(ref), names.standby_pod(ref)):
         found = await cluster.get("pods", name)
@@ -104,7 +104,7 @@ async def settle_supervisors(cluster: Cluster, machines: Machines, ref: JobRef) 
 
 
 def other_of(ref: JobRef, mine: str) -> str:
-    """Return the name of the pod that stands by, or of the one for which `mine` does; "" for a pod that is neither. Pure."""
+    """Return the name of the other pod of the pair to which `mine` belongs; "" for any other pod. Pure."""
     pair = (names.supervisor_pod(ref), names.standby_pod(ref))
     return {pair[0]: pair[1], pair[1]: pair[0]}.get(mine, "")
 

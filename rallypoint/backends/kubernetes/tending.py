@@ -1,5 +1,5 @@
-"""What the holder of a job does beside its turns: it tells the coordinator where the agents are, and writes the coordinator's
-status down where that may not do so itself.
+"""Background tasks of a supervisor: send the list of agents to the coordinator, and store the coordinator's status if the
+coordinator has no permission to write it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ log = logging.getLogger(__name__)
 #: looks where there is nothing to do.
 _AGAIN, _READ, _IDLE = 1.0, 2.0, 30.0
 
-#: Seconds between two looks at machines while an agent is silent.
+#: Seconds between two checks of machines while an agent is silent.
 _SUSPICIOUS = 1.5
 
-#: Pods that are being ended whose machines one look asks about.
+#: Number of terminating pods per check of their machines.
 _ENDING = 32
 
-#: Seconds after which a coordinator that has said nothing yet is asked itself.
+#: Seconds after which the status is requested from a coordinator that has published none.
 _SILENT = 5.0
 
 
@@ -58,7 +58,7 @@ async def tending(
 
 
 async def _look_after(tender: _Tender, lost: LostPods) -> None:
-    """Look again and again whether the machines of the coordinator and of silent agents are alive, until cancelled."""
+    """Check the machines of the coordinator and of silent agents periodically, until cancelled."""
     pause = _SUSPICIOUS
     while True:
         await asyncio.sleep(pause)
@@ -69,7 +69,7 @@ async def _look_after(tender: _Tender, lost: LostPods) -> None:
 
 
 async def _look(tender: _Tender, lost: LostPods) -> bool:
-    """Look once; return whether an agent or a machine is silent."""
+    """Check once; return whether an agent or a machine is silent."""
     stored = await tender.running()
     if stored is None:
         return await _look_at_the_rest(tender, lost)
@@ -81,14 +81,14 @@ async def _look(tender: _Tender, lost: LostPods) -> bool:
     before = lost.hosts
     away = await lost.machines()
     if before - away:
-        tender.notify()  # a pod may wait for a machine that has come back
+        tender.notify()  # a pod may wait for a machine that has recovered
     silent = suspects(stored.record, tender.pods(stored), known, away)
     await asyncio.gather(*(lost.look(stored.plan, pod) for pod in silent))
     return bool(silent or away)
 
 
 async def _look_at_the_rest(tender: _Tender, lost: LostPods) -> bool:
-    """Look at the machines of pods that are being ended; return whether one is silent, whose pods nobody there can end."""
+    """Check the machines of terminating pods; return whether one is silent, so that its kubelet cannot end them."""
     stored = await tender.stored()
     if stored is None or stored.record.released:
         return False
@@ -98,7 +98,7 @@ async def _look_at_the_rest(tender: _Tender, lost: LostPods) -> bool:
 
 
 def roster_of(pods: tuple[PodView, ...], attempt: int, term: int) -> Roster:
-    """Return where the agents of an attempt listen: every node that runs and has an address."""
+    """Return the addresses of the agents of an attempt: every running node with an address."""
     agents = sorted(
         AgentAddress(node=p.labels.node, incarnation=p.labels.incarnation, host=p.ip)
         for p in pods
@@ -111,7 +111,7 @@ class _Tender:
     def __init__(self, cluster: Cluster, store: Store, coordinators: Coordinators, name: str, me: str) -> None:
         self._cluster, self._store, self._coordinators = cluster, store, coordinators
         self._name, self._me = name, me
-        #: Which coordinator was told which agents last.
+        #: Last list of agents sent to each coordinator.
         self._told: tuple[object, ...] = ()
         self._signs = 0
         self._heard_at = float("-inf")
@@ -133,34 +133,34 @@ class _Tender:
                     self._complained = str(error)
                 await news.wait(pause)
                 if pause == _AGAIN:
-                    await asyncio.sleep(_AGAIN / 4)  # news of a job that is starting come in crowds
+                    await asyncio.sleep(_AGAIN / 4)  # many events arrive while a job starts
         finally:
             self._cluster.cache.leave(self._name, news)
 
     async def running(self) -> Stored | None:
-        """Return the job, None while it has no attempt that is created or runs."""
+        """Return the job, or None without a created or running attempt."""
         stored = await self.stored()
         return stored if stored is not None and stored.record.phase in (Phase.RESUMING, Phase.RUNNING) else None
 
     async def stored(self) -> Stored | None:
-        """Return the job, None while the watches do not tell what there is."""
+        """Return the job, or None while the watches are not connected."""
         return await self._store.load(self._name) if self._cluster.fresh else None
 
     def notify(self) -> None:
-        """Have the job looked at."""
+        """Notify the supervision loop of the job."""
         self._cluster.cache.tell(self._name)
 
     def pods(self, stored: Stored) -> tuple[PodView, ...]:
-        """Return the pods of the job, as the watch told of them."""
+        """Return the pods of the job from the watch."""
         return self._cluster.cache.pods_of(stored.record.uid)
 
     async def status(self, stored: Stored) -> JobStatus | None:
-        """Return what the coordinator of the current term wrote last, None before its first."""
+        """Return the last status of the coordinator of the current term, or None before its first."""
         known = await self._store.status(stored.record)
         return known if known is not None and _of_now(known, stored) else None
 
     async def coordinator(self) -> tuple[Stored, PodView] | None:
-        """Return the job and the pod of its coordinator, None where there is none that has not ended."""
+        """Return the job and the pod of its coordinator, or None without a live coordinator."""
         stored = await self.running()
         if stored is None:
             return None
@@ -169,7 +169,7 @@ class _Tender:
         return None if pod is None or pod.over else (stored, pod)
 
     async def _turn(self) -> float:
-        """Do what is to be done now; return after how many seconds to look again."""
+        """Do the pending work; return the seconds until the next check."""
         if not self._cluster.fresh:
             # The watches are not connected yet, and nothing tells when they are: an agent may be waiting for its coordinator.
             return _READ
@@ -190,7 +190,7 @@ class _Tender:
         return await self._read(stored, pod)
 
     async def _read(self, stored: Stored, pod: PodView) -> float:
-        """Write the status down where its coordinator cannot; return when to look again."""
+        """Store the status if its coordinator cannot; return the time of the next check."""
         loop, record = asyncio.get_running_loop(), stored.record
         if self._durable:
             return _IDLE
@@ -205,7 +205,7 @@ class _Tender:
                 return _READ
         status = await self._coordinators.status(self._store.ref(record), stored.plan, pod, sign=self._sign())
         if status.durable and self._durable is None:
-            # It can write, and has had nothing to say that is not written yet.
+            # The coordinator can write, and its last status is stored.
             self._heard_at = loop.time()
             return _READ
         if not status.durable and self._durable is None:

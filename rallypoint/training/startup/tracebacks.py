@@ -1,10 +1,10 @@
-"""What a worker prints when its script ends by an exception: without our frames, and a repeated traceback as one line.
+"""Output of a worker whose script ends with an exception: without Rallypoint's frames, a repeated traceback as one line.
 
 Loaded by the start-up module as `_rallypoint_tracebacks`.
 
-- Our wrappers call `hide` for an exception that passes them. Our frames are in no traceback then, whoever prints or records
-  it: Python, a logger, torch's `@record`. Python 3.10 keeps them; there `strip` drops them when Python prints.
-- `show` prints an exception that ends the script. An error whose whole text was printed in an earlier round becomes one line,
+- Rallypoint's wrappers call `hide` for an exception that passes them, so no traceback contains their frames, whether Python, a
+  logger or torch's `@record` prints it. Python 3.10 keeps the frames; there `strip` drops them when Python prints.
+- `show` prints an exception that ends the script. An error that was printed in an earlier round becomes one line,
   and its traceback goes to torch's error file. Ranks of the same round print the same error each, as under torchrun. The
   agent names a folder for all its rounds, which has a file for each error that was printed.
 """
@@ -19,30 +19,30 @@ import types
 
 __all__ = ["AGAIN", "FOLDER", "hide", "show", "strip"]
 
-#: Names the folder of the errors that were printed (wire/env.py); where it is not set, each traceback is printed.
+#: Variable with the folder of printed errors (wire/env.py); without it, each traceback is printed.
 FOLDER = "RALLYPOINT_SHOWN_ERRORS"
 
-#: How the one line begins (agent/workers/facts.py).
+#: Prefix of the one line (agent/workers/facts.py).
 AGAIN = "rallypoint: the same error as on rank "
 
-#: What stands between Python and the script or function: this folder, and the module that calls a function.
+#: Files between Python and the script or function: this folder, and the module that calls a function.
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _OURS = (_HERE + os.sep, os.path.join(os.path.dirname(_HERE), "launched.py"))
 
 #: Characters of an error in the one line.
 _LINE_CHARS = 300
 
-#: Addresses of objects, and how many lines of a recursion were left out: they differ from start to start.
+#: Addresses of objects and numbers of omitted recursion lines, which differ between starts.
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|repeated \d+ more")
 
 
 def hide(error: BaseException) -> None:
-    """Drop our frames from the front of the traceback of an exception that is about to be raised again."""
+    """Drop Rallypoint's frames from the traceback of an exception before it is raised again."""
     error.__traceback__ = _behind(error.__traceback__)
 
 
 def strip(error: BaseException) -> None:
-    """Drop our frames from the tracebacks of an exception, of its causes and contexts, and of the members of its group."""
+    """Drop Rallypoint's frames from the tracebacks of an exception, its causes and contexts, and the members of its group."""
     groups = getattr(builtins, "BaseExceptionGroup", ())
     seen, todo = set(), [error]  # type: tuple[set[int], list[BaseException | None]]
     while todo:
@@ -64,7 +64,7 @@ def _behind(trace: "types.TracebackType | None") -> "types.TracebackType | None"
 
 
 def show(display, kind: object, error: Exception, trace: "types.TracebackType | None") -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
-    """Print an exception that ends the script, by `display` or as the one line; it must not be lost by an error of ours."""
+    """Print an exception that ends the script, with `display` or as one line; an internal error must not lose it."""
     marker = ""
     try:
         strip(error)
@@ -94,7 +94,7 @@ def _digest(text: str) -> str:
 
 
 def _again(marker: str, error: Exception, text: str) -> bool:
-    """Print the one line where the error was printed in an earlier round; return whether it was."""
+    """Print one line if the error was printed in an earlier round; return whether it was."""
     try:
         with open(marker, encoding="ascii") as file:
             printed = file.read().split()
@@ -105,7 +105,7 @@ def _again(marker: str, error: Exception, text: str) -> bool:
     import traceback  # noqa: PLC0415
 
     said = "".join(traceback.format_exception_only(type(error), error)).splitlines()
-    # A SyntaxError has the place in the file before it.
+    # A SyntaxError is preceded by its position in the file.
     what = next((line for line in said if line.strip() and not line[0].isspace()), type(error).__name__)
     _record(what, text)
     sys.stderr.write(f"{AGAIN}{printed[1]} in round {printed[0]}: {what[:_LINE_CHARS]}\n")
@@ -123,7 +123,7 @@ def _record(what: str, text: str) -> None:
 
 
 def _note(marker: str) -> None:
-    """Note that an error has been printed whole; a round that is over has no folder, and nobody asks then."""
+    """Record that an error was printed in full; ignored if the round has ended, because its folder is gone."""
     folder = os.path.dirname(marker)
     try:
         if not os.path.isdir(folder):

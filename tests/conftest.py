@@ -53,9 +53,9 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark everything under tests/live as `live`, and put what takes long first."""
+    """Mark everything under tests/live, and test_live.py of a capability, as `live`; put what takes long first."""
     for item in items:
-        if item.path.is_relative_to(LIVE):
+        if item.path.is_relative_to(LIVE) or item.path.name == "test_live.py":
             item.add_marker(pytest.mark.live)
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
 

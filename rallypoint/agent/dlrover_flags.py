@@ -8,10 +8,11 @@ from __future__ import annotations
 import argparse
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeGuard
 
 from rallypoint.agent.errors import UsageError
+from rallypoint.capabilities import modules
 from rallypoint.wire.arguments import WORDS
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.pre_check import DLROVER_MODULE, NO_PRE_CHECK, PreCheckOp
@@ -21,7 +22,10 @@ __all__ = ["CHOICES", "NAMES", "Flags", "add_dlrover_flags", "dlrover_fields", "
 #: Flags with a few values.
 CHOICES = {"--service-type": ("grpc", "http"), "--xpu-type": ("nvidia", "ascend")}
 
-NAMES = ("service_type", "xpu_type", "pre_check_ops", "training_port", "auto_tunning", "relaunch_on_worker_failure")
+#: Switches of optional capabilities, each with the field of the plan that it sets.
+_SWITCHES: Mapping[str, str] = {name: field for one in modules("arguments") for name, field in one.RUN_SWITCHES.items()}
+
+NAMES = ("service_type", "xpu_type", "pre_check_ops", "training_port", *_SWITCHES, "relaunch_on_worker_failure")
 
 _OPS = 'a list of (module, class, True or False), such as [("my.checks", "DiskCheck", True)]'
 
@@ -42,7 +46,8 @@ def add_dlrover_flags(flags: Flags) -> None:
     flags.value("--xpu-type", default=Plan.xpu_type, metavar="nvidia|ascend", text=WORDS["xpu_type"].text)
     flags.value("--pre-check-ops", default="", metavar="LIST", text=WORDS["pre_check_ops"].text)
     flags.value("--training-port", default=Plan.training_port, read=int, metavar="PORT", text=WORDS["training_port"].text)
-    flags.switch("--auto-tunning", text=WORDS["auto_tunning"].text)
+    for name in _SWITCHES:
+        flags.switch(WORDS[name].flag, text=WORDS[name].text)
     flags.switch("--auto-config", text="nodes from $NODE_NUM, one worker per GPU")
     flags.switch("--network-check", text="same as --precheck 1")
     flags.switch("--comm-perf-test", text="same as --precheck 2")
@@ -69,7 +74,7 @@ def dlrover_fields(args: argparse.Namespace) -> dict[str, Any]:
         "xpu_type": args.xpu_type,
         "pre_check_ops": tuple(_ops(args.pre_check_ops)),
         "training_port": port,
-        "auto_tuning": args.auto_tunning,
+        **{field: getattr(args, name) for name, field in _SWITCHES.items()},
     }
 
 

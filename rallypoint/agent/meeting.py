@@ -23,6 +23,7 @@ from rallypoint.agent.run_secret import run_secret
 from rallypoint.agent.tls import watched_tls
 from rallypoint.agent.transport.near import NearExchange
 from rallypoint.agent.transport.shared_port import SharedPort
+from rallypoint.capabilities.base import coordinator_capabilities
 
 __all__ = ["meet"]
 
@@ -78,4 +79,5 @@ def _new_state(options: RunOptions, clock: Clock) -> rendezvous.State:
         attempt=ATTEMPT,
         term=TERM,
         now=clock(),
+        registered=coordinator_capabilities(options.plan),
     )

@@ -25,6 +25,7 @@ from rallypoint.agent.workers.tee import DEFAULT_PREFIX
 from rallypoint.wire.endpoint import split_address
 from rallypoint.wire.node_range import NODE_RANGE_ALLOWED, parse_node_range
 from rallypoint.wire.plan import ElasticMode, Entry, Plan
+from rallypoint.wire.sections import build
 
 __all__ = ["C10D_PORT", "FENCE_TIMEOUT", "MasterAddress", "Meeting", "RunOptions", "parse_nnodes", "read_options"]
 
@@ -189,7 +190,8 @@ def _notes(args: argparse.Namespace, high: int, streams: Streams) -> Iterator[st
 def _plan(args: argparse.Namespace, env: Mapping[str, str], low: int, high: int, conf: RdzvConf) -> Plan:
     entry, entrypoint, script_args = _entry(args, env)
     bounds = conf.limits
-    return Plan(
+    return build(
+        Plan,
         name=_run_id(args, high),
         role=args.role,
         min_nodes=low,

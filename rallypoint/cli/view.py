@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rallypoint.capabilities import modules
 from rallypoint.cli.document import JobDocument, SupervisorSeen
 from rallypoint.cli.tables import incident_table, node_table
 from rallypoint.cli.values import Column, Fact, JobView, Row, Table
@@ -18,7 +19,6 @@ from rallypoint.wire.check import CheckState, NodeCheck, NodeFound, NodeVerdict
 from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.pre_check import PreCheck, PreCheckState
 from rallypoint.wire.status import JobState, JobStatus
-from rallypoint.wire.straggler import Straggler
 
 __all__ = ["overview", "phase_word", "view", "view_of"]
 
@@ -33,9 +33,6 @@ _MOODS = {
     Phase.FAILED: Mood.BAD,
     Phase.TERMINATING: Mood.QUIET,
 }
-
-#: Stragglers that are named.
-_NAMED = 4
 
 #: Phases in which a wish to suspend has not been fulfilled yet.
 _SUSPENDABLE = (Phase.EMPTY, Phase.RESUMING, Phase.RUNNING, Phase.RESETTING)
@@ -212,8 +209,8 @@ def _details(story: Story, now: float) -> Iterable[Fact]:
         yield Fact(label="node check", text=_check(status.check))
     if status is not None and status.hang is not None:
         yield Fact(label="hang", text=f"{status.hang.state.value}: {status.hang.reason}")
-    if status is not None and status.stragglers:
-        yield Fact(label="stragglers", text=_slow(status.stragglers))
+    if status is not None:
+        yield from (Fact(label=label, text=text) for module in modules("report") for label, text in module.facts(status))
     yield Fact(label="time", text=_time(record, now))
     yield Fact(label="owner", text=record.owner)
 
@@ -224,12 +221,6 @@ def _undurable(status: JobStatus) -> str:
         return ""
     told = (event.detail for event in reversed(status.events) if event.kind == "status-undurable")
     return next(told, "the coordinator cannot write its status down")
-
-
-def _slow(stragglers: tuple[Straggler, ...]) -> str:
-    named = (f"rank {one.rank} on node {one.node} ({one.host}) {one.score:g} times" for one in stragglers[:_NAMED])
-    more = f"; and {len(stragglers) - _NAMED} more" if len(stragglers) > _NAMED else ""
-    return f"{'; '.join(named)}{more} slower than the other ranks"
 
 
 def _pre_check(told: tuple[PreCheck, ...]) -> str:

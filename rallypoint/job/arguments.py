@@ -7,10 +7,11 @@ rule of its field, unless that document allows less.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rallypoint.capabilities import modules
 from rallypoint.job.document import read_yaml
 from rallypoint.job.errors import JobError
 from rallypoint.job.part import Model
@@ -247,7 +248,6 @@ def _training() -> tuple[Argument, ...]:
         ),
         _of("log_dir", "logs", "dir", seed="n/a"),
         _of("auto_config", "roles", seed="False"),
-        _of("auto_tunning", "roles", "auto_tuning", seed="False"),
         _of("exclude_straggler", "health", seed="False", note="an error without a check"),
         _of("save_at_breakpoint", "recovery", seed="False"),
         _of("accelerator", "roles", seed="nvidia.com/gpu", note="also `cpu`"),
@@ -258,8 +258,16 @@ def _training() -> tuple[Argument, ...]:
     )
 
 
+def _of_capabilities() -> Iterator[Argument]:
+    for module in modules("spec"):
+        for name, meaning in module.ARGUMENTS.items():
+            yield _of(name, **meaning)
+
+
+_KNOWN = {argument.name: argument for argument in (*_master(), *_training(), *_of_capabilities())}
+
 #: By name, in the order of the document.
-ARGUMENTS: Mapping[str, Argument] = {argument.name: argument for argument in (*_master(), *_training())}
+ARGUMENTS: Mapping[str, Argument] = {name: _KNOWN[name] for name in WORDS}
 
 
 def argument_of(key: object) -> Argument | None:

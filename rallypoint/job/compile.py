@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+from rallypoint.capabilities import modules
 from rallypoint.job.mindcluster import MindCluster, environment, labels, scheduling
 from rallypoint.job.model import ElasticJob
 from rallypoint.job.policies import BudgetRefill
@@ -19,6 +20,7 @@ from rallypoint.job.quantity import quantity
 from rallypoint.job.role import Role
 from rallypoint.wire.incident import Answer
 from rallypoint.wire.plan import ElasticMode, EndRule, Entry, OrphanPolicy, Plan, Profile, Refill
+from rallypoint.wire.sections import build
 
 __all__ = ["compile_plan", "digest"]
 
@@ -62,7 +64,7 @@ def compile_plan(job: ElasticJob, *, orphan_policy: OrphanPolicy = OrphanPolicy.
         **_budgets(job),
         **_agents(job),
     }
-    return tuple(Plan(**shared, **_role(role), **_recovery(job, role)) for role in job.roles)
+    return tuple(build(Plan, **shared, **_role(role), **_recovery(job, role), **_capabilities(job, role)) for role in job.roles)
 
 
 def digest(job: ElasticJob) -> str:
@@ -212,8 +214,6 @@ def _role(role: Role) -> dict[str, Any]:
         "numa_binding": role.numa_affinity,
         "auto_config": bool(role.auto_config),
         "accelerator": role.accelerator or Plan.accelerator,
-        "auto_tuning": bool(role.auto_tuning),
-        "tuning_memory": math.floor(quantity(role.auto_tuning_memory)) if role.auto_tuning_memory else 0,
         "entry": entry,
         "entrypoint": _script(role, first) if entry is Entry.SCRIPT else first,
         "args": (*rest, *role.args),
@@ -221,6 +221,10 @@ def _role(role: Role) -> dict[str, Any]:
         "setup": role.setup_commands,
         "checkpoint_dir": role.checkpoint_dir,
     }
+
+
+def _capabilities(job: ElasticJob, role: Role) -> dict[str, Any]:
+    return {name: value for module in modules("spec") for name, value in module.plan_fields(job, role).items()}
 
 
 def _recovery(job: ElasticJob, role: Role) -> dict[str, Any]:

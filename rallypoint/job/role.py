@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from rallypoint.job.part import Model
+from rallypoint.job.part import Model, extended
 from rallypoint.job.rules import (
     ARGUMENT,
     COMMAND_LINE,
@@ -70,10 +69,8 @@ class Resources(Model):
     """Any further resource by its full name: `rdma/hca: 1`."""
 
 
-class Role(Model):
+class _Role(Model):
     """Nodes that run the same thing. Written short, its fields stand at the top level of the document."""
-
-    other_names: ClassVar[Mapping[str, str]] = {"auto_tunning": "auto_tuning"}
 
     name: Annotated[str, NAME] = DEFAULT_ROLE
     """Unique within the job; a key of `roles` where that is a mapping."""
@@ -91,10 +88,6 @@ class Role(Model):
     """Each node has as many workers as it has devices, where it has any (DLRover's argument)."""
     accelerator: Annotated[str, choice("nvidia.com/gpu", "ascend-npu", "cpu")] = ""
     """What a node's devices are (DLRover's argument); `nvidia.com/gpu` without it."""
-    auto_tuning: Annotated[bool | None, FLAG] = None
-    """The workers' batch grows to what their memory holds, as it is measured. DLRover's `auto_tunning` is another name."""
-    auto_tuning_memory: Annotated[str, QUANTITY] = ""
-    """How much memory a worker may use for that; without it what its device has."""
     numa_affinity: Annotated[str, NUMA] = ""
     """Workers are bound to the CPUs near their GPU: `true` is `node`; or `socket`, `exclusive`, `core-complex`."""
     env: _Environment = Field(default_factory=dict)
@@ -183,6 +176,12 @@ class Role(Model):
                 "entrypoint": _script_at_home(self.entrypoint),
             }
         )
+
+
+if TYPE_CHECKING:
+    Role = _Role
+else:
+    Role = extended(_Role, "roles")
 
 
 def resolve(path: str, base: Path) -> str:

@@ -9,6 +9,7 @@ import types
 import typing
 from typing import Any
 
+from rallypoint.wire import sections
 from rallypoint.wire.sanitize import NON_FINITE
 
 __all__ = ["DIALECT", "wire_schema"]
@@ -61,8 +62,10 @@ def _enumeration(kind: type[enum.Enum]) -> dict[str, Any]:
 
 
 def _object(kind: Any, defs: dict[str, Any]) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind)
-    fields = dataclasses.fields(kind)
+    own = [field for field in dataclasses.fields(kind) if field.name != sections.FIELD]
+    known = sections.of_record(kind) if len(own) < len(dataclasses.fields(kind)) else ()
+    hints = {name: hint for one in (kind, *known) for name, hint in typing.get_type_hints(one).items()}
+    fields = (*own, *(field for one in known for field in dataclasses.fields(one)))
     return {
         "description": _description(kind),
         "type": "object",

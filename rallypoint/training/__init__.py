@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from rallypoint.training.snapshots.snapshots import Snapshots
     from rallypoint.training.state import State
     from rallypoint.training.stopping import stop_requested
-    from rallypoint.training.tuning import TunedBatchSampler
 
 __all__ = [
     "Checkpoint",
@@ -35,7 +34,6 @@ __all__ = [
     "Snapshots",
     "State",
     "StateLostError",
-    "TunedBatchSampler",
     "World",
     "average_in_rank_order",
     "current_job",
@@ -59,7 +57,6 @@ _ROOMS = {
     "Snapshots": "snapshots.snapshots",
     "State": "state",
     "StateLostError": "errors",
-    "TunedBatchSampler": "tuning",
     "World": "groups",
     "average_in_rank_order": "reproducibility",
     "current_job": "context",
@@ -76,12 +73,24 @@ _ROOMS = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOMS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    room = _ROOMS[name]
-    value = getattr(importlib.import_module(room if room.startswith("rallypoint.") else f"{__name__}.{room}"), name)
+    if name in _ROOMS:
+        room = _ROOMS[name]
+        value = getattr(importlib.import_module(room if room.startswith("rallypoint.") else f"{__name__}.{room}"), name)
+    else:
+        value = _of_capability(name)
     globals()[name] = value
     return value
+
+
+def _of_capability(name: str) -> Any:
+    """Return what an optional capability offers to scripts under a name."""
+    if not name.startswith("_"):
+        from rallypoint.capabilities import modules  # noqa: PLC0415  most scripts need none of them
+
+        for module in modules("worker"):
+            if name in module.__all__:
+                return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -5,7 +5,8 @@ What each means, and what it may say, is in `job/arguments.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 __all__ = ["NAMESPACE", "NAMESPACE_ALLOWED", "PLATFORMS", "PREFIX", "RAY", "VARIABLES", "WORDS", "Word", "ambient", "unquoted"]
@@ -75,7 +76,6 @@ _TRAINING = (
     ("relaunch_on_worker_failure", "N", "replacements per node, 1 or more (default: 3)"),
     ("log_dir", "DIR", "folder of the worker logs"),
     ("auto_config", "", "start one worker per GPU or NPU of the node"),
-    ("auto_tunning", "", "increase the batch size while device memory is free"),
     ("exclude_straggler", "", "replace nodes that are slow in the node check"),
     ("save_at_breakpoint", "", "store the last in-memory snapshot when a worker dies"),
     ("accelerator", "NAME", "accelerator: nvidia.com/gpu (default), ascend-npu or cpu"),
@@ -85,8 +85,21 @@ _TRAINING = (
     ("training_port", "PORT", "first port for workers to try, on ascend-npu (60000)"),
 )
 
+
+def _all() -> Iterator[tuple[str, str, str]]:
+    """Yield the arguments in the order of the document, those of optional capabilities in their places."""
+    modules = importlib.import_module("rallypoint.capabilities").modules("arguments")
+    added = {after: (name, metavar, text) for module in modules for after, name, metavar, text in module.ARGUMENTS}
+    for argument in (*_MASTER, *_TRAINING):
+        yield argument
+        last = argument[0]
+        while last in added:
+            yield added[last]
+            last = added[last][0]
+
+
 #: By name, in the order of the document.
-WORDS = {name: Word(name=name, metavar=metavar, text=text) for name, metavar, text in (*_MASTER, *_TRAINING)}
+WORDS = {name: Word(name=name, metavar=metavar, text=text) for name, metavar, text in _all()}
 
 
 def unquoted(text: str) -> str:

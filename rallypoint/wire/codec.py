@@ -10,6 +10,9 @@ and in the one after it, too: there, and only there, a field that we do not know
 A number that JSON does not have is written as its name (`"NaN"`), and read from that or from the bare word of earlier versions.
 A class with `reported = True` holds what a job reports: all its texts and free values, and those of its parts, pass through
 `rallypoint.wire.sanitize`, when they are written and when they are read.
+
+The sections of a record (`rallypoint.wire.sections`) are written beside its fixed fields, and a key that no section knows is
+kept: there alone an unknown field is no error in our own version.
 """
 
 from __future__ import annotations
@@ -23,11 +26,11 @@ import re
 import reprlib
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from rallypoint.version import __version__
-from rallypoint.wire import sanitize
+from rallypoint.wire import sanitize, sections
 from rallypoint.wire.errors import RallypointError
 
 __all__ = [
@@ -103,9 +106,9 @@ def _plain(value: Any, *, reported: bool) -> Any:
         reported = reported or _is_reported(kind)
         free = _free(kind) if reported else ()
         return {
-            name: sanitize.clean(getattr(value, name)) if name in free else _plain(getattr(value, name), reported=reported)
-            for name in _defaults(kind)
-        }
+            name: sanitize.clean(item) if name in free else _plain(item, reported=reported)
+            for name, item in _items(value, kind)
+        } | _unknown(value, kind, reported=reported)
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, (tuple, list)):
@@ -151,8 +154,7 @@ def dumps_lines(value: Any) -> str:
     kind: Any = type(value)
     reported = _is_reported(kind)
     free = _free(kind) if reported else ()
-    for name in _defaults(kind):
-        field = getattr(value, name)
+    for name, field in (*_items(value, kind), *_unknown(value, kind, reported=reported).items()):
         if name in free:
             text = _encode(sanitize.clean(field))
         elif isinstance(field, tuple) and field:
@@ -180,12 +182,30 @@ def _slim(value: Any, *, reported: bool) -> Any:
     reported = reported or _is_reported(kind)
     free = _free(kind) if reported else ()
     told = {}
-    for name, default in _defaults(kind).items():
-        item = getattr(value, name)
+    defaults = _defaults(kind)
+    for name, item in _items(value, kind):
+        default = defaults[name]
         # Of another type it is no default: 0 and False are equal, but not the same word.
         if item is not default and (type(item) is not type(default) or item != default):
             told[name] = sanitize.clean(item) if name in free else _slim(item, reported=reported)
-    return told
+    return told | _unknown(value, kind, reported=reported)
+
+
+def _items(value: Any, kind: Any) -> Iterator[tuple[str, Any]]:
+    """Yield each field of a dataclass with its value: the fixed ones, and those of all sections."""
+    for name in _fixed(kind):
+        yield name, getattr(value, name)
+    for section in _sections(kind):
+        of_section = section.of(value)
+        for name in _defaults(section):
+            yield name, getattr(of_section, name)
+
+
+def _unknown(value: Any, kind: Any, *, reported: bool) -> dict[str, Any]:
+    """Return the keys of a record that no registered section reads, as they came."""
+    if not _has_sections(kind) or not value.sections.unknown:
+        return {}
+    return {key: sanitize.clean(item) if reported else item for key, item in value.sections.unknown.items()}
 
 
 @functools.cache
@@ -199,17 +219,39 @@ def _is_reported(kind: Any) -> bool:
 
 
 @functools.cache
+def _has_sections(kind: Any) -> bool:
+    return any(field.name == sections.FIELD for field in dataclasses.fields(kind))
+
+
+@functools.cache
+def _sections(kind: Any) -> tuple[Any, ...]:
+    return sections.of_record(kind) if _has_sections(kind) else ()
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """Return the types of the fields of a dataclass, those of its sections included."""
+    hints = typing.get_type_hints(kind)
+    own = {name: hints[name] for name in _fixed(kind)}
+    return own | {name: hint for section in _sections(kind) for name, hint in _hints(section).items()}
+
+
+@functools.cache
 def _free(kind: Any) -> frozenset[str]:
     """Return the fields of a dataclass that hold any JSON value."""
-    hints = typing.get_type_hints(kind)
-    fields = (field.name for field in dataclasses.fields(kind))
-    return frozenset(name for name in fields if hints[name] is Any or Any in typing.get_args(hints[name]))
+    return frozenset(name for name, hint in _hints(kind).items() if hint is Any or Any in typing.get_args(hint))
+
+
+@functools.cache
+def _fixed(cls: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(cls) if field.name != sections.FIELD)
 
 
 @functools.cache
 def _defaults(cls: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass, each with its default: a value of its own for one that has none."""
-    return {f.name: _default(f) for f in dataclasses.fields(cls)}
+    """Return the fields of a dataclass and of its sections with their defaults: a value of its own for one that has none."""
+    own = {f.name: _default(f) for f in dataclasses.fields(cls) if f.name != sections.FIELD}
+    return own | {name: default for section in _sections(cls) for name, default in _defaults(section).items()}
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
@@ -319,16 +361,19 @@ def _dict_of(reader: _Reader, *, reported: bool) -> _Reader:
 
 
 def _dataclass(kind: type, *, lenient: bool, reported: bool) -> _Reader:
-    hints = typing.get_type_hints(kind)
-    readers = {field.name: _reader(hints[field.name], lenient, reported) for field in dataclasses.fields(kind)}
+    readers = {name: _reader(hint, lenient, reported) for name, hint in _hints(kind).items()}
+    keeps, owners = _has_sections(kind), sections.flat(kind) if _has_sections(kind) else {}
     required = [name for name, default in _defaults(kind).items() if default is dataclasses.MISSING]
 
     def read(data: Any) -> Any:
         if not isinstance(data, Mapping):
             raise _Wrong(data, f"an object with the fields of {kind.__name__}")
-        values = {}
+        values, unknown = {}, {}
         for name, value in data.items():
             reader = readers.get(name)
+            if reader is None and keeps:
+                unknown[_key(name, reported=reported)] = sanitize.clean(value) if reported else value
+                continue
             if reader is None and lenient:
                 continue
             if reader is None:
@@ -340,9 +385,21 @@ def _dataclass(kind: type, *, lenient: bool, reported: bool) -> _Reader:
         for name in required:
             if name not in values:
                 raise _Wrong(None, "a value (the field is missing)", name)
-        return kind(**values)
+        return kind(**(_with_sections(values, owners, unknown) if keeps else values))
 
     return read
+
+
+def _with_sections(
+    values: dict[str, Any], owners: Mapping[str, type[sections.Section]], unknown: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the fields of a record with those of its sections gathered in one."""
+    gathered: dict[type[sections.Section], dict[str, Any]] = {}
+    for name in values.keys() & owners.keys():
+        gathered.setdefault(owners[name], {})[name] = values.pop(name)
+    if gathered or unknown:
+        values[sections.FIELD] = sections.Sections(*(cls(**fields) for cls, fields in gathered.items()), unknown=unknown)
+    return values
 
 
 def _enum(kind: type[enum.Enum]) -> _Reader:

@@ -19,8 +19,6 @@ __all__ = [
     "LOCAL_RANK",
     "MACHINE",
     "MODULES_FILE",
-    "PARALLEL_CONFIG",
-    "PARALLEL_CONFIG_DLROVER",
     "POD_NAME",
     "POD_UID",
     "PRELOAD",
@@ -119,10 +117,6 @@ SNAPSHOT_DIR = "RALLYPOINT_SNAPSHOT_DIR"
 
 #: In every worker of a job whose snapshots are kept on another node, too: of which steps, those that are a multiple of this.
 SNAPSHOT_REPLICA = "RALLYPOINT_SNAPSHOT_REPLICA_EVERY"
-
-#: In every worker of a job whose batch is tuned: the file that tells it, by our name and by DLRover's.
-PARALLEL_CONFIG = "RALLYPOINT_PARALLEL_CONFIG"
-PARALLEL_CONFIG_DLROVER = "DLROVER_PARAL_CONFIG_PATH"
 
 #: In every worker with Ascend's NPUs: first of the ports that HCCL takes.
 TRAINING_PORT = "HCCL_IF_BASE_PORT"

@@ -19,8 +19,8 @@ from rallypoint.wire.fence import Fence
 from rallypoint.wire.hang import Evidence
 from rallypoint.wire.incident import Culprit
 from rallypoint.wire.pulse import Learned, Pace, Phase
+from rallypoint.wire.sections import NO_SECTIONS, Sections
 from rallypoint.wire.status import Verdict
-from rallypoint.wire.tuning import NodeTuning, Tuned
 from rallypoint.wire.wish import NodeAnswer, Wish
 
 __all__ = [
@@ -128,12 +128,12 @@ class AgentReport:
         dumps: it holds a snapshot, and knows where a last checkpoint would go; `dump` is its last answer about one.
         tolerance: what graceful fault tolerance has put into MindCluster's reset file; "" for nothing.
         learned: how long the phases of its workers took so far in this round.
-        tuning: what its workers' batch costs, where the plan has it tuned.
         free_ports: ranges that are free on its node for the workers' own use, as first, last, first, last, ...; empty where the
             plan needs none.
         ready: nothing is left that it could prepare before its workers start: imports, standbys, the process of its stores.
         hold: seconds the answer may be kept back while there is nothing to say.
         sequence: counts the reports of this agent process; of two that crossed on the way the higher is true.
+        sections: what optional capabilities report (wire/sections.py).
     """
 
     neighbours: ClassVar[bool] = True
@@ -166,12 +166,12 @@ class AgentReport:
     dump: DumpTold | None = None
     learned: tuple[Learned, ...] = ()
     tolerance: str = ""
-    tuning: NodeTuning | None = None
     free_ports: tuple[int, ...] = ()
     ready: bool = True
     hold: float = 0.0
     sequence: int = 0
     unseen: int = 0
+    sections: Sections = NO_SECTIONS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +182,7 @@ class Assignment:
     the agent that listens there serves it. `digest` names the set of members, equal on all of them. `kept` counts the workers
     of the whole world that live on from the round before; with 0 none may. `replicas` is where the next node of the ring takes
     snapshots of this one; "" where none does. `training_port` is the first of the ports that are free on all nodes, 0 where
-    none were asked for or found; `tuned` is the batch to begin with, None for the script's own.
+    none were asked for or found; `sections` is what optional capabilities give the workers to begin with.
     """
 
     fence: Fence
@@ -198,7 +198,7 @@ class Assignment:
     kept: int = 0
     replicas: str = ""
     training_port: int = 0
-    tuned: Tuned | None = None
+    sections: Sections = NO_SECTIONS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +232,7 @@ class Continue:
     try with its node's probe, repeated until a report says that it has begun. `dump`: what it is asked about a last checkpoint,
     repeated until a report has the answer. `wish`: what somebody asks of all workers,
     repeated until a report tells its number. `pace`: seconds after which to report again, while it is doubted whether the
-    workers go on; 0 is as usual. `tuned`: the batch that workers are to use, repeated until a report tells its version.
+    workers go on; 0 is as usual. `sections`: requests of optional capabilities, each repeated until a report answers it.
     """
 
     fence: Fence
@@ -242,7 +242,7 @@ class Continue:
     check: CheckTask | None = None
     dump: DumpAsk | None = None
     pace: float = 0.0
-    tuned: Tuned | None = None
+    sections: Sections = NO_SECTIONS
 
 
 @dataclass(frozen=True, kw_only=True)

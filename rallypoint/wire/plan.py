@@ -12,6 +12,7 @@ from typing import ClassVar
 from rallypoint.wire import reset_file
 from rallypoint.wire.incident import Answer
 from rallypoint.wire.pre_check import PreCheckOp
+from rallypoint.wire.sections import NO_SECTIONS, Sections
 
 __all__ = ["PLAN_VERSION", "ElasticMode", "EndRule", "Entry", "Kind", "OrphanPolicy", "Plan", "Profile", "Refill", "Scheduling"]
 
@@ -203,13 +204,12 @@ class Plan:
         accelerator: what a node's devices are: `nvidia.com/gpu`, `ascend-npu` or `cpu`.
         xpu_type: whose tools say how busy they are: `nvidia` or `ascend`.
         training_port: where all nodes look for a range of free ports for the workers' own use; for `ascend-npu` alone.
-        auto_tuning: the workers' batch grows to what their memory holds, as it is measured.
-        tuning_memory: bytes that a worker may use for that; 0 is what its device has.
         pre_check_ops: classes that the coordinator asks before the first round of an attempt.
         auto_config: each node has as many workers as it has devices, where it has any, in the place of `nproc_per_node`.
         tls: how the parts of the job secure their connections: `auto`, `secret:NAME`; "" does not (wire/tls.py).
         network_policy: "" creates no NetworkPolicy; `on`, or the networks of the API server, separated by commas.
         insecure_token: agents that another controller's pods start do without a secret.
+        sections: settings of optional capabilities (wire/sections.py).
     """
 
     neighbours: ClassVar[bool] = True
@@ -292,10 +292,9 @@ class Plan:
     accelerator: str = "nvidia.com/gpu"
     xpu_type: str = "nvidia"
     training_port: int = 60000
-    auto_tuning: bool = False
-    tuning_memory: int = 0
     pre_check_ops: tuple[PreCheckOp, ...] = ()
     auto_config: bool = False
     insecure_token: bool = False
     tls: str = ""
     network_policy: str = ""
+    sections: Sections = NO_SECTIONS

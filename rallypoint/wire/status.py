@@ -13,8 +13,7 @@ from rallypoint.wire.incident import Culprit, Folded, Incident
 from rallypoint.wire.missing import Missing
 from rallypoint.wire.pre_check import PreCheck
 from rallypoint.wire.pulse import Learned
-from rallypoint.wire.straggler import Straggler
-from rallypoint.wire.tuning import Tuning
+from rallypoint.wire.sections import NO_SECTIONS, Sections
 from rallypoint.wire.wish import WishStatus
 
 __all__ = [
@@ -151,7 +150,6 @@ class JobStatus:
     `samples`: the whole attempt in at most 96 of them, the oldest first (version 2).
     `hang`: a doubt or a verdict that training does not go on, None while it does or nobody looks (version 2).
     `phases`: how many ranks of the running round are in which phase (wire/pulse.py), of those that tell one (version 2).
-    `stragglers`: ranks of the running round that are slower than the others, the slowest first (version 2).
     `learned`: how long the phases of the job took so far, now and then renewed; the next attempt begins with it (version 2).
     `wish`: the last that somebody asked of all workers, and what they answered; None before the first (version 2).
     `check`: the last check of the nodes, which may still be running; None before the first (version 2).
@@ -159,9 +157,9 @@ class JobStatus:
     `missing`: nodes that are wanted and not there, at most 64 of them, and `missing_count` how many there are (version 2).
     `pre_checks`: what the operators of `pre_check_ops` said before training, in their order (version 2).
     `tolerance`: what graceful fault tolerance has put into MindCluster's reset file; "" for nothing (version 2).
-    `tuning`: how far the tuned batch is, None where none is measured; it outlives the attempt (version 2).
     `lively_at`: when a rank of the running round last showed a sign of life, or the round began; 0 before any (version 2).
     `training_port`: the first of the ports that are free on all nodes, 0 where none were asked for or found (version 2).
+    `sections`: what optional capabilities publish (wire/sections.py).
     """
 
     neighbours: ClassVar[bool] = True
@@ -187,7 +185,6 @@ class JobStatus:
     result: Any = field(default=None, hash=False)
     hang: Hang | None = None
     phases: dict[str, int] = field(default_factory=dict, hash=False)
-    stragglers: tuple[Straggler, ...] = ()
     learned: tuple[Learned, ...] = ()
     check: NodeCheck | None = None
     tolerance: str = ""
@@ -196,9 +193,9 @@ class JobStatus:
     missing: tuple[Missing, ...] = ()
     missing_count: int = 0
     pre_checks: tuple[PreCheck, ...] = ()
-    tuning: Tuning | None = None
     training_port: int = 0
     lively_at: float = 0.0
+    sections: Sections = NO_SECTIONS
 
     @property
     def world_size(self) -> int:

@@ -7,12 +7,14 @@ from collections.abc import Callable
 
 from rallypoint.agent.errors import UnreachableError
 from rallypoint.agent.rendezvous import core as rendezvous
+from rallypoint.agent.rendezvous.capabilities import Registered
 from rallypoint.agent.rendezvous.core import Settings, State
 from rallypoint.agent.workers.reaper import Ended, Reaper
 from rallypoint.agent.workers.spawner import Command, Spawner
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.messages import AgentReport, AgentState, Reply
+from rallypoint.wire.sections import build
 from rallypoint.wire.status import JobStatus
 
 TOKEN = "a secret"
@@ -21,8 +23,8 @@ TOKEN = "a secret"
 TWO = Settings(min_nodes=2, max_nodes=2, last_call=0.0, node_lease=1000.0)
 
 
-def new_state(settings: Settings = TWO, *, now: float, term: int = 1) -> State:
-    return rendezvous.new(settings, job="digits", uid="u1", attempt=1, term=term, now=now)
+def new_state(settings: Settings = TWO, *, now: float, term: int = 1, registered: Registered = ()) -> State:
+    return rendezvous.new(settings, job="digits", uid="u1", attempt=1, term=term, now=now, registered=registered)
 
 
 def report(node: int = 0, state: AgentState = AgentState.WAITING, **more: object) -> AgentReport:
@@ -38,7 +40,7 @@ def report(node: int = 0, state: AgentState = AgentState.WAITING, **more: object
         "state": state,
         "hold": 10.0,
     }
-    return AgentReport(**{**fields, **more})  # type: ignore[arg-type]
+    return build(AgentReport, **{**fields, **more})
 
 
 class GatedSink:

@@ -51,10 +51,10 @@ def test_operators_are_a_literal() -> None:
 
 def test_what_a_run_can_do_reaches_its_plan() -> None:
     """By the names that dlrover-run has for it."""
-    flags = ("--service-type", "grpc", "--xpu-type", "ascend", "--training-port", "50000", "--auto-tunning")
+    flags = ("--service-type", "grpc", "--xpu-type", "ascend", "--training-port", "50000")
     plan = parse(*flags).plan
 
-    assert (plan.service_type, plan.xpu_type, plan.training_port, plan.auto_tuning) == ("grpc", "ascend", 50000, True)
+    assert (plan.service_type, plan.xpu_type, plan.training_port) == ("grpc", "ascend", 50000)
 
 
 def test_what_a_run_cannot_do_is_told() -> None:

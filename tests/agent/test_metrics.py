@@ -30,7 +30,6 @@ from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.ports import METRICS_PORT, metrics_port
 from rallypoint.wire.pulse import Phase
 from rallypoint.wire.status import JobState, JobStatus, Member, Progress, Sample
-from rallypoint.wire.straggler import Straggler
 from tests.agent.fakes import MemorySink, new_state, report
 
 ROOT = Path(__file__).parents[2]
@@ -200,20 +199,6 @@ def test_doubt_and_the_nodes_that_a_check_found_bad() -> None:
     assert (found["rallypoint_hang", "doubt"], found["rallypoint_hang", "verdict"]) == (1, 0)
     assert found["rallypoint_hang_seconds", ""] == 900
     assert (found["rallypoint_check_nodes", "straggler"], found["rallypoint_check_nodes", "fault"]) == (2, 1)
-
-
-def test_the_slowest_ranks_are_told_one_by_one_and_all_are_counted() -> None:
-    """They come the slowest first; with thousands of slow ranks there are no thousands of series."""
-    slow = tuple(
-        Straggler(rank=rank, node=0, host="gpu-0", score=9.0 - rank / 100, own=1.0, usual=0.5, step=1.0, since=1.0)
-        for rank in range(100)
-    )
-    found = scraped(status_of(stragglers=slow))
-    scores = [value for (name, _), value in found.items() if name == "rallypoint_straggler_score"]
-
-    assert (found["rallypoint_straggler_ranks", ""], found["rallypoint_straggler_score", "3"]) == (100, 8.97)
-    assert len(scores) == 8
-    assert "rallypoint_straggler_score" not in {name for name, _ in scraped(status_of())}
 
 
 def test_nothing_is_told_that_needs_the_secret() -> None:

@@ -18,7 +18,6 @@ from rallypoint.wire.messages import AgentState, Assignment, Reply, WorkerReport
 from rallypoint.wire.missing import Absence, Missing
 from rallypoint.wire.pulse import Phase
 from rallypoint.wire.status import JobState, Progress
-from rallypoint.wire.straggler import Straggler
 from tests.agent.fakes import GatedSink, new_state, report
 from tests.waiting import eventually_async
 
@@ -26,10 +25,6 @@ ONE = Settings(min_nodes=1, max_nodes=1, last_call=0.0, node_lease=1e6)
 
 #: Longer than any test.
 NEVER = 1e6
-
-
-def slow(rank: int, score: float = 3.0) -> Straggler:
-    return Straggler(rank=rank, node=0, host="gpu-0", score=score, own=score, usual=1.0, step=score, since=5.0)
 
 
 def missing(why: Absence) -> Missing:
@@ -82,8 +77,6 @@ async def test_steps_wait_for_their_time_and_a_change_does_not() -> None:
     ("before", "after", "same"),
     [
         pytest.param({"phases": {"step": 2}}, {"phases": {"evaluation": 2}}, True, id="a phase"),
-        pytest.param({"stragglers": (slow(3), slow(1))}, {"stragglers": (slow(1, 4.5), slow(3, 2.5))}, True, id="how slow"),
-        pytest.param({"stragglers": (slow(3),)}, {"stragglers": (slow(1),)}, False, id="who is slow"),
         pytest.param({}, {"missing": (missing(Absence.SILENT),), "missing_count": 1}, True, id="overdue"),
         pytest.param({}, {"missing": (missing(Absence.LOST),), "missing_count": 1}, False, id="lost"),
         pytest.param({"progress": Progress(step=1)}, {"progress": Progress(step=2)}, True, id="a step"),

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from rallypoint.agent.rendezvous import core as rendezvous
+from rallypoint.agent.rendezvous.capabilities import Registered
 from rallypoint.agent.rendezvous.core import ECHO_GRACE, RECONNECT_WITHIN, Settings, State
 from rallypoint.wire import codec
 from rallypoint.wire.fence import Fence
@@ -32,8 +33,16 @@ ELASTIC = Settings(min_nodes=1, max_nodes=3, last_call=5.0, node_lease=PATIENT)
 LEASED = dataclasses.replace(ELASTIC, node_lease=15.0)
 
 
-def start(settings: Settings = TWO, term: int = 1, previous: JobStatus | None = None, now: float = 0.0) -> State:
-    return rendezvous.new(settings, job="digits", uid="u1", attempt=1, term=term, now=now, previous=previous)
+def start(
+    settings: Settings = TWO,
+    term: int = 1,
+    previous: JobStatus | None = None,
+    now: float = 0.0,
+    registered: Registered = (),
+) -> State:
+    return rendezvous.new(
+        settings, job="digits", uid="u1", attempt=1, term=term, now=now, previous=previous, registered=registered
+    )
 
 
 def report(
@@ -65,9 +74,9 @@ def answers(state: State, *nodes: str) -> list[Reply | None]:
     return [rendezvous.answer(state, f"agent-{node}") for node in nodes]
 
 
-def training(settings: Settings = TWO, nodes: int = 2) -> State:
+def training(settings: Settings = TWO, nodes: int = 2, registered: Registered = ()) -> State:
     """Return a job whose first round runs on `nodes` nodes."""
-    state = say(start(settings), *(report(node) for node in range(nodes)))
+    state = say(start(settings, registered=registered), *(report(node) for node in range(nodes)))
     state = rendezvous.tick(state, settings.last_call)
     return say(state, *(report(node, AgentState.RUNNING, 1) for node in range(nodes)), now=settings.last_call)
 

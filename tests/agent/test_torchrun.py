@@ -196,7 +196,7 @@ def test_flags_of_ours_are_not_torchruns() -> None:
 def test_dlrover_runs_flags_are_known_in_both_spellings() -> None:
     """Those of its documentation: with a value, or a switch."""
     valued = ("precheck", "node_unit", "accelerator", "relaunch_on_worker_failure", "training_port", "max_restarts", "nnodes")
-    switches = ("auto_config", "auto_tunning", "exclude_straggler", "numa_affinity", "network-check", "comm-perf-test")
+    switches = ("auto_config", "exclude_straggler", "numa_affinity", "network-check", "comm-perf-test")
     known = options(ours())
 
     for name, value in itertools.chain(((name, True) for name in valued), ((name, False) for name in switches)):

@@ -1,4 +1,4 @@
-"""Real training that reports nothing: a slow rank is named, and a silence is noticed by what was learned of its steps."""
+"""Real training that reports nothing: a silence is noticed by what was learned of its steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from rallypoint.supervision.record import Phase as JobPhase
 from rallypoint.wire.hang import HangState
 from rallypoint.wire.incident import Cause, Incident, Rung
 from rallypoint.wire.pulse import Phase
-from rallypoint.wire.straggler import Straggler
 from tests.live.jobs import Job, cli
 from tests.waiting import eventually
 
@@ -20,9 +19,15 @@ pytest.importorskip("torch")
 
 SCRIPT = Path(__file__).parent / "scripts" / "phases.py"
 
+#: How often each phase was seen before the script falls silent.
+SEEN = 5
 
-def stragglers(job: Job) -> tuple[Straggler, ...]:
-    return () if job.status is None else job.status.stragglers
+
+def learned(job: Job) -> bool:
+    """Return whether the coordinator knows how long each phase of the script takes, from many of them."""
+    known = {} if job.status is None else {one.phase: one.count for one in job.status.learned}
+    phases = (Phase.STEP, Phase.DATA, Phase.CHECKPOINT, Phase.EVALUATION)
+    return all(known.get(phase, 0) >= SEEN for phase in phases)
 
 
 def hangs(job: Job) -> list[Incident]:
@@ -32,7 +37,7 @@ def hangs(job: Job) -> list[Incident]:
 
 
 @pytest.mark.extended
-def test_a_slow_rank_is_named_and_its_silence_notified_long_before_hang_downtime(tmp_path: Path, home: Path) -> None:
+def test_a_silence_is_notified_long_before_hang_downtime(tmp_path: Path, home: Path) -> None:
     """The bound of half an hour is far away; steps, evaluations and checkpoints of this job take a fraction of a second.
 
     A rank that reads its data for long may be at work: nothing is restarted until there is positive evidence.
@@ -48,9 +53,7 @@ def test_a_slow_rank_is_named_and_its_silence_notified_long_before_hang_downtime
         # On a slow machine the end of the processes may look like another hang: it must not end the job.
         recovery={"stop_grace_period": "1s", "max_hangs": 100},
     ).submit()
-    [straggler] = eventually(lambda: stragglers(job), timeout=120.0, why=job.tell)
-    assert (straggler.rank, straggler.score > 1.5) == (1, True)
-    assert "rank 1 on node 0" in cli("status", job.name).stdout
+    eventually(lambda: learned(job), timeout=120.0, why=job.tell)
 
     (tmp_path / "stick").touch()
     [notified, *_] = eventually(lambda: hangs(job), timeout=120.0, why=job.tell)
@@ -74,7 +77,6 @@ def test_a_slow_rank_is_named_and_its_silence_notified_long_before_hang_downtime
     assert restarted.rule.endswith("; positive evidence")
     assert restarted.reason.endswith("; rank 1 is stopped by a signal")
     assert {Phase.STEP, Phase.DATA, Phase.CHECKPOINT, Phase.EVALUATION} <= {one.phase for one in status.learned}
-    assert [event.round for event in status.events if event.kind == "straggler"] == [1]
     assert status.hang is None or status.hang.state is HangState.DOUBT
     assert record.phase is JobPhase.SUCCEEDED
     cli("delete", job.name)

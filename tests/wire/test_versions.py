@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -11,6 +12,7 @@ from rallypoint.wire import codec
 from rallypoint.wire.messages import MESSAGES_VERSION, AgentReport, Continue, reply_from_json, reply_to_json
 from rallypoint.wire.plan import PLAN_VERSION, Plan
 from rallypoint.wire.roster import AgentAddress, Roster
+from rallypoint.wire.sections import Sections
 from rallypoint.wire.status import STATUS_VERSION, JobStatus
 from tests.wire.test_codec import FENCE, PLAN, REPORT, STATUS
 
@@ -30,6 +32,10 @@ def as_written(word: object, **more: object) -> dict[str, Any]:
     return {**json.loads(codec.dumps(word)), **more}
 
 
+def with_unknown(word: Any, unknown: dict[str, Any]) -> Any:
+    return dataclasses.replace(word, sections=Sections(*word.sections.values(), unknown=unknown))
+
+
 def nested_news(data: dict[str, Any]) -> dict[str, Any]:
     """Add a field that nobody knows to the object and to each object inside of it that is one of ours."""
     inside = {
@@ -41,17 +47,22 @@ def nested_news(data: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("word", "ours"), WORDS)
 def test_the_next_version_is_understood(word: Word, ours: int) -> None:
-    """What it says beyond what we know is passed over, inside of its parts as well."""
+    """What it says beyond what we know is passed over inside of its parts, and kept where it may be a section."""
     read = codec.from_json(type(word), nested_news(as_written(word, version=ours + 1)))
 
-    assert as_written(read, version=ours) == as_written(word)
+    kept = {} if isinstance(word, Roster) else {"of_the_future": {"a": 1}}
+    assert as_written(read, version=ours) == as_written(word) | kept
 
 
 @pytest.mark.parametrize(("word", "ours"), WORDS)
 def test_our_own_version_stays_strict(word: Word, ours: int) -> None:
-    """A field that our version does not have is a mistake, not a version."""
+    """A field that our version does not have is a mistake, not a version; with sections only inside the parts."""
+    data = nested_news(as_written(word, version=ours))
+    if data == as_written(word, version=ours, of_the_future={"a": 1}):
+        assert codec.from_json(type(word), data) == with_unknown(word, {"of_the_future": {"a": 1}})
+        return
     with pytest.raises(codec.WireError, match="of_the_future"):
-        codec.from_json(type(word), as_written(word, version=ours, of_the_future=1))
+        codec.from_json(type(word), data)
 
 
 @pytest.mark.parametrize(("word", "ours"), WORDS)
@@ -85,9 +96,11 @@ def test_an_answer_of_the_next_version_is_understood() -> None:
     data = reply_to_json(Continue(fence=FENCE, unsupervised=1.0))
     data["body"] = nested_news(data["body"])
 
-    assert reply_from_json({**data, "version": MESSAGES_VERSION + 1}) == Continue(fence=FENCE, unsupervised=1.0)
-    with pytest.raises(codec.WireError, match=r"body\.of_the_future"):
-        reply_from_json(data)
+    expected = with_unknown(Continue(fence=FENCE, unsupervised=1.0), {"of_the_future": {"a": 1}})
+    assert reply_from_json({**data, "version": MESSAGES_VERSION + 1}) == expected
+    assert reply_from_json(data) == expected
+    with pytest.raises(codec.WireError, match=r"body\.fence\.of_the_future"):
+        reply_from_json({**data, "body": {**data["body"], "fence": {**data["body"]["fence"], "of_the_future": 1}}})
 
 
 @pytest.mark.parametrize("version", [MESSAGES_VERSION + 2, None, "1"])

@@ -26,6 +26,7 @@ from rallypoint.agent.files import read_plan, read_secret
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.tls import Tls, job_tls
 from rallypoint.agent.transport.choosing import Servers
+from rallypoint.capabilities.base import coordinator_capabilities
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.plan import Plan
@@ -118,6 +119,7 @@ async def _live(args: argparse.Namespace, plan: Plan, home: Home, signals: _Sign
         term=args.term,
         now=clock(),
         previous=previous,
+        registered=coordinator_capabilities(plan),
     )
     refuse_later(previous, rendezvous.status(state, clock()), home.where)
     event_lines.begin()

@@ -13,6 +13,7 @@ import enum
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from rallypoint.capabilities import modules
 from rallypoint.version import __version__
 from rallypoint.wire.check import NodeVerdict
 from rallypoint.wire.hang import HangState
@@ -31,9 +32,6 @@ _RATE_OVER = 10.0
 
 #: The verdicts of a node check that somebody should look into.
 _BAD = (NodeVerdict.STRAGGLER, NodeVerdict.FAULT, NodeVerdict.UNKNOWN)
-
-#: Slow ranks that are told one by one.
-_SLOWEST = 8
 
 #: Rungs on which no further round follows.
 _NO_RESTART = frozenset({Rung.NOTIFY, Rung.RESET, Rung.EXIT})
@@ -159,10 +157,9 @@ def _health(status: JobStatus) -> Iterator[Family]:
     yield _gauge("rallypoint_hang", "1 while a hang is suspected or confirmed.", states)
     silent = 0.0 if hang is None else status.updated_at - hang.quiet_since
     yield _gauge("rallypoint_hang_seconds", "Seconds without progress of any rank while a hang is suspected.", silent)
-    yield _gauge("rallypoint_straggler_ranks", "Ranks of the round that are slower than the others.", len(status.stragglers))
-    scores = {("rank", str(slow.rank)): slow.score for slow in status.stragglers[:_SLOWEST]}
-    told = "Ratio of a slow rank's own time per step to that of the other ranks."
-    yield _gauge("rallypoint_straggler_score", told, scores)
+    for module in modules("report"):
+        for one in module.gauges(status):
+            yield _gauge(one.name, one.help, one.value)
     check = status.check
     found = {} if check is None else {("verdict", v.value): len(check.named(v)) for v in _BAD}
     yield _gauge("rallypoint_check_nodes", "Nodes that did not pass the last node check, by verdict.", found)

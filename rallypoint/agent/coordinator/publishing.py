@@ -130,17 +130,15 @@ def _silent(status: JobStatus) -> list[int]:
 def gist(status: JobStatus) -> JobStatus:
     """The status without what changes all the time; a report that is overdue is mostly there a moment later."""
     gone = tuple(one for one in status.missing if one.why is not Absence.SILENT)
-    # Of a slow rank that it is slow; how slow is measured anew with each of its steps.
-    slow = (dataclasses.replace(one, score=0.0, own=0.0, usual=0.0, step=0.0) for one in status.stragglers)
     return dataclasses.replace(
         status,
         progress=Progress(),
         ranks=(),
         phases={},
         samples=(),
-        stragglers=tuple(sorted(slow, key=lambda one: one.rank)),
         missing=gone,
         missing_count=len(gone),
         updated_at=0.0,
         lively_at=0.0,
+        sections=status.sections.steady(),
     )

@@ -351,8 +351,9 @@ class NodeAgent:
         self._talker.hurry(reply.pace if isinstance(reply, Continue) else 0.0)
         if isinstance(reply, Continue) and reply.wish is not None:
             self._obey(self._obeying.heard(reply.wish))
-        if isinstance(reply, (Assignment, Continue)) and self._parts.tuner is not None:
-            self._parts.tuner.take(reply.tuned)
+        if isinstance(reply, (Assignment, Continue)):
+            for capability in self._parts.capabilities:
+                capability.on_reply(reply)
         if isinstance(reply, Continue) and reply.dump is not None:
             self._parts.dumper.take(reply.dump)
         if isinstance(reply, Continue) and self._node.phase is Phase.JOINING:

@@ -15,18 +15,17 @@ from rallypoint.agent.node.health.looking import Looker
 from rallypoint.agent.node.health.npus import meter
 from rallypoint.agent.node.lines import Lines
 from rallypoint.agent.node.node_config import NodeConfig
-from rallypoint.agent.node.peak import peak_of
 from rallypoint.agent.node.reset_watch import ResetWatch
 from rallypoint.agent.node.round import Round
 from rallypoint.agent.node.starting import launcher
 from rallypoint.agent.node.training_ports import TrainingPorts
-from rallypoint.agent.node.tuner import Tuner
 from rallypoint.agent.snapshots.dumper import Dumper
 from rallypoint.agent.snapshots.keeper import SnapshotKeeper
 from rallypoint.agent.workers.group import WorkerGroup
 from rallypoint.agent.workers.reaper import Reaper
 from rallypoint.agent.workers.spawner import Spawner
 from rallypoint.agent.workers.store import StoreKeeper
+from rallypoint.capabilities.base import NodeContext, node_capabilities
 from rallypoint.wire.line import FromWorker
 
 __all__ = ["Parts"]
@@ -55,9 +54,12 @@ class Parts:
         self.snapshots = SnapshotKeeper(
             plan, config.folder, attempt=config.attempt, host=config.host, secret=config.secret, tls=config.tls
         )
-        self.tuner = Tuner(config.folder, peak_of(plan), pids=self._pids, changed=changed) if plan.auto_tuning else None
+        context = NodeContext(plan=plan, folder=config.folder, pids=self._pids, changed=changed)
+        self.capabilities = node_capabilities(context)
         self.ports = TrainingPorts(plan)
-        variables = {**self.snapshots.environment(), **(self.tuner.environment() if self.tuner is not None else {})}
+        variables = {**self.snapshots.environment()}
+        for capability in self.capabilities:
+            variables.update(capability.environment())
         signals = ",".join(number.name for number in config.signals)
         plan = dataclasses.replace(plan, env={_SIGNALS: signals, **plan.env, **variables})
         self.config = config = dataclasses.replace(config, plan=plan)
@@ -106,8 +108,8 @@ class Parts:
         await self.lines.begin()
         await self.stores.prepare()
         await self.ports.look()
-        if self.tuner is not None:
-            await self.tuner.begin()
+        for capability in self.capabilities:
+            await capability.begin()
         if self.checker is not None:
             await self.checker.prepare()
         self.adviser.begin(cannot_work)
@@ -121,8 +123,8 @@ class Parts:
         self.stores.close()
         if self.checker is not None:
             await self.checker.close()
-        if self.tuner is not None:
-            await self.tuner.close()
+        for capability in self.capabilities:
+            await capability.close()
         self._launcher.close()
         self.adviser.close()
         await self.round.finish()

@@ -11,6 +11,7 @@ from rallypoint.agent.node.parts import Parts
 from rallypoint.agent.rendezvous.settings import HEARD_EVERY, pace_of
 from rallypoint.wire.messages import AgentReport, AgentState, WorkerReport
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.sections import Sections
 from rallypoint.wire.wish import NodeAnswer
 
 __all__ = ["Looks", "Reporter", "report_pace"]
@@ -52,7 +53,6 @@ class Reporter:
             return None
         pids = tuple(worker.pid for worker in parts.group.workers)
         told = (node.state, node.round, node.told_failures, node.failover, node.reason)
-        measured = None if parts.tuner is None else parts.tuner.told
         check = None if parts.checker is None else parts.checker.report
         waits = node.state is AgentState.WAITING
         return (
@@ -64,7 +64,7 @@ class Reporter:
             parts.dumper.told,
             check,
             wish,
-            measured,
+            *(capability.urgent() for capability in parts.capabilities),
             waits and parts.ready,
         )
 
@@ -104,12 +104,16 @@ class Reporter:
             dumps=parts.snapshots.can_dump,
             dump=parts.dumper.told,
             tolerance=parts.reset_watch.foreign(),
-            tuning=None if parts.tuner is None else parts.tuner.look(workers),
             free_ports=parts.ports.offer if state is AgentState.WAITING else (),
             ready=parts.ready,
             hold=_hold(config.plan, state, pace),
             sequence=self._sequence,
+            sections=self._sections(workers),
         )
+
+    def _sections(self, workers: tuple[WorkerReport, ...]) -> Sections:
+        found = (capability.report(workers) for capability in self._parts.capabilities)
+        return Sections(*(section for section in found if section is not None))
 
 
 def report_pace(plan: Plan) -> float:

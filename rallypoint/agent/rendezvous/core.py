@@ -33,6 +33,9 @@ An end of a worker has a verdict (`rulings.py`). Most are answered by a restart,
 Some ask for another node: that worker's agent is told to leave (`away`), and its end is the fault of a node, which the
 supervisor replaces. Some end the job, whatever is left of any budget.
 
+Optional capabilities (`capabilities.py`) are called with each report, before all other conclusions of a tick, and for each
+answer and status; the rendezvous knows none of them by name.
+
 A world that is silent for `hang_downtime` hangs (`health/hang.py`); what is done about it is `health/rounds.py`'s to say.
 
 A rank whose peer vanished fails too, and may be heard first. While a member is out of touch, or all that is told is of lost
@@ -50,6 +53,7 @@ import dataclasses
 from rallypoint.agent.rendezvous import (
     attempted,
     awaiting,
+    capabilities,
     checks,
     closing,
     dumping,
@@ -62,14 +66,12 @@ from rallypoint.agent.rendezvous import (
     progress,
     telling,
     tolerance,
-    tuning,
     wishes,
 )
 from rallypoint.agent.rendezvous.answering import answer, dismissed, told, told_all
 from rallypoint.agent.rendezvous.faults import ECHO_GRACE
 from rallypoint.agent.rendezvous.health import known as hang_known
 from rallypoint.agent.rendezvous.health import rounds as hang_rounds
-from rallypoint.agent.rendezvous.health import straggling
 from rallypoint.agent.rendezvous.peers import (
     Peer,
     State,
@@ -119,15 +121,24 @@ RECONNECT_WITHIN = 0.02
 
 
 def new(
-    settings: Settings, *, job: str, uid: str, attempt: int, term: int, now: float, previous: JobStatus | None = None
+    settings: Settings,
+    *,
+    job: str,
+    uid: str,
+    attempt: int,
+    term: int,
+    now: float,
+    previous: JobStatus | None = None,
+    registered: capabilities.Registered = (),
 ) -> State:
-    """Return the state of a coordinator that just started.
+    """Return the state of a coordinator that just started; `registered` are the optional capabilities that it has.
 
     With the `previous` status of the same attempt it takes over: the members of the last world have `TAKEOVER` seconds to speak
     up, or their lease where that is longer, and until then the round goes on as if nothing had happened.
     """
     state = prechecks.begun(State.fresh(settings, job=job, uid=uid, attempt=attempt, term=term, now=now))
-    state = tuning.inherited(hang_known.inherited(state, previous), previous)
+    state = state.with_capabilities(capabilities.restored(registered, previous, uid=uid, attempt=attempt))
+    state = hang_known.inherited(state, previous)
     if previous is None or previous.uid != uid or previous.fence.attempt != attempt:
         return telling.event(state, "coordinator", f"term {term} started", now)
     settled = all(incident.healed_at is not None for incident in previous.incidents)
@@ -178,7 +189,7 @@ def hear(state: State, report: AgentReport, now: float) -> State:
     last = None if before is None else before.report
     state = newcomers.heard(state, last, report, now)
     state = hang_rounds.heard(state, last, report, now)
-    state = dumping.heard(tuning.heard(state, last, report, now), report)
+    state = dumping.heard(capabilities.on_report(state, report, last, now), report)
     return checks.heard(state, report, now)
 
 
@@ -224,6 +235,7 @@ def tick(state: State, now: float, *, listened: float | None = None) -> State:
     waits to be read.
     """
     heard_to = now if listened is None else listened
+    state = capabilities.on_tick(state, now)
     for peer in tuple(state.peers.values()):
         if heard_to >= _expires(state, peer):
             state = faults.lose(state, peer, _how_lost(peer), now)
@@ -254,7 +266,13 @@ def wakes(state: State) -> float | None:
 def deadline(state: State) -> float | None:
     """Return when `tick` has something to conclude even if nobody says anything, or None."""
     times = [_expires(state, peer) for peer in state.peers.values()]
-    more = (hang_rounds.due(state), checks.due(state), dumping.due(state), newcomers.due(state))
+    more = (
+        hang_rounds.due(state),
+        checks.due(state),
+        dumping.due(state),
+        newcomers.due(state),
+        capabilities.next_deadline(state),
+    )
     times += [at for at in more if at is not None]
     if state.dumping is not None:
         return min(times, default=None)
@@ -290,5 +308,5 @@ def _how_lost(peer: Peer) -> str:
 def status(state: State, now: float) -> JobStatus:
     """Return what is true of the job, to be published."""
     told = dataclasses.replace(picture.status(state, now), wish=wishes.told(state), tolerance=tolerance.foreign(state))
-    told = dataclasses.replace(told, stragglers=straggling.told(state))
+    told = dataclasses.replace(told, sections=capabilities.status_sections(state))
     return missing.told(told, state, now)

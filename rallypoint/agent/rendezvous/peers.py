@@ -11,9 +11,9 @@ from rallypoint.agent.check.course import Course as CheckCourse
 from rallypoint.agent.precheck.course import PreChecks
 from rallypoint.agent.rendezvous.dump_course import Dumping
 from rallypoint.agent.rendezvous.health.hang import Watch
-from rallypoint.agent.rendezvous.health.stragglers import Track
 from rallypoint.agent.rendezvous.lookup import Draft, places
 from rallypoint.agent.rendezvous.settings import Settings
+from rallypoint.capabilities.base import CoordinatorCapability
 from rallypoint.supervision.budget import Course
 from rallypoint.supervision.strategy import Strategy
 from rallypoint.wire.check import NodeCheck
@@ -24,13 +24,13 @@ from rallypoint.wire.messages import AgentReport, AgentState
 from rallypoint.wire.missing import Missing
 from rallypoint.wire.pulse import Learned
 from rallypoint.wire.status import Event, JobState, JobStatus, Member, Progress, Sample, Verdict
-from rallypoint.wire.tuning import Tuning
 from rallypoint.wire.wish import Wish
 
 __all__ = [
     "TAKEOVER",
     "Absent",
     "Attempted",
+    "Capabilities",
     "Checks",
     "Inquiry",
     "Loss",
@@ -60,7 +60,6 @@ _CALM, _EACH, _LONGEST_STRETCH = 500, 0.001, 5.0
 
 _UNTOUCHED = Course()
 _UNWATCHED = Watch()
-_UNTRACKED = Track()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +162,26 @@ class Checks:
     losses: frozenset[IncidentId] = frozenset()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """The registered optional capabilities (`capabilities.py`).
+
+    Attributes:
+        registered: what is called, in this order.
+        states: the state of each.
+        unknown: published sections of capabilities that are not registered here; they are published again.
+    """
+
+    registered: tuple[CoordinatorCapability[Any], ...] = ()
+    states: tuple[Any, ...] = ()
+    unknown: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def state_of(self, name: str) -> Any:
+        """Return the state of a capability by its name; raises `KeyError`."""
+        return {one.name: state for one, state in zip(self.registered, self.states, strict=True)}[name]
+
+
+_NO_CAPABILITIES = Capabilities()
 _UNCHECKED = Checks()
 _UNASKED = PreChecks()
 
@@ -195,10 +214,9 @@ class State:
         dumping: a last checkpoint that is written before the end (`dumping.py`).
         learned: how long the phases of the job take, as it was last told, at `learned_at`; `before`: as it was when this round
             began; `learned_in`: the last round that is over, of which all is in it.
-        track: how fast the ranks of the running round are.
         watch: how silent the running round is; `hang` what is told of that, `inquiry` what the agents are asked for it.
         wish: the last that somebody asked of the workers.
-        tuning: the workers' batch, as far as it was measured; None where nobody does.
+        capabilities: the registered optional capabilities with their states (`capabilities.py`).
         training_port: first of the ports that were free on all nodes of the world; 0 for none.
         lively_at: when a rank of the running round last showed a sign of life, or the round began.
         lost: how many seconds it took to heal those incidents that are counts by now, by cause.
@@ -236,14 +254,13 @@ class State:
     learned_in: int = 0
     before: tuple[Learned, ...] = ()
     watch: Watch = _UNWATCHED
-    track: Track = _UNTRACKED
     inquiry: Inquiry | None = None
     hang: Hang | None = None
     checks: Checks = _UNCHECKED
     prechecks: PreChecks = _UNASKED
     dumping: Dumping | None = None
     wish: Wish | None = None
-    tuning: Tuning | None = None
+    capabilities: Capabilities = _NO_CAPABILITIES
     training_port: int = 0
     lively_at: float = 0.0
     lost: Mapping[str, float] = field(default_factory=dict, hash=False)
@@ -269,6 +286,10 @@ class State:
     def with_watch(self, watch: Watch) -> State:
         """Return the state with another watch of its round."""
         return self._with(watch=watch)
+
+    def with_capabilities(self, capabilities: Capabilities) -> State:
+        """Return the state with other states of its capabilities."""
+        return self._with(capabilities=capabilities)
 
     def with_life(self, now: float) -> State:
         """Return the state after a sign of life of its round."""

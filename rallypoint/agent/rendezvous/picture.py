@@ -60,7 +60,6 @@ def status(state: State, now: float) -> JobStatus:
         hang=state.hang,
         learned=state.learned,
         check=state.checks.told,
-        tuning=state.tuning,
         training_port=state.training_port,
         pre_checks=state.prechecks.told,
         updated_at=now,

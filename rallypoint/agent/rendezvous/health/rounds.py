@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 
 from rallypoint.agent.rendezvous import telling
-from rallypoint.agent.rendezvous.health import hang, straggling
+from rallypoint.agent.rendezvous.health import hang
 from rallypoint.agent.rendezvous.health import known as hang_known
 from rallypoint.agent.rendezvous.health.blame import Ranks, blame, far, waits
 from rallypoint.agent.rendezvous.health.deadlock import Clock, Deadlock, Decision, decide, evidence_of, find_deadlock
@@ -81,7 +81,6 @@ def heard(state: State, before: AgentReport | None, report: AgentReport, now: fl
     round_ = state.fence.round
     if state.state is not JobState.RUNNING or report.round != round_ or report.state is not AgentState.RUNNING:
         return state
-    state = straggling.heard(state, before, report, now)
     if report.agent not in places(state.world):
         return state
     sign = hang.sign_of(before, report)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from rallypoint.capabilities.tuned_batch.wire import StatusSection, Tuning
 from rallypoint.supervision.record import Phase
-from rallypoint.wire.tuning import Tuning
 from tests.backends.stage import remove_tree
 from tests.live.jobs import Job, cli
 from tests.waiting import eventually
 
-SCRIPT = Path(__file__).parent / "scripts" / "growing.py"
+SCRIPT = Path(__file__).parent / "growing.py"
 MIB = 1 << 20
 
 
@@ -44,7 +44,8 @@ def test_the_batch_grows_to_the_limit_and_the_next_attempt_uses_it(tmp_path: Pat
 
         def settled() -> Tuning | None:
             status = job.status
-            return status.tuning if status is not None and status.tuning is not None and status.tuning.settled else None
+            tuning = None if status is None else StatusSection.of(status).tuning
+            return tuning if tuning is not None and tuning.settled else None
 
         tuning = eventually(settled, timeout=60.0, why=job.tell)
 

@@ -11,20 +11,29 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.node import parallel_config
-from rallypoint.agent.node.measuring import Measuring, Now
-from rallypoint.agent.node.parallel_config import ParallelConfig
-from rallypoint.agent.node.peak import GpuPeak, HostPeak, peak_of
-from rallypoint.agent.node.tuner import Tuner
 from rallypoint.agent.rendezvous import core as rendezvous
+from rallypoint.capabilities.tuned_batch import parallel_config
+from rallypoint.capabilities.tuned_batch.coordinator import TunedBatch
+from rallypoint.capabilities.tuned_batch.node import GpuPeak, HostPeak, Measuring, Now, Tuner, peak_of
+from rallypoint.capabilities.tuned_batch.parallel_config import ParallelConfig
+from rallypoint.capabilities.tuned_batch.wire import (
+    AssignmentSection,
+    NodeTuning,
+    PlanSection,
+    ReplySection,
+    Tuned,
+    Tuning,
+)
+from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Culprit, FaultKind
 from rallypoint.wire.messages import AgentState, Assignment, Continue, WorkerReport
 from rallypoint.wire.plan import Entry, Plan
-from rallypoint.wire.tuning import NodeTuning, Tuned
+from rallypoint.wire.sections import with_sections
 from tests.agent.fakes import TWO, new_state, report
 from tests.waiting import eventually_async
 
 MIB = 1 << 20
+REGISTERED = (TunedBatch(),)
 
 
 def running(state: rendezvous.State, *tunings: NodeTuning | None, sequence: int = 10, **more: object) -> rendezvous.State:
@@ -34,8 +43,15 @@ def running(state: rendezvous.State, *tunings: NodeTuning | None, sequence: int 
     return state
 
 
+def known(state: rendezvous.State) -> Tuning:
+    """Return what the coordinator knows of the batch."""
+    tuning: Tuning | None = state.capabilities.state_of("tuned_batch").tuning
+    assert tuning is not None
+    return tuning
+
+
 def begun() -> rendezvous.State:
-    state = new_state(TWO, now=0.0)
+    state = new_state(TWO, now=0.0, registered=REGISTERED)
     for node in range(2):
         state = rendezvous.receive(state, report(node), 1.0)
     return state
@@ -52,13 +68,12 @@ def test_the_next_batch_is_told_when_all_have_measured() -> None:
 
     state = running(state, measured(10, 100), measured(10, 300, limit=800), sequence=11)
 
-    assert state.tuning is not None
-    assert (state.tuning.version, state.tuning.batch) == (1, 20)
-    assert [(one.batch, one.memory // MIB) for one in state.tuning.seen] == [(10, 300)]
+    assert (known(state).version, known(state).batch) == (1, 20)
+    assert [(one.batch, one.memory // MIB) for one in known(state).seen] == [(10, 300)]
     for agent in ("agent-0", "agent-1"):
         reply = rendezvous.answer(state, agent)
         assert isinstance(reply, Continue)
-        assert reply.tuned == Tuned(version=1, batch=20)
+        assert ReplySection.of(reply).tuned == Tuned(version=1, batch=20)
     assert "batch size per worker set to 20: batch size 10 used 300 of 800 MiB" in state.events[-1].detail
 
 
@@ -70,16 +85,14 @@ def test_who_has_heard_is_asked_no_more_and_measures_anew() -> None:
 
     state = running(state, measured(20, 400, 1), measured(20, 400, 1), sequence=12)
 
-    assert state.tuning is not None
-    assert (state.tuning.version, state.tuning.batch) == (2, 40)
+    assert (known(state).version, known(state).batch) == (2, 40)
 
 
 def test_a_batch_that_is_as_large_as_it_can_be_stays() -> None:
     """It is said once, and nothing is asked for."""
     state = running(begun(), measured(10, 890), measured(10, 890))
 
-    assert state.tuning is not None
-    assert (state.tuning.version, state.tuning.settled) == (0, "the memory limit is reached")
+    assert (known(state).version, known(state).settled) == (0, "the memory limit is reached")
     assert rendezvous.answer(state, "agent-0") is None
     assert [event.kind for event in state.events].count("tuned") == 1
 
@@ -90,15 +103,15 @@ def test_the_next_attempt_begins_with_it() -> None:
     state = running(begun(), measured(10, 300), measured(10, 300))
     previous = rendezvous.status(state, 3.0)
 
-    after = rendezvous.new(TWO, job="digits", uid="u1", attempt=2, term=2, now=4.0, previous=previous)
+    after = rendezvous.new(TWO, job="digits", uid="u1", attempt=2, term=2, now=4.0, previous=previous, registered=REGISTERED)
     for node in range(2):
         after = rendezvous.receive(after, report(node, tuning=NodeTuning(limit=1)), 5.0)
     reply = rendezvous.answer(after, "agent-0")
 
     assert isinstance(reply, Assignment)
-    assert reply.tuned == Tuned(version=1, batch=20)
-    other = rendezvous.new(TWO, job="digits", uid="u2", attempt=1, term=1, now=4.0, previous=previous)
-    assert other.tuning is None
+    assert AssignmentSection.of(reply).tuned == Tuned(version=1, batch=20)
+    other = rendezvous.new(TWO, job="digits", uid="u2", attempt=1, term=1, now=4.0, previous=previous, registered=REGISTERED)
+    assert other.capabilities.state_of("tuned_batch").tuning is None
 
 
 def test_memory_that_runs_out_takes_it_back() -> None:
@@ -110,9 +123,8 @@ def test_memory_that_runs_out_takes_it_back() -> None:
     failed = report(0, AgentState.FAILED, round=1, tuning=NodeTuning(version=1, batch=20), failures=(oom,), sequence=12)
     state = rendezvous.receive(state, failed, 3.0)
 
-    assert state.tuning is not None
-    assert (state.tuning.version, state.tuning.batch, state.tuning.ceiling) == (2, 10, 19)
-    assert state.tuning.settled
+    assert (known(state).version, known(state).batch, known(state).ceiling) == (2, 10, 19)
+    assert known(state).settled
 
 
 # --- When it is measured ---------------------------------------------------------------------------------------------------
@@ -204,6 +216,15 @@ def workers(steps: int) -> tuple[WorkerReport, ...]:
     return (WorkerReport(local_rank=0, pid=1, liveness=steps),)
 
 
+def reported(tuner: Tuner, steps: int) -> NodeTuning | None:
+    section = tuner.report(workers(steps))
+    return None if section is None else section.tuning
+
+
+def reply(tuned: Tuned) -> Continue:
+    return with_sections(Continue(fence=Fence(attempt=1)), ReplySection(tuned=tuned))
+
+
 @pytest.mark.argument("auto_tunning")
 @pytest.mark.may_block("the file is a few hundred bytes in shared memory")
 async def test_a_node_measures_and_writes(tmp_path: Path) -> None:
@@ -213,21 +234,21 @@ async def test_a_node_measures_and_writes(tmp_path: Path) -> None:
     tuner = Tuner(tmp_path, peak, pids=lambda: {0: 1}, changed=lambda: news.append(1))
     await tuner.begin()
     path = Path(tuner.environment()["DLROVER_PARAL_CONFIG_PATH"])
-    assert tuner.look(workers(0)) == NodeTuning(limit=1000 * MIB)
+    assert reported(tuner, 0) == NodeTuning(limit=1000 * MIB)
 
     parallel_config.write(path, ParallelConfig(batch=32))
-    tuner.look(workers(0))
-    tuner.look(workers(10))
+    reported(tuner, 0)
+    reported(tuner, 10)
     await eventually_async(lambda: peak.forgot)
-    await eventually_async(lambda: tuner.look(workers(20)) and news)
-    assert tuner.look(workers(20)) == NodeTuning(batch=32, memory=300 * MIB, limit=1000 * MIB)
+    await eventually_async(lambda: reported(tuner, 20) and news)
+    assert reported(tuner, 20) == NodeTuning(batch=32, memory=300 * MIB, limit=1000 * MIB)
 
-    tuner.take(Tuned(version=1, batch=64))
+    tuner.on_reply(reply(Tuned(version=1, batch=64)))
     assert parallel_config.read(path) == ParallelConfig(version=1, batch=64)
-    assert tuner.look(workers(21)) == NodeTuning(version=1, batch=64, limit=1000 * MIB)
-    tuner.take(Tuned(version=1, batch=999))
+    assert reported(tuner, 21) == NodeTuning(version=1, batch=64, limit=1000 * MIB)
+    tuner.on_reply(reply(Tuned(version=1, batch=999)))
     parallel_config.write(path, ParallelConfig(version=1, batch=32))  # as DLRover's loader does when it begins
-    tuner.look(workers(0))
+    reported(tuner, 0)
     assert parallel_config.read(path) == ParallelConfig(version=2, batch=64)
     await tuner.close()
     assert parallel_config.read(path) is None
@@ -239,7 +260,7 @@ async def test_without_a_limit_nothing_is_tuned(tmp_path: Path, caplog) -> None:
     tuner = Tuner(tmp_path, FakePeak(most=0), pids=dict, changed=lambda: None)
     await tuner.begin()
 
-    assert tuner.look(workers(0)) is None
+    assert reported(tuner, 0) is None
     assert "batch tuning is off: this node has no GPU" in caplog.text
     await tuner.close()
 
@@ -277,4 +298,4 @@ def test_a_gpu_is_asked_by_its_place(tmp_path: Path, monkeypatch) -> None:
     assert isinstance(peak_of(plan, {"CUDA_VISIBLE_DEVICES": "-1"}), HostPeak)
     assert peak.read({5: 5}) == 0
     assert isinstance(peak_of(dataclasses.replace(plan, accelerator="cpu"), {}), HostPeak)
-    assert peak_of(dataclasses.replace(plan, tuning_memory=5), {}).limit() == 5
+    assert peak_of(with_sections(plan, PlanSection(tuning_memory=5)), {}).limit() == 5

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.agent.rendezvous.health.stragglers import CALM, SLOW, TIMES, Track, measured, score
+from rallypoint.capabilities.stragglers.coordinator import CALM, SLOW, TIMES, Track, measured, score
 from rallypoint.wire.pulse import Pace
 
 STEP = 0.1

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.agent.rendezvous.batch import Choice, line, next_batch
-from rallypoint.wire.tuning import Seen
+from rallypoint.capabilities.tuned_batch.coordinator import Choice, line, next_batch
+from rallypoint.capabilities.tuned_batch.wire import Seen
 
 MIB = 1 << 20
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import State
-from rallypoint.agent.rendezvous.health.stragglers import TIMES
+from rallypoint.capabilities.stragglers.coordinator import TIMES, Stragglers
+from rallypoint.capabilities.stragglers.wire import StatusSection, Straggler
 from rallypoint.wire.messages import AgentReport, AgentState, WorkerReport
 from rallypoint.wire.pulse import Pace, Phase
-from rallypoint.wire.straggler import Straggler
-from tests.agent.test_rendezvous import report, say, training
+from tests.agent.test_rendezvous import report, say
+from tests.agent.test_rendezvous import training as round_of
+
+
+def training() -> State:
+    return round_of(registered=(Stragglers(),))
 
 
 def says(node: int, window: int, *, slow: int | None = None, ended: int | None = None) -> AgentReport:
@@ -36,7 +41,7 @@ def run(state: State, first: int, last: int, **how: int) -> State:
 
 
 def told(state: State) -> tuple[Straggler, ...]:
-    return rendezvous.status(state, 200.0).stragglers
+    return StatusSection.of(rendezvous.status(state, 200.0)).stragglers
 
 
 def kinds(state: State) -> list[str]:

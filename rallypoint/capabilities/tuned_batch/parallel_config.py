@@ -19,7 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ParallelConfig", "read", "write"]
+__all__ = ["VARIABLE", "VARIABLES", "ParallelConfig", "read", "write"]
+
+#: In every worker of a job whose batch is tuned: the path of the file, by our name and by DLRover's.
+VARIABLE = "RALLYPOINT_PARALLEL_CONFIG"
+VARIABLES = (VARIABLE, "DLROVER_PARAL_CONFIG_PATH")
 
 _LOADER: dict[str, Any] = {
     "version": 0,

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from pathlib import Path
-from typing import Any
 
+from rallypoint.capabilities.tuned_batch import parallel_config
+from rallypoint.capabilities.tuned_batch.parallel_config import ParallelConfig
 from rallypoint.wire import env
 
 __all__ = ["TunedBatchSampler"]
@@ -44,7 +44,7 @@ class TunedBatchSampler:
         if batch_size < 1:
             raise ValueError(f"batch_size {batch_size}: not allowed; expected 1 or more")
         self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
-        path = environ.get(env.PARALLEL_CONFIG)
+        path = environ.get(parallel_config.VARIABLE)
         self._path = Path(path) if path else None
         self._seen: tuple[int, int] = (0, 0)
         self._version = 0
@@ -58,10 +58,9 @@ class TunedBatchSampler:
         with contextlib.suppress(OSError):
             told = self._path.stat()
             if (told.st_mtime_ns, told.st_ino) != self._seen:
-                loader = _loader(_read(self._path))
-                version, batch = loader.get("version"), loader.get("batch_size")
-                if type(version) is int and type(batch) is int and version > self._version and batch > 0:
-                    self._version, self.batch_size = version, batch
+                found = parallel_config.read(self._path)
+                if found is not None and found.version > self._version and found.batch > 0:
+                    self._version, self.batch_size = found.version, found.batch
                 self._seen = (told.st_mtime_ns, told.st_ino)
         return self._version > 0
 
@@ -84,22 +83,6 @@ class TunedBatchSampler:
 
 def _begin(path: Path, batch: int) -> None:
     """Write down the batch that the script begins with; whoever reads meanwhile finds the old file or the new."""
-    known = _read(path)
-    whole = {**known, "dataloader": {"version": 0, **_loader(known), "batch_size": batch}}
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    known = parallel_config.read(path)
     with contextlib.suppress(OSError):
-        beside.write_text(json.dumps(whole), encoding="utf-8")
-        beside.replace(path)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:  # another script may be writing it in place
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def _loader(content: Mapping[str, Any]) -> dict[str, Any]:
-    loader = content.get("dataloader")
-    return loader if isinstance(loader, dict) else {}
+        parallel_config.write(path, ParallelConfig(version=0 if known is None else known.version, batch=batch))

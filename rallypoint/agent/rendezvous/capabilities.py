@@ -1,0 +1,112 @@
+"""The registered capabilities within the rendezvous: it keeps their states, calls them, and performs their effects. Pure.
+
+Nothing here knows any of them: see the contract, `rallypoint.capabilities.base`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rallypoint.agent.rendezvous import telling
+from rallypoint.agent.rendezvous.lookup import places
+from rallypoint.agent.rendezvous.peers import Capabilities, State
+from rallypoint.capabilities.base import CoordinatorCapability, Effect, RoundView
+from rallypoint.wire.messages import AgentReport, Continue
+from rallypoint.wire.sections import Sections
+from rallypoint.wire.status import JobStatus, Member
+
+__all__ = [
+    "Registered",
+    "assignment_sections",
+    "next_deadline",
+    "on_report",
+    "on_tick",
+    "reply_for",
+    "reply_key",
+    "restored",
+    "status_sections",
+]
+
+Registered = Sequence[CoordinatorCapability[Any]]
+
+
+def restored(registered: Registered, previous: JobStatus | None, *, uid: str, attempt: int) -> Capabilities:
+    """Return the capabilities of a coordinator that starts; `previous` is a published status, if there is one."""
+    known = previous if previous is not None and previous.uid == uid else None
+    continues = known is not None and known.fence.attempt == attempt
+    return Capabilities(
+        registered=tuple(registered),
+        states=tuple(one.restore(known, continues=continues) for one in registered),
+        unknown=known.sections.unknown if known is not None and continues else {},
+    )
+
+
+def on_report(state: State, report: AgentReport, before: AgentReport | None, now: float) -> State:
+    """Return the state after a report; `before` is the one that the same agent sent last."""
+    known = state.capabilities
+    after = tuple(one.on_report(own, report, before, now) for one, own in zip(known.registered, known.states, strict=True))
+    return _with(state, after)
+
+
+def on_tick(state: State, now: float) -> State:
+    """Return the state after what each capability concludes."""
+    for place, one in enumerate(state.capabilities.registered):
+        states = state.capabilities.states
+        own, effects = one.on_tick(states[place], _view(state), now)
+        if own is not states[place]:
+            state = _with(state, (*states[:place], own, *states[place + 1 :]))
+        state = _performed(state, effects, now)
+    return state
+
+
+def reply_for(state: State, report: AgentReport) -> Continue | None:
+    """Return what capabilities request of an agent whose workers run, None where there is nothing."""
+    known = state.capabilities
+    found = (one.reply_for(own, report) for one, own in zip(known.registered, known.states, strict=True))
+    sections = Sections(*(section for section in found if section is not None))
+    return Continue(fence=state.fence, sections=sections) if sections else None
+
+
+def assignment_sections(state: State, member: Member) -> Sections:
+    """Return what capabilities give a member with its place in a round."""
+    known = state.capabilities
+    found = (one.assignment_for(own, member) for one, own in zip(known.registered, known.states, strict=True))
+    return Sections(*(section for section in found if section is not None))
+
+
+def reply_key(state: State) -> tuple[object, ...]:
+    """Return a value that changes whenever `reply_for` may return something else for the same report."""
+    known = state.capabilities
+    return tuple(one.reply_key(own) for one, own in zip(known.registered, known.states, strict=True))
+
+
+def next_deadline(state: State) -> float | None:
+    """Return when a capability concludes something even if nobody reports, or None."""
+    known = state.capabilities
+    found = (one.next_deadline(own) for one, own in zip(known.registered, known.states, strict=True))
+    return min((at for at in found if at is not None), default=None)
+
+
+def status_sections(state: State) -> Sections:
+    """Return what capabilities publish."""
+    known, view = state.capabilities, _view(state)
+    found = (one.to_status(own, view) for one, own in zip(known.registered, known.states, strict=True))
+    return Sections(*(section for section in found if section is not None), unknown=known.unknown)
+
+
+def _view(state: State) -> RoundView:
+    return RoundView(fence=state.fence, state=state.state, world=state.world, places=places(state.world), peers=state.peers)
+
+
+def _with(state: State, states: tuple[Any, ...]) -> State:
+    known = state.capabilities
+    same = all(after is before for after, before in zip(states, known.states, strict=True))
+    return state if same else state.with_capabilities(dataclasses.replace(known, states=states))
+
+
+def _performed(state: State, effects: Iterable[Effect], now: float) -> State:
+    for effect in effects:
+        state = telling.event(state, effect.kind, effect.detail, now)
+    return state

@@ -1,0 +1,208 @@
+"""The contract of optional capabilities.
+
+A capability has up to two halves. Its coordinator half is pure: its state is frozen, `now` is an argument, and what it wants
+done are values (`Effect`). The rendezvous keeps the state, calls the methods below, and performs the effects. Its node half
+lives in the agent of each node, reports a section, and receives sections of replies. The halves communicate through sections
+(`rallypoint.wire.sections`) alone.
+
+The rendezvous and the node agent call whatever is registered (`rallypoint.capabilities.NAMES`) and work with nothing
+registered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from rallypoint.capabilities import modules
+from rallypoint.wire.fence import Fence
+from rallypoint.wire.messages import AgentReport, Assignment, Continue, WorkerReport
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.sections import Section
+from rallypoint.wire.status import JobState, JobStatus, Member
+
+__all__ = [
+    "CoordinatorCapability",
+    "Effect",
+    "Gauge",
+    "NodeCapability",
+    "NodeContext",
+    "RecordEvent",
+    "RoundView",
+    "coordinator_capabilities",
+    "node_capabilities",
+]
+
+S = TypeVar("S")
+
+
+# --- The coordinator's half --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordEvent:
+    """Add a line to the job's events."""
+
+    kind: str
+    detail: str
+
+
+#: What a capability may ask the rendezvous to do.
+Effect = RecordEvent
+
+
+class ReportedPeer(Protocol):
+    """An agent as the rendezvous knows it."""
+
+    @property
+    def report(self) -> AgentReport:
+        """Its last report."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundView:
+    """What a capability may read of the rendezvous: the last closed round and the last report of each agent.
+
+    Attributes:
+        fence: attempt, term and round.
+        state: forming, running, or over.
+        world: members of the last closed round.
+        places: the same by the names of their agents.
+        peers: known agents by name, those outside the world included.
+    """
+
+    fence: Fence
+    state: JobState
+    world: tuple[Member, ...]
+    places: Mapping[str, Member]
+    peers: Mapping[str, ReportedPeer]
+
+    def members(self) -> Iterator[tuple[Member, AgentReport]]:
+        """Yield the members of the world that are still there, in order of group rank, each with its last report."""
+        for member in self.world:
+            peer = self.peers.get(member.agent)
+            if peer is not None:
+                yield member, peer.report
+
+
+class CoordinatorCapability(Protocol[S]):
+    """One capability in the coordinator; `S` is its frozen state.
+
+    `name` is that of its folder. A method that has nothing to change returns the very same state: the rendezvous compares
+    identities, because `on_report` and `on_tick` are called for each of thousands of reports.
+    """
+
+    name: str
+
+    def restore(self, published: JobStatus | None, *, continues: bool) -> S:
+        """Return the state of a coordinator that starts.
+
+        `published` is the last status of the same job, None where there is none; `continues` says whether it is of the same
+        attempt, which goes on in the round that it names.
+        """
+        ...
+
+    def on_report(self, state: S, report: AgentReport, before: AgentReport | None, now: float) -> S:
+        """Return the state after a report; `before` is the one that the same agent sent last, None before the first."""
+        ...
+
+    def on_tick(self, state: S, view: RoundView, now: float) -> tuple[S, Sequence[Effect]]:
+        """Draw the conclusions that are due at `now`, once all reports that arrived were taken over."""
+        ...
+
+    def reply_for(self, state: S, report: AgentReport) -> Section | None:
+        """Return the section of `Continue` for an agent whose workers run, by its last report; None without a request."""
+        ...
+
+    def assignment_for(self, state: S, member: Member) -> Section | None:
+        """Return the section of a member's `Assignment`."""
+        ...
+
+    def reply_key(self, state: S) -> object:
+        """Return a value that changes whenever `reply_for` may return something else for the same report."""
+        ...
+
+    def next_deadline(self, state: S) -> float | None:
+        """Return when `on_tick` concludes something even if nobody reports; None where it does not."""
+        ...
+
+    def to_status(self, state: S, view: RoundView) -> Section | None:
+        """Return the section of the published status."""
+        ...
+
+
+def coordinator_capabilities(plan: Plan) -> tuple[CoordinatorCapability[object], ...]:
+    """Return the coordinator's half of each registered capability that has one."""
+    return tuple(module.create(plan) for module in modules("coordinator"))
+
+
+# --- The node's half -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeContext:
+    """What a node agent gives its capabilities.
+
+    Attributes:
+        plan: of the job.
+        folder: of the node's own files.
+        pids: returns the process ids of the living workers by local rank.
+        changed: call it when a report has news.
+    """
+
+    plan: Plan
+    folder: Path
+    pids: Callable[[], Mapping[int, int]]
+    changed: Callable[[], None]
+
+
+class NodeCapability(Protocol):
+    """One capability in a node agent. All methods are called in the agent's event loop."""
+
+    def environment(self) -> Mapping[str, str]:
+        """Return the variables that it gives each worker."""
+        ...
+
+    async def begin(self) -> None:
+        """Prepare, before the first report."""
+        ...
+
+    async def close(self) -> None:
+        """Release what it holds. Does nothing where `begin` was never called."""
+        ...
+
+    def urgent(self) -> object:
+        """Return what is reported as soon as it changes."""
+        ...
+
+    def report(self, workers: Sequence[WorkerReport]) -> Section | None:
+        """Return the section of the next report; `workers` are those of that report."""
+        ...
+
+    def on_reply(self, reply: Assignment | Continue) -> None:
+        """Take the coordinator's reply."""
+        ...
+
+
+def node_capabilities(context: NodeContext) -> tuple[NodeCapability, ...]:
+    """Return the node's half of each registered capability that the plan asks for."""
+    made = (module.create(context) for module in modules("node"))
+    return tuple(capability for capability in made if capability is not None)
+
+
+# --- What is shown of it ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gauge:
+    """A metric of a capability; `report.py` of a slice has `gauges(status)`, and `facts(status)` for lines of `status`.
+
+    `value` is a number, or one for each label.
+    """
+
+    name: str
+    help: str
+    value: float | Mapping[tuple[str, str], float]

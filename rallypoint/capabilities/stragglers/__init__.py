@@ -1,0 +1,1 @@
+"""Stragglers: ranks that are slower than the others while they train."""

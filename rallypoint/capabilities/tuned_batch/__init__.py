@@ -1,0 +1,1 @@
+"""The tuned batch: the workers' batch grows to what their memory holds, as it is measured."""

@@ -1,0 +1,11 @@
+"""The tuned batch on the command line."""
+
+from __future__ import annotations
+
+__all__ = ["ARGUMENTS", "RUN_SWITCHES"]
+
+#: DLRover's arguments: the one that it follows in DLRover's document, name, metavar ("" for a switch), text of --help.
+ARGUMENTS = (("auto_config", "auto_tunning", "", "increase the batch size while device memory is free"),)
+
+#: Switches of `rallypoint-agent run`, each with the field of the plan that it sets.
+RUN_SWITCHES = {"auto_tunning": "auto_tuning"}

@@ -1,0 +1,237 @@
+"""The tuned batch: when every node has measured a batch, the next one is chosen and sent to all. Pure.
+
+The memory that a worker uses is taken for a line over its batch: what it needs anyhow, and so much for each sample. Two
+observations tell both. One alone bounds the second from above: if everything that was used were used for samples, a batch that
+is larger by some factor would need no more than that factor of memory, so a step that keeps to it is safe. Nothing of the model
+need be known for that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rallypoint.capabilities.base import Effect, RecordEvent, RoundView
+from rallypoint.capabilities.tuned_batch.wire import (
+    AssignmentSection,
+    NodeTuning,
+    ReplySection,
+    ReportSection,
+    Seen,
+    StatusSection,
+    Tuned,
+    Tuning,
+)
+from rallypoint.wire.incident import FaultKind
+from rallypoint.wire.messages import AgentReport
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.status import JobStatus, Member
+
+__all__ = ["Choice", "State", "TunedBatch", "create", "line", "next_batch"]
+
+#: Measurements that are kept.
+_KEPT = 16
+
+#: Of the limit that much is used: allocators round up, and fragments stay.
+_SHARE = 0.9
+
+#: A batch is at most so many times as large as the one before it: what is measured nearby is believed further than what is not.
+_LEAP = 2.0
+
+#: A gain smaller than this is not worth another change.
+_WORTH = 1.05
+
+#: So many larger batches that used no more memory say that nobody takes what is written.
+_DEAF = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The batch to use next; `settled` says why it stays as it is, "" where it is another one."""
+
+    batch: int
+    settled: str = ""
+
+
+def line(seen: Sequence[Seen]) -> tuple[float, float] | None:
+    """Return what is used anyhow and for each sample, in bytes, by the last two different batches; None before that."""
+    if not seen:
+        return None
+    last = seen[-1]
+    other = next((one for one in reversed(seen[:-1]) if one.batch != last.batch), None)
+    if other is None:
+        return None
+    each = (last.memory - other.memory) / (last.batch - other.batch)
+    return last.memory - each * last.batch, each
+
+
+def next_batch(seen: Sequence[Seen], limit: int, ceiling: int = 0) -> Choice:
+    """Return the batch to try after those that were measured, the oldest first, within `limit` bytes for a worker.
+
+    `ceiling`: memory ran out with any that is larger; 0 where that was not seen. Raises `ValueError` for nothing measured.
+    """
+    if not seen:
+        raise ValueError("seen: the list of measurements is empty; expected at least one")
+    last, usable = seen[-1], limit * _SHARE
+    if last.memory > usable:
+        return _shrunk(seen, usable)
+    if _unheard(seen):
+        return Choice(
+            batch=last.batch, settled="memory use does not grow with the batch; the script may not apply the batch size"
+        )
+    known = line(seen)
+    proportional = last.batch * usable / last.memory
+    if known is None or known[1] <= 0:
+        wanted = proportional
+    else:
+        anyhow, each = known
+        wanted = (usable - anyhow) / each
+    wanted = min(wanted, last.batch * _LEAP)
+    bound = ceiling or wanted
+    batch = int(min(wanted, bound))
+    if batch < last.batch * _WORTH or batch == last.batch:
+        why = "a larger batch ran out of memory" if ceiling and bound < wanted else "the memory limit is reached"
+        return Choice(batch=last.batch, settled=why)
+    return Choice(batch=batch)
+
+
+def _shrunk(seen: Sequence[Seen], usable: float) -> Choice:
+    """Return a batch that fits, for one that uses more than it may."""
+    last = seen[-1]
+    fitting = max((one.batch for one in seen if one.memory <= usable), default=0)
+    known = line(seen)
+    if known is not None and known[1] > 0:
+        fitting = max(fitting, int((usable - known[0]) / known[1]))
+    elif not fitting:
+        fitting = int(last.batch * usable / last.memory)
+    batch = max(1, min(fitting, last.batch - 1))
+    return Choice(batch=batch, settled="one sample already exceeds the available memory" if last.batch == 1 else "")
+
+
+def _unheard(seen: Sequence[Seen]) -> bool:
+    """Return whether the last few batches grew and the memory never did."""
+    tail = seen[-_DEAF - 1 :]
+    if len(tail) <= _DEAF:
+        return False
+    pairs = itertools.pairwise(tail)
+    return all(later.batch > former.batch and later.memory <= former.memory for former, later in pairs)
+
+
+# --- In the rendezvous -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """What is known of the batch.
+
+    Attributes:
+        tuning: as it is published; None before the first measurement of all nodes.
+        measured: a node reported another measurement since the last conclusion.
+        out_of_memory: a worker ran out of memory since then.
+    """
+
+    tuning: Tuning | None = None
+    measured: bool = False
+    out_of_memory: bool = False
+
+
+class TunedBatch:
+    """The coordinator's half of the capability. It acts on measurements alone, which nodes send where the plan asks for it."""
+
+    name = "tuned_batch"
+
+    def restore(self, published: JobStatus | None, *, continues: bool) -> State:
+        """Begin with the batch that is known: also that of an earlier attempt."""
+        return State(tuning=None if published is None else StatusSection.of(published).tuning)
+
+    def on_report(self, state: State, report: AgentReport, before: AgentReport | None, now: float) -> State:
+        """Note whether a node measured something, or a worker of it ran out of memory."""
+        ours = ReportSection.of(report).tuning
+        if ours is None:
+            return state
+        if report.failures and not (before is not None and before.failures):
+            full = any(failure.kind is FaultKind.OOM for failure in report.failures)
+            return dataclasses.replace(state, out_of_memory=True) if full else state
+        same = state.measured or (before is not None and ReportSection.of(before).tuning == ours)
+        return state if same else dataclasses.replace(state, measured=True)
+
+    def on_tick(self, state: State, view: RoundView, now: float) -> tuple[State, Sequence[Effect]]:
+        """Choose the next batch once all nodes have measured, or go back to one that fitted."""
+        if not (state.measured or state.out_of_memory):
+            return state, ()
+        known = state.tuning or Tuning()
+        after, detail = _after_failure(known) if state.out_of_memory else (known, "")
+        if not detail and state.measured:
+            after, detail = _after_measurement(known, view)
+        tuning = state.tuning if after is known else after
+        return State(tuning=tuning), (RecordEvent(kind="tuned", detail=detail),) if detail else ()
+
+    def reply_for(self, state: State, report: AgentReport) -> ReplySection | None:
+        """Return the batch for an agent that has not heard of it."""
+        wanted, node = _tuned(state), ReportSection.of(report).tuning
+        return None if wanted is None or node is None or node.version >= wanted.version else ReplySection(tuned=wanted)
+
+    def assignment_for(self, state: State, member: Member) -> AssignmentSection | None:
+        """Return the batch that workers begin with; None for that of their script."""
+        wanted = _tuned(state)
+        return None if wanted is None else AssignmentSection(tuned=wanted)
+
+    def reply_key(self, state: State) -> object:
+        """Return the batch that is requested."""
+        return _tuned(state)
+
+    def next_deadline(self, state: State) -> float | None:
+        """Return None: only reports change anything."""
+
+    def to_status(self, state: State, view: RoundView) -> StatusSection:
+        """Return what is known; it outlives the attempt."""
+        return StatusSection(tuning=state.tuning)
+
+
+def create(_plan: Plan) -> TunedBatch:
+    """Return the coordinator's half. Of a job that tunes nothing no node measures anything."""
+    return TunedBatch()
+
+
+def _tuned(state: State) -> Tuned | None:
+    known = state.tuning
+    return Tuned(version=known.version, batch=known.batch) if known is not None and known.version else None
+
+
+def _after_measurement(known: Tuning, view: RoundView) -> tuple[Tuning, str]:
+    """Return what follows from the measurements of all nodes, and a sentence; "" where nothing follows yet."""
+    measured = _together(view)
+    if measured is None or known.settled or measured.version != known.version:
+        return known, ""
+    seen = (*known.seen, Seen(batch=measured.batch, memory=measured.memory))[-_KEPT:]
+    choice = next_batch(seen, measured.limit, known.ceiling)
+    known = dataclasses.replace(known, batch=measured.batch, seen=seen, limit=measured.limit, settled=choice.settled)
+    used = f"{measured.memory >> 20} of {measured.limit >> 20} MiB"
+    if choice.batch == measured.batch:
+        return known, f"batch size per worker stays {choice.batch} ({used}): {choice.settled}"
+    return _changed(known, choice.batch, f"batch size {measured.batch} used {used}")
+
+
+def _after_failure(known: Tuning) -> tuple[Tuning, str]:
+    """Go back to the last batch that worked where memory ran out with a larger one."""
+    fitting = max((one.batch for one in known.seen if one.batch < known.batch), default=0)
+    if not known.version or not fitting:
+        return known, ""
+    limited = dataclasses.replace(known, ceiling=known.batch - 1, settled="a larger batch ran out of memory")
+    return _changed(limited, fitting, f"memory ran out with batch size {known.batch}")
+
+
+def _changed(known: Tuning, batch: int, why: str) -> tuple[Tuning, str]:
+    known = dataclasses.replace(known, version=known.version + 1, batch=batch)
+    return known, f"batch size per worker set to {batch}: {why}"
+
+
+def _together(view: RoundView) -> NodeTuning | None:
+    """Return what was measured on all nodes of the world: the most that was used, and the least that there is."""
+    told = [ReportSection.of(report).tuning for _, report in view.members()]
+    nodes = [one for one in told if one is not None and one.memory > 0]
+    if len(nodes) < len(view.world) or not nodes or len({(one.version, one.batch) for one in nodes}) > 1:
+        return None
+    return dataclasses.replace(nodes[0], memory=max(one.memory for one in nodes), limit=min(one.limit for one in nodes))

@@ -1,0 +1,194 @@
+"""Sections: the fields that an optional capability adds to a record of the wire.
+
+A record with sections (`Plan`, `AgentReport`, `JobStatus`, `Assignment`, `Continue`) has a small fixed part and one field
+`sections`, a mapping by the name of the capability. The schema of a section is a dataclass in the capability's own `wire.py`.
+
+In JSON a section is not nested: its fields stand beside the fixed ones, under the names that they had when they were fixed
+fields. So a record reads and writes the same text with or without sections, and neighbouring versions understand each other.
+A key that neither the fixed part nor a registered section knows is kept in `Sections.unknown` and written again.
+
+The sections of all registered capabilities are loaded on first use, by the names in `rallypoint.capabilities.NAMES`: whoever
+reads a record can neither forget them nor has to import them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["FIELD", "NO_SECTIONS", "Section", "Sections", "build", "flat", "of_record", "replaced", "with_sections"]
+
+R = TypeVar("R")
+
+#: Name of the field of a record that holds its sections.
+FIELD = "sections"
+
+
+class HasSections(Protocol):
+    """A record with sections."""
+
+    @property
+    def sections(self) -> Sections:
+        """Its sections."""
+        ...
+
+
+class Section:
+    """The fields of one capability in one kind of record. Subclasses are frozen dataclasses whose fields all have defaults.
+
+    ```
+    @dataclass(frozen=True, kw_only=True)
+    class StatusSection(Section, record="JobStatus", capability="tuned_batch"): ...
+    ```
+
+    Attributes:
+        record: class name of the record.
+        capability: name of the capability, which is the name of its folder.
+    """
+
+    record: ClassVar[str]
+    capability: ClassVar[str]
+
+    def __init_subclass__(cls, *, record: str, capability: str) -> None:
+        super().__init_subclass__()
+        cls.record, cls.capability = record, capability
+        _SECTIONS.setdefault(record, {})[capability] = cls
+
+    @classmethod
+    def of(cls, record: HasSections) -> Self:
+        """Return this section of a record, with its defaults where the record has none."""
+        kind: Any = cls
+        found = record.sections.get(cls.capability)
+        return found if isinstance(found, cls) else _empty(kind)
+
+    @property
+    def bare(self) -> bool:
+        """Whether all fields have their defaults."""
+        kind: Any = type(self)
+        return bool(self == _empty(kind))
+
+    def steady(self) -> Self:
+        """Return the section without values that change with each measurement: a change of those alone is not urgent."""
+        return self
+
+
+_SECTIONS: dict[str, dict[str, type[Section]]] = {}
+
+
+class Sections(Mapping[str, Section]):
+    """The sections of one record by capability; immutable. A section that equals its defaults is the same as none.
+
+    `unknown` are the keys of the record's JSON that no registered capability reads.
+    """
+
+    __slots__ = ("_known", "unknown")
+
+    def __init__(self, *sections: Section, unknown: Mapping[str, Any] | None = None) -> None:
+        self._known = {s.capability: s for s in sections if not s.bare}
+        self.unknown: Mapping[str, Any] = unknown or {}
+
+    def __getitem__(self, capability: str) -> Section:
+        return self._known[capability]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sections) and (self._known, self.unknown) == (other._known, other.unknown)
+
+    def __hash__(self) -> int:
+        return hash((*self._known, *self.unknown))  # by name alone: values may hold mappings
+
+    def __repr__(self) -> str:
+        unknown = f", unknown={self.unknown!r}" if self.unknown else ""
+        return f"Sections({', '.join(map(repr, self._known.values()))}{unknown})"
+
+    def having(self, *sections: Section) -> Sections:
+        """Return these sections with some added or replaced."""
+        return Sections(*{**self._known, **{s.capability: s for s in sections}}.values(), unknown=self.unknown)
+
+    @property
+    def bare(self) -> bool:
+        """Whether all fields have their defaults."""
+        kind: Any = type(self)
+        return bool(self == _empty(kind))
+
+    def steady(self) -> Sections:
+        """Return the steady part of each section."""
+        return Sections(*(section.steady() for section in self._known.values()), unknown=self.unknown)
+
+
+NO_SECTIONS = Sections()
+
+
+@functools.cache
+def _empty(cls: Any) -> Any:
+    return cls()
+
+
+def of_record(record: type) -> tuple[Any, ...]:
+    """Return the classes of the sections that registered capabilities add to a kind of record, in order of registration."""
+    _load()
+    return tuple(_SECTIONS.get(record.__name__, {}).values())
+
+
+@functools.cache
+def flat(record: type) -> Mapping[str, type[Section]]:
+    """Return the section of each key that a kind of record has beside its fixed fields."""
+    fixed = {field.name for field in dataclasses.fields(record)}
+    found: dict[str, type[Section]] = {}
+    for section in of_record(record):
+        for field in dataclasses.fields(section):
+            if field.name in fixed or field.name in found:
+                raise ValueError(f"capability {section.capability}: field {field.name} of {record.__name__} is taken")
+            found[field.name] = section
+    return found
+
+
+@functools.cache
+def _load() -> None:
+    importlib.import_module("rallypoint.capabilities").modules("wire")
+
+
+# --- Records from flat fields ------------------------------------------------------------------------------------------------
+
+
+def build(record: type[R], **fields: Any) -> R:
+    """Return a record from fields by their names in JSON, those of sections included; raises `TypeError` for an unknown one."""
+    own, sections = _divided(record, fields)
+    return record(**own, **({FIELD: Sections(*(cls(**values) for cls, values in sections.items()))} if sections else {}))
+
+
+def replaced(record: R, **fields: Any) -> R:
+    """Return a record with other values of fields by their names in JSON, as `dataclasses.replace` does for fixed ones."""
+    own, sections = _divided(type(record), fields)
+    changed = [dataclasses.replace(cls.of(record), **values) for cls, values in sections.items()]  # type: ignore[type-var,arg-type]
+    if changed:
+        own[FIELD] = record.sections.having(*changed)  # type: ignore[attr-defined]
+    return dataclasses.replace(record, **own)  # type: ignore[type-var]
+
+
+def with_sections(record: R, *sections: Section) -> R:
+    """Return a record with some sections added or replaced."""
+    known: Sections = record.sections  # type: ignore[attr-defined]
+    return dataclasses.replace(record, **{FIELD: known.having(*sections)}) if sections else record  # type: ignore[type-var]
+
+
+def _divided(record: type, fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[type[Section], dict[str, Any]]]:
+    owners, own = flat(record), {}
+    sections: dict[type[Section], dict[str, Any]] = {}
+    for name, value in fields.items():
+        if name in owners:
+            sections.setdefault(owners[name], {})[name] = value
+        else:
+            own[name] = value
+    return own, sections

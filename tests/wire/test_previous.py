@@ -39,7 +39,7 @@ def written(name: str) -> dict[str, object]:
 )
 def test_records_keep_every_field(name: str, kind: type) -> None:
     """Those of sections and those of a capability that is not installed included: both versions run side by side."""
-    read = codec.from_json(kind, written(name))
+    read: object = codec.from_json(kind, written(name))
 
     assert json.loads(codec.dumps(read)) == written(name)
     assert codec.from_json(kind, json.loads(codec.dumps_lines(read))) == read

@@ -69,13 +69,15 @@ def test_a_command_that_is_not_there(place, home):
 
 
 def test_a_command_relative_to_the_workdir_is_found(place, home, tmp_path):
-    """As the workers would find it."""
+    """As the workers would find it; it is refused until it is executable."""
     program = tmp_path / "train.sh"
     program.write_text("#!/bin/sh\n")
+    program.chmod(0o644)
+    assert "./train.sh is not an executable" in refused(place, home, entrypoint=["./train.sh"])
     program.chmod(0o755)
     (plan,) = compile_plan(place.job(entrypoint=["./train.sh"]))
 
-    assert check_plan(plan, home=home, host="127.0.0.1") is None
+    check_plan(plan, home=home, host="127.0.0.1")
 
 
 def test_a_workdir_that_is_not_there(place, home, tmp_path):

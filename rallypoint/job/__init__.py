@@ -1,12 +1,40 @@
-"""What the user asked for, checked before anything starts, and compiled to the plan that is run."""
+"""What the user asked for, checked before anything starts, and compiled to the plan that is run.
+
+Names are loaded on first use: the specs of optional capabilities import the base of a model before the models exist.
+"""
 
 from __future__ import annotations
 
-from rallypoint.job.compile import compile_plan
-from rallypoint.job.duration import parse_duration
-from rallypoint.job.errors import JobError
-from rallypoint.job.load import load_job
-from rallypoint.job.model import ElasticJob
-from rallypoint.job.role import Role
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rallypoint.job.compile import compile_plan
+    from rallypoint.job.duration import parse_duration
+    from rallypoint.job.errors import JobError
+    from rallypoint.job.load import load_job
+    from rallypoint.job.model import ElasticJob
+    from rallypoint.job.role import Role
 
 __all__ = ["ElasticJob", "JobError", "Role", "compile_plan", "load_job", "parse_duration"]
+
+_MODULES = {
+    "ElasticJob": "model",
+    "JobError": "errors",
+    "Role": "role",
+    "compile_plan": "compile",
+    "load_job": "load",
+    "parse_duration": "duration",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

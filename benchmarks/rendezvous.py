@@ -8,6 +8,9 @@ its own. Either way all of them share the cores of this machine, so the figure i
 c10d most of it is clients that poll and compute in Python, which the machines of a cluster would spread. Quote neither for
 what N real nodes would see; what tells most is how it grows.
 
+With `--tls` the coordinator has certificates and does all that it does for real agents. The agents' part is less than theirs
+(`tls13.py`): thousands of them share two cores, where each real one has its own machine for the millisecond that it takes.
+
 256 agents of c10d take over a minute of two cores, 512 do not finish in seven: `--c10d 32,64,128,256` asks for them, with a
 `--c10d-limit` that allows for it. A rendezvous of c10d that is not over by then is counted, and has no figure.
 """

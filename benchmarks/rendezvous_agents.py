@@ -14,10 +14,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from benchmarks.http2 import Stream
-from rallypoint.agent.tls import read_tls
+from benchmarks.tls13 import Identity, TlsClient
 from rallypoint.agent.transport.grpc_words import SESSION, TOKEN_KEY
 from rallypoint.wire import codec
 from rallypoint.wire.fence import Fence
@@ -41,8 +41,7 @@ class Agent(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Ask."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
         self._ask()
 
     def _ask(self) -> None:
@@ -121,16 +120,6 @@ def _report(number: int, sequence: int) -> bytes:
     return codec.dumps(report).encode()
 
 
-def _secured(folder: str, *, grpc: bool) -> dict[str, Any]:
-    """Return the arguments of a connection: none without a folder of certificates."""
-    if not folder:
-        return {}
-    tls = read_tls(Path(folder), "bench")
-    if grpc:
-        tls.client.set_alpn_protocols(["h2"])
-    return {"ssl": tls.client, "server_hostname": tls.name}
-
-
 async def _play(task: dict[str, object]) -> None:
     loop = asyncio.get_running_loop()
     host, port, token = str(task["host"]), int(str(task["port"])), str(task["token"])
@@ -148,21 +137,22 @@ async def _play(task: dict[str, object]) -> None:
     def asks(number: int) -> Callable[[int], bytes]:
         return lambda times: first[number] if times == 1 else _report(number, times)
 
-    def agent(number: int) -> Agent:
-        if task["service"] == "grpc":
-            return GrpcAgent(asks(number), done, token=token)
-        return Agent(asks(number), done, head=head)
+    grpc = task["service"] == "grpc"
+    identity = Identity.read(Path(str(task["tls"])), "bench", grpc=grpc) if task["tls"] else None
+    agents: list[Agent] = []
 
-    secured = _secured(str(task["tls"]), grpc=task["service"] == "grpc")
+    def connection(number: int) -> asyncio.Protocol:
+        made = GrpcAgent(asks(number), done, token=token) if grpc else Agent(asks(number), done, head=head)
+        agents.append(made)
+        return made if identity is None else TlsClient(made, identity)
+
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     began = time.monotonic()
-    opened = await asyncio.gather(
-        *(loop.create_connection(lambda n=n: agent(n), host, port, **secured) for n in numbers)  # type: ignore[misc]
-    )
+    await asyncio.gather(*(loop.create_connection(lambda n=n: connection(n), host, port) for n in numbers))  # type: ignore[misc]
     await everybody.wait()
     ended = time.monotonic()
-    asked = sum(agent.asked for _, agent in opened)
+    asked = sum(agent.asked for agent in agents)
     print(json.dumps({"began": began, "ended": ended, "asked": asked}), flush=True)
     await asyncio.to_thread(sys.stdin.read)
 

@@ -7,11 +7,13 @@ certificate. A job can therefore run longer than its certificates are valid, if 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import ssl
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,8 @@ _LOOK = 5.0
 
 #: Seconds before the expiry of a certificate at which warnings start, and seconds between two warnings.
 _SOON, _AGAIN = 86400.0, 3600.0
+
+_BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 _OF_SSL = (ssl.SSLError, ssl.SSLCertVerificationError)
 
@@ -208,6 +212,22 @@ def _load(folder: Path) -> _Loaded:
     return _Loaded(pem=pem, server=server, open_server=open_server, client=client, ends=float(ends))
 
 
+@contextlib.contextmanager
+def _chain_file(folder: Path) -> Iterator[Path]:
+    """Yield a file with the certificates to send: ours and the authority's, if there is one of each.
+
+    OpenSSL sends both in any case. If the file has only ours, OpenSSL builds and verifies our own chain in each handshake.
+    """
+    own, authority = (folder / CERTIFICATE).read_bytes(), (folder / AUTHORITY).read_bytes()
+    if own.count(_BEGIN) != 1 or authority.count(_BEGIN) != 1:
+        yield folder / CERTIFICATE
+        return
+    with tempfile.TemporaryDirectory(prefix="rallypoint-tls-") as made:
+        path = Path(made) / CERTIFICATE
+        path.write_bytes(own.rstrip() + b"\n" + authority)
+        yield path
+
+
 def _context(folder: Path, side: str) -> ssl.SSLContext:
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if side == "client" else ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -215,7 +235,8 @@ def _context(folder: Path, side: str) -> ssl.SSLContext:
         made.num_tickets = 0  # no session is resumed: each connection proves who it is
     try:
         made.load_verify_locations(folder / AUTHORITY)
-        made.load_cert_chain(folder / CERTIFICATE, folder / KEY)
+        with _chain_file(folder) as chain:
+            made.load_cert_chain(chain, folder / KEY)
     except (ssl.SSLError, OSError) as error:
         raise ConfigError(f"--tls {folder}: {AUTHORITY}, {CERTIFICATE} and {KEY} cannot be loaded together: {error}") from error
     made.verify_mode = ssl.CERT_OPTIONAL if side == "open" else ssl.CERT_REQUIRED

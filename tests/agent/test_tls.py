@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import ssl
 import time
+import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -298,3 +300,38 @@ def test_a_run_id_that_is_no_name_has_one_all_the_same() -> None:
     assert names[0] == "train.rallypoint.internal"
     assert len(set(names)) == len(names)
     assert all(len(name.partition(".")[0]) <= 63 for name in names)
+
+
+async def test_a_connection_costs_little_memory(ours: Tls) -> None:
+    """2,000 agents with a buffer of 256 KiB each, as asyncio has them, would be half a gigabyte."""
+    count = 20
+    async with listening(HTTP, ours) as at:
+        tracemalloc.start()
+        try:
+            with contextlib.ExitStack() as stack:
+                for _ in range(count):
+                    stack.enter_context(await asyncio.to_thread(connected, at, ours))
+                known = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/asyncio/*")])
+        finally:
+            tracemalloc.stop()
+
+    assert sum(one.size for one in known.statistics("filename")) < count * 64_000
+
+
+def connected(at: Endpoint, tls: Tls) -> ssl.SSLSocket:
+    """Return a connection over which a request was answered."""
+    sock = tls.client.wrap_socket(socket.create_connection((at.host, at.port), timeout=60), server_hostname=tls.name)
+    sock.sendall(f"GET {STATUS_PATH} HTTP/1.1\r\nHost: x\r\n{TOKEN_HEADER}: {TOKEN}\r\n\r\n".encode())
+    assert sock.recv(1 << 16).startswith(b"HTTP/1.1 200")
+    return sock
+
+
+@pytest.mark.parametrize("more", [AUTHORITY, CERTIFICATE])
+async def test_files_may_hold_several_certificates(service: str, ours: Tls, tmp_path: Path, more: str) -> None:
+    """Authorities of which one is being replaced, or intermediate ones behind the job's certificate."""
+    foreign = left(tmp_path / "foreign", JOB)
+    path = ours.folder / more
+    path.write_bytes(path.read_bytes() + (foreign / AUTHORITY).read_bytes())
+    assert ours.refresh()
+    async with listening(service, ours) as at, exchanging(service, ours) as agent:
+        assert isinstance(await agent.exchange(at, report(0, hold=0.0), timeout=60), Continue)

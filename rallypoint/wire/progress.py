@@ -136,7 +136,7 @@ class ProgressFile:
     def write(self, index: int, slot: ProgressSlot) -> None:
         """Replace slot `index`; raises `WireError` when metrics or path do not fit."""
         names = json.dumps(list(slot.metrics), separators=(",", ":")).encode() if slot.metrics else b""
-        checkpoint = slot.checkpoint.encode(errors="surrogateescape")  # a path may be no UTF-8
+        checkpoint = _path_bytes(slot.checkpoint)
         for name, number in (("step", slot.step), ("resumed_from", slot.resumed_from)):
             if number is not None and not 0 <= number <= MAX_STEP:
                 raise WireError(name, number, f"a whole number from 0 to {MAX_STEP}")
@@ -267,6 +267,14 @@ def _exit_status(word: int) -> ExitStatus | None:
 
 def _or_minus(number: int | None) -> int:
     return -1 if number is None else number
+
+
+def _path_bytes(checkpoint: str) -> bytes:
+    """Return a path as the system stores it, which may be no UTF-8; raises `WireError` for one that no file can have."""
+    try:
+        return checkpoint.encode(errors="surrogateescape")
+    except UnicodeEncodeError as error:
+        raise WireError("checkpoint", checkpoint, "a path without lone surrogates other than U+DC80 to U+DCFF") from error
 
 
 def _slot(raw: bytes) -> ProgressSlot:

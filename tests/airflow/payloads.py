@@ -12,6 +12,7 @@ import json
 import math
 import pickle
 import random
+import re
 import struct
 import time
 from collections import Counter
@@ -54,6 +55,9 @@ _OVER = frozenset({"failed", "success", "skipped", "upstream_failed", "removed"}
 _NUMBERS: tuple[Any, ...] = (
     *(math.nan, math.inf, -math.inf, -0.0, 5e-324, 1.7976931348623157e308, 1e308, 2**53 + 1, 2**63, 2**64 - 1, 10**300, True),
 )
+#: Characters that no path can have; one with them is refused where it is reported.
+_NO_PATH = re.compile("[\x00\ud800-\udc7f\udd00-\udfff]")
+
 _TEXTS = (
     *("\x00", "\x00\x00x", "\ud800", "\udfff\ud800", "\udc80", "\x1b[2J\x1b]0;title\x07", "\r\nline\r\n", "\x7f\x85", ""),
     *("\u2028", "\ufeff", "\ufffe\uffff", "\U0010ffff", "NaN", "null", "'; drop table task_instance; --", "{{ 1/0 }}", "%s%n"),
@@ -130,7 +134,7 @@ def _batch(dag: str, size: int, chance: random.Random) -> Batch:
             fits = len(json.dumps([*metrics, name])) <= _NAMES and name not in {"step", "resumed_from", "checkpoint"}
             metrics[name if fits else f"name{number}"] = _number(chance)
         elif place == "checkpoint":
-            given["checkpoint"] = _text(chance)[:200].replace("\x00", "\x01")
+            given["checkpoint"] = _NO_PATH.sub("\x01", _text(chance)[:200])
         elif place == "line":
             lines += [_text(chance), "y" * chance.choice((10, 100_000))]
         elif place == "result":

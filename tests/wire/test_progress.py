@@ -43,6 +43,16 @@ def test_metrics_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     assert file.read(0) == ProgressSlot(step=1)
 
 
+@pytest.mark.parametrize("path", ["half a pair \ud9c4", "\udfff\ud800"])
+def test_a_checkpoint_that_no_file_can_be_is_refused(tmp_path: Path, path: str) -> None:
+    """Bytes that are no UTF-8 are a path, as `os.fsdecode` spells them; other lone surrogates are none."""
+    file = ProgressFile.create(tmp_path / "p", 1)
+    file.write(0, ProgressSlot(step=1, checkpoint="img_\udcff"))
+    with pytest.raises(WireError, match=r"checkpoint: .*expected a path without lone surrogates"):
+        file.write(0, ProgressSlot(step=2, checkpoint=path))
+    assert file.read(0) == ProgressSlot(step=1, checkpoint="img_\udcff")
+
+
 @pytest.mark.parametrize("index", [pytest.param(-1, id="below"), pytest.param(2, id="above")])
 def test_a_slot_that_is_not_there_is_an_error(tmp_path: Path, index: int) -> None:
     """A local rank outside the file is refused by name."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,6 +21,10 @@ from tests.provider.tasks import FakeTask, context
 from tests.wire.payloads import parsed
 
 SCRIPT = Path(__file__).parents[1] / "airflow" / "payload_script.py"
+
+#: CPU seconds for which a trigger may keep the event loop to itself.
+BUSY = 0.1
+
 SAMPLE = {batch.dag: batch for batch in batches(80, seed=16)}
 
 
@@ -39,9 +44,25 @@ class Deferred(Exception):  # noqa: N818  it is no error
 
 
 async def first_event(trigger: ElasticTrainingTrigger) -> Any:
-    async for event in trigger.run():
-        return event.payload
-    return None
+    """Return the trigger's event; no other trigger in its event loop waits long for it."""
+    busy: list[float] = []
+    beats = asyncio.create_task(beat(busy))
+    try:
+        async for event in trigger.run():
+            return event.payload
+        return None
+    finally:
+        beats.cancel()
+        print(f"the event loop was busy for at most {max(busy):.3f} s at a time, {len(busy)} beats")
+        assert max(busy) <= BUSY
+
+
+async def beat(busy: list[float]) -> None:
+    """Note for how many CPU seconds at a time the event loop did something else; load of the machine does not add to them."""
+    while True:
+        began = time.thread_time()
+        await asyncio.sleep(0.01)
+        busy.append(time.thread_time() - began)
 
 
 @pytest.mark.parametrize("dag", sorted(SAMPLE))

@@ -57,7 +57,7 @@ def add_dlrover_flags(flags: Flags) -> None:
         default=None,
         read=int,
         metavar="N",
-        text="has no effect, because run cannot replace nodes",
+        text="no effect, because this command cannot replace nodes",
     )
 
 
@@ -81,7 +81,7 @@ def dlrover_fields(args: argparse.Namespace) -> dict[str, Any]:
 def dlrover_notes(args: argparse.Namespace) -> Iterator[str]:
     """Yield what has no effect here."""
     if args.relaunch_on_worker_failure is not None:
-        told = "run cannot replace nodes; in a job, set recovery.node_replacements"
+        told = "this command cannot replace nodes; in a job, set recovery.node_replacements"
         yield f"--relaunch-on-worker-failure {args.relaunch_on_worker_failure}: ignored: {told}"
 
 

@@ -101,7 +101,7 @@ def _read_key(path: Path) -> bytes:
             )
         key = file.read(_KEY_SIZE + 1)
     if len(key) != _KEY_SIZE:
-        raise OSError(f"{path}: it has {len(key)} bytes; expected {_KEY_SIZE}")
+        raise OSError(f"{path}: the key file has {len(key)} bytes; expected {_KEY_SIZE}")
     return key
 
 

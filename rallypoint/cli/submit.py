@@ -76,7 +76,7 @@ def add(commands: Commands) -> None:
         "--orphan-policy",
         choices=[policy.value for policy in OrphanPolicy],
         default=None,
-        help="action of an orphaned job (default: FILE, or continue)",
+        help="action of an orphaned job (default: as in FILE, or continue)",
     )
     parser.add_argument("--watch", action="store_true", help="follow the job until it ends")
     parser.add_argument("--json", action="store_true", help="print JSON; with --watch one document per change")

@@ -142,7 +142,7 @@ def _read_rdzv_conf(value: object) -> dict[Field, Any]:
         except RefusedError:
             raise RefusedError(f"{rule.allowed} for {key}, not {text!r}") from None
         if found.setdefault(field, written) != written:
-            raise RefusedError(f"a single value for {key}; two keys set it, the second to {text!r}")
+            raise RefusedError(f"a single value for {key}, but two keys set this argument; the value of the second is {text!r}")
     return found
 
 

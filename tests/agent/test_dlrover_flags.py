@@ -61,7 +61,7 @@ def test_what_a_run_cannot_do_is_told() -> None:
     """A command line that worked elsewhere works here."""
     (note,) = parse("--relaunch-on-worker-failure", "2").notes
 
-    assert note.startswith("--relaunch-on-worker-failure 2: ignored: run cannot replace nodes")
+    assert note.startswith("--relaunch-on-worker-failure 2: ignored: this command cannot replace nodes")
 
 
 @pytest.mark.parametrize(

@@ -103,13 +103,14 @@ def _last_checkpoint(turn: Turn, settings: Scheduling, decision: Decision) -> St
     The coordinator begins it (rung `dump` of the incident) or has nothing to write (rung `exit`). It has `_NOTICE` seconds to
     report which; what it has begun is over within `DUMP_TIMEOUT`, and ends with a verdict.
     """
-    lost = {slot.node for slot in _lost(turn)}
+    lost = {(slot.node, slot.incarnation) for slot in _lost(turn)}
     ends = decision.scope is Scope.JOB or (decision.scope is Scope.NONE and bool(lost))
     if not ends or not turn.census.running or Strategy.DUMP not in scheduling.strategies(settings):
         return None
     told = () if turn.status is None else turn.status.incidents
-    rungs = {i.rung for i in told if i.id.attempt == turn.record.attempt and i.id.node in lost and i.id.round == 0}
-    if rungs and rungs <= {Rung.EXIT}:
+    # The coordinator reports a lost node without a round, and one that leaves (a drained pod) with the round that it left.
+    rungs = {i.rung for i in told if i.id.attempt == turn.record.attempt and (i.id.node, i.id.sequence) in lost}
+    if Rung.EXIT in rungs and Rung.DUMP not in rungs:
         return None
     record = clocks.run(turn.record, _DUMP)
     limit = DUMP_TIMEOUT + _NOTICE if Rung.DUMP in rungs else _NOTICE
@@ -162,11 +163,14 @@ def _strategy(turn: Turn, settings: Scheduling, faults: tuple[Fault, ...], state
 def _faults(turn: Turn) -> Iterable[Fault]:
     """Nodes that are lost and not replaced, by why they were lost, and those whose host was flagged while they run."""
     # Those of a round are not the loss of the pod, which may have told the coordinator before that its agent leaves.
-    told = (i for i in turn.record.incidents if i.id.attempt == turn.record.attempt and i.id.round == 0)
-    reasons = {(i.id.node, i.id.sequence): i for i in told}
+    told = [i for i in turn.record.incidents if i.id.attempt == turn.record.attempt]
+    reasons = {(i.id.node, i.id.sequence): i for i in told if i.id.round == 0}
+    # A pod that was asked to end is no container fault, whether the supervisor or the coordinator sees its end first.
+    left = {(i.id.node, i.id.sequence) for i in told if i.cause is Cause.SCALE and i.rung in (Rung.DUMP, Rung.EXIT)}
     for slot in turn.record.slots:
         if slot.lost_clock is not None:
-            yield Fault(node=slot.node, reason=_reason(reasons.get((slot.node, slot.incarnation))))
+            own = (slot.node, slot.incarnation)
+            yield Fault(node=slot.node, reason=FaultReason.LOST if own in left else _reason(reasons.get(own)))
     for node in turn.census.flagged:
         yield Fault(node=node.node, reason=FaultReason.HARDWARE)
 

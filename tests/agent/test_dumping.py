@@ -22,7 +22,7 @@ from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Cause, Rung
 from rallypoint.wire.messages import AgentState, Assignment, Continue, Stop, reply_from_json, reply_to_json
 from rallypoint.wire.plan import Entry, Plan
-from rallypoint.wire.status import JobState
+from rallypoint.wire.status import NODE_LOST, JobState
 from tests.agent.test_rendezvous import TWO, answers, killed, report, say, training
 from tests.agent.test_replicas import FENCE, leave
 from tests.agent.test_rungs import mindcluster
@@ -182,6 +182,24 @@ def test_all_survivors_are_asked_before_a_snapshot_is_chosen() -> None:
     assert [ask and ask.phase for ask in asked(state)] == [None, DumpPhase.TELL]
     state = tell(state, 1, DumpPhase.TELL, kept=(kept(7, 1),), now=54.0)
     assert [ask and ask.phase for ask in asked(state)] == [DumpPhase.WRITE] * 2
+
+
+@pytest.mark.parametrize("nodes", [(0,), (1, 0)], ids=["node 0", "node 1, then node 0"])
+def test_drained_pods_leave_a_last_checkpoint(nodes: tuple[int, ...]) -> None:
+    """Node 0 cannot be replaced alone, also where it leaves while the replacement of another node is awaited."""
+    settings = dataclasses.replace(mindcluster("recover", "dump"), min_nodes=3, max_nodes=3)
+    state = training(settings, nodes=3)
+    state = say(state, *(report(n, AgentState.RUNNING, 1, dumps=True) for n in range(3)), now=40.0)
+    for node in nodes:
+        state = say(state, report(node, AgentState.LEAVING, 1, reason="its agent was ended by SIGTERM"), now=50.0)
+    state = say(state, report(2, round_=1, dumps=True), now=51.0)
+
+    assert rungs_of(state).count(Rung.DUMP) == 1
+    assert state.dumping is not None
+    assert state.dumping.verdict.reason == NODE_LOST
+    [reply] = answers(state, "2.1")
+    assert isinstance(reply, Continue)
+    assert reply.dump is not None
 
 
 def echoed(settings: Settings) -> State:

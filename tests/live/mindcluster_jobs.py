@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from rallypoint.wire.status import JobStatus
 from tests.live.jobs import Job
 from tests.waiting import eventually
 
-__all__ = ["GRACE", "Elastic", "agents", "counting", "faults", "kill_worker"]
+__all__ = ["GRACE", "Elastic", "agents", "counting", "drain", "faults", "kill_worker"]
 __all__ += ["looks", "lose_host", "reaches", "rewritten", "rungs"]
 
 SCRIPT = Path(__file__).parent / "scripts" / "recovering.py"
@@ -119,6 +120,12 @@ def counting(folder: Path, home: Path, **fields: Any) -> Job:
 
 def agents(job: Job, node: int) -> list[int]:
     return [process.pid for process in job.agents("node") if f"--node {node} " in process.command]
+
+
+def drain(job: Job, node: int) -> None:
+    """Ask the agent of a node to end, as the kubelet does in a pod that is drained."""
+    [agent] = [process for process in job.agents("node") if f"--node {node} " in process.command]
+    agent.kill(signal.SIGTERM)
 
 
 def lose_host(job: Job, node: int) -> None:

@@ -22,6 +22,7 @@ from tests.live.mindcluster_jobs import (
     Elastic,
     agents,
     counting,
+    drain,
     faults,
     kill_worker,
     looks,
@@ -139,6 +140,26 @@ def test_dump_saves_what_survives_a_lost_node(tmp_path: Path, home: Path, report
     resumed = next(line.step for line in run.lines(1) if line.attempt == 2)
     assert last - 1 <= resumed <= last, "at most the step that was under way is lost"
     assert rungs(record) == [Rung.DUMP], run.job.tell()
+    assert (record.phase, record.attempt, len(record.charges)) == (Phase.SUCCEEDED, 2, 0)
+
+
+def test_dump_saves_what_survives_a_drained_pod(tmp_path: Path, home: Path) -> None:
+    """Its agent leaves after SIGTERM. Pod 0 cannot be replaced alone, so the memory of node 1 becomes a checkpoint.
+
+    A pod that was asked to end costs nothing of fault-retry-times.
+    """
+    labels = {**GRACE, "fault-retry-times": "0"}
+    run = Elastic.submit(tmp_path, home, labels=labels, annotations={"recover-strategy": "recover,dump"})
+    run.trains(0, 1)
+    drain(run.job, 0)
+    run.trains(0, 1, attempt=2)
+    record = run.ends()
+
+    last = max(line.step for line in run.lines(1) if line.attempt == 1)
+    resumed = next(line.step for line in run.lines(1) if line.attempt == 2)
+    assert last - 1 <= resumed <= last, run.job.tell()
+    assert "saved a last checkpoint of step" in record.attempts[0].message
+    assert rungs(record).count(Rung.DUMP) == 1, run.job.tell()
     assert (record.phase, record.attempt, len(record.charges)) == (Phase.SUCCEEDED, 2, 0)
 
 

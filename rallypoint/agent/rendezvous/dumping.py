@@ -75,7 +75,7 @@ def inherited(state: State, previous: JobStatus, now: float) -> State:
         return state
     last = found[-1]
     message = f"{last.reason}; no cheaper recovery is left"
-    reason = NODE_LOST if last.cause is Cause.NODE else "WorkersFailed"
+    reason = NODE_LOST if last.cause in (Cause.NODE, Cause.SCALE) else "WorkersFailed"
     verdict = Verdict(outcome=Outcome.FAILED, reason=reason, message=message, culprit=last.culprit)
     # Nobody has spoken yet, so nobody is left out.
     state = _begun(state, last, verdict, frozenset(member.agent for member in previous.world), now)

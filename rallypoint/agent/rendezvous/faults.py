@@ -58,9 +58,9 @@ def judge_losses(state: State, now: float) -> State:
     Where there is nothing to write the incident says `exit`, so that the supervisor does not wait for a checkpoint. That is
     final, and therefore published only when all survivors have regrouped.
     """
+    state = _note_leaving(state, now)
     choice = awaiting.ends(state, now)
-    lost = () if state.loss is None else state.loss.nodes
-    told = [i for i in state.incidents if i.cause is Cause.NODE and i.id.attempt == state.fence.attempt and i.id.node in lost]
+    told = [i for i in state.incidents if _is_loss(state, i)]
     if choice is None or not told:
         return state
     final = any(i.rung is Rung.EXIT for i in told)
@@ -75,6 +75,30 @@ def judge_losses(state: State, now: float) -> State:
     return dumping.begun(state, last, verdict, now)
 
 
+def _is_loss(state: State, incident: Incident) -> bool:
+    """Return whether an incident is the loss of an awaited node, or its leave from this round (a drained pod)."""
+    lost = frozenset[int]() if state.loss is None else state.loss.nodes
+    if incident.id.attempt != state.fence.attempt or incident.id.node not in lost:
+        return False
+    return incident.cause is Cause.NODE or (incident.cause is Cause.SCALE and incident.id.round == state.fence.round)
+
+
+def _note_leaving(state: State, now: float) -> State:
+    """Add the members to the loss that leave while the next round is forming."""
+    for peer in members(state):
+        if state.loss is not None and peer.report.state is AgentState.LEAVING and peer.node not in state.loss.nodes:
+            state = _leave(state, peer, now)
+    return state
+
+
+def _leave(state: State, peer: Peer, now: float) -> State:
+    """Let a member leave its round; in profile `mindcluster` its replacement is awaited."""
+    state = awaiting.left(state, peer.node, now)
+    rung = awaiting.rung(state, Rung.ELASTIC_TRAINING, now)
+    reason = f"node {peer.node} leaves: {peer.report.reason or 'it was requested to leave'}"
+    return _scale(state, peer, reason, now, rung=rung)
+
+
 def judge_round(state: State, now: float) -> State:
     """Decide whether the running round is over, and how."""
     here = members(state)
@@ -87,10 +111,7 @@ def judge_round(state: State, now: float) -> State:
         return _fail_round(state, failed, now)
     leaving = next((p for p in here if p.report.state is AgentState.LEAVING), None)
     if leaving is not None:
-        state = awaiting.left(state, leaving.node, now)
-        rung = awaiting.rung(state, Rung.ELASTIC_TRAINING, now)
-        reason = f"node {leaving.node} leaves: {leaving.report.reason or 'it was requested to leave'}"
-        return _scale(state, leaving, reason, now, rung=rung)
+        return _leave(state, leaving, now)
     if len(here) == len(state.world) and all(p.report.state is AgentState.DONE for p in here):
         size, nodes = sum(m.local_world_size for m in state.world), f"{len(here)} node{'' if len(here) == 1 else 's'}"
         message = f"all ranks succeeded ({nodes}, {size} rank{'' if size == 1 else 's'})"

@@ -218,13 +218,16 @@ def _chain_file(folder: Path) -> Iterator[Path]:
 
     OpenSSL sends both in any case. If the file has only ours, OpenSSL builds and verifies our own chain in each handshake.
     """
-    own, authority = (folder / CERTIFICATE).read_bytes(), (folder / AUTHORITY).read_bytes()
-    if own.count(_BEGIN) != 1 or authority.count(_BEGIN) != 1:
-        yield folder / CERTIFICATE
-        return
-    with tempfile.TemporaryDirectory(prefix="rallypoint-tls-") as made:
-        path = Path(made) / CERTIFICATE
-        path.write_bytes(own.rstrip() + b"\n" + authority)
+    path = folder / CERTIFICATE
+    own, authority = path.read_bytes().strip(), (folder / AUTHORITY).read_bytes().strip()
+    with contextlib.ExitStack() as stack:
+        if own.count(_BEGIN) == authority.count(_BEGIN) == 1 and own != authority:
+            # Without a writable folder for temporary files, handshakes only take longer.
+            with contextlib.suppress(OSError):
+                made = stack.enter_context(tempfile.TemporaryDirectory(prefix="rallypoint-tls-"))
+                both = Path(made) / CERTIFICATE
+                both.write_bytes(own + b"\n" + authority + b"\n")
+                path = both
         yield path
 
 

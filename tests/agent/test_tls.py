@@ -7,6 +7,7 @@ import contextlib
 import logging
 import socket
 import ssl
+import tempfile
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
@@ -26,6 +27,7 @@ from rallypoint.agent.snapshots.replica_shelf import ReplicaShelf
 from rallypoint.agent.tls import Tls, job_tls, read_tls
 from rallypoint.agent.transport.announced import AnnouncedEndpoint, Listener
 from rallypoint.agent.transport.choosing import GRPC, HTTP, Exchanges, Servers
+from rallypoint.backends.certificates import new_files
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.messages import TOKEN_HEADER, Assignment, Continue
 from rallypoint.wire.paths import REPORT_PATH, STATUS_PATH
@@ -334,4 +336,13 @@ async def test_files_may_hold_several_certificates(service: str, ours: Tls, tmp_
     path.write_bytes(path.read_bytes() + (foreign / AUTHORITY).read_bytes())
     assert ours.refresh()
     async with listening(service, ours) as at, exchanging(service, ours) as agent:
+        assert isinstance(await agent.exchange(at, report(0, hold=0.0), timeout=60), Continue)
+
+
+async def test_no_file_can_be_written(ours: Tls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may have neither a writable root nor a folder for temporary files."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "not there"))
+    write(ours.folder, new_files(JOB, time.time()))
+    assert ours.refresh()
+    async with listening(HTTP, ours) as at, exchanging(HTTP, ours) as agent:
         assert isinstance(await agent.exchange(at, report(0, hold=0.0), timeout=60), Continue)

@@ -84,7 +84,7 @@ def test_a_killed_worker_of_a_job_with_tls_trains_again(job: Agents, kind: str, 
     ends_well(job)
 
 
-@pytest.mark.parametrize("kind", ["http", "grpc"])
+@pytest.mark.parametrize("kind", [pytest.param("http", marks=pytest.mark.extended), "grpc"])
 def test_a_new_agent_with_a_certificate_comes_in(job: Agents, kind: str) -> None:
     """It shakes hands among strangers who begin handshakes and end none: a replaced node joins."""
     nodes = with_tls(job, kind, nodes=2)
@@ -172,7 +172,7 @@ def scraped(port: int) -> bytes:
 
 @pytest.mark.live
 @pytest.mark.usefixtures("light")
-@pytest.mark.parametrize("tls", ["off", "auto"])
+@pytest.mark.parametrize("tls", [pytest.param("off", marks=pytest.mark.extended), "auto"])
 def test_a_submitted_job_is_flooded(tmp_path: Path, home: Path, tls: str) -> None:
     """With its supervisor: all ports of all its processes; each limit is that of the shell that has submitted it."""
     made = Job.write(tmp_path, home, 3, 0.01, endless=True, nodes=2, tls=tls, fault_tolerance={"retry_limit": 9})

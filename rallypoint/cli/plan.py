@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import json
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rallypoint.cli.arguments import argument_options, name_option, place_of
@@ -108,15 +109,26 @@ def _documents(blueprint: Blueprint) -> str:
 
 
 def _notes(blueprint: Blueprint) -> tuple[str, ...]:
+    from rallypoint.job.profiles import MOST_RESETS  # noqa: PLC0415  as above
     from rallypoint.job.secret_env import env_warnings  # noqa: PLC0415  as above
 
-    return (*blueprint.notes, *env_warnings(blueprint.job))
+    beyond = (
+        f"{path}: {value} is in force; a job file holds at most {MOST_RESETS}" for path, value in _in_force(blueprint).items()
+    )
+    return (*blueprint.notes, *beyond, *env_warnings(blueprint.job))
+
+
+def _in_force(blueprint: Blueprint) -> Mapping[str, int]:
+    """Return the settings whose value in the plan is beyond the bounds of a job file, by path."""
+    own, value = blueprint.job.fault_tolerance.retry_limit, blueprint.plan.retry_limit
+    return {"fault_tolerance.retry_limit": value} if value != own else {}
 
 
 def _choices(blueprint: Blueprint) -> tuple[Choice, ...]:
     from rallypoint.job.settle import choices  # noqa: PLC0415  as above
 
-    return choices(blueprint.job)
+    beyond = _in_force(blueprint)
+    return tuple(dataclasses.replace(choice, value=beyond.get(choice.path, choice.value)) for choice in choices(blueprint.job))
 
 
 def plan_lines(blueprint: Blueprint, *, complete: bool = False) -> Iterator[str]:
@@ -143,7 +155,11 @@ def plan_lines(blueprint: Blueprint, *, complete: bool = False) -> Iterator[str]
 def _setting_lines(blueprint: Blueprint) -> Iterator[str]:
     from rallypoint.cli.settings import notable_settings  # noqa: PLC0415  as above
 
-    found = notable_settings(blueprint.job)
+    beyond = _in_force(blueprint)
+    found = [
+        dataclasses.replace(setting, value=beyond.get(setting.path, setting.value))
+        for setting in notable_settings(blueprint.job)
+    ]
     if not found:
         yield "none"
         return

@@ -74,7 +74,7 @@ selects `mindcluster` if no profile is set, and is an error with another profile
 A profile sets values that the job omits; `rallypoint plan` prints them, and the stored job contains them.
 
 {defaults}
-In `mindcluster`, `retry_limit` (at most 100) and `node_replacements` follow `fault-retry-times`.
+In `mindcluster`, `retry_limit` and `node_replacements` follow `fault-retry-times`, also beyond the 100 that a job file may set.
 
 ## Annotations of AppWrapper
 

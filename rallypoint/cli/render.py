@@ -19,7 +19,7 @@ file for `rallypoint submit`. All keys of the chart are supported; an unknown ke
 is an error. The command does not contact a cluster.
 
 The pods of an elastic job wait for a Secret, which --secret prints. With the UID
-of the AppWrapper as --owner, Kubernetes deletes both together:
+of the AppWrapper as --owner, Kubernetes deletes the Secret with the AppWrapper:
 
   rallypoint render settings.yaml | kubectl create -f -
   rallypoint render settings.yaml --secret \\

@@ -95,7 +95,7 @@ def read_document(path: Path) -> Any:
             text = file.read(BYTES_LIMIT + 1).decode()
     except UnicodeDecodeError as error:
         if len(error.object) <= BYTES_LIMIT:
-            raise _unreadable(path, "is not valid UTF-8 text") from error
+            raise _unreadable(path, "the file is not valid UTF-8 text") from error
         raise _unreadable(path, _TOO_LONG) from error  # perhaps only cut within a character
     except (OSError, ValueError) as error:  # ValueError: a path with NUL
         raise _unreadable(path, getattr(error, "strerror", None) or str(error)) from error

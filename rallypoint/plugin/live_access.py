@@ -67,7 +67,7 @@ class LiveAccess:
             raise NotLiveError("Live data is off: the task uses its own kubeconfig, which the API server does not read.")
         if place.conn_id not in self.connections:
             how = f"connection {place.conn_id!r} is not in {OPTION}" if place.conn_id else "the task uses no connection"
-            raise NotLiveError(f"Live data is off: {how}. An administrator can allow a connection with this option.")
+            raise NotLiveError(f"Live data is off: {how}. An administrator can add a connection to the option {OPTION}.")
         if kind not in ("", KUBERNETES):
             raise NotLiveError(f"Live data is off: backend {kind!r} is unknown.")
         return Place(backend=kind, conn_id=place.conn_id, namespace=place.namespace)

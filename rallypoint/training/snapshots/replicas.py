@@ -65,7 +65,7 @@ class Replicas:
             self._give_up(f"the agent does not answer: {error}")
             return
         if told.error:
-            _log.debug("step %d has no copy on another node: %s", told.step, told.error)
+            _log.debug("the snapshot of step %d has no copy on another node: %s", told.step, told.error)
 
     def close(self) -> None:
         """Hang up; what is under way goes on."""

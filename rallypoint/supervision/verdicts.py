@@ -101,13 +101,13 @@ TABLE: Mapping[FaultKind, Row] = {
         node=(_ELSEWHERE, Cause.PREEMPTION),
     ),
     FaultKind.FLAGGED: Row(
-        known_by="its host was flagged as bad while it ran",
+        known_by="the host of the running node was flagged as bad",
         worker=(_ELSEWHERE, Cause.EVACUATION),
         node=(_ELSEWHERE, Cause.EVACUATION),
     ),
-    FaultKind.DELETED: Row(known_by="it was deleted by another client", worker=(_HERE, Cause.NODE), node=(_HERE, Cause.NODE)),
+    FaultKind.DELETED: Row(known_by="another client deleted the node", worker=(_HERE, Cause.NODE), node=(_HERE, Cause.NODE)),
     FaultKind.NODE_LOST: Row(
-        known_by="it disappeared without an exit code; its lease expired or its connection closed; its agent lost contact",
+        known_by="the node disappeared without an exit code; its lease expired or its connection closed; its agent lost contact",
         worker=(_HERE, Cause.PROCESS),
         node=(_ELSEWHERE, Cause.NODE),
     ),
@@ -118,7 +118,7 @@ TABLE: Mapping[FaultKind, Row] = {
         node=(_HERE, Cause.HANG),
     ),
     FaultKind.START_FAILED: Row(
-        known_by="it failed to start: interpreter, image, volume, secret; an agent's exit code 78",
+        known_by="the node failed to start: interpreter, image, volume, secret; an agent's exit code 78",
         worker=(_HERE, Cause.PROCESS),
         node=(_ELSEWHERE, Cause.NODE),
     ),

@@ -52,7 +52,7 @@ class FaultKind(str, enum.Enum):
     APPLICATION_ERROR = "application-error"  #: an exception of the script that it recorded or printed
     EVICTED = "evicted"  #: its host was short of something
     PREEMPTED = "preempted"  #: a more important pod took its room
-    FLAGGED = "flagged"  #: its host was flagged as bad while it ran
+    FLAGGED = "flagged"  #: the host of the running node was flagged as bad
     DELETED = "deleted"  #: somebody deleted the pod from outside
     NODE_LOST = "node-lost"  #: gone, and nobody saw how
     HANG = "hang"  #: alive, and nothing goes on

@@ -295,7 +295,9 @@ def test_the_least_is_a_check_that_says_yes_or_no() -> None:
     ("name", "said"),
     [
         pytest.param("Raises", "check raised OSError: no such device", id="it raises"),
-        pytest.param("Says", "check raised TypeError: returned 'fine'; expected true, false", id="it says something else"),
+        pytest.param(
+            "Says", "check raised TypeError: check() returned 'fine'; expected true, false", id="it says something else"
+        ),
     ],
 )
 def test_an_operator_that_fails_is_not_content(name: str, said: str) -> None:

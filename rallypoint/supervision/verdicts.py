@@ -107,7 +107,8 @@ TABLE: Mapping[FaultKind, Row] = {
     ),
     FaultKind.DELETED: Row(known_by="another client deleted the node", worker=(_HERE, Cause.NODE), node=(_HERE, Cause.NODE)),
     FaultKind.NODE_LOST: Row(
-        known_by="the node disappeared without an exit code; its lease expired or its connection closed; its agent lost contact",
+        known_by="the node disappeared without an exit code; its lease expired or its connection closed; "
+        "its agent lost contact",
         worker=(_HERE, Cause.PROCESS),
         node=(_ELSEWHERE, Cause.NODE),
     ),

@@ -20,6 +20,7 @@ __all__ = [
     "interval",
     "node_unit",
     "number",
+    "preload",
     "replica_every",
     "shutdown_timeout",
     "slot",
@@ -88,12 +89,21 @@ def replica_every(args: argparse.Namespace) -> int:
     return every
 
 
+def preload(text: str) -> tuple[str, ...]:
+    """Return the names of modules, separated by commas."""
+    names = tuple(filter(None, (name.strip() for name in text.split(","))))
+    wrong = next((name for name in names if not all(part.isidentifier() for part in name.split("."))), None)
+    if wrong is not None:
+        raise UsageError(f"--preload {wrong}: not allowed; expected names of modules, such as numpy,my.package")
+    return names
+
+
 def shutdown_timeout(given: float | None, env: Mapping[str, str]) -> float:
     """Return the seconds from SIGTERM to SIGKILL: of the flag, of torchrun's variable, or its default."""
     if given is None:
         text = env.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "")
         given = number(text, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT") if text else SHUTDOWN_TIMEOUT
-    if given < 0:
+    if not 0 <= given < float("inf"):
         raise UsageError(f"--shutdown-timeout {given:g}: not allowed; expected 0 or more seconds")
     return given
 

@@ -125,10 +125,10 @@ def _read(args: argparse.Namespace, env: Mapping[str, str]) -> RunOptions:
     if args.max_restarts < 0:
         raise UsageError(f"--max-restarts {args.max_restarts}: not allowed; expected 0 or more")
     static = args.rdzv_backend == "static" and high > 1
-    streams = read_streams(args)
+    streams, meeting = read_streams(args), _meeting(args, high, conf)
     return RunOptions(
         plan=_plan(args, env, low, high, conf),
-        meeting=_meeting(args, high, conf),
+        meeting=meeting,
         master=_master(args, high),
         node=limits.slot(args.node_rank, high) if static else -1,
         local_addr=args.local_addr or "",
@@ -140,7 +140,7 @@ def _read(args: argparse.Namespace, env: Mapping[str, str]) -> RunOptions:
         secret_file=args.secret_file,
         tls=args.tls or None,
         insecure_token=args.insecure_token or conf.insecure_token,
-        notes=(*conf.notes, *_notes(args, high, streams), *dlrover_notes(args)),
+        notes=(*conf.notes, *_notes(args, high, streams, alone=meeting is None), *dlrover_notes(args)),
     )
 
 
@@ -172,8 +172,8 @@ def _nodes(args: argparse.Namespace) -> tuple[int, int]:
     return 1, 1
 
 
-def _notes(args: argparse.Namespace, high: int, streams: Streams) -> Iterator[str]:
-    """Yield what has no effect here, or none beside the other flags."""
+def _notes(args: argparse.Namespace, high: int, streams: Streams, *, alone: bool) -> Iterator[str]:
+    """Yield the flags without effect here or beside the other flags; `alone`: no other node can join."""
     if args.standalone and args.nnodes not in ("1", "1:1"):
         yield f"--nnodes {args.nnodes}: ignored; --standalone runs one node"
     if args.rdzv_backend != "static" and args.node_rank:
@@ -183,6 +183,9 @@ def _notes(args: argparse.Namespace, high: int, streams: Streams) -> Iterator[st
     for name, texts, bit in (("stdout", streams.duplicate_out, STDOUT), ("stderr", streams.duplicate_err, STDERR)):
         if texts and not any(number & bit for number in (streams.tee, *streams.tee_of.values())):
             yield f"--duplicate-{name}-filters: ignored; --tee does not copy {name}"
+    for flag, path in (("--tls", args.tls), ("--secret-file", args.secret_file)):
+        if path and alone and flag[2:].replace("-", "_") not in args.variables:
+            yield f"{flag} {path}: ignored; the run has one node and listens on no port for others"
     if args.numa_affinity and args.numa_binding:
         yield f"--numa-affinity: ignored; --numa-binding {args.numa_binding} is set"
 
@@ -221,7 +224,7 @@ def _plan(args: argparse.Namespace, env: Mapping[str, str], low: int, high: int,
         elastic_mode=ElasticMode(args.training_elastic_mode),
         replica_every=limits.replica_every(args),
         replica_limit=args.replica_limit,
-        preload=tuple(filter(None, (name.strip() for name in args.preload.split(",")))),
+        preload=limits.preload(args.preload),
         virtual_local_rank=args.virtual_local_rank,
         numa_binding=args.numa_binding or ("node" if args.numa_affinity else ""),
         **dlrover_fields(args),

@@ -152,6 +152,9 @@ def test_where_the_store_of_the_workers_is(line: str, address: tuple[str, int] |
         pytest.param("--start-method thread t.py", r"--start-method thread: not allowed; expected spawn, fork", id="start"),
         pytest.param("--numa-binding far t.py", r"--numa-binding far: not allowed; expected node, socket", id="NUMA"),
         pytest.param("--monitor-interval 0 t.py", r"--monitor-interval 0: not allowed; expected seconds, more", id="period"),
+        pytest.param("--shutdown-timeout nan t.py", r"--shutdown-timeout nan: not allowed", id="shutdown is no number"),
+        pytest.param("--shutdown-timeout inf t.py", r"--shutdown-timeout inf: not allowed", id="shutdown never ends"),
+        pytest.param("--preload a..b t.py", r"--preload a..b: not allowed; expected names of modules", id="preload"),
         pytest.param("--exit-grace -1 t.py", r"--exit-grace -1: not allowed; expected seconds, 0 to", id="exit grace"),
         pytest.param("--exit-grace nan t.py", r"--exit-grace nan: not allowed; expected seconds", id="exit grace is no number"),
         pytest.param("--exit-grace 1e9 t.py", r"--exit-grace 1e\+09: not allowed; expected seconds", id="exit grace of years"),
@@ -261,6 +264,8 @@ def test_signals_are_read() -> None:
             id="a rank that is dealt out",
         ),
         pytest.param("--tee 1 --duplicate-stderr-filters E t.py", "--duplicate-stderr-filters: ignored; --tee", id="filter"),
+        pytest.param("--tls /nope t.py", "--tls /nope: ignored; the run has one node", id="TLS of one node"),
+        pytest.param("--secret-file /nope t.py", "--secret-file /nope: ignored; the run has one node", id="secret of one node"),
         pytest.param("--numa-affinity --numa-binding socket t.py", "--numa-affinity: ignored; ", id="two bindings"),
     ],
 )

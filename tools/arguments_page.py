@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from rallypoint.capabilities import modules
 from rallypoint.job.arguments import ARGUMENTS, PREFIX, Argument, field_default
 from rallypoint.job.model import ElasticJob
 from rallypoint.job.policies import FaultTolerance, Health, Logs, Recovery, Rendezvous
@@ -52,7 +53,7 @@ DIFFERENCES: Mapping[int, tuple[str, str, str]] = {
     13: ("`precheck` 2", "all nodes are tried together", "they are tried in pairs"),
     14: ("`dynamic_failover_extension`", "GLOBAL_FAILOVER restarts the job", "it is restarted every 30 s until a limit"),
     15: ("`rdzv_conf`", "`join_timeout` is more than 0", "0, less, and words are found out at run time"),
-    16: ("`auto_tunning`", "tunes to measured values", "constants of a fixed model"),
+    **{number: row for module in modules("arguments") for number, row in module.DIFFERENCES.items()},
 }
 
 _HEAD = """\

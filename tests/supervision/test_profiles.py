@@ -14,6 +14,7 @@ from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import Phase
 from rallypoint.wire.incident import Cause, Incident, IncidentId, Rung
 from rallypoint.wire.plan import Profile, Refill, Scheduling
+from rallypoint.wire.status import NODE_LOST, JobState, Outcome, Verdict
 from tests.supervision.worlds import running
 
 EIGHT = "RRRRRRRR"
@@ -312,6 +313,38 @@ def test_a_deleted_pod_whose_agent_took_its_leave_is_a_lost_host() -> None:
     world.ends(world.node(1), state=NodeState.LOST, exit_code=None, reason="its pod was deleted from outside")
     world.turn(20.0)
 
+    assert (world.record.phase, len(world.record.charges)) == (Phase.RESETTING, 0)
+
+
+@pytest.mark.parametrize(
+    ("rung", "waits"), [(Rung.DUMP, True), (Rung.EXIT, False)], ids=["its checkpoint is being saved", "nothing to save"]
+)
+def test_a_drained_pod_is_waited_for_as_long_as_its_last_checkpoint_takes(rung: Rung, *, waits: bool) -> None:
+    """Its container has exited after SIGTERM, which costs nothing of fault-retry-times."""
+    policy = mindcluster(**GRACE, process_recover="on", recover_strategy=("recover", "dump"))
+    world = running(dataclasses.replace(policy, min_nodes=2, max_nodes=2))
+    world.tells(JobState.FORMING)
+    assert world.status is not None
+    leaves = Incident(
+        id=IncidentId(attempt=1, round=1, node=0, sequence=1),
+        cause=Cause.SCALE,
+        rung=rung,
+        reason="node 0 leaves: its agent was ended by SIGTERM",
+        detected_at=19.0,
+    )
+    world.status = dataclasses.replace(world.status, incidents=(leaves,))
+    world.ends(world.node(0), exit_code=143)
+    world.turn(20.0)
+    assert world.record.phase is (Phase.RUNNING if waits else Phase.RESETTING)
+
+    if not waits:
+        assert len(world.record.charges) == 0
+        return
+    world.turn(80.0)  # longer than the coordinator has to begin
+    assert world.record.phase is Phase.RUNNING
+    verdict = Verdict(outcome=Outcome.FAILED, reason=NODE_LOST, message="saved a last checkpoint of step 7: step-7")
+    world.status = dataclasses.replace(world.status, state=JobState.FAILED, verdict=verdict)
+    world.turn(81.0)
     assert (world.record.phase, len(world.record.charges)) == (Phase.RESETTING, 0)
 
 

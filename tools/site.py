@@ -34,6 +34,7 @@ NAVIGATION: Mapping[str, tuple[str, ...]] = {
     "Guides: commands": ("guides/cli", "guides/agent"),
     "Guides: training scripts": (
         "guides/training",
+        "guides/roles",
         "guides/recovery",
         "guides/snapshots",
         "guides/warm-starts",

@@ -23,6 +23,7 @@ from rallypoint.wire.plan import Entry, Plan
 if TYPE_CHECKING:
     from rallypoint.backends.contract import Blueprint
     from rallypoint.backends.kubernetes.dryrun import Refusal
+    from rallypoint.backends.roles import RolesError
     from rallypoint.job.settle import Choice
 
 __all__ = ["add", "plan_lines", "run"]
@@ -64,7 +65,13 @@ def run(args: argparse.Namespace) -> int:
     """Print the plan."""
     if args.dry_run and args.where.site.on_this_machine:
         args.usage_error(f"--dry-run {args.dry_run} is not allowed with backend local; expected backend kubernetes")
-    blueprint, refused = asyncio.run(_blueprint(args.doors, args))
+    from rallypoint.backends.roles import RolesError  # noqa: PLC0415  pydantic is slow to import, and --help does without
+
+    try:
+        blueprint, refused = asyncio.run(_blueprint(args.doors, args))
+    except RolesError as error:
+        _print_roles(error, args)
+        raise
     if args.objects:
         print(_documents(blueprint), end="")
     elif args.json:
@@ -76,6 +83,18 @@ def run(args: argparse.Namespace) -> int:
     for refusal in refused or ():
         print(f"rallypoint: the API server rejects {refusal.kind} {refusal.name}: {refusal.reason}", file=sys.stderr)
     return 1 if refused else 0
+
+
+def _print_roles(error: RolesError, args: argparse.Namespace) -> None:
+    """Print what a valid job of several roles is; that it cannot run yet is the error's to say."""
+    from rallypoint.cli.roles import role_lines  # noqa: PLC0415  as above
+
+    if args.objects:
+        return
+    if args.json:
+        print(json_text({"version": 1, "job": error.job.to_document(), "plan": None, "objects": [], "refused": str(error)}))
+    else:
+        print("\n".join(role_lines(error.job, complete=args.all)), flush=True)
 
 
 async def _blueprint(doors: Doors, args: argparse.Namespace) -> tuple[Blueprint, tuple[Refusal, ...] | None]:

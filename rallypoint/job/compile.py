@@ -18,6 +18,8 @@ from rallypoint.job.pre_check_ops import effective
 from rallypoint.job.profiles import MOST_RESETS
 from rallypoint.job.quantity import quantity
 from rallypoint.job.role import Role
+from rallypoint.wire.env import CONFIG
+from rallypoint.wire.function import CALL_MODULE
 from rallypoint.wire.incident import Answer
 from rallypoint.wire.plan import ElasticMode, EndRule, Entry, OrphanPolicy, Plan, Profile, Refill
 from rallypoint.wire.sections import build
@@ -45,7 +47,7 @@ _LATER: Mapping[str, tuple[str, ...]] = {
     "mindcluster": ("framework", "variables", "hot_reset", "backoff_limit"),
 }
 #: The same of the job itself.
-_LATER_OF_THE_JOB = ("insecure_token", "network_policy", "tls")
+_LATER_OF_THE_JOB = ("insecure_token", "network_policy", "tls", "config", "cluster", "groups", "master", "worker_isolation")
 _STREAMS = {"none": 0, "stdout": 1, "stderr": 2, "both": 3}
 
 
@@ -64,7 +66,12 @@ def compile_plan(job: ElasticJob, *, orphan_policy: OrphanPolicy = OrphanPolicy.
         **_budgets(job),
         **_agents(job),
     }
-    return tuple(build(Plan, **shared, **_role(role), **_recovery(job, role), **_capabilities(job, role)) for role in job.roles)
+    return tuple(_plan(job, role, shared) for role in job.roles)
+
+
+def _plan(job: ElasticJob, role: Role, shared: Mapping[str, Any]) -> Plan:
+    fields = {**shared, **_role(role), **_recovery(job, role), **_capabilities(job, role), **_on_failure(role)}
+    return build(Plan, **fields)
 
 
 def digest(job: ElasticJob) -> str:
@@ -130,6 +137,7 @@ def _budgets(job: ElasticJob) -> dict[str, Any]:
     recovery, refill = job.recovery, job.recovery.refill
     return {
         "retry_limit": _retry_limit(job),
+        "coordinator_replacements": _or_default(job.master.max_restarts, Plan.coordinator_replacements),
         "no_progress_limit": job.fault_tolerance.no_progress_limit,
         "max_restarts": recovery.max_restarts,
         "node_replacements": recovery.node_replacements,
@@ -146,6 +154,10 @@ def _retry_limit(job: ElasticJob) -> int:
     own, times = job.fault_tolerance.retry_limit, job.mindcluster.fault_retry_times
     follows = job.profile is Profile.MINDCLUSTER and own == min(times, MOST_RESETS)
     return times if follows else own
+
+
+def _or_default(value: int | None, default: int) -> int:
+    return default if value is None else value
 
 
 def _refill(refill: BudgetRefill) -> Refill:
@@ -215,8 +227,7 @@ def _role(role: Role) -> dict[str, Any]:
         "auto_config": bool(role.auto_config),
         "accelerator": role.accelerator or Plan.accelerator,
         "entry": entry,
-        "entrypoint": _script(role, first) if entry is Entry.SCRIPT else first,
-        "args": (*rest, *role.args),
+        **_called(role, first, rest),
         "workdir": role.workdir,
         "setup": role.setup_commands,
         "checkpoint_dir": role.checkpoint_dir,
@@ -227,11 +238,28 @@ def _capabilities(job: ElasticJob, role: Role) -> dict[str, Any]:
     return {name: value for module in modules("spec") for name, value in module.plan_fields(job, role).items()}
 
 
+def _called(role: Role, first: str, rest: list[str]) -> dict[str, Any]:
+    if role.entrypoint.function:
+        options = ("--process-group",) if role.process_group is not False else ()
+        return {"entrypoint": CALL_MODULE, "args": (*options, first, *role.args)}
+    script = _script(role, first) if role.entrypoint.entry is Entry.SCRIPT else first
+    return {"entrypoint": script, "args": (*rest, *role.args)}
+
+
+def _on_failure(role: Role) -> dict[str, Any]:
+    """Return the budgets of a role whose recovery does not begin with its workers."""
+    if role.on_failure not in {"job", "none"}:
+        return {}
+    resets = {"retry_limit": 0} if role.on_failure == "none" else {}
+    return {"max_restarts": 0, "node_replacements": 0, "max_hangs": 0, **resets}
+
+
 def _recovery(job: ElasticJob, role: Role) -> dict[str, Any]:
+    config = {CONFIG: json.dumps(job.config, ensure_ascii=True)} if job.config else {}
     if job.profile is not Profile.MINDCLUSTER:
-        return {"scheduling": None, "env": dict(role.env)}
+        return {"scheduling": None, "env": {**config, **role.env}}
     block = job.mindcluster
-    return {"scheduling": scheduling(block, role), "env": {**environment(block, role), **role.env}}
+    return {"scheduling": scheduling(block, role), "env": {**config, **environment(block, role), **role.env}}
 
 
 def _script(role: Role, path: str) -> str:

@@ -4,6 +4,9 @@ The YAML read here is that of YAML 1.2 where it matters, since 1.1 has traps for
 `VERSION: 1.10` in an environment the number 1.1, `0123` the number 83, `on` and `no` booleans, and a date an object. Here only
 `true` and `false` are booleans, only plain decimal integers are numbers, and everything else stays as it is written.
 
+Only inside the top-level key `config`, which holds settings of the user's own, plain numbers with a point or an exponent are
+numbers, too.
+
 A document is bounded in bytes, nodes and depth, where an alias and a merge count as what they stand for: a few hundred bytes of
 YAML can expand to gigabytes.
 """
@@ -14,7 +17,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,10 @@ __all__ = ["BYTES_LIMIT", "DEPTH_LIMIT", "NODES_LIMIT", "read_document", "read_j
 BYTES_LIMIT, NODES_LIMIT, DEPTH_LIMIT = 512 * 1024, 20_000, 64
 
 _WIDTH = 128
+_FLOAT = "tag:yaml.org,2002:float"
+_FRACTIONAL = re.compile(r"[-+]?(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][-+]?\d+)?", re.ASCII)
+#: The top-level key whose numbers may have a point.
+_CONFIG = "config"
 _TOO_DEEP = Problem(path="job", text="the document is nested too deeply")
 _TOO_LONG = f"the document exceeds {BYTES_LIMIT} bytes"
 _TEXT = "tag:yaml.org,2002:str"
@@ -118,6 +125,7 @@ def read_yaml(text: str, *, limit: int = BYTES_LIMIT) -> Any:
         twice = tuple(_duplicates(node, (), set()))
         if twice:
             raise JobError(twice)
+        _mark_numbers(node)
         return None if node is None else loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -129,11 +137,34 @@ def read_yaml(text: str, *, limit: int = BYTES_LIMIT) -> Any:
         raise JobError([Problem(path="job", text=f"is not valid YAML; {str(error).splitlines()[0]}")]) from error
 
 
+def _mark_numbers(node: yaml.Node | None) -> None:
+    """Mark the numbers with a point of the top-level key `config` as numbers."""
+    if not isinstance(node, yaml.MappingNode):
+        return
+    seen: set[int] = set()
+    left = [value for key, value in node.value if key.value == _CONFIG]
+    while left:
+        found = left.pop()
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        if isinstance(found, yaml.ScalarNode):
+            if found.style is None and found.tag == _TEXT and _FRACTIONAL.fullmatch(found.value):
+                found.tag = _FLOAT
+        elif isinstance(found, yaml.MappingNode):
+            left += [value for _, value in found.value]
+        else:
+            left += found.value
+
+
 def read_json(text: str) -> Any:
-    """Return the plain values of one JSON document; numbers with a point stay text, as in YAML. Raises `JobError`."""
+    """Return the plain values of one JSON document; numbers with a point stay text, as in YAML, except in `config`.
+
+    Raises `JobError`.
+    """
     _check_length(text, BYTES_LIMIT)
     try:
-        document = json.loads(text, object_pairs_hook=_object, parse_float=str, parse_constant=_no_constant)
+        document = json.loads(text, object_pairs_hook=_object, parse_float=_Fractional, parse_constant=_no_constant)
     except RecursionError as error:
         raise JobError([_TOO_DEEP]) from error
     except json.JSONDecodeError as error:
@@ -142,7 +173,31 @@ def read_json(text: str) -> Any:
     except ValueError as error:  # more digits than Python converts
         raise JobError([Problem(path="job", text="is not valid JSON; an integer has too many digits")]) from error
     _check_values(document)
-    return document
+    if not isinstance(document, dict):
+        return _as_text(document)
+    return {key: _as_number(value) if key == _CONFIG else _as_text(value) for key, value in document.items()}
+
+
+class _Fractional(str):
+    """A number with a point of a JSON document, as it is written."""
+
+    __slots__ = ()
+
+
+def _as_text(value: Any) -> Any:
+    return _replaced(value, str)
+
+
+def _as_number(value: Any) -> Any:
+    return _replaced(value, float)
+
+
+def _replaced(value: Any, convert: Callable[[str], Any]) -> Any:
+    if isinstance(value, dict):
+        return {key: _replaced(item, convert) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_replaced(item, convert) for item in value]
+    return convert(str(value)) if isinstance(value, _Fractional) else value
 
 
 def write_yaml(document: Any) -> str:

@@ -11,6 +11,8 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_va
 from pydantic.functional_validators import ModelWrapValidatorHandler
 from typing_extensions import Self
 
+from rallypoint.job import several
+from rallypoint.job.cluster import Cluster, Group, Master
 from rallypoint.job.document import read_document, write_yaml
 from rallypoint.job.errors import JobError
 from rallypoint.job.mindcluster import MindCluster
@@ -19,8 +21,19 @@ from rallypoint.job.platform import PLATFORM
 from rallypoint.job.policies import FaultTolerance, Health, Logs, Recovery, Rendezvous
 from rallypoint.job.problems import problems
 from rallypoint.job.profiles import PROFILE
-from rallypoint.job.role import DEFAULT_ROLE, Role, Texts, resolve
-from rallypoint.job.rules import FLAG, NAME, NAMESPACE, NETWORK_POLICY, TLS, Collection, refusal
+from rallypoint.job.role import DEFAULT_ROLE, ELASTIC, Role, Texts, resolve
+from rallypoint.job.rules import (
+    CONFIG,
+    FLAG,
+    LIST,
+    NAME,
+    NAMESPACE,
+    NETWORK_POLICY,
+    TLS,
+    WORD,
+    Collection,
+    refusal,
+)
 from rallypoint.job.settle import WITHOUT_EFFECT, settle
 from rallypoint.job.shape import normal
 from rallypoint.job.spelling import Spelled, spell
@@ -89,6 +102,16 @@ class ElasticJob(Model):
     alone."""
     logs: Logs = Logs()
     """Where the output of each rank goes."""
+    config: Annotated[dict[str, Any], CONFIG] = Field(default_factory=dict)
+    """Settings of your own, which every worker can read (`rallypoint.training.job_config()`). Numbers here may have a point."""
+    cluster: Cluster = Cluster()
+    """The machines that all roles must fit onto."""
+    groups: Annotated[tuple[Group, ...], LIST] = ()
+    """Roles that are placed together and share devices."""
+    master: Master = Master()
+    """The coordinator and supervisor."""
+    worker_isolation: Annotated[str, WORD] = ""
+    """A resource of the machines for workers: each worker requests one of it."""
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
@@ -114,6 +137,8 @@ class ElasticJob(Model):
         """
         document = _given(self)
         document["roles"] = [self._own(role) for role in self.roles]
+        if self.config:
+            document["config"] = self.config  # whole: an empty value inside is content
         if self.profile is Profile.MINDCLUSTER:
             for block, _, field in (path.partition(".") for path in WITHOUT_EFFECT):
                 document[block].pop(field, None)
@@ -131,7 +156,9 @@ class ElasticJob(Model):
         own = {
             name: {key: text for key, text in getattr(role, name).items() if inherited[name].get(key) != text} for name in _OWN
         }
-        return _given(role.model_copy(update=own))
+        document = _given(role.model_copy(update=own))
+        usual = {"launch"} if role.launch == ELASTIC else {"nodes", "node_unit", "nproc_per_node"}
+        return {key: value for key, value in document.items() if key not in usual}
 
     def to_yaml(self) -> str:
         """Return the canonical document as YAML."""
@@ -158,7 +185,8 @@ class ElasticJob(Model):
         try:
             job = handler(document)
         except ValidationError as error:
-            raise JobError(problems(error, root=ElasticJob, shape=shape)) from None
+            beside = several.problems_beside(document, shape.place)
+            raise JobError((*problems(error, root=ElasticJob, shape=shape), *beside)) from None
         for name, value in settle(job, shape.place).items():
             # In place: pydantic's constructor keeps the object that it has begun, whatever a validator returns.
             object.__setattr__(job, name, value)

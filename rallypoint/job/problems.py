@@ -112,5 +112,5 @@ def _keys_elsewhere(root: type[BaseModel], shape: Shape) -> Mapping[str, str]:
     blocks += [((name,), field.annotation) for name, field in role.model_fields.items()]
     for place, kind in blocks:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            found.update({name: dotted((*place, name)) for name in kind.model_fields})
+            found = {**{name: dotted((*place, name)) for name in kind.model_fields}, **found}
     return found

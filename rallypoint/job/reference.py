@@ -11,12 +11,13 @@ from pydantic.fields import FieldInfo
 
 from rallypoint.job import mindcluster
 from rallypoint.job.annotations import ANNOTATIONS, PREFIX
+from rallypoint.job.cluster import Cluster, Group, Master
 from rallypoint.job.endings import EndingRule
 from rallypoint.job.mindcluster import MindCluster
 from rallypoint.job.model import ElasticJob
 from rallypoint.job.policies import BudgetRefill, FaultTolerance, Health, Logs, Recovery, Refills, Rendezvous
 from rallypoint.job.profiles import DEFAULTS
-from rallypoint.job.role import Resources, Role
+from rallypoint.job.role import InstanceResources, NodeGroupFailover, Resources, Role
 from rallypoint.job.rules import rule_of
 from rallypoint.wire.plan import Profile
 
@@ -33,7 +34,7 @@ document can be a dict or keyword arguments (`load_job`). Unknown fields and val
 
 ```yaml
 name: digits
-entrypoint: train.py            # or: -m pkg.train, or: [bash, -c, ...], or: {script|module|command: ...}
+entrypoint: train.py            # or: -m pkg.train, pkg.train:run, [bash, -c, ...], {script|module|function|command: ...}
 args: [--epochs, 20]
 nodes: 1:2                      # from one node to two
 nproc_per_node: 2
@@ -53,7 +54,7 @@ error. `labels` and `annotations` at the top level apply to the job and all its 
 |---|---|
 | duration | `90s`, `1h30m`, `7d`, `300ms`, ISO 8601 without years and months (`PT1M30S`, `P1DT2H`), or seconds; not negative |
 | YAML | `nodes: 1:2` is a range; `1.10`, `0123`, `0x1f`, `on`, `off`, `yes`, `no` and dates are text; \
-only `true` and `false` are booleans; duplicate keys are errors |
+only `true` and `false` are booleans; duplicate keys are errors; inside `config`, `1e-5` and `1.5` are numbers |
 | document | at most 512 KiB, 20,000 values and 64 levels, with aliases and merges expanded |
 | environment value | numbers and booleans become text (`1`, `true`); `null` is an error, `''` the empty value |
 | quantity | as in Kubernetes: `500m`, `2`, `1.5`, `8Gi` |
@@ -95,6 +96,8 @@ _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("The job", ElasticJob),
     ("A role", Role),
     ("resources", Resources),
+    ("instance_resources", InstanceResources),
+    ("node_group_failover", NodeGroupFailover),
     ("fault_tolerance", FaultTolerance),
     ("rules", EndingRule),
     ("recovery", Recovery),
@@ -104,6 +107,9 @@ _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("health", Health),
     ("mindcluster", MindCluster),
     ("logs", Logs),
+    ("cluster", Cluster),
+    ("groups", Group),
+    ("master", Master),
 )
 
 

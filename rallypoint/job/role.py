@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from rallypoint.job.part import Model, extended
 from rallypoint.job.rules import (
+    AMOUNT,
     ARGUMENT,
     COMMAND_LINE,
     CONTAINER,
@@ -26,6 +29,7 @@ from rallypoint.job.rules import (
     QUANTITY,
     RESOURCE,
     SCALAR,
+    SHARE,
     VARIABLE,
     WORD,
     choice,
@@ -37,14 +41,28 @@ from rallypoint.job.values import Entrypoint, write_nodes
 from rallypoint.wire.node_range import NodeRange
 from rallypoint.wire.plan import Entry
 
-__all__ = ["DEFAULT_ROLE", "Resources", "Role", "Texts", "resolve"]
+__all__ = [
+    "DEFAULT_ROLE",
+    "ELASTIC",
+    "SIMPLE",
+    "InstanceResources",
+    "NodeGroupFailover",
+    "Resources",
+    "Role",
+    "Texts",
+    "resolve",
+]
 
 #: Name of the role that is written short, at the top level of the document.
 DEFAULT_ROLE = "trainer"
 
+#: How a role is launched: as one world of workers, or as instances that do not know each other.
+ELASTIC, SIMPLE = "elastic", "simple"
+
 Texts = Annotated[dict[Annotated[str, WORD], Annotated[str, SCALAR]], MAPPING]
 _Containers = Annotated[tuple[Annotated[dict[str, Any], CONTAINER], ...], LIST]
 _Extended = Annotated[dict[Annotated[str, RESOURCE], Annotated[str, QUANTITY]], MAPPING]
+_Amounts = Annotated[dict[Annotated[str, WORD], Annotated[int | float, AMOUNT]], MAPPING]
 _Environment = Annotated[dict[Annotated[str, VARIABLE], Annotated[str, SCALAR]], MAPPING]
 
 
@@ -69,13 +87,40 @@ class Resources(Model):
     """Any further resource by its full name: `rdma/hca: 1`."""
 
 
+class InstanceResources(Model):
+    """What one instance of a role needs, for jobs with several roles. An instance of an elastic role is one worker."""
+
+    other_names: ClassVar[Mapping[str, str]] = {"gpu": "gpus"}
+
+    cpu: Annotated[str, QUANTITY] = ""
+    """Cores: `4`, `500m`."""
+    memory: Annotated[str, QUANTITY] = ""
+    """Bytes: `8Gi`, `512M`."""
+    disk: Annotated[str, QUANTITY] = ""
+    """Bytes of local storage."""
+    gpus: Annotated[Fraction | None, SHARE] = None
+    """Devices: a whole number, or a fraction of one device that instances share. In a group without it 1/N of N roles."""
+    user_defined: _Amounts = Field(default_factory=dict)
+    """Amounts of resources with names of your own."""
+
+
+class NodeGroupFailover(Model):
+    """Nodes that fail together: a replacement that stays pending replaces all nodes with the same value of a label."""
+
+    label: Annotated[str, WORD] = ""
+    """Label of the machines."""
+    timeout: Annotated[float | None, duration(least=30.0)] = None
+    """How long the replacement of one node may stay pending; 5m without it."""
+
+
 class _Role(Model):
     """Nodes that run the same thing. Written short, its fields stand at the top level of the document."""
 
     name: Annotated[str, NAME] = DEFAULT_ROLE
     """Unique within the job; a key of `roles` where that is a mapping."""
     entrypoint: Annotated[Entrypoint, ENTRYPOINT]
-    """What each worker runs: `train.py`, `-m pkg.train`, `[bash, -c, ...]` or `{script|module|command: ...}`."""
+    """What each worker runs: `train.py`, `-m pkg.train`, `pkg.train:run`, `[bash, -c, ...]` or
+    `{script|module|function|command: ...}`. A function is called without arguments; of a class, `run()`."""
     args: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
     """Arguments; numbers become strings."""
     nodes: Annotated[NodeRange, NODES] = NodeRange(min=1, max=1)
@@ -90,6 +135,21 @@ class _Role(Model):
     """What a node's devices are (DLRover's argument); `nvidia.com/gpu` without it."""
     numa_affinity: Annotated[str, NUMA] = ""
     """Workers are bound to the CPUs near their GPU: `true` is `node`; or `socket`, `exclusive`, `core-complex`."""
+    launch: Annotated[str, choice(ELASTIC, SIMPLE)] = ELASTIC
+    """`elastic`: one world of workers with rendezvous and recovery; `simple`: independent instances, each restarted alone."""
+    total: Annotated[int | None, whole(0, 999_999, unit="instances")] = None
+    """Instances of the role in the whole job; 0 declares a role that runs nothing. Of an elastic role, its workers."""
+    per_group: Annotated[int | None, whole(1, 999_999, unit="instances")] = None
+    """Instances in one group, which is on one node. Of an elastic role, another name of `nproc_per_node`."""
+    driver: Annotated[bool | None, FLAG] = None
+    """The job succeeds when all drivers have succeeded; a role with `driver: false` is then ended. `true` without it."""
+    on_failure: Annotated[str, choice("instance", "role", "job", "none")] = ""
+    """What a failure restarts first: the instance (the default; of an elastic role its recovery ladder), the role or the job;
+    `none` fails the job."""
+    node_group_failover: NodeGroupFailover = NodeGroupFailover()
+    """Nodes that are replaced together."""
+    process_group: Annotated[bool | None, FLAG] = None
+    """A function of an elastic role is called within the default process group; `false` leaves that to the function."""
     env: _Environment = Field(default_factory=dict)
     """Added to each worker's environment. Numbers and true/false become strings; null is an error."""
     workdir: Annotated[str, PATH] = ""
@@ -100,6 +160,8 @@ class _Role(Model):
     """Run once per node, in one shell that stops at the first error; workers have the folder and exports that it ends with."""
     resources: Resources = Resources()
     """What one node asks for. This and all below is for backends that run pods."""
+    instance_resources: InstanceResources = InstanceResources()
+    """What one instance needs. Of an elastic role, whole devices become `resources` of its nodes."""
     image: Annotated[str, WORD] = ""
     """Container image."""
     image_pull_policy: Annotated[str, choice("Always", "IfNotPresent", "Never")] = ""

@@ -6,9 +6,12 @@ A :class:`Rule` stands in a field's `Annotated`; it takes the place of pydantic'
 from __future__ import annotations
 
 import ipaddress
+import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, TypeVar
 
 from pydantic import GetCoreSchemaHandler
@@ -21,6 +24,7 @@ from rallypoint.job.values import (
     read_entrypoint,
     read_flag,
     read_nodes,
+    read_number,
     read_path,
     read_quantity,
     read_scalar,
@@ -34,8 +38,11 @@ from rallypoint.wire import arguments, env, tls
 from rallypoint.wire.node_range import NODE_RANGE_ALLOWED
 
 __all__ = [
+    "AMOUNT",
     "ARGUMENT",
     "COMMAND_LINE",
+    "CONFIG",
+    "CONFIG_LIMIT",
     "CONTAINER",
     "ENTRYPOINT",
     "FLAG",
@@ -51,6 +58,7 @@ __all__ = [
     "REFUSED",
     "RESOURCE",
     "SCALAR",
+    "SHARE",
     "TLS",
     "VARIABLE",
     "WORD",
@@ -75,7 +83,7 @@ _TAKEN = {
     *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
     *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID"),
     *("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE"),
-    *(env.ATTEMPT, env.CHECKPOINT_DIR, env.JOB_MARK, env.JOB_NAME, env.LIFE_OFFSET, env.PROGRESS_FILE, env.ROUND),
+    *(env.ATTEMPT, env.CHECKPOINT_DIR, env.CONFIG, env.JOB_MARK, env.JOB_NAME, env.LIFE_OFFSET, env.PROGRESS_FILE, env.ROUND),
     *(env.SHOWN_ERRORS, env.STACK_FILE, env.TERM),
 }
 
@@ -83,6 +91,11 @@ _NAME = r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?"
 _VARIABLE = r"[-._a-zA-Z][-._a-zA-Z0-9]*"
 _RESOURCE = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-\w.]*[A-Za-z0-9])?|hugepages-[A-Za-z0-9]+|ephemeral-storage"
 _DEEPEST = 32
+_DECIMAL = re.compile(r"\d{1,15}(\.\d{1,15})?", re.ASCII)
+_LONGEST_SHARE, _MOST_DEVICES = 40, 999_999
+
+#: Characters of a job's `config` as JSON: it reaches each worker as one environment variable, of which Linux takes 128 KiB.
+CONFIG_LIMIT = 98_304
 
 
 def refusal(allowed: str, *, at: str = "", value: object = None) -> PydanticCustomError:
@@ -245,6 +258,56 @@ def _read_container(value: Any, depth: int = _DEEPEST) -> Any:
     return value if value is None or isinstance(value, int) else read_text(value)
 
 
+def _read_config(value: Any) -> dict[str, Any]:
+    """Return a copy of a mapping of JSON values; unlike in a pod's field, numbers may have a point."""
+    if not isinstance(value, dict):
+        raise RefusedError
+    copied: dict[str, Any] = _read_json(value, _DEEPEST)
+    size = len(json.dumps(copied))
+    if size > CONFIG_LIMIT:
+        raise RefusedError(f"at most {CONFIG_LIMIT} characters of JSON, not {size}")
+    return copied
+
+
+def _read_json(value: Any, depth: int) -> Any:
+    _need(depth, lambda left: left > 0)
+    if isinstance(value, dict):
+        return {read_text(key): _read_json(item, depth - 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_read_json(item, depth - 1) for item in value]
+    if isinstance(value, float):
+        return _need(value, math.isfinite)
+    return value if value is None or isinstance(value, int) else read_text(value)
+
+
+def _read_share(value: Any) -> Fraction:
+    """Return a number of devices: a whole one, or a fraction of one device (`0.5`, `1/3`)."""
+    text = value if isinstance(value, (str, Fraction)) else read_number(value)
+    try:
+        share = Fraction(text) if len(str(text)) <= _LONGEST_SHARE and "_" not in str(text) else None
+    except (ValueError, ZeroDivisionError):
+        share = None
+    if share is None or share < 0 or (share > 1 and share.denominator != 1) or share > _MOST_DEVICES:
+        raise RefusedError
+    return share
+
+
+def _write_share(share: Fraction | None) -> int | str | None:
+    if share is None:
+        return None
+    if share.denominator == 1:
+        return share.numerator
+    decimal = f"{float(share):g}"
+    return decimal if "e" not in decimal and Fraction(decimal) == share else str(share)
+
+
+def _read_amount(value: Any) -> int | float:
+    number = float(value) if isinstance(value, str) and _DECIMAL.fullmatch(value) else value
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number) or number < 0:
+        raise RefusedError
+    return int(number) if number == int(number) else number
+
+
 LIST = Collection(kind="list", allowed="a list", types=(list, tuple))
 MAPPING = Collection(kind="mapping", allowed="a mapping", types=(dict,))
 
@@ -313,6 +376,23 @@ CONTAINER = Rule(
     allowed="a mapping of plain JSON values (quote numbers with a point)",
     read=lambda value: _read_container(_need(value, lambda mapping: isinstance(mapping, dict))),
     schema={"type": "object"},
+)
+CONFIG = Rule(
+    kind="mapping",
+    allowed="a mapping of plain JSON values with text as keys",
+    read=_read_config,
+    schema={"type": "object"},
+)
+SHARE = Rule(
+    kind="whole number or fraction",
+    allowed="a whole number of devices, or a fraction of one device such as 0.5 or 1/3",
+    read=_read_share,
+    write=_write_share,
+    schema={"type": ["integer", "number", "string"]},
+    unit="GPUs",
+)
+AMOUNT = Rule(
+    kind="number", allowed="a number of 0 or more", read=_read_amount, schema={"type": ["number", "string"], "minimum": 0}
 )
 NODES = Rule(
     kind="N or MIN:MAX",
@@ -386,7 +466,8 @@ TLS = Rule(
 )
 ENTRYPOINT = Rule(
     kind="entrypoint",
-    allowed="the path of a script, '-m MODULE', a list (a command), or a mapping with script, module or command",
+    allowed="the path of a script, '-m MODULE', 'module:function', a list (a command), or a mapping with script, module, "
+    "function or command",
     read=read_entrypoint,
     write=write_entrypoint,
     schema={
@@ -398,6 +479,7 @@ ENTRYPOINT = Rule(
                 "properties": {
                     "script": {"type": "string"},
                     "module": {"type": "string"},
+                    "function": {"type": "string"},
                     "command": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number"]}}]},
                 },
                 "additionalProperties": False,

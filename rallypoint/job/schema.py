@@ -12,13 +12,14 @@ from typing import Annotated, Any
 from pydantic.fields import FieldInfo
 
 from rallypoint.job.arguments import ARGUMENTS, Argument
+from rallypoint.job.cluster import Cluster, Group, Master
 from rallypoint.job.endings import EndingRule
 from rallypoint.job.mindcluster import MindCluster
 from rallypoint.job.model import ElasticJob
 from rallypoint.job.part import Model
 from rallypoint.job.policies import BudgetRefill, FaultTolerance, Health, Logs, Recovery, Refills, Rendezvous
 from rallypoint.job.reference import reference
-from rallypoint.job.role import Resources, Role
+from rallypoint.job.role import InstanceResources, NodeGroupFailover, Resources, Role
 from rallypoint.job.rules import rule_of
 from rallypoint.job.shape import ROLE_KEYS
 from rallypoint.job.wire_schema import DIALECT, wire_schema
@@ -29,6 +30,8 @@ __all__ = ["job_schema", "references"]
 _PARTS = (
     Role,
     Resources,
+    InstanceResources,
+    NodeGroupFailover,
     FaultTolerance,
     EndingRule,
     Recovery,
@@ -38,6 +41,9 @@ _PARTS = (
     Health,
     MindCluster,
     Logs,
+    Cluster,
+    Group,
+    Master,
 )
 _FOLDER = Path("docs/reference")
 

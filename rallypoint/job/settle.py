@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from rallypoint.job import mindcluster, recovery
+from rallypoint.job import mindcluster, recovery, several
 from rallypoint.job.annotations import ANNOTATIONS, PREFIX, read_annotations
 from rallypoint.job.duration import format_duration
 from rallypoint.job.errors import JobError, Problem, Step, dotted, show
@@ -69,6 +69,8 @@ def settle(job: ElasticJob, place: Place) -> dict[str, Any]:
 
     Raises `JobError` for what its labels, annotations and profile do not allow.
     """
+    job, wrong = several.settle(job, place)
+    _refuse(wrong)
     said, wrong = _said(job)
     wrong += _misplaced(job, place)
     wrong += _misspelt(job, place)

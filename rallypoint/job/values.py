@@ -18,6 +18,7 @@ from rallypoint.wire.node_range import NodeRange, parse_node_range
 from rallypoint.wire.plan import Entry
 
 __all__ = [
+    "FUNCTION",
     "MODULE",
     "Entrypoint",
     "RefusedError",
@@ -39,6 +40,8 @@ __all__ = [
 _WHOLE = re.compile(r"\d{1,18}", re.ASCII)
 #: The name of a module of Python, with those that it is in.
 MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+#: A function or a class in a module: `pkg.mod:name`, also with DLRover's two colons.
+FUNCTION = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*)::?([^\W\d]\w*)")
 
 
 class RefusedError(ValueError):
@@ -47,10 +50,14 @@ class RefusedError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Entrypoint:
-    """What each worker runs: `words` is one script path, one module name, or a command's words."""
+    """What each worker runs: `words` is one script path, one module name, or a command's words.
+
+    `function`: the word is `module:name`, a function or a class with `run()`; `entry` is then `module`.
+    """
 
     entry: Entry
     words: tuple[str, ...]
+    function: bool = False
 
 
 def read_whole(value: object) -> int:
@@ -133,7 +140,9 @@ def write_nodes(nodes: NodeRange) -> int | str:
 
 
 def read_entrypoint(value: object) -> Entrypoint:
-    """Return a script path, `-m MODULE`, a list (a command) or a mapping of one of `script`, `module`, `command`."""
+    """Return a script path, `-m MODULE`, `module:function`, a list (a command), or a mapping of one of `script`, `module`,
+    `function`, `command`.
+    """
     if isinstance(value, Entrypoint):
         return value
     if isinstance(value, Mapping):
@@ -148,13 +157,20 @@ def write_entrypoint(entrypoint: Entrypoint) -> str | list[str] | dict[str, str]
     if entrypoint.entry is Entry.COMMAND:
         return list(entrypoint.words)
     (word,) = entrypoint.words
+    if entrypoint.function:
+        return word
     if entrypoint.entry is Entry.MODULE:
         return f"-m {word}"
     return word if _is_plain(word) else {"script": word}
 
 
 def _is_plain(script: str) -> bool:
-    return len(script.split()) == 1 and script == script.strip() and not script.startswith("-")
+    return (
+        len(script.split()) == 1
+        and script == script.strip()
+        and not script.startswith("-")
+        and FUNCTION.fullmatch(script) is None
+    )
 
 
 def _entrypoint_of_text(text: str) -> Entrypoint:
@@ -163,6 +179,8 @@ def _entrypoint_of_text(text: str) -> Entrypoint:
         raise RefusedError
     if words[0] == "-m":
         return _entrypoint_of_module_words(words)
+    if FUNCTION.fullmatch(text):
+        return _entrypoint_of_function(text)
     if not _is_plain(text):
         # Neither guess is safe: `python train.py` is a command, `my train.py` may be a file.
         raise RefusedError(
@@ -178,6 +196,13 @@ def _entrypoint_of_module_words(words: list[str]) -> Entrypoint:
     return Entrypoint(entry=Entry.MODULE, words=(words[1],))
 
 
+def _entrypoint_of_function(text: str) -> Entrypoint:
+    found = FUNCTION.fullmatch(text)
+    if found is None:
+        raise RefusedError("a function as module:name, such as pkg.train:run")
+    return Entrypoint(entry=Entry.MODULE, words=(f"{found[1]}:{found[2]}",), function=True)
+
+
 def _entrypoint_of_mapping(value: Mapping[Any, Any]) -> Entrypoint:
     if len(value) != 1:
         raise RefusedError
@@ -186,6 +211,8 @@ def _entrypoint_of_mapping(value: Mapping[Any, Any]) -> Entrypoint:
         return Entrypoint(entry=Entry.COMMAND, words=_command(content))
     if key == Entry.MODULE.value:
         return _entrypoint_of_module_words(["-m", read_word(content)])
+    if key == "function":
+        return _entrypoint_of_function(read_word(content))
     if key != Entry.SCRIPT.value or not read_path(content):
         raise RefusedError
     return Entrypoint(entry=Entry.SCRIPT, words=(read_path(content),))

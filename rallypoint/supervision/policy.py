@@ -41,6 +41,7 @@ class Policy:
         end_rules: the user's rules for how an end is answered.
         scheduling: MindCluster's settings, for its profile.
         fence: seconds after which agents that reach no coordinator have stopped their workers.
+        coordinator_replacements: coordinators that may be lost within one attempt.
         max_gap: a longer gap between two turns counts as this long, so that a machine that slept expires nothing.
     """
 
@@ -71,6 +72,7 @@ class Policy:
     scheduling: Scheduling | None = None
     fence: float = 615.0
     max_gap: float = 120.0
+    coordinator_replacements: int = 100
 
     def sized(self, size: Size | None) -> Policy:
         """Return the policy for a job that is wanted with other bounds than its plan's."""

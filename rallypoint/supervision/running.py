@@ -171,7 +171,7 @@ def _coordinator(turn: Turn) -> Step:
     if record.silent_terms >= coordinators.SILENT_TERMS:
         reason = f"{record.silent_terms} coordinators in a row ended before their first status; last: {ended}"
         return endings.reset_or_fail(turn.with_record(record), "CoordinatorFailed", reason)
-    if lost > coordinators.COORDINATOR_LIMIT:
+    if lost > turn.policy.coordinator_replacements:
         reason = f"{lost} coordinators ended in this attempt; last: {ended}"
         return endings.reset_or_fail(turn.with_record(record), "CoordinatorFailed", reason)
     return Step(record=record)

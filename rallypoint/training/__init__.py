@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rallypoint.checkpoint.manifest import Checkpoint
     from rallypoint.training.checkpoints import Checkpoints
-    from rallypoint.training.context import JobContext, current_job
+    from rallypoint.training.context import JobContext, current_job, job_config
     from rallypoint.training.errors import CheckpointError, StateLostError
     from rallypoint.training.groups import World, init_process_group, process_group
     from rallypoint.training.phases import phase
@@ -39,6 +39,7 @@ __all__ = [
     "current_job",
     "elastic",
     "init_process_group",
+    "job_config",
     "phase",
     "process_group",
     "report_progress",
@@ -62,6 +63,7 @@ _ROOMS = {
     "current_job": "context",
     "elastic": "session",
     "init_process_group": "groups",
+    "job_config": "context",
     "phase": "phases",
     "process_group": "groups",
     "report_progress": "reporting",

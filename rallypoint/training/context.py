@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rallypoint.wire import env
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.fence import Fence
 
-__all__ = ["JobContext", "current_job", "environment_int", "read_job"]
+__all__ = ["JobContext", "current_job", "environment_int", "job_config", "read_job"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,25 @@ class JobContext:
 def current_job() -> JobContext | None:
     """Return this worker's place in its job, or None outside Rallypoint; raises `WireError` for a broken environment."""
     return read_job(os.environ)
+
+
+def job_config(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return the `config` of this worker's job; {} where it has none, and outside Rallypoint.
+
+    Raises:
+        WireError: the variable RALLYPOINT_CONFIG does not hold a JSON object.
+
+    """
+    text = (os.environ if environ is None else environ).get(env.CONFIG, "")
+    if not text:
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise WireError(f"environment variable {env.CONFIG}", text, "a JSON object")
+    return found
 
 
 def read_job(environ: Mapping[str, str]) -> JobContext | None:

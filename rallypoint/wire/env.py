@@ -8,6 +8,7 @@ __all__ = [
     "BACKEND",
     "CHECK",
     "CHECKPOINT_DIR",
+    "CONFIG",
     "DEBUG",
     "FUNCTION_FILE",
     "HOME",
@@ -74,6 +75,9 @@ JOB_NAME = "RALLYPOINT_JOB"
 ATTEMPT = "RALLYPOINT_ATTEMPT"
 TERM = "RALLYPOINT_TERM"
 ROUND = "RALLYPOINT_ROUND"
+
+#: In every worker of a job with a `config`: that mapping as JSON.
+CONFIG = "RALLYPOINT_CONFIG"
 
 #: In every worker: its number on its node. LOCAL_RANK says the same, unless --virtual-local-rank has it say 0.
 LOCAL_RANK = "RALLYPOINT_LOCAL_RANK"

@@ -12,10 +12,13 @@ from typing import Any
 
 from rallypoint.wire.plan import Entry, Plan
 
-__all__ = ["FUNCTION_LIMIT", "FUNCTION_MODULE", "SentFunction", "function_args", "is_function"]
+__all__ = ["CALL_MODULE", "FUNCTION_LIMIT", "FUNCTION_MODULE", "SentFunction", "function_args", "is_function"]
 
 #: What each worker runs, as `python -m`; its arguments are those of `function_args`.
 FUNCTION_MODULE = "rallypoint.training.function"
+
+#: What each worker runs whose entrypoint is a function of an importable module: `[--process-group] module:name [arguments]`.
+CALL_MODULE = "rallypoint.training.call"
 
 #: Bytes of the whole file: a Secret holds 1 MiB, in base64.
 FUNCTION_LIMIT = 512 * 1024

@@ -208,6 +208,7 @@ class Plan:
         auto_config: each node has as many workers as it has devices, where it has any, in the place of `nproc_per_node`.
         tls: how the parts of the job secure their connections: `auto`, `secret:NAME`; "" does not (wire/tls.py).
         network_policy: "" creates no NetworkPolicy; `on`, or the networks of the API server, separated by commas.
+        coordinator_replacements: coordinators that may be lost within one attempt.
         insecure_token: agents that another controller's pods start do without a secret.
         sections: settings of optional capabilities (wire/sections.py).
     """
@@ -297,4 +298,5 @@ class Plan:
     insecure_token: bool = False
     tls: str = ""
     network_policy: str = ""
+    coordinator_replacements: int = 100
     sections: Sections = NO_SECTIONS

@@ -20,7 +20,10 @@ HEALTH = (
     "precheck_timeout, precheck_all_pairs, precheck_only, precheck_program, pre_check_ops, xpu_type"
 )
 NODES = "a number of nodes N or MIN:MAX with 1 <= MIN <= MAX <= 999999"
-ENTRYPOINT = "the path of a script, '-m MODULE', a list (a command), or a mapping with script, module or command"
+ENTRYPOINT = (
+    "the path of a script, '-m MODULE', 'module:function', a list (a command), or a mapping with script, module, function "
+    "or command"
+)
 DURATION = "a duration such as 90s, 1h30m, 7d, 300ms, PT1M30S or a number of seconds"
 NAME = "1 to 52 lower-case letters, digits and '-', with a letter or a digit at both ends"
 SCALAR = "a string, a number, true or false ('' for an empty value)"

@@ -9,7 +9,8 @@ from typing import Any
 from rallypoint.backends.certificates import require_cryptography
 from rallypoint.backends.contract import Blueprint, SubmitError
 from rallypoint.backends.local.layout import JobFolder
-from rallypoint.job import ElasticJob, Role, compile_plan
+from rallypoint.backends.roles import ignored_master, isolation, only_plan
+from rallypoint.job import ElasticJob, Role
 from rallypoint.job.mindcluster import without_cause
 from rallypoint.job.settle import unread
 from rallypoint.wire.plan import OrphanPolicy, Plan
@@ -81,13 +82,7 @@ def draw(job: ElasticJob, folder: JobFolder, agent: Sequence[str], *, orphan_pol
 
     `orphan_policy` is that of the one who submits, for a job that names none.
     """
-    plans = compile_plan(job, orphan_policy=orphan_policy)
-    if len(plans) != 1:
-        names = ", ".join(plan.role for plan in plans)
-        raise SubmitError(
-            f"roles: the local backend supports one role; {job.name} has {len(plans)} ({names}); create one job per role"
-        )
-    (plan,) = plans
+    plan = only_plan(job, backend="local", orphan_policy=orphan_policy)
     if plan.tls.startswith(SECRET_PREFIX):
         name = plan.tls.removeprefix(SECRET_PREFIX)
         raise SubmitError(f"tls: {{secret: {name}}} is not allowed; the local backend has no Secrets, expected off or auto")
@@ -126,5 +121,6 @@ def _notes(job: ElasticJob, plan: Plan) -> list[str]:
     defaults = Role(entrypoint=role.entrypoint)
     role = role.model_copy(update={name: unread(getattr(role, name)) for name in ("labels", "annotations")})
     unused = [name for name in _PODS if getattr(role, name) != getattr(defaults, name)]
+    unused += [*ignored_master(job), *isolation(job)]
     unused += [name for name in ("network_policy", "insecure_token") if getattr(plan, name)]
     return [f"{name}: ignored by the local backend, where nodes are processes of this machine" for name in unused]

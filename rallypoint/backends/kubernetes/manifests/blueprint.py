@@ -18,7 +18,8 @@ from rallypoint.backends.kubernetes.manifests.pods import node_pod
 from rallypoint.backends.kubernetes.manifests.validation import check
 from rallypoint.backends.kubernetes.manifests.volumes import RUN, TMP
 from rallypoint.backends.kubernetes.names import JobRef
-from rallypoint.job import ElasticJob, Role, compile_plan
+from rallypoint.backends.roles import ignored_master, isolation, only_plan
+from rallypoint.job import ElasticJob, Role
 from rallypoint.job.mindcluster import without_cause
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.plan import Entry, OrphanPolicy, Plan
@@ -41,13 +42,9 @@ def draw(job: ElasticJob, *, namespace: str, orphan_policy: OrphanPolicy = Orpha
     Paths of the job are paths in its image: the job is to be read without a base folder (`load_job(..., based=False)`).
     `orphan_policy` is that of the one who submits, for a job that names none.
     """
-    plans = compile_plan(job, orphan_policy=orphan_policy)
-    if len(plans) != 1:
-        names = ", ".join(plan.role for plan in plans)
-        raise SubmitError(
-            f"roles: the kubernetes backend supports one role; {job.name} has {len(plans)} ({names}); create one job per role"
-        )
-    (plan,), (role,) = plans, job.roles
+    plan, (role,) = only_plan(job, backend="kubernetes", orphan_policy=orphan_policy), job.roles
+    for field in isolation(job):
+        raise SubmitError(f"{field}: is not allowed; the kubernetes backend selects machines by node_selector and tolerations")
     plan = in_the_image(plan, role)
     check(job, plan, role)
     if plan.tls == AUTO:
@@ -57,7 +54,7 @@ def draw(job: ElasticJob, *, namespace: str, orphan_policy: OrphanPolicy = Orpha
         job=job,
         plan=plan,
         objects=tuple(objects(ref, job, plan)),
-        notes=tuple(_notes(plan, role)),
+        notes=(*_notes(plan, role), *_master_notes(job)),
         warnings=tuple(without_cause(plan.scheduling)),
     )
 
@@ -115,6 +112,11 @@ def _notes(plan: Plan, role: Role) -> Iterator[str]:
         )
     if queue_of(role):
         yield f"queue: {plan.min_nodes} nodes and the coordinator are admitted as one group, each further node separately"
+
+
+def _master_notes(job: ElasticJob) -> Iterator[str]:
+    for field in ignored_master(job):
+        yield f"{field}: not used; the coordinator's pod has fixed values"
 
 
 def _is_mounted(plan: Plan, role: Role) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rallypoint.backends.contract import SubmitError
 from rallypoint.backends.kubernetes.labels import DOMAIN
 from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER, in_the_image
 from rallypoint.backends.kubernetes.manifests.kueue import QUEUE, queue_of
@@ -19,7 +18,8 @@ from rallypoint.backends.kubernetes.manifests.validation import check
 from rallypoint.backends.kubernetes.manifests.volumes import OURS, TLS
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.wrapped.kinds import WRAPPING
-from rallypoint.job import ElasticJob, Role, compile_plan
+from rallypoint.backends.roles import only_plan
+from rallypoint.job import ElasticJob, Role
 from rallypoint.job.annotations import write_annotations
 from rallypoint.wire.env import CHECKPOINT_DIR
 from rallypoint.wire.plan import Entry, Kind, Plan
@@ -41,10 +41,7 @@ def pytorchjob_of(job: ElasticJob) -> dict[str, Any]:
 
     Raises `SubmitError` for a job of several roles, and for one that cannot run as pods.
     """
-    plans = compile_plan(job)
-    if len(plans) != 1:
-        raise SubmitError(f"roles: a PyTorchJob supports one role; {job.name} has {len(plans)} roles")
-    (plan,) = plans
+    plan = only_plan(job, backend="kubernetes")
     role = role_of(job, plan)
     plan = in_the_image(plan, role)
     check(job, plan, role)

@@ -1,0 +1,68 @@
+"""Jobs with several roles: what of them no backend runs yet, said before anything of the job is created. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rallypoint.backends.contract import SubmitError
+from rallypoint.job import ElasticJob, compile_plan
+from rallypoint.job.role import SIMPLE, InstanceResources
+from rallypoint.wire.plan import OrphanPolicy, Plan
+
+__all__ = ["RolesError", "ignored_master", "isolation", "only_plan"]
+
+
+class RolesError(SubmitError):
+    """A job needs what a backend lacks to run several roles; nothing of it was created.
+
+    Attributes:
+        job: the job, which is valid.
+    """
+
+    def __init__(self, job: ElasticJob, *, backend: str, missing: tuple[str, ...]) -> None:
+        names = ", ".join(role.name for role in job.roles)
+        what = f"has {len(job.roles)} roles ({names})" if len(job.roles) > 1 else f"has the role {names}"
+        super().__init__(
+            f"roles: the {backend} backend runs one elastic role, but job {job.name} {what}; not supported yet: "
+            f"{', '.join(missing)}; nothing was started. Run each elastic role as a job of its own"
+        )
+        self.job = job
+
+
+def only_plan(job: ElasticJob, *, backend: str, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> Plan:
+    """Return the plan of a job with one elastic role; raises `RolesError` for every other job."""
+    missing = tuple(_missing(job))
+    if missing:
+        raise RolesError(job, backend=backend, missing=missing)
+    (plan,) = compile_plan(job, orphan_policy=orphan_policy)
+    return plan
+
+
+def _missing(job: ElasticJob) -> Iterator[str]:
+    if len(job.roles) > 1:
+        yield "several roles in one job"
+    for role in job.roles:
+        if role.launch == SIMPLE:
+            yield f"launch simple ({role.name})"
+        if role.instance_resources != InstanceResources():
+            yield f"instance_resources ({role.name})"
+        if role.node_group_failover.label:
+            yield f"node_group_failover ({role.name})"
+    if job.groups:
+        yield "groups"
+
+
+def isolation(job: ElasticJob) -> tuple[str, ...]:
+    """Return the fields of a job that ask for machines with a resource of their own."""
+    return tuple(
+        field
+        for field, value in (("master.isolation", job.master.isolation), ("worker_isolation", job.worker_isolation))
+        if value
+    )
+
+
+def ignored_master(job: ElasticJob) -> tuple[str, ...]:
+    """Return the fields of `master` that are given and have no effect on a backend whose coordinator has fixed resources."""
+    master = job.master
+    given = (("cpu", master.cpu), ("memory", master.memory), ("create_timeout", master.create_timeout))
+    return tuple(f"master.{name}" for name, value in given if value)

@@ -1,0 +1,44 @@
+"""A job of several roles as people read it: a line for each role, its groups, and the machines."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from rallypoint.job import ElasticJob, Role
+from rallypoint.job.document import write_yaml
+from rallypoint.job.placement import counts
+from rallypoint.job.role import SIMPLE
+
+__all__ = ["role_lines"]
+
+
+def role_lines(job: ElasticJob, *, complete: bool = False) -> Iterator[str]:
+    """Yield what the job is; `complete` adds its whole document."""
+    yield f"Job {job.name}: {len(job.roles)} {'role' if len(job.roles) == 1 else 'roles'}, profile {job.profile.value}"
+    for role in job.roles:
+        yield f"  {role.name}: {_size(role)}{_needs(role)}{'' if role.driver is not False else ', not a driver'}"
+        yield f"    {shlex.join((*role.entrypoint.words, *role.args))}"
+    for group in job.groups:
+        yield f"  group {group.name or '-'}: {', '.join(group.roles)} on the same nodes"
+    cluster = job.cluster
+    if cluster.nodes is not None and cluster.devices_per_node is not None:
+        kind = cluster.device_type or "gpu"
+        yield f"  fits onto {cluster.nodes} nodes x {cluster.devices_per_node} devices ({kind})"
+    if complete:
+        yield from ("", "Complete job", *(f"  {line}" for line in write_yaml(job.to_document()).splitlines()))
+
+
+def _size(role: Role) -> str:
+    total, per_group = counts(role)
+    if role.launch == SIMPLE:
+        return f"{total} {'instance' if total == 1 else 'instances'}, {per_group} per group"
+    return f"elastic, {role.nodes} nodes x {role.nproc_per_node} processes"
+
+
+def _needs(role: Role) -> str:
+    needs = role.instance_resources
+    words = [f"{name} {value}" for name in ("cpu", "memory", "disk") if (value := getattr(needs, name))]
+    words += [] if needs.gpus is None else [f"{needs.gpus} GPU"]
+    words += [f"{name} {amount}" for name, amount in needs.user_defined.items()]
+    return f", each {', '.join(words)}" if words else ""

@@ -1,0 +1,74 @@
+"""Runs `rallypoint submit` on a document, in a process of its own: `submit()` works in any thread and beside any event loop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rallypoint.job.document import write_yaml
+from rallypoint.job.errors import JobError, Problem
+from rallypoint.job.load import load_job
+from rallypoint.wire.arguments import PLATFORMS, WORDS
+from rallypoint.wire.env import BACKEND
+
+__all__ = ["launch"]
+
+_COMMAND = ("-m", "rallypoint.cli.main", "submit")
+_INTERRUPTED = 130
+#: Set by Airflow in the process of a task.
+_AIRFLOW_TASK = "AIRFLOW_CTX_TASK_ID"
+
+
+def launch(document: dict[str, Any], *, blocking: bool) -> int:
+    """Submit a document; return 0 or 1, as `rallypoint submit` does. Raises `KeyboardInterrupt` if the wait was interrupted."""
+    if os.environ.get(_AIRFLOW_TASK):
+        told = "is not possible in an Airflow task; use ElasticTrainingOperator(job=job.to_document())"
+        raise JobError([Problem(path="submit", text=told)])
+    if _is_local(document, os.environ):
+        # Relative paths start here, not where the file is written.
+        document = load_job(document, base=Path.cwd()).to_document()
+    with tempfile.TemporaryDirectory(prefix="rallypoint-") as folder:
+        file = Path(folder) / f"{document['name']}.yaml"
+        file.write_text(write_yaml(document), encoding="utf-8")
+        code = _run([sys.executable, *_COMMAND, str(file), *(["--watch"] if blocking else [])])
+    if code == _INTERRUPTED:
+        raise KeyboardInterrupt
+    return 0 if code == 0 else 1
+
+
+def _is_local(document: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
+    platform = str(document.get("platform") or environ.get(WORDS["platform"].variable, ""))
+    return (environ.get(BACKEND) or PLATFORMS.get(platform, "local")) == "local"
+
+
+def _run(command: list[str]) -> int:
+    # A session of its own: a terminal's Ctrl-C reaches it once, through this process.
+    process = subprocess.Popen(command, start_new_session=True)
+    with _forwarding(process):
+        return process.wait()
+
+
+@contextmanager
+def _forwarding(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Pass SIGINT and SIGTERM on to the process, where this thread may handle signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def forward(number: int, _frame: object) -> None:
+        process.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,117 @@
+"""Jobs of the builder run on this machine through `submit()`, and those of several roles are refused by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rallypoint.job.builder import JobBuilder, TrainBuilder
+from tests.live.jobs import Job, cli
+from tests.waiting import eventually
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, home: Path, light: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that jobs write to, and a Python path on which their module is."""
+    monkeypatch.setenv("RALLYPOINT_HOME", str(home))
+    monkeypatch.setenv("ROLE_JOBS_FOLDER", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(SCRIPTS))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def training(entry: str) -> TrainBuilder[JobBuilder]:
+    return JobBuilder().device_type("CPU").config({"lr": 1e-5, "steps": 3}).global_env({"EXTRA": 1}).train(entry)
+
+
+def test_a_function_runs_in_the_process_group_of_its_role(place: Path) -> None:
+    """It reads the configuration; its submission returns 0. A second one in the same process works, too."""
+    job = training("role_jobs.report").nnodes(2).nproc_per_node(1).build()
+
+    assert job.submit(job_name="by_function", job_max_restart=0) == 0
+
+    found = [json.loads((place / f"rank-{rank}.json").read_text()) for rank in range(2)]
+    assert found == [{"config": {"lr": 1e-5, "steps": 3}, "argv": ["role_jobs:report"], "world": 2, "extra": "1"}] * 2
+    alone = training("role_jobs.report").no_setup_process_group().build()
+    assert alone.submit("alone", job_max_restart=0) == 0
+    assert json.loads((place / "rank-0.json").read_text())["world"] == 1
+
+
+def test_classes_and_exit_codes(place: Path) -> None:
+    """`run()` of a class; `sys.exit(0)` is a success, any other code a failure with that code."""
+    assert training("role_jobs:Trainer").build().submit("classy", job_max_restart=0) == 0
+    assert (place / "class-0").exists()
+    assert training("role_jobs.exit_well").build().submit("well", job_max_restart=0) == 0
+    assert training("role_jobs.fail").build().submit("failing", failover_exec_strategy=0) == 1
+    assert "exited with code 3" in cli("status", "failing").stdout
+
+
+def test_a_command_line_with_settings_from_the_environment(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name and the budgets are those of the variables; it does not wait."""
+    monkeypatch.setenv("DLROVER_UNIFIED_JOB_NAME", "from-environment")
+    monkeypatch.setenv("DLROVER_UNIFIED_NODE_MAX_RESTART", "4")
+    script = place / "train.py"
+    script.write_text("import sys, pathlib; pathlib.Path('said').write_text(' '.join(sys.argv[1:]))")
+
+    job = JobBuilder().device_type("CPU").by_dlrover_run_cmd(f"dlrover-run --nproc_per_node=1 {script} --test 'a b'").build()
+    assert job.submit(blocking=False) == 0
+
+    running = Job(folder=place, home=place / "rallypoint-home", name="from-environment")
+    plan = json.loads((running.place / "plan.json").read_text())
+    assert (plan["node_replacements"], plan["retry_limit"], plan["coordinator_replacements"]) == (4, 10, 10)
+    eventually(lambda: (place / "said").exists() and (place / "said").read_text() == "--test a b")
+    running.ends()
+
+
+def test_an_interrupted_submission_leaves_the_job_running(place: Path) -> None:
+    """Ctrl-C ends the caller with KeyboardInterrupt, once; the job ends by itself later."""
+    script = (
+        "from rallypoint.job.builder import JobBuilder\n"
+        "JobBuilder().device_type('CPU').train('role_jobs.wait').build().submit('interrupted', job_max_restart=0)\n"
+    )
+    caller = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+    eventually((place / "waiting").exists)
+    os.kill(caller.pid, signal.SIGINT)
+    _, errors = caller.communicate(timeout=60)
+
+    assert caller.returncode != 0
+    assert errors.count("Job interrupted continues") == 1
+    assert errors.rstrip().endswith("\nKeyboardInterrupt")
+    (place / "enough").touch()
+    record = Job(folder=place, home=place / "rallypoint-home", name="interrupted").ends()
+    assert record.phase.value == "succeeded"
+
+
+def test_several_roles_are_refused_by_name(place: Path) -> None:
+    """Nothing of the job is created; `plan` shows its roles and what is missing."""
+    job = (
+        JobBuilder()
+        .device_per_node(2)
+        .role("actor")
+        .train("role_jobs.report")
+        .role("rollout")
+        .run("role_jobs.wait")
+        .with_collocation("actor", "rollout")
+        .build()
+    )
+    assert job.submit("rl") == 1
+    assert not (place / "rallypoint-home" / "jobs" / "rl").exists()
+
+    (place / "rl.yaml").write_text(job.to_yaml("rl"))
+    refused = cli("submit", place / "rl.yaml", check=False)
+    assert refused.returncode == 1
+    assert "not supported yet: several roles in one job, " in refused.stderr
+    assert "launch simple (rollout)" in refused.stderr
+    assert "groups" in refused.stderr
+    planned = cli("plan", place / "rl.yaml", check=False)
+    assert planned.returncode == 1
+    assert "  rollout: 1 instance, 1 per group, each 1/2 GPU\n" in planned.stdout
+    assert "  group actor-rollout: actor, rollout on the same nodes\n" in planned.stdout

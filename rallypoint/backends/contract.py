@@ -29,6 +29,7 @@ __all__ = [
     "JobFinishedError",
     "JobNotFoundError",
     "LogLine",
+    "PlaceClock",
     "Pulse",
     "ResizeError",
     "Stored",
@@ -171,6 +172,18 @@ class Pulse:
     note: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlaceClock:
+    """A clock that runs and that no record tells of: `within` seconds from now `then` happens unless something changes.
+
+    `clock` is its name in the table of clocks (supervision/clocks.py).
+    """
+
+    clock: str
+    within: float
+    then: str
+
+
 class Changes(abc.ABC):
     """What happens to one job from now on; what happens between two calls of `wait` is not lost."""
 
@@ -300,6 +313,10 @@ class Backend(abc.ABC):
         The clocks of two machines are never compared.
         """
         return None
+
+    async def clocks(self, record: JobRecord, status: JobStatus | None) -> tuple[PlaceClock, ...]:
+        """Return the clocks of the place that run for a job whose `status` was just read; for people who look on."""
+        return ()
 
     @abc.abstractmethod
     async def names(self) -> tuple[str, ...]:

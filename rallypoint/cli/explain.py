@@ -20,7 +20,7 @@ from rallypoint.cli.options import Commands, Where, add_job_command, natural, sp
 from rallypoint.report.format import counted, span, time_of_day
 from rallypoint.report.hang import picture
 from rallypoint.report.incidents import incident_lines, incidents_of
-from rallypoint.report.model import Story
+from rallypoint.report.model import Deadline, Story
 from rallypoint.report.story import story_of
 from rallypoint.supervision.hindsight import remembered
 from rallypoint.supervision.observation import Observation
@@ -64,6 +64,7 @@ class Case:
         now: seconds since the epoch; for a file, when its last turn was made.
         holder: who supervises it, for people.
         status_age: seconds since the coordinator's last word; None where that is not known.
+        clocks: clocks of the backend that run and that the record does not contain.
     """
 
     record: JobRecord
@@ -73,6 +74,7 @@ class Case:
     now: float
     holder: str
     status_age: float | None = None
+    clocks: tuple[Deadline, ...] = ()
 
     @property
     def decision(self) -> Decision | None:
@@ -123,7 +125,18 @@ async def _live(doors: Doors, args: argparse.Namespace) -> Case:
         # Whoever only looks asks the coordinator itself, which a supervisor does not.
         status = await backend.status(record.name) or seen.status
         age = None if status is None else await backend.status_age(record.name, status)
-        return Case(record=record, plan=stored.plan, status=status, seen=seen, now=now, holder=holder, status_age=age)
+        found, asked = await backend.clocks(record, status), time.time()
+        clocks = tuple(Deadline(at=asked + c.within, within=c.within, clock=c.clock, then=c.then, setting="") for c in found)
+        return Case(
+            record=record,
+            plan=stored.plan,
+            status=status,
+            seen=seen,
+            now=now,
+            holder=holder,
+            status_age=age,
+            clocks=clocks,
+        )
 
 
 async def _heart(backend: Backend, record: JobRecord, where: Where) -> str:
@@ -234,7 +247,15 @@ def _cost(story: Story) -> Iterator[str]:
 
 
 def _story_of(case: Case) -> Story:
-    return story_of(case.record, case.status, now=case.now, plan=case.plan, decision=case.decision, status_age=case.status_age)
+    return story_of(
+        case.record,
+        case.status,
+        now=case.now,
+        plan=case.plan,
+        decision=case.decision,
+        status_age=case.status_age,
+        clocks=case.clocks,
+    )
 
 
 def _tell_incident(case: Case, number: int, *, as_json: bool, svg: Path | None) -> None:

@@ -41,6 +41,7 @@ def story_of(
     decision: Decision | None = None,
     status_age: float | None = None,
     tries: Mapping[str, int] | None = None,
+    clocks: Iterable[Deadline] = (),
 ) -> Story:
     """Return the story of a job at `now` (seconds since the epoch).
 
@@ -52,11 +53,13 @@ def story_of(
         decision: what a supervisor turn would decide now; None where that is not known.
         status_age: seconds since the coordinator's last status; None where that is not known.
         tries: numbers of the task's tries, by the owner that each was.
+        clocks: clocks of the backend that run and that the record does not contain.
     """
     status = current_status(record, status)
     listed, details = list_incidents(record, status), incidents_of(record, status)
     loss = _loss(record, listed, details, now, None if plan is None else plan.retry_limit)
     quiet = silence(status, status_age)
+    deadlines = tuple(sorted((*_deadlines(decision, now), *clocks), key=lambda deadline: deadline.at))
     work = timeline.work(record, status, details, until=now)
     return Story(
         record=record,
@@ -75,8 +78,8 @@ def story_of(
         timeline=timeline.timeline_of(record, status, work, tries or {}, now),
         goodput=timeline.goodput(work),
         pending=_pending(record, decision),
-        deadlines=tuple(_deadlines(decision, now)),
-        waits=_waits(record, decision),
+        deadlines=deadlines,
+        waits="" if deadlines else _waits(record, decision),
     )
 
 

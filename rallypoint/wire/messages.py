@@ -67,10 +67,10 @@ class WorkerReport:
     `output` the bytes that it has written so far: before its first sign of life they tell that something is going on.
 
     What its Python tells by itself (`pulse.py`): `phase`, None where it tells none; `beat`, when its last sign of life was, in
-    milliseconds on its node's clock, and `quiet`, seconds since then. `moved`: bytes that it has read from files and written to
-    them so far, looked at only while it is quiet; `gpu` how busy its GPU is, 0.0 to 1.0, 0.0 also where nobody can tell.
-    `ended`: its process has. `finished`: it lives and has left its process groups, or its main program has returned. `pace`:
-    how long its steps take.
+    milliseconds on its node's clock, and `quiet`, seconds since then (without a pulse, since its agent saw the last one; None
+    before any). `moved`: bytes that it has read from files and written to them so far, looked at only while it is quiet; `gpu`
+    how busy its GPU is, 0.0 to 1.0, 0.0 also where nobody can tell. `ended`: its process has. `finished`: it lives and has left
+    its process groups, or its main program has returned. `pace`: how long its steps take.
     """
 
     local_rank: int

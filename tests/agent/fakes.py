@@ -80,9 +80,11 @@ class ScriptedExchange:
     def __init__(self, **answers: Reply) -> None:
         self.answers: dict[str, Reply] = dict(answers)
         self.asked: list[tuple[str, int]] = []
+        self.reports: list[AgentReport] = []
 
     async def exchange(self, endpoint: Endpoint, report: AgentReport, *, timeout: float) -> Reply:
         self.asked.append((endpoint.host, endpoint.term))
+        self.reports.append(report)
         await asyncio.sleep(0)
         if endpoint.host not in self.answers:
             raise UnreachableError(f"{endpoint.address}: refused")

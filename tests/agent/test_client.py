@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from rallypoint.agent.transport.client import CoordinatorClient, EndpointSource,
 from rallypoint.wire import codec
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.fence import Fence
-from rallypoint.wire.messages import Continue
+from rallypoint.wire.messages import Continue, WorkerReport
 from tests.agent.fakes import ListedEndpoints, ScriptedExchange, report
 
 
@@ -89,6 +90,24 @@ async def test_an_older_report_is_not_tried_again() -> None:
         await older
     with pytest.raises(LostContactError):
         await newer
+
+
+async def test_a_report_that_arrives_late_says_how_long_its_workers_have_been_quiet_by_then() -> None:
+    """The coordinator that takes over must not take it for a sign of life; who says nothing of that still does not."""
+    workers = (WorkerReport(local_rank=0, pid=7, quiet=1.0), WorkerReport(local_rank=1, pid=8))
+    exchange, clock = ScriptedExchange(), itertools.count(0.0, 4.0)
+    asked = CoordinatorClient(
+        source=ListedEndpoints(at("gone", 1)), exchange=exchange, fence_timeout=30.0, attempt=1, clock=lambda: next(clock)
+    )
+
+    with pytest.raises(LostContactError):
+        await asked.ask(report(workers=workers))
+
+    first, *_, last = exchange.reports
+    assert first.workers[0].quiet is not None
+    assert last.workers[0].quiet is not None
+    assert last.workers[0].quiet > first.workers[0].quiet + 8.0
+    assert [one.workers[1].quiet for one in exchange.reports] == [None] * len(exchange.reports)
 
 
 async def test_the_endpoint_file_is_read(tmp_path: Path) -> None:

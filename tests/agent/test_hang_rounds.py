@@ -225,3 +225,24 @@ def test_another_coordinator_takes_over_what_was_told(until: float | None) -> No
     state = say(state, says(0, liveness=STEPS + 1), says(1), now=1002.0)
 
     assert (state.hang, len(state.incidents)) == (None, len(before.incidents))
+
+
+@pytest.mark.parametrize("quiet", [pytest.param(None, id="from an older agent"), pytest.param(12.0, id="as old as they say")])
+def test_another_coordinator_knows_how_old_the_last_sign_of_life_is(quiet: float | None) -> None:
+    """The first report that it receives counts what its ranks have done so far, which may be long ago."""
+    before = hung(until=21.0)
+    state = rendezvous.new(
+        before.settings, job="digits", uid="u1", attempt=1, term=2, now=21.0, previous=rendezvous.status(before, 21.0)
+    )
+    worker = WorkerReport(local_rank=0, pid=10, liveness=STEPS, quiet=quiet)
+    state = say(state, report(0, AgentState.RUNNING, 1, workers=(worker,)), now=22.0)
+
+    assert rendezvous.status(state, 22.0).lively_at == 22.0 - (quiet or 0.0)
+
+
+def test_the_sign_of_life_of_another_coordinators_clock_is_not_in_the_future() -> None:
+    """Its machine's clock may be ahead of ours."""
+    before = rendezvous.status(say(training(settings()), says(0), says(1), now=1000.0), 1000.0)
+    state = rendezvous.new(settings(), job="digits", uid="u1", attempt=1, term=2, now=900.0, previous=before)
+
+    assert rendezvous.status(state, 930.0).lively_at == 900.0

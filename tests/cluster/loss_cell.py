@@ -12,9 +12,10 @@ from typing import Any
 
 from rallypoint.backends.contract import Backend, BackendError
 from rallypoint.backends.requests import delete, request_resize, submit_or_adopt
+from rallypoint.cli.document import JobDocument
 from rallypoint.cli.explain import Case, explanation
 from rallypoint.cli.looking import look
-from rallypoint.cli.view import view
+from rallypoint.cli.view import view_of
 from rallypoint.job import ElasticJob
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.incident import Rung
@@ -96,7 +97,8 @@ class Run:
         self._began = time.monotonic()
         self._told: set[str] = set()
         self._over = False
-        self._training_since = time.time()
+        self._round = 0
+        self._fresh = dict.fromkeys(("status", "explain"), time.time())
 
     @property
     def target(self) -> str:
@@ -383,19 +385,20 @@ class Run:
             return seen
         asked = time.time()
         document = await look(self.eyes, self.job)
-        shown = view(document.record, document.status, document.plan, time.time(), supervisor=document.supervisor)
+        shown = view_of(document, time.time())
         said = "; ".join((shown.summary, *(f"{fact.label} {fact.text}" for fact in shown.details)))
-        seen_now = await self.eyes.observe(document.record)
-        case = Case(
-            record=document.record, plan=document.plan, status=seen_now.status, seen=seen_now, now=time.time(), holder=""
-        )
-        story = "\n".join(explanation(case))
+        story = "\n".join(explanation(await self._case(document)))
         made, _ = worlds(self.trail)
-        if not shown.summary.startswith("training") or any(word in said for word in _AGES):
-            self._training_since = time.time()
-        still = asked - max([self._training_since, *(world.last for world in made)])
-        if still > self._stale:
-            self.result.wrong.append(f"status says {shown.summary!r} {still:.0f} s after the last step: {said!r}")
+        trains, last = shown.summary.partition("then: ")[2] or shown.summary, max((world.last for world in made), default=0.0)
+        if document.status is not None and document.status.fence.round != self._round:
+            # Its workers are starting: what is said of them is as old as the round.
+            self._round, self._fresh = document.status.fence.round, dict.fromkeys(self._fresh, time.time())
+        for who, text in (("status", said), ("explain", story.partition("Timeline")[0])):
+            if not trains.startswith("training") or any(word in text for word in _AGES):
+                self._fresh[who] = time.time()
+            still = asked - max(self._fresh[who], last)
+            if still > self._stale:
+                self.result.wrong.append(f"{who} says nothing of age {still:.0f} s after the last step: {text!r}")
         if shown.summary not in self._told:
             self._told.add(shown.summary)
             self.note(f"status: {said}")
@@ -404,6 +407,13 @@ class Run:
         if "Traceback" in story:
             self.result.wrong.append("explain shows a traceback")
         return len(document.record.history)
+
+    async def _case(self, document: JobDocument) -> Case:
+        seen = await self.eyes.observe(document.record)
+        status, age = document.status, document.status_age
+        return Case(
+            record=document.record, plan=document.plan, status=status, seen=seen, now=time.time(), holder="", status_age=age
+        )
 
     async def _note_pods(self) -> None:
         with contextlib.suppress(BackendError):
@@ -433,7 +443,7 @@ class Run:
 
 
 #: Words by which a status tells how old it is.
-_AGES = ("last report", "not heard", "nobody", "silent", "heard of")
+_AGES = ("last report", "last sign of life")
 
 
 async def _true(value: bool) -> bool:

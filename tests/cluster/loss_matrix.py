@@ -17,6 +17,7 @@ import fnmatch
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -80,18 +81,29 @@ def _in_process(cell: Cell, logs: Path | None) -> Result:
     words = [sys.executable, "-m", "tests.cluster.loss_matrix", "--one", cell.name, *(["--logs", str(logs)] if logs else [])]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=_LONGEST, check=False)
-        result = Result(**json.loads(done.stdout.splitlines()[-1]))
-    except (subprocess.TimeoutExpired, IndexError, ValueError, TypeError) as error:
-        result = Result(cell=cell.name, wrong=[f"{type(error).__name__}: {error}"])
+    except subprocess.TimeoutExpired:
+        result = Result(cell=cell.name, wrong=[f"the cell did not end within {_LONGEST:g} s"])
+    else:
+        result = _result(cell, done)
     print(_row(result), file=sys.stderr, flush=True)
     return result
+
+
+def _result(cell: Cell, done: subprocess.CompletedProcess[str]) -> Result:
+    try:
+        return Result(**json.loads(done.stdout.splitlines()[-1]))
+    except (IndexError, ValueError, TypeError):
+        why = f"the process of the cell ended with code {done.returncode}: {done.stderr.strip()[-2000:]}"
+        return Result(cell=cell.name, wrong=[why])
 
 
 def _one(name: str, logs: Path | None) -> int:
     cell = next(cell for cell in CELLS if cell.name == name)
     with tempfile.TemporaryDirectory(prefix="loss-") as made:
         folder = Path(made) if logs is None else logs / name.replace("/", "-")
-        folder.mkdir(parents=True, exist_ok=True)
+        if logs is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
         result = run_emulated(cell, folder)
     print(json.dumps(dataclasses.asdict(result)), flush=True)
     return 1 if result.wrong else 0

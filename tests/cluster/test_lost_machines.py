@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +13,12 @@ import pytest
 
 from rallypoint.backends.kubernetes.rbac import rbac
 from rallypoint.wire.incident import Cause
-from tests.cluster.jobs import submitted
+from tests.cluster.jobs import Job, submitted
 from tests.cluster.sites import ClusterSite, emulated
 from tests.emulator.options import NodeOptions, Options
 from tests.emulator.running import Running, running
 from tests.live.light import without_torch
+from tests.waiting import eventually_async
 
 pytestmark = pytest.mark.may_block("the hands of a test read files and kubeconfigs")
 
@@ -49,7 +53,22 @@ async def place(cluster: Running, evidence: str, tmp_path: Path) -> AsyncIterato
         yield made
 
 
-async def test_the_machine_of_the_coordinator_is_lost(place: ClusterSite, cluster: Running) -> None:
+async def explained(place: ClusterSite, job: Job, machine: str) -> None:
+    """Wait until `explain` tells when the machine counts as lost."""
+    words = ("rallypoint.cli.main", "explain", job.name, *place.where.options())
+    told = [""]
+
+    async def look() -> object:
+        process = await asyncio.create_subprocess_exec(sys.executable, "-m", *words, stdout=asyncio.subprocess.PIPE)
+        told[0] = (await process.communicate())[0].decode()
+        return re.search(
+            rf"in \S+ s, at .* \(lost-machine\): the coordinator is lost .* unless machine {machine} renews", told[0]
+        )
+
+    await eventually_async(look, timeout=20.0, why=lambda: told[0])
+
+
+async def test_the_machine_of_the_coordinator_is_lost(place: ClusterSite, cluster: Running, evidence: str) -> None:
     """The coordinator is replaced before any agent gives up, those of other machines live on, and no machine is excluded."""
     spec = place.job(nodes="1:2", rendezvous={"fence_timeout": "60s"}, fault_tolerance={"retry_limit": 0})
     async with submitted(place, spec) as job:
@@ -62,6 +81,8 @@ async def test_the_machine_of_the_coordinator_is_lost(place: ClusterSite, cluste
 
         cluster.lose_node(name=machine)
 
+        if evidence == "leases":
+            await explained(place, job, machine)
         record = await job.until(lambda r: r.term == 2, timeout=90.0)
         (lost,) = (incident for incident in record.incidents if incident.cause is Cause.COORDINATOR)
         assert machine in lost.reason

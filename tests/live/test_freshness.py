@@ -59,6 +59,26 @@ def test_what_is_stopped_is_shown_with_its_age(job: Job, part: str, words: str) 
     eventually(lambda: "last " not in summary(job), timeout=20.0, why=lambda: summary(job))
 
 
+def test_another_coordinator_says_it_too(job: Job) -> None:
+    """The first report that it receives tells of steps that were made long ago; they are no sign of life."""
+    pids = [rank.pid for rank in job.trains(ranks=2).ranks]
+    try:
+        signal_all(pids, signal.SIGSTOP)
+        eventually(lambda: "last sign of life" in summary(job), timeout=20.0, why=lambda: summary(job))
+        signal_all([p.pid for p in job.agents("coordinator")], signal.SIGKILL)
+        shown: list[str] = []
+
+        def taken_over() -> bool:
+            shown.append(summary(job))
+            return job.status is not None and job.status.fence.term == 2
+
+        eventually(taken_over, timeout=20.0)
+        shown += [summary(job) for _ in range(4)]
+        assert [line for line in shown if "training on" in line and "last " not in line] == []
+    finally:
+        signal_all(pids, signal.SIGCONT)
+
+
 def signal_all(pids: list[int], number: int) -> None:
     for pid in pids:
         os.kill(pid, number)

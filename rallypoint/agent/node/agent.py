@@ -103,6 +103,7 @@ class NodeAgent:
             pace=report_pace(plan),
             gist=self._gist,
             report=self._report,
+            look=self._reporter.look,
             heard=self._heard,
             put=self._events.put_nowait,
         )

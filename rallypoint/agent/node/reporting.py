@@ -68,6 +68,10 @@ class Reporter:
             waits and parts.ready,
         )
 
+    def look(self) -> None:
+        """Look at the workers without a report: of those without a pulse only a look tells when they were last alive."""
+        self._workers = self._parts.round.reports()
+
     def report(self, node: Node, wish: NodeAnswer | None, *, pace: float) -> AgentReport:
         """Return the next report; while nothing happens there is one every `pace` seconds, less in a hurry."""
         parts, config = self._parts, self._config

@@ -257,6 +257,8 @@ class Round:
         local_rank = worker.place.local_rank
         slot, vital = self._look(worker)
         seen = self._seen(local_rank)
+        # Without a pulse it is as old as the agent knows.
+        quiet = vital.quiet(self._now()) if seen.quiet is None and vital.liveness else seen.quiet
         return WorkerReport(
             local_rank=local_rank,
             pid=worker.pid,
@@ -269,7 +271,7 @@ class Round:
             output=written(worker.logs),
             phase=seen.phase,
             beat=seen.beat,
-            quiet=seen.quiet,
+            quiet=quiet,
             moved=seen.moved,
             gpu=seen.gpu,
             ended=worker.code is not None,

@@ -18,11 +18,16 @@ __all__ = ["Talker"]
 log = logging.getLogger("rallypoint.node")
 
 
+#: Seconds without an answer after which the workers are looked at although nothing is reported; and between two such looks.
+_LOOK = 0.5
+
+
 class Talker:
     """Asks again and again, at least once in `pace` seconds, more often where it is asked to `hurry`.
 
     `gist` is what makes a report worth saying, None while there is nobody whom it concerns; `report` makes one. `heard` is
-    given every answer at once, and `put` takes what follows from it as an event.
+    given every answer at once, and `put` takes what follows from it as an event. `look` looks at the workers while there is no
+    answer, so that the next report tells when they were last alive.
     """
 
     def __init__(
@@ -32,10 +37,12 @@ class Talker:
         pace: float,
         gist: Callable[[], object | None],
         report: Callable[[], AgentReport],
+        look: Callable[[], None],
         heard: Callable[[Reply], None],
         put: Callable[[Answered | Told], None],
     ) -> None:
         self._client, self._pace, self._gist, self._report, self._pass_on, self._put = client, pace, gist, report, heard, put
+        self._look = look
         self._news = asyncio.Event()
         self._stirred = asyncio.Event()  # there is news, or an answer
         self._farewell = asyncio.Event()
@@ -102,7 +109,8 @@ class Talker:
         ask.add_done_callback(self._answered)
         while not ask.done() and not self._news.is_set():
             self._stirred.clear()
-            await self._stirred.wait()
+            if not await set_within(self._stirred, max(report.hold, self.pace) + _LOOK):
+                self._look()
         if not ask.done():
             ask.add_done_callback(self._heard_late)
             return False

@@ -149,7 +149,7 @@ def new(
         world=previous.world,
         store=previous.store,
         training_port=previous.training_port,
-        lively_at=previous.lively_at,
+        lively_at=min(previous.lively_at, now),
         round_step=previous.progress.step if settled else None,
         away=sent_away(previous),
         inherited=frozenset(incident.id for incident in previous.incidents),

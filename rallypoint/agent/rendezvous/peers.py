@@ -291,9 +291,9 @@ class State:
         """Return the state with other states of its capabilities."""
         return self._with(capabilities=capabilities)
 
-    def with_life(self, now: float) -> State:
+    def with_life(self, at: float) -> State:
         """Return the state after a sign of life of its round."""
-        return self._with(lively_at=now)
+        return self._with(lively_at=at)
 
     def _with(self, **changed: object) -> State:
         # What `dataclasses.replace` does, without handing all the other fields over one by one: each report comes by here.

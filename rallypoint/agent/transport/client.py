@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Coroutine
@@ -29,6 +30,10 @@ _SLACK = 10.0
 
 #: Seconds after which the endpoint is looked up again although the known one answers: it may have been replaced.
 _LOOK_AGAIN = 5.0
+
+
+#: A report that is sent so many seconds after it was made says how old it is.
+_AGED = 0.5
 
 
 class EndpointSource(Protocol):
@@ -122,11 +127,11 @@ class CoordinatorClient:
         newer report was asked with meanwhile: there is no use in trying the old one again. Raises `ConfigError` as the exchange
         does.
         """
-        delay = 0.0
+        delay, made_at = 0.0, self._clock()
         self._asked = max(self._asked, report.sequence)
         while True:
             try:
-                reply = await self._try(report)
+                reply = await self._try(_aged(report, self._clock() - made_at))
             except UnreachableError as error:
                 self._endpoint = None
                 if report.sequence < self._asked:
@@ -226,6 +231,14 @@ class CoordinatorClient:
                 f"the coordinator at {endpoint.address} belongs to attempt {theirs[0]}, term {theirs[1]}, but {known}"
             )
         self._newest = theirs
+
+
+def _aged(report: AgentReport, seconds: float) -> AgentReport:
+    """Return a report that is sent so many seconds after it was made: its workers have been quiet for longer."""
+    if seconds < _AGED or not any(worker.quiet is not None for worker in report.workers):
+        return report
+    older = (w if w.quiet is None else dataclasses.replace(w, quiet=round(w.quiet + seconds, 3)) for w in report.workers)
+    return dataclasses.replace(report, workers=tuple(older))
 
 
 def _look_away(exchange: asyncio.Future[Reply]) -> None:

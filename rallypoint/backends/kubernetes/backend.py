@@ -17,6 +17,7 @@ from rallypoint.backends.contract import (
     JobExistsError,
     JobNotFoundError,
     LogLine,
+    PlaceClock,
     Pulse,
     ResizeError,
     Stored,
@@ -29,6 +30,7 @@ from rallypoint.backends.kubernetes.coordinators import Coordinators
 from rallypoint.backends.kubernetes.heartbeat import BEAT, read_pulse
 from rallypoint.backends.kubernetes.hold import Holds
 from rallypoint.backends.kubernetes.lease import SILENT
+from rallypoint.backends.kubernetes.loss_clocks import loss_clocks
 from rallypoint.backends.kubernetes.machines import LostPods, Machines
 from rallypoint.backends.kubernetes.manifests.blueprint import draw
 from rallypoint.backends.kubernetes.manifests.kueue import queue_of
@@ -318,6 +320,15 @@ class KubernetesBackend(Backend):
     async def status_age(self, name: str, status: JobStatus) -> float | None:
         """Compare with the API server's clock, which stands in the status ConfigMap; what was just given is new."""
         return await (await self._its()).statuses.age(name, status)
+
+    async def clocks(self, record: JobRecord, status: JobStatus | None) -> tuple[PlaceClock, ...]:
+        """Read the Leases of the machines of silent pods."""
+        its = await self._its()
+        stored = await its.store.load(record.name)
+        if stored is None or stored.plan.kind is not Kind.PODS or record.released:
+            return ()
+        pods = await its.cluster.pods_of(its.store.ref(record))
+        return await loss_clocks(its.machines, record, pods, status, silent=its.statuses.silent(record.uid))
 
     async def names(self) -> tuple[str, ...]:
         """List the ConfigMaps that are jobs."""

@@ -99,12 +99,24 @@ class Machines:
         host = self._cluster.cache.host(name)
         if self._refused:
             return OVERDUE if host is not None and host.ready is None else 0.0
+        known = await self._known(name)
+        now = asyncio.get_running_loop().time()
+        return 0.0 if known is None else known.overdue(now=now, server_time=await self._cluster.time())
+
+    async def age(self, name: str) -> float | None:
+        """Return the seconds since a machine's kubelet renewed its Lease, by the two clocks together; None where unknown.
+
+        Raises `BackendError` where the API server does not answer.
+        """
+        known = await self._known(name)
+        return None if known is None or not known.renewed_at else max(0.0, await self._cluster.time() - known.renewed_at)
+
+    async def _known(self, name: str) -> MachineLease | None:
         loop = asyncio.get_running_loop()
         async with self._reading:
-            if loop.time() - self._read_at.get(name, float("-inf")) >= LOOK / 2:
+            if not self._refused and loop.time() - self._read_at.get(name, float("-inf")) >= LOOK / 2:
                 await self._read(name)
-        known = self._leases.get(name)
-        return 0.0 if known is None else known.overdue(now=loop.time(), server_time=await self._cluster.time())
+        return self._leases.get(name)
 
     async def _read(self, name: str) -> None:
         path = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{name}"

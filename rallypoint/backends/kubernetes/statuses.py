@@ -7,6 +7,7 @@ import logging
 
 from rallypoint.backends.contract import BackendError, Stored
 from rallypoint.backends.kubernetes.coordinators import Coordinators
+from rallypoint.backends.kubernetes.errors import ApiError
 from rallypoint.backends.kubernetes.hold import Holds
 from rallypoint.backends.kubernetes.labels import Part
 from rallypoint.backends.kubernetes.store import Store, UnreadableStatusError
@@ -28,6 +29,7 @@ class Statuses:
     def __init__(self, cluster: Cluster, store: Store, coordinators: Coordinators, holds: Holds) -> None:
         self._cluster, self._store, self._coordinators, self._holds = cluster, store, coordinators, holds
         self._live: dict[str, tuple[float, JobStatus]] = {}
+        self._silent: set[str] = set()
 
     async def status(self, name: str) -> JobStatus | None:
         """Return the newest status that can be had, None where there is none, or no such job."""
@@ -38,7 +40,10 @@ class Statuses:
         if self._holds.holds(name) or stored.record.finished:
             return written
         told = await self._asked(stored)
-        return written if told is None or (written is not None and written.fence > told.fence) else told
+        if told is None:
+            # It took a while to find that out, and the next coordinator may have written meanwhile.
+            return await self._written(stored.record)
+        return written if written is not None and written.fence > told.fence else told
 
     async def age(self, name: str, status: JobStatus) -> float | None:
         """Return how many seconds ago a status was given by the coordinator itself, or else written, by the server's clock."""
@@ -51,6 +56,10 @@ class Statuses:
         except BackendError as error:
             log.debug("job %s: cannot determine how old the status is: %s", name, error)
             return None
+
+    def silent(self, uid: str) -> bool:
+        """Return whether the coordinator of a job did not answer when it was asked last."""
+        return uid in self._silent
 
     async def written(self, name: str) -> JobStatus | None:
         """Return what the coordinator wrote down last, as the watch told of it."""
@@ -71,6 +80,7 @@ class Statuses:
         if known is not None and now - known[0] < _LIVE:
             return known[1]
         fresh, ref = self._cluster.fresh, self._store.ref(record)
+        self._silent.discard(record.uid)
         try:
             pods = self._cluster.cache.pods_of(record.uid) if fresh else await self._cluster.pods_of(ref)
             mine = (p for p in pods if p.labels.part is Part.COORDINATOR and p.labels.incarnation == record.term)
@@ -80,6 +90,8 @@ class Statuses:
             told = await self._coordinators.status(ref, stored.plan, pod)
         except BackendError as error:
             log.debug("job=%s: cannot read the status from the coordinator: %s", record.name, error)
+            if not isinstance(error, ApiError) or error.status >= 500:  # the API server, for a pod that it does not reach
+                self._silent.add(record.uid)
             return None
         # One backend may be asked for many jobs, and what is old is of no use.
         self._live = {uid: heard for uid, heard in self._live.items() if now - heard[0] < _LIVE} | {record.uid: (now, told)}

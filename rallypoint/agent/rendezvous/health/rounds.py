@@ -85,7 +85,8 @@ def heard(state: State, before: AgentReport | None, report: AgentReport, now: fl
         return state
     sign = hang.sign_of(before, report)
     if sign.life:
-        state = state.with_life(now)
+        # The first report to a new coordinator tells of life that may be long ago.
+        state = state.with_life(max(state.lively_at, now - (sign.age or 0.0)))
     if state.settings.hang_downtime <= 0:
         return state
     watch = state.watch if state.watch.round == round_ else Watch.fresh(round_, now)

@@ -246,8 +246,8 @@ def _join(known: Incident, told: Incident) -> Incident:
     judged = told if _judged(told) > _judged(known) else known
     return dataclasses.replace(
         known,
-        # That it was free (somebody was preempted, say) is known to one of the two only, and it is not charged then.
-        cause=told.cause if told.cause in FREE else known.cause,
+        cause=_cause(known, told),
+        reason=told.reason if known.cause is Cause.SCALE else known.reason,
         rung=max(known.rung, told.rung, key=rungs.index),
         culprit=_sharper(known.culprit, told.culprit),
         detected_at=min(known.detected_at, told.detected_at),
@@ -263,6 +263,14 @@ def _join(known: Incident, told: Incident) -> Incident:
         evidence=known.evidence or told.evidence,
         places=known.places or told.places,
     )
+
+
+def _cause(known: Incident, told: Incident) -> Cause:
+    if Cause.SCALE in (known.cause, told.cause):
+        # That a node leaves is all that its agent knows; the supervisor has seen why.
+        return told.cause if known.cause is Cause.SCALE else known.cause
+    # That it was free (somebody was preempted, say) is known to one of the two only, and it is not charged then.
+    return told.cause if told.cause in FREE else known.cause
 
 
 def _judged(incident: Incident) -> tuple[bool, bool, bool]:

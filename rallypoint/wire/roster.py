@@ -10,7 +10,7 @@ from rallypoint.wire.ports import AGENT_PORT
 from rallypoint.wire.size import Size
 from rallypoint.wire.wish import Wish
 
-__all__ = ["AgentAddress", "Roster"]
+__all__ = ["AgentAddress", "LostNode", "Roster"]
 
 
 @dataclass(frozen=True, order=True, kw_only=True)
@@ -23,12 +23,20 @@ class AgentAddress:
     port: int = AGENT_PORT
 
 
+@dataclass(frozen=True, order=True, kw_only=True)
+class LostNode:
+    """A node that the supervisor has found lost with its machine, up to this incarnation of it."""
+
+    node: int
+    incarnation: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Roster:
     """All agents of `attempt` that have an address, for the coordinator of `term`. Each roster replaces the one before.
 
     `size` is the bounds that are wanted, None where they are those of the plan; `wish` the last that
-    somebody asked of the workers.
+    somebody asked of the workers. `lost` are nodes whose end nobody saw, and that need not be waited for.
     """
 
     neighbours: ClassVar[bool] = True
@@ -39,3 +47,4 @@ class Roster:
     agents: tuple[AgentAddress, ...] = ()
     size: Size | None = None
     wish: Wish | None = None
+    lost: tuple[LostNode, ...] = ()

@@ -58,7 +58,7 @@ async def explained(place: ClusterSite, job: Job, machine: str) -> None:
     words = ("rallypoint.cli.main", "explain", job.name, *place.where.options())
     told = [""]
 
-    async def look() -> object:
+    async def look() -> Any:
         process = await asyncio.create_subprocess_exec(sys.executable, "-m", *words, stdout=asyncio.subprocess.PIPE)
         told[0] = (await process.communicate())[0].decode()
         return re.search(

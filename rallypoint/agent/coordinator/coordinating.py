@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from rallypoint.agent.clock import Clock, monotone_clock
 from rallypoint.agent.coordinator import event_lines, metrics_server
 from rallypoint.agent.coordinator.home import FileHome, Home
+from rallypoint.agent.coordinator.losses import keep_losses
 from rallypoint.agent.coordinator.orphan import keep_watch
 from rallypoint.agent.coordinator.pod_home import PodHome
 from rallypoint.agent.coordinator.prechecking import ask_operators
@@ -163,6 +164,8 @@ async def _serve(shell: Coordinator, home: Home, plan: Plan, clock: Clock) -> No
         watching.append(asyncio.create_task(keep_size(shell, home.size)))
     if home.wish is not None:
         watching.append(asyncio.create_task(keep_wish(shell, home.wish)))
+    if home.losses is not None:
+        watching.append(asyncio.create_task(keep_losses(shell, home.losses)))
     try:
         await shell.serve()
     finally:

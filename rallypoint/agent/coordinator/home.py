@@ -9,6 +9,7 @@ import argparse
 import asyncio
 from typing import Protocol
 
+from rallypoint.agent.coordinator.losses import LossSource
 from rallypoint.agent.coordinator.orphan import LOOK, FileHeartbeat, HeartbeatSource
 from rallypoint.agent.coordinator.publishing import PROGRESS_PERIOD
 from rallypoint.agent.coordinator.sink import FileSink, StatusSink, read_status
@@ -33,6 +34,7 @@ class Home(Protocol):
         heartbeat: its supervisor's, None where nobody says where that is; `look` is how many seconds are between two looks.
         size: where the bounds of the world stand that are wanted, None where nobody says.
         wish: where what somebody asks of the workers stands, None where nobody says.
+        losses: where stands which nodes a supervisor has found lost, None where nobody says.
         door: where supervisors come by, None where they do not.
         where: of the status, for errors.
     """
@@ -55,6 +57,9 @@ class Home(Protocol):
 
     @property
     def wish(self) -> WishSource | None: ...  # noqa: D102
+
+    @property
+    def losses(self) -> LossSource | None: ...  # noqa: D102
 
     async def previous(self) -> JobStatus | None:
         """Return the last status that was published there, by whomever; raises `StaleError` where a later one is known."""
@@ -83,6 +88,7 @@ class FileHome:
     progress_period = PROGRESS_PERIOD
     look = LOOK
     door: SupervisorDoor | None = None
+    losses: LossSource | None = None
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args

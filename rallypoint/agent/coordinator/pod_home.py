@@ -13,6 +13,7 @@ from rallypoint.agent.coordinator.announcing import Announcer
 from rallypoint.agent.coordinator.configmap import NO_ROUTE, ConfigMapSink, PodSink
 from rallypoint.agent.coordinator.kube import ApiError, KubeApi
 from rallypoint.agent.coordinator.kube_heartbeat import LeaseHeartbeat, SignsOfLife
+from rallypoint.agent.coordinator.losses import LossSource
 from rallypoint.agent.coordinator.orphan import HeartbeatSource
 from rallypoint.agent.coordinator.sink import FileSink, StatusSink, read_status
 from rallypoint.agent.coordinator.size import SizeSource
@@ -24,7 +25,7 @@ from rallypoint.agent.transport.service import SupervisorDoor
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.ports import COORDINATOR_PORT, grpc_port
-from rallypoint.wire.roster import Roster
+from rallypoint.wire.roster import LostNode, Roster
 from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobStatus
 from rallypoint.wire.wish import Wish
@@ -66,6 +67,7 @@ class PodHome:
         self.door: SupervisorDoor | None = self
         self.size: SizeSource | None = RosterSize(self)
         self.wish: WishSource | None = RosterWish(self)
+        self.losses: LossSource | None = RosterLosses(self)
 
     async def previous(self) -> JobStatus | None:
         """Read the ConfigMap; where we cannot, what the pod was given and what it wrote itself.
@@ -161,6 +163,18 @@ class RosterWish:
         """Return what is known."""
         roster = self._home.roster
         return None if roster is None else roster.wish
+
+
+class RosterLosses:
+    """What the last roster said."""
+
+    def __init__(self, home: PodHome) -> None:
+        self._home = home
+
+    def lost(self) -> tuple[LostNode, ...]:
+        """Return what is known."""
+        roster = self._home.roster
+        return () if roster is None else roster.lost
 
 
 def newest(*known: JobStatus | None) -> JobStatus | None:

@@ -27,6 +27,7 @@ from rallypoint.agent.rendezvous import telling, wishes
 from rallypoint.agent.rendezvous.core import State
 from rallypoint.agent.waiting import TIMER_FLOOR, breather
 from rallypoint.wire.messages import AgentReport, Refusal, Reply
+from rallypoint.wire.roster import LostNode
 from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobStatus, Verdict
 from rallypoint.wire.wish import Wish
@@ -134,6 +135,12 @@ class Coordinator:
         state = wishes.wished(self._state, wish, self._clock())
         if state is not self._state:
             self._apply(state)
+
+    def give_up(self, lost: Iterable[LostNode]) -> None:
+        """Wait no longer for nodes that a supervisor has found lost; does nothing for those that are here or gone."""
+        state = rendezvous.given_up(self._state, lost)
+        if state is not self._state:
+            self._apply(rendezvous.tick(state, self._clock()))
 
     def change(self, change: Callable[[State, float], State]) -> State:
         """Change the state by a function of it and of now, and return it; nothing follows where it stays the very same."""

@@ -49,6 +49,7 @@ Deadlines are counted on the coordinator's own clock; clocks of two machines are
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 from rallypoint.agent.rendezvous import (
     attempted,
@@ -87,6 +88,7 @@ from rallypoint.agent.rendezvous.refusing import refusal
 from rallypoint.agent.rendezvous.settings import Settings
 from rallypoint.supervision.budget import Course
 from rallypoint.wire.messages import AgentReport
+from rallypoint.wire.roster import LostNode
 from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobState, JobStatus
 
@@ -100,6 +102,7 @@ __all__ = [
     "delayed",
     "disconnected",
     "dismissed",
+    "given_up",
     "hear",
     "new",
     "opened",
@@ -223,6 +226,21 @@ def resized(state: State, size: Size | None, own: Settings, now: float) -> State
     state = missing.wanted(dataclasses.replace(state, settings=settings), before, now)
     state = telling.event(state, "resized", f"the job now needs {low} to {high} nodes", now)
     return tick(state, now)
+
+
+def given_up(state: State, lost: Iterable[LostNode]) -> State:
+    """Return the state in which members of the last world that a supervisor has found lost have no more than their lease.
+
+    Only those who have not spoken since this coordinator took over: whoever speaks is not lost. The very same state where there
+    is nobody like that.
+    """
+    until, lease = {one.node: one.incarnation for one in lost}, state.settings.node_lease
+    peers = {
+        name: dataclasses.replace(peer, patience=lease)
+        for name, peer in state.peers.items()
+        if peer.patience > lease and peer.incarnation <= until.get(peer.node, -1)
+    }
+    return state.with_peers({**state.peers, **peers}) if peers else state
 
 
 # --- What follows from it --------------------------------------------------------------------------------------------------

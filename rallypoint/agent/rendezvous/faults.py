@@ -94,9 +94,12 @@ def _note_leaving(state: State, now: float) -> State:
 def _leave(state: State, peer: Peer, now: float) -> State:
     """Let a member leave its round; in profile `mindcluster` its replacement is awaited."""
     state = awaiting.left(state, peer.node, now)
-    rung = awaiting.rung(state, Rung.ELASTIC_TRAINING, now)
     reason = f"node {peer.node} leaves: {peer.report.reason or 'it was requested to leave'}"
-    return _scale(state, peer, reason, now, rung=rung)
+    if peer.report.incarnation and state.settings.profile is not Profile.MINDCLUSTER:
+        # The supervisor reports the end of this incarnation under the same id, so one end is one incident.
+        return _scale(state, peer, reason, now, rung=telling.without(state, peer), round_=0)
+    rung = awaiting.rung(state, Rung.ELASTIC_TRAINING, now)
+    return _scale(state, peer, reason, now, rung=rung, round_=state.fence.round)
 
 
 def judge_round(state: State, now: float) -> State:
@@ -285,9 +288,9 @@ def _end_pod(state: State, peer: Peer, told: Incident, why: str, now: float) -> 
     return dataclasses.replace(state, living=False)
 
 
-def _scale(state: State, peer: Peer, reason: str, now: float, *, rung: Rung = Rung.ELASTIC_TRAINING) -> State:
+def _scale(state: State, peer: Peer, reason: str, now: float, *, round_: int, rung: Rung = Rung.ELASTIC_TRAINING) -> State:
     incident = Incident(
-        id=IncidentId(attempt=state.fence.attempt, round=state.fence.round, node=peer.node, sequence=peer.incarnation),
+        id=IncidentId(attempt=state.fence.attempt, round=round_, node=peer.node, sequence=peer.incarnation),
         cause=Cause.SCALE,
         rung=rung,
         reason=reason,
@@ -304,7 +307,7 @@ def _grow(state: State, now: float) -> State:
     if not more:
         return state
     nodes = ", ".join(str(p.node) for p in sorted(more, key=lambda p: p.node))
-    return _scale(state, more[0], f"node {nodes} joins", now)
+    return _scale(state, more[0], f"node {nodes} joins", now, round_=state.fence.round)
 
 
 def _break(state: State, reason: str, now: float, *, dead: bool = True) -> State:

@@ -28,6 +28,7 @@ __all__ = [
     "refilled",
     "trained",
     "verdict",
+    "without",
 ]
 
 #: Rungs of process faults that keep the other workers alive.
@@ -91,7 +92,7 @@ def node_incident(state: State, peer: Peer, how: str, now: float) -> Incident:
     return Incident(
         id=IncidentId(attempt=state.fence.attempt, round=0, node=peer.node, sequence=peer.incarnation),
         cause=Cause.NODE,
-        rung=_without(state, peer),
+        rung=without(state, peer),
         reason=f"node {peer.node} on {peer.report.host} {how}",
         culprit=Culprit(node=peer.node, incarnation=peer.incarnation, host=peer.report.host, at=now),
         detected_at=now,
@@ -116,7 +117,7 @@ def away_incident(state: State, peer: Peer, culprit: Culprit | None, judged: Jud
     )
 
 
-def _without(state: State, peer: Peer) -> Rung:
+def without(state: State, peer: Peer) -> Rung:
     """Return the rung for the loss of a member: the others continue if enough remain."""
     left = [m for m in state.world if m.agent != peer.report.agent]
     return Rung.ELASTIC_TRAINING if len(left) >= state.settings.min_nodes else Rung.RECOVER

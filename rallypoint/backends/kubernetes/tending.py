@@ -18,7 +18,7 @@ from rallypoint.backends.kubernetes.store import Store
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.views import PodView
 from rallypoint.supervision.record import Phase
-from rallypoint.wire.roster import AgentAddress, Roster
+from rallypoint.wire.roster import AgentAddress, LostNode, Roster
 from rallypoint.wire.status import JobStatus
 
 __all__ = ["roster_of", "tending"]
@@ -180,7 +180,12 @@ class _Tender:
         if pod.deleting or not pod.ip or not runs(pod):
             return _IDLE
         record, pods = stored.record, self._cluster.cache.pods_of(stored.record.uid)
-        roster = dataclasses.replace(roster_of(pods, record.attempt, record.term), size=record.size, wish=record.wish)
+        roster = dataclasses.replace(
+            roster_of(pods, record.attempt, record.term),
+            size=record.size,
+            wish=record.wish,
+            lost=tuple(LostNode(node=slot.node, incarnation=slot.unseen) for slot in record.slots if slot.unseen),
+        )
         which = (pod.uid, pod.trainer.restarts if pod.trainer is not None else 0)
         if self._told != (which, roster):
             if self._told[:1] != (which,):

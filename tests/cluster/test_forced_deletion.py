@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.backends.incident_list import incidents_of
+from rallypoint.report.incidents import incidents_of
 from rallypoint.supervision.record import Phase
 from rallypoint.wire.incident import Cause, Incident, Rung
 from tests.cluster.jobs import Job, submitted

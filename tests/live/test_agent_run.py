@@ -241,7 +241,10 @@ def test_a_port_of_somebody_else_is_named(job: Agents) -> None:
         pytest.param(["--no-python", "/no/such/program"], Exit.CONFIG, "program /no/such/program: was not found", id="program"),
         pytest.param(["--no-python", "/dev/null"], Exit.CONFIG, "/dev/null: is not an executable file", id="no program"),
         pytest.param(["/no/such/script.py"], Exit.CONFIG, "script /no/such/script.py: file not found", id="script"),
+        pytest.param([""], Exit.CONFIG, "the name of the script is empty", id="empty variable"),
+        pytest.param(["/dev"], Exit.CONFIG, "script /dev: is a folder without __main__.py", id="folder"),
         pytest.param(["-m", "no.such.module"], Exit.CONFIG, "module no.such.module: not found", id="module"),
+        pytest.param(["-m", "this.py"], Exit.CONFIG, "expected -m this, or the script this.py without -m", id="module.py"),
     ],
 )
 def test_what_cannot_run_is_told_in_a_line(job: Agents, args: list[str], code: Exit, text: str) -> None:

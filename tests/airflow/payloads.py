@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rallypoint.wire import sanitize
 from rallypoint.wire.result import read_result, result_text
@@ -37,6 +37,9 @@ PATIENT = {
     "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "300",
     "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "60",
 }
+
+#: CPU seconds that all triggers together may take of an event loop between two beats, which are half a second apart.
+BUSY = 0.5
 
 #: Payloads of one job.
 EACH = 20
@@ -92,19 +95,29 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a run has shown: payloads by place, jobs, the longest gap between two beats before and during, what was wrong."""
+    """What a run has shown: payloads by place, jobs, the longest gap between two beats before and during, what was wrong.
+
+    Attributes:
+        loop: CPU seconds of the triggerer's event loop in the longest gap; `process`: those of the whole triggerer.
+        busiest: CPU seconds of an event loop in the gap in which it had the most.
+    """
 
     payloads: Counter[str]
     jobs: int
     seconds: float
     quiet_gap: float
     longest_gap: float
+    loop: float
+    process: float
+    busiest: float
     wrong: tuple[str, ...]
 
     def __str__(self) -> str:
         places = ", ".join(f"{count} {place}" for place, count in sorted(self.payloads.items()))
         head = f"{sum(self.payloads.values())} payloads ({places}) in {self.jobs} jobs in {self.seconds:.0f} s"
         gaps = f"longest gap between two beats {self.longest_gap:.2f} s, {self.quiet_gap:.2f} s before the first job"
+        gaps += f"; in it {self.loop:.2f} CPU seconds of the event loop and {self.process:.2f} of its triggerer"
+        gaps += f"; at most {self.busiest:.2f} CPU seconds of an event loop between two beats"
         return "\n".join([f"{head}; {gaps}; {len(self.wrong)} wrong", *self.wrong])
 
 
@@ -204,7 +217,7 @@ def perform_payloads(made: Deployment, count: int, seed: int) -> Verdict:
     for one in beats:
         one.begins()
     eventually(lambda: all(len(one.lines()) > 10 for one in beats), timeout=_SOON, every=0.3, why=made.tell)
-    quiet = max(one.longest_gap() for one in beats)
+    quiet = max(one.longest() for one in beats).seconds
     before = _processes(made)
     wanted = list(batches(count, seed))
     wrong: list[str] = []
@@ -222,17 +235,24 @@ def perform_payloads(made: Deployment, count: int, seed: int) -> Verdict:
         wrong += _missing(made, before)
         done = sum(sum(batch.payloads.values()) for batch in wanted[: number + _AT_ONCE])
         print(f"  {done:>4} payloads, {len(wrong)} wrong", flush=True)
-    longest = max(one.longest_gap() for one in beats)
+    longest = max(one.longest() for one in beats)
+    busiest = max(gap.loop for one in beats for gap in one.gaps())
     for one in beats:
         wrong += one.ends()
     wrong += _missing(made, before)
+    print("".join(one.late() for one in beats), end="", flush=True)
+    if busiest > BUSY:
+        wrong.append(f"an event loop was busy for {busiest:.2f} CPU seconds between two beats")
     places = sum((batch.payloads for batch in wanted), Counter[str]())
     return Verdict(
         payloads=places,
         jobs=len(wanted),
         seconds=time.monotonic() - began,
         quiet_gap=quiet,
-        longest_gap=longest,
+        longest_gap=longest.seconds,
+        loop=longest.loop,
+        process=longest.process,
+        busiest=busiest,
         wrong=tuple(dict.fromkeys(wrong)),
     )
 
@@ -305,6 +325,14 @@ class _Run:
         return "\n".join(path.read_text(errors="replace")[-1500:] for path in sorted(folder.rglob("*.log")))
 
 
+class _Gap(NamedTuple):
+    """Between two beats: seconds, and CPU seconds of the event loop and of its process."""
+
+    seconds: float
+    loop: float
+    process: float
+
+
 class _Beats:
     """A deferred task of somebody else."""
 
@@ -319,8 +347,19 @@ class _Beats:
         path = self._folder / "beats"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def longest_gap(self) -> float:
-        return max(later["at"] - earlier["at"] for earlier, later in itertools.pairwise(self.lines()))
+    def gaps(self) -> list[_Gap]:
+        return [
+            _Gap(*(later[key] - earlier[key] for key in ("at", "loop", "process")))
+            for earlier, later in itertools.pairwise(self.lines())
+        ]
+
+    def late(self) -> str:
+        """Return what the event loop did when beats were late."""
+        path = self._folder / "late"
+        return path.read_text() if path.exists() else ""
+
+    def longest(self) -> _Gap:
+        return max(self.gaps())
 
     def ends(self) -> list[str]:
         """Let it end, and return what is not as it should be: it has lived in one process, and succeeds."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 from pathlib import Path
 from typing import TypeVar
 
@@ -41,7 +43,7 @@ def replace_durably(path: Path, text: str) -> None:
 def read_json(cls: type[T], path: Path) -> T | None:
     """Return the wire value in `path`, or None when there is no such file; raises `ConfigError` when it is none of ours."""
     try:
-        text = path.read_bytes()
+        text = _content(path)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -69,3 +71,12 @@ def read_secret(path: Path) -> str:
     if not secret:
         raise ConfigError(f"--secret-file {path}: is empty; expected the job's secret")
     return secret
+
+
+def _content(path: Path) -> bytes:
+    """Return the content of a regular file: to wait for the writer of a named pipe would keep the agent from its own end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        return file.read()

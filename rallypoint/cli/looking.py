@@ -57,11 +57,19 @@ async def _document(backend: Backend, stored: Stored) -> JobDocument:
     return JobDocument(record=record, plan=stored.plan, status=status, supervisor=supervisor, status_age=age)
 
 
-async def look_at_all(backend: Backend) -> tuple[JobDocument, ...]:
-    """Return what is true of all jobs now, by name; a job that is deleted meanwhile is left out."""
-    found = []
+async def look_at_all(backend: Backend) -> tuple[tuple[JobDocument, ...], tuple[str, ...]]:
+    """Return what is true of all jobs now, by name, and one error for each job that cannot be read.
+
+    A job that is deleted meanwhile is left out.
+    """
+    from rallypoint.backends.contract import BackendError  # noqa: PLC0415  as above
+
+    found, errors = [], []
     for name in await backend.names():
-        stored = await backend.load(name)
-        if stored is not None:
-            found.append(await _document(backend, _sized(stored)))
-    return tuple(found)
+        try:
+            stored = await backend.load(name)
+            if stored is not None:
+                found.append(await _document(backend, _sized(stored)))
+        except BackendError as error:
+            errors.append(f"job {name!r}: {error}")
+    return tuple(found), tuple(errors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 
 from rallypoint.cli.document import JobDocument, JobsDocument
 from rallypoint.cli.doors import Doors
@@ -19,7 +20,7 @@ Show all jobs, or with NAME the nodes, ranks and incidents of one job.
 
 Output is coloured on a terminal and plain in a pipe, or with NO_COLOR or TERM=dumb.
 With --watch the exit code is 0 if the job succeeds and 1 if it fails; Ctrl-C leaves
-the job running.
+the job running. Without a NAME it is 1 if a job cannot be read; the others are shown.
 """
 
 
@@ -38,14 +39,22 @@ def run(args: argparse.Namespace) -> int:
         args.usage_error("--watch requires a NAME")
     if args.watch:
         return watch_to_the_end(args.doors, Watched(name=args.name, where=args.where), json=args.json)
-    found = asyncio.run(_look(args.doors, args))
-    if isinstance(found, JobDocument):
-        print_job(found, json=args.json)
-    else:
-        print_jobs(found, json=args.json)
-    return 0
+    if args.name is not None:
+        print_job(asyncio.run(_look(args.doors, args)), json=args.json)
+        return 0
+    jobs, errors = asyncio.run(_look_at_all(args.doors, args))
+    if jobs or not errors:
+        print_jobs(JobsDocument(jobs=jobs), json=args.json)
+    for error in errors:
+        print(f"rallypoint: {error}", file=sys.stderr)
+    return 1 if errors else 0
 
 
-async def _look(doors: Doors, args: argparse.Namespace) -> JobDocument | JobsDocument:
+async def _look(doors: Doors, args: argparse.Namespace) -> JobDocument:
     async with doors.backend(args.where) as backend:
-        return JobsDocument(jobs=await look_at_all(backend)) if args.name is None else await look(backend, args.name)
+        return await look(backend, args.name)
+
+
+async def _look_at_all(doors: Doors, args: argparse.Namespace) -> tuple[tuple[JobDocument, ...], tuple[str, ...]]:
+    async with doors.backend(args.where) as backend:
+        return await look_at_all(backend)

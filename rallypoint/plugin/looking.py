@@ -150,7 +150,7 @@ class Looker:
     def _forget(self, now: float) -> None:
         """Drop what was not looked at for a while, the oldest of too many, and locks that nobody waits for."""
         kept = sorted(self._seen.items(), key=lambda item: item[1].at)[-MOST_JOBS:]
-        self._seen = {key: seen for key, seen in kept if now - seen.at <= KEPT_OPEN}
+        self._seen = {key: seen for key, seen in kept if now - seen.at <= FRESH}
         self._looking = {key: lock for key, lock in self._looking.items() if key in self._seen or lock.locked()}
 
     async def _backend(self, place: Place) -> Backend:

@@ -28,7 +28,7 @@ def test_a_file_is_replaced_whole(tmp_path):
     durable.reserve(path, 4096)
 
     durable.write_text(path, "a long text\n")
-    durable.write_text(path, "short\n", mode=0o600)
+    durable.write_text(path, "short\n")
 
     assert (tmp_path / "file").read_text() == "short\n"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,3 +58,34 @@ def test_the_files_of_a_job_are_its_owners_alone(tmp_path, home, before):
     assert before or not home.stat().st_mode & 0o077
     assert "warning: env: 'API_TOKEN' looks like a credential" in submitted.stderr
     assert SECRET not in submitted.stderr + submitted.stdout
+
+
+def test_commands_write_no_file_that_a_script_names(tmp_path, home):
+    """Root looks after a job of a user whose script leaves links in the job's folder; other jobs are shown as before."""
+    precious = tmp_path / "precious"
+    precious.write_text("of another user\n")
+    job = Job.write(tmp_path, home, 3, 0.01, endless=True).submit()
+    job.trains(ranks=1)
+    (job.place / "record.json.tmp").symlink_to(precious)
+
+    cli("suspend", "counter")
+    suspended = job.record.suspend
+    (home / "jobs" / "damaged").mkdir()
+    (home / "jobs" / "damaged" / "record.json").symlink_to(precious)
+    shown = cli("status", check=False)
+    os.kill(json.loads(next((home / "supervisors").glob("*.json")).read_text())["pid"], signal.SIGKILL)
+    (job.place / "supervisor.lock").unlink()
+    (job.place / "supervisor.lock").symlink_to(precious)
+    command = [sys.executable, "-m", "rallypoint.cli.main", "supervise", "counter"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as supervising:
+        said = supervising.stderr.readline()
+        supervising.kill()
+
+    assert suspended
+    assert precious.read_text() == "of another user\n"
+    assert (shown.returncode, "counter" in shown.stdout) == (1, True)
+    assert "rallypoint: job 'damaged': " in shown.stderr
+    assert "'record.json' is a symbolic link" in shown.stderr
+    assert "supervisor.lock: is a symbolic link; delete it" in said
+    (job.place / "supervisor.lock").unlink()
+    cli("delete", "counter")

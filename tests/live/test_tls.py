@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import ssl
 import stat
 import time
@@ -117,6 +118,34 @@ def test_agents_by_hand_meet_over_tls(by_hand: Agents) -> None:
     assert "this port uses TLS: start the agent with --tls" in told
     by_hand.finish()
     assert [said(run)[0] for run in runs] == [Exit.OK, Exit.OK]
+
+
+def shakes_hands(port: int, folder: Path, newest: ssl.TLSVersion) -> str | None:
+    """Return the version of TLS of a connection with the job's certificate, None where it is refused."""
+    context = trusting(folder)
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    context.maximum_version = newest
+    context.set_alpn_protocols(["h2"])
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+        try:
+            with context.wrap_socket(plain) as secured:
+                return secured.version()
+        except OSError:
+            return None
+
+
+def test_no_port_of_a_coordinator_takes_an_older_version(by_hand: Agents) -> None:
+    """Of HTTP and of gRPC, whose library has no option for that; with the job's own certificate."""
+    by_hand.tls = left(by_hand.folder / "tls", "job")
+    by_hand.write_plan(tls="auto", service_type="grpc")
+    by_hand.coordinator()
+    place = by_hand.folder / "endpoint.json"
+    eventually(place.exists)
+    endpoint = json.loads(place.read_text())
+
+    ports = (endpoint["port"], endpoint["grpc"])
+    assert [shakes_hands(port, by_hand.tls, ssl.TLSVersion.TLSv1_3) for port in ports] == ["TLSv1.3"] * 2
+    assert [shakes_hands(port, by_hand.tls, ssl.TLSVersion.TLSv1_2) for port in ports] == [None] * 2
 
 
 def test_another_runs_certificate_is_refused(by_hand: Agents) -> None:

@@ -34,21 +34,29 @@ TOKEN_KEY = TOKEN_HEADER.lower()
 #: grpcio's handlers for a fork cost every start of a worker time, and complain: who forks here starts another program.
 _FORK_SUPPORT = "GRPC_ENABLE_FORK_SUPPORT"
 
+#: grpcio has no option for the oldest version of TLS, and accepts 1.2. This variable names the ciphers of 1.2 alone; the one
+#: named here needs a key that both sides know before, which no agent has. So only TLS 1.3 is left.
+_CIPHERS, _NO_CIPHER = "GRPC_SSL_CIPHER_SUITES", "ECDHE-PSK-CHACHA20-POLY1305"
+
+#: What grpcio reads of the environment, once, when it begins.
+_READ_ONCE = {_FORK_SUPPORT: "0", _CIPHERS: _NO_CIPHER}
+
 
 @functools.cache
 def grpcio() -> ModuleType:
     """Return the module `grpc`; raises `ImportError` where it is not installed."""
-    before = os.environ.get(_FORK_SUPPORT)
-    os.environ[_FORK_SUPPORT] = "0"
+    before = {name: os.environ.get(name) for name in _READ_ONCE}
+    os.environ.update(_READ_ONCE)
     try:
         module = importlib.import_module("grpc")
         # Its thread stays from now on: to end it with the last connection would stop the event loop for a moment.
         importlib.import_module("grpc.aio").init_grpc_aio()
     finally:
         # Workers inherit our environment, and may use gRPC in their own way.
-        del os.environ[_FORK_SUPPORT]
-        if before is not None:
-            os.environ[_FORK_SUPPORT] = before
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
     return module
 
 

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Mapping
 
 from rallypoint.backends.certificates import LIFETIME, RENEW_AFTER, new_files, renewed, wants_renewal
-from rallypoint.backends.contract import SubmitError
+from rallypoint.backends.contract import BackendError
 from rallypoint.backends.local import durable
+from rallypoint.backends.local.files import read_bytes
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.wire.private import private_folder
 from rallypoint.wire.tls import AUTHORITY_KEY, CERTIFICATE, KEY, PEER_FILES
@@ -31,12 +32,12 @@ def renew(folder: JobFolder, job: str, now: float, *, after: float = RENEW_AFTER
     try:
         if not folder.tls.is_dir():
             return False
-        files = {name: (folder.tls / name).read_text(encoding="ascii") for name in (*PEER_FILES, AUTHORITY_KEY)}
+        files = {name: read_bytes(folder.tls / name).decode("ascii") for name in (*PEER_FILES, AUTHORITY_KEY)}
         if not wants_renewal(files, now, after=after):
             return False
         # The key first: until the certificate follows, agents keep those that they have read.
         _write(folder, renewed(files, job, now, lifetime=lifetime), (KEY, CERTIFICATE))
-    except (OSError, ValueError, SubmitError) as error:
+    except (OSError, ValueError, BackendError) as error:
         log.warning("job %s: cannot renew the TLS certificate: %s", job, error)
         return False
     log.info("job %s: renewed the TLS certificate", job)

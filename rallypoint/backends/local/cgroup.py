@@ -9,20 +9,29 @@ from __future__ import annotations
 import errno
 import os
 
-__all__ = ["find", "join", "kill", "make", "populated", "remove"]
+__all__ = ["find", "join", "kill", "make", "of_user", "populated", "remove"]
 
 
 def find(name: str) -> str:
     """Return the path at which a cgroup `name` may be made below our own; "" where there is none that we may write."""
     with open("/proc/self/cgroup", encoding="utf-8") as file:
         own = next((line[3:].rstrip("\n") for line in file if line.startswith("0::")), None)
-    with open("/proc/self/mountinfo", encoding="utf-8") as file:
-        mount = next((line.split() for line in file if " - cgroup2 " in line), None)
+    mount = _mount()
     if own is None or mount is None:
         return ""
-    root, point = mount[3].rstrip("/"), mount[4]
+    root, point = mount
     parent = point + own[len(root) :].rstrip("/")
     return f"{parent}/{name}" if own.startswith(root) and os.access(parent, os.W_OK) else ""
+
+
+def of_user(path: str, user: int) -> str:
+    """Return a path if it is a cgroup that `user` owns, and "" otherwise: what is written to it then stays in cgroups."""
+    mount = _mount()
+    try:
+        inside = mount is not None and os.path.realpath(path).startswith(f"{mount[1]}/")
+        return path if path and inside and os.stat(path).st_uid == user else ""
+    except (OSError, ValueError):
+        return ""
 
 
 def make(path: str) -> None:
@@ -62,6 +71,13 @@ def remove(path: str) -> None:
             # Gone already, or not empty yet: the kernel lets go of the dead a little later than their parent does.
             if error.errno not in (errno.ENOENT, errno.EBUSY):
                 raise
+
+
+def _mount() -> tuple[str, str] | None:
+    """Return the root and the mount point of cgroup v2, None where it is not mounted."""
+    with open("/proc/self/mountinfo", encoding="utf-8") as file:
+        mount = next((line.split() for line in file if " - cgroup2 " in line), None)
+    return None if mount is None else (mount[3].rstrip("/"), mount[4])
 
 
 def _write(path: str, name: str, text: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rallypoint.backends.contract import BackendError, JobNotFoundError
+from rallypoint.backends.local import durable
 from rallypoint.backends.local.files import telling
 from rallypoint.backends.local.store import Store
 from rallypoint.wire.env import HOME, JOB_MARK
@@ -45,7 +46,7 @@ def launch(log: Path, words: Sequence[str], *, variables: Mapping[str, str] | No
     # Its mark would make it a process of the job that we happen to run in, to be killed with it.
     environment = {key: value for key, value in os.environ.items() if key != JOB_MARK}
     with telling(log):
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        descriptor = durable.open_regular(str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             command = (sys.executable, "-m", "rallypoint.cli.main", *words)
             with _saying(told) as stdin:

@@ -19,7 +19,18 @@ from rallypoint.backends.contract import BackendError
 from rallypoint.wire import codec
 from rallypoint.wire.env import HOME
 
-__all__ = ["FATAL", "FULL", "LARGEST", "UnreadableError", "describe", "open_below", "read_bytes", "read_optional", "telling"]
+__all__ = [
+    "FATAL",
+    "FULL",
+    "LARGEST",
+    "VALUES",
+    "UnreadableError",
+    "describe",
+    "open_below",
+    "read_bytes",
+    "read_optional",
+    "telling",
+]
 
 T = TypeVar("T")
 
@@ -32,6 +43,9 @@ FATAL = frozenset({*FULL, *_FORBIDDEN, errno.ENOENT, errno.ENOTDIR, errno.ENOEXE
 
 #: Bytes of the largest file of a job that is read whole: a status of 4,096 ranks has a tenth of it.
 LARGEST = 32 << 20
+
+#: Values of JSON in such a file: a list without items has two bytes there, and 72 in memory.
+VALUES = 1 << 20
 
 #: `NONBLOCK`: to open a named pipe must not wait for its writer.
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -80,11 +94,16 @@ def open_below(root: Path, path: Path) -> BinaryIO:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a regular file; raises as `open_below` does, and for one of more than `LARGEST` bytes."""
-    with open_below(path.parent, path) as file:
+    """Return the content of a regular file whose folder is no link.
+
+    Raises as `open_below` does, and for a file of more than `LARGEST` bytes or more JSON than `VALUES`.
+    """
+    with open_below(path.parents[1], path) as file:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
         raise UnreadableError(f"{path}: the file is larger than the limit of {LARGEST} bytes")
+    if sum(map(content.count, (b",", b"[", b"{"))) > VALUES:
+        raise UnreadableError(f"{path}: the file has more values than the limit of {VALUES}")
     return content
 
 

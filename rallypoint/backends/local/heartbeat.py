@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rallypoint.backends.contract import BackendError, Pulse
-from rallypoint.backends.local import proc
+from rallypoint.backends.local import durable, proc
 from rallypoint.backends.local.files import FULL, read_optional, telling
 from rallypoint.backends.local.threads import in_thread
 from rallypoint.supervision.record import Holder
 from rallypoint.wire import codec
-from rallypoint.wire.private import PRIVATE_FILE, private_folder, tighten
+from rallypoint.wire.private import private_folder, tighten
 
 __all__ = ["BEAT", "Heartbeat", "beating", "read_pulse"]
 
@@ -183,8 +183,9 @@ def _write(path: Path, text: str) -> None:
     private_folder(path.parent)
     temporary = path.with_suffix(".tmp")
     try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE), "w") as file:
+        with os.fdopen(durable.open_regular(str(temporary), os.O_WRONLY | os.O_CREAT), "w") as file:
             file.write(text)
+            file.truncate()
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)

@@ -30,6 +30,11 @@ def is_job_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+def _is_own(path: Path) -> bool:
+    """Return whether a node's folder is in the job's folder: a script could link to another folder. Reads folders."""
+    return not any(folder.is_symlink() for folder in (path, *path.parents[:2]))
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobFolder:
     """The files of one job."""
@@ -103,14 +108,14 @@ class JobFolder:
     def coordinators(self) -> Iterator[NodeFolder]:
         """Every coordinator whose folder is there. Reads folders."""
         for path in sorted(self.path.glob("coordinator/term-*")):
-            if match := _TERM.fullmatch(path.name):
+            if (match := _TERM.fullmatch(path.name)) and _is_own(path):
                 yield self.coordinator(int(match[1]))
 
     def nodes(self) -> Iterator[tuple[int, NodeFolder]]:
         """Every node whose folder is there, with its attempt. Reads folders."""
         for path in sorted(self.path.glob("nodes/*/attempt-*")):
             match = _NODE.fullmatch(path.name)
-            if match and path.parent.name.isdigit():
+            if match and path.parent.name.isdigit() and _is_own(path):
                 attempt, incarnation = int(match[1]), int(match[2])
                 yield attempt, self.node(int(path.parent.name), attempt, incarnation)
 

@@ -76,12 +76,14 @@ class Shim:
         os.close(descriptor)
         return None
 
-    def send(self, *numbers: int) -> bool:
-        """Send signals to the shim; return whether it was there."""
+    def send(self, *numbers: int, user: int) -> bool:
+        """Send signals to the shim, a process of `user`; return whether it was there."""
         descriptor = self.open()
         if descriptor is None:
             return False
         try:
+            if proc.owner(self.pid) != user:
+                return False
             for number in numbers:
                 signal.pidfd_send_signal(descriptor, number)
         except ProcessLookupError:
@@ -173,9 +175,10 @@ class NodeFolder:
         arguments = (str(self.path), str(record), str(attempt), str(self.log), *command)
         try:
             # One by one: the job's folder may be gone, and must not come back as a folder without a record.
-            self.path.parents[1].mkdir(mode=0o700, exist_ok=True)
-            self.path.parent.mkdir(mode=0o700, exist_ok=True)
-            self.path.mkdir(mode=0o700, exist_ok=True)
+            for folder in (self.path.parents[1], self.path.parent, self.path):
+                folder.mkdir(mode=0o700, exist_ok=True)
+                if folder.is_symlink():
+                    raise ActionError(f"{folder}: the path is a symbolic link; expected a folder", fatal=True)
             started = subprocess.run(
                 (sys.executable, "-I", "-S", "-c", _LAUNCH, _ROOT, *arguments),
                 env={**environment, JOB_MARK: mark},
@@ -205,12 +208,19 @@ class NodeFolder:
         if shim is None or (self.path / EXIT_FILE).exists():
             return
         if not force:
-            (self.path / _ENDING_FILE).touch()
+            os.close(durable.open_regular(str(self.path / _ENDING_FILE), os.O_WRONLY | os.O_CREAT))
         # CONT: a shim that somebody stopped can do nothing else.
-        if not shim.send(FORCE if force else signal.SIGTERM, signal.SIGCONT):
-            self._end_leftovers(shim, force=force)
+        # A script can name any process and cgroup in `shim.json`, and root ends those of the user who wrote that file alone.
+        user = (self.path / SHIM_FILE).lstat().st_uid
+        if not shim.send(FORCE if force else signal.SIGTERM, signal.SIGCONT, user=user):
+            self._end_leftovers(shim, user, force=force)
 
-    def _end_leftovers(self, shim: Shim, *, force: bool) -> None:
+    def cgroup(self) -> str:
+        """Return the cgroup of this node, "" without one, or where the user who wrote `shim.json` does not own it."""
+        shim = self.shim()
+        return "" if shim is None else cgroup.of_user(shim.cgroup, (self.path / SHIM_FILE).lstat().st_uid)
+
+    def _end_leftovers(self, shim: Shim, user: int, *, force: bool) -> None:
         lock = durable.try_lock(str(self.path / LOCK_FILE))
         if lock is None or (self.path / EXIT_FILE).exists():  # somebody else is at it, or the shim ended meanwhile
             if lock is not None:
@@ -220,12 +230,12 @@ class NodeFolder:
             deadline = time.monotonic() + (_KILL_TIMEOUT if force else 0.0)
             while shim.left_something():
                 if force:
-                    cgroup.kill(shim.cgroup)
-                proc.send_to_marked(shim.mark, signal.SIGKILL if force else signal.SIGTERM)
+                    cgroup.kill(cgroup.of_user(shim.cgroup, user))
+                proc.send_to_marked(shim.mark, signal.SIGKILL if force else signal.SIGTERM, user=user)
                 if time.monotonic() >= deadline:
                     return
                 time.sleep(0.01)
-            cgroup.remove(shim.cgroup)
+            cgroup.remove(cgroup.of_user(shim.cgroup, user))
             write_exit(str(self.path), exit_code=None, reason=f"its shim, process {shim.pid}, was killed")
         finally:
             os.close(lock)

@@ -7,7 +7,7 @@ import signal
 
 from rallypoint.wire.env import JOB_MARK
 
-__all__ = ["boot_id", "children", "kill_job", "lives", "marked", "send_to_marked", "start_ticks"]
+__all__ = ["boot_id", "children", "kill_job", "lives", "marked", "owner", "send_to_marked", "start_ticks"]
 
 
 def boot_id() -> str:
@@ -23,6 +23,14 @@ def start_ticks(pid: int) -> int | None:
     """
     stat = _stat(pid)
     return None if stat is None or stat[0] in "ZX" else stat[2]
+
+
+def owner(pid: int) -> int | None:
+    """Return the user of a live process, None when it has ended."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except (FileNotFoundError, ProcessLookupError):
+        return None
 
 
 def lives(pid: int, ticks: int, boot: str) -> bool:
@@ -42,9 +50,9 @@ def marked(mark: str) -> list[int]:
     return [pid for pid in _pids() if pid != me and _has_mark(pid, mark)]
 
 
-def send_to_marked(mark: str, number: int) -> int:
-    """Send a signal to every live process with `mark`; return how many there were."""
-    found = marked(mark)
+def send_to_marked(mark: str, number: int, *, user: int | None = None) -> int:
+    """Send a signal to every live process with `mark`, of one `user` if given; return how many there were."""
+    found = [pid for pid in marked(mark) if user is None or owner(pid) == user]
     for pid in found:
         try:
             descriptor = os.pidfd_open(pid)

@@ -131,7 +131,7 @@ def _settle(spec: _Spec) -> None:
     # Blocked for life and waited for: one that comes before the node runs is not lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     os.chdir(spec.folder)
-    log = os.open(spec.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = durable.open_regular(spec.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (log, 1), (log, 2)):
         os.dup2(source, target)

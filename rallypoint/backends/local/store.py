@@ -45,6 +45,10 @@ _NEW, _DELETED = ".new-", ".deleted-"
 _MADE = re.compile(re.escape(_NEW) + r"(?P<pid>\d{1,9})-(?P<ticks>\d{1,19})-.+", re.ASCII | re.DOTALL)
 
 
+#: Seconds to wait for the lock of a record, which is held for milliseconds.
+_LOCKED = 30.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Store:
     """The folder of all jobs, `HOME/jobs`; it need not exist."""
@@ -142,8 +146,7 @@ class Store:
             current = self.load(record.name)
             if current is not None and current.record.uid == record.uid:
                 for node in folder.everyone():
-                    shim = node.shim()
-                    cgroup.remove(shim.cgroup if shim is not None else "")
+                    cgroup.remove(node.cgroup())
                 # A name that is not taken: something else may have been left under that of the job.
                 folder.path.rename(self.jobs / f"{_DELETED}{record.name}-{record.uid}-{secrets.token_hex(4)}")
                 durable.sync_folder(str(self.jobs))
@@ -205,14 +208,28 @@ def _same_file(descriptor: int, path: Path) -> bool:
 @contextlib.contextmanager
 def _locked(folder: JobFolder) -> Iterator[None]:
     try:
-        descriptor = os.open(folder.record_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = durable.open_regular(str(folder.record_lock), os.O_RDWR | os.O_CREAT)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ConflictError(f"job {folder.path.name} no longer exists") from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _lock(descriptor, folder.record_lock)
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    """Lock the record; a script of the job that holds its lock stops no supervisor for ever."""
+    deadline = time.monotonic() + _LOCKED
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() >= deadline:
+                raise BackendError(f"{path}: another process has held this lock for {_LOCKED:g} s; end that process") from error
+            time.sleep(0.01)
+        else:
+            return
 
 
 def _read(path: Path) -> bytes | None:
@@ -272,4 +289,6 @@ def _write_record(folder: JobFolder, text: str, *, deletion: bool) -> None:
 def _empty_logs(folder: JobFolder) -> None:
     for path in (folder.path / "nodes").rglob("rank-*"):
         if path.suffix in (".out", ".err"):
-            os.truncate(path, 0)
+            descriptor = durable.open_regular(str(path), os.O_WRONLY)
+            os.ftruncate(descriptor, 0)
+            os.close(descriptor)

@@ -1,0 +1,176 @@
+"""What a script of a job leaves in the job's folder for a supervisor or a command of another user."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+from rallypoint.backends.contract import ActionError, BackendError
+from rallypoint.backends.local import certificates, durable, files, heartbeat, proc, store
+from rallypoint.backends.local.layout import JobFolder
+from rallypoint.backends.local.node import NodeFolder
+from rallypoint.backends.local.store import Store
+
+PRECIOUS = "of another user\n"
+
+
+@pytest.fixture
+def precious(tmp_path):
+    path = tmp_path / "precious"
+    path.write_text(PRECIOUS)
+    return path
+
+
+@pytest.mark.parametrize("plant", [os.symlink, os.link, lambda _, path: os.mkfifo(path)], ids=["link", "hard link", "pipe"])
+def test_a_file_is_replaced_beside_what_was_planted(tmp_path, precious, plant):
+    path = tmp_path / "record.json"
+    plant(precious, f"{path}.tmp")
+
+    durable.write_text(str(path), "text")
+
+    assert path.read_text() == "text"
+    assert not path.is_symlink()
+    assert precious.read_text() == PRECIOUS
+
+
+@pytest.mark.parametrize("plant", [os.symlink, os.link, lambda _, path: os.mkfifo(path)], ids=["link", "hard link", "pipe"])
+def test_a_lock_is_no_other_file(tmp_path, precious, plant):
+    """Whoever holds it writes a name into it."""
+    plant(precious, tmp_path / "supervisor.lock")
+
+    with pytest.raises(OSError, match=r"delete it|No such device"):
+        durable.try_lock(str(tmp_path / "supervisor.lock"))
+    assert precious.read_text() == PRECIOUS
+
+
+def test_a_heartbeat_follows_no_link(tmp_path, precious):
+    path = tmp_path / "supervisors" / "1.json"
+    path.parent.mkdir()
+    path.with_suffix(".tmp").symlink_to(precious)
+
+    with pytest.raises(OSError, match="symbolic"):
+        heartbeat._write(path, "beat")
+    heartbeat._write(path, "beat")
+
+    assert (path.read_text(), precious.read_text()) == ("beat", PRECIOUS)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_a_node_is_neither_seen_nor_started_behind_a_link(tmp_path, depth):
+    """Its log and its exit code would be those of a folder of another user."""
+    job = JobFolder(path=tmp_path / "jobs" / "job")
+    job.path.mkdir(parents=True)
+    node = job.node(0, 1, 1)
+    elsewhere = tmp_path / "elsewhere" / "0" / "attempt-1.1"
+    elsewhere.mkdir(parents=True)
+    parts = [node.path, *node.path.parents][depth]
+    parts.parent.mkdir(parents=True, exist_ok=True)
+    parts.symlink_to([elsewhere, *elsewhere.parents][depth])
+    (elsewhere / "shim.json").write_text("{}")
+
+    assert list(job.everyone()) == []
+    with pytest.raises(ActionError, match="is a symbolic link; expected a folder"):
+        node.start(["true"], record=job.record, attempt=1, mark="u/1/0/1", environment={})
+    assert [path.name for path in elsewhere.iterdir()] == ["shim.json"]
+
+
+def test_the_log_of_a_node_is_no_link(tmp_path, precious):
+    node = NodeFolder(path=tmp_path / "jobs" / "job" / "nodes" / "0" / "attempt-1.1", number=0, incarnation=1)
+    node.path.mkdir(parents=True)
+    node.log.symlink_to(precious)
+
+    with pytest.raises(ActionError, match="symbolic"):
+        node.start(["echo", "hello"], record=tmp_path / "record.json", attempt=1, mark="u/1/0/1", environment={"PATH": "/bin"})
+    assert precious.read_text() == PRECIOUS
+
+
+def test_a_job_is_not_read_behind_a_link(tmp_path):
+    """Which could change between two reads: from a folder that the script may read to one that it may not."""
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "record.json").write_text("{}")
+    (tmp_path / "elsewhere" / "status.json").write_text("{}")
+    (tmp_path / "jobs" / "job").symlink_to(tmp_path / "elsewhere")
+
+    for read in (Store(home=tmp_path).load, Store(home=tmp_path).status):
+        with pytest.raises(BackendError, match="'job' is a symbolic link"):
+            read("job")
+
+
+def test_certificates_are_read_from_regular_files(tmp_path, caplog):
+    """A pipe would stop the thread of its supervisor for ever."""
+    pytest.importorskip("cryptography")
+    folder = JobFolder(path=tmp_path / "job")
+    certificates.create(folder, "job", time.time())
+    (folder.tls / "ca.crt").unlink()
+    os.mkfifo(folder.tls / "ca.crt")
+
+    assert certificates.renew(folder, "job", time.time(), after=0.0) is False
+    assert "ca.crt: the path is not a regular file" in caplog.text
+
+
+def test_a_lock_that_is_never_released_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr("rallypoint.backends.local.store._LOCKED", 0.05)
+    folder = JobFolder(path=tmp_path / "jobs" / "job")
+    folder.path.mkdir(parents=True)
+    held = durable.try_lock(str(folder.record_lock))
+    assert held is not None
+    try:
+        with pytest.raises(BackendError, match=r"record\.lock: another process has held this lock"), store._locked(folder):
+            pass
+    finally:
+        os.close(held)
+
+
+def test_a_small_file_of_too_many_values_is_not_parsed(tmp_path):
+    """11 million empty lists in 32 MiB need 24 times as much memory."""
+    path = tmp_path / "status.json"
+    path.write_text("[" + "[]," * files.VALUES + "[]]")
+
+    with pytest.raises(files.UnreadableError, match="more values than the limit"):
+        files.read_bytes(path)
+    shutil.rmtree(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can signal processes of others")
+@pytest.mark.parametrize("force", [False, True])
+def test_root_ends_processes_of_the_jobs_user_alone(tmp_path, force):
+    """A script can write any process, mark and cgroup into `shim.json`."""
+    planted = tmp_path / "cgroup"
+    planted.mkdir()
+    (planted / "cgroup.kill").write_text(PRECIOUS)
+    node = NodeFolder(path=tmp_path / "jobs" / "job" / "nodes" / "0" / "attempt-1.1", number=0, incarnation=1)
+    node.path.mkdir(parents=True)
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, "RALLYPOINT_JOB_MARK": "u/1/0/1"}) as other:
+        told = {
+            "boot_id": proc.boot_id(),
+            "pid": other.pid,
+            "start_ticks": proc.start_ticks(other.pid),
+            "attempt": 1,
+            "mark": "u/1/0/1",
+            "cgroup": str(planted),
+            "host": "here",
+            "started_at": 1.0,
+            "command": [],
+        }
+        (node.path / "shim.json").write_text(json.dumps(told))
+        os.chown(node.path / "shim.json", 65534, 65534)
+
+        node.end(force=force)
+        (node.path / "shim.json").write_text(json.dumps({**told, "start_ticks": 1}))
+        node.end(force=force)
+        time.sleep(0.1)
+
+        assert other.poll() is None
+        assert (planted / "cgroup.kill").read_text() == PRECIOUS
+        assert node.cgroup() == ""
+        os.chown(node.path / "shim.json", 0, 0)
+        (node.path / "shim.json").write_text(json.dumps(told))
+        node.end(force=True)
+        assert other.wait(10) == -signal.SIGUSR1

@@ -171,7 +171,7 @@ def test_a_field_that_cannot_be(own, extra, says):
     assert "s3cret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '"s3cret"'])
+@pytest.mark.parametrize("text", ["{", "[]", '"s3cret"', "[" * 100_000], ids=["no JSON", "a list", "a text", "nested too deep"])
 def test_an_extra_that_is_no_object_is_not_shown(text):
     """It may hold anything."""
     with pytest.raises(ConnectionFieldError, match="expected a JSON object") as caught:

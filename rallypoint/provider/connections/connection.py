@@ -5,7 +5,6 @@ The token is the connection's password, which Airflow encrypts, masks and never 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from rallypoint.backends.site import KUBERNETES, LOCAL
 from rallypoint.wire.arguments import PLATFORMS, RAY, WORDS
 from rallypoint.wire.errors import RallypointError
+from rallypoint.wire.sanitize import parse
 
 __all__ = [
     "CONN_TYPE",
@@ -121,7 +121,7 @@ class Settings:
 def read_extra(conn_id: str, extra: str | None) -> dict[str, Any]:
     """Return a connection's extra as a mapping; raises `ConnectionFieldError`, which does not show it."""
     try:
-        found = json.loads(extra) if extra and extra.strip() else {}
+        found = parse(extra) if extra and extra.strip() else {}
     except ValueError:
         found = None
     if not isinstance(found, dict):
@@ -204,7 +204,7 @@ def _object(conn_id: str, name: str, given: Any, allowed: str) -> dict[str, Any]
     """Return a field that is a mapping, or the JSON of one, as the form has it."""
     if isinstance(given, str) and given.strip():
         try:
-            given = json.loads(given)
+            given = parse(given)
         except ValueError:
             raise ConnectionFieldError(conn_id, name, given, allowed) from None
     if given is None or given == "":

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from rallypoint.job import JobError
 from rallypoint.job.document import read_yaml
+from rallypoint.wire.sanitize import parse
 
 __all__ = ["secrets_of"]
 
@@ -29,7 +29,7 @@ def secrets_of(extra: str) -> tuple[str, ...]:
     """
     found: list[str] = []
     with contextlib.suppress(ValueError):
-        fields = json.loads(extra) if extra.strip() else {}
+        fields = parse(extra) if extra.strip() else {}
         for name, value in fields.items() if isinstance(fields, dict) else ():
             if name.endswith("kube_config") and value:
                 found += _of_kubeconfig(value)

@@ -16,6 +16,7 @@ from rallypoint.backends.local import certificates, durable, files, heartbeat, p
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.local.node import NodeFolder
 from rallypoint.backends.local.store import Store
+from rallypoint.wire.bounds import VALUES
 
 PRECIOUS = "of another user\n"
 
@@ -131,7 +132,7 @@ def test_a_lock_that_is_never_released_is_an_error(tmp_path, monkeypatch):
 def test_a_small_file_of_too_many_values_is_not_parsed(tmp_path):
     """11 million empty lists in 32 MiB need 24 times as much memory."""
     path = tmp_path / "status.json"
-    path.write_text("[" + "[]," * files.VALUES + "[]]")
+    path.write_text("[" + "[]," * VALUES + "[]]")
 
     with pytest.raises(files.UnreadableError, match="more values than the limit"):
         files.read_bytes(path)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 from aiohttp import web
 
 from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.client import KubeApi
+from rallypoint.backends.kubernetes.errors import ApiError
 
 pytestmark = [pytest.mark.live, pytest.mark.may_block("the official client is imported, and kubeconfigs are read")]
 
@@ -47,3 +49,60 @@ async def test_a_crowd_waits_for_its_turn(slow):
 
     assert set(answers) == {b"{}"}
     assert 1 < most[0] <= 64
+
+
+@pytest.fixture
+async def hostile():
+    """A server in whose pods a script answers; its URL, and the paths that it was asked for."""
+    asked = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        asked.append(request.path_qs)
+        if request.path.endswith("/proxy/v1/endless"):
+            endless = web.StreamResponse()
+            await endless.prepare(request)
+            with contextlib.suppress(ConnectionError):
+                while True:
+                    await endless.write(b"[" * (1 << 20))
+            return endless
+        if "/pods/" in request.path:
+            raise web.HTTPTemporaryRedirect("../../../../../../nodes/n/proxy/run/default/pod/c?cmd=id")
+        return web.json_response({})
+
+    app = web.Application()
+    app.router.add_route("*", "/{tail:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}", asked
+    await runner.cleanup()
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_pod_does_not_redirect_its_supervisor(hostile, method):
+    """To a path of the API server, where it would be asked with the supervisor's credentials."""
+    url, asked = hostile
+    api = KubeApi(Access(namespace="default", server=url))
+    path = "/api/v1/namespaces/default/pods/p:29600/proxy/v1/status"
+    try:
+        with pytest.raises(ApiError) as caught:
+            await api.request(method, path)
+        with pytest.raises(ApiError):
+            async with api.stream(path):
+                pass
+    finally:
+        await api.close()
+
+    assert caught.value.status == 307
+    assert asked == [path, path]
+
+
+async def test_a_pod_does_not_fill_the_memory_of_its_supervisor(hostile):
+    url, _ = hostile
+    api = KubeApi(Access(namespace="default", server=url))
+    try:
+        with pytest.raises(ApiError, match="the response of the pod exceeds 33554432 bytes"):
+            await api.request("GET", "/api/v1/namespaces/default/pods/p:29600/proxy/v1/endless")
+    finally:
+        await api.close()

@@ -91,7 +91,7 @@ class Announcer:
         """Announce ourselves; return the HTTP status, 0 where there was no answer, and what was said."""
         try:
             body = codec.dumps(self._endpoint).encode()
-            async with self._open().post(url, data=body, **secured(self._tls)) as response:
+            async with self._open().post(url, data=body, allow_redirects=False, **secured(self._tls)) as response:
                 text = (await response.content.read(200)).decode(errors="replace")
                 return response.status, text if response.status in (200, 409) else f"HTTP {response.status}: {text}"
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:

@@ -22,6 +22,7 @@ from typing import Any
 from rallypoint.agent.transport.service import BODY_LIMIT
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.messages import TOKEN_HEADER, Reply, reply_from_json, reply_to_json
+from rallypoint.wire.sanitize import parse
 
 __all__ = ["SESSION", "TOKEN_KEY", "address", "answer_from_bytes", "answer_to_bytes", "grpcio", "limits", "why_not"]
 
@@ -87,7 +88,7 @@ def answer_to_bytes(sequence: int, reply: Reply) -> bytes:
 def answer_from_bytes(data: bytes) -> tuple[int, Reply]:
     """Read an answer; raises `WireError`, of which `VersionError` is one."""
     try:
-        told = json.loads(data)
+        told = parse(data)
     except ValueError as error:
         raise WireError("", data[:80], f"JSON text ({error})") from error
     if not isinstance(told, dict) or type(told.get("sequence")) is not int:

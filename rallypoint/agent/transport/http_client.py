@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from typing import Any
 
@@ -17,6 +16,7 @@ from rallypoint.wire import codec
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.messages import TOKEN_HEADER, AgentReport, Reply, reply_from_json
 from rallypoint.wire.paths import HEALTH_PATH, REPORT_PATH
+from rallypoint.wire.sanitize import parse
 
 __all__ = ["HttpExchange", "grpc_port", "scheme", "secured", "speaks_rallypoint", "trouble"]
 
@@ -45,7 +45,9 @@ class HttpExchange:
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=min(_CONNECT, timeout))
         try:
             body = codec.dumps(report).encode()
-            async with self._session.post(url, data=body, timeout=limits, **secured(self._tls)) as response:
+            async with self._session.post(
+                url, data=body, timeout=limits, allow_redirects=False, **secured(self._tls)
+            ) as response:
                 body = await response.read()
         except asyncio.TimeoutError as error:
             raise UnreachableError(f"{url}: no answer within {timeout:.0f} s") from error
@@ -66,7 +68,7 @@ def _read(url: str, status: int, body: bytes) -> Reply:
     if status != 200:
         raise UnreachableError(f"{url}: HTTP {status}: {body[:200].decode(errors='replace')}")
     try:
-        return reply_from_json(json.loads(body))
+        return reply_from_json(parse(body))
     except codec.VersionError as error:
         raise ConfigError(f"invalid response from the coordinator at {url}: {error}") from error
     except ValueError as error:  # WireError is one
@@ -109,11 +111,11 @@ async def _who(endpoint: Endpoint, tls: Tls | None) -> dict[str, Any] | None:
     timeout = aiohttp.ClientTimeout(total=_HEALTH)
     async with aiohttp.ClientSession(timeout=timeout) as session:
         try:
-            async with session.get(url, **secured(tls)) as response:
+            async with session.get(url, allow_redirects=False, **secured(tls)) as response:
                 text = await response.content.read(BODY_LIMIT)
                 if response.status == 400:
                     log.warning("%s: HTTP 400: %s", url, text[:200].decode(errors="replace"))
-                body = json.loads(text)
+                body = parse(text)
         except aiohttp.ClientSSLError as error:
             log.warning("%s: %s", url, trouble(error, tls))
             return {}

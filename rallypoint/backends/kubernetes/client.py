@@ -23,6 +23,7 @@ import aiohttp
 
 from rallypoint.backends.kubernetes.access import Access, load_configuration
 from rallypoint.backends.kubernetes.errors import ApiError, UnreachableError, refusal
+from rallypoint.wire.bounds import LARGEST
 
 __all__ = ["JSON_PATCH", "MERGE_PATCH", "Api", "KubeApi", "parse"]
 
@@ -129,7 +130,7 @@ class KubeApi:
         for attempt in itertools.count():
             try:
                 async with self._turns, await self._send(method, path, query, body, headers, limit) as answer:
-                    data = await answer.read()
+                    data = await _content(answer, path)
             except _BROKEN as error:
                 raise self._unreachable(method, path, error) from error
             if 200 <= answer.status < 300:
@@ -205,7 +206,9 @@ class KubeApi:
         configuration.connection_pool_maxsize = 0  # no limit: who asks waits for a turn
         from kubernetes.aio.client import ApiClient  # noqa: PLC0415  slow, and imported in the thread by now
 
-        return ApiClient(configuration)
+        client = ApiClient(configuration)
+        client.rest_client.pool_manager = _WithoutRedirects(client.rest_client.pool_manager)
+        return client
 
     async def _log_in_again(self) -> None:
         """Tokens of exec plugins and of pods do not last for ever."""
@@ -229,6 +232,36 @@ class KubeApi:
     def _unreachable(self, method: str, path: str, error: Exception) -> UnreachableError:
         said = str(error) or type(error).__name__
         return UnreachableError(f"{method} {path}: no answer from {self.access}: {said}")
+
+
+class _WithoutRedirects:
+    """The session of a client, which returns a redirect as the answer.
+
+    The answer of a proxied request comes from a pod. A script of a job could redirect it to any path of the API server, where
+    aiohttp would repeat it with the credentials of the supervisor.
+    """
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def request(self, **arguments: Any) -> aiohttp.ClientResponse:
+        """Send a request."""
+        return await self._session.request(**{**arguments, "allow_redirects": False})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+
+async def _content(answer: aiohttp.ClientResponse, path: str) -> bytes:
+    """Return the body of an answer; raises `ApiError` where a pod sends more than a job can need."""
+    if "/proxy/" not in path:
+        return await answer.read()
+    content = bytearray()
+    async for block in answer.content.iter_any():
+        content += block
+        if len(content) > LARGEST:
+            raise ApiError(path, status=502, said=f"the response of the pod exceeds {LARGEST} bytes")
+    return bytes(content)
 
 
 def parse(data: bytes, what: str) -> Any:

@@ -16,6 +16,7 @@ from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.views import PodView
 from rallypoint.wire import codec
+from rallypoint.wire.bounds import excess
 from rallypoint.wire.messages import TOKEN_HEADER
 from rallypoint.wire.paths import HEALTH_PATH, ROSTER_PATH, STATUS_PATH, SUPERVISOR_HEADER
 from rallypoint.wire.plan import Plan
@@ -44,6 +45,8 @@ class Coordinators:
         Raises `BackendError`.
         """
         data = await self._ask("GET", job, plan, pod, STATUS_PATH, sign=sign)
+        if why := excess(data):
+            raise BackendError(f"pod {pod.name}: {STATUS_PATH}: the response {why}")
         try:
             return codec.loads(JobStatus, data)
         except codec.WireError as error:

@@ -17,13 +17,12 @@ from typing import BinaryIO, TypeVar
 
 from rallypoint.backends.contract import BackendError
 from rallypoint.wire import codec
+from rallypoint.wire.bounds import LARGEST, excess
 from rallypoint.wire.env import HOME
 
 __all__ = [
     "FATAL",
     "FULL",
-    "LARGEST",
-    "VALUES",
     "UnreadableError",
     "describe",
     "open_below",
@@ -40,12 +39,6 @@ _FORBIDDEN = (errno.EACCES, errno.EROFS)
 #: Trying again does not help before somebody has mended the machine.
 FATAL = frozenset({*FULL, *_FORBIDDEN, errno.ENOENT, errno.ENOTDIR, errno.ENOEXEC})
 
-
-#: Bytes of the largest file of a job that is read whole: a status of 4,096 ranks has a tenth of it.
-LARGEST = 32 << 20
-
-#: Values of JSON in such a file: a list without items has two bytes there, and 72 in memory.
-VALUES = 1 << 20
 
 #: `NONBLOCK`: to open a named pipe must not wait for its writer.
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -96,14 +89,12 @@ def open_below(root: Path, path: Path) -> BinaryIO:
 def read_bytes(path: Path) -> bytes:
     """Return the content of a regular file whose folder is no link.
 
-    Raises as `open_below` does, and for a file of more than `LARGEST` bytes or more JSON than `VALUES`.
+    Raises as `open_below` does, and for a file with more JSON than a job can need.
     """
     with open_below(path.parents[1], path) as file:
         content = file.read(LARGEST + 1)
-    if len(content) > LARGEST:
-        raise UnreadableError(f"{path}: the file is larger than the limit of {LARGEST} bytes")
-    if sum(map(content.count, (b",", b"[", b"{"))) > VALUES:
-        raise UnreadableError(f"{path}: the file has more values than the limit of {VALUES}")
+    if why := excess(content):
+        raise UnreadableError(f"{path}: the file {why}")
     return content
 
 

@@ -106,3 +106,19 @@ async def test_a_pod_does_not_fill_the_memory_of_its_supervisor(hostile):
             await api.request("GET", "/api/v1/namespaces/default/pods/p:29600/proxy/v1/endless")
     finally:
         await api.close()
+
+
+@pytest.mark.parametrize(
+    "holder", ["x/../../../../../../../api/v1/nodes/n", "x?dryRun=All", "x#", "x%2f..", "x y", "../y", ".."]
+)
+async def test_a_name_reaches_no_other_object(hostile, holder):
+    """The id of a supervisor is in the job's ConfigMap, where a pod of the job may write it; its Lease is deleted later."""
+    url, asked = hostile
+    api = KubeApi(Access(namespace="default", server=url))
+    try:
+        with pytest.raises(ApiError, match="the path has a part that is not the name of an object"):
+            await api.request("DELETE", f"/apis/coordination.k8s.io/v1/namespaces/default/leases/{holder}")
+    finally:
+        await api.close()
+
+    assert asked == []

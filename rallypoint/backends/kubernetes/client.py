@@ -13,6 +13,7 @@ import inspect
 import itertools
 import json
 import random
+import re
 import socket
 from collections.abc import AsyncIterator, Mapping
 from email.utils import parsedate_to_datetime
@@ -42,6 +43,10 @@ _TRIES, _LONGEST_WAIT = 4, 10.0
 #: Requests at a time; others wait for their turn, and no time-out runs meanwhile: a thousand jobs that begin together are no
 #: reason to say of a server that it does not answer. Streams are not counted: they last, and are few.
 _AT_A_TIME = 64
+
+#: A path of the API server. Names in it come from objects that a pod of a job may have written: with `..` or `?` in one of them
+#: the request would be for another object.
+_PATH = re.compile(r"(?:/[A-Za-z0-9][A-Za-z0-9._:-]*)+/?", re.ASCII)
 
 _BROKEN = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
 
@@ -181,6 +186,8 @@ class KubeApi:
         headers: dict[str, str],
         limit: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
+        if _PATH.fullmatch(path) is None:
+            raise ApiError(f"{method} {path!r}", status=400, said="the path has a part that is not the name of an object")
         client = await self._opened()
         self.asked[method] += 1
         url = client.configuration.host + path + (f"?{urlencode(query)}" if query else "")

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
+from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.client import Api, KubeApi, parse
 from rallypoint.backends.kubernetes.errors import ApiError
@@ -87,7 +88,12 @@ class Cluster:
         return self._heart
 
     def path(self, kind: str, name: str = "", sub: str = "") -> str:
-        """Return the path of a kind's collection in the namespace, of one object, or of a part of it."""
+        """Return the path of a kind's collection in the namespace, of one object, or of a part of it.
+
+        Raises `BackendError` for a name with a slash, which would be a path below another object.
+        """
+        if "/" in name:
+            raise BackendError(f"{kind}: {name!r} is not allowed; expected the name of an object")
         group = _GROUPS.get(kind, "/api/v1")
         return "/".join(part for part in (group, "namespaces", self.namespace, kind, name, sub) if part)
 

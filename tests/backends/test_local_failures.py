@@ -69,7 +69,7 @@ async def test_a_shim_that_cannot_be_opened_just_now(place):
     finally:
         following.close()
         shim = await in_thread(place.folder_of("digits").node(0, 1, 1).shim)
-        await in_thread(shim.send, signal.SIGUSR1)
+        await in_thread(shim.send, signal.SIGUSR1, user=os.geteuid())
         await ended(place, stored)
 
 

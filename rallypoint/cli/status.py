@@ -20,7 +20,8 @@ Show all jobs, or with NAME the nodes, ranks and incidents of one job.
 
 Output is coloured on a terminal and plain in a pipe, or with NO_COLOR or TERM=dumb.
 With --watch the exit code is 0 if the job succeeds and 1 if it fails; Ctrl-C leaves
-the job running. Without a NAME it is 1 if a job cannot be read; the others are shown.
+the job running. Without NAME it is 1 if a job cannot be read; the others are
+shown.
 """
 
 

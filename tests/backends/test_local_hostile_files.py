@@ -30,6 +30,7 @@ def precious(tmp_path):
 
 @pytest.mark.parametrize("plant", [os.symlink, os.link, lambda _, path: os.mkfifo(path)], ids=["link", "hard link", "pipe"])
 def test_a_file_is_replaced_beside_what_was_planted(tmp_path, precious, plant):
+    """What was planted is deleted, and what it names stays."""
     path = tmp_path / "record.json"
     plant(precious, f"{path}.tmp")
 
@@ -51,6 +52,7 @@ def test_a_lock_is_no_other_file(tmp_path, precious, plant):
 
 
 def test_a_heartbeat_follows_no_link(tmp_path, precious):
+    """The next beat is written again."""
     path = tmp_path / "supervisors" / "1.json"
     path.parent.mkdir()
     path.with_suffix(".tmp").symlink_to(precious)
@@ -82,6 +84,7 @@ def test_a_node_is_neither_seen_nor_started_behind_a_link(tmp_path, depth):
 
 
 def test_the_log_of_a_node_is_no_link(tmp_path, precious):
+    """A script knows the folders of the next nodes, and could create them."""
     node = NodeFolder(path=tmp_path / "jobs" / "job" / "nodes" / "0" / "attempt-1.1", number=0, incarnation=1)
     node.path.mkdir(parents=True)
     node.log.symlink_to(precious)
@@ -117,6 +120,7 @@ def test_certificates_are_read_from_regular_files(tmp_path, caplog):
 
 
 def test_a_lock_that_is_never_released_is_an_error(tmp_path, monkeypatch):
+    """It would stop the thread of a supervisor for ever."""
     monkeypatch.setattr("rallypoint.backends.local.store._LOCKED", 0.05)
     folder = JobFolder(path=tmp_path / "jobs" / "job")
     folder.path.mkdir(parents=True)

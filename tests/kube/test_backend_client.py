@@ -99,6 +99,7 @@ async def test_a_pod_does_not_redirect_its_supervisor(hostile, method):
 
 
 async def test_a_pod_does_not_fill_the_memory_of_its_supervisor(hostile):
+    """Its response has no end."""
     url, _ = hostile
     api = KubeApi(Access(namespace="default", server=url))
     try:

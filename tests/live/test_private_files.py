@@ -78,6 +78,7 @@ def test_commands_write_no_file_that_a_script_names(tmp_path, home):
     (job.place / "supervisor.lock").symlink_to(precious)
     command = [sys.executable, "-m", "rallypoint.cli.main", "supervise", "counter"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as supervising:
+        assert supervising.stderr is not None
         said = supervising.stderr.readline()
         supervising.kill()
 

@@ -87,7 +87,7 @@ def test_an_interrupted_submission_leaves_the_job_running(place: Path) -> None:
     assert errors.rstrip().endswith("\nKeyboardInterrupt")
     (place / "enough").touch()
     record = Job(folder=place, home=place / "rallypoint-home", name="interrupted").ends()
-    assert record.phase.value == "succeeded"
+    assert record.phase.value == "Succeeded"
 
 
 def test_several_roles_are_refused_by_name(place: Path) -> None:

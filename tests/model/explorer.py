@@ -6,6 +6,7 @@ import dataclasses
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rallypoint.agent.node.decide import Phase
 from rallypoint.wire.incident import Cause
@@ -95,14 +96,21 @@ def _ends(world: World) -> Iterable[str]:
         yield f"{world.record.retries} retries"
 
 
-def explore(start: World, *, depth: int, most: int, check_: Callable[[World], tuple[str, ...]] = check) -> Found:
+def explore(
+    start: Any,
+    *,
+    depth: int,
+    most: int,
+    check_: Callable[[Any], tuple[str, ...]] = check,
+    moves_: Callable[[Any], Iterable[tuple[Move, Any]]] = moves,
+) -> Found:
     """Go through every state that can be reached in `depth` moves, nearest first, until there are `most` of them."""
-    parents: dict[World, tuple[World, Move] | None] = {start: None}
+    parents: dict[Any, tuple[Any, Move] | None] = {start: None}
     edge = [start]
     for level in range(depth):
-        fresh: list[World] = []
+        fresh: list[Any] = []
         for world in edge:
-            for move, after in moves(world):
+            for move, after in moves_(world):
                 # One look: a world is large, and its hash takes a while.
                 way = (world, move)
                 if parents.setdefault(after, way) is not way:
@@ -119,7 +127,7 @@ def explore(start: World, *, depth: int, most: int, check_: Callable[[World], tu
     return Found(states=len(parents), depth=depth)
 
 
-def _story(parents: dict[World, tuple[World, Move] | None], world: World) -> tuple[Move, ...]:
+def _story(parents: dict[Any, tuple[Any, Move] | None], world: Any) -> tuple[Move, ...]:
     told: list[Move] = []
     while (before := parents[world]) is not None:
         world, move = before

@@ -1,0 +1,452 @@
+"""The conductor: from the states of all roles of a job to what is started, restarted, reset and stopped. Pure.
+
+Theory of operation
+===================
+
+A job has roles, a role has *units*. A unit of a simple role is one instance; an elastic role is a single unit, because its
+coordinator and supervisor recover its workers by the ladder without touching any other role. What is seen of an elastic unit is
+how its supervisor's record stands: running, succeeded, or failed once the whole ladder is exhausted.
+
+A unit has a key: the attempt of the job, the number of resets of its role, its index, and its incarnation. Each failure climbs:
+
+    instance    the same unit again, as its next incarnation; at most `node_max_restart` times for each node
+    role        all units of the role are ended, then started again; at most `role_max_reset` times in an attempt
+    job         all roles are ended, then started again as the next attempt; at most `job_max_restart` times
+
+`on_failure` of a role says where it begins; an elastic unit that failed begins at the job. The job succeeds when all units of
+all drivers have succeeded; every other role is then ended: gracefully, and after its grace period by force.
+
+Every turn compares what is wanted with what is seen, and repeats an action until it has had its effect. The record is saved
+before the actions are performed, by compare-and-swap; a unit reads the record when it starts and ends if `wants` denies it. So
+a conductor may be killed, overtaken or started twice: no failure is charged twice, and no two attempts of a job live at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+__all__ = [
+    "ConductorPolicy",
+    "ConductorRecord",
+    "Decision",
+    "Level",
+    "Outcome",
+    "Phase",
+    "RolePolicy",
+    "RoleRecord",
+    "StartUnit",
+    "Step",
+    "StopUnit",
+    "UnitKey",
+    "UnitSeen",
+    "UnitState",
+    "conduct",
+    "delete",
+    "new_record",
+    "take_over",
+    "wants",
+]
+
+_HISTORY = 200
+
+
+class Level(enum.Enum):
+    """What is started again, from the least to the most; `none` is nothing, and ends the job."""
+
+    INSTANCE = "instance"
+    ROLE = "role"
+    JOB = "job"
+    NONE = "none"
+
+
+class Phase(enum.Enum):
+    """Of the job. The last three are final: nothing of the job is left."""
+
+    RUNNING = "running"
+    RESETTING = "resetting"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    DELETED = "deleted"
+
+
+class Outcome(enum.Enum):
+    """How a job ends that is being stopped."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    DELETED = "deleted"
+
+
+class UnitState(enum.Enum):
+    """What is seen of a unit; `lost` ended, or cannot be reached any more."""
+
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolePolicy:
+    """One role.
+
+    Attributes:
+        units: number of instances; 1 of an elastic role.
+        per_group: units on one node.
+        place: name of the group that the role shares its nodes with; "" where it has its own.
+        driver: the job waits for it.
+        on_failure: where a failure begins to climb.
+        grace: seconds from a graceful end to one by force.
+    """
+
+    name: str
+    elastic: bool = False
+    units: int = 1
+    per_group: int = 1
+    place: str = ""
+    driver: bool = True
+    on_failure: Level = Level.INSTANCE
+    grace: float = 15.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConductorPolicy:
+    """The roles of a job and its budgets: N restarts are N + 1 attempts."""
+
+    roles: tuple[RolePolicy, ...]
+    node_max_restart: int = 10
+    role_max_reset: int = 3
+    job_max_restart: int = 10
+    master_max_restart: int = 10
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class UnitKey:
+    """Names one life of a unit: it is started at most once."""
+
+    role: str
+    attempt: int
+    reset: int
+    index: int
+    incarnation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitSeen:
+    """A unit as a backend sees it; `present` while anything of it may still run."""
+
+    key: UnitKey
+    state: UnitState
+    present: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleRecord:
+    """What is wanted of one role in the current attempt.
+
+    Attributes:
+        reset: how often it was reset.
+        stop_at: while it is being reset, when its units are ended by force; else None.
+        incarnations: of each unit, from 1.
+        done: units that succeeded.
+        restarts: of instances, by group; a node's budget counts those of all roles of its place.
+    """
+
+    name: str
+    reset: int = 0
+    stop_at: float | None = None
+    incarnations: tuple[int, ...] = ()
+    done: tuple[int, ...] = ()
+    restarts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One answer to a failure: what was started again, why, and which attempt it belongs to."""
+
+    level: Level
+    role: str
+    index: int
+    attempt: int
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConductorRecord:
+    """What outlives a conductor.
+
+    Attributes:
+        attempt: of the job, from 1; `term` the number of the conductor that manages it, from 1.
+        stop_at: while the job is reset or stopped, when all that is left is ended by force.
+        outcome, reason: of a job that is stopping or over.
+        history: the last steps.
+    """
+
+    phase: Phase = Phase.RUNNING
+    attempt: int = 1
+    term: int = 1
+    roles: tuple[RoleRecord, ...] = ()
+    stop_at: float | None = None
+    outcome: Outcome | None = None
+    reason: str = ""
+    history: tuple[Step, ...] = ()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the job is over and nothing of it is left."""
+        return self.phase in {Phase.SUCCEEDED, Phase.FAILED, Phase.DELETED}
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class StartUnit:
+    """Start a unit, unless this life of it was started before."""
+
+    key: UnitKey
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class StopUnit:
+    """End a unit: gracefully, or at once if `force`."""
+
+    key: UnitKey
+    force: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """The record to save, the actions to perform then, and when to decide again if nothing happens."""
+
+    record: ConductorRecord
+    actions: tuple[StartUnit | StopUnit, ...] = ()
+    wake_at: float | None = None
+
+
+def new_record(policy: ConductorPolicy) -> ConductorRecord:
+    """Return the record of a job that was just submitted."""
+    return ConductorRecord(roles=tuple(_fresh(role) for role in policy.roles))
+
+
+def take_over(record: ConductorRecord, policy: ConductorPolicy, now: float) -> ConductorRecord:
+    """Return the record under the next conductor; a job that has lost too many of them fails."""
+    if record.finished:
+        return record
+    taken = dataclasses.replace(record, term=record.term + 1)
+    if record.phase is not Phase.STOPPING and taken.term > policy.master_max_restart + 1:
+        told = f"the master was replaced {policy.master_max_restart} times; master_max_restart allows no more"
+        return _stopping(taken, policy, now, Outcome.FAILED, told)
+    return taken
+
+
+def delete(record: ConductorRecord, policy: ConductorPolicy, now: float) -> ConductorRecord:
+    """Return the record of a job that is to end now, whatever it is doing."""
+    if record.finished or record.outcome is Outcome.DELETED:
+        return record
+    return _stopping(record, policy, now, Outcome.DELETED, "the job was deleted")
+
+
+def wants(record: ConductorRecord, key: UnitKey) -> bool:
+    """Return whether a unit that has just been started may run."""
+    role = _role(record, key.role)
+    return (
+        record.phase is Phase.RUNNING
+        and role is not None
+        and role.stop_at is None
+        and key.index < len(role.incarnations)
+        and key.index not in role.done
+        and key == _key(record, role, key.index)
+    )
+
+
+def conduct(record: ConductorRecord, seen: Iterable[UnitSeen], policy: ConductorPolicy, now: float) -> Decision:
+    """Return what follows from the record and from what is seen."""
+    units = tuple(seen)
+    if record.finished:
+        return Decision(record=record)
+    record = _settled(record, units, policy)
+    if record.phase is Phase.RUNNING:
+        record = _judged(record, units, policy, now)
+        record = _with_outcome(record, policy, now)
+    record = _bounded_stops(record, policy, now)
+    return Decision(record=record, actions=tuple(_actions(record, units, now)), wake_at=_wake_at(record, units, now))
+
+
+# --- what has come to its end --------------------------------------------------------------------------------------------
+
+
+def _settled(record: ConductorRecord, units: tuple[UnitSeen, ...], policy: ConductorPolicy) -> ConductorRecord:
+    """Return the record once what was being ended is gone."""
+    present = [unit for unit in units if unit.present]
+    if record.phase is Phase.STOPPING and not present and record.outcome is not None:
+        return dataclasses.replace(record, phase=Phase(record.outcome.value), stop_at=None)
+    if record.phase is Phase.RESETTING and not present:
+        fresh = tuple(_fresh(role) for role in policy.roles)
+        return dataclasses.replace(record, phase=Phase.RUNNING, attempt=record.attempt + 1, roles=fresh, stop_at=None)
+    if record.phase is not Phase.RUNNING:
+        return record
+    roles = tuple(_reset_over(role, present, policy) for role in record.roles)
+    return dataclasses.replace(record, roles=roles)
+
+
+def _reset_over(role: RoleRecord, present: list[UnitSeen], policy: ConductorPolicy) -> RoleRecord:
+    if role.stop_at is None or any(unit.key.role == role.name for unit in present):
+        return role
+    return dataclasses.replace(_fresh(_policy_of(policy, role.name)), reset=role.reset + 1)
+
+
+def _with_outcome(record: ConductorRecord, policy: ConductorPolicy, now: float) -> ConductorRecord:
+    """Return the record of a job that stops, where all drivers have succeeded."""
+    if record.phase is not Phase.RUNNING:
+        return record
+    drivers = [role for role in policy.roles if role.driver]
+    if all(len(_known(record, role.name).done) == role.units for role in drivers):
+        return _stopping(record, policy, now, Outcome.SUCCEEDED, "all drivers succeeded")
+    return record
+
+
+# --- failures climb --------------------------------------------------------------------------------------------------------
+
+
+def _judged(record: ConductorRecord, units: tuple[UnitSeen, ...], policy: ConductorPolicy, now: float) -> ConductorRecord:
+    """Return the record with every end of a current unit: a success is noted, a failure climbs. The order is that of keys."""
+    for unit in sorted(units, key=lambda unit: unit.key):
+        if not wants(record, unit.key) or unit.state is UnitState.RUNNING:
+            continue
+        if unit.state is UnitState.SUCCEEDED:
+            role = _known(record, unit.key.role)
+            record = _with_role(record, dataclasses.replace(role, done=tuple(sorted({*role.done, unit.key.index}))))
+        else:
+            record = _failed(record, unit, policy, now)
+    return record
+
+
+def _failed(record: ConductorRecord, unit: UnitSeen, policy: ConductorPolicy, now: float) -> ConductorRecord:
+    role = _policy_of(policy, unit.key.role)
+    level = Level.JOB if role.elastic and role.on_failure in {Level.INSTANCE, Level.ROLE} else role.on_failure
+    reason = unit.reason or f"{unit.key.role} {unit.key.index} {unit.state.value}"
+    if level is Level.INSTANCE and _restarts_on_node(record, policy, unit.key) >= policy.node_max_restart:
+        level, reason = Level.ROLE, f"{reason}; its node was restarted {policy.node_max_restart} times"
+    if level is Level.ROLE and _known(record, role.name).reset >= policy.role_max_reset:
+        level, reason = Level.JOB, f"{reason}; role {role.name} was reset {policy.role_max_reset} times"
+    if level is Level.JOB and record.attempt > policy.job_max_restart:
+        level, reason = Level.NONE, f"{reason}; the job was restarted {policy.job_max_restart} times"
+    step = Step(level=level, role=role.name, index=unit.key.index, attempt=record.attempt, reason=reason, at=now)
+    record = dataclasses.replace(record, history=(*record.history, step)[-_HISTORY:])
+    if level is Level.INSTANCE:
+        return _with_role(record, _restarted(_known(record, role.name), unit.key.index, role.per_group))
+    if level is Level.ROLE:
+        return _with_role(record, dataclasses.replace(_known(record, role.name), stop_at=now + role.grace))
+    if level is Level.JOB:
+        return dataclasses.replace(record, phase=Phase.RESETTING, stop_at=now + _grace(policy), reason=reason)
+    return _stopping(record, policy, now, Outcome.FAILED, reason)
+
+
+def _restarts_on_node(record: ConductorRecord, policy: ConductorPolicy, key: UnitKey) -> int:
+    """Return the restarts of instances on the node of a unit: those of all roles that share it."""
+    mine = _policy_of(policy, key.role)
+    group = key.index // mine.per_group
+    sharing = [role for role in policy.roles if role.name == mine.name or (mine.place and role.place == mine.place)]
+    found = [_known(record, role.name).restarts for role in sharing]
+    return sum(restarts[group] for restarts in found if group < len(restarts))
+
+
+def _restarted(role: RoleRecord, index: int, per_group: int) -> RoleRecord:
+    group = index // per_group
+    incarnations = tuple(number + (at == index) for at, number in enumerate(role.incarnations))
+    restarts = tuple(count + (at == group) for at, count in enumerate(role.restarts))
+    return dataclasses.replace(role, incarnations=incarnations, restarts=restarts)
+
+
+def _stopping(record: ConductorRecord, policy: ConductorPolicy, now: float, outcome: Outcome, reason: str) -> ConductorRecord:
+    return dataclasses.replace(record, phase=Phase.STOPPING, stop_at=now + _grace(policy), outcome=outcome, reason=reason)
+
+
+def _grace(policy: ConductorPolicy) -> float:
+    return max((role.grace for role in policy.roles), default=0.0)
+
+
+def _bounded_stops(record: ConductorRecord, policy: ConductorPolicy, now: float) -> ConductorRecord:
+    """Return the record with no deadline further away than its grace period, whatever the clock did."""
+    if record.stop_at is not None and record.stop_at > now + _grace(policy):
+        record = dataclasses.replace(record, stop_at=now + _grace(policy))
+    for role in record.roles:
+        grace = _policy_of(policy, role.name).grace
+        if role.stop_at is not None and role.stop_at > now + grace:
+            record = _with_role(record, dataclasses.replace(role, stop_at=now + grace))
+    return record
+
+
+# --- actions ---------------------------------------------------------------------------------------------------------------
+
+
+def _actions(record: ConductorRecord, units: tuple[UnitSeen, ...], now: float) -> Iterator[StartUnit | StopUnit]:
+    """Yield the end of all that is present and not wanted, then the start of what is wanted and was never started."""
+    for unit in sorted(units, key=lambda unit: unit.key):
+        if not unit.present:
+            continue
+        if unit.state is not UnitState.RUNNING:
+            yield StopUnit(key=unit.key, force=True)  # it has ended, and something of it is left
+        elif not wants(record, unit.key):
+            yield StopUnit(key=unit.key, force=_is_due(record, unit.key, now))
+    if record.phase is not Phase.RUNNING:
+        return
+    for role in record.roles:
+        if role.stop_at is None:
+            yield from _starts(record, role, units)
+
+
+def _is_due(record: ConductorRecord, key: UnitKey, now: float) -> bool:
+    """Return whether a unit that is not wanted is ended by force: its grace is over, or it belongs to an earlier life."""
+    role = _role(record, key.role)
+    stop_at = record.stop_at if record.stop_at is not None else None if role is None else role.stop_at
+    return stop_at is None or now >= stop_at
+
+
+def _starts(record: ConductorRecord, role: RoleRecord, units: tuple[UnitSeen, ...]) -> Iterator[StartUnit]:
+    known = {unit.key for unit in units}
+    busy = {unit.key.index for unit in units if unit.present and unit.key.role == role.name}
+    for index in range(len(role.incarnations)):
+        key = _key(record, role, index)
+        if index not in role.done and index not in busy and key not in known:
+            yield StartUnit(key=key)
+
+
+def _wake_at(record: ConductorRecord, units: tuple[UnitSeen, ...], now: float) -> float | None:
+    if not any(unit.present for unit in units):
+        return None if record.finished or record.phase is Phase.RUNNING else now
+    times = [stop_at for stop_at in (record.stop_at, *(role.stop_at for role in record.roles)) if stop_at is not None]
+    return min((at for at in times if at > now), default=None)
+
+
+# --- small readers ---------------------------------------------------------------------------------------------------------
+
+
+def _fresh(role: RolePolicy) -> RoleRecord:
+    groups = -(-role.units // role.per_group)
+    return RoleRecord(name=role.name, incarnations=(1,) * role.units, restarts=(0,) * groups)
+
+
+def _key(record: ConductorRecord, role: RoleRecord, index: int) -> UnitKey:
+    return UnitKey(role=role.name, attempt=record.attempt, reset=role.reset, index=index, incarnation=role.incarnations[index])
+
+
+def _role(record: ConductorRecord, name: str) -> RoleRecord | None:
+    return next((role for role in record.roles if role.name == name), None)
+
+
+def _known(record: ConductorRecord, name: str) -> RoleRecord:
+    return next(role for role in record.roles if role.name == name)
+
+
+def _policy_of(policy: ConductorPolicy, name: str) -> RolePolicy:
+    return next(role for role in policy.roles if role.name == name)
+
+
+def _with_role(record: ConductorRecord, changed: RoleRecord) -> ConductorRecord:
+    roles = tuple(changed if role.name == changed.name else role for role in record.roles)
+    return dataclasses.replace(record, roles=roles)

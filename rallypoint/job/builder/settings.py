@@ -52,7 +52,7 @@ def _read_cores(value: Any) -> float:
         raise RefusedError from None
     if isinstance(value, bool) or not 0 <= cores < 1_000_000:
         raise RefusedError
-    return cores
+    return int(cores) if cores.is_integer() else cores
 
 
 def _read_name(value: Any) -> str:

@@ -84,7 +84,7 @@ def _set(document: Any, setting: str) -> None:
     for parent in parents:
         place = _enter(place, parent, setting)
     _check(place, last, setting)
-    place[last] = _value(setting, text)
+    place[last] = _value(setting, text, config=[*parents, last][0] == "config")
 
 
 def _step(part: str) -> str | int:
@@ -108,8 +108,9 @@ def _check(place: Any, step: str | int, setting: str) -> None:
     raise SettingError(setting, f"cannot set {step!r} in {place!r}; expected a mapping key or a list index")
 
 
-def _value(setting: str, text: str) -> Any:
+def _value(setting: str, text: str, *, config: bool) -> Any:
     try:
-        return read_yaml(text)
+        # As it would be read in its place: inside of `config`, numbers may have a point.
+        return read_yaml(f"config: {text}")["config"] if config else read_yaml(text)
     except JobError as error:
         raise SettingError(setting, f"the value is not valid YAML ({error})") from error

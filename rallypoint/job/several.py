@@ -27,7 +27,8 @@ def settle(job: ElasticJob, place: Place) -> tuple[ElasticJob, list[Problem]]:
     """Return the job with every role in its normal form, and all problems of its roles together."""
     roles = {role.name: role for role in job.roles}
     found, wrong = _settled(roles, job.groups, job.cluster, lambda name, *rest: _path(job.roles, place, name, rest))
-    if not any(role.driver is not False and counts(role)[0] for role in found.values()):
+    whole = len(found) == len(roles)
+    if whole and not any(role.driver is not False and counts(role)[0] for role in found.values()):
         wrong.append(_nothing_to_wait_for(found))
     if wrong:
         return job, wrong

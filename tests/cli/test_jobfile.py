@@ -19,6 +19,8 @@ DOCUMENT = {"nodes": 2, "env": {"SEED": "1"}, "roles": [{"nodes": 1}, {"nodes": 
         pytest.param("args=[a, b]", {"args": ["a", "b"]}, id="a list"),
         pytest.param("roles[1].nodes=5", {"roles": [{"nodes": 1}, {"nodes": 5}]}, id="inside of a list"),
         pytest.param("name=", {"name": None}, id="nothing"),
+        pytest.param("config.lr=1e-5", {"config": {"lr": 1e-5}}, id="a number with a point in the settings of the user"),
+        pytest.param("image=1.10", {"image": "1.10"}, id="text that looks like a number elsewhere"),
     ],
 )
 def test_a_setting_takes_the_place_of_a_field(setting, changed):

@@ -41,10 +41,45 @@ ROLES = st.fixed_dictionaries(
         "workdir": TEXT,
         "resources": st.fixed_dictionaries({}, optional={"cpu": st.sampled_from([2, "500m"]), "gpus": st.integers(0, 8)}),
         "volumes": st.lists(st.fixed_dictionaries({"name": WORDS, "emptyDir": st.just({})}), max_size=2),
+        "on_failure": st.sampled_from(["instance", "role", "job", "none"]),
+        "node_group_failover": st.fixed_dictionaries({"label": WORDS}, optional={"timeout": st.integers(30, 3600)}),
+        "instance_resources": st.fixed_dictionaries(
+            {},
+            optional={
+                "disk": st.sampled_from(["1Gi", 1024]),
+                "gpus": st.sampled_from(["1/3", 0.25, "0.5"]),
+                "user_defined": st.dictionaries(WORDS, st.integers(0, 9) | st.sampled_from([0.5, "1.5"]), max_size=2),
+            },
+        ),
         "affinity": st.dictionaries(TEXT, st.lists(st.none() | st.integers() | TEXT, max_size=2), max_size=2),
     },
 )
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)
 POLICIES = {
+    "config": st.dictionaries(TEXT, JSON, max_size=3),
+    "cluster": st.fixed_dictionaries(
+        {},
+        optional={
+            "nodes": st.just(999_999),
+            "devices_per_node": st.just(999_999),
+            "device_type": st.sampled_from(["gpu", "cpu"]),
+        },
+    ),
+    "master": st.fixed_dictionaries(
+        {},
+        optional={
+            "cpu": st.sampled_from([2, "500m"]),
+            "memory": st.just("4096Mi"),
+            "create_timeout": SECONDS,
+            "max_restarts": st.integers(0, 9),
+            "isolation": WORDS,
+        },
+    ),
+    "worker_isolation": WORDS,
     "profile": st.sampled_from(["ladder", "mindcluster"]),
     "labels": LABELS,
     "annotations": LABELS,
@@ -61,9 +96,28 @@ OWN = st.builds(lambda role, own: {**role, **own}, ROLES, st.fixed_dictionaries(
 SEVERAL = st.fixed_dictionaries(
     {"name": NAMES, "roles": st.dictionaries(NAMES, OWN, min_size=1, max_size=3)}, optional=POLICIES
 )
+GROUPED = st.builds(
+    lambda counts, driver, share: {
+        "name": "rl",
+        "groups": [{"name": "pair", "roles": ["actor", "rollout"]}],
+        "roles": {
+            "actor": {"entrypoint": "pkg.actor:run", "total": counts[0] * counts[1], "per_group": counts[1]},
+            "rollout": {
+                "entrypoint": {"function": "pkg.rollout::serve"},
+                "launch": "simple",
+                "total": counts[0],
+                "driver": driver,
+                "instance_resources": {"gpus": share, "cpu": 2},
+            },
+        },
+    },
+    st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    st.booleans(),
+    st.sampled_from([0, "1/3", 0.5]),
+)
 
 
-@given(SHORT | SEVERAL)
+@given(SHORT | SEVERAL | GROUPED)
 def test_a_saved_job_reads_back_equal(document):
     """YAML and JSON of a job are that job, and saving it again writes the same text."""
     job = ElasticJob.model_validate(document)

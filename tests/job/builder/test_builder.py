@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rallypoint.job import JobError, load_job
-from rallypoint.job.builder import JobBuilder, RLJobBuilder
+from rallypoint.job.builder import Job, JobBuilder, RLJobBuilder
 from rallypoint.job.document import read_yaml
+from rallypoint.job.errors import Problem
 
 
 def problems(build) -> dict[str, str]:
@@ -255,3 +256,44 @@ def test_a_hundred_roles_are_built_at_once():
 
     assert took <= 0.2
     assert len(load_job(read_yaml(job.to_yaml())).roles) == 100
+
+
+COUNTS = st.integers(1, 4)
+BUILT_ROLES = st.lists(
+    st.tuples(st.sampled_from(["run", "train"]), COUNTS, COUNTS, st.booleans(), st.sampled_from([None, 1, 0.5, 3])),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(
+    BUILT_ROLES,
+    st.booleans(),
+    st.dictionaries(st.text(min_size=1, max_size=3), st.floats(allow_nan=False, allow_infinity=False)),
+)
+def test_a_built_job_reads_back(roles, collocated, config):
+    """Its YAML is the job that it was built as; what cannot be built names a path for each problem."""
+    builder = JobBuilder().node_num(64).device_per_node(64).config(config)
+    for index, (kind, groups, per_group, driver, gpu) in enumerate(roles):
+        role = getattr(builder.role(f"r{index}"), kind)("m.f").total(groups * per_group).per_group(per_group)
+        role.resource(gpu=gpu)
+        if not driver:
+            role.not_driver()
+    if collocated:
+        builder.with_collocation_all()
+    job, found = built(builder)
+    assert all(problem.path and problem.text for problem in found)
+    if job is None:
+        return
+
+    read = load_job(read_yaml(job.to_yaml("x")), based=False)
+
+    assert read == load_job(job.to_document("x"), based=False)
+    assert load_job(read.to_document(), based=False) == read
+
+
+def built(builder: JobBuilder) -> tuple[Job | None, tuple[Problem, ...]]:
+    try:
+        return builder.build(), ()
+    except JobError as error:
+        return None, error.problems

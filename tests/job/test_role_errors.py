@@ -1,0 +1,68 @@
+"""What a wrong field of a job with several roles says; placement and groups are in test_placement.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.job.test_errors import DURATION, GOOD, text_of
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        pytest.param(
+            {"launch": "mpi"},
+            "launch: 'mpi' is not allowed; expected one of elastic, simple",
+            id="an unknown launch",
+        ),
+        pytest.param(
+            {"total": -1},
+            "total: -1 is not allowed; expected a whole number from 0 to 999999",
+            id="fewer instances than none",
+        ),
+        pytest.param(
+            {"instance_resources": {"gpus": "1/0"}},
+            "instance_resources.gpus: '1/0' is not allowed; expected a whole number of devices, or a fraction of one device "
+            "such as 0.5 or 1/3",
+            id="no fraction",
+        ),
+        pytest.param(
+            {"instance_resources": {"user_defined": {"rdma": "many"}}},
+            "instance_resources.user_defined.rdma: 'many' is not allowed; expected a number of 0 or more",
+            id="no amount",
+        ),
+        pytest.param(
+            {"node_group_failover": {"label": "rack", "timeout": "10s"}},
+            f"node_group_failover.timeout: '10s' is not allowed; expected {DURATION}, 30s or more",
+            id="a time-out that DLRover ignores",
+        ),
+        pytest.param(
+            {"config": {"a": {1, 2}}},
+            "config: {'a': {1, 2}} is not allowed; expected a mapping of plain JSON values with text as keys",
+            id="settings that JSON cannot hold",
+        ),
+        pytest.param(
+            {"cluster": {"device_type": "tpu"}},
+            "cluster.device_type: 'tpu' is not allowed; expected one of gpu, cpu",
+            id="an unknown device",
+        ),
+        pytest.param(
+            {"master": {"max_restarts": 0.5}},
+            "master.max_restarts: 0.5 is not allowed; expected a whole number from 0 to 999999",
+            id="half a restart",
+        ),
+        pytest.param(
+            {"groups": [{"roles": "actor"}]},
+            "groups[0].roles: 'actor' is not allowed; expected a list",
+            id="a group of letters",
+        ),
+        pytest.param(
+            {"process_group": False},
+            "process_group: has no effect on a script or command; expected an entrypoint module:function",
+            id="a process group of a script",
+        ),
+    ],
+)
+def test_a_wrong_value_is_told_with_its_path_and_what_is_allowed(change, text):
+    """One mistake gives one line: path, value, what is allowed."""
+    assert text_of({**GOOD, **change}) == text

@@ -1,4 +1,6 @@
-"""Jobs with several roles: what of them no backend runs yet, said before anything of the job is created. Pure."""
+"""Jobs with several roles: what of them no backend runs yet, said before anything of the job is created, and the policy by
+which their conductor decides. Pure.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,15 @@ from collections.abc import Iterator
 
 from rallypoint.backends.contract import SubmitError
 from rallypoint.job import ElasticJob, compile_plan
+from rallypoint.job.placement import counts
 from rallypoint.job.role import SIMPLE, InstanceResources
+from rallypoint.supervision.conductor import ConductorPolicy, Level, RolePolicy
 from rallypoint.wire.plan import OrphanPolicy, Plan
 
-__all__ = ["RolesError", "ignored_master", "isolation", "only_plan"]
+__all__ = ["RolesError", "conductor_policy", "ignored_master", "isolation", "only_plan"]
+
+#: Seconds that a role has beyond its own grace period before it is ended by force, as nodes have.
+_SLACK = 5.0
 
 
 class RolesError(SubmitError):
@@ -50,6 +57,30 @@ def _missing(job: ElasticJob) -> Iterator[str]:
             yield f"node_group_failover ({role.name})"
     if job.groups:
         yield "groups"
+
+
+def conductor_policy(job: ElasticJob) -> ConductorPolicy:
+    """Return the policy of a job's conductor: its roles in their groups, and its budgets."""
+    (plan, *_) = compile_plan(job)
+    places = {name: group.name or f"group-{index}" for index, group in enumerate(job.groups) for name in group.roles}
+    return ConductorPolicy(
+        roles=tuple(
+            RolePolicy(
+                name=role.name,
+                elastic=role.launch != SIMPLE,
+                units=counts(role)[0] if role.launch == SIMPLE else int(role.total != 0),
+                per_group=counts(role)[1] if role.launch == SIMPLE else 1,
+                place=places.get(role.name, "") if role.launch == SIMPLE else "",
+                driver=role.driver is not False,
+                on_failure=Level(role.on_failure or Level.INSTANCE.value),
+                grace=plan.stop_grace + _SLACK,
+            )
+            for role in job.roles
+        ),
+        node_max_restart=job.recovery.node_replacements,
+        job_max_restart=job.fault_tolerance.retry_limit,
+        master_max_restart=plan.coordinator_replacements,
+    )
 
 
 def isolation(job: ElasticJob) -> tuple[str, ...]:

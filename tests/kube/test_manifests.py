@@ -299,5 +299,5 @@ def test_a_job_of_several_roles_is_refused():
     """Each role is a job of its own, until there is more."""
     role = {"entrypoint": "a.py", "image": IMAGE}
 
-    with pytest.raises(SubmitError, match=r"roles: .* has 2 \(a, b\)"):
+    with pytest.raises(SubmitError, match=r"roles: .* has 2 roles \(a, b\)"):
         blueprint_of(entrypoint=None, image=None, roles={"a": role, "b": role})

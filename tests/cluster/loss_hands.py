@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import os
 import shlex
+import signal
 import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
@@ -19,7 +20,7 @@ from rallypoint.backends.kubernetes.leaving import SupervisorPods
 from tests.cluster.sites import ClusterSite
 from tests.emulator.running import Running
 
-__all__ = ["OWNER", "Emulated", "Hooked", "Machines", "World", "supervised", "worlds"]
+__all__ = ["OWNER", "Emulated", "HookError", "Hooked", "Machines", "World", "supervised", "worlds"]
 
 #: Who submits the jobs, and may cancel them.
 OWNER = "matrix"
@@ -52,9 +53,19 @@ class Emulated:
         await asyncio.to_thread(self.cluster.restore_node, name=name)
 
 
+class HookError(Exception):
+    """The command of `RALLYPOINT_TEST_NODE_KILL` did not do what it was called for."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"RALLYPOINT_TEST_NODE_KILL: {what}")
+
+
 @dataclass(frozen=True)
 class Hooked:
-    """Machines of a real cluster: `RALLYPOINT_TEST_NODE_KILL` is a command, given a node's name, and `kill` or `return`."""
+    """Machines of a real cluster: `RALLYPOINT_TEST_NODE_KILL` is a command, given a node's name, and `kill` or `return`.
+
+    Raises `HookError` where the command cannot be run, fails, or does not end in time.
+    """
 
     command: str
     patience: float = 300.0
@@ -68,15 +79,26 @@ class Hooked:
         await self._run(name, "return")
 
     async def _run(self, name: str, action: str) -> None:
-        words = (*shlex.split(self.command), name, action)
-        process = await asyncio.create_subprocess_exec(
-            *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-        )
-        output, _ = await asyncio.wait_for(process.communicate(), self.patience)
-        if process.returncode:
-            raise RuntimeError(
-                f"{shlex.join(words)} ended with {process.returncode}: {output.decode(errors='replace').strip()}"
+        try:
+            words = (*shlex.split(self.command), name, action)
+        except ValueError as error:
+            raise HookError(f"cannot read the command {self.command!r}: {error}") from error
+        pipe = asyncio.subprocess.PIPE
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *words, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=asyncio.subprocess.STDOUT, start_new_session=True
             )
+        except OSError as error:
+            raise HookError(f"cannot run {shlex.join(words)}: {error.strerror}") from error
+        try:
+            output, _ = await asyncio.wait_for(process.communicate(), self.patience)
+        except asyncio.TimeoutError:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+            raise HookError(f"{shlex.join(words)} did not end within {self.patience:g} s") from None
+        if process.returncode:
+            said = output.decode(errors="replace").strip()[-2000:] or "no output"
+            raise HookError(f"{shlex.join(words)} ended with exit code {process.returncode}: {said}")
 
 
 # --- Who supervises --------------------------------------------------------------------------------------------------------

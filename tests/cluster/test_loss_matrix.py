@@ -34,7 +34,7 @@ QUICK = ("b/submission/process", "b/full/trigger")
 
 #: Read here: the environment of a test has none of our variables.
 NODE_KILL = os.environ.get("RALLYPOINT_TEST_NODE_KILL", "")
-NO_COMMAND = "RALLYPOINT_TEST_NODE_KILL names no command that takes the power from a node and gives it back"
+NO_COMMAND = "RALLYPOINT_TEST_NODE_KILL is not set; expected a command that powers a node off and on (CONTRIBUTING.md)"
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.extended) for name in SAMPLE])

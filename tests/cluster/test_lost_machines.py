@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,12 @@ from tests.cluster.sites import ClusterSite, emulated
 from tests.emulator.options import NodeOptions, Options
 from tests.emulator.running import Running, running
 from tests.live.light import without_torch
-from tests.waiting import eventually_async
+from tests.waiting import PATIENCE, eventually_async
 
 pytestmark = pytest.mark.may_block("the hands of a test read files and kubeconfigs")
+
+#: Seconds after which an agent that reaches no coordinator stops its workers, and those that the workers have for it.
+FENCE, STOP = 20.0, 2.0
 
 MACHINES = tuple(NodeOptions(name=f"node-{letter}") for letter in "abc")
 
@@ -53,19 +57,18 @@ async def place(cluster: Running, evidence: str, tmp_path: Path) -> AsyncIterato
         yield made
 
 
-async def explained(place: ClusterSite, job: Job, machine: str) -> None:
-    """Wait until `explain` tells when the machine counts as lost."""
-    words = ("rallypoint.cli.main", "explain", job.name, *place.where.options())
+async def explained(place: ClusterSite, job: Job, words: str) -> str:
+    """Wait until `explain` says these words, and return what it says."""
+    command = ("rallypoint.cli.main", "explain", job.name, *place.where.options())
     told = [""]
 
     async def look() -> Any:
-        process = await asyncio.create_subprocess_exec(sys.executable, "-m", *words, stdout=asyncio.subprocess.PIPE)
+        process = await asyncio.create_subprocess_exec(sys.executable, "-m", *command, stdout=asyncio.subprocess.PIPE)
         told[0] = (await process.communicate())[0].decode()
-        return re.search(
-            rf"in \S+ s, at .* \(lost-machine\): the coordinator is lost .* unless machine {machine} renews", told[0]
-        )
+        return re.search(words, told[0])
 
-    await eventually_async(look, timeout=20.0, why=lambda: told[0])
+    await eventually_async(look, timeout=40.0, why=lambda: told[0])
+    return told[0]
 
 
 async def test_the_machine_of_the_coordinator_is_lost(place: ClusterSite, cluster: Running, evidence: str) -> None:
@@ -82,7 +85,7 @@ async def test_the_machine_of_the_coordinator_is_lost(place: ClusterSite, cluste
         cluster.lose_node(name=machine)
 
         if evidence == "leases":
-            await explained(place, job, machine)
+            await explained(place, job, rf"in \S+ s, .* \(lost-machine\): the coordinator is lost .* machine {machine} renews")
         record = await job.until(lambda r: r.term == 2, timeout=90.0)
         (lost,) = (incident for incident in record.incidents if incident.cause is Cause.COORDINATOR)
         assert machine in lost.reason
@@ -94,3 +97,27 @@ async def test_the_machine_of_the_coordinator_is_lost(place: ClusterSite, cluste
         cluster.restore_node(name=machine)
         after: dict[str, Any] = {"attempt": record.attempt, "retries": record.retries}
     assert after == {"attempt": 1, "retries": 0}
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("evidence", ["leases"], indirect=True)
+async def test_a_job_of_one_node_waits_for_its_fence(place: ClusterSite, cluster: Running) -> None:
+    """Nobody survives who proves the end of the lost world, so the fence of its agent must be over; `explain` says so."""
+    spec = place.job(nodes=1, rendezvous={"fence_timeout": f"{FENCE:g}s"}, fault_tolerance={"retry_limit": 0})
+    async with submitted(place, spec) as job:
+        before = await job.trains(ranks=1)
+        (pod,) = await place.living(job.name, "node")
+        machine, lost_at = pod["spec"]["nodeName"], time.monotonic()
+        cluster.lose_node(name=machine, silent=True)
+
+        told = await explained(place, job, r"\(fence\): the workers on the lost machines have stopped by themselves")
+
+        (seconds,) = re.findall(r"in (\S+) s, at .* \(fence\)", told)
+        assert 0.0 < float(seconds) <= FENCE + STOP
+        await job.trains(ranks=1, round_=before.fence.round + 1)
+        waited = time.monotonic() - lost_at
+        cluster.restore_node(name=machine)
+        record = await job.record()
+    assert (record.attempt, record.retries) == (1, 0)
+    # Beside the fence it takes until the loss is noticed, and until the coordinator on the same machine is replaced.
+    assert FENCE + STOP <= waited <= FENCE + STOP + 40.0 * PATIENCE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -10,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from rallypoint.plugin.live_access import LiveAccess
+from rallypoint.plugin.looking import Looker
+from rallypoint.plugin.task import TaskKey, TaskSeen
+from rallypoint.report.page.values import Page
 from tests.live.jobs import Job, cli
 from tests.waiting import eventually
 
@@ -40,7 +45,7 @@ def job(tmp_path: Path, home: Path, light: None) -> Iterator[Job]:
     ],
 )
 def test_what_is_stopped_is_shown_with_its_age(job: Job, part: str, words: str) -> None:
-    """Also by `explain`; and once it goes on, nothing of it is said any more."""
+    """Also by `explain` and the tab; and once it goes on, nothing of it is said any more."""
     assert "training on 1 of 1 nodes" in (shown := summary(job))
     assert "last " not in shown
     pids = {
@@ -52,11 +57,16 @@ def test_what_is_stopped_is_shown_with_its_age(job: Job, part: str, words: str) 
     try:
         signal_all(pids, signal.SIGSTOP)
         eventually(lambda: re.search(words, summary(job)), timeout=20.0, why=lambda: summary(job))
+        age = r"last (report|sign of life)( of node 0)? \d+(\.\d+)? s ago"
         told = cli("explain", job.name).stdout
-        assert re.search(r"last (report|sign of life)( of node 0)? \d+(\.\d+)? s ago", told), told
+        assert re.search(age, told), told
+        page = asyncio.run(tab(job))
+        assert re.search(age, page.title), page.title
+        assert re.match(age, page.advice, re.IGNORECASE), page.advice
     finally:
         signal_all(pids, signal.SIGCONT)
     eventually(lambda: "last " not in summary(job), timeout=20.0, why=lambda: summary(job))
+    assert "last " not in (title := asyncio.run(tab(job)).title), title
 
 
 def test_another_coordinator_says_it_too(job: Job) -> None:
@@ -77,6 +87,17 @@ def test_another_coordinator_says_it_too(job: Job) -> None:
         assert [line for line in shown if "training on" in line and "last " not in line] == []
     finally:
         signal_all(pids, signal.SIGCONT)
+
+
+async def tab(job: Job) -> Page:
+    """Return what the tab of the job's task shows: what the API server answers a browser."""
+    looker = Looker(access=LiveAccess(home=job.home))
+    handle = {"name": job.name, "backend": "local", "owner": job.record.owner}
+    try:
+        key = TaskKey(dag_id="d", run_id="r", task_id="t")
+        return await looker.look(TaskSeen(key=key, tries={job.record.owner: 1}, handle=handle))
+    finally:
+        await looker.close()
 
 
 def signal_all(pids: list[int], number: int) -> None:

@@ -55,7 +55,8 @@ def main(argv: list[str] | None = None) -> int:
     if args.one:
         return _one(args.one, args.logs)
     cells = [cell for cell in CELLS if any(fnmatch.fnmatch(cell.name, f"*{part}*") for part in args.cells.split(","))]
-    random.Random(args.seed).shuffle(cells)
+    if args.seed:
+        random.Random(args.seed).shuffle(cells)
     began = time.monotonic()
     with ThreadPoolExecutor(args.jobs) as pool:
         found = list(pool.map(lambda cell: _in_process(cell, args.logs), cells))
@@ -71,7 +72,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.loss_matrix", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cells", default="", metavar="PARTS", help="parts of names, with commas between (default: all)")
     parser.add_argument("--jobs", type=int, default=3, metavar="N", help="cells at a time (default: 3)")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the order of the cells (default: 1)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the order of the cells; 0: as listed (default: 1)")
     parser.add_argument("--logs", type=Path, default=None, metavar="FOLDER", help="keep everything that was written")
     parser.add_argument("--one", default="", help=argparse.SUPPRESS)
     return parser.parse_args(argv)

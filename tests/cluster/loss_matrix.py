@@ -18,10 +18,12 @@ import json
 import os
 import random
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,7 @@ def main(argv: list[str] | None = None) -> int:
         found = list(pool.map(lambda cell: _in_process(cell, args.logs), cells))
     bad = [result for result in found if result.wrong]
     print(_table(found))
+    print(*_columns(found), sep="\n")
     for result in bad:
         print("\n".join(_story(result)))
     print(f"{len(found) - len(bad)} of {len(found)} cells hold, seed {args.seed}, {time.monotonic() - began:.0f} s")
@@ -151,6 +154,16 @@ def _table(found: list[Result]) -> str:
     order = {cell.name: number for number, cell in enumerate(CELLS)}
     rows = [_row(result) for result in sorted(found, key=lambda result: order[result.cell])]
     return "\n".join(("| cell | after | what | verdict |", "|---|---|---|---|", *rows))
+
+
+def _columns(found: list[Result]) -> Iterator[str]:
+    """Yield the median and the worst time of each kind of supervisor."""
+    for supervisor in SUPERVISORS:
+        taken = [(r.seconds, r.cell) for r in found if r.seconds is not None and r.cell.endswith(f"/{supervisor}")]
+        if taken:
+            worst, cell = max(taken)
+            median = statistics.median(seconds for seconds, _ in taken)
+            yield f"{supervisor}: {len(taken)} cells, median {median:.1f} s, worst {worst:.1f} s ({cell})"
 
 
 def _story(result: Result) -> list[str]:

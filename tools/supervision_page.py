@@ -33,7 +33,7 @@ PAGE, RECORD, SCHEMA = "docs/explanation/supervision.md", "docs/examples/digits.
 #: The table stands between these two lines of the page.
 BEGIN, END = "<!-- clocks: written by tools/supervision_page.py -->", "<!-- end of clocks -->"
 
-_TITLES = ("clock", "set by", "starts when", "pauses", "ends when", "then", "who acts", "which wins")
+_TITLES = ("Clock", "Setting", "Starts when", "Pauses", "Is cancelled when", "At its end", "Who acts", "Other clocks")
 _BLOCK = re.compile(r"```console\n\$ rallypoint (?P<words>[^\n]+)\n.*?```\n", re.DOTALL)
 
 

@@ -243,7 +243,7 @@ def table(results: Iterable[Found]) -> str:
     for found in results:
         by_kind.setdefault(found.kind.name, []).append(found)
     lines = [
-        "| way | | runs | found in time | median | longest | restarted by | after (median) | culprit right | evidence |",
+        "| Kind | The hang | Runs | Found in time | Median | Longest | Restarted by | After (median) | Right rank | Evidence |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, all_found in by_kind.items():
@@ -278,10 +278,10 @@ def _sum(results: Sequence[Found]) -> str:
     complete, false = sum(found.complete for found in hangs), sum(not found.soon for found in results if not found.kind.hangs)
     count, restarted, proven = max(1, len(hangs)), sum(f.recovered for f in hangs), sum(f.proven for f in hangs)
     return (
-        f"{len(hangs)} hangs of {len({f.kind.name for f in hangs})} kinds: {soon} found in time ({soon / count:.1%}),"
-        f" {restarted} restarted ({restarted / count:.1%}; {proven} by positive evidence, the others at `hang_downtime`), the"
-        f" right ranks blamed in {right} ({right / count:.1%}), evidence of every rank in {complete} ({complete / count:.1%});"
-        f" {false} false alarms in {len(results) - len(hangs)} runs that only looked like one."
+        f"{len(hangs)} hangs of {len({f.kind.name for f in hangs})} kinds: {soon} found in time ({soon / count:.1%}) and"
+        f" {restarted} restarted ({restarted / count:.1%}; {proven} by positive evidence, the others at `hang_downtime`). The"
+        f" right ranks were named in {right} ({right / count:.1%}), with evidence of every rank in {complete} ({complete / count:.1%})."
+        f" In {len(results) - len(hangs)} runs that were only slow, {false} false alarms."
     )
 
 
@@ -305,19 +305,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 _PAGE = """\
 # Hang corpus
 
-After this page you know how soon each kind of hang is found, and whether the right rank is named.
+After this page you know how soon Rallypoint finds each kind of hang, and whether it names the right rank.
 
 ```console
 $ make hang-corpus      # about an hour; writes this page
 ```
 
-Plain scripts hang in each of these ways ([tests/live/hang_corpus.py](../../tests/live/hang_corpus.py)), with
-`hang_detection: 2` and `hang_downtime: 12s`. Rules: [Hangs and slow ranks](../guides/hangs.md).
+Training scripts without Rallypoint code hang in each of these ways
+([tests/live/hang_corpus.py](../../tests/live/hang_corpus.py)), with `hang_detection: 2` and `hang_downtime: 12s`. How
+detection works: [Hangs and slow ranks](../guides/hangs.md).
 
-- *Found in time*: the agents inspect their workers within the larger of three times the 99th percentile of the steps and five
-  seconds; before the first and after the last step within `hang_downtime` and five seconds.
-- *Positive evidence* proves that the ranks can never continue. Other hangs are notified when found, and restarted at
-  `hang_downtime`.
+- *Found in time*: the agents start to inspect the workers within a limit: three times the 99th percentile of the step time,
+  and at least five seconds. Before the first step and after the last step, the limit is `hang_downtime` plus five seconds.
+- *Positive evidence* is a state of the ranks that proves that they can never continue. Without positive evidence, Rallypoint
+  logs a notification when it finds the hang, and restarts the workers when `hang_downtime` expires.
 
 {table}
 """

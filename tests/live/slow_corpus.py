@@ -137,14 +137,14 @@ def slow_table(results: Iterable[SlowRun]) -> str:
     by_kind: dict[str, list[SlowRun]] = {}
     for result in results:
         by_kind.setdefault(result.kind.name, []).append(result)
-    lines = ["| kind | | runs | looked into | notified | restarted |", "|---|---|---|---|---|---|"]
+    lines = ["| Kind | The slowness | Runs | Inspected | Notified | Restarted |", "|---|---|---|---|---|---|"]
     for name, mine in by_kind.items():
         looked, notified = sum(one.looked > 0 for one in mine), sum(one.notified for one in mine)
         restarted = sum(not one.healthy for one in mine)
         lines.append(f"| `{name}` | {mine[0].kind.what} | {len(mine)} | {looked} | {notified} | {restarted} |")
     every = [one for mine in by_kind.values() for one in mine]
     restarted = sum(not one.healthy for one in every)
-    return "\n".join([*lines, "", f"{len(every)} runs of {len(by_kind)} kinds: {restarted} restarted."])
+    return "\n".join([*lines, "", f"{len(every)} runs of {len(by_kind)} kinds: {restarted} of them were restarted."])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -171,9 +171,9 @@ _SECTION = (
     _HEADING
     + """
 
-[tests/live/slow_corpus.py](../../tests/live/slow_corpus.py): two ranks train, are busy for {seconds:g} s, and train on.
-The learned bound is 4 s, `hang_detection` is 2, `hang_downtime` 30 minutes. *Inspected* and *notified* count runs;
-*restarted* must be 0.
+In [tests/live/slow_corpus.py](../../tests/live/slow_corpus.py), two ranks train, are busy with other work for {seconds:g} s,
+and continue to train. The learned limit is 4 s, `hang_detection` is 2, and `hang_downtime` is 30 minutes. *Inspected* and
+*Notified* count runs. *Restarted* must be 0.
 
 {table}
 """

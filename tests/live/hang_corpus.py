@@ -280,8 +280,8 @@ def _sum(results: Sequence[Found]) -> str:
     return (
         f"{len(hangs)} hangs of {len({f.kind.name for f in hangs})} kinds: {soon} found in time ({soon / count:.1%}) and"
         f" {restarted} restarted ({restarted / count:.1%}; {proven} by positive evidence, the others at `hang_downtime`). The"
-        f" right ranks were named in {right} ({right / count:.1%}), with evidence of every rank in {complete} ({complete / count:.1%})."
-        f" In {len(results) - len(hangs)} runs that were only slow, {false} false alarms."
+        f" right ranks were named in {right} ({right / count:.1%}), with evidence of every rank in {complete}"
+        f" ({complete / count:.1%}). In {len(results) - len(hangs)} runs that were only slow, {false} false alarms."
     )
 
 

@@ -18,7 +18,7 @@ from rallypoint.job.errors import JobError, Problem, dotted, show
 from rallypoint.job.values import RefusedError
 
 if TYPE_CHECKING:
-    from rallypoint.job.model import ElasticJob
+    from rallypoint.job.fields import JobFields
 
 __all__ = ["ANNOTATIONS", "PREFIX", "Annotation", "PolicyRead", "read_annotations", "write_annotations"]
 
@@ -209,7 +209,7 @@ def _unknown(key: str, *, clamp: bool) -> list[str]:
     raise RefusedError(f"is not a known AppWrapper annotation; {advice}")
 
 
-def write_annotations(job: ElasticJob) -> dict[str, str]:
+def write_annotations(job: JobFields) -> dict[str, str]:
     """Return the annotations with which an AppWrapper has this job's policies; empty lists of exit codes are left out.
 
     Every other one is written, since a controller may have other defaults. `success_ttl` has a ceiling there: reading a longer

@@ -5,35 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, ValidationError, model_validator
 from pydantic.functional_validators import ModelWrapValidatorHandler
 from typing_extensions import Self
 
 from rallypoint.job import several
-from rallypoint.job.cluster import Cluster, Group, Master
 from rallypoint.job.document import read_document, write_yaml
 from rallypoint.job.errors import JobError
-from rallypoint.job.mindcluster import MindCluster
-from rallypoint.job.part import Model
-from rallypoint.job.platform import PLATFORM
-from rallypoint.job.policies import FaultTolerance, Health, Logs, Recovery, Rendezvous
+from rallypoint.job.fields import JobFields
 from rallypoint.job.problems import problems
-from rallypoint.job.profiles import PROFILE
-from rallypoint.job.role import DEFAULT_ROLE, ELASTIC, Role, Texts, resolve
-from rallypoint.job.rules import (
-    CONFIG,
-    FLAG,
-    LIST,
-    NAME,
-    NAMESPACE,
-    NETWORK_POLICY,
-    TLS,
-    WORD,
-    Collection,
-    refusal,
-)
+from rallypoint.job.role import DEFAULT_ROLE, ELASTIC, Role, resolve
 from rallypoint.job.settle import WITHOUT_EFFECT, settle
 from rallypoint.job.shape import normal
 from rallypoint.job.spelling import Spelled, spell
@@ -41,77 +24,16 @@ from rallypoint.wire.plan import Profile
 
 __all__ = ["ElasticJob"]
 
-_ROLES = Collection(
-    kind="roles",
-    allowed="a list of roles or a mapping from a role's name to the role, at least one",
-    types=(list, tuple),
-    least=1,
-)
-
 #: What a role may have of its own beside what it has from the job.
 _OWN = {"labels", "annotations"}
 
 
-def _different(roles: tuple[Role, ...]) -> tuple[Role, ...]:
-    names = [role.name for role in roles]
-    if len(set(names)) == len(names):
-        return roles
-    raise refusal("a list of roles with different names", value=names)
-
-
-class ElasticJob(Model):
+class ElasticJob(JobFields):
     """An elastic training job.
 
     Construct it from the normal form or the short one; either way a wrong document raises `JobError` and nothing else.
     Paths stay as they are given until `with_base`, which `from_file` and `load_job` call.
     """
-
-    name: Annotated[str, NAME]
-    """Names the job everywhere; names derived from it fit into the 63 characters of Kubernetes."""
-    roles: Annotated[tuple[Role, ...], _ROLES, AfterValidator(_different)]
-    """What runs. One role may be written short: its fields at the top level, and its name is `trainer`."""
-    platform: Annotated[str, PLATFORM] = ""
-    """What runs the job (DLRover's argument): `pyk8s` and `k8s` are `kubernetes`. Without it where it is submitted to."""
-    namespace: Annotated[str, NAMESPACE] = ""
-    """Where in a cluster (DLRover's argument). Without it where it is submitted to."""
-    profile: Annotated[Profile, PROFILE] = Profile.LADDER
-    """Whose rules hold, and whose defaults. `mindcluster` also where a label or annotation of it is given and no profile is."""
-    labels: Texts = Field(default_factory=dict)
-    """Labels of the job and of all its pods. Those of MindCluster are read, too."""
-    annotations: Texts = Field(default_factory=dict)
-    """Annotations of the job and of all its pods. Those of AppWrapper and MindCluster are read, too."""
-    fault_tolerance: FaultTolerance = FaultTolerance()
-    """What a supervisor does about the job as a whole."""
-    recovery: Recovery = Recovery()
-    """What is done about single workers and nodes."""
-    rendezvous: Rendezvous = Rendezvous()
-    """How nodes find each other."""
-    health: Health = Health()
-    """How the coordinator and the agents know of each other's life."""
-    mindcluster: MindCluster = MindCluster()
-    """What MindCluster's labels and annotations say, and what they cannot say."""
-    insecure_token: Annotated[bool, FLAG] = False
-    """The agents of a PyTorchJob or an AppWrapper have no secret, for namespaces in which no Secret may be created: a process
-    that reaches a pod and knows the job's name can join the job. Plain pods and local jobs always have a secret."""
-    tls: Annotated[str, TLS] = ""
-    """Mutual TLS between the parts of the job (docs/guides/tls.md): `auto` creates an authority and certificates for the job,
-    `{secret: NAME}` uses those in a Secret (`ca.crt`, `tls.crt`, `tls.key`)."""
-    network_policy: Annotated[str, NETWORK_POLICY] = ""
-    """Kubernetes: a NetworkPolicy lets only the job's own pods connect to its pods. The supervisor reaches the coordinator
-    through the API server: `on` leaves the coordinator's port open for that, networks such as `10.0.0.0/28` open it to these
-    alone."""
-    logs: Logs = Logs()
-    """Where the output of each rank goes."""
-    config: Annotated[dict[str, Any], CONFIG] = Field(default_factory=dict)
-    """Settings of your own, which every worker can read (`rallypoint.training.job_config()`). Numbers here may have a point."""
-    cluster: Cluster = Cluster()
-    """The machines that all roles must fit onto."""
-    groups: Annotated[tuple[Group, ...], LIST] = ()
-    """Roles that are placed together and share devices."""
-    master: Master = Master()
-    """The coordinator and supervisor."""
-    worker_isolation: Annotated[str, WORD] = ""
-    """A resource of the machines for workers: each worker requests one of it."""
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:

@@ -22,7 +22,7 @@ from rallypoint.job.values import RefusedError, write_nodes
 from rallypoint.wire.plan import Profile
 
 if TYPE_CHECKING:
-    from rallypoint.job.model import ElasticJob
+    from rallypoint.job.fields import JobFields
 
 __all__ = ["WITHOUT_EFFECT", "Choice", "choices", "settle", "unread"]
 
@@ -64,7 +64,7 @@ class Choice:
     given: bool
 
 
-def settle(job: ElasticJob, place: Place) -> dict[str, Any]:
+def settle(job: JobFields, place: Place) -> dict[str, Any]:
     """Return the fields of a job that was just read in which it differs, once settled; `place` as in `Shape`.
 
     Raises `JobError` for what its labels, annotations and profile do not allow.
@@ -84,7 +84,7 @@ def settle(job: ElasticJob, place: Place) -> dict[str, Any]:
     return {name: getattr(job, name) for name in ("roles", "profile", "labels", *_BLOCKS)}
 
 
-def choices(job: ElasticJob) -> tuple[Choice, ...]:
+def choices(job: JobFields) -> tuple[Choice, ...]:
     """Return every field that the job's profile sets, in the order of its table."""
     return tuple(_choice(job, path, default) for path, default in _defaults(job).items())
 
@@ -95,7 +95,7 @@ def unread(words: Mapping[str, str]) -> dict[str, str]:
     return {key: text for key, text in words.items() if key not in read and not key.startswith(PREFIX)}
 
 
-def _choice(job: ElasticJob, path: str, default: Any) -> Choice:
+def _choice(job: JobFields, path: str, default: Any) -> Choice:
     block, name = path.split(".")
     part = getattr(job, block)
     rule = rule_of(type(part).model_fields[name].metadata)
@@ -103,7 +103,7 @@ def _choice(job: ElasticJob, path: str, default: Any) -> Choice:
     return Choice(path=path, value=value, default=default, given=name in part.model_fields_set)
 
 
-def _defaults(job: ElasticJob) -> dict[str, Any]:
+def _defaults(job: JobFields) -> dict[str, Any]:
     found = defaults_of(job.profile, job.mindcluster)
     if job.profile is not Profile.MINDCLUSTER:
         return found
@@ -123,7 +123,7 @@ def _refuse(wrong: list[Problem]) -> None:
 # --- what labels and annotations say ---------------------------------------------------------------------------------------
 
 
-def _said(job: ElasticJob) -> tuple[list[_Said], list[Problem]]:
+def _said(job: JobFields) -> tuple[list[_Said], list[Problem]]:
     said: list[_Said] = []
     wrong: list[Problem] = []
     for key, text in job.annotations.items():
@@ -147,7 +147,7 @@ def _said(job: ElasticJob) -> tuple[list[_Said], list[Problem]]:
     return said, wrong
 
 
-def _labels(job: ElasticJob) -> dict[str, mindcluster.Key]:
+def _labels(job: JobFields) -> dict[str, mindcluster.Key]:
     """Return the labels that are read as MindCluster's: some of them, only where something else is of it."""
     named = {"profile", "mindcluster"} & job.model_fields_set
     asks = (
@@ -163,7 +163,7 @@ def _say(where: str, key: str, text: str, block: str, field: str, value: Any) ->
     return _Said(path=dotted((where, key)), text=text, block=block, field=field, value=value)
 
 
-def _misplaced(job: ElasticJob, place: Place) -> Iterator[Problem]:
+def _misplaced(job: JobFields, place: Place) -> Iterator[Problem]:
     """Yield what would have no effect where it stands: a label among the annotations, or the job's word at a role."""
     for where, other, keys in (
         ("annotations", "labels", {key: known for key, known in mindcluster.LABELS.items() if known.chooses}),
@@ -178,7 +178,7 @@ def _misplaced(job: ElasticJob, place: Place) -> Iterator[Problem]:
                     yield Problem(path=path, text=f"has no effect in a role; move it to {other} at the top level")
 
 
-def _misspelt(job: ElasticJob, place: Place) -> Iterator[Problem]:
+def _misspelt(job: JobFields, place: Place) -> Iterator[Problem]:
     """Yield labels and annotations that look like MindCluster's, and are none that is read."""
     parts: list[tuple[tuple[Step, ...], Mapping[str, str]]] = []
     for where in ("labels", "annotations"):
@@ -191,7 +191,7 @@ def _misspelt(job: ElasticJob, place: Place) -> Iterator[Problem]:
                 yield Problem(path=dotted((*path, key)), text=told)
 
 
-def _given_twice(job: ElasticJob, said: Iterable[_Said]) -> Iterator[Problem]:
+def _given_twice(job: JobFields, said: Iterable[_Said]) -> Iterator[Problem]:
     for item in said:
         block = getattr(job, item.block)
         value = getattr(block, item.field)
@@ -200,7 +200,7 @@ def _given_twice(job: ElasticJob, said: Iterable[_Said]) -> Iterator[Problem]:
             yield Problem(path=item.path, text=f"{show(item.text)} is not allowed; {told}")
 
 
-def _with_said(job: ElasticJob, said: Iterable[_Said]) -> ElasticJob:
+def _with_said(job: JobFields, said: Iterable[_Said]) -> JobFields:
     """Return the job with what was said as if the document had given it; roles have the job's labels and annotations."""
     updates: dict[str, dict[str, Any]] = {}
     for item in said:
@@ -209,7 +209,7 @@ def _with_said(job: ElasticJob, said: Iterable[_Said]) -> ElasticJob:
     return job.model_copy(update={**blocks, "roles": tuple(_inheriting(role, job) for role in job.roles)})
 
 
-def _inheriting(role: Role, job: ElasticJob) -> Role:
+def _inheriting(role: Role, job: JobFields) -> Role:
     words = {name: {**getattr(job, name), **getattr(role, name)} for name in ("labels", "annotations")}
     return role.model_copy(update=words) if any(words.values()) else role
 
@@ -217,7 +217,7 @@ def _inheriting(role: Role, job: ElasticJob) -> Role:
 # --- the profile -----------------------------------------------------------------------------------------------------------
 
 
-def _profile(job: ElasticJob, said: Iterable[_Said]) -> tuple[Profile, list[Problem]]:
+def _profile(job: JobFields, said: Iterable[_Said]) -> tuple[Profile, list[Problem]]:
     """Return the profile by name, or that whose words the job has; words of another one than the named are problems."""
     words = [(item.path, item.text) for item in said if item.block == "mindcluster"]
     block = job.mindcluster.model_fields_set or "mindcluster" in job.model_fields_set
@@ -232,7 +232,7 @@ def _profile(job: ElasticJob, said: Iterable[_Said]) -> tuple[Profile, list[Prob
     return job.profile, wrong
 
 
-def _with_defaults(job: ElasticJob, profile: Profile) -> ElasticJob:
+def _with_defaults(job: JobFields, profile: Profile) -> JobFields:
     blocks: dict[str, Any] = {name: getattr(job, name) for name in _BLOCKS}
     if profile is Profile.MINDCLUSTER:
         block = job.mindcluster
@@ -246,7 +246,7 @@ def _with_defaults(job: ElasticJob, profile: Profile) -> ElasticJob:
     return _labelled(job) if profile is Profile.MINDCLUSTER else job
 
 
-def _labelled(job: ElasticJob) -> ElasticJob:
+def _labelled(job: JobFields) -> JobFields:
     labels = {**mindcluster.labels(job.mindcluster), **job.labels}
     job = job.model_copy(update={"labels": labels})
     return job.model_copy(update={"roles": tuple(_inheriting(role, job) for role in job.roles)})
@@ -258,11 +258,11 @@ def _completed(block: M, values: Mapping[str, Any]) -> M:
     return cast("M", whole)
 
 
-def _annotation(job: ElasticJob) -> str | None:
+def _annotation(job: JobFields) -> str | None:
     return job.annotations.get("recover-strategy")
 
 
-def _late_reports(job: ElasticJob) -> Iterator[Problem]:
+def _late_reports(job: JobFields) -> Iterator[Problem]:
     """Yield a report interval of which two do not fit into a lease: a late report would cost a healthy node its place.
 
     It is checked once the profile's defaults are known. One that only follows from the profile is no problem: an agent reports
@@ -276,13 +276,13 @@ def _late_reports(job: ElasticJob) -> Iterator[Problem]:
         yield Problem(path="health.report_interval", text=told)
 
 
-def _not_in_profile(job: ElasticJob, place: Place) -> list[Problem]:
+def _not_in_profile(job: JobFields, place: Place) -> list[Problem]:
     if job.profile is Profile.APPWRAPPER:
         return list(_not_in_appwrapper(job, place))
     return [*_not_in_mindcluster(job), *_not_in_roles(job, place)] if job.profile is Profile.MINDCLUSTER else []
 
 
-def _not_in_appwrapper(job: ElasticJob, place: Place) -> Iterator[Problem]:
+def _not_in_appwrapper(job: JobFields, place: Place) -> Iterator[Problem]:
     for index, role in enumerate(job.roles):
         if role.nodes.min != role.nodes.max:
             told = "one number of nodes, because profile appwrapper has a fixed size"
@@ -297,7 +297,7 @@ def _not_in_appwrapper(job: ElasticJob, place: Place) -> Iterator[Problem]:
             yield Problem(path=path, text=f"{show(chosen.value)} is not allowed; expected {told}")
 
 
-def _not_in_mindcluster(job: ElasticJob) -> Iterator[Problem]:
+def _not_in_mindcluster(job: JobFields) -> Iterator[Problem]:
     block = job.mindcluster
     for path, instead in WITHOUT_EFFECT.items():
         chosen = _choice(job, path, defaults_of(Profile.LADDER, block).get(path, 0.0))
@@ -317,7 +317,7 @@ def _not_in_mindcluster(job: ElasticJob) -> Iterator[Problem]:
         yield Problem(path="recovery.stop_grace_period", text=f"{show(format_duration(stop))} is not allowed; expected {told}")
 
 
-def _not_in_roles(job: ElasticJob, place: Place) -> Iterator[Problem]:
+def _not_in_roles(job: JobFields, place: Place) -> Iterator[Problem]:
     block = job.mindcluster
     strategy = ",".join(block.recover_strategy) if "recover_strategy" in block.model_fields_set else None
     for index, role in enumerate(job.roles):

@@ -15,7 +15,7 @@ from rallypoint.job.quantity import quantity, write_bytes
 from rallypoint.job.role import ELASTIC, InstanceResources, Resources, Role
 
 if TYPE_CHECKING:
-    from rallypoint.job.model import ElasticJob
+    from rallypoint.job.fields import JobFields
 
 __all__ = ["problems_beside", "settle"]
 
@@ -23,7 +23,7 @@ Place = Callable[[tuple[Step, ...]], tuple[Step, ...]]
 _DISK = "ephemeral-storage"
 
 
-def settle(job: ElasticJob, place: Place) -> tuple[ElasticJob, list[Problem]]:
+def settle(job: JobFields, place: Place) -> tuple[JobFields, list[Problem]]:
     """Return the job with every role in its normal form, and all problems of its roles together."""
     roles = {role.name: role for role in job.roles}
     found, wrong = _settled(roles, job.groups, job.cluster, lambda name, *rest: _path(job.roles, place, name, rest))

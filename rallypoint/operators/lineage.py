@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["TellsLineage"]
+if TYPE_CHECKING:
+    from rallypoint.provider.lineage import Library
+
+__all__ = ["TellsLineage", "open_library"]
 
 
 class TellsLineage:
@@ -19,7 +22,7 @@ class TellsLineage:
 
     def get_openlineage_facets_on_complete(self, _ti: Any) -> Any:
         """Return an `OperatorLineage`, None where OpenLineage is not installed."""
-        from rallypoint.provider.lineage import lineage_of, open_library  # noqa: PLC0415  a DAG file need not pay for it
+        from rallypoint.provider.lineage import lineage_of  # noqa: PLC0415  a DAG file need not pay for it
 
         library = open_library()
         named = bool(getattr(self, "outlets", ()) or getattr(self, "inlets", ()))
@@ -29,3 +32,12 @@ class TellsLineage:
     def get_openlineage_facets_on_failure(self, ti: Any) -> Any:
         """Return the same of a job that failed."""
         return self.get_openlineage_facets_on_complete(ti)
+
+
+def open_library() -> Library | None:
+    """Return the makers, None where OpenLineage's packages are not installed. Only they ask for this, and then they are."""
+    try:
+        from rallypoint.provider.lineage_facet import LIBRARY  # noqa: PLC0415  brings the packages
+    except ImportError:
+        return None
+    return LIBRARY

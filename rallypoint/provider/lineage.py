@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["FACET", "Library", "lineage_of", "open_library", "place_of_file"]
+__all__ = ["FACET", "Library", "lineage_of", "place_of_file"]
 
 #: The run facet's name.
 FACET = "rallypoint_job"
@@ -32,20 +32,11 @@ _FIELDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Library:
-    """Makers of what Airflow's OpenLineage provider takes; see `open_library`."""
+    """Makers of what Airflow's OpenLineage provider takes; see `rallypoint.operators.lineage.open_library`."""
 
     lineage: Callable[..., Any]
     dataset: Callable[..., Any]
     facet: Callable[..., Any]
-
-
-def open_library() -> Library | None:
-    """Return the makers, None where OpenLineage's packages are not installed. Only they ask for this, and then they are."""
-    try:
-        from rallypoint.provider.lineage_facet import LIBRARY  # noqa: PLC0415  brings the packages
-    except ImportError:
-        return None
-    return LIBRARY
 
 
 def lineage_of(summary: Mapping[str, Any], *, library: Library, with_output: bool = True) -> Any:

@@ -28,9 +28,12 @@ from typing import TYPE_CHECKING
 
 from rallypoint.supervision.trimming import (
     HISTORY_LIMIT,
+    NAME_LIMIT,
+    REASON_LIMIT,
+    SHORT_LIMIT,
+    cut,
     size_of,
     size_of_event,
-    trim_attempt,
     trim_event,
     trim_incident,
     trim_progress,
@@ -38,7 +41,7 @@ from rallypoint.supervision.trimming import (
 )
 from rallypoint.wire.incident import Cause, Folded, Incident, IncidentId, Rung
 from rallypoint.wire.result import RESULT_LIMIT
-from rallypoint.wire.status import Event, JobStatus
+from rallypoint.wire.status import Event, JobStatus, Progress
 
 if TYPE_CHECKING:  # a coordinator folds what it tells, and knows nothing of records
     from rallypoint.supervision.record import Attempt, JobRecord
@@ -319,4 +322,16 @@ def _few_attempts(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
     if len(attempts) > FIRST_ATTEMPTS + LAST_ATTEMPTS:
         attempts = (*attempts[:FIRST_ATTEMPTS], *attempts[-LAST_ATTEMPTS:])
     newest = len(attempts) - _WHOLE_ATTEMPTS
-    return tuple(trim_attempt(attempt, whole=place >= newest) for place, attempt in enumerate(attempts))
+    return tuple(_trim_attempt(attempt, whole=place >= newest) for place, attempt in enumerate(attempts))
+
+
+def _trim_attempt(attempt: Attempt, *, whole: bool) -> Attempt:
+    """Return an attempt whose texts are bounded; without `whole` only how it ended and how far it came."""
+    progress = trim_progress(attempt.progress)
+    if not whole:
+        progress = Progress(step=progress.step, resumed_from=progress.resumed_from, at=progress.at)
+    owner, reason = cut(attempt.owner, NAME_LIMIT), cut(attempt.reason, SHORT_LIMIT)
+    message = cut(attempt.message, REASON_LIMIT if whole else NAME_LIMIT)
+    if (owner, reason, message, progress) == (attempt.owner, attempt.reason, attempt.message, attempt.progress):
+        return attempt
+    return dataclasses.replace(attempt, owner=owner, reason=reason, message=message, progress=progress)

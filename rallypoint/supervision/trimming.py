@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 from rallypoint.wire import codec
 from rallypoint.wire.incident import Culprit, Incident, RankGroup
@@ -11,17 +10,16 @@ from rallypoint.wire.places import fold
 from rallypoint.wire.sanitize import clean_text
 from rallypoint.wire.status import Event, Progress, Verdict
 
-if TYPE_CHECKING:  # a coordinator trims what it tells, and knows nothing of records
-    from rallypoint.supervision.record import Attempt
-
 __all__ = [
     "HISTORY_LIMIT",
     "MARK",
+    "NAME_LIMIT",
+    "REASON_LIMIT",
+    "SHORT_LIMIT",
     "cut",
     "last_lines",
     "size_of",
     "size_of_event",
-    "trim_attempt",
     "trim_event",
     "trim_incident",
     "trim_progress",
@@ -35,7 +33,7 @@ HISTORY_LIMIT = 500
 MARK = " […]"
 
 #: Bytes of a message, of a reason, of a name; of one that is kept for completeness only.
-_MESSAGE, _REASON, _NAME, _SHORT = 1000, 300, 120, 80
+_MESSAGE, REASON_LIMIT, NAME_LIMIT, SHORT_LIMIT = 1000, 300, 120, 80
 
 #: Bytes of a log's path and of a checkpoint's. They are of use only as a whole: a longer one is left out.
 _LOG_PATH, _CHECKPOINT = 512, 4096
@@ -120,7 +118,7 @@ def trim_incident(incident: Incident, *, whole: bool) -> Incident:
     culprit = incident.culprit
     if culprit is not None:
         culprit = trim_culprit(culprit, tail=_TAIL if whole else _LITTLE_TAIL)
-    reason, rule = cut(incident.reason, _REASON), cut(incident.rule, _NAME)
+    reason, rule = cut(incident.reason, REASON_LIMIT), cut(incident.rule, NAME_LIMIT)
     evidence = trim_evidence(incident.evidence, most=_EVIDENCE if whole else _LITTLE_EVIDENCE)
     places = fold(incident.places, _SPANS if whole else _LITTLE_SPANS)
     known = (incident.reason, incident.rule, incident.evidence, incident.places)
@@ -146,10 +144,10 @@ def _with_frames(group: RankGroup, most: int) -> RankGroup:
         group,
         ranks=ranks,
         more=group.more + len(group.ranks) - len(ranks),
-        state=cut(group.state, _SHORT),
+        state=cut(group.state, SHORT_LIMIT),
         frames=tuple(cut(frame, _FRAME) for frame in group.frames[:most]),
         native=tuple(cut(frame, _FRAME) for frame in group.native[: min(most - 1, _NATIVE)]),
-        phase=cut(group.phase, _SHORT),
+        phase=cut(group.phase, SHORT_LIMIT),
         collective=cut(group.collective, _FRAME),
     )
     return group if trimmed == group else trimmed
@@ -157,7 +155,7 @@ def _with_frames(group: RankGroup, most: int) -> RankGroup:
 
 def trim_culprit(culprit: Culprit, *, tail: int) -> Culprit:
     """Return a culprit whose texts are bounded."""
-    host, error = cut(culprit.host, _NAME), cut(culprit.error, _REASON)
+    host, error = cut(culprit.host, NAME_LIMIT), cut(culprit.error, REASON_LIMIT)
     path, lines = _path(culprit.log_path, _LOG_PATH), last_lines(culprit.log_tail, tail)
     if (host, error, path, lines) == (culprit.host, culprit.error, culprit.log_path, culprit.log_tail):
         return culprit
@@ -166,7 +164,7 @@ def trim_culprit(culprit: Culprit, *, tail: int) -> Culprit:
 
 def trim_event(event: Event) -> Event:
     """Return a line of history whose text is bounded."""
-    kind, detail = cut(event.kind, _SHORT), cut(event.detail, _REASON)
+    kind, detail = cut(event.kind, SHORT_LIMIT), cut(event.detail, REASON_LIMIT)
     if (kind, detail) == (event.kind, event.detail):
         return event
     return dataclasses.replace(event, kind=kind, detail=detail)
@@ -175,7 +173,7 @@ def trim_event(event: Event) -> Event:
 def trim_verdict(verdict: Verdict) -> Verdict:
     """Return a verdict whose texts are bounded."""
     culprit = None if verdict.culprit is None else trim_culprit(verdict.culprit, tail=_TAIL)
-    reason, message = cut(verdict.reason, _NAME), cut(verdict.message, _MESSAGE)
+    reason, message = cut(verdict.reason, NAME_LIMIT), cut(verdict.message, _MESSAGE)
     if culprit is verdict.culprit and (reason, message) == (verdict.reason, verdict.message):
         return verdict
     return dataclasses.replace(verdict, reason=reason, message=message, culprit=culprit)
@@ -184,23 +182,11 @@ def trim_verdict(verdict: Verdict) -> Verdict:
 def trim_progress(progress: Progress) -> Progress:
     """Return progress with the first of its metrics, and without a path that is too long to be kept."""
     path, metrics = _path(progress.checkpoint, _CHECKPOINT), progress.metrics
-    if len(metrics) > _METRICS or any(len(name) > _SHORT for name in metrics):
-        metrics = {name: metrics[name] for name in list(metrics)[:_METRICS] if _bytes(name) <= _SHORT}
+    if len(metrics) > _METRICS or any(len(name) > SHORT_LIMIT for name in metrics):
+        metrics = {name: metrics[name] for name in list(metrics)[:_METRICS] if _bytes(name) <= SHORT_LIMIT}
     if path == progress.checkpoint and metrics is progress.metrics:
         return progress
     return dataclasses.replace(progress, checkpoint=path, metrics=metrics)
-
-
-def trim_attempt(attempt: Attempt, *, whole: bool) -> Attempt:
-    """Return an attempt whose texts are bounded; without `whole` only how it ended and how far it came."""
-    progress = trim_progress(attempt.progress)
-    if not whole:
-        progress = Progress(step=progress.step, resumed_from=progress.resumed_from, at=progress.at)
-    owner, reason = cut(attempt.owner, _NAME), cut(attempt.reason, _SHORT)
-    message = cut(attempt.message, _REASON if whole else _NAME)
-    if (owner, reason, message, progress) == (attempt.owner, attempt.reason, attempt.message, attempt.progress):
-        return attempt
-    return dataclasses.replace(attempt, owner=owner, reason=reason, message=message, progress=progress)
 
 
 def _path(path: str, most: int) -> str:

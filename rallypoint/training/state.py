@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import nn
 
 from rallypoint.training.reporting import report_progress
 
-if TYPE_CHECKING:
-    from rallypoint.training.session import Session
-
 __all__ = ["State"]
+
+
+class _Session(Protocol):
+    """What a state needs of the session that keeps its commits."""
+
+    def commit(self) -> None:
+        """Keep the state as it is now."""
+
+    def boundary(self) -> None:
+        """Do what all ranks do after this step."""
 
 
 class State:
@@ -66,7 +73,7 @@ class State:
         Copies the state into memory: what only its optimizers change while the next step runs, the rest before this returns.
         Outside a Rallypoint worker it only checks `step`.
         """
-        session: Session | None = self._session
+        session: _Session | None = self._session
         if session is not None:
             session.commit()
         step = self.parts.get("step")
@@ -126,7 +133,7 @@ class State:
 
     if TYPE_CHECKING:
         parts: MutableMapping[str, Any]
-        _session: Session | None
+        _session: _Session | None
         _told: list[Callable[[], None]]
         _saves: list[Callable[[], object]]
         _lazy: bool

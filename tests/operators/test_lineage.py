@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from airflow.sdk import Asset
 
+from rallypoint.operators.lineage import open_library
 from rallypoint.provider.errors import TrainingFailed
-from rallypoint.provider.lineage import FACET, Library, lineage_of, open_library, place_of_file
+from rallypoint.provider.lineage import FACET, Library, lineage_of, place_of_file
 from tests.operators.tasks import FAILURE, operator
 from tests.provider.fake_backend import SUCCESS, FakeBackend
 from tests.provider.tasks import FakeTask, context

@@ -83,3 +83,10 @@ def test_every_figure_is_printed(tree, capsys, monkeypatch):
 
     assert structure.main() == 0
     assert len(capsys.readouterr().out.splitlines()) == len(structure.measure(tree))
+
+
+def test_no_modules_of_the_package_import_each_other():
+    """Neither at the top, nor in a function, nor for types alone."""
+    modules = {module.name: module.imports for module in structure.read(structure.ROOT)}
+
+    assert [sorted(circle) for circle in structure.import_circles(modules)] == []

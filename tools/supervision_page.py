@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rallypoint.job import compile_plan, load_job
-from rallypoint.job.wire_schema import wire_schema
+from rallypoint.job.schema import wire_schema
 from rallypoint.simulation.simulator import simulate
 from rallypoint.simulation.trace import Trace
 from rallypoint.supervision.clocks import CLOCKS

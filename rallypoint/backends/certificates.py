@@ -6,18 +6,21 @@ is replaced after 10, by whoever supervises the job; the authority lives as long
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import datetime as dt
-from collections.abc import Mapping
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rallypoint.backends.contract import SubmitError
+from rallypoint.backends.contract import BackendError, SubmitError
 from rallypoint.wire.tls import AUTHORITY, AUTHORITY_KEY, CERTIFICATE, KEY, peer_name
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.x509 import Certificate, CertificateBuilder
 
-__all__ = ["LIFETIME", "RENEW_AFTER", "new_files", "renewed", "require_cryptography", "wants_renewal"]
+__all__ = ["EVERY", "LIFETIME", "RENEW_AFTER", "new_files", "renewed", "renewing", "require_cryptography", "wants_renewal"]
 
 #: Seconds for which a certificate is valid, and after which it is replaced: a job without a supervisor has the rest.
 LIFETIME, RENEW_AFTER = 30 * 86400.0, 10 * 86400.0
@@ -150,3 +153,29 @@ def _key_pem(key: EllipticCurvePrivateKey) -> str:
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat  # noqa: PLC0415
 
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode("ascii")
+
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks at a job's certificate.
+EVERY = 600.0
+
+
+@contextlib.asynccontextmanager
+async def renewing(name: str, renew: Callable[[], Awaitable[object]], *, every: float = EVERY) -> AsyncIterator[None]:
+    """Call `renew`, which looks whether there is anything to renew, now and each `every` seconds while the context lasts."""
+    task = asyncio.create_task(_renew_on(name, renew, every), name=f"renew certificates of {name}")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def _renew_on(name: str, renew: Callable[[], Awaitable[object]], every: float) -> None:
+    while True:
+        try:
+            await renew()
+        except BackendError as error:
+            log.warning("job %s: cannot renew the TLS certificate: %s; retrying later", name, error)
+        await asyncio.sleep(every)

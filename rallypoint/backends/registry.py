@@ -116,7 +116,7 @@ def supervisor_pods(
 async def examine(site: Site, credentials: Credentials = NO_CREDENTIALS) -> Findings:
     """Return what is missing for jobs at a site, before there is one; creates nothing. Raises `BackendError`."""
     if site.kind == LOCAL:
-        from rallypoint.backends.local.preflight import examine as examined  # noqa: PLC0415  as above
+        from rallypoint.backends.local.checks import examine as examined  # noqa: PLC0415  as above
 
         return await asyncio.to_thread(examined, home_of(site))
     from rallypoint.backends.kubernetes.preflight import examine as asked  # noqa: PLC0415

@@ -16,8 +16,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 from rallypoint.backends.contract import Backend, BackendError, Changes, HeldError, JobNotFoundError
-from rallypoint.backends.holding import Job, held, told
-from rallypoint.backends.turns import Backoff, OnTurn, Snapshot, Turn, Turns
+from rallypoint.backends.turns import Backoff, Job, OnTurn, Snapshot, Turn, Turns, held, told
 from rallypoint.supervision.record import JobRecord
 from rallypoint.supervision.resizing import sized
 

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from rallypoint.job.compile import compile_plan
     from rallypoint.job.duration import parse_duration
     from rallypoint.job.errors import JobError
-    from rallypoint.job.load import load_job
-    from rallypoint.job.model import ElasticJob
+    from rallypoint.job.model import ElasticJob, load_job
     from rallypoint.job.role import Role
 
 __all__ = ["ElasticJob", "JobError", "Role", "compile_plan", "load_job", "parse_duration"]
@@ -23,7 +22,7 @@ _MODULES = {
     "JobError": "errors",
     "Role": "role",
     "compile_plan": "compile",
-    "load_job": "load",
+    "load_job": "model",
     "parse_duration": "duration",
 }
 

@@ -13,8 +13,7 @@ from typing import Any
 from rallypoint.capabilities import modules
 from rallypoint.job.mindcluster import MindCluster, environment, labels, scheduling
 from rallypoint.job.model import ElasticJob
-from rallypoint.job.policies import BudgetRefill
-from rallypoint.job.pre_check_ops import effective
+from rallypoint.job.policies import BudgetRefill, effective
 from rallypoint.job.profiles import MOST_RESETS
 from rallypoint.job.quantity import quantity
 from rallypoint.job.role import Role

@@ -28,9 +28,7 @@ from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferralError, TaskDeferralTimeout
 
 from rallypoint.backends.site import KUBERNETES, LOCAL
-from rallypoint.operators.lineage import TellsLineage
-from rallypoint.operators.retrying import advice, growing
-from rallypoint.operators.telling import count_end, mark_outlets, note_job
+from rallypoint.operators.reporting import TellsLineage, advice, count_end, growing, mark_outlets, note_job
 from rallypoint.provider import doors
 from rallypoint.provider.claim import Claim, End, Ending
 from rallypoint.provider.delivery import ending_event

@@ -13,7 +13,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
 from typing import Annotated, Any
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
@@ -21,15 +23,52 @@ from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import requires_access_dag
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 
-from rallypoint.plugin import assets
 from rallypoint.plugin.live_access import LiveAccess, NotLiveError
 from rallypoint.plugin.looking import Looker
-from rallypoint.plugin.rows import read_task
-from rallypoint.plugin.task import TaskKey, TaskSeen, map_index_of
+from rallypoint.plugin.task import TaskKey, TaskSeen, map_index_of, read_task
 from rallypoint.wire import codec
 from rallypoint.wire.errors import RallypointError
 
-__all__ = ["create_app", "may_read_logs", "may_read_task", "task_seen"]
+__all__ = ["CSP", "Asset", "Assets", "create_app", "load", "may_read_logs", "may_read_task", "task_seen"]
+
+#: Nothing from anywhere else, nothing inline, and shown by Airflow's own pages alone.
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+
+_TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asset:
+    """One file."""
+
+    body: bytes
+    media_type: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assets:
+    """All files. `digest` is another one when any of them is; `page` is the document, which names them by it."""
+
+    digest: str
+    page: bytes
+    files: Mapping[str, Asset]
+
+
+def load() -> Assets:
+    """Read the files of this distribution."""
+    files, page = {}, b""
+    for file in sorted(resources.files("rallypoint.plugin").joinpath("static").iterdir(), key=lambda f: f.name):
+        suffix = "." + file.name.rpartition(".")[2]
+        if file.name == "page.html":
+            page = file.read_bytes()
+        elif suffix in _TYPES:
+            files[file.name] = Asset(body=file.read_bytes(), media_type=_TYPES[suffix])
+    digest = hashlib.sha256(b"".join(name.encode() + asset.body for name, asset in files.items())).hexdigest()[:16]
+    return Assets(digest=digest, page=page.replace(b"{digest}", digest.encode()), files=files)
+
 
 #: Last lines of each stream of a rank that are shown, and characters of each.
 _LINES, _WIDTH = 1000, 2000
@@ -62,7 +101,7 @@ Seen = Annotated[TaskSeen, Depends(task_seen)]
 def create_app(looker: Looker | None = None) -> FastAPI:
     """Return the application; `looker` finds the jobs."""
     looks = looker or Looker(access=LiveAccess.configured())
-    files = assets.load()
+    files = load()
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -74,7 +113,7 @@ def create_app(looker: Looker | None = None) -> FastAPI:
     @app.middleware("http")
     async def guard(request: Request, call_next: Any) -> Any:
         response = await call_next(request)
-        response.headers["Content-Security-Policy"] = assets.CSP
+        response.headers["Content-Security-Policy"] = CSP
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Referrer-Policy"] = "same-origin"
         return response

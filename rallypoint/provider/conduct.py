@@ -14,10 +14,9 @@ from rallypoint.backends.requests import request_deletion
 from rallypoint.backends.supervise import supervise
 from rallypoint.provider.claim import Claim, End, Ending
 from rallypoint.provider.failure import failure_of
-from rallypoint.provider.log_lines import Bookmark, tell_culprit, telling_logs
-from rallypoint.provider.narration import Narrator
 from rallypoint.provider.publishing import Publication, publishing
 from rallypoint.provider.ranks import ranks_of
+from rallypoint.provider.task_log import Bookmark, Narrator, tell_culprit, telling_logs
 from rallypoint.report.endings import culprit_of, failure_story, success_line
 from rallypoint.report.story import story_of
 from rallypoint.report.summary import summarize

@@ -32,7 +32,7 @@ _FIELDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Library:
-    """Makers of what Airflow's OpenLineage provider takes; see `rallypoint.operators.lineage.open_library`."""
+    """Makers of what Airflow's OpenLineage provider takes; see `rallypoint.operators.reporting.open_library`."""
 
     lineage: Callable[..., Any]
     dataset: Callable[..., Any]

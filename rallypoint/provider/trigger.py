@@ -13,13 +13,12 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from rallypoint.backends.contract import Backend
 from rallypoint.provider import doors
-from rallypoint.provider.bookmark import XComBookmark
 from rallypoint.provider.claim import Claim, End, Ending
 from rallypoint.provider.conduct import Post, cancel, conduct, is_local
 from rallypoint.provider.delivery import ending_event
 from rallypoint.provider.publishing import Publication, publish_interval
 from rallypoint.provider.task_state import may_cancel, prepare, task_state
-from rallypoint.provider.task_xcom import write_xcom
+from rallypoint.provider.task_xcom import XComBookmark, write_xcom
 from rallypoint.report.page.published import PAGE_KEY
 from rallypoint.wire.errors import RallypointError
 

@@ -15,7 +15,7 @@ from typing import Any
 from rallypoint.simulation.cluster import SimulatedCluster
 from rallypoint.simulation.trace import Makers, Trace, read_trace
 from rallypoint.supervision.actions import Action, CreateComponents, CreateCoordinator, CreateNode, Purge
-from rallypoint.supervision.deadline import Deadline
+from rallypoint.supervision.clocks import Deadline
 from rallypoint.supervision.observation import Observation
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.reconcile import Decision, reconcile

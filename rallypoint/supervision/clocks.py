@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rallypoint.supervision.record import JobRecord, Timer
 
-__all__ = ["CLOCKS", "Clock", "find", "pause", "put", "run", "spent", "stop"]
+__all__ = ["CLOCKS", "Clock", "Deadline", "find", "pause", "put", "run", "spent", "stop"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,3 +306,18 @@ CLOCKS: tuple[Clock, ...] = (
         wins="an outage shorter than the lease has no effect",
     ),
 )
+
+
+@dataclass(frozen=True, order=True, kw_only=True)
+class Deadline:
+    """A clock that runs: unless something changes, `then` happens when the job's clock reads `at`.
+
+    Attributes:
+        at: seconds on the job's own clock (`JobRecord.clock`).
+        clock: its name in the table of clocks (supervision/clocks.py).
+        then: what happens, as a person says it ("the job is reset").
+    """
+
+    at: float
+    clock: str
+    then: str

@@ -1,27 +1,23 @@
-"""A job about which another controller decides (an AppWrapper): we make its object, watch it, and tell what became of it. Pure.
-
-Its phases and conditions are taken over as they are; no clock of ours runs and nothing is reset by us. What the controller
-forgets with every reset is what the record is for: each attempt with its reason, the pods that failed in it, their codes, hosts
-and last words. An attempt is one deployment of the components; it is known by the time since which `ResourcesDeployed` holds,
-which moves with every new one, also where the reset before was so quick that nobody has seen it.
-"""
+"""Jobs whose pods another controller makes, and decisions of others that a job waits for: quota, scheduling. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 from rallypoint.supervision import wrapped
 from rallypoint.supervision.actions import Action, CreateComponents, Purge, RemoveComponents, SuspendComponents
-from rallypoint.supervision.deadline import Deadline
-from rallypoint.supervision.observation import NodeSeen, Observation, Told
+from rallypoint.supervision.clocks import Deadline
+from rallypoint.supervision.observation import NodeSeen, NodeState, Observation, Told
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import Attempt, Condition, ConditionType, JobRecord, Phase
+from rallypoint.supervision.trimming import cut
 from rallypoint.supervision.turn import Step
 from rallypoint.wire.incident import Cause, Incident, IncidentId, Rung, merge_incidents
 from rallypoint.wire.status import Outcome, Verdict
 
-__all__ = ["follow"]
+__all__ = ["LIMIT", "follow", "waits_for"]
 
 #: Seconds after which an object that could not be made is tried again.
 _CREATE_AGAIN = 1.0
@@ -226,3 +222,51 @@ def _why(record: JobRecord, told: Told) -> str:
     if told.phase is Phase.RESETTING and told.retries:
         return f"retry {told.retries}: {_because(record, told)[1]}"
     return "it waits for its queue, or for a resume request" if told.phase is Phase.SUSPENDED else _because(record, told)[1]
+
+
+#: Maximum length of the text in bytes.
+LIMIT = 600
+
+_STARTING = frozenset({Phase.EMPTY, Phase.SUSPENDED, Phase.RESUMING, Phase.RUNNING})
+
+#: Format of ResourceQuota: `exceeded quota: tight, requested: pods=1, used: pods=2, limited: pods=2`.
+_QUOTA = re.compile(
+    r"exceeded quota: (?P<name>[^,]+), requested: (?P<asked>.*?), used: (?P<used>.*?), limited: (?P<limit>.*)$", re.DOTALL
+)
+
+
+def waits_for(record: JobRecord, seen: Observation) -> str:
+    """Return the decision that the job waits for, with known names and numbers; "" if there is none."""
+    if record.phase not in _STARTING or record.deletion:
+        return ""
+    return cut("; ".join((*_not_created(record, seen), *_not_started(record, seen.nodes), *_controller(seen))), LIMIT)
+
+
+def _not_created(record: JobRecord, seen: Observation) -> Iterator[str]:
+    attempts = (record.attempt, record.attempt + 1)  # of kinds whose object opens the attempt
+    errors = [error for error in seen.create_errors if error.attempt in attempts and not error.fatal]
+    if errors:
+        # Only the first unschedulable pod is named: the others request the same resources.
+        error = next((one for one in errors if one.waits), errors[0])
+        what = "the coordinator" if error.node < 0 else f"node {error.node}"
+        found = _QUOTA.search(error.reason)
+        if found is None:
+            yield error.reason
+        else:
+            name, asked, used, limit = found["name"], found["asked"], found["used"], found["limit"]
+            yield f"quota {name}: {what} asks for {asked}; used {used}, limit {limit}"
+
+
+def _not_started(record: JobRecord, nodes: Sequence[NodeSeen]) -> Iterator[str]:
+    placeless = (n for n in nodes if n.state is NodeState.STARTING and (n.unschedulable or n.gated) and n.reason)
+    waiting = [n for n in placeless if n.attempt == record.attempt]
+    if waiting:
+        first = waiting[0]
+        more = "" if len(waiting) == 1 else f" (and {len(waiting) - 1} more)"
+        yield f"node {first.node}{more}: {first.reason}"
+
+
+def _controller(seen: Observation) -> Iterator[str]:
+    everyone_runs = bool(seen.nodes) and all(n.state is not NodeState.STARTING for n in seen.nodes)
+    if seen.controller and not everyone_runs:
+        yield seen.controller

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from rallypoint.supervision.actions import Action, RemoveNode
 from rallypoint.supervision.census import Census
 from rallypoint.supervision.charges import after_fault, node_budget
-from rallypoint.supervision.deadline import Deadline
+from rallypoint.supervision.clocks import Deadline
 from rallypoint.supervision.observation import NodeSeen, NodeState, Observation, how_it_ended
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import JobRecord, Slot

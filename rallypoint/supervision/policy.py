@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.plan import EndRule, Kind, Plan, Profile, Refill, Scheduling
 from rallypoint.wire.size import Size
 
-__all__ = ["Policy"]
-
+__all__ = ["Policy", "kept_for"]
 
 _FOR_LIFE = Refill()
 
@@ -92,3 +92,12 @@ class Policy:
             leave_grace=plan.stop_grace + 5.0,
             fence=plan.fence_timeout + plan.stop_grace,
         )
+
+
+def kept_for(record: JobRecord, policy: Policy) -> float | None:
+    """Return for how many seconds after its end a job is kept; None for one that has not ended, and for ever.
+
+    One that has failed is kept until somebody deletes it, as AppWrapper keeps it: its record says why.
+    """
+    ended = record.phase is Phase.SUCCEEDED and record.released and not record.deletion
+    return policy.success_ttl if ended else None

@@ -42,8 +42,8 @@ from dataclasses import dataclass
 
 from rallypoint.supervision import census, clocks, endings, folding, following, resizing, running, wrapped
 from rallypoint.supervision.actions import Action
-from rallypoint.supervision.awaited import waits_for
-from rallypoint.supervision.deadline import Deadline
+from rallypoint.supervision.clocks import Deadline
+from rallypoint.supervision.following import waits_for
 from rallypoint.supervision.observation import Observation
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import Attempt, ConditionType, JobRecord, Phase, Slot

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from rallypoint.supervision import clocks, endings, healing, scheduling
 from rallypoint.supervision.charges import charged
-from rallypoint.supervision.deadline import Deadline
+from rallypoint.supervision.clocks import Deadline
 from rallypoint.supervision.record import ConditionType, JobRecord, Slot
 from rallypoint.supervision.scheduling import Decision, Fault, FaultReason, Pending, Scope, State
 from rallypoint.supervision.strategy import Ability, Choice, Failure, FaultType, Situation, Strategy, after_failure, resolve

@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 
-from rallypoint.supervision import clocks, coordinators, endings, healing, pending, rescheduling
+from rallypoint.supervision import clocks, coordinators, endings, healing, rescheduling
 from rallypoint.supervision.actions import Action, CreateComponents, CreateCoordinator, CreateNode
 from rallypoint.supervision.census import exit_codes
 from rallypoint.supervision.charges import refilled
-from rallypoint.supervision.deadline import Deadline
+from rallypoint.supervision.clocks import Deadline
+from rallypoint.supervision.endings import judge_pending
 from rallypoint.supervision.observation import NodeSeen, NodeState, how_it_ended
 from rallypoint.supervision.record import ConditionType, JobRecord
 from rallypoint.supervision.turn import Step, Turn, over, since
@@ -298,7 +299,7 @@ def _is_ready(turn: Turn) -> bool:
 def _watch_pending(turn: Turn) -> Step:
     if turn.policy.profile is Profile.APPWRAPPER:
         return Step(record=turn.record)
-    return pending.judge(turn)
+    return judge_pending(turn)
 
 
 def _starting(turn: Turn) -> Step:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rallypoint.supervision import clocks
 from rallypoint.supervision.actions import Action
 from rallypoint.supervision.census import Census
-from rallypoint.supervision.deadline import Deadline
+from rallypoint.supervision.clocks import Deadline
 from rallypoint.supervision.observation import Observation
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase

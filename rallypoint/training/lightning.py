@@ -9,27 +9,75 @@ After a fault `trainer.fit` is entered anew in the same process, with the path o
 it is in memory. Lightning restores everything from it but its place within an epoch, which the strategy finds in the data.
 """
 
-# ruff: noqa: SLF001  what the trainer has no other way for is private to it
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import math
 import time
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import distributed as dist
+from torch.utils.data import DataLoader, IterableDataset
 
 from rallypoint.training.context import current_job
 from rallypoint.training.groups import init_process_group
-from rallypoint.training.loaders import rest_of
 from rallypoint.training.metrics import Told
 from rallypoint.training.reentry import FixedState, Luggage, packed_randomness, unpack_randomness
 from rallypoint.training.rounds import current_rounds
 from rallypoint.training.session import elastic
 from rallypoint.training.state import State
 from rallypoint.wire.hang import STACK_SIGNAL
+
+__all__ = ["RallypointCallback", "RallypointStrategy", "fit", "rest_of"]
+
+
+def rest_of(loader: Any, epoch: int, batches: int) -> Any:
+    """Return a loader that is the same but for its first iteration, which leaves out so many batches."""
+    if hasattr(loader, "load_state_dict"):
+        return loader  # it has told its own place, and is brought there by Lightning
+    sampler: Any = getattr(loader, "batch_sampler", None)
+    seek = getattr(sampler, "seek", None)
+    if seek is not None:
+        seek(epoch * len(sampler) + batches)
+        return loader
+    # Workers of a loader ask for samples before Lightning tells the sampler its epoch.
+    for told in (getattr(loader, "sampler", None), getattr(sampler, "sampler", None), sampler):
+        set_epoch = getattr(told, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
+    if isinstance(loader, DataLoader) and sampler is not None and not isinstance(loader.dataset, IterableDataset):
+        shortened = copy.copy(loader)
+        vars(shortened)["batch_sampler"] = _Rest(sampler, batches)  # torch lets nobody set it
+        return shortened
+    return _Rest(loader, batches)
+
+
+class _Rest:
+    """An iterable whose first iteration begins after `left_out` items; in all else it is what it stands for."""
+
+    def __init__(self, whole: Iterable[Any], left_out: int) -> None:
+        self._whole, self._left_out = whole, left_out
+
+    def __iter__(self) -> Iterator[Any]:
+        left_out, self._left_out = self._left_out, 0
+        items = iter(self._whole)
+        for _ in range(left_out):
+            next(items, None)
+        yield from items
+
+    def __len__(self) -> int:
+        return len(self._whole)  # type: ignore[arg-type]  # where that has no length, nor has this
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._whole, name)
+
+
+# ruff: noqa: SLF001  what the trainer has no other way for is private to it
+
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -38,7 +86,6 @@ try:
 except ImportError as error:
     raise ImportError(f"rallypoint.training.lightning: {error}; pip install lightning") from error
 
-__all__ = ["RallypointCallback", "RallypointStrategy", "fit"]
 
 _log = logging.getLogger(__name__)
 

@@ -16,11 +16,12 @@ A collective of gloo's may wait for ever although its connections have ended (to
 workers in 5 of 160 kills). So those that gloo has begun are known here until the next begins.
 """
 
-# ruff: noqa: D102, SLF001  torch names these, and tells of them
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -30,10 +31,53 @@ from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import Backend as BackendName
 from torch.distributed.distributed_c10d import BackendConfig, PrefixStore, Store
 
-from rallypoint.training import nccl
 from rallypoint.training.sockets import Opened
 
-__all__ = ["BACKEND", "ReconfigurableGroup", "form", "register"]
+__all__ = ["BACKEND", "ReconfigurableGroup", "Rehearsal", "abort", "form", "make", "register"]
+
+#: Read by torch when a group is made, under its current and under its old name.
+_ERROR_HANDLING = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
+
+_NO_HANDLING = "0"
+
+
+def make(store: Store, rank: int, size: int, timeout: timedelta, *, name: str, torch_side: Any = dist) -> Any:
+    """Return an NCCL backend that an error or a time-out does not end the process of; a collective.
+
+    `name` is the group's name in torch's flight recorder. `torch_side` has torch's `ProcessGroupNCCL`.
+    """
+    options = torch_side.ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    options.group_name = name
+    # torch remembers the ranks of the first default group of a process where none are named, and a world may be resized.
+    options.global_ranks_in_group = list(range(size))
+    with _no_error_handling():
+        return torch_side.ProcessGroupNCCL(store, rank, size, options)
+
+
+def abort(group: Any) -> None:
+    """End the NCCL collectives of a group, in any thread. A backend that cannot be aborted is no obstacle for NCCL's."""
+    cuda = torch.device("cuda")
+    if cuda in group._device_types:
+        group._get_backend(cuda).abort()
+
+
+@contextlib.contextmanager
+def _no_error_handling() -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in _ERROR_HANDLING}
+    os.environ.update(dict.fromkeys(_ERROR_HANDLING, _NO_HANDLING))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+# ruff: noqa: D102, SLF001  torch names these, and tells of them
+
 
 _log = logging.getLogger(__name__)
 
@@ -157,7 +201,7 @@ class ReconfigurableGroup(ProcessGroup):
     def abort(self) -> None:
         """End what runs on a GPU; gloo's connections are shut down elsewhere."""
         if isinstance(self.inner, ProcessGroup):
-            nccl.abort(self.inner)
+            abort(self.inner)
 
     def shutdown(self) -> None:
         """Nothing: the inner group ends when nothing holds it."""
@@ -244,6 +288,69 @@ def _backend(name: str, store: Store, rank: int, size: int, timeout: timedelta) 
     if name == "gloo":
         made = dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
     else:
-        made = nccl.make(store, rank, size, timeout, name=_GROUP_NAME)
+        made = make(store, rank, size, timeout, name=_GROUP_NAME)
     made._set_sequence_number_for_group()
     return made
+
+
+# ruff: noqa: D102  torch names these, and tells of them
+
+
+class _Done(dist.Work):
+    """Work that has ended."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self._future: torch.futures.Future[Any] = torch.futures.Future()
+        self._future.set_result(result)
+
+    def wait(self, timeout: Any = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        return self._future
+
+
+class Rehearsal:
+    """A world of `size` ranks that all have what this one has."""
+
+    def __init__(self, rank: int, size: int, devices: list[torch.device]) -> None:
+        self._rank, self._size, self._device_types = rank, size, devices
+
+    def allreduce(self, tensors: list[torch.Tensor], *_: Any) -> _Done:
+        return _Done(tensors)
+
+    allreduce_coalesced = allreduce
+
+    def broadcast(self, tensors: list[torch.Tensor], *_: Any) -> _Done:
+        return _Done(tensors)
+
+    def reduce(self, tensors: list[torch.Tensor], *_: Any) -> _Done:
+        return _Done(tensors)
+
+    def barrier(self, *_: Any, **__: Any) -> _Done:
+        return _Done(None)
+
+    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], *_: Any) -> _Done:
+        for places, tensor in zip(outputs, inputs, strict=True):
+            for place in places:
+                place.copy_(tensor)
+        return _Done(outputs)
+
+    def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, *_: Any) -> _Done:
+        output.view(self._size, -1).copy_(tensor.reshape(1, -1).expand(self._size, -1))
+        return _Done(output)
+
+    all_gather_single = _allgather_base
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        raise RuntimeError(
+            f"{name}: not possible before training starts, because the other ranks have passed this line; move it "
+            "into the function given to training.elastic"
+        )

@@ -16,8 +16,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, 
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from rallypoint.training.context import environment_int
-from rallypoint.training.reconfigurable import BACKEND, ReconfigurableGroup, form, register
-from rallypoint.training.rehearsal import Rehearsal
+from rallypoint.training.reconfigurable import BACKEND, ReconfigurableGroup, Rehearsal, form, register
 from rallypoint.training.sockets import Opened
 from rallypoint.wire import env
 

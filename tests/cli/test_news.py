@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from rallypoint.cli.document import JobDocument
-from rallypoint.cli.news import STEP_PERIOD, news
+from rallypoint.cli.screens import STEP_PERIOD, news
 from rallypoint.wire.status import Event, Progress
 from tests.cli.samples import NOW, PLAN, START, ZONE, begun, submitted, training
 

@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 
 from rallypoint.job.errors import JobError
-from rallypoint.job.load import load_job
+from rallypoint.job.model import load_job
 
 
 def health(**fields: object) -> dict[str, object]:

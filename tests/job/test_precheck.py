@@ -6,7 +6,7 @@ import pytest
 
 from rallypoint.job.compile import compile_plan
 from rallypoint.job.errors import JobError
-from rallypoint.job.load import load_job
+from rallypoint.job.model import load_job
 from rallypoint.wire.plan import Plan
 
 

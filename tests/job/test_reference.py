@@ -10,8 +10,7 @@ import pytest
 
 from rallypoint.job import ElasticJob, JobError
 from rallypoint.job.document import read_yaml
-from rallypoint.job.schema import job_schema, main, references
-from rallypoint.job.wire_schema import wire_schema
+from rallypoint.job.schema import job_schema, main, references, wire_schema
 from rallypoint.wire.codec import to_json
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Cause, Culprit, Incident, IncidentId, Rung

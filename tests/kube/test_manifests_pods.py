@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rallypoint.backends.kubernetes.manifests.hosts import Exclusion, without_hosts
-from rallypoint.backends.kubernetes.manifests.merge import merge, merge_all
+from rallypoint.backends.kubernetes.manifests.parts import merge, merge_all
 from rallypoint.job.quantity import quantity, write_bytes
 from tests.kube.manifests import blueprint_of, coordinator_of, node_of, trainer_of
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk import Asset
 
-from rallypoint.operators.lineage import open_library
+from rallypoint.operators.reporting import open_library
 from rallypoint.provider.errors import TrainingFailed
 from rallypoint.provider.lineage import FACET, Library, lineage_of, place_of_file
 from tests.operators.tasks import FAILURE, operator

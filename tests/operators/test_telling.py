@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk import Asset
 
-from rallypoint.operators.telling import asset_extra, count
+from rallypoint.operators.reporting import asset_extra, count
 from rallypoint.provider.errors import TrainingFailed
 from tests.operators.tasks import FAILURE, operator
 from tests.provider.fake_backend import SUCCESS, FakeBackend

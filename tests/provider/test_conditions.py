@@ -17,8 +17,8 @@ from rallypoint.provider.sensing.conditions import (
     RendezvousCondition,
     StateCondition,
 )
+from rallypoint.provider.sensing.evaluation import judge, read_condition
 from rallypoint.provider.sensing.finding import Finding, Found
-from rallypoint.provider.sensing.judging import judge, read_condition
 from rallypoint.provider.sensing.seen import Memory, Seen
 from rallypoint.supervision.record import ConditionType, Phase, Slot
 from rallypoint.wire.codec import WireError

@@ -6,8 +6,8 @@ from airflow.providers_manager import ProvidersManager
 from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
 
 from rallypoint.provider.connections import connection
-from rallypoint.provider.connections.form import CONNECTION_TYPE
 from rallypoint.provider.connections.hook import RallypointHook
+from rallypoint.provider.info import CONNECTION_TYPE
 
 
 def test_airflow_finds_the_type_with_its_form_and_its_test():

@@ -9,8 +9,8 @@ import pytest
 
 from rallypoint.backends.contract import BackendError, LogLine
 from rallypoint.provider.errors import OptionError
-from rallypoint.provider.log_lines import EARLIER_LINES, tell_culprit, telling_logs
 from rallypoint.provider.ranks import check_get_logs, ranks_of
+from rallypoint.provider.task_log import EARLIER_LINES, tell_culprit, telling_logs
 from rallypoint.wire.status import Outcome, Verdict
 from tests.provider.fake_backend import SUCCESS, FakeBackend
 from tests.provider.records import CULPRIT

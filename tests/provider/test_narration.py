@@ -4,7 +4,7 @@ import pytest
 
 from rallypoint.backends.turns import Snapshot
 from rallypoint.job import ElasticJob, compile_plan
-from rallypoint.provider.narration import PROGRESS_EVERY, Narrator, news, progress_line
+from rallypoint.provider.task_log import PROGRESS_EVERY, Narrator, news, progress_line
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.status import Event, JobStatus
 from tests.provider.records import record, status

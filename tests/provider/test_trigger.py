@@ -9,7 +9,7 @@ import pytest
 from rallypoint.backends.contract import BackendError, LogLine
 from rallypoint.provider.claim import End
 from rallypoint.provider.conduct import Post, conduct
-from rallypoint.provider.log_lines import EARLIER_LINES
+from rallypoint.provider.task_log import EARLIER_LINES
 from rallypoint.provider.trigger import ElasticTrainingTrigger
 from rallypoint.wire.status import Outcome, Verdict
 from tests.provider.fake_backend import SUCCESS, FakeBackend

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from rallypoint.cli.explain import Case, explanation
 from rallypoint.cli.view import view
-from rallypoint.operators.telling import asset_extra
+from rallypoint.operators.reporting import asset_extra
 from rallypoint.provider.lineage import Library, lineage_of
 from rallypoint.report.endings import success_line
 from rallypoint.report.incidents import XCOM_LIMIT, list_incidents, to_xcom

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from rallypoint.supervision.awaited import LIMIT, waits_for
+from rallypoint.supervision.following import LIMIT, waits_for
 from rallypoint.supervision.observation import CreateError, NodeSeen, NodeState, Observation
 from rallypoint.supervision.record import JobRecord, Phase
 

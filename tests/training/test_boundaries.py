@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rallypoint.training import orders
-from rallypoint.training.boundaries import Boundaries
+from rallypoint.training.stopping import Boundaries
 from rallypoint.wire import env
 from rallypoint.wire.line import Ability, Done, Hello, Order, Verb, read_from_worker, write
 from tests.waiting import PATIENCE

@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 from rallypoint.training import ResumableSampler
-from rallypoint.training.loaders import rest_of
+from rallypoint.training.lightning import rest_of
 
 ROWS = TensorDataset(torch.arange(20))
 

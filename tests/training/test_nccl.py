@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # public, but torch lists it by dir()
 
-from rallypoint.training import nccl
+from rallypoint.training.reconfigurable import abort, make
 from rallypoint.training.session import Session, WorldLeft
 from rallypoint.wire import line as wire
 
@@ -40,7 +40,7 @@ def test_torch_does_not_end_a_process_that_lives_on(monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", before)
     outside = dict(os.environ)
 
-    made = nccl.make(HashStore(), 1, 3, LIMIT, name="0", torch_side=SimpleNamespace(ProcessGroupNCCL=FakeNccl))
+    made = make(HashStore(), 1, 3, LIMIT, name="0", torch_side=SimpleNamespace(ProcessGroupNCCL=FakeNccl))
 
     assert made.handling == "0"
     assert dict(os.environ) == outside
@@ -67,7 +67,7 @@ def test_only_nccl_is_aborted() -> None:
             assert device == torch.device("cuda"), "Backend gloo does not support abort"
             return mine
 
-    nccl.abort(Group())
+    abort(Group())
 
     assert mine.aborted == 1
 

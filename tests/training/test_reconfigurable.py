@@ -19,7 +19,7 @@ REHEARSAL = """
 import torch
 from torch import distributed as dist, nn
 from rallypoint.training.reconfigurable import register
-from rallypoint.training.rehearsal import Rehearsal
+from rallypoint.training.reconfigurable import Rehearsal
 
 register(lambda store, rank, size: Rehearsal(rank, size, [torch.device("cpu")]))
 dist.init_process_group("rallypoint", store=dist.HashStore(), rank=2, world_size=3)

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, TypeVar
 
+from rallypoint.backends.certificates import renewing
 from rallypoint.backends.contract import (
     Backend,
     BackendError,
@@ -49,7 +50,6 @@ from rallypoint.backends.kubernetes.wrapped.blueprint import draw as draw_wrappe
 from rallypoint.backends.kubernetes.wrapped.runtime import Wrapped, sweep_wrappers
 from rallypoint.backends.kubernetes.wrapped.submission import check as check_wrapped
 from rallypoint.backends.kubernetes.wrapped.template import pytorchjob_of
-from rallypoint.backends.renewing import renewing
 from rallypoint.backends.sweeping import EVERY, sweeping
 from rallypoint.job import ElasticJob
 from rallypoint.job.platform import refuse_elsewhere

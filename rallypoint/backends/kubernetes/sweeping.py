@@ -18,8 +18,7 @@ from rallypoint.backends.kubernetes.errors import ApiError
 from rallypoint.backends.kubernetes.manifests.objects import PLAN_KEY, RECORD_KEY
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.views import ENDED, ConfigMapView
-from rallypoint.supervision.keeping import kept_for
-from rallypoint.supervision.policy import Policy
+from rallypoint.supervision.policy import Policy, kept_for
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import codec
 from rallypoint.wire.plan import Plan

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 
+from rallypoint.backends.certificates import renewing
 from rallypoint.backends.contract import (
     ActionError,
     Backend,
@@ -34,7 +35,6 @@ from rallypoint.backends.local.node import SHIM, NodeFolder
 from rallypoint.backends.local.store import Hold, Store
 from rallypoint.backends.local.sweeping import sweep
 from rallypoint.backends.local.threads import in_thread
-from rallypoint.backends.renewing import renewing
 from rallypoint.backends.sweeping import EVERY, sweeping
 from rallypoint.job import ElasticJob
 from rallypoint.job.platform import refuse_elsewhere

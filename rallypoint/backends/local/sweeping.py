@@ -10,8 +10,7 @@ import logging
 
 from rallypoint.backends.contract import BackendError, HeldError
 from rallypoint.backends.local.store import Hold, Store
-from rallypoint.supervision.keeping import kept_for
-from rallypoint.supervision.policy import Policy
+from rallypoint.supervision.policy import Policy, kept_for
 from rallypoint.supervision.record import JobRecord
 
 __all__ = ["sweep"]

@@ -15,7 +15,7 @@ from typing import Any
 
 from rallypoint.job.document import write_yaml
 from rallypoint.job.errors import JobError, Problem
-from rallypoint.job.load import load_job
+from rallypoint.job.model import load_job
 from rallypoint.wire.arguments import PLATFORMS, WORDS
 from rallypoint.wire.env import BACKEND
 

@@ -36,8 +36,7 @@ from rallypoint.training.snapshots.choosing import Age, newer_than_stored
 from rallypoint.training.snapshots.crew import Crew, crew_size
 from rallypoint.training.snapshots.exchange import gather
 from rallypoint.training.snapshots.loading import load_from_memory, load_from_store
-from rallypoint.training.snapshots.memory import SnapshotMemory, Writer
-from rallypoint.training.snapshots.replicas import Replicas
+from rallypoint.training.snapshots.memory import Replicas, SnapshotMemory, Writer
 from rallypoint.wire import env
 from rallypoint.wire.fence import Fence
 

@@ -10,9 +10,10 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 from rallypoint.backends.contract import BackendError
+from rallypoint.backends.kubernetes.client import parse
 from rallypoint.backends.kubernetes.exclusion import returned
 from rallypoint.backends.kubernetes.labels import Part
 from rallypoint.backends.kubernetes.store import Store, UnreadableStatusError
@@ -27,7 +28,6 @@ from rallypoint.backends.kubernetes.watching.judging import (
     taken_by_queue,
 )
 from rallypoint.backends.kubernetes.watching.logs import read_tail
-from rallypoint.backends.kubernetes.watching.trouble import Troubles
 from rallypoint.backends.kubernetes.watching.views import HostView, PodView
 from rallypoint.supervision.observation import NodeSeen, Observation
 from rallypoint.supervision.record import JobRecord, Phase
@@ -35,7 +35,52 @@ from rallypoint.wire.incident import FaultKind
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.status import JobStatus
 
-__all__ = ["CLEARING", "Observer"]
+__all__ = ["CLEARING", "Observer", "Troubles", "trouble_in"]
+
+#: Events are asked for once a pod has waited so long, and again after so long, in seconds.
+_FIRST, _AGAIN = 10.0, 15.0
+
+_REASONS = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume", "FailedCreatePodSandBox"})
+
+
+class Troubles:
+    """What is known of each pod that waits."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._known: dict[str, tuple[float, str]] = {}
+
+    def of(self, pod: PodView) -> str:
+        """Return what is known, "" for nothing."""
+        return self._known.get(pod.uid, (0.0, ""))[1]
+
+    def forget(self, uid: str) -> None:
+        """Forget a pod."""
+        self._known.pop(uid, None)
+
+    async def look(self, pod: PodView, waits: float) -> None:
+        """Ask for the pod's events if it has waited, `waits` seconds by now, long enough; who may not read them knows none."""
+        now = asyncio.get_running_loop().time()
+        asked, _ = self._known.get(pod.uid, (float("-inf"), ""))
+        if waits < _FIRST or now - asked < _AGAIN:
+            return
+        path = self._cluster.path("events")
+        query = {"fieldSelector": f"involvedObject.uid={pod.uid}", "limit": "100"}
+        try:
+            found = parse(await self._cluster.api.request("GET", path, query=query), f"GET {path}")
+        except BackendError:
+            found = {}
+        self._known[pod.uid] = (now, trouble_in(found.get("items") or ()))
+
+
+def trouble_in(events: Any) -> str:
+    """Return the last event that says why a pod's volumes do not come, in words; "" where none does."""
+    bad = [e for e in events if e.get("type") != "Normal" and e.get("reason") in _REASONS]
+    if not bad:
+        return ""
+    last = max(bad, key=lambda e: str(e.get("lastTimestamp") or e.get("eventTime") or ""))
+    return f"{last['reason']}: {str(last.get('message') or '').strip()}"
+
 
 log = logging.getLogger(__name__)
 

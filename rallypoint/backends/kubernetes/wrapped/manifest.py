@@ -3,21 +3,54 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from rallypoint.backends.contract import SubmitError
 from rallypoint.backends.kubernetes.labels import ATTEMPT, FIRST, JOB, PART, UID, Part, labels
-from rallypoint.backends.kubernetes.manifests.objects import metadata
-from rallypoint.backends.kubernetes.names import JobRef
+from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER
+from rallypoint.backends.kubernetes.manifests.objects import SECRET_KEY, metadata
+from rallypoint.backends.kubernetes.manifests.volumes import TLS_VOLUME
+from rallypoint.backends.kubernetes.names import RUN_SECRET_SUFFIX, JobRef, attempt_secret
 from rallypoint.backends.kubernetes.wrapped.kinds import KINDS, WRAPPING
 from rallypoint.backends.kubernetes.wrapped.podsets import pod_sets
-from rallypoint.backends.kubernetes.wrapped.secret import refer_to_secret
 from rallypoint.backends.kubernetes.wrapped.seen import SUSPENDED
+from rallypoint.wire import env
 from rallypoint.wire.plan import Kind
 
-__all__ = ["MANIFEST_KEY", "kind_of", "marked", "wrapped_in"]
+__all__ = ["MANIFEST_KEY", "kind_of", "marked", "refer_to_secret", "wrapped_in"]
+
+
+def refer_to_secret(spec: dict[str, Any], job: JobRef, attempt: int) -> None:
+    """Let the containers of a pod's spec, which is changed in place, take their secret from the Secret of an attempt.
+
+    What `rallypoint render` has rendered refers to a Secret that its user creates; a submission replaces that reference.
+    """
+    name = attempt_secret(job, attempt)
+    variable = {"name": env.SECRET, "valueFrom": {"secretKeyRef": {"name": name, "key": SECRET_KEY}}}
+    for container in spec.get("containers") or ():
+        given = list(container.get("env") or ())
+        if any(_is_secret(each) and not _is_rendered(each) for each in given):
+            continue
+        container["env"] = [*(each for each in given if not _is_secret(each)), variable]
+
+    drawn = attempt_secret(dataclasses.replace(job, uid=PLACEHOLDER), 1)
+    for volume in spec.get("volumes") or ():
+        if volume.get("name") == TLS_VOLUME and (volume.get("secret") or {}).get("secretName") == drawn:
+            volume["secret"]["secretName"] = name
+
+
+def _is_secret(variable: Mapping[str, Any]) -> bool:
+    return bool(variable.get("name") == env.SECRET)
+
+
+def _is_rendered(variable: Mapping[str, Any]) -> bool:
+    """Return whether a variable of a pod refers to the Secret of `rallypoint render`."""
+    reference = (variable.get("valueFrom") or {}).get("secretKeyRef") or {}
+    return _is_secret(variable) and str(reference.get("name", "")).endswith(RUN_SECRET_SUFFIX)
+
 
 #: Key of the job's ConfigMap that holds the manifest, as it was given, in JSON.
 MANIFEST_KEY = "wrapped.json"

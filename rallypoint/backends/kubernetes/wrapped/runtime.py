@@ -8,6 +8,7 @@ from typing import Any
 
 from rallypoint.backends.contract import ActionError, BackendError
 from rallypoint.backends.kubernetes.attempt_secrets import AttemptSecrets
+from rallypoint.backends.kubernetes.client import MERGE_PATCH, parse
 from rallypoint.backends.kubernetes.errors import ApiError, action_error
 from rallypoint.backends.kubernetes.manifests.network_policy import network_policy_of
 from rallypoint.backends.kubernetes.names import JobRef
@@ -19,7 +20,6 @@ from rallypoint.backends.kubernetes.wrapped import seen
 from rallypoint.backends.kubernetes.wrapped.kinds import WRAPPING
 from rallypoint.backends.kubernetes.wrapped.manifest import MANIFEST_KEY, marked
 from rallypoint.backends.kubernetes.wrapped.objects import Wrapper, Wrappers, wrappers_of
-from rallypoint.backends.kubernetes.wrapped.queueing import activate
 from rallypoint.backends.kubernetes.wrapped.seen import SUSPENDED
 from rallypoint.supervision.actions import (
     Action,
@@ -33,7 +33,44 @@ from rallypoint.supervision.observation import Components, Observation
 from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.plan import Kind, Plan
 
-__all__ = ["Wrapped", "sweep_wrappers"]
+__all__ = ["Wrapped", "activate", "sweep_wrappers"]
+
+_GROUP = "kueue.x-k8s.io"
+
+#: Label of a Workload: the uid of the object that it stands for.
+_OF = f"{_GROUP}/job-uid"
+
+
+async def activate(cluster: Cluster, uid: str, *, active: bool) -> bool:
+    """Let the Workloads of the object `uid` be admitted, or not; return whether there is one.
+
+    A cluster without Kueue has none. Raises `ApiError`, for one where we may not look, too.
+    """
+    version = await _version(cluster)
+    if not version:
+        return False
+    root = f"/apis/{version}/namespaces/{cluster.namespace}/workloads"
+    found = parse(await cluster.api.request("GET", root, query={"labelSelector": f"{_OF}={uid}"}), f"GET {root}")
+    items = found.get("items") or []
+    for workload in items:
+        # Nothing said means active.
+        if (workload.get("spec") or {}).get("active", True) is not active:
+            path = f"{root}/{workload['metadata']['name']}"
+            await cluster.api.request("PATCH", path, body={"spec": {"active": active}}, kind=MERGE_PATCH)
+    return bool(items)
+
+
+async def _version(cluster: Cluster) -> str:
+    """Return the version in which the server has Kueue's objects (`kueue.x-k8s.io/v1beta1`), "" for none."""
+    path = f"/apis/{_GROUP}"
+    try:
+        told = parse(await cluster.api.request("GET", path), f"GET {path}")
+    except ApiError as error:
+        if error.status == 404:
+            return ""
+        raise
+    return str((told.get("preferredVersion") or {}).get("groupVersion") or "")
+
 
 log = logging.getLogger(__name__)
 

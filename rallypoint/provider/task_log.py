@@ -1,21 +1,23 @@
-"""The output of a job's ranks in its task's log: of which ranks, from where on, and in groups that fold.
-
-Lines that come close together are told together, as one group whose title says what is in it, so that a chatty script does
-not bury what is said about the job. Between groups nothing is open: no other line can end up inside of one.
-"""
+"""The log of a task: the output of ranks, the events of the job, and its progress from time to time."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from rallypoint.backends.contract import Backend, LogLine
+from rallypoint.report.format import counted, metrics_text
 from rallypoint.wire.sanitize import clean_text, one_line
+from rallypoint.wire.status import Event, JobState, JobStatus
 
-__all__ = ["EARLIER_LINES", "Bookmark", "LineLog", "tell_culprit", "telling_logs"]
+if TYPE_CHECKING:
+    from rallypoint.backends.turns import Snapshot
+
+__all__ = ["EARLIER_LINES", "Bookmark", "LineLog", "Narrator", "news", "progress_line", "tell_culprit", "telling_logs"]
 
 #: Lines of earlier output that are told again by a try or a triggerer that takes over and knows no better.
 EARLIER_LINES = 100
@@ -170,3 +172,69 @@ def _tell_group(log: LineLog, title: str, lines: Sequence[LogLine]) -> None:
 def _tell(log: LineLog, lines: Sequence[LogLine]) -> None:
     for line in lines:
         log.info("[rank %s %s] %s", line.rank, line.stream, clean_text(line.text))
+
+
+#: Seconds between two lines about progress.
+PROGRESS_EVERY = 15.0
+
+
+def news(before: tuple[Event, ...], after: tuple[Event, ...]) -> tuple[Event, ...]:
+    """Return the events of `after` that were not in `before`; both are ordered, and the oldest may have been dropped."""
+    if not before:
+        return after
+    last = before[-1]
+    for index in range(len(after) - 1, -1, -1):
+        if after[index] == last:
+            return after[index + 1 :]
+    return after
+
+
+def progress_line(status: JobStatus) -> str:
+    """Return one line about where the training is."""
+    progress = status.progress
+    step = "no step reported" if progress.step is None else f"step {progress.step} {metrics_text(progress)}".rstrip()
+    fence = f"attempt {status.fence.attempt}, round {status.fence.round}"
+    return f"{step} ({counted(status.world_size, 'rank')} on {counted(len(status.world), 'node')}, {fence})"
+
+
+class Narrator:
+    """Given every snapshot of a supervision loop, tells each thing once.
+
+    Args:
+        tell: gets one line at a time.
+        clock: seconds, only differences of it matter.
+    """
+
+    def __init__(self, tell: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._tell = lambda line: tell(clean_text(line))
+        self._history: tuple[Event, ...] = ()
+        self._events: tuple[Event, ...] = ()
+        self._supervising: bool | None = None
+        self._next_progress = 0.0
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        """Tell what is new in `snapshot`."""
+        record, status = snapshot.record, snapshot.status
+        self._tell_role(supervising=snapshot.supervising)
+        if not snapshot.supervising:  # a supervisor logs what it decides by itself
+            for event in news(self._history, record.history):
+                self._tell(f"{event.kind}: {event.detail}")
+        self._history = record.history
+        if status is None or status.uid != record.uid:
+            return
+        for event in news(self._events, status.events):
+            self._tell(f"{event.kind}: {event.detail}")
+        self._events = status.events
+        if status.state is JobState.RUNNING and self._clock() >= self._next_progress:
+            self._next_progress = self._clock() + PROGRESS_EVERY
+            self._tell(progress_line(status))
+
+    def _tell_role(self, *, supervising: bool) -> None:
+        if self._supervising is not supervising and (self._supervising is not None or not supervising):
+            self._tell(
+                "this process is now the supervisor of the job"
+                if supervising
+                else "another process is the supervisor of the job; watching"
+            )
+        self._supervising = supervising

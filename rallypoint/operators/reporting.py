@@ -1,8 +1,9 @@
-"""What a task tells the rest of Airflow of its job: its name at first; its metrics and the events of its outlets in the end."""
+"""What a task reports of its job to Airflow: XComs, metrics, asset events, lineage, and its retry policy's question."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rallypoint.provider.links import ElasticTrainingLink
@@ -10,9 +11,12 @@ from rallypoint.provider.links import ElasticTrainingLink
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from rallypoint.provider.claim import Claim, Ending
+    from rallypoint.provider.claim import Claim, Ending, Failure
+    from rallypoint.provider.lineage import Library
+    from rallypoint.provider.retry_policy import TrainingRetryPolicy
+    from rallypoint.supervision.record import Advice
 
-__all__ = ["asset_extra", "count", "count_end", "mark_outlets", "note_job"]
+__all__ = ["TellsLineage", "advice", "asset_extra", "count", "count_end", "growing", "mark_outlets", "note_job", "open_library"]
 
 #: What an outlet's event has of the summary of its job.
 _EXTRA = ("job", "uid", "checkpoint", "step", "metrics", "attempts", "faults", "world_size", "result")
@@ -74,3 +78,53 @@ def count_end(ti: Any, ending: Ending, *, log: Any) -> None:
         count(stats, ending.summary, end=ending.end.value, dag_id=ti.dag_id, task_id=ti.task_id)
     except Exception as error:  # noqa: BLE001  whatever a backend of metrics may raise
         log.warning("Cannot send the job's metrics to Airflow: %s", error)
+
+
+class TellsLineage:
+    """Has the summary of its job once that is over, and tells OpenLineage of it.
+
+    The provider asks in the process that has finished the task, after Airflow has heard of its end, so that the summary need
+    be nowhere else. It asks nobody who does not have it installed.
+    """
+
+    finished_with: Mapping[str, Any] = {}
+
+    def get_openlineage_facets_on_complete(self, _ti: Any) -> Any:
+        """Return an `OperatorLineage`, None where OpenLineage is not installed."""
+        from rallypoint.provider.lineage import lineage_of  # noqa: PLC0415  a DAG file need not pay for it
+
+        library = open_library()
+        named = bool(getattr(self, "outlets", ()) or getattr(self, "inlets", ()))
+        # The provider tells inlets and outlets only where an operator tells neither.
+        return None if library is None else lineage_of(self.finished_with, library=library, with_output=not named)
+
+    def get_openlineage_facets_on_failure(self, ti: Any) -> Any:
+        """Return the same of a job that failed."""
+        return self.get_openlineage_facets_on_complete(ti)
+
+
+def open_library() -> Library | None:
+    """Return the makers, None where OpenLineage's packages are not installed. Only they ask for this, and then they are."""
+    try:
+        from rallypoint.provider.lineage_facet import LIBRARY  # noqa: PLC0415  brings the packages
+    except ImportError:
+        return None
+    return LIBRARY
+
+
+def growing(policy: Any, failure: Failure | None) -> TrainingRetryPolicy | None:
+    """Return the policy where it would ask for more memory, None where it is another, does not, or nothing has failed."""
+    from rallypoint.provider.retry_policy import GROW, TrainingRetryPolicy  # noqa: PLC0415  a DAG file need not pay for it
+
+    if failure is None or not isinstance(policy, TrainingRetryPolicy) or policy.action_on(failure) != GROW:
+        return None
+    return policy
+
+
+def advice(policy: Any, failure: Failure | None, ti: Any) -> Callable[[Advice], Advice] | None:
+    """Return what decides what a next try is to do otherwise, None where there is none or nobody asks."""
+    from rallypoint.provider.retry_policy import TrainingRetryPolicy  # noqa: PLC0415  a DAG file need not pay for it
+
+    if failure is None or not isinstance(policy, TrainingRetryPolicy) or ti.try_number > (ti.max_tries or 0):
+        return None
+    return functools.partial(policy.advise, failure)

@@ -19,7 +19,7 @@ from rallypoint.job.endings import CODES, EndingRule
 from rallypoint.job.part import Model
 from rallypoint.job.rules import ARGUMENT, FLAG, LIST, PATH, QUANTITY, Rule, choice, duration, one_of, refusal, whole
 from rallypoint.job.values import MODULE, RefusedError, read_flag, read_text, read_whole
-from rallypoint.wire.plan import ElasticMode, OrphanPolicy
+from rallypoint.wire.plan import ElasticMode, OrphanPolicy, Plan
 from rallypoint.wire.pre_check import DLROVER_MODULE, NO_PRE_CHECK, PreCheckOp
 
 __all__ = [
@@ -158,37 +158,37 @@ _MINUTES = Rule(
 class FaultTolerance(Model):
     """What a supervisor does about the job as a whole; grace periods and pauses are AppWrapper's, from 0s to 24h."""
 
-    retry_limit: Annotated[int, whole(0, 100, unit="resets")] = 3
+    retry_limit: Annotated[int, whole(0, 100, unit="resets")] = Plan.retry_limit
     """How often the whole job is reset and tried again; `retry_limit + 1` attempts at the most."""
-    admission_grace_period: Annotated[float, _GRACE] = 60.0
+    admission_grace_period: Annotated[float, _GRACE] = Plan.admission_grace
     """Until every node exists, from the deployment of an attempt."""
-    warmup_grace_period: Annotated[float, _GRACE] = 300.0
+    warmup_grace_period: Annotated[float, _GRACE] = Plan.warmup_grace
     """Until the first round runs, from the deployment; or until one runs again, from when it stopped running."""
-    failure_grace_period: Annotated[float, _GRACE] = 60.0
+    failure_grace_period: Annotated[float, _GRACE] = Plan.failure_grace
     """How long failed nodes that leave fewer than MIN are tolerated, from when the job became unhealthy."""
-    retry_pause_period: Annotated[float, _GRACE] = 90.0
+    retry_pause_period: Annotated[float, _GRACE] = Plan.retry_pause
     """Pause between the end of deletion and the next attempt."""
-    forceful_deletion_grace_period: Annotated[float, _GRACE] = 600.0
+    forceful_deletion_grace_period: Annotated[float, _GRACE] = Plan.forceful_deletion_grace
     """A deletion that is not finished by then is forced."""
-    deletion_on_failure_grace_period: Annotated[float, _GRACE] = 0.0
+    deletion_on_failure_grace_period: Annotated[float, _GRACE] = Plan.deletion_on_failure_grace
     """How long the nodes of a job that failed are kept for debugging."""
-    success_ttl: Annotated[float, _TIMEOUT] = 604800.0
+    success_ttl: Annotated[float, _TIMEOUT] = Plan.success_ttl
     """What is left of a job that succeeded is deleted so long after its success."""
     terminal_exit_codes: Annotated[tuple[int, ...], CODES] = ()
     """A worker or pod that ends with one of these ends the job without a retry."""
     retryable_exit_codes: Annotated[tuple[int, ...], CODES] = ()
     """Where there are any, every other code ends the job without a retry. A code in both lists is terminal."""
-    no_progress_limit: Annotated[int, whole(0, unit="attempts")] = 3
+    no_progress_limit: Annotated[int, whole(0, unit="attempts")] = Plan.no_progress_limit
     """So many attempts in a row without a newer step end the job; 0 is off."""
-    pending_timeout: Annotated[float, _PERIOD] = 900.0
+    pending_timeout: Annotated[float, _PERIOD] = Plan.pending_timeout
     """How long a node may stay pending, from when the first pending one exists; judged as `pending_fail_strategy` says."""
-    pending_fail_strategy: Annotated[int, one_of(-1, 0, 1, 2)] = 1
+    pending_fail_strategy: Annotated[int, one_of(-1, 0, 1, 2)] = Plan.pending_fail_strategy
     """What nodes pending beyond `pending_timeout` do: -1 no check, 0 a warning, 1 fail the job below MIN, 2 fail it anyway."""
     rules: Annotated[tuple[EndingRule, ...], LIST] = ()
     """Your own answers to ends, asked in their order and before all others."""
     dynamic_failover_extension: Annotated[str, _EXTENSION] = ""
     """A class in the training image that is asked first after each failure of a worker."""
-    lease: Annotated[float, _TIMEOUT] = 3600.0
+    lease: Annotated[float, _TIMEOUT] = Plan.lease
     """A job that nobody has supervised for so long does what its `orphan_policy` says."""
     orphan_policy: Annotated[str | None, choice(*(policy.value for policy in OrphanPolicy))] = None
     """`continue`, or `stop`: save and end. Without it whoever submits decides: the CLI continues, an Airflow task stops."""
@@ -223,19 +223,19 @@ class Recovery(Model):
 
     other_names: ClassVar[Mapping[str, str]] = {"relaunch_on_worker_failure": "node_replacements"}
 
-    max_restarts: Annotated[int, whole(0, unit="restarts")] = 3
+    max_restarts: Annotated[int, whole(0, unit="restarts")] = Plan.max_restarts
     """How often workers are restarted for process faults."""
-    node_replacements: Annotated[int, whole(0, unit="replacements")] = 3
+    node_replacements: Annotated[int, whole(0, unit="replacements")] = Plan.node_replacements
     """How often the node of one slot is replaced. DLRover's `relaunch_on_worker_failure` is another name of it."""
-    max_hangs: Annotated[int, whole(0, unit="restarts")] = 3
+    max_hangs: Annotated[int, whole(0, unit="restarts")] = Plan.max_hangs
     """How often workers are restarted after a hang (a collective that timed out), within one attempt."""
-    replace_delay: Annotated[float, _PERIOD] = 0.0
+    replace_delay: Annotated[float, _PERIOD] = Plan.replace_delay
     """Pause before a lost node is replaced."""
-    stop_grace_period: Annotated[float, _PERIOD] = 10.0
+    stop_grace_period: Annotated[float, _PERIOD] = Plan.stop_grace
     """From TERM to KILL when workers are stopped."""
-    exit_grace_period: Annotated[float, duration(most=86400.0)] = 10.0
+    exit_grace_period: Annotated[float, duration(most=86400.0)] = Plan.exit_grace
     """From the end of a worker's script and exit handlers to its KILL; its own exit status counts. 0s is off."""
-    save_at_breakpoint: Annotated[bool, FLAG] = False
+    save_at_breakpoint: Annotated[bool, FLAG] = Plan.save_at_breakpoint
     """The last snapshot in memory is persisted when a worker died; with `Checkpoints` one is taken at each step."""
     training_elastic_mode: Annotated[str, choice(*(mode.value for mode in ElasticMode))] = "base"
     """`ucp`: the next round waits until the last snapshot is in storage and proven, but not for ever (DLRover's argument)."""
@@ -263,17 +263,17 @@ class Recovery(Model):
 class Rendezvous(Model):
     """How nodes find each other."""
 
-    join_timeout: Annotated[float, _TIMEOUT] = 600.0
+    join_timeout: Annotated[float, _TIMEOUT] = Plan.join_timeout
     """How long a round may wait for MIN nodes, from when it is first asked for."""
-    last_call_timeout: Annotated[float, _PERIOD] = 30.0
+    last_call_timeout: Annotated[float, _PERIOD] = Plan.last_call
     """How long a round that has MIN nodes still waits for MAX."""
-    fence_timeout: Annotated[float, _TIMEOUT] = 600.0
+    fence_timeout: Annotated[float, _TIMEOUT] = Plan.fence_timeout
     """An agent that reaches no coordinator for this long stops its workers."""
     port: Annotated[int, whole(0, 65535)] = 0
     """Where the coordinator listens; 0 takes a free port."""
     service_type: Annotated[str, SERVICE_TYPE] = ""
     """How agents speak with the coordinator: `grpc`, or `http`. Without it gRPC where grpcio is there, and else HTTP."""
-    training_port: Annotated[int, whole(1024, 65520)] = 60000
+    training_port: Annotated[int, whole(1024, 65520)] = Plan.training_port
     """From here on all nodes look for ports of the workers' own; for `accelerator: ascend-npu` alone (DLRover's argument)."""
 
 
@@ -282,9 +282,9 @@ class Health(Model):
 
     other_names: ClassVar[Mapping[str, str]] = {"monitor_interval": "report_interval"}
 
-    node_lease: Annotated[float, _TIMEOUT] = 3.0
+    node_lease: Annotated[float, _TIMEOUT] = Plan.node_lease
     """An agent that says nothing for this long is lost."""
-    report_interval: Annotated[float, _TIMEOUT] = 1.0
+    report_interval: Annotated[float, _TIMEOUT] = Plan.report_interval
     """Period of an agent's health reports while nothing happens (torchrun: `monitor_interval`); less than half of `node_lease`.
     A worker that ends is reported at once, whatever the period. Between reports the agent sends a heartbeat at least once per
     second, so a silent agent is detected within two seconds."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rallypoint.job.rules import Rule, choice
-from rallypoint.wire.plan import Profile
+from rallypoint.wire.plan import Plan, Profile
 
 if TYPE_CHECKING:
     from rallypoint.job.mindcluster import MindCluster
@@ -26,22 +26,22 @@ PROFILE = Rule(
 )
 
 _LADDER: Mapping[str, Any] = {
-    "fault_tolerance.retry_limit": 3,
-    "fault_tolerance.admission_grace_period": 60.0,
-    "fault_tolerance.warmup_grace_period": 300.0,
-    "fault_tolerance.failure_grace_period": 60.0,
-    "fault_tolerance.retry_pause_period": 90.0,
-    "fault_tolerance.forceful_deletion_grace_period": 600.0,
-    "fault_tolerance.deletion_on_failure_grace_period": 0.0,
-    "fault_tolerance.success_ttl": 604800.0,
-    "fault_tolerance.no_progress_limit": 3,
-    "fault_tolerance.pending_timeout": 900.0,
-    "fault_tolerance.pending_fail_strategy": 1,
-    "recovery.max_restarts": 3,
-    "recovery.node_replacements": 3,
-    "recovery.max_hangs": 3,
-    "health.node_lease": 3.0,
-    "health.report_interval": 1.0,
+    "fault_tolerance.retry_limit": Plan.retry_limit,
+    "fault_tolerance.admission_grace_period": Plan.admission_grace,
+    "fault_tolerance.warmup_grace_period": Plan.warmup_grace,
+    "fault_tolerance.failure_grace_period": Plan.failure_grace,
+    "fault_tolerance.retry_pause_period": Plan.retry_pause,
+    "fault_tolerance.forceful_deletion_grace_period": Plan.forceful_deletion_grace,
+    "fault_tolerance.deletion_on_failure_grace_period": Plan.deletion_on_failure_grace,
+    "fault_tolerance.success_ttl": Plan.success_ttl,
+    "fault_tolerance.no_progress_limit": Plan.no_progress_limit,
+    "fault_tolerance.pending_timeout": Plan.pending_timeout,
+    "fault_tolerance.pending_fail_strategy": Plan.pending_fail_strategy,
+    "recovery.max_restarts": Plan.max_restarts,
+    "recovery.node_replacements": Plan.node_replacements,
+    "recovery.max_hangs": Plan.max_hangs,
+    "health.node_lease": Plan.node_lease,
+    "health.report_interval": Plan.report_interval,
 }
 
 #: What each profile sets, by the field's path in the document. The models' own defaults are those of `ladder`.

@@ -47,24 +47,24 @@ class Policy:
 
     min_nodes: int
     max_nodes: int
-    retry_limit: int = 3
-    node_replacements: int = 3
-    replace_delay: float = 0.0
-    admission_grace: float = 60.0
-    warmup_grace: float = 300.0
-    failure_grace: float = 60.0
-    retry_pause: float = 90.0
-    forceful_deletion_grace: float = 600.0
+    retry_limit: int = Plan.retry_limit
+    node_replacements: int = Plan.node_replacements
+    replace_delay: float = Plan.replace_delay
+    admission_grace: float = Plan.admission_grace
+    warmup_grace: float = Plan.warmup_grace
+    failure_grace: float = Plan.failure_grace
+    retry_pause: float = Plan.retry_pause
+    forceful_deletion_grace: float = Plan.forceful_deletion_grace
     leave_grace: float = 15.0
     profile: Profile = Profile.LADDER
     wrapped: bool = False
     followed: bool = False
-    deletion_on_failure_grace: float = 0.0
-    success_ttl: float = 604800.0
+    deletion_on_failure_grace: float = Plan.deletion_on_failure_grace
+    success_ttl: float = Plan.success_ttl
     terminal_exit_codes: tuple[int, ...] = ()
     retryable_exit_codes: tuple[int, ...] = ()
-    pending_timeout: float = 900.0
-    pending_fail_strategy: int = 1
+    pending_timeout: float = Plan.pending_timeout
+    pending_fail_strategy: int = Plan.pending_fail_strategy
     node_refill: Refill = _FOR_LIFE
     reset_refill: Refill = _FOR_LIFE
     no_progress_limit: int = 0
@@ -72,7 +72,7 @@ class Policy:
     scheduling: Scheduling | None = None
     fence: float = 615.0
     max_gap: float = 120.0
-    coordinator_replacements: int = 100
+    coordinator_replacements: int = Plan.coordinator_replacements
 
     def sized(self, size: Size | None) -> Policy:
         """Return the policy for a job that is wanted with other bounds than its plan's."""

@@ -12,7 +12,7 @@ from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.local.logs import LogReader
 from rallypoint.backends.local.store import Store
 from rallypoint.supervision.record import JobRecord
-from rallypoint.wire import codec
+from rallypoint.wire import bounds, codec
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.tail import LINE_BYTES
 
@@ -263,9 +263,9 @@ def test_a_status_that_is_too_large_is_not_read(tmp_path):
     folder = tmp_path / "jobs" / "digits"
     folder.mkdir(parents=True)
     with (folder / "status.json").open("wb") as file:
-        file.truncate(files.LARGEST + 1)
+        file.truncate(bounds.LARGEST + 1)
 
-    with pytest.raises(BackendError, match=f"larger than the limit of {files.LARGEST} bytes"):
+    with pytest.raises(BackendError, match=f"larger than the limit of {bounds.LARGEST} bytes"):
         Store(home=tmp_path).status("digits")
 
 

@@ -40,9 +40,13 @@ SILENT = dataclasses.replace(STATUS, missing=(Missing(node=1, incarnation=1, why
 UNLESS = "unless machine host-a renews its Lease or the pod answers"
 
 
-def views(**more: bool) -> tuple[PodView, ...]:
+def views(*, deleting: bool = False) -> tuple[PodView, ...]:
     """The coordinator and node 0 on `host-a`, and node 1 on `host-b`."""
-    made = [pod(node=-1, **more), pod(node=0, **more), pod(node=1, host="host-b", **more)]
+    made = [
+        pod(node=-1, deleting=deleting),
+        pod(node=0, deleting=deleting),
+        pod(node=1, host="host-b", deleting=deleting),
+    ]
     return tuple(view for view in map(pod_view, made) if view is not None)
 
 

@@ -26,7 +26,7 @@ import re
 import reprlib
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from rallypoint.version import __version__
@@ -105,10 +105,11 @@ def _plain(value: Any, *, reported: bool) -> Any:
     if _is_word(kind):
         reported = reported or _is_reported(kind)
         free = _free(kind) if reported else ()
-        return {
+        plain = {
             name: sanitize.clean(item) if name in free else _plain(item, reported=reported)
             for name, item in _items(value, kind)
-        } | _unknown(value, kind, reported=reported)
+        }
+        return plain | _unknown(value, kind, reported=reported) if _has_sections(kind) else plain
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, (tuple, list)):
@@ -188,17 +189,16 @@ def _slim(value: Any, *, reported: bool) -> Any:
         # Of another type it is no default: 0 and False are equal, but not the same word.
         if item is not default and (type(item) is not type(default) or item != default):
             told[name] = sanitize.clean(item) if name in free else _slim(item, reported=reported)
-    return told | _unknown(value, kind, reported=reported)
+    return told | _unknown(value, kind, reported=reported) if _has_sections(kind) else told
 
 
-def _items(value: Any, kind: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each field of a dataclass with its value: the fixed ones, and those of all sections."""
-    for name in _fixed(kind):
-        yield name, getattr(value, name)
+def _items(value: Any, kind: Any) -> list[tuple[str, Any]]:
+    """Return each field of a dataclass with its value: the fixed ones, and those of all sections."""
+    items = [(name, getattr(value, name)) for name in _fixed(kind)]
     for section in _sections(kind):
         of_section = section.of(value)
-        for name in _defaults(section):
-            yield name, getattr(of_section, name)
+        items += ((name, getattr(of_section, name)) for name in _defaults(section))
+    return items
 
 
 def _unknown(value: Any, kind: Any, *, reported: bool) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from rallypoint.agent.clock import monotone_clock
 from rallypoint.agent.coordinator import event_lines, metrics, metrics_server
 from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.rendezvous import core as rendezvous
+from rallypoint.capabilities import NAMES, modules
 from rallypoint.wire.check import CheckState, NodeCheck, NodeFound, NodeVerdict
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.hang import Hang, HangState
@@ -219,11 +220,20 @@ def test_nothing_is_told_that_needs_the_secret() -> None:
 
 
 def test_the_page_lists_every_metric_and_no_other() -> None:
-    """With the kind and the help that the code gives it."""
+    """With the kind and the help that the code gives it; each optional capability has a table of its own."""
     page = (ROOT / "docs" / "guides" / "metrics.md").read_text()
-    rows = re.findall(r"^\| `(rallypoint_\w+)` \| (\w+) \| [^|]*\| ([^|]+) \|$", page, re.MULTILINE)
+    own, *tables = page.split("capability `")
+    optional = {one.name for module in modules("report") for one in module.gauges(status_of())}
+    tables = [table for table in tables if table.partition("`")[0] in NAMES]
+    families = sorted(metrics.families(status_of()), key=lambda family: family.name in optional)
 
-    assert rows == [(family.name, family.kind.value, family.help) for family in metrics.families(status_of())]
+    assert [row for text in (own, *tables) for row in listed(text)] == [
+        (family.name, family.kind.value, family.help) for family in families
+    ]
+
+
+def listed(text: str) -> list[tuple[str, str, str]]:
+    return re.findall(r"^\| `(rallypoint_\w+)` \| (\w+) \| [^|]*\| ([^|]+) \|$", text, re.MULTILINE)
 
 
 # --- Where they are served -------------------------------------------------------------------------------------------------

@@ -45,18 +45,21 @@ def restored(registered: Registered, previous: JobStatus | None, *, uid: str, at
 
 def on_report(state: State, report: AgentReport, before: AgentReport | None, now: float) -> State:
     """Return the state after a report; `before` is the one that the same agent sent last."""
-    known = state.capabilities
-    after = tuple(one.on_report(own, report, before, now) for one, own in zip(known.registered, known.states, strict=True))
-    return _with(state, after)
+    known = state.capabilities.states
+    for place, one in enumerate(state.capabilities.registered):
+        own = one.on_report(known[place], report, before, now)
+        if own is not known[place]:
+            state = _with(state, place, own)
+    return state
 
 
 def on_tick(state: State, now: float) -> State:
     """Return the state after what each capability concludes."""
     for place, one in enumerate(state.capabilities.registered):
-        states = state.capabilities.states
-        own, effects = one.on_tick(states[place], _view(state), now)
-        if own is not states[place]:
-            state = _with(state, (*states[:place], own, *states[place + 1 :]))
+        known = state.capabilities.states[place]
+        own, effects = one.on_tick(known, _view(state), now)
+        if own is not known:
+            state = _with(state, place, own)
         state = _performed(state, effects, now)
     return state
 
@@ -100,10 +103,10 @@ def _view(state: State) -> RoundView:
     return RoundView(fence=state.fence, state=state.state, world=state.world, places=places(state.world), peers=state.peers)
 
 
-def _with(state: State, states: tuple[Any, ...]) -> State:
+def _with(state: State, place: int, own: Any) -> State:
     known = state.capabilities
-    same = all(after is before for after, before in zip(states, known.states, strict=True))
-    return state if same else state.with_capabilities(dataclasses.replace(known, states=states))
+    states = (*known.states[:place], own, *known.states[place + 1 :])
+    return state.with_capabilities(dataclasses.replace(known, states=states))
 
 
 def _performed(state: State, effects: Iterable[Effect], now: float) -> State:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rallypoint.backends.site import LOCAL, Site
 from rallypoint.cli.doors import Doors
-from rallypoint.cli.looking import find
+from rallypoint.cli.lookup import find
 from rallypoint.cli.options import Commands, add_job_command
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rallypoint.cli.document import JobDocument, json_text
-from rallypoint.cli.looking import find
+from rallypoint.cli.lookup import find
 from rallypoint.cli.options import Commands, Where, add_job_command, natural, spell_command
 from rallypoint.report.format import counted, span, time_of_day
 from rallypoint.report.hang import picture

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from rallypoint.cli.doors import Doors
-from rallypoint.cli.looking import find
+from rallypoint.cli.lookup import find
 from rallypoint.cli.options import Commands, add_job_command, natural
 from rallypoint.cli.terminal import is_screen
 from rallypoint.wire.errors import RallypointError

@@ -93,7 +93,7 @@ async def _run(args: argparse.Namespace) -> tuple[list[str], bool]:
 
 async def ask(backend: Backend, name: str, verb: str, *, timeout: float) -> tuple[list[str], bool]:
     """Ask all workers, wait for their answers, and return what to say and whether all have done it."""
-    from rallypoint.backends.asking import await_answers, request_wish  # noqa: PLC0415  --help does without
+    from rallypoint.backends.worker_commands import await_answers, request_wish  # noqa: PLC0415  --help does without
     from rallypoint.wire.line import Verb  # noqa: PLC0415
 
     wish = await request_wish(backend, name, Verb(verb))

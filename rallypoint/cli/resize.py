@@ -7,7 +7,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from rallypoint.cli.doors import Doors
-from rallypoint.cli.looking import find
+from rallypoint.cli.lookup import find
 from rallypoint.cli.options import Commands, add_job_command
 from rallypoint.cli.suspend import nobody
 

@@ -8,7 +8,7 @@ import sys
 
 from rallypoint.cli.document import JobDocument, JobsDocument
 from rallypoint.cli.doors import Doors
-from rallypoint.cli.looking import look, look_at_all
+from rallypoint.cli.lookup import look, look_at_all
 from rallypoint.cli.options import Commands, add_job_command
 from rallypoint.cli.screens import print_job, print_jobs
 from rallypoint.cli.watching import Watched, watch_to_the_end

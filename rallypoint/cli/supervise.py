@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rallypoint.agent.repeated_lines import limit_repeated_lines
 from rallypoint.agent.stderr import unstalled
 from rallypoint.cli.doors import Doors
-from rallypoint.cli.looking import find
+from rallypoint.cli.lookup import find
 from rallypoint.cli.options import Commands, Where, add_job_command, spell_command
 from rallypoint.report.endings import failure_story, success_line
 from rallypoint.report.story import story_of

@@ -7,7 +7,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from rallypoint.cli.doors import Doors
-from rallypoint.cli.looking import find, supervisor_of
+from rallypoint.cli.lookup import find, supervisor_of
 from rallypoint.cli.options import Commands, Where, add_job_command, spell_command
 from rallypoint.cli.orders import add_timeout, ask
 
@@ -54,8 +54,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _wish(doors: Doors, args: argparse.Namespace) -> tuple[list[str], bool]:
-    from rallypoint.backends.asking import may_be_paused  # noqa: PLC0415  --help does without
     from rallypoint.backends.requests import request_resumption, request_suspension  # noqa: PLC0415
+    from rallypoint.backends.worker_commands import may_be_paused  # noqa: PLC0415  --help does without
 
     async with doors.backend(args.where) as backend:
         before = (await find(backend, args.name)).record

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from rallypoint.cli.document import JobDocument
 from rallypoint.cli.doors import Doors
-from rallypoint.cli.looking import supervisor_of
+from rallypoint.cli.lookup import supervisor_of
 from rallypoint.cli.options import Where, spell_command
 from rallypoint.cli.screens import Screen, choose_screen
 from rallypoint.cli.supervisors import Left, SupervisorLostError

@@ -23,8 +23,8 @@ from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import requires_access_dag
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 
+from rallypoint.plugin.jobs import Looker
 from rallypoint.plugin.live_access import LiveAccess, NotLiveError
-from rallypoint.plugin.looking import Looker
 from rallypoint.plugin.task import TaskKey, TaskSeen, map_index_of, read_task
 from rallypoint.wire import codec
 from rallypoint.wire.errors import RallypointError

@@ -14,7 +14,7 @@ from rallypoint.backends.contract import Backend, BackendError
 from rallypoint.backends.requests import delete, request_resize, submit_or_adopt
 from rallypoint.cli.document import JobDocument
 from rallypoint.cli.explain import Case, explanation
-from rallypoint.cli.looking import look
+from rallypoint.cli.lookup import look
 from rallypoint.cli.view import view_of
 from rallypoint.job import ElasticJob
 from rallypoint.supervision.record import JobRecord

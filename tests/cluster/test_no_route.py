@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.cli.looking import look
+from rallypoint.cli.lookup import look
 from rallypoint.cli.view import view_of
 from rallypoint.supervision.record import Phase
 from tests.cluster.jobs import submitted

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from rallypoint.plugin.jobs import Looker
 from rallypoint.plugin.live_access import LiveAccess
-from rallypoint.plugin.looking import Looker
 from rallypoint.plugin.task import TaskKey, TaskSeen
 from rallypoint.report.page.values import Page
 from tests.live.jobs import Job, cli

@@ -19,8 +19,8 @@ from fastapi import FastAPI, HTTPException, Request
 
 from rallypoint.backends.contract import LogLine
 from rallypoint.plugin.app import create_app, may_read_logs, may_read_task, task_seen
+from rallypoint.plugin.jobs import Looker
 from rallypoint.plugin.live_access import LiveAccess
-from rallypoint.plugin.looking import Looker
 from rallypoint.plugin.task import TaskKey, TaskSeen
 from rallypoint.report.page.values import Page
 from tests.plugin.scenes import SCENES

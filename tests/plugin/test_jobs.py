@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rallypoint.backends.contract import BackendError, Stored
+from rallypoint.plugin.jobs import FRESH, KEPT_OPEN, MOST_BACKENDS, Looker
 from rallypoint.plugin.live_access import LiveAccess, NotLiveError
-from rallypoint.plugin.looking import FRESH, KEPT_OPEN, MOST_BACKENDS, Looker
 from rallypoint.plugin.task import TaskKey, TaskSeen
 from rallypoint.report.model import State
 from rallypoint.report.page.published import LIMIT, published_page

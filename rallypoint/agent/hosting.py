@@ -80,7 +80,7 @@ async def _agree(server: Servers, agreement: Agreement, options: RunOptions) -> 
         await server.close()
         raise
     if settled == ours.address:
-        log.info("connecting to the coordinator at %s", settled)
+        log.info("this agent runs the coordinator at %s", settled)
         return ours, True
     await server.close()
     return endpoint_at(*split_address(settled)), False

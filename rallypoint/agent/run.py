@@ -53,8 +53,8 @@ def run(args: argparse.Namespace) -> int:
         if evidence is None:  # it did not end in order: nobody knows which silence was a hang
             evidence = tuple(map(str, sorted(logs.glob("round-*/hang-*.txt"))))
         if evidence:
-            found, where = ("a hang", evidence[0]) if len(evidence) == 1 else (f"{len(evidence)} hangs", logs)
-            log.warning("saved stack traces and diagnostics of %s: file=%s", found, where)
+            where = evidence[0] if len(evidence) == 1 else logs
+            log.warning("saved stack traces and diagnostics of each hang: hangs=%d file=%s", len(evidence), where)
         if temporary and not evidence:
             shutil.rmtree(logs, ignore_errors=True)
     if ending.node.verdict is not None and ending.code != Exit.OK:

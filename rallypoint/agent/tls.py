@@ -110,9 +110,9 @@ class Tls:
                 return False
             self._loaded = _load(self.folder)
         except ConfigError as error:
-            log.warning("%s; the agent keeps its present TLS certificate", error)
+            log.warning("cannot read the new TLS certificate (%s); the agent keeps its present TLS certificate", error)
             return False
-        log.info("read the new TLS certificate %s; new connections use it", self.folder / CERTIFICATE)
+        log.info("the agent uses the new TLS certificate %s for new connections", self.folder / CERTIFICATE)
         return True
 
     def hint(self) -> str:
@@ -130,8 +130,13 @@ class Tls:
         if left > _SOON or now - self._warned < _AGAIN:
             return
         self._warned = now
-        when = f"expires in {left / 3600:.1f} h" if left > 0 else f"has expired {-left / 3600:.1f} h ago"
-        log.warning("the TLS certificate %s: %s; renew it, or new connections fail", self.folder / CERTIFICATE, when)
+        path, hours = self.folder / CERTIFICATE, abs(left) / 3600
+        if left > 0:
+            log.warning(
+                "TLS certificate %s expires in %.1f h; new connections fail after that. Renew the certificate", path, hours
+            )
+        else:
+            log.warning("TLS certificate %s expired %.1f h ago; new connections fail. Renew the certificate", path, hours)
 
 
 def read_tls(folder: Path, job: str) -> Tls:

@@ -92,7 +92,7 @@ def persist(found: Sequence[Held], store: Store, retention: Retention) -> Persis
         try:
             return _persist_one(chosen, store, retention)
         except DamagedCheckpointError as error:
-            _log.warning("skipping this snapshot and storing the previous one: %s", error)
+            _log.warning("the snapshot is damaged (%s); trying to store the previous snapshot", error)
     return None
 
 

@@ -76,7 +76,7 @@ class DeleteJobOperator(PlacedOperator):
         try:
             if not self.wait_for_completion and await self._is_supervised(backend):
                 await requests.request_deletion(backend, self.job_name)
-                self.log.info("Deletion of job %s requested; its supervisor completes it", self.job_name)
+                self.log.info("Requested the deletion of job %s; the job's supervisor deletes the job", self.job_name)
                 return
             await requests.delete(backend, self.job_name, holder=holder, timeout=self.wait_timeout)
             self.log.info("Job %s deleted", self.job_name)

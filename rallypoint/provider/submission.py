@@ -88,9 +88,11 @@ async def settle(post: Post, ending: Ending, *, on_finish_action: str, advise: A
     try:
         record = await collect(post.backend, ending.name, owner=owner, if_owned=True, advise=advise)
         if record.owner != owner:
-            post.log.info("Job %s now belongs to %s and is left unchanged", ending.name, record.owner)
+            post.log.info("Job %s now belongs to %s; this task does not change the job", ending.name, record.owner)
         elif advise is not None and record.advice != Advice():
-            post.log.info("Job %s is not deleted, because the next try starts it again with other settings", ending.name)
+            post.log.info(
+                "Job %s is not deleted, because the next try of the task starts the job again with other settings", ending.name
+            )
         elif on_finish_action == "delete_job" and ending.end is not End.SUCCEEDED:
             await delete(post.backend, ending.name, holder=post.holder, owner=owner)
     except JobNotFoundError:
@@ -159,14 +161,14 @@ async def _heed(post: Post, rung: asyncio.Event, ask: Ask) -> None:
         try:
             state = await ask()
         except Exception:
-            post.log.exception("Airflow does not return the state of this task; job %s continues", name)
+            post.log.exception("Cannot read the state of this task from Airflow; job %s continues", name)
             continue
         if state == CLEARED:
             await _note_cleared(post)
         if not may_cancel(state):
             post.log.warning(
-                "This process received a stop request while the task is %r; job %s continues, and the next "
-                "try supervises it again",
+                "The task process received a stop request, but the task state is %r; job %s continues, and the next try of "
+                "the task supervises the job again",
                 state,
                 name,
             )

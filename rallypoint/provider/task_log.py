@@ -70,7 +70,7 @@ async def telling_logs(
         teller.flush()
         await teller.mark()
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.info("Cannot read the output of the ranks to its end: %s", error)
+            log.info("Cannot read the rest of the ranks' output: %s", error)
 
 
 async def tell_culprit(backend: Backend, name: str, log: LineLog, rank: int) -> None:

@@ -228,8 +228,8 @@ class Commits:
         if changed:
             self._lazy = False
             _log.warning(
-                "dropped commit %d: a weight changed before the next step of the optimizer; copying all tensors at "
-                "once from now on",
+                "dropped commit %d: a weight changed before the next optimizer step; from now on, each commit copies all "
+                "tensors before it returns",
                 rest.number,
             )
             return

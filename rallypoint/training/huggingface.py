@@ -97,7 +97,9 @@ def train(trainer: Trainer, *, resume_from_checkpoint: str | bool | None = None,
     why = _why_not(trainer)
     if why:
         if current_job() is not None:
-            _log.warning("a fault restarts this worker as a new process, because it cannot recover in place: %s", why)
+            _log.warning(
+                "in-place recovery is off for this worker: %s. After a fault, the worker starts again as a new process", why
+            )
         return trainer.train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
     run = _Run(trainer, {"resume_from_checkpoint": resume_from_checkpoint, **kwargs})
     callback._run = run

@@ -172,7 +172,9 @@ def fit(trainer: Trainer, model: LightningModule, *args: Any, **kwargs: Any) -> 
     why = _why_not(trainer)
     if why:
         if current_job() is not None:
-            _log.warning("a fault restarts this worker as a new process, because it cannot recover in place: %s", why)
+            _log.warning(
+                "in-place recovery is off for this worker: %s. After a fault, the worker starts again as a new process", why
+            )
         trainer.fit(model, *args, **kwargs)
         return
     run = callback._run = _Run(trainer, model, args, kwargs)

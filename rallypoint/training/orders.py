@@ -234,12 +234,12 @@ class Orders:
         try:
             self._words.save()
         except Exception as error:  # noqa: BLE001  the script's own may be anything, and training goes on
-            _log.exception("saving after step %s failed", self._words.step)
+            _log.exception("the checkpoint after step %s failed", self._words.step)
             self._words.done(order, f"{type(error).__name__}: {error}")
         else:
             self._words.done(order)
 
     def _stop(self, order: wire.Order) -> None:
         self._save(order)
-        _log.info("stopping after step %s, as requested", self._words.step)
+        _log.info("a stop was requested; this worker exits after step %s", self._words.step)
         raise SystemExit(0)

@@ -209,7 +209,7 @@ async def test_a_start_method_that_is_asked_for_is_kept_to(
     nursery = launcher_of(config, Counting(), DeafReaper())._nursery
 
     assert (nursery is None) == (method in ("spawn", "forkserver"))
-    assert (f"because of start method {method}" in caplog.text) == (nursery is None)
+    assert (f"because the start method is {method}" in caplog.text) == (nursery is None)
 
 
 def test_workers_with_a_gpu_each_are_started_as_programs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -318,7 +318,7 @@ async def test_what_is_no_python_is_a_program(caplog: pytest.LogCaptureFixture) 
 
     assert (len(spawner.commands), nursery.begun) == (2, [])
     assert [r.message for r in caplog.records] == [
-        f"starting workers as new processes instead of forks: /bin/bash is not this Python ({PYTHON})"
+        f"workers start as new processes, not as forks of the preload process: /bin/bash is not this Python ({PYTHON})"
     ]
 
 

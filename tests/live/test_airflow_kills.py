@@ -109,7 +109,7 @@ def test_a_worker_that_is_redeployed_does_not_end_its_job(job: Job, environment:
     job.may_end()
     assert task.returned()["phase"] == "Succeeded"
     assert pids(after) == pids(before)
-    assert "received a stop request while the task is 'running'" in task.told
+    assert "received a stop request, but the task state is 'running'" in task.told
 
 
 def test_a_task_that_was_ended_takes_its_job_with_it(job: Job, environment: dict[str, str]) -> None:

@@ -62,14 +62,14 @@ def ended(job: Agents, *args: object, grace: float = 0.3, workers: int = 1) -> t
     return said(job.run(*options, ENDING, job.work, *args))
 
 
-WARNING = "has not exited within exit_grace="
+WARNING = "its process did not exit within exit_grace="
 
 
 def test_a_teardown_that_hangs_is_ended_and_the_status_of_the_script_counts(light_job: Agents) -> None:
     """The job succeeds, and one warning for each worker names the cause."""
     code, output = ended(light_job, "return", "stuck", workers=2)
 
-    assert (code, output.count(WARNING), output.count("returned with status 0, which is kept")) == (Exit.OK, 2, 2), output
+    assert (code, output.count(WARNING), output.count("the script ended (exit code 0)")) == (Exit.OK, 2, 2), output
     assert output.count("exited with code 0") == 2, output
 
 
@@ -79,7 +79,9 @@ def test_a_teardown_that_hangs_is_ended_and_the_status_of_the_script_counts(ligh
         pytest.param("code", "exited with code 3", "", id="exit code"),
         pytest.param("text", "exited with code 1", "no data", id="exit with a text"),
         pytest.param("error", "exited with code 1", "ValueError: the loss is not a number", id="exception"),
-        pytest.param("unknown", "was killed by SIGKILL", "returned with unknown status", id="SystemExit raised by the script"),
+        pytest.param(
+            "unknown", "was killed by SIGKILL", "the script ended (exit code unknown)", id="SystemExit raised by the script"
+        ),
     ],
 )
 def test_a_failure_stays_a_failure_when_its_teardown_hangs(light_job: Agents, way: str, how: str, error: str) -> None:

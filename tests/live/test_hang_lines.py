@@ -18,7 +18,7 @@ from tests.waiting import PATIENCE
 pytest.importorskip("torch")
 
 SCRIPTS = Path(__file__).parent / "scripts"
-ALL_STACKS = re.compile(r"saved stack traces and diagnostics of (?:a hang|\d+ hangs): file=(\S+)")
+ALL_STACKS = re.compile(r"saved stack traces and diagnostics of each hang: hangs=\d+ file=(\S+)")
 
 
 @pytest.mark.extended

@@ -152,7 +152,7 @@ async def test_a_nursery_that_closes_leaves_nobody(tmp_path: Path, subreaper: No
     ("args", "why"),
     [
         pytest.param(("--no-python", "sh", "-c", "exit 0"), "sh is not this Python", id="no Python"),
-        pytest.param(("--start-method", "spawn", "NOOP"), "because of start method spawn", id="asked for"),
+        pytest.param(("--start-method", "spawn", "NOOP"), "because the start method is spawn", id="asked for"),
     ],
 )
 def test_what_cannot_be_forked_is_a_program(job: Agents, args: tuple[str, ...], why: str) -> None:
@@ -162,5 +162,5 @@ def test_what_cannot_be_forked_is_a_program(job: Agents, args: tuple[str, ...], 
 
     code, output = said(job.run(*TWO, *(str(noop) if arg == "NOOP" else arg for arg in args)))
 
-    assert (code, output.count("starting workers as new processes")) == (Exit.OK, 1), output
+    assert (code, output.count("workers start as new processes")) == (Exit.OK, 1), output
     assert why in output

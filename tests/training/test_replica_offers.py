@@ -126,5 +126,5 @@ def test_without_its_agent_training_goes_on(folder: Path, agent: Agent, caplog: 
         assert snapshots.save(step)
     snapshots.close()
 
-    assert caplog.text.count("no copies on other nodes") == 1
+    assert caplog.text.count("no longer copied to another node") == 1
     assert 3 * EVERY in steps(folder)

@@ -73,9 +73,9 @@ class Announcer:
         while True:
             status, text = await self._ask(url)
             if status == 200:
-                log.info("announced this coordinator to node %d at %s", agent.node, url)
+                log.info("the coordinator sent its address to the agent of node %d at %s", agent.node, url)
             elif status == 409:
-                log.warning("node %d at %s rejected this coordinator: %s", agent.node, url, text)
+                log.warning("the agent of node %d at %s rejected the address of this coordinator: %s", agent.node, url, text)
             else:
                 if text != last:
                     log.log(

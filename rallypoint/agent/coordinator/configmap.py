@@ -123,7 +123,10 @@ class PodSink:
                 await asyncio.sleep(min(error.retry_after, _LONGEST_PAUSE))
                 raise OSError(str(error)) from error
             if not self.trouble:
-                log.warning("%s; the coordinator stores the job status in a folder of its pod instead", error)
+                log.warning(
+                    "cannot write the job status to its ConfigMap (%s); the coordinator writes it to a folder of its pod",
+                    error,
+                )
             why = "no permission to write" if error.refused else "the API server has never answered this pod; cannot write"
             self.trouble = f"{why} the status ConfigMap ({error})"
             self._ask_at = self._clock() + _ASK_AGAIN

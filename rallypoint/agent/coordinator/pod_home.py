@@ -46,6 +46,12 @@ _RETRY = 1.0
 #: Name of the status in the folder of the pod, where the ConfigMap may not be written.
 _STATUS_FILE = "status.json"
 
+#: End of a log line.
+_MOUNTED = "the coordinator reads the copy of the status that is mounted in its pod"
+
+#: End of a log line.
+_MOUNTED = "the coordinator reads the copy of the status that is mounted in its pod"
+
 
 class PodHome:
     """See `home.Home`; `door` is the home itself."""
@@ -83,19 +89,19 @@ class PodHome:
                 return await self._remote.read()
             except ApiError as error:
                 if error.refused:
-                    log.warning("%s; the coordinator uses the mounted configuration of the job", error)
+                    log.warning("no permission to read the last job status (%s); %s", error, _MOUNTED)
                     return await asyncio.to_thread(self._known)
                 reached = reached or bool(error.status)
                 if not reached and time.monotonic() >= began + NO_ROUTE:
                     log.warning(
-                        "the API server did not answer for %s within %g s; the coordinator uses the mounted "
-                        "configuration of the job",
-                        error,
-                        NO_ROUTE,
+                        "the API server did not return the last job status within %g s (%s); %s", NO_ROUTE, error, _MOUNTED
                     )
                     return await asyncio.to_thread(self._known)
                 if str(error) != told:
-                    log.warning("%s; the coordinator waits until it can read the last published job status", error)
+                    log.warning(
+                        "cannot read the last job status yet (%s); the coordinator retries until it can read the status",
+                        error,
+                    )
                 told = str(error)
             await asyncio.sleep(_RETRY)
 

@@ -269,7 +269,7 @@ class Coordinator:
         late = self._clock() - self._due
         if late > _LATE:
             # A leap of ours (a machine that slept, a core that was taken away) must not look like the silence of everybody.
-            log.warning("event loop was blocked for %.1f s", late)
+            log.warning("the event loop of the coordinator was blocked for %.1f s", late)
             self._state = rendezvous.delayed(self._state, late)
         self._calling = True
         self._call_the_roll(self._clock(), _TURNS)

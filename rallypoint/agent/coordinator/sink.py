@@ -92,7 +92,11 @@ def read_status(path: Path) -> JobStatus | None:
             raise
         aside = path.with_name(f"{path.name}.unreadable")
         path.replace(aside)
-        log.warning("cannot read the last job status: %s; moved the file to %s and starting without a status", error, aside)
+        log.warning(
+            "cannot read the last job status: %s; the coordinator moved the file to %s and starts without a status",
+            error,
+            aside,
+        )
         return None
 
 

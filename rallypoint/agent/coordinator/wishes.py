@@ -57,7 +57,7 @@ class FileWish:
                 self._last = None if found is None else codec.from_json(Wish, found, lenient=True)
                 self._seen = seen
         except (OSError, ValueError, WireError) as error:
-            log.debug("cannot read the last worker command (pause, resume, save or stop) from the record: %s", error)
+            log.debug("cannot read the last worker command (pause, resume, save or stop) from the job's record: %s", error)
         return self._last
 
 

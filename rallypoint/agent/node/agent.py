@@ -150,13 +150,13 @@ class NodeAgent:
     def _signal(self, number: signal.Signals) -> None:
         name = signal.Signals(number).name
         if self._signalled:
-            log.warning("received %s again; sending SIGKILL to all workers", name)
+            log.warning("the agent received %s again; sending SIGKILL to all workers of this node", name)
             self._parts.group.kill()
             return
         self._signalled = True
         if number not in SIGNALS:
             self._parts.group.stop_signal = number
-        log.warning("received %s; this node leaves the job", name)
+        log.warning("the agent received %s; this node leaves the job", name)
         self._events.put_nowait(Told(code=128 + number, reason=f"the agent received {name}", leaving=True))
 
     def _worker_ended(self, worker: Worker) -> None:
@@ -173,7 +173,7 @@ class NodeAgent:
     def _worker_said(self, local_rank: int, word: wire.FromWorker | None) -> None:
         """Pass on what came over a worker's line."""
         if not 0 <= local_rank < self._config.plan.nproc_per_node:
-            log.warning("ignored a message: no worker with local rank %d on this node", local_rank)
+            log.warning("the agent ignored the message of a worker: no worker of this node has local rank %d", local_rank)
         elif word is None:  # its line is closed
             self._events.put_nowait(Announced(round=self._node.round, local_rank=local_rank, able=False))
         elif isinstance(word, wire.Hello):
@@ -189,7 +189,7 @@ class NodeAgent:
         elif isinstance(word, wire.Done):
             self._obey((self._obeying.done(local_rank, word), ()))
         elif isinstance(word, wire.Regrouped):
-            log.info("worker local_rank=%d continued in round %d from step %d", local_rank, word.round, word.step)
+            log.info("worker local_rank=%d joined round %d and continues from step %d", local_rank, word.round, word.step)
 
     def _obey(self, step: tuple[Obeying, tuple[Obedience, ...]]) -> None:
         """Pass on what somebody asks of the workers, and tell what they answer."""
@@ -199,7 +199,7 @@ class NodeAgent:
                 for local_rank in action.ranks:
                     self._parts.lines.say(local_rank, wire.Order(verb=action.verb, number=action.number))
             else:
-                log.warning("sending SIGTERM to all workers, as requested by the coordinator")
+                log.warning("the coordinator requested a stop; sending SIGTERM to all workers of this node")
                 # They end well, as far as the job is concerned: their agent is done when the last one has ended.
                 self._parts.group.stop(lambda: None)
         self._tell_news()

@@ -78,7 +78,7 @@ class Lines:
                     self._heard(local_rank, word)
         except (OSError, ValueError) as error:  # a line that is too long is a `ValueError`, as a word that is none
             told = error if isinstance(error, WireError) else f"{type(error).__name__}: {error}"
-            log.warning("closed the connection of a worker to its agent: %s", told)
+            log.warning("the agent closed its connection to a worker: %s", told)
         finally:
             self._open.discard(writer)
             writer.close()

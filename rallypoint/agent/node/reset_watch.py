@@ -58,4 +58,6 @@ class ResetWatch:
             with path.open(encoding="utf-8") as file:
                 self._known = read_reset(file.read(_MOST))
         except (OSError, WireError, UnicodeDecodeError) as error:
-            log.warning("reset file %s: %s; using its previous content", path, error)
+            log.warning(
+                "cannot read the MindCluster reset file %s: %s; the agent uses the previous content of the file", path, error
+            )

@@ -33,10 +33,12 @@ def launcher(config: NodeConfig, spawner: Spawner, reaper: Reaper, base: Mapping
     if not restarts(plan):
         return Launcher(spawner, None)
     if plan.start_method in ("spawn", "forkserver"):
-        log.info("starting workers as new processes because of start method %s (standby workers are off)", plan.start_method)
+        log.info(
+            "workers start as new processes, because the start method is %s; there are no standby workers", plan.start_method
+        )
         return Launcher(spawner, None)
     if plan.virtual_local_rank:
-        log.info("standby workers are off, because each worker sees only its own GPU; starting new processes")
+        log.info("workers start as new processes, because each worker sees only its own GPU; there are no standby workers")
         return Launcher(spawner, None)
     startup = os.path.join(STARTUP, "sitecustomize.py")  # noqa: PTH118
     wanted = Wanted(

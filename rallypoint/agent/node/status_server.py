@@ -86,7 +86,7 @@ class StatusServer:
             server = GuardedPort(Limits.few(_CONNECTIONS), self._admit)
             self._port = await server.start(_HOST, 0)
         except OSError as error:
-            log.warning("the trainer status endpoint is off: %s", error)
+            log.warning("cannot open the HTTP endpoint for the trainer status: %s", error)
             return
         self._server = server
 

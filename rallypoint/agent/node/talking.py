@@ -142,7 +142,9 @@ class Talker:
         try:
             reply = ask.result()
         except LostContactError as error:
-            log.warning("lost contact with the coordinator; stopping the workers")  # the reason is printed when the agent ends
+            log.warning(
+                "the agent lost contact with the coordinator; stopping the workers of this node"
+            )  # the reason is printed when the agent ends
             code = Exit.ORPHANED if isinstance(error, OrphanedError) else Exit.LOST_CONTACT
             self._put(Told(code=code, reason=str(error), leaving=False))
             return

@@ -52,11 +52,11 @@ async def watch_teardowns(group: WorkerGroup, exit_status: Callable[[Worker], Ex
         for pid in overdue:
             worker, status = found[pid]
             log.warning(
-                "worker rank=%d pid=%d returned%s but has not exited within exit_grace=%gs; sending SIGKILL (usual "
-                "cause: destructors that block, threads: %s)",
+                "worker rank=%d pid=%d: the script ended (exit code %s), but its process did not exit within "
+                "exit_grace=%gs; sending SIGKILL. The usual cause is a destructor that blocks. Threads still running: %s",
                 worker.place.rank,
                 pid,
-                " with unknown status" if status.code is None else f" with status {status.code}, which is kept",
+                "unknown" if status.code is None else status.code,
                 grace,
                 ", ".join(_threads(pid)),
             )

@@ -46,7 +46,7 @@ class Dumper:
         try:
             self.told = await in_thread(lambda: self._do(ask), "rallypoint-dump")
         except (CheckpointError, OSError) as error:
-            log.error("cannot write the last checkpoint: %s", error)  # noqa: TRY400  it says all
+            log.error("cannot save the last snapshot as a checkpoint: %s", error)  # noqa: TRY400  it says all
             self.told = DumpTold(number=ask.number, phase=ask.phase, error=str(error))
         self._changed()
 

@@ -149,14 +149,17 @@ class SnapshotKeeper:
         try:
             await asyncio.wait_for(self._arrival(), self._patience)
         except asyncio.TimeoutError:
-            log.warning("the last snapshot was not stored within %g s; the next round starts without it", self._patience)
+            log.warning(
+                "the last snapshot was not stored within %g s; the next round starts before the snapshot is stored",
+                self._patience,
+            )
 
     async def close(self) -> None:
         """Finish, for as long as patience lasts, and remove the folder."""
         try:
             await asyncio.wait_for(self._idle.wait(), self._patience)
         except asyncio.TimeoutError:
-            log.warning("the last snapshot was not stored within %g s; it is lost when this node ends", self._patience)
+            log.warning("the last snapshot was not stored within %g s and is lost when this agent exits", self._patience)
         if self._replicas is not None:
             self._replicas.close()
         if self._owned is not None:
@@ -207,7 +210,7 @@ class SnapshotKeeper:
             log.info("stored the last snapshot: step=%d path=%s", done.step, done.checkpoint)
         else:
             log.info(
-                "stored this node's part of the snapshot of step %d; the other nodes have not stored theirs yet", done.step
+                "stored this node's part of the snapshot of step %d; other nodes have not stored their parts yet", done.step
             )
 
     def _done(self) -> None:

@@ -102,12 +102,11 @@ class Servers:
         """Log a warning if the limit on open files allows too few connections for the agents."""
         most = self._shares.requests if self._grpc is None else self._shares.grpc
         if most < self._agents:
-            allowed = "raise the hard limit on open files (ulimit -Hn) of this process"
             log.warning(
-                "the limit on open files allows the coordinator only %d connections for %d agents: %s",
+                "the coordinator can open only %d connections, but the job has up to %d agents; raise the hard limit on "
+                "open files (ulimit -Hn) of this process",
                 most,
                 self._agents,
-                allowed,
             )
 
     @staticmethod
@@ -117,7 +116,7 @@ class Servers:
         except ConfigError as error:
             if not port:
                 raise
-            log.warning("%s; the coordinator uses a free port instead", error)
+            log.warning("cannot open the gRPC port (%s); the coordinator uses another free port", error)
             return await server.start(host, 0)
 
     async def close(self) -> None:

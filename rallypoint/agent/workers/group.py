@@ -150,7 +150,7 @@ class WorkerGroup:
     def _recheck(self, deadline: float) -> None:
         if asyncio.get_running_loop().time() >= deadline:
             if not self._warned:
-                log.warning("workers still running %g s after SIGTERM; sending SIGKILL", self._grace)
+                log.warning("workers of this node are still running %g s after SIGTERM; sending SIGKILL", self._grace)
             self._warned = True
             self._kill(self._spared)
         self._look()

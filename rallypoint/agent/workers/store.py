@@ -130,7 +130,7 @@ class StoreKeeper:
         try:
             socket.send_fds(self._line, [json.dumps(order).encode()], [] if fd is None else [fd])
         except OSError as error:  # it has just ended; `_host_ended` tells what follows
-            log.debug("cannot report the address of the rendezvous store (TCPStore): %s", error)
+            log.debug("cannot send a command to the process of the rendezvous store (TCPStore): %s", error)
 
     def _host_ended(self, code: int) -> None:
         if self._line is not None:

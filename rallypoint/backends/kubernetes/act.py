@@ -146,8 +146,9 @@ class Actor:
                 raise
             if not self._accounts_missing:
                 log.warning(
-                    "service account %s/%s not found, so coordinators cannot write their status; reading it through "
-                    "the API server instead. `rallypoint manifests rbac` prints the required manifests",
+                    "service account %s/%s not found, so the coordinator cannot write the job status to a ConfigMap; the "
+                    "supervisor requests the status from the coordinator, through the API server. "
+                    "`rallypoint manifests rbac` prints the required manifests",
                     self._cluster.namespace,
                     account,
                 )
@@ -213,8 +214,8 @@ class Actor:
         except ApiError as error:
             if error.status == 403 and not self._closing_forbidden:
                 log.warning(
-                    "namespace=%s: cannot inform Kueue about the end of a pod group, so its quota stays used until "
-                    "all of its pods are deleted: %s (`rallypoint manifests rbac --queues` prints the required Role)",
+                    "namespace=%s: no permission to inform Kueue about the end of a pod group (%s). Kueue frees the quota of "
+                    "the group when all its pods are deleted. `rallypoint manifests rbac --queues` prints the required Role",
                     *(self._cluster.namespace, error.said),
                 )
                 self._closing_forbidden = True

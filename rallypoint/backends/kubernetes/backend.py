@@ -261,7 +261,7 @@ class KubernetesBackend(Backend):
             if stored is not None and stored.record.finished:
                 await its.actor.close_groups(stored.record)
         except BackendError as error:
-            log.info("job=%s: cannot inform the queue about the end of the job yet: %s", name, error)
+            log.info("job=%s: cannot inform Kueue about the end of the job yet: %s", name, error)
         await its.sweeper.stamp(name)
 
     @contextlib.asynccontextmanager

@@ -82,7 +82,7 @@ class Holds:
                 raise
             self._cluster.cache.jobs.put(changed)
             if view.holder and view.holder != me:
-                log.info("job=%s: supervisor %s is no longer running", name, view.holder)
+                log.info("job=%s: supervisor %s is no longer running; this process supervises the job now", name, view.holder)
                 await self._tidy(view.holder)
             return
 
@@ -131,7 +131,7 @@ class Holds:
         try:
             await self._cluster.delete("leases", lease_of(holder))
         except BackendError as error:
-            log.info("cannot delete the Lease of %s: %s", holder, error)
+            log.info("cannot delete the Lease of the previous supervisor %s: %s", holder, error)
 
     def check(self, view: ConfigMapView | None) -> None:
         """Raise `HeldError` for a job that this process held and that another has taken over meanwhile."""

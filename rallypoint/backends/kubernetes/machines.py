@@ -127,8 +127,8 @@ class Machines:
             if error.status == 403:
                 self._refused = True
                 log.warning(
-                    "no permission to read node Leases, so lost nodes are detected later (%s); `rallypoint "
-                    "manifests rbac --nodes` prints the required ClusterRole",
+                    "no permission to read the Leases of Kubernetes nodes (%s), so lost nodes are detected later; "
+                    "`rallypoint manifests rbac --nodes` prints the required ClusterRole",
                     error.said,
                 )
             elif error.status != 404:

@@ -78,7 +78,10 @@ async def _ensure(cluster: Cluster, store: Store, machines: Machines, job: str, 
             return
         await cluster.delete("pods", name, uid=found["metadata"]["uid"], grace=0)
         log.info(
-            "job %s: standby supervisor pod %s is gone (%s)", job, name, f"machine {host} is lost" if lost else "it has ended"
+            "job %s: deleted the standby supervisor pod %s: %s",
+            job,
+            name,
+            f"machine {host} is lost" if lost else "the pod has ended",
         )
     own = await cluster.get("pods", mine)
     if own is None:

@@ -70,7 +70,9 @@ class Statuses:
         try:
             return await self._store.status(record)
         except UnreadableStatusError as error:
-            log.warning("job=%s: %s; continuing without the coordinator's status", record.name, error)
+            log.warning(
+                "job=%s: cannot read the job status (%s); the supervisor continues without the status", record.name, error
+            )
             return None
 
     async def _asked(self, stored: Stored) -> JobStatus | None:

@@ -65,7 +65,7 @@ async def _look_after(tender: _Tender, lost: LostPods) -> None:
         try:
             pause = _SUSPICIOUS if await _look(tender, lost) else LOOK
         except BackendError as error:
-            log.debug("cannot check the nodes: %s", error)
+            log.debug("cannot check the Kubernetes nodes of the job: %s", error)
 
 
 async def _look(tender: _Tender, lost: LostPods) -> bool:
@@ -214,7 +214,10 @@ class _Tender:
             self._heard_at = loop.time()
             return _READ
         if not status.durable and self._durable is None:
-            log.warning("job=%s: the coordinator cannot write its status; reading it through the API server", self._name)
+            log.warning(
+                "job=%s: the coordinator cannot write the job status; the supervisor requests the status from the coordinator",
+                self._name,
+            )
         self._durable = False
         if status != known and status.uid == record.uid and not (known is not None and known.fence > status.fence):
             await self._store.tell_status(record, status)

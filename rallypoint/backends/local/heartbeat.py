@@ -119,7 +119,7 @@ class _Heart:
                 self._troubled = False
             except OSError as error:
                 if not self._troubled:
-                    log.warning("cannot write the heartbeat (%s); retrying every %g s", error, BEAT)
+                    log.warning("cannot write the heartbeat of this supervisor (%s); retrying every %g s", error, BEAT)
                 self._troubled = True
             self._begun.set()
             await asyncio.sleep(BEAT)

@@ -237,7 +237,7 @@ class Tuner:
         self._wanted = tuned
         self._told = dataclasses.replace(self._told, version=tuned.version, batch=tuned.batch, memory=0)
         self._write(ParallelConfig(version=self._next(), batch=tuned.batch))
-        log.info("set the batch size of each worker to %d", tuned.batch)
+        log.info("the agent sets the batch size of each worker to %d", tuned.batch)
         self._changed()
 
     def report(self, workers: Sequence[WorkerReport]) -> ReportSection | None:
@@ -269,7 +269,12 @@ class Tuner:
         memory = await asyncio.to_thread(self._peak.read, pids)
         if memory and self._measuring is asked:
             self._told = dataclasses.replace(self._told, memory=memory)
-            log.info("measured batch size %d: %d of %d MiB used", asked.batch, memory >> 20, self._told.limit >> 20)
+            log.info(
+                "with batch size %d, the workers used at most %d of %d MiB memory each",
+                asked.batch,
+                memory >> 20,
+                self._told.limit >> 20,
+            )
             self._changed()
 
     def _next(self) -> int:

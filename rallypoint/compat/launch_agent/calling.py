@@ -203,7 +203,7 @@ def launch_agent(
         raise ValueError(f"args: {args!r} is not allowed; expected a list")  # noqa: TRY004  as for every other argument
     if not config.run_id:
         config.run_id = str(uuid.uuid4().int)
-        log.warning("config has no run_id, generated a random run_id: %s", config.run_id)
+        log.warning("the launch config has no run_id; using the random run_id %s", config.run_id)
     outlet = read_outlet(config.metrics_cfg)
     require_events(ice_events)
     folder = Path(tempfile.mkdtemp(prefix="rallypoint-"))  # 0700
@@ -295,7 +295,7 @@ def _end(
     news: queue.SimpleQueue[_News],
 ) -> None:
     """Let the workers save where they can, then end the agent; a second signal cuts both short."""
-    log.warning("received %s; stopping all workers of the run", told.name)
+    log.warning("launch_agent received %s; stopping all workers of the run", told.name)
     # Set when there is nothing to wait for any more: it has ended, or somebody is in a hurry.
     enough, sent = threading.Event(), threading.Event()
 
@@ -313,7 +313,7 @@ def _end(
         try:
             heard = news.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
-            log.warning("the agent process has not stopped in time; sending SIGKILL to it")
+            log.warning("the agent process did not stop in time; sending SIGKILL to the process")
             process.kill()
             return
         enough.set()

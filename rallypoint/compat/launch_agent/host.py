@@ -87,7 +87,7 @@ class EtcdAgreement:
         try:
             await self._call(self._forget)
         except OSError as error:
-            log.debug("cannot delete etcd key %s; it expires with its TTL: %s", self._place.key, error)
+            log.debug("cannot delete etcd key %s, which expires with its TTL: %s", self._place.key, error)
 
     async def _keep(self) -> None:
         while True:

@@ -317,7 +317,7 @@ class JobConditionTrigger(BaseTrigger):
             named = await self._named()
             finding = named if isinstance(named, Finding) else await self._watched(named)
         except Exception as error:
-            self.log.exception("Watching the job failed")
+            self.log.exception("The trigger failed while it watched the job")
             finding = Finding(found=Found.ERROR, text=f"watching the job failed: {type(error).__name__}: {error}")
         yield TriggerEvent(finding_event(finding))
 

@@ -49,7 +49,9 @@ class Registration:
             self._address = data.data_ptr()
             return
         _log.info(
-            "CUDA cannot register %d bytes of shared memory (error %d); copies from the device are slower", len(data), code
+            "CUDA cannot register %d bytes of shared memory (error %d); copying snapshots from the GPU is slower",
+            len(data),
+            code,
         )
         self._forget_error()
 

@@ -152,7 +152,7 @@ class Gpus:
                 nvml.watch_xids(device)
                 waits = True
             except NvmlError as error:
-                log.info("GPU %s does not report XIDs: %s", name, error)
+                log.info("the driver does not report the XID errors of GPU %s: %s", name, error)
         return waits
 
     def _pass(self, nvml: Nvml, devices: tuple[tuple[str, int], ...], *, waits: bool) -> None:

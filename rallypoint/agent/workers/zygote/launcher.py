@@ -90,7 +90,7 @@ class Launcher:
         command = self._with_names(command)
         if choosing.birth_variables(command.env) != choosing.birth_variables(nursery.environment):
             if nursery.environment:
-                log.info("environment variables that affect imports have changed; restarting the preload process")
+                log.info("environment variables that affect imports have changed; the agent restarts the preload process")
             nursery.begin(choosing.zygote_env(command.env), choosing.place_of(command.argv, command.cwd))
             return await self._spawner.spawn(command, ended)
         pid = await self.fork(command, ended, startup=self._startup)
@@ -112,7 +112,7 @@ class Launcher:
 
     def _say(self, reason: str) -> None:
         if not self._said:
-            log.info("starting workers as new processes instead of forks: %s", reason)
+            log.info("workers start as new processes, not as forks of the preload process: %s", reason)
         self._said = True
 
     async def program(self, command: Command, ended: Ended) -> int:

@@ -209,7 +209,7 @@ class Nursery:
         elif "born" in message:
             self._born(message["born"])
         elif "barren" in message:
-            log.warning("no preloaded standby worker is available: %s", message["barren"])
+            log.warning("the preload process cannot fork a standby worker: %s", message["barren"])
             self._pending.popleft()[0].unborn()
         elif "learned" in message:
             self._has_learned(message["learned"])
@@ -219,12 +219,12 @@ class Nursery:
             log.warning("cannot preload %s: %s", name, error)
         for name, asked in told["asked"].items():
             log.warning(
-                "module %s is not preloaded: it reads the variable %s when imported, and the value differs between workers",
+                "module %s is not preloaded: its import reads %s, whose value differs between workers",
                 name,
                 asked,
             )
         log.debug(
-            "preload process pid=%d ready: %d modules in %.1f s, %d MB in huge pages",
+            "preload process pid=%d is ready: imported %d modules in %.1f s, uses %d MB in huge pages",
             self._pid,
             told["modules"],
             told["seconds"],
@@ -286,7 +286,7 @@ class Nursery:
     def _give_up(self, reason: str) -> None:
         """Live without a zygote from now on, and say why, once."""
         if not self.given_up:
-            log.info("starting workers as new processes instead of forks: %s", reason)
+            log.info("workers start as new processes, not as forks of the preload process: %s", reason)
         self.given_up = reason
         self._end_zygote()
         self._tell_prepared()
@@ -336,9 +336,13 @@ class Nursery:
             self.refill_soon()
             return
         own, share = standby.memory.own / 1e6, standby.memory.share / 1e6
-        log.debug("standby worker pid=%d ready: %.0f MB private, %.0f MB proportional (PSS)", standby.pid, own, share)
+        log.debug(
+            "standby worker pid=%d is ready: memory: %.0f MB private, %.0f MB proportional (PSS)", standby.pid, own, share
+        )
         if standby.trouble:
-            log.warning("standby worker pid=%d has not imported the preload modules: %s", standby.pid, standby.trouble)
+            log.warning(
+                "standby worker pid=%d: the preparation of torch or of its GPU failed: %s", standby.pid, standby.trouble
+            )
         stale = [s for s in self.waiting if s.generation != standby.generation]
         if stale:
             self._dismiss(stale[0])
@@ -374,7 +378,9 @@ class Nursery:
             # What is imported cannot be undone: another zygote does without.
             for name, variables in asked.items():
                 log.info(
-                    "module %s is not preloaded: it reads environment variables when imported: %s", name, ", ".join(variables)
+                    "module %s is not preloaded: its import reads environment variables that differ between workers: %s",
+                    name,
+                    ", ".join(variables),
                 )
             if reason:
                 log.info("cannot preload the imports of the script: %s", reason)

@@ -132,7 +132,7 @@ class Wrapped:
                 try:
                     known[pod.uid] = await read_tail(self._cluster, pod, plan.log_tail)
                 except BackendError as error:
-                    log.info("pod=%s: cannot read its last log lines: %s", pod.name, error)
+                    log.info("pod=%s: cannot read the last log lines of the pod: %s", pod.name, error)
                     known[pod.uid] = ()
         here = {pod.uid for pod in pods}
         for uid in [uid for uid in known if uid not in here]:
@@ -228,7 +228,7 @@ class Wrapped:
             if error.status != 403:
                 raise
             log.warning(
-                "AppWrapper=%s: %s; if a Kueue queue manages this AppWrapper, Kueue reverts the suspension or resumption",
+                "AppWrapper=%s: no permission to change its Kueue Workload (%s); a Kueue queue may undo the suspend or resume",
                 wrapper.name,
                 error,
             )

@@ -42,13 +42,15 @@ class Flags(Protocol):
 
 def add_dlrover_flags(flags: Flags) -> None:
     """Add them."""
-    flags.value("--service-type", default=None, metavar="grpc|http", text="protocol to the coordinator (default: http)")
+    flags.value(
+        "--service-type", default=None, metavar="grpc|http", text="protocol between agent and coordinator (default: http)"
+    )
     flags.value("--xpu-type", default=Plan.xpu_type, metavar="nvidia|ascend", text=WORDS["xpu_type"].text)
     flags.value("--pre-check-ops", default="", metavar="LIST", text=WORDS["pre_check_ops"].text)
     flags.value("--training-port", default=Plan.training_port, read=int, metavar="PORT", text=WORDS["training_port"].text)
     for name in _SWITCHES:
         flags.switch(WORDS[name].flag, text=WORDS[name].text)
-    flags.switch("--auto-config", text="nodes from $NODE_NUM, one worker per GPU")
+    flags.switch("--auto-config", text="take the number of nodes from $NODE_NUM; one worker per GPU")
     flags.switch("--network-check", text="same as --precheck 1")
     flags.switch("--comm-perf-test", text="same as --precheck 2")
     flags.switch("--numa-affinity", text="same as --numa-binding node")

@@ -93,7 +93,7 @@ def add_run_flags(parser: RunParser, env: Mapping[str, str] = os.environ) -> Non
     """Add all flags; the values of PET_* variables in `env` are their defaults."""
     parser.takes_script, parser.extra_flags = True, OURS
     parser.formatter_class = HelpFormat
-    parser.epilog = "Each option has two spellings: --max-restarts and --max_restarts."
+    parser.epilog = "Each option has a spelling with _, such as --max_restarts for --max-restarts."
     parser.usage = "%(prog)s [options] training_script [arguments of the script]"
     for title, add in (
         ("common options (nodes and workers)", _add_nodes),
@@ -192,15 +192,19 @@ def _add_nodes(flags: _Flags) -> None:
         default=3,
         read=int,
         metavar="N",
-        text="worker restarts after faults (default: 3; torchrun: 0)",
+        text="worker restarts after faults (default: 3; in torchrun: 0)",
     )
     flags.value("--node-unit", default=1, read=int, metavar="N", text="use a multiple of N nodes in each round (default: 1)")
     flags.value("--node-rank", default=0, read=int, metavar="N", text="rank of this node, with --rdzv-backend static")
     flags.value("--master-addr", default="127.0.0.1", metavar="HOST", text="address of node 0, with --rdzv-backend static")
     flags.value(
-        "--master-port", default=None, read=int, metavar="PORT", text="store port on node 0, with --rdzv-backend static (29500)"
+        "--master-port",
+        default=None,
+        read=int,
+        metavar="PORT",
+        text="port of the store on node 0, with --rdzv-backend static (29500)",
     )
-    flags.value("--local-addr", default=None, metavar="HOST", text="address of this node for the other nodes")
+    flags.value("--local-addr", default=None, metavar="HOST", text="address at which other nodes reach this node")
 
 
 def _add_rendezvous(flags: _Flags) -> None:
@@ -210,7 +214,9 @@ def _add_rendezvous(flags: _Flags) -> None:
         metavar="c10d|rallypoint|static",
         text="rendezvous backend; c10d is the same as rallypoint",
     )
-    flags.value("--rdzv-endpoint", default="", metavar="HOST:PORT", text="coordinator address; the agent on HOST starts it")
+    flags.value(
+        "--rdzv-endpoint", default="", metavar="HOST:PORT", text="address of the coordinator, which the agent on HOST starts"
+    )
     flags.value("--rdzv-id", default=NO_ID, metavar="ID", text="ID of the run, the same on all nodes")
     flags.value(
         "--rdzv-conf",
@@ -222,7 +228,7 @@ def _add_rendezvous(flags: _Flags) -> None:
         "--secret-file",
         default="",
         metavar="FILE",
-        text="file with the secret of the run ($RALLYPOINT_SECRET)",
+        text="file with the run's secret (default: value of $RALLYPOINT_SECRET)",
     )
     flags.value(
         "--tls",
@@ -230,14 +236,14 @@ def _add_rendezvous(flags: _Flags) -> None:
         metavar="DIR",
         text="folder with ca.crt, tls.crt, tls.key for mutual TLS",
     )
-    flags.switch("--insecure-token", text="run without a secret; the run ID is enough to join")
-    flags.switch("--standalone", text="run on one node, without endpoint, port or ID")
+    flags.switch("--insecure-token", text="no secret: every process that knows the run ID can join")
+    flags.switch("--standalone", text="run on one node; no endpoint, port or ID is needed")
 
 
 def _add_script(flags: _Flags) -> None:
     flags.value("--role", default="default", metavar="NAME", text="name of the workers' role")
     flags.switch("-m", "--module", text="run a Python module, as python -m does")
-    flags.switch("--no-python", text="run a program without Python")
+    flags.switch("--no-python", text="run a program that is not a Python script")
     flags.switch("--run-path", text="run the script with runpy.run_path")
 
 
@@ -246,10 +252,12 @@ def _add_processes(flags: _Flags) -> None:
         "--start-method",
         default=None,
         metavar="spawn|fork|forkserver",
-        text="fork: workers fork a preloaded process; else new processes",
+        text="fork: workers are forked from a process with torch imported",
     )
-    flags.value("--standby", default=None, read=int, metavar="N", text="preloaded standby workers (default: one per worker)")
-    flags.value("--preload", default="", metavar="MODULE,...", text="extra modules to preload in spare workers")
+    flags.value(
+        "--standby", default=None, read=int, metavar="N", text="number of preloaded standby workers (default: one per worker)"
+    )
+    flags.value("--preload", default="", metavar="MODULE,...", text="modules that standby workers import in advance")
     flags.value(
         "--monitor-interval",
         default=1.0,
@@ -263,14 +271,14 @@ def _add_processes(flags: _Flags) -> None:
         default=None,
         read=float,
         metavar="S",
-        text="seconds from SIGTERM to SIGKILL (default: 30)",
+        text="seconds between SIGTERM and SIGKILL to workers (default: 30)",
     )
     flags.value(
         "--exit-grace",
         default=Plan.exit_grace,
         read=float,
         metavar="S",
-        text="time for a finished worker's process to exit; 0: off (10)",
+        text="seconds until a worker whose script ended is killed; 0: off (10)",
     )
     flags.value(
         "--signals-to-handle",
@@ -286,40 +294,40 @@ def _add_recovery(flags: _Flags) -> None:
         "--training-elastic-mode",
         default="base",
         metavar="base|ucp",
-        text="ucp stores the last snapshot before each new round",
+        text="ucp: store the last snapshot before each new round",
     )
     flags.value(
         "--replica-every",
         default=0,
         read=int,
         metavar="STEPS",
-        text="copy the snapshot of every Nth step to another node",
+        text="copy a snapshot to another node every STEPS steps",
     )
     flags.value(
         "--replica-limit",
         default=0,
         read=int,
         metavar="BYTES",
-        text="memory limit for snapshots of other nodes",
+        text="memory limit for copies of other nodes' snapshots",
     )
     flags.value(
         "--hang-detection",
         default="1",
         metavar="0|1|2",
-        text="on a hang: 0: log, 1: report, 2: restart (default: 1)",
+        text="on a hang: 0 only log, 1 report, 2 restart workers (default: 1)",
     )
     flags.value(
         "--hang-downtime",
         default=30.0,
         read=float,
         metavar="MINUTES",
-        text="minutes without progress until a hang; 0: off (default 30)",
+        text="minutes without progress that count as a hang; 0: off (default: 30)",
     )
     flags.value(
         "--dynamic-failover-extension",
         default="",
         metavar="MODULE::CLASS",
-        text="class called after each failure",
+        text="class to call after each failure",
     )
 
 
@@ -330,13 +338,13 @@ def _add_devices(flags: _Flags) -> None:
         metavar="node|socket|exclusive|core-complex",
         text="bind workers to the CPUs near their GPU",
     )
-    flags.switch("--virtual-local-rank", text="LOCAL_RANK 0 and one visible GPU in each worker")
+    flags.switch("--virtual-local-rank", text="each worker gets LOCAL_RANK 0 and sees only its own GPU")
     flags.value("--accelerator", default=NVIDIA, metavar="NAME", text="accelerator: nvidia.com/gpu, ascend-npu or cpu")
     flags.value(
         "--precheck",
         default="0",
         metavar="0|1|2",
-        text="node check: 0: off, 1: pairs, 2: also all nodes (0)",
+        text="node check: 0 off (default), 1 pairs, 2 pairs and all nodes",
     )
     flags.switch("--exclude-straggler", text="remove nodes that are slow in the node check")
 
@@ -344,14 +352,14 @@ def _add_devices(flags: _Flags) -> None:
 def _add_logs(flags: _Flags) -> None:
     flags.value("--log-dir", default=None, metavar="DIR", text="folder of the worker logs")
     form = "0 none, 1 stdout, 2 stderr, 3 both"
-    flags.value("-r", "--redirects", default="0", metavar="N|LOCAL_RANK:N,...", text=f"output to files: {form}")
-    flags.value("-t", "--tee", default="0", metavar="N|LOCAL_RANK:N,...", text=f"copy to files and console: {form}")
-    flags.value("--local-ranks-filter", default="", metavar="N,...", text="local ranks that write to the console")
+    flags.value("-r", "--redirects", default="0", metavar="N|LOCAL_RANK:N,...", text=f"write worker output to files: {form}")
+    flags.value("-t", "--tee", default="0", metavar="N|LOCAL_RANK:N,...", text=f"write output to files and console: {form}")
+    flags.value("--local-ranks-filter", default="", metavar="N,...", text="local ranks whose output goes to the console")
     for stream in ("stdout", "stderr"):
         flags.value(
             f"--duplicate-{stream}-filters",
             default=[],
             read=_items,
             metavar="TEXT,...",
-            text=f"copy matching lines to filtered_{stream}.log",
+            text=f"copy {stream} lines that contain TEXT to filtered_{stream}.log",
         )

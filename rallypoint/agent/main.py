@@ -70,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"rallypoint {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=RunParser)
     _add_run(commands.add_parser("run", help="run a script with torchrun's options"))
-    _add_node(commands.add_parser("node", help="run one node of a supervised job"))
+    _add_node(commands.add_parser("node", help="run the agent of one node of a supervised job"))
     _add_coordinator(commands.add_parser("coordinator", help="run the coordinator of a supervised job"))
     return parser
 
@@ -82,7 +82,7 @@ def _add_run(parser: RunParser) -> None:
 
 def _add_node(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
-    parser.add_argument("--node", type=int, required=True, metavar="I", help="index of this node in the job, from 0")
+    parser.add_argument("--node", type=int, required=True, metavar="I", help="number of this node in the job, from 0")
     parser.add_argument("--incarnation", type=int, required=True, metavar="K", help="how often this node was replaced")
     parser.add_argument("--dir", type=Path, required=True, help="working folder of this node's agent")
     parser.add_argument("--shm", type=Path, default=None, help="folder in shared memory for worker state (default: --dir)")
@@ -90,12 +90,12 @@ def _add_node(parser: argparse.ArgumentParser) -> None:
         "--output",
         choices=("files", "pod"),
         default="files",
-        help="worker output: files, or stdout of the pod",
+        help="where worker output goes: files, or the pod's stdout",
     )
     found = parser.add_mutually_exclusive_group(required=True)
     _add_endpoint_file(found)
     found.add_argument(
-        "--listen", type=_port, default=None, metavar="PORT", help="port that receives the address of the coordinator"
+        "--listen", type=_port, default=None, metavar="PORT", help="port at which this agent receives the coordinator's address"
     )
     parser.set_defaults(command=_late("node"))
 
@@ -103,13 +103,11 @@ def _add_node(parser: argparse.ArgumentParser) -> None:
 def _add_coordinator(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
     parser.add_argument("--uid", required=True, help="UID of the job")
-    parser.add_argument(
-        "--term", type=int, required=True, metavar="T", help="number of coordinators of the job, including this one"
-    )
+    parser.add_argument("--term", type=int, required=True, metavar="T", help="number of this coordinator in the job, from 1")
     status = parser.add_mutually_exclusive_group(required=True)
-    status.add_argument("--status-file", type=Path, default=None, help="file for the job's status")
+    status.add_argument("--status-file", type=Path, default=None, help="file to write the job's status to")
     status.add_argument(
-        "--status-configmap", type=_place, default=None, metavar="NAMESPACE/NAME", help="ConfigMap for the job's status"
+        "--status-configmap", type=_place, default=None, metavar="NAMESPACE/NAME", help="ConfigMap to write the job's status to"
     )
     _add_endpoint_file(parser)
     parser.add_argument("--record-file", type=Path, default=None, help="file with the job's record")
@@ -117,8 +115,12 @@ def _add_coordinator(parser: argparse.ArgumentParser) -> None:
     cluster.add_argument(
         "--record-configmap", type=_place, default=None, metavar="NAMESPACE/NAME", help="ConfigMap with the job's record"
     )
-    cluster.add_argument("--status-dir", type=Path, default=None, help="folder for the status if the ConfigMap is not writable")
-    cluster.add_argument("--known-status", type=Path, default=None, help="file with the last status if the API does not answer")
+    cluster.add_argument(
+        "--status-dir", type=Path, default=None, help="folder for the job's status if the ConfigMap is not writable"
+    )
+    cluster.add_argument(
+        "--known-status", type=Path, default=None, help="file with the last status, if the API server is unreachable"
+    )
     parser.set_defaults(command=_late("coordinator"))
 
 
@@ -127,7 +129,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--attempt", type=int, required=True, metavar="N", help="number of the attempt, from 1")
     parser.add_argument("--secret-file", type=Path, required=True, help="file with the job's secret")
     parser.add_argument("--tls", type=Path, default=None, metavar="DIR", help="folder with ca.crt, tls.crt and tls.key")
-    parser.add_argument("--host", default="127.0.0.1", help="address of this process for other nodes")
+    parser.add_argument("--host", default="127.0.0.1", help="address at which other nodes reach this process")
 
 
 def _add_endpoint_file(parser: argparse.ArgumentParser | argparse._MutuallyExclusiveGroup) -> None:

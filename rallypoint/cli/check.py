@@ -30,14 +30,14 @@ _OWNER = "cli"
 
 _DESCRIPTION = """\
 Check nodes before training on them. Every node runs a compute benchmark and
-exchanges data with a partner; if a node fails or is slow, a further round pairs
-fast nodes with slow ones. FILE is a job file: its nodes, resources, image and
-environment are checked. --nodes N checks N nodes of this machine, or of a cluster
-with --image.
+exchanges data with another node. If a node fails or is slow, another round pairs
+slow nodes with fast nodes. With FILE, the check uses the number of nodes, the
+resources, the image and the environment of that job. With --nodes N, the check
+starts N node processes on this machine or, with --image, N pods on a cluster.
 
-The command waits until all nodes have started and deletes what it created. The exit
-code is 0 if no node is faulty, and 1 if a node is faulty (with
---exclude-straggler also if a node is slow).
+The command waits until all nodes have started. At its end, the command deletes
+everything it created. The exit code is 0 if no node is faulty, and 1 if a node is
+faulty (with --exclude-straggler also if a node is slow).
 """
 
 
@@ -49,17 +49,19 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = add_job_command(commands, "check", "check nodes before training on them", _DESCRIPTION)
     parser.add_argument("file", metavar="FILE", type=Path, nargs="?", help="job file, YAML or JSON")
-    set_option(parser, "(as YAML) into a field of FILE")
-    parser.add_argument("--nodes", metavar="N[:MAX]", help="number of nodes; overrides FILE")
-    parser.add_argument("--nproc-per-node", metavar="K", type=int, default=1, help="probes per node, without FILE (default: 1)")
-    parser.add_argument("--image", help="image with rallypoint[agent], on a cluster without FILE")
+    set_option(parser, "a field of FILE to a YAML value")
+    parser.add_argument("--nodes", metavar="N[:MAX]", help="number of nodes; overrides the number in FILE")
     parser.add_argument(
-        "--level", type=int, choices=(1, 2), default=1, help="1: test pairs of nodes; 2: also all healthy nodes together"
+        "--nproc-per-node", metavar="K", type=int, default=1, help="test processes per node (default: 1); not with FILE"
+    )
+    parser.add_argument("--image", help="image of the check pods, with rallypoint[agent]; not with FILE")
+    parser.add_argument(
+        "--level", type=int, choices=(1, 2), default=1, help="1: test pairs of nodes; 2: then test all healthy nodes together"
     )
     parser.add_argument("--all-pairs", action="store_true", help="check every pair of nodes (full matrix)")
-    parser.add_argument("--timeout", metavar="DURATION", help="timeout of one round (default: 5m)")
+    parser.add_argument("--timeout", metavar="DURATION", help="timeout of each round of the check (default: 5m)")
     parser.add_argument("--exclude-straggler", action="store_true", help="treat a slow node as faulty")
-    parser.add_argument("--svg", metavar="OUT", type=Path, help="write the bandwidth matrix as an SVG picture")
+    parser.add_argument("--svg", metavar="OUT", type=Path, help="draw the bandwidth between all nodes to an SVG file")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run, usage_error=parser.error)
 

@@ -42,8 +42,8 @@ __all__ = ["Case", "add", "explanation", "run"]
 _DESCRIPTION = """\
 Explain a job: which rank on which host failed and when, which rule decided the
 reaction, which process supervises the job, and which deadline expires next. JOB is
-the name of a job, or a file: record.json, or the output of `rallypoint status JOB
---json`. The command changes nothing.
+the name of a job or the path of a file with its record: record.json, or the output
+of `rallypoint status NAME --json`. The command does not change the job.
 """
 
 T = TypeVar("T")
@@ -92,10 +92,10 @@ class UnknownIncidentError(RallypointError):
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_job_command(commands, "explain", "explain past events and the next deadlines", _DESCRIPTION)
+    parser = add_job_command(commands, "explain", "explain a job's past events and next deadlines", _DESCRIPTION)
     parser.add_argument("job", metavar="JOB", help="name of a job, or a file with its record")
     parser.add_argument("--incident", metavar="N", type=natural, help="show all details of incident N")
-    parser.add_argument("--svg", metavar="FILE", type=Path, help="also write a picture of incident N to FILE")
+    parser.add_argument("--svg", metavar="FILE", type=Path, help="also draw incident N to the SVG file FILE")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 

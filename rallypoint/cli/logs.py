@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["RankError", "add", "run"]
 
 _DESCRIPTION = """\
-Print the standard output and standard error of the ranks of a job. With several
-ranks, each line starts with its rank.
+Print the standard output and standard error of the ranks of a job. If a job has
+several ranks, each line starts with the number of the rank that wrote the line.
 
-Control characters are escaped, so that a script cannot manipulate your terminal;
-colours are kept on a terminal that supports them. Lines longer than 64 KiB are
+Control characters are escaped, so that a script cannot manipulate your terminal.
+Colours are kept if your terminal supports colours. Lines longer than 64 KiB are
 split.
 """
 
@@ -43,12 +43,14 @@ class RankError(RallypointError):
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_job_command(commands, "logs", "print the output of the ranks", _DESCRIPTION)
+    parser = add_job_command(commands, "logs", "print the output of a job's ranks", _DESCRIPTION)
     parser.add_argument("name", metavar="NAME", help="name of the job")
-    parser.add_argument("-r", "--rank", metavar="R", type=natural, help="print only this rank")
+    parser.add_argument("-r", "--rank", metavar="R", type=natural, help="print only the output of rank R")
     parser.add_argument("-f", "--follow", action="store_true", help="follow the output until the job ends")
-    parser.add_argument("-n", "--tail", metavar="N", type=natural, help="start with the last N lines of each rank and stream")
-    parser.add_argument("--raw", action="store_true", help="do not escape control characters")
+    parser.add_argument(
+        "-n", "--tail", metavar="N", type=natural, help="skip all but the last N lines of each rank's stdout and stderr"
+    )
+    parser.add_argument("--raw", action="store_true", help="do not escape control characters in the output")
     streams = parser.add_mutually_exclusive_group()
     for stream in ("out", "err"):
         streams.add_argument(

@@ -43,10 +43,10 @@ _CLIENT = ("pydantic", "yaml", "rich")
 
 _EPILOG = """\
 examples:
-  rallypoint submit job.yaml --watch     start a job and follow it to its end
-  rallypoint status digits               show its nodes, ranks and incidents
-  rallypoint logs digits --rank 0 -f     follow the output of rank 0
-  rallypoint delete digits               delete the job and everything it created
+  rallypoint submit job.yaml --watch     start a job and wait for its end
+  rallypoint status digits               show the nodes and ranks of job digits
+  rallypoint logs digits --rank 0 -f     follow the output of its rank 0
+  rallypoint delete digits               delete job digits and all it created
 """
 
 

@@ -14,20 +14,21 @@ _DESCRIPTION = """\
 Print manifests as YAML for `kubectl apply -f -`. The command does not contact a
 cluster.
 
-rbac: service account, Role and RoleBinding of each component. The coordinator's
-Role allows the coordinator pod to write the status of its job; a job names the
-service account as `coordinator_service_account`. The supervisor's Role is for
-every process that runs `rallypoint` against the cluster, and for Airflow workers.
+With rbac, the command prints a service account, a Role and a RoleBinding for the
+coordinator and for the supervisor. The coordinator's Role allows the coordinator
+pod to write the status of its job; the job's field `coordinator_service_account`
+selects the service account. The supervisor's Role is for every process that runs
+`rallypoint` against the cluster, and for Airflow workers.
 
-network-policy: allow connections only between the pods of the jobs named with --job.
-The supervisor reaches the coordinator through the API server; --api-server names
-the networks of the API server.
+With network-policy, the command prints a NetworkPolicy that allows connections only
+between the pods of job --job. The supervisor connects to the coordinator through
+the API server; --api-server allows the networks of the API server.
 """
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(commands, "manifests", "print the manifests a cluster requires", _DESCRIPTION)
+    parser = add_command(commands, "manifests", "print RBAC and NetworkPolicy manifests for a cluster", _DESCRIPTION)
     parser.add_argument("what", choices=("rbac", "network-policy"), help="manifests to print")
     # Not the option of the same name that says where jobs are looked for: that one asks a cluster.
     parser.add_argument(
@@ -37,30 +38,32 @@ def add(commands: Commands) -> None:
         "--coordinator-account",
         metavar="NAME",
         default="",
-        help="coordinator account (default: rallypoint-coordinator)",
+        help="the coordinator's service account (default: rallypoint-coordinator)",
     )
     parser.add_argument(
         "--supervisor-account",
         metavar="NAME",
         default="",
-        help="supervisor account (default: rallypoint-supervisor)",
+        help="the supervisor's service account (default: rallypoint-supervisor)",
     )
     parser.add_argument("--wrappers", action="store_true", help="allow supervisors to manage AppWrappers and PyTorchJobs")
-    parser.add_argument("--queues", action="store_true", help="allow supervisors to patch pods (Kueue queues)")
-    parser.add_argument("--tls", action="store_true", help="allow supervisors to renew certificates (tls: auto)")
+    parser.add_argument("--queues", action="store_true", help="allow supervisors to patch pods, for jobs in Kueue queues")
+    parser.add_argument("--tls", action="store_true", help="allow supervisors to renew certificates, for jobs with tls: auto")
     parser.add_argument(
         "--nodes",
         action="store_true",
-        help="add a ClusterRole to read nodes (early loss detection)",
+        help="add a ClusterRole to read nodes; lost nodes are detected earlier",
     )
     parser.add_argument("--network-policies", action="store_true", help="allow supervisors to create NetworkPolicies")
-    parser.add_argument("--job", metavar="NAME", default="", help="network-policy: name of a job whose pods may connect")
+    parser.add_argument(
+        "--job", metavar="NAME", default="", help="network-policy: the job whose pods may connect to each other"
+    )
     parser.add_argument(
         "--api-server",
         metavar="CIDR",
         action="append",
         default=[],
-        help="network-policy: network (CIDR) of the API server; repeatable",
+        help="network-policy: a network of the API server (CIDR); repeatable",
     )
     parser.set_defaults(run=run)
 

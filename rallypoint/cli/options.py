@@ -47,9 +47,9 @@ def add_job_command(commands: Commands, name: str, summary: str, description: st
 
 
 def set_option(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add `--set KEY=VALUE`, collected as `settings`; `what` goes on where "put VALUE" ends."""
+    """Add `--set KEY=VALUE`, collected as `settings`; `what` follows "set"."""
     parser.add_argument(
-        "--set", dest="settings", metavar="KEY=VALUE", action="append", default=[], help=f"put VALUE {what}; repeatable"
+        "--set", dest="settings", metavar="KEY=VALUE", action="append", default=[], help=f"set {what}; repeatable"
     )
 
 
@@ -62,9 +62,9 @@ def site_options(parser: UsageParser, *, default: str | None) -> None:
         metavar="DIR",
         type=_path,
         default=default,
-        help="folder of local jobs ($RALLYPOINT_HOME, ~/.rallypoint)",
+        help="folder of local jobs (default: $RALLYPOINT_HOME, ~/.rallypoint)",
     )
-    group.add_argument("--namespace", metavar="NS", default=default, help="namespace (default: that of the kubeconfig context)")
+    group.add_argument("--namespace", metavar="NS", default=default, help="namespace (default: from the kubeconfig context)")
     group.add_argument("--context", metavar="NAME", default=default, help="kubeconfig context (default: current context)")
     group.add_argument(
         "--kubeconfig",
@@ -137,14 +137,14 @@ def job_file_options(parser: UsageParser) -> None:
         "file",
         metavar="FILE",
         type=Path,
-        help="job file, generator settings, AppWrapper or PyTorchJob",
+        help="job file, pytorchjob-generator settings, AppWrapper or PyTorchJob",
     )
-    set_option(parser, "(YAML) into a field: --set nodes=1:4")
+    set_option(parser, "a field of FILE to a YAML value, as in nodes=1:4")
     parser.group(KUBERNETES_OPTIONS).add_argument(
         "--kind",
         choices=[kind.value for kind in Kind],
         default=None,
-        help="kind of Kubernetes objects (default: kind of FILE, or pods)",
+        help="Kubernetes objects of the job (default: as in FILE, or pods)",
     )
 
 

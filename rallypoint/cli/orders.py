@@ -22,23 +22,24 @@ _TIMEOUT = 60.0
 _PAUSE = """\
 Pause all workers of a running job after the same step, until the job is resumed.
 The processes keep running and keep their memory and devices. Timeouts and
-leases continue during the pause, and health.hang_downtime counts it as no progress.
+leases continue during the pause. For health.hang_downtime, the pause counts as time
+without progress.
 
 The script must use rallypoint.training.State or call stop_requested once per step.
-With any other script the command reports that the job cannot be paused, because
-its ranks have no common step boundary.
+If the script does neither, its ranks have no common step boundary, and the command
+reports that the job cannot be paused.
 """
 
 _SAVE = """\
-Save a checkpoint on all workers of a running job after the same step, then
-continue (or stay paused). The script defines the save with
-rallypoint.training.State.on_save.
+Save a checkpoint on all workers of a running job after the same step. Then the
+workers continue, or stay paused if the job is paused. The script registers the
+function that saves with rallypoint.training.State.on_save.
 """
 
 _STOP = """\
-Save on all workers of a running job after the same step, then stop: the job
-succeeds. A script without rallypoint.training.State receives SIGTERM (visible as
-stop_requested) and has its stop grace period to exit.
+Save a checkpoint on all workers of a running job after the same step, then end the
+job as succeeded. A script without rallypoint.training.State receives SIGTERM and
+must exit within the stop grace period; such a script can check stop_requested.
 """
 
 #: What ranks have done, as people read it.
@@ -50,7 +51,7 @@ def add(commands: Commands) -> None:
     for name, summary, description in (
         ("pause", "pause the workers until the job is resumed", _PAUSE),
         ("save", "save a checkpoint on all workers now", _SAVE),
-        ("stop", "save on all workers, then stop with success", _STOP),
+        ("stop", "save a checkpoint, then end the job as succeeded", _STOP),
     ):
         parser = add_job_command(commands, name, summary, description)
         parser.add_argument("name", metavar="NAME", help="name of the job")
@@ -65,7 +66,7 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         type=_seconds,
         default=_TIMEOUT,
-        help=f"time to wait for the workers' answers (default: {_TIMEOUT:g})",
+        help=f"seconds to wait for the workers' replies (default: {_TIMEOUT:g})",
     )
 
 

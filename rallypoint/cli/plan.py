@@ -35,28 +35,28 @@ _KIND = 9
 _VALUE = 24
 
 _DESCRIPTION = """\
-Show what `rallypoint submit FILE` would do: the settings of the file, those that
-differ from the defaults, and the objects to create. Nothing is started or written.
---all adds the complete resolved job. With --dry-run the exit code is 1 if the API
-server rejects an object.
+Show what `rallypoint submit FILE` would do: the settings in FILE, the settings that
+differ from the defaults, and the objects to create. The command starts and writes
+nothing. With --all, the command also shows the job with all defaults. With
+--dry-run, the exit code is 1 if the API server rejects an object.
 """
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_job_command(commands, "plan", "show what submit would do", _DESCRIPTION)
+    parser = add_job_command(commands, "plan", "show what `rallypoint submit` would do", _DESCRIPTION)
     parser.usage = "%(prog)s [options] FILE"
     job_file_options(parser)
-    name_option(parser, "name of the job; overrides FILE")
+    name_option(parser, "name of the job; overrides the name in FILE")
     argument_options(parser)
-    parser.add_argument("--all", action="store_true", help="show the complete job and all objects")
+    parser.add_argument("--all", action="store_true", help="show the job with all defaults, and all its objects")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON document")
     form.add_argument("--objects", action="store_true", help="print only the objects to create, as YAML documents")
     parser.group(KUBERNETES_OPTIONS).add_argument(
         "--dry-run",
         choices=("server",),
-        help="server-side dry run",
+        help="send the objects to the API server as a dry run",
     )
     parser.set_defaults(run=run, place=place_of, usage_error=parser.error)
 

@@ -14,12 +14,12 @@ __all__ = ["add", "run"]
 
 _DESCRIPTION = """\
 Print the AppWrapper and PyTorchJob that a settings.yaml of the
-pytorchjob-generator describes, for `kubectl create -f -`; with --job, the job
-file for `rallypoint submit`. All keys of the chart are supported; an unknown key
-is an error. The command does not contact a cluster.
+pytorchjob-generator describes, for `kubectl create -f -`. With --job, print a job
+file for `rallypoint submit`. All keys of the generator's Helm chart are supported;
+an unknown key is an error. The command does not contact a cluster.
 
-The pods of an elastic job wait for a Secret, which --secret prints. With the UID
-of the AppWrapper as --owner, Kubernetes deletes the Secret with the AppWrapper:
+The pods of an elastic job wait for a Secret, which --secret prints. If --owner is
+the UID of the AppWrapper, Kubernetes deletes the Secret together with the AppWrapper:
 
   rallypoint render settings.yaml | kubectl create -f -
   rallypoint render settings.yaml --secret \\
@@ -34,13 +34,13 @@ class OutputError(RallypointError):
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = add_command(commands, "render", "convert pytorchjob-generator settings to manifests", _DESCRIPTION)
-    parser.add_argument("file", metavar="FILE", type=Path, help="settings file, YAML or JSON")
+    parser.add_argument("file", metavar="FILE", type=Path, help="pytorchjob-generator settings, YAML or JSON")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--job", action="store_true", help="write a job file instead of an AppWrapper")
-    what.add_argument("--secret", action="store_true", help="write the Secret of an elastic job, with a new secret")
+    what.add_argument("--job", action="store_true", help="write a job file for `rallypoint submit`, not an AppWrapper")
+    what.add_argument("--secret", action="store_true", help="write the Secret of an elastic job, with a new random token")
     parser.add_argument("--owner", metavar="UID", default="", help="UID of the AppWrapper that owns the Secret")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="output file (default: standard output)")
-    set_option(parser, "(YAML) into a setting: --set numPods=8")
+    set_option(parser, "a setting of FILE to a YAML value, as in numPods=8")
     parser.set_defaults(run=run)
 
 

@@ -32,10 +32,10 @@ __all__ = ["add", "frame_document", "frame_lines", "run"]
 
 _DESCRIPTION = """\
 Replay a trace of observations through the supervisor's rules and show the
-resulting phases, conditions, retries, clocks and actions at each time. Nothing is
-started. POLICY is a job file, or a file of policy fields or AppWrapper
-annotations. TRACE is a list of observations (formats:
-docs/explanation/supervision.md).
+resulting phases, conditions, retries, clocks and actions at each time. The
+command starts no job. POLICY is a job file, a file with policy fields or a file with
+AppWrapper annotations. TRACE is a list of observations; its format is described in
+docs/explanation/supervision.md.
 """
 
 #: Width of the column of times.
@@ -44,12 +44,12 @@ _TIME = 9
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(commands, "simulate", "replay a trace through the supervisor's rules", _DESCRIPTION)
+    parser = add_command(commands, "simulate", "replay recorded observations through the supervisor's rules", _DESCRIPTION)
     parser.add_argument("policy", metavar="POLICY", type=Path, help="job file or policy file, YAML or JSON")
-    parser.add_argument("trace", metavar="TRACE", type=Path, help="trace, YAML or JSON")
-    set_option(parser, "into a field of POLICY: --set failure_grace=5m")
+    parser.add_argument("trace", metavar="TRACE", type=Path, help="file with the observations, YAML or JSON")
+    set_option(parser, "a field of POLICY to a value, as in failure_grace=5m")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--verbose", "-v", action="store_true", help="show all conditions, timeouts and events")
+    parser.add_argument("--verbose", "-v", action="store_true", help="also show all conditions, timeouts and events")
     parser.set_defaults(run=run)
 
 

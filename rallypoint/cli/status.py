@@ -16,12 +16,12 @@ from rallypoint.cli.watching import Watched, watch_to_the_end
 __all__ = ["add", "run"]
 
 _DESCRIPTION = """\
-Show all jobs, or with NAME the nodes, ranks and incidents of one job.
+Show all jobs. With NAME, show the nodes, ranks and incidents of one job.
 
-Output is coloured on a terminal and plain in a pipe, or with NO_COLOR or TERM=dumb.
-With --watch the exit code is 0 if the job succeeds and 1 if it fails; Ctrl-C leaves
-the job running. Without NAME it is 1 if a job cannot be read; the others are
-shown.
+On a terminal the output is coloured, unless NO_COLOR or TERM=dumb is set. With
+--watch, the exit code is 0 if the job succeeds and 1 if the job fails. Ctrl-C ends
+the command, and the job continues. Without NAME, the exit code is 1 if a job cannot
+be read; the readable jobs are shown.
 """
 
 
@@ -30,7 +30,7 @@ def add(commands: Commands) -> None:
     parser = add_job_command(commands, "status", "show jobs, nodes, ranks and incidents", _DESCRIPTION)
     parser.add_argument("name", metavar="NAME", nargs="?", help="name of a job (default: all jobs)")
     parser.add_argument("--watch", action="store_true", help="refresh the output until the job ends")
-    parser.add_argument("--json", action="store_true", help="print JSON; with --watch one document per change")
+    parser.add_argument("--json", action="store_true", help="print JSON; with --watch, a new document at each change")
     parser.set_defaults(run=run, usage_error=parser.error)
 
 

@@ -31,12 +31,12 @@ __all__ = ["OWNER", "Submitted", "add", "run"]
 OWNER = "cli"
 
 _DESCRIPTION = """\
-Start the job of FILE and a supervisor that manages the job to its end: a process
-of this machine, or on Kubernetes a small pod.
+Start the job of FILE, and a supervisor that manages the job to its end. The
+supervisor is a background process of this machine or, on Kubernetes, a small pod.
 
-A finished job of the same name starts again as its next attempt, with its
-checkpoints and history. With --watch the exit code is 0 if the job succeeds and 1
-if it fails; Ctrl-C leaves the job running.
+If a finished job has the same name, a new attempt of that job starts, with the job's
+checkpoints and history. With --watch, the exit code is 0 if the job succeeds and 1
+if the job fails. Ctrl-C ends the command, and the job continues.
 """
 
 
@@ -70,16 +70,16 @@ def add(commands: Commands) -> None:
     parser = add_job_command(commands, "submit", "start a job", _DESCRIPTION)
     parser.usage = "%(prog)s [options] FILE"
     job_file_options(parser)
-    name_option(parser, "name of the job; overrides FILE")
+    name_option(parser, "name of the job; overrides the name in FILE")
     argument_options(parser)
     parser.group(ADVANCED_OPTIONS).add_argument(
         "--orphan-policy",
         choices=[policy.value for policy in OrphanPolicy],
         default=None,
-        help="action of an orphaned job (default: as in FILE, or continue)",
+        help="what to do if the supervisor is lost (default: as in FILE, or continue)",
     )
     parser.add_argument("--watch", action="store_true", help="follow the job until it ends")
-    parser.add_argument("--json", action="store_true", help="print JSON; with --watch one document per change")
+    parser.add_argument("--json", action="store_true", help="print JSON; with --watch, a new document at each change")
     way_options(parser)
     parser.set_defaults(run=run, place=place_of, usage_error=parser.error)
 

@@ -31,12 +31,12 @@ _TERMINATED = 143  # 128 + SIGTERM, as shells count
 _LOG_FORMAT = "%(asctime)s  %(levelname)s: %(message)s"
 
 _DESCRIPTION = """\
-Supervise a job to its end. `rallypoint submit` starts a background process that
-does this; run this command after a reboot, or for a job without a supervisor.
+Supervise a job to its end. `rallypoint submit` starts a supervisor in the
+background. Run this command after a reboot, or for a job without a supervisor.
 
 Only one process supervises a job. If another process supervises the job already,
-this command waits and takes over when that process ends. Ctrl-C or SIGTERM leaves
-the job running without a supervisor; SIGHUP is ignored.
+this command waits and takes over when that process ends. After Ctrl-C or SIGTERM the
+job continues without a supervisor; the command ignores SIGHUP.
 """
 
 
@@ -47,7 +47,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--ignore-outcome",
         action="store_true",
-        help="always exit 0 (for restart policies)",
+        help="exit 0 also if the job failed or is missing (for restart policies)",
     )
     # For those who start it and know more of the cluster than a command line may show.
     parser.add_argument("--credentials-from-stdin", action="store_true", help=argparse.SUPPRESS)

@@ -74,20 +74,20 @@ def way_options(parser: UsageParser) -> None:
         "--supervise",
         choices=[way.value for way in Way],
         default=None,
-        help="run the supervisor in the background, in a pod, or here",
+        help="where the supervisor runs: process, pod, here (this command) or none",
     )
     group = parser.group(KUBERNETES_OPTIONS)
     group.add_argument(
         "--supervisor-image",
         metavar="IMAGE",
         default="",
-        help="supervisor pod image with rallypoint[client,kubernetes]",
+        help="image of the supervisor pod, with rallypoint[client,kubernetes]",
     )
     group.add_argument(
         "--supervisor-account",
         metavar="NAME",
         default="",
-        help="supervisor pod's account (default: rallypoint-supervisor)",
+        help="service account of the supervisor pod (default: rallypoint-supervisor)",
     )
 
 

@@ -20,16 +20,16 @@ _SUSPEND = """\
 Stop all processes of a job and keep its record, until the job is resumed. While
 the job is suspended, no timeout runs and no budget is used.
 
-The command returns at once; the job's supervisor stops the job. A script that
-checks stop_requested (rallypoint.training) can save before it stops. Suspending a
-suspended job has no effect; suspending a finished job is an error.
+The command does not wait: the job's supervisor stops the job. A script that checks
+rallypoint.training.stop_requested can save a checkpoint before it exits. Suspending
+a suspended job has no effect; suspending a finished job is an error.
 """
 
 _RESUME = """\
-Restart a suspended job with its checkpoints and history. For a suspended job the
-command returns at once, and the job's supervisor starts the job.
+Restart a suspended job with its checkpoints and history. For a suspended job, the
+command does not wait: the job's supervisor starts the job.
 
-Workers of a paused job continue; the command waits for their replies.
+Workers of a paused job continue; the command waits for the replies of the workers.
 """
 
 
@@ -37,7 +37,7 @@ def add(commands: Commands) -> None:
     """Add the two commands."""
     for name, summary, description in (
         ("suspend", "stop a job until it is resumed", _SUSPEND),
-        ("resume", "restart a suspended job, or continue a paused one", _RESUME),
+        ("resume", "restart a suspended job, or continue a paused job", _RESUME),
     ):
         parser = add_job_command(commands, name, summary, description)
         parser.add_argument("name", metavar="NAME", help="name of the job")

@@ -55,25 +55,25 @@ class Word:
 _MASTER = (
     ("job_name", "NAME", "same as --name"),
     ("namespace", "NS", "Kubernetes namespace"),
-    ("platform", "NAME", "kubernetes (also: k8s, pyk8s) or local"),
-    ("pending_timeout", "S", "time limit for pending nodes; 0: off (default: 900)"),
-    ("pending_fail_strategy", "N", "nodes pending too long: -1 ignore, 0 warn, 1 or 2 fail (1)"),
+    ("platform", "NAME", "backend of the job: kubernetes (also k8s, pyk8s) or local"),
+    ("pending_timeout", "S", "seconds that nodes may stay pending; 0: no limit (default: 900)"),
+    ("pending_fail_strategy", "N", "if nodes stay pending: -1 ignore, 0 warn, 1 or 2 fail (default: 1)"),
     ("service_type", "grpc|http", "protocol between agents and coordinator"),
-    ("xpu_type", "nvidia|ascend", "device monitoring tool (default: nvidia)"),
-    ("hang_detection", "0|1|2", "on a hang: 0: log, 1: report, 2: restart (default: 1)"),
-    ("hang_downtime", "MINUTES", "minutes without progress until a hang; 0: off (default 30)"),
-    ("pre_check_ops", "LIST", 'classes run before training: [("module", "Class", True)]'),
-    ("training_elastic_mode", "base|ucp", "ucp stores the last snapshot before each new round"),
-    ("dynamic_failover_extension", "CLASS", "MODULE::CLASS called after each failure"),
+    ("xpu_type", "nvidia|ascend", "whose tools measure device load: nvidia (default) or ascend"),
+    ("hang_detection", "0|1|2", "on a hang: 0 only log, 1 report, 2 restart workers (default: 1)"),
+    ("hang_downtime", "MINUTES", "minutes without progress that count as a hang; 0: off (default: 30)"),
+    ("pre_check_ops", "LIST", 'classes of checks before training: [("module", "Class", True)]'),
+    ("training_elastic_mode", "base|ucp", "ucp: store the last snapshot before each new round"),
+    ("dynamic_failover_extension", "CLASS", "class to call after each failure, as MODULE::CLASS"),
 )
 
 _TRAINING = (
-    ("precheck", "0|1|2", "node check: 0: off, 1: pairs, 2: also all nodes (0)"),
+    ("precheck", "0|1|2", "node check: 0 off (default), 1 pairs, 2 pairs and all nodes"),
     ("node_unit", "N", "use a multiple of N nodes in each round (default: 1)"),
     ("nnodes", "N|MIN:MAX", "number of nodes (default: 1)"),
     ("rdzv_conf", "KEY=VALUE,...", "rendezvous settings, such as join_timeout=600"),
     ("max_restarts", "N", "worker restarts after faults, 1 or more (default: 3)"),
-    ("relaunch_on_worker_failure", "N", "replacements per node, 1 or more (default: 3)"),
+    ("relaunch_on_worker_failure", "N", "how often a failed node is replaced, 1 or more (default: 3)"),
     ("log_dir", "DIR", "folder of the worker logs"),
     ("auto_config", "", "start one worker per GPU or NPU of the node"),
     ("exclude_straggler", "", "replace nodes that are slow in the node check"),
@@ -82,7 +82,7 @@ _TRAINING = (
     ("numa_affinity", "", "bind workers to the CPUs near their GPU"),
     ("network_check", "", "same as --precheck 1"),
     ("comm_perf_test", "", "same as --precheck 2"),
-    ("training_port", "PORT", "first port for workers to try, on ascend-npu (60000)"),
+    ("training_port", "PORT", "first port that workers try on ascend-npu (default: 60000)"),
 )
 
 

@@ -291,8 +291,8 @@ def test_the_end_of_a_certificate_is_told_in_time(tmp_path: Path, caplog: pytest
     for at in (now, now + 86400 * 1.5, now + 86400 * 1.5 + 60, now + 86400 * 3):
         ours.warn(at)
 
-    told = [record.getMessage().partition("tls.crt: ")[2] for record in caplog.records]
-    assert [line.partition(" ")[0] for line in told] == ["expires", "has"]
+    told = [record.getMessage().partition("tls.crt ")[2] for record in caplog.records]
+    assert [line.partition(" ")[0] for line in told] == ["expires", "expired"]
 
 
 def test_a_run_id_that_is_no_name_has_one_all_the_same() -> None:

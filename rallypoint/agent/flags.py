@@ -186,7 +186,9 @@ def _items(text: str) -> list[str]:
 
 def _add_nodes(flags: _Flags) -> None:
     flags.value("--nnodes", default="1:1", metavar="N|MIN:MAX", text="number of nodes (default: 1:1)")
-    flags.value("--nproc-per-node", default="1", metavar="N|cpu|gpu|auto", text="workers per node; gpu and auto: one per GPU")
+    flags.value(
+        "--nproc-per-node", default="1", metavar="N|cpu|gpu|auto", text="workers per node; gpu or auto: one worker per GPU"
+    )
     flags.value(
         "--max-restarts",
         default=3,
@@ -241,7 +243,7 @@ def _add_rendezvous(flags: _Flags) -> None:
 
 
 def _add_script(flags: _Flags) -> None:
-    flags.value("--role", default="default", metavar="NAME", text="name of the workers' role")
+    flags.value("--role", default="default", metavar="NAME", text="user-defined role of the workers, as in torchrun")
     flags.switch("-m", "--module", text="run a Python module, as python -m does")
     flags.switch("--no-python", text="run a program that is not a Python script")
     flags.switch("--run-path", text="run the script with runpy.run_path")
@@ -353,7 +355,9 @@ def _add_logs(flags: _Flags) -> None:
     flags.value("--log-dir", default=None, metavar="DIR", text="folder of the worker logs")
     form = "0 none, 1 stdout, 2 stderr, 3 both"
     flags.value("-r", "--redirects", default="0", metavar="N|LOCAL_RANK:N,...", text=f"write worker output to files: {form}")
-    flags.value("-t", "--tee", default="0", metavar="N|LOCAL_RANK:N,...", text=f"write output to files and console: {form}")
+    flags.value(
+        "-t", "--tee", default="0", metavar="N|LOCAL_RANK:N,...", text=f"write worker output to files and console: {form}"
+    )
     flags.value("--local-ranks-filter", default="", metavar="N,...", text="local ranks whose output goes to the console")
     for stream in ("stdout", "stderr"):
         flags.value(

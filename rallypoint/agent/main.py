@@ -65,7 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     # Without abbreviations, since argparse would look for them in the arguments of the script as well.
     parser = UsageParser(
-        prog="rallypoint-agent", description="Elastic PyTorch training: agent and coordinator.", allow_abbrev=False
+        prog="rallypoint-agent", description="Run the agent or the coordinator of a PyTorch job.", allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"rallypoint {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=RunParser)
@@ -119,7 +119,7 @@ def _add_coordinator(parser: argparse.ArgumentParser) -> None:
         "--status-dir", type=Path, default=None, help="folder for the job's status if the ConfigMap is not writable"
     )
     cluster.add_argument(
-        "--known-status", type=Path, default=None, help="file with the last status, if the API server is unreachable"
+        "--known-status", type=Path, default=None, help="file with the last job status, if the API server is unreachable"
     )
     parser.set_defaults(command=_late("coordinator"))
 

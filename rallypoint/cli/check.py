@@ -32,7 +32,7 @@ _DESCRIPTION = """\
 Check nodes before training on them. Every node runs a compute benchmark and
 exchanges data with another node. If a node fails or is slow, another round pairs
 slow nodes with fast nodes. With FILE, the check uses the number of nodes, the
-resources, the image and the environment of that job. With --nodes N, the check
+resources, the image and the environment in FILE. With --nodes N, the check
 starts N node processes on this machine or, with --image, N pods on a cluster.
 
 The command waits until all nodes have started. At its end, the command deletes

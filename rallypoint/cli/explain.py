@@ -95,7 +95,7 @@ def add(commands: Commands) -> None:
     parser = add_job_command(commands, "explain", "explain a job's past events and next deadlines", _DESCRIPTION)
     parser.add_argument("job", metavar="JOB", help="name of a job, or a file with its record")
     parser.add_argument("--incident", metavar="N", type=natural, help="show all details of incident N")
-    parser.add_argument("--svg", metavar="FILE", type=Path, help="also draw incident N to the SVG file FILE")
+    parser.add_argument("--svg", metavar="FILE", type=Path, help="also draw incident N as an SVG picture in FILE")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 

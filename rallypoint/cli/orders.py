@@ -26,14 +26,14 @@ leases continue during the pause. For health.hang_downtime, the pause counts as 
 without progress.
 
 The script must use rallypoint.training.State or call stop_requested once per step.
-If the script does neither, its ranks have no common step boundary, and the command
-reports that the job cannot be paused.
+Without State and stop_requested, the ranks have no common step boundary, and the
+command reports that the job cannot be paused.
 """
 
 _SAVE = """\
-Save a checkpoint on all workers of a running job after the same step. Then the
-workers continue, or stay paused if the job is paused. The script registers the
-function that saves with rallypoint.training.State.on_save.
+Save a checkpoint on all workers of a running job after the same step. After the
+save, the workers continue, or stay paused if the job is paused. The script registers
+the function that saves with rallypoint.training.State.on_save.
 """
 
 _STOP = """\

@@ -59,10 +59,10 @@ _MASTER = (
     ("pending_timeout", "S", "seconds that nodes may stay pending; 0: no limit (default: 900)"),
     ("pending_fail_strategy", "N", "if nodes stay pending: -1 ignore, 0 warn, 1 or 2 fail (default: 1)"),
     ("service_type", "grpc|http", "protocol between agents and coordinator"),
-    ("xpu_type", "nvidia|ascend", "whose tools measure device load: nvidia (default) or ascend"),
+    ("xpu_type", "nvidia|ascend", "vendor tool that measures device load: nvidia or ascend"),
     ("hang_detection", "0|1|2", "on a hang: 0 only log, 1 report, 2 restart workers (default: 1)"),
     ("hang_downtime", "MINUTES", "minutes without progress that count as a hang; 0: off (default: 30)"),
-    ("pre_check_ops", "LIST", 'classes of checks before training: [("module", "Class", True)]'),
+    ("pre_check_ops", "LIST", 'checks to run before training: [("module", "Class", True)]'),
     ("training_elastic_mode", "base|ucp", "ucp: store the last snapshot before each new round"),
     ("dynamic_failover_extension", "CLASS", "class to call after each failure, as MODULE::CLASS"),
 )

@@ -124,7 +124,8 @@ class PodSink:
                 raise OSError(str(error)) from error
             if not self.trouble:
                 log.warning(
-                    "cannot write the job status to its ConfigMap (%s); the coordinator writes it to a folder of its pod",
+                    "cannot write the job status to its ConfigMap (%s); the coordinator writes the status to a folder of "
+                    "its pod",
                     error,
                 )
             why = "no permission to write" if error.refused else "the API server has never answered this pod; cannot write"

@@ -46,12 +46,6 @@ _RETRY = 1.0
 #: Name of the status in the folder of the pod, where the ConfigMap may not be written.
 _STATUS_FILE = "status.json"
 
-#: End of a log line.
-_MOUNTED = "the coordinator reads the copy of the status that is mounted in its pod"
-
-#: End of a log line.
-_MOUNTED = "the coordinator reads the copy of the status that is mounted in its pod"
-
 
 class PodHome:
     """See `home.Home`; `door` is the home itself."""
@@ -89,12 +83,18 @@ class PodHome:
                 return await self._remote.read()
             except ApiError as error:
                 if error.refused:
-                    log.warning("no permission to read the last job status (%s); %s", error, _MOUNTED)
+                    log.warning(
+                        "no permission to read the last job status (%s); the coordinator reads the copy mounted in its pod",
+                        error,
+                    )
                     return await asyncio.to_thread(self._known)
                 reached = reached or bool(error.status)
                 if not reached and time.monotonic() >= began + NO_ROUTE:
                     log.warning(
-                        "the API server did not return the last job status within %g s (%s); %s", NO_ROUTE, error, _MOUNTED
+                        "the API server did not return the last job status within %g s (%s); the coordinator reads the "
+                        "copy mounted in its pod",
+                        NO_ROUTE,
+                        error,
                     )
                     return await asyncio.to_thread(self._known)
                 if str(error) != told:

@@ -53,7 +53,7 @@ async def watch_teardowns(group: WorkerGroup, exit_status: Callable[[Worker], Ex
             worker, status = found[pid]
             log.warning(
                 "worker rank=%d pid=%d: the script ended (exit code %s), but its process did not exit within "
-                "exit_grace=%gs; sending SIGKILL. The usual cause is a destructor that blocks. Threads still running: %s",
+                "exit_grace=%gs; sending SIGKILL. Usually a destructor blocks the exit of Python. Threads still running: %s",
                 worker.place.rank,
                 pid,
                 "unknown" if status.code is None else status.code,

@@ -148,7 +148,7 @@ class Actor:
                 log.warning(
                     "service account %s/%s not found, so the coordinator cannot write the job status to a ConfigMap; the "
                     "supervisor requests the status from the coordinator, through the API server. "
-                    "`rallypoint manifests rbac` prints the required manifests",
+                    "`rallypoint manifests rbac` prints the manifests of this service account",
                     self._cluster.namespace,
                     account,
                 )
@@ -215,7 +215,8 @@ class Actor:
             if error.status == 403 and not self._closing_forbidden:
                 log.warning(
                     "namespace=%s: no permission to inform Kueue about the end of a pod group (%s). Kueue frees the quota of "
-                    "the group when all its pods are deleted. `rallypoint manifests rbac --queues` prints the required Role",
+                    "the group when all pods of the group are deleted. `rallypoint manifests rbac --queues` prints the "
+                    "Role that grants the permission",
                     *(self._cluster.namespace, error.said),
                 )
                 self._closing_forbidden = True

@@ -54,7 +54,7 @@ class Statuses:
         try:
             return None if stored is None else await self._store.status_age(stored.record)
         except BackendError as error:
-            log.debug("job %s: cannot determine how old the status is: %s", name, error)
+            log.debug("job %s: cannot determine the age of the job status: %s", name, error)
             return None
 
     def silent(self, uid: str) -> bool:
@@ -91,7 +91,7 @@ class Statuses:
                 return None
             told = await self._coordinators.status(ref, stored.plan, pod)
         except BackendError as error:
-            log.debug("job=%s: cannot read the status from the coordinator: %s", record.name, error)
+            log.debug("job=%s: cannot read the job status from the coordinator: %s", record.name, error)
             if not isinstance(error, ApiError) or error.status >= 500:  # the API server, for a pod that it does not reach
                 self._silent.add(record.uid)
             return None

@@ -337,7 +337,7 @@ class Nursery:
             return
         own, share = standby.memory.own / 1e6, standby.memory.share / 1e6
         log.debug(
-            "standby worker pid=%d is ready: memory: %.0f MB private, %.0f MB proportional (PSS)", standby.pid, own, share
+            "standby worker pid=%d is ready; memory: %.0f MB private, %.0f MB proportional (PSS)", standby.pid, own, share
         )
         if standby.trouble:
             log.warning(

@@ -17,9 +17,9 @@ def test_what_a_step_raised_is_told_with_its_lines(caplog: pytest.LogCaptureFixt
 
     with caplog.at_level(logging.WARNING):
         session._tell_later(raised.value)
-        assert "a step raised" not in caplog.text
+        assert "a training step raised" not in caplog.text
         raised.value.__traceback__ = None
-        eventually(lambda: "a step raised" in caplog.text)
+        eventually(lambda: "a training step raised" in caplog.text)
 
     assert 'raise ArithmeticError("the loss is not a number")' in caplog.text
     assert "ArithmeticError: the loss is not a number" in caplog.text

@@ -41,7 +41,7 @@ class Job:
         """Log who supervises it, once for each holder."""
         if holder != self._holder:
             self._holder = holder
-            log.info("job=%s is supervised by %s; waiting to take over", self.name, holder)
+            log.info("job=%s is already supervised by %s; this process waits to take over", self.name, holder)
 
     async def load(self) -> Stored | None:
         """Return it, or None when it was deleted, even if there is another of its name by now."""

@@ -48,7 +48,7 @@ class XComBookmark:
         try:
             kept = await asyncio.to_thread(read_xcom, self.ti, LOG_CURSOR_KEY)
         except Exception as error:  # noqa: BLE001  whatever an XCom backend may raise
-            log.info("cannot read the saved log position: %s", error)
+            log.info("cannot read which lines of the job's output are already in the task log: %s", error)
             return ""
         return str(kept or "")
 
@@ -57,4 +57,4 @@ class XComBookmark:
         try:
             await asyncio.to_thread(write_xcom, self.ti, LOG_CURSOR_KEY, cursor)
         except Exception as error:  # noqa: BLE001  as above
-            log.info("cannot save the log position: %s", error)
+            log.info("cannot save which lines of the job's output are already in the task log: %s", error)

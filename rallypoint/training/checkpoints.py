@@ -91,7 +91,8 @@ class StepSnapshots:
         fixed = [name for name, value in state.items() if not _lives(value)]
         if fixed:
             _log.warning(
-                "snapshots of each step are off, because the script can replace these values of its training state: %s",
+                "no snapshot at each step: these entries of the training state are neither tensors nor objects with "
+                "state_dict(), so the script may replace them unnoticed: %s",
                 ", ".join(fixed),
             )
             return

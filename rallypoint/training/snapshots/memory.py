@@ -265,7 +265,7 @@ class Replicas:
             self._give_up(f"the agent does not answer: {error}")
             return
         if told.error:
-            _log.debug("the snapshot of step %d has no copy on another node: %s", told.step, told.error)
+            _log.debug("the snapshot of step %d was not copied to another node: %s", told.step, told.error)
 
     def close(self) -> None:
         """Hang up; what is under way goes on."""
@@ -285,7 +285,7 @@ class Replicas:
         return connected
 
     def _give_up(self, why: str) -> None:
-        _log.warning("snapshots of this worker have no copies on other nodes: %s", why)
+        _log.warning("snapshots of this worker are no longer copied to another node: %s", why)
         self._given_up = True
         self.close()
 

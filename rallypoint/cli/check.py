@@ -30,14 +30,14 @@ _OWNER = "cli"
 
 _DESCRIPTION = """\
 Check nodes before training on them. Every node runs a compute benchmark and
-exchanges data with another node. If a node fails or is slow, another round pairs
-slow nodes with fast nodes. With FILE, the check uses the number of nodes, the
-resources, the image and the environment in FILE. With --nodes N, the check
+exchanges data with another node. If a node fails or is slow, another round
+pairs slow nodes with fast nodes. With FILE, the check uses the number of nodes,
+the resources, the image and the environment in FILE. With --nodes N, the check
 starts N node processes on this machine or, with --image, N pods on a cluster.
 
 The command waits until all nodes have started. At its end, the command deletes
-everything it created. The exit code is 0 if no node is faulty, and 1 if a node is
-faulty (with --exclude-straggler also if a node is slow).
+everything it created. The exit code is 0 if no node is faulty, and 1 if a node
+is faulty (with --exclude-straggler also if a node is slow).
 """
 
 

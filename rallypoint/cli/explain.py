@@ -41,9 +41,9 @@ __all__ = ["Case", "add", "explanation", "run"]
 
 _DESCRIPTION = """\
 Explain a job: which rank on which host failed and when, which rule decided the
-reaction, which process supervises the job, and which deadline expires next. JOB is
-the name of a job or the path of a file with its record: record.json, or the output
-of `rallypoint status NAME --json`. The command does not change the job.
+reaction, which process supervises the job, and which deadline expires next. JOB
+is the name of a job or the path of a file with its record: record.json, or the
+output of `rallypoint status NAME --json`. The command does not change the job.
 """
 
 T = TypeVar("T")

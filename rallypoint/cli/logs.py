@@ -27,9 +27,9 @@ _DESCRIPTION = """\
 Print the standard output and standard error of the ranks of a job. If a job has
 several ranks, each line starts with the number of the rank that wrote the line.
 
-Control characters are escaped, so that a script cannot manipulate your terminal.
-Colours are kept if your terminal supports colours. Lines longer than 64 KiB are
-split.
+Control characters are escaped, so that a script cannot manipulate your
+terminal. Colours are kept if your terminal supports colours. Lines longer than
+64 KiB are split.
 """
 
 

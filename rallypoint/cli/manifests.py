@@ -14,15 +14,17 @@ _DESCRIPTION = """\
 Print manifests as YAML for `kubectl apply -f -`. The command does not contact a
 cluster.
 
-With rbac, the command prints a service account, a Role and a RoleBinding for the
-coordinator and for the supervisor. The coordinator's Role allows the coordinator
-pod to write the status of its job; the job's field `coordinator_service_account`
-selects this account for its pod. The supervisor's Role is for every process that runs
-`rallypoint` against the cluster, and for Airflow workers.
+With rbac, the command prints a service account, a Role and a RoleBinding for
+the coordinator and for the supervisor. The coordinator's Role allows the
+coordinator pod to write the status of its job; the job's field
+`coordinator_service_account` selects this account for its pod. The supervisor's
+Role is for every process that runs `rallypoint` against the cluster, and for
+Airflow workers.
 
-With network-policy, the command prints a NetworkPolicy that allows connections only
-between the pods of the job NAME. The supervisor connects to the coordinator through
-the API server; --api-server allows the networks of the API server.
+With network-policy, the command prints a NetworkPolicy that allows connections
+only between the pods of the job NAME. The supervisor connects to the
+coordinator through the API server; --api-server allows the networks of the API
+server.
 """
 
 

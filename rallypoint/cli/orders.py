@@ -20,26 +20,27 @@ __all__ = ["add", "add_timeout", "ask", "run", "tell"]
 _TIMEOUT = 60.0
 
 _PAUSE = """\
-Pause all workers of a running job after the same step, until the job is resumed.
-The processes keep running and keep their memory and devices. Timeouts and
-leases continue during the pause. For health.hang_downtime, the pause counts as time
-without progress.
+Pause all workers of a running job after the same step, until the job is
+resumed. The processes keep running and keep their memory and devices. Timeouts
+and leases continue during the pause. For health.hang_downtime, the pause counts
+as time without progress.
 
-The script must use rallypoint.training.State or call stop_requested once per step.
-Without State and stop_requested, the ranks have no common step boundary, and the
-command reports that the job cannot be paused.
+The script must use rallypoint.training.State or call stop_requested once per
+step. Without State and stop_requested, the ranks have no common step boundary,
+and the command reports that the job cannot be paused.
 """
 
 _SAVE = """\
 Save a checkpoint on all workers of a running job after the same step. After the
-save, the workers continue, or stay paused if the job is paused. The script registers
-the function that saves with rallypoint.training.State.on_save.
+save, the workers continue, or stay paused if the job is paused. The script
+registers the function that saves with rallypoint.training.State.on_save.
 """
 
 _STOP = """\
-Save a checkpoint on all workers of a running job after the same step, then end the
-job as succeeded. A script without rallypoint.training.State receives SIGTERM and
-must exit within the stop grace period; such a script can check stop_requested.
+Save a checkpoint on all workers of a running job after the same step, then end
+the job as succeeded. A script without rallypoint.training.State receives
+SIGTERM and must exit within the stop grace period; such a script can check
+stop_requested.
 """
 
 #: What ranks have done, as people read it.

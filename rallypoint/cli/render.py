@@ -14,12 +14,13 @@ __all__ = ["add", "run"]
 
 _DESCRIPTION = """\
 Print the AppWrapper and PyTorchJob that a settings.yaml of the
-pytorchjob-generator describes, for `kubectl create -f -`. With --job, print a job
-file for `rallypoint submit`. All keys of the generator's Helm chart are supported;
-an unknown key is an error. The command does not contact a cluster.
+pytorchjob-generator describes, for `kubectl create -f -`. With --job, print a
+job file for `rallypoint submit`. All keys of the generator's Helm chart are
+supported; an unknown key is an error. The command does not contact a cluster.
 
-The pods of an elastic job wait for a Secret, which --secret prints. If --owner is
-the UID of the AppWrapper, Kubernetes deletes the Secret together with the AppWrapper:
+The pods of an elastic job wait for a Secret, which --secret prints. If --owner
+is the UID of the AppWrapper, Kubernetes deletes the Secret together with the
+AppWrapper:
 
   rallypoint render settings.yaml | kubectl create -f -
   rallypoint render settings.yaml --secret \\

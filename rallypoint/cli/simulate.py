@@ -33,9 +33,9 @@ __all__ = ["add", "frame_document", "frame_lines", "run"]
 _DESCRIPTION = """\
 Replay a trace of observations through the supervisor's rules and show the
 resulting phases, conditions, retries, clocks and actions at each time. The
-command starts no job. POLICY is a job file, a file with policy fields or a file with
-AppWrapper annotations. TRACE is a list of observations; its format is described in
-docs/explanation/supervision.md.
+command starts no job. POLICY is a job file, a file with policy fields or a file
+with AppWrapper annotations. TRACE is a list of observations; its format is
+described in docs/explanation/supervision.md.
 """
 
 #: Width of the column of times.

@@ -19,9 +19,9 @@ _DESCRIPTION = """\
 Show all jobs. With NAME, show the nodes, ranks and incidents of one job.
 
 On a terminal the output is coloured, unless NO_COLOR or TERM=dumb is set. With
---watch, the exit code is 0 if the job succeeds and 1 if the job fails. Ctrl-C ends
-the command, and the job continues. Without NAME, the exit code is 1 if a job cannot
-be read; the readable jobs are shown.
+--watch, the exit code is 0 if the job succeeds and 1 if the job fails. Ctrl-C
+ends the command, and the job continues. Without NAME, the exit code is 1 if a
+job cannot be read; the readable jobs are shown.
 """
 
 

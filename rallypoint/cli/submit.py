@@ -32,11 +32,12 @@ OWNER = "cli"
 
 _DESCRIPTION = """\
 Start the job of FILE, and a supervisor that manages the job to its end. The
-supervisor is a background process of this machine or, on Kubernetes, a small pod.
+supervisor is a background process of this machine or, on Kubernetes, a small
+pod.
 
 If a finished job has the same name, a new attempt of that job starts, with its
-checkpoints and history. With --watch, the exit code is 0 if the job succeeds and 1
-if the job fails. Ctrl-C ends the command, and the job continues.
+checkpoints and history. With --watch, the exit code is 0 if the job succeeds
+and 1 if the job fails. Ctrl-C ends the command, and the job continues.
 """
 
 

@@ -34,9 +34,9 @@ _DESCRIPTION = """\
 Supervise a job to its end. `rallypoint submit` starts a supervisor in the
 background. Run this command after a reboot, or for a job without a supervisor.
 
-Only one process supervises a job. If another process supervises the job already,
-this command waits and takes over when that process ends. After Ctrl-C or SIGTERM the
-job continues without a supervisor; the command ignores SIGHUP.
+Only one process supervises a job. If another process supervises the job
+already, this command waits and takes over when that process ends. After Ctrl-C
+or SIGTERM the job continues without a supervisor; the command ignores SIGHUP.
 """
 
 

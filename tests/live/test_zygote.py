@@ -91,7 +91,7 @@ def test_the_dead_come_back_as_forks(job: Agents, monkeypatch: pytest.MonkeyPatc
     assert code == Exit.OK, output
     assert "the preload process exited with signal 9; restarting it" in output
     assert not any(map(alive, {*first.values(), *second.values(), *third.values()}))
-    assert re.search(r"standby pid=\d+ ready: \d+ MB private, \d+ MB proportional \(PSS\)", output), output
+    assert re.search(r"standby worker pid=\d+ is ready; memory: \d+ MB private, \d+ MB proportional \(PSS\)", output), output
     assert "rank 1 is done" in output
 
 

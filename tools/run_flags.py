@@ -129,11 +129,11 @@ def _written(value: object) -> str:
 
 def _refused() -> str:
     values = ((f"`{flag} {value}`", why) for flag, known in WHY.items() for value, why in known.items())
-    return _table(("Refused", "because"), [*((f"`{flag}`", why) for flag, why in REFUSED.items()), *values])
+    return _table(("Rejected flag", "Reason"), [*((f"`{flag}`", why) for flag, why in REFUSED.items()), *values])
 
 
 def _keys() -> str:
-    return _table(("Key", "has no effect, since"), _grouped(WITHOUT_EFFECT))
+    return _table(("Key", "Why the key has no effect"), _grouped(WITHOUT_EFFECT))
 
 
 def _grouped(keys: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -27,10 +27,10 @@ _ALIVE: Mapping[str, float] = {"keep_alive_interval": 5.0, "keep_alive_max_attem
 #: Keys of torchrun and dlrover-run that change nothing here, and why.
 WITHOUT_EFFECT: Mapping[str, str] = {
     "close_timeout": "rounds close without a delay",
-    "heartbeat_timeout": "node_lease sets the time after which a silent node is lost",
-    "pend_timeout": "a surplus node waits for the next round",
-    "rank": "--node-rank sets it",
-    "read_timeout": "waiting agents are notified at once",
+    "heartbeat_timeout": "node_lease limits how long a node may send no report",
+    "pend_timeout": "a node beyond the maximum of --nnodes waits for the next round",
+    "rank": "--node-rank sets the rank of the node",
+    "read_timeout": "the coordinator notifies waiting agents immediately",
     "store_type": "each round starts a new TCPStore",
     "use_libuv": "each round starts a new TCPStore",
     **dict.fromkeys(

@@ -75,18 +75,18 @@ TABLE: Mapping[FaultKind, Row] = {
         node=(_HERE, Cause.NODE),
     ),
     FaultKind.OOM: Row(
-        known_by="exit code 247; SIGKILL or 137 with evidence (OOMKilled, the cgroup's count of kills, the log); MemoryError, "
-        "OutOfMemoryError",
+        known_by="exit code 247, MemoryError or OutOfMemoryError; SIGKILL or exit code 137 if OOMKilled, the "
+        "cgroup's kill counter or the log shows that memory ran out",
         worker=(_HERE, Cause.PROCESS),
         node=(_HERE, Cause.NODE),
     ),
     FaultKind.HARDWARE: Row(
-        known_by="exit code 201, 202 or 14; an XID of the worker's GPU after which it must be reset or replaced",
+        known_by="exit code 201, 202 or 14; an XID of the worker's GPU after which the GPU must be reset or replaced",
         worker=(_ELSEWHERE, Cause.NODE),
         node=(_ELSEWHERE, Cause.NODE),
     ),
     FaultKind.APPLICATION_ERROR: Row(
-        known_by="the first exception: recorded in torch's error file, or the last line of the last traceback",
+        known_by="a Python exception, read from torch's error file or from the last traceback in the log",
         worker=(_HERE, Cause.PROCESS),
         node=(_HERE, Cause.NODE),
     ),
@@ -107,24 +107,24 @@ TABLE: Mapping[FaultKind, Row] = {
     ),
     FaultKind.DELETED: Row(known_by="another client deleted the node", worker=(_HERE, Cause.NODE), node=(_HERE, Cause.NODE)),
     FaultKind.NODE_LOST: Row(
-        known_by="the node disappeared without an exit code; its lease expired or its connection closed; "
-        "its agent lost contact",
+        known_by="the node disappeared without an exit code, its lease expired, its connection closed, or its agent lost "
+        "contact to the coordinator",
         worker=(_HERE, Cause.PROCESS),
         node=(_ELSEWHERE, Cause.NODE),
     ),
     FaultKind.HANG: Row(
-        known_by="no progress of any rank for `health.hang_downtime`, or for longer than the learned limit; a collective "
-        "that timed out: NCCL's watchdog, gloo's `Timed out waiting`, a monitored barrier",
+        known_by="no rank made progress for `health.hang_downtime` or the learned limit; or a collective timed out (NCCL's "
+        "watchdog, gloo's `Timed out waiting`, a monitored barrier)",
         worker=(_HERE, Cause.HANG),
         node=(_HERE, Cause.HANG),
     ),
     FaultKind.START_FAILED: Row(
-        known_by="the node failed to start: interpreter, image, volume, secret; an agent's exit code 78",
+        known_by="the node failed to start because of interpreter, image, volume or secret; or the agent exited with code 78",
         worker=(_HERE, Cause.PROCESS),
         node=(_ELSEWHERE, Cause.NODE),
     ),
     FaultKind.NO_PROGRESS: Row(
-        known_by="several attempts without a new step", worker=(_FAIL, Cause.JOB), node=(_FAIL, Cause.JOB)
+        known_by="`no_progress_limit` attempts ended without a new step", worker=(_FAIL, Cause.JOB), node=(_FAIL, Cause.JOB)
     ),
 }
 
@@ -337,7 +337,10 @@ def _either(numbers: tuple[int, ...]) -> str:
 
 def table() -> str:
     """Return the table as Markdown."""
-    lines = ["| kind | known by | ends a worker: answer, budget | ends a node: answer, budget |", "|---|---|---|---|"]
+    lines = [
+        "| Kind | How it is detected | Answer, budget if a worker ends | Answer, budget if a node ends |",
+        "|---|---|---|---|",
+    ]
     for kind, row in TABLE.items():
         lines.append(f"| `{kind.value}` | {row.known_by} | {_cell(row.worker)} | {_cell(row.node)} |")
     return "\n".join(lines) + "\n"

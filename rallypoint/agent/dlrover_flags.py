@@ -59,7 +59,7 @@ def add_dlrover_flags(flags: Flags) -> None:
         default=None,
         read=int,
         metavar="N",
-        text="no effect, because this command cannot replace nodes",
+        text="accepted and ignored, because this command cannot replace nodes",
     )
 
 

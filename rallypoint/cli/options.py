@@ -144,7 +144,7 @@ def job_file_options(parser: UsageParser) -> None:
         "--kind",
         choices=[kind.value for kind in Kind],
         default=None,
-        help="Kubernetes objects that run the job (default: as in FILE, or pods)",
+        help="kind of Kubernetes objects to create (default: as in FILE, or pods)",
     )
 
 

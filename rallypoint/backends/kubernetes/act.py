@@ -216,7 +216,7 @@ class Actor:
                 log.warning(
                     "namespace=%s: no permission to inform Kueue about the end of a pod group (%s). Kueue frees the quota of "
                     "the group when all pods of the group are deleted. `rallypoint manifests rbac --queues` prints the "
-                    "Role that grants the permission",
+                    "Role that lets supervisors patch pods",
                     *(self._cluster.namespace, error.said),
                 )
                 self._closing_forbidden = True

@@ -68,7 +68,9 @@ _HERE, _ELSEWHERE, _FAIL = Answer.RETRY_HERE, Answer.RETRY_ELSEWHERE, Answer.FAI
 
 #: The verdict on every kind of end. Kinds that end no single worker have the same answer in both places.
 TABLE: Mapping[FaultKind, Row] = {
-    FaultKind.EXIT_CODE: Row(known_by="any other exit code", worker=(_HERE, Cause.PROCESS), node=(_HERE, Cause.NODE)),
+    FaultKind.EXIT_CODE: Row(
+        known_by="an exit code that no other row lists", worker=(_HERE, Cause.PROCESS), node=(_HERE, Cause.NODE)
+    ),
     FaultKind.SIGNAL: Row(
         known_by="a signal, or exit code 128 + signal: 134 (SIGABRT), 137 (SIGKILL, cause unknown), 139, 143 (SIGTERM), ...",
         worker=(_HERE, Cause.PROCESS),

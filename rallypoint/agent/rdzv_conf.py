@@ -29,7 +29,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "close_timeout": "rounds close without a delay",
     "heartbeat_timeout": "node_lease limits how long a node may send no report",
     "pend_timeout": "a node beyond the maximum of --nnodes waits for the next round",
-    "rank": "--node-rank sets the rank of the node",
+    "rank": "the flag --node-rank sets the rank of the node",
     "read_timeout": "the coordinator notifies waiting agents immediately",
     "store_type": "each round starts a new TCPStore",
     "use_libuv": "each round starts a new TCPStore",

@@ -311,7 +311,7 @@ After this page you know how soon Rallypoint finds each kind of hang, and whethe
 $ make hang-corpus      # about an hour; writes this page
 ```
 
-Training scripts without Rallypoint code hang in each of these ways
+Training scripts without Rallypoint code hang in each way of the table
 ([tests/live/hang_corpus.py](../../tests/live/hang_corpus.py)), with `hang_detection: 2` and `hang_downtime: 12s`. How
 detection works: [Hangs and slow ranks](../guides/hangs.md).
 

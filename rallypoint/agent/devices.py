@@ -68,8 +68,9 @@ def visible_device(env: Mapping[str, str], local_rank: int, variable: str = "CUD
         return str(local_rank)
     entries = [entry.strip() for entry in visible.split(",")]
     if local_rank >= len(entries):
-        told = f"local rank {local_rank} has no GPU in {variable}={visible}"
-        raise ConfigError(f"--virtual-local-rank: {told}; start fewer workers per node")
+        raise ConfigError(
+            f"--virtual-local-rank: local rank {local_rank} has no GPU in {variable}={visible}; start fewer workers per node"
+        )
     return entries[local_rank]
 
 

@@ -115,5 +115,6 @@ async def _require_coordinator(meeting: Meeting, tls: Tls | None) -> None:
         await set_within(asyncio.Event(), 0.1)
         known = await speaks_rallypoint(endpoint, tls)
     if not known:
-        where = f"{endpoint.address}: port {meeting.port} is in use by another program"
-        raise ConfigError(f"{where}; choose another --rdzv-endpoint")
+        raise ConfigError(
+            f"{endpoint.address}: port {meeting.port} is in use by another program; choose another --rdzv-endpoint"
+        )

@@ -83,9 +83,9 @@ def replica_every(args: argparse.Namespace) -> int:
     """Return of which steps snapshots are kept on another node, too."""
     every, limit = int(args.replica_every), int(args.replica_limit)
     if every < 0 or every == 1:
-        raise UsageError(f"--replica-every {every}: not allowed; expected 0, or 2 or more steps")
+        raise UsageError(f"--replica-every {every}: not allowed; expected 0 (off), or 2 or more steps")
     if limit < 0 or bool(every) != bool(limit):
-        raise UsageError(f"--replica-limit {limit}: not allowed; expected a number of bytes with --replica-every, else 0")
+        raise UsageError(f"--replica-limit {limit}: not allowed; expected a number of bytes; without --replica-every, 0")
     return every
 
 

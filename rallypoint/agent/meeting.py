@@ -63,8 +63,10 @@ async def _store_port(shell: Coordinator, master: MasterAddress | None) -> Async
     try:
         await shared.start(master.host, master.port)
     except OSError as error:
-        told = f"{master.flag} {master.port}: cannot open the store port on {master.host}: {error.strerror}"
-        raise ConfigError(f"{told}; choose another port, or omit the flag to use a free port") from error
+        raise ConfigError(
+            f"{master.flag} {master.port}: cannot open the store port on {master.host}: {error.strerror}; "
+            "choose another port, or omit the flag to use a free port"
+        ) from error
     try:
         yield
     finally:

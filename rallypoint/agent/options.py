@@ -167,7 +167,8 @@ def _nodes(args: argparse.Namespace) -> tuple[int, int]:
         return low, high
     if low > 1:
         raise UsageError(
-            f"--standalone: not allowed with --nnodes {args.nnodes}; expected one node, or --rdzv-endpoint instead"
+            f"--standalone: not allowed with --nnodes {args.nnodes}; expected --nnodes 1, or omit --standalone and set "
+            "--rdzv-endpoint"
         )
     return 1, 1
 

@@ -111,7 +111,8 @@ def _seconds(key: str, text: str) -> float:
     least = 0.0 if _SECONDS.get(key) == "last_call" else _LEAST
     if not least <= number < float("inf"):
         what = "a number" if key == "keep_alive_max_attempt" else "seconds"
-        raise UsageError(f"--rdzv-conf {key} {text!r}: not allowed; expected {what}, {'more than 0' if least else '0 or more'}")
+        allowed = f"{what}, {'more than 0' if least else '0 or more'}"
+        raise UsageError(f"--rdzv-conf {key} {text!r}: not allowed; expected {allowed}")
     return number
 
 

@@ -48,9 +48,9 @@ def run_secret(options: RunOptions, host: str, base: Mapping[str, str]) -> str:
     if options.plan.max_nodes == 1 or is_loopback(host):
         return _local_secret(options, derived, base)
     raise ConfigError(
-        f"{env.SECRET}: is not set, so any process that knows the run id {options.plan.name!r} could join this run; "
-        "expected a secret that is the same on every node (openssl rand -hex 32), a file with it (--secret-file), "
-        "or --insecure-token to run without one"
+        f"{env.SECRET}: is not set, so any process that knows the run id {options.plan.name!r} could join this run. "
+        f"Set {env.SECRET} to the same secret on every node (openssl rand -hex 32), pass a file with the secret "
+        "(--secret-file), or run without a secret (--insecure-token)"
     )
 
 
@@ -74,8 +74,8 @@ def _local_secret(options: RunOptions, derived: str, base: Mapping[str, str]) ->
             log.info("cannot write the key file of this user (%s); the run uses a random secret", error)
             return secrets.token_hex(_KEY_SIZE)
         raise ConfigError(
-            f"{env.SECRET}: is not set, and the key file cannot be stored: {error}; expected a secret that is the same for "
-            "all agents of the run, or --insecure-token to run without one"
+            f"{env.SECRET}: is not set, and the agent cannot store a key file: {error}. Set {env.SECRET} to the same secret "
+            "for all agents of the run, or run without a secret (--insecure-token)"
         ) from error
 
 
@@ -97,7 +97,8 @@ def _read_key(path: Path) -> bytes:
         found = os.fstat(descriptor)
         if found.st_uid != os.geteuid() or found.st_mode & 0o077:
             raise PermissionError(
-                f"{path}: mode {found.st_mode & 0o777:04o}and uid {found.st_uid} are not allowed; expected 0600 and this user"
+                f"{path}: mode {found.st_mode & 0o777:04o} and owner uid {found.st_uid} are not allowed; expected mode 0600 "
+                f"and owner uid {os.geteuid()}"
             )
         key = file.read(_KEY_SIZE + 1)
     if len(key) != _KEY_SIZE:

@@ -153,7 +153,9 @@ def _kill(group: int, number: signal.Signals) -> None:
 
 def _result(plan: Plan, code: int, signalled: int, *, step: Path, left: Path) -> Surroundings:
     if signalled:
-        raise SetupError(f"received {signal.Signals(signalled).name} while running the setup commands", 128 + signalled)
+        raise SetupError(
+            f"the agent received {signal.Signals(signalled).name} while running the setup commands", 128 + signalled
+        )
     if code == 0 and left.exists():
         folder, variables = json.loads(left.read_text(encoding="utf-8"))
         return Surroundings(folder=folder, environment={k: v for k, v in variables.items() if k not in _OF_THE_SHELL})

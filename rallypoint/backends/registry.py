@@ -72,8 +72,8 @@ def static_access(site: Site, credentials: Credentials = NO_CREDENTIALS) -> tupl
     if site.kind == LOCAL:
         if site.home and home_of(site) != default_home():
             raise BackendError(
-                f"home: {site.home!r} is not allowed here; expected no value, because this process reads only "
-                f"the jobs in its own ${HOME}"
+                f"home: {site.home!r} is not allowed in the API server of Airflow; expected no value, because the API "
+                f"server reads only the jobs in its own ${HOME}"
             )
         return Site(kind=LOCAL), NO_CREDENTIALS
     from rallypoint.backends.kubernetes.static_credentials import static_access as static  # noqa: PLC0415  as above

@@ -289,7 +289,7 @@ async def request_resize(backend: Backend, name: str, size: Size, *, owner: str 
 def _require_unfinished(record: JobRecord, done: str) -> None:
     if record.deletion or record.finished:
         what = "is being deleted" if record.deletion else f"has ended ({record.phase.value})"
-        raise JobFinishedError(f"job {record.name} {what}; it cannot be {done} any more")
+        raise JobFinishedError(f"job {record.name} cannot be {done} any more: the job {what}")
 
 
 async def _wish_suspended(backend: Backend, name: str, owner: str | None, *, suspend: bool) -> bool:
@@ -344,7 +344,7 @@ async def delete(
         await asyncio.wait_for(to_the_end(), timeout)
     except asyncio.TimeoutError:
         raise BackendError(
-            f"job {name} still exists after {timeout:g} s; the deletion request stays active and the next supervisor "
-            "completes it"
+            f"job {name} still exists after {timeout:g} s; the deletion request stays active, and the next supervisor "
+            "completes the deletion"
         ) from None
     return True

@@ -46,7 +46,7 @@ async def request_wish(backend: Backend, name: str, verb: Verb, *, owner: str | 
     Raises `JobNotFoundError`, `JobFinishedError` for a job that is over or being deleted, and `AskError` where none of it runs.
     """
     if verb not in ASKED:
-        raise AskError(f"{verb.value} is not allowed; expected one of {', '.join(asked.value for asked in ASKED)}")
+        raise AskError(f"command {verb.value} is not allowed; expected one of {', '.join(asked.value for asked in ASKED)}")
     while True:
         stored = await backend.load(name)
         if stored is None:
@@ -67,7 +67,7 @@ async def request_wish(backend: Backend, name: str, verb: Verb, *, owner: str | 
 def _require_running(record: JobRecord, verb: Verb) -> None:
     if record.deletion or record.finished:
         what = "is being deleted" if record.deletion else f"has ended ({record.phase.value})"
-        raise JobFinishedError(f"job {record.name} {what}; its workers cannot {verb.value} any more")
+        raise JobFinishedError(f"the workers of job {record.name} cannot {verb.value} any more: the job {what}")
     if record.suspend or record.phase is not Phase.RUNNING:
         phase = record.phase.value or "just submitted"
         what = "suspended" if record.suspend else phase

@@ -138,7 +138,7 @@ def verify(checkpoint: Checkpoint) -> Manifest:
     try:
         manifest = loads(Manifest, (path / MANIFEST).read_bytes())
         if (manifest.version, manifest.fence, manifest.step) != (_VERSION, checkpoint.fence, checkpoint.step):
-            raise DamagedCheckpointError(f"{path}: its manifest belongs to another checkpoint or another version")
+            raise DamagedCheckpointError(f"{path}: the manifest belongs to another checkpoint, or has another format version")
         for name, entry in manifest.files.items():
             _check(path / name, entry)
     except (OSError, WireError) as error:
@@ -170,8 +170,8 @@ def refuse_stale(fence: Fence, found: Iterable[Checkpoint]) -> None:
     highest = max((checkpoint.fence for checkpoint in found), default=fence)
     if highest > fence:
         raise CheckpointError(
-            f"fencing token {fence} of this worker is older than {highest}, which has already written here; this worker is "
-            "from an earlier round, or two jobs share the folder (use one folder per job)"
+            f"this worker has fencing token {fence}, but a worker with the newer token {highest} has already written to the "
+            "checkpoint folder. The worker is from an earlier round, or two jobs use the folder; use one folder per job"
         )
 
 

@@ -105,7 +105,7 @@ def _check(place: Any, step: str | int, setting: str) -> None:
         if step < len(place):
             return
         raise SettingError(setting, f"index [{step}] is out of range; the list has {len(place)} items")
-    raise SettingError(setting, f"cannot set {step!r} in {place!r}; expected a mapping key or a list index")
+    raise SettingError(setting, f"cannot set {step!r} in {place!r}; a key needs a mapping, and an index needs a list")
 
 
 def _value(setting: str, text: str, *, config: bool) -> Any:

@@ -130,7 +130,9 @@ def _changed(policy: Policy, changes: Mapping[str, Any], path: str, warnings: li
         field = _SHORT.get(name, name)
         if field in changes and plain[field] != codec.to_json(value):
             raise WireError(
-                f"{path}.{field}", changes[field], f"the value {value!r} that the annotation sets; set only one of the two"
+                f"{path}.{field}",
+                changes[field],
+                f"{value!r}, the value of the annotation for the same field; remove the field or the annotation",
             )
         plain[field] = value
     changed = codec.from_json(Policy, plain, path=path)

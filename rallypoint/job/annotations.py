@@ -176,8 +176,12 @@ def read_annotations(annotations: Mapping[str, str], *, clamp: bool = True) -> P
             continue
         known = ANNOTATIONS.get(key.removeprefix(PREFIX))
         try:
-            if known is None:
-                warnings += _unknown(key, clamp=clamp)
+            if known is None and clamp:
+                warnings.append(f"{key}: is not a known annotation and is ignored")
+            elif known is None:
+                wrong.append(
+                    Problem(path=dotted(("annotations", key)), text=f"is not a known AppWrapper annotation; {_advice(key)}")
+                )
             else:
                 values[known.field], warned = _taken(known, key, text, clamp=clamp)
                 warnings += warned
@@ -201,12 +205,9 @@ def _taken(known: Annotation, key: str, text: str, *, clamp: bool) -> tuple[Any,
     return bounded, [] if bounded == value else [f"{key}: {show(text)} is out of range; using {known.write(bounded)}"]
 
 
-def _unknown(key: str, *, clamp: bool) -> list[str]:
-    if clamp:
-        return [f"{key}: is not a known annotation and is ignored"]
+def _advice(key: str) -> str:
     near = difflib.get_close_matches(key.removeprefix(PREFIX), ANNOTATIONS, n=1)
-    advice = f"did you mean {PREFIX + near[0]!r}?" if near else f"expected {PREFIX} with one of {', '.join(ANNOTATIONS)}"
-    raise RefusedError(f"is not a known AppWrapper annotation; {advice}")
+    return f"did you mean {PREFIX + near[0]!r}?" if near else f"expected {PREFIX} with one of {', '.join(ANNOTATIONS)}"
 
 
 def write_annotations(job: JobFields) -> dict[str, str]:

@@ -117,7 +117,7 @@ def field_rule(field: Field) -> Rule:
         return _OF_THE_JOB[name]
     rule = rule_of(_MODELS[block].model_fields[name].metadata)
     if rule is None:
-        raise LookupError(f"{block}.{name} has no validation rule; every DLRover argument needs one")
+        raise LookupError(f"field {block}.{name} has no validation rule, but a DLRover argument sets this field")
     return rule
 
 
@@ -134,15 +134,15 @@ def _read_rdzv_conf(value: object) -> dict[Field, Any]:
     found: dict[Field, Any] = {}
     for key, text in _pairs(value).items():
         if key not in _RDZV_CONF:
-            raise RefusedError(f"{', '.join(_RDZV_CONF)} as keys, not {key!r}")
+            raise RefusedError(f"the keys {', '.join(_RDZV_CONF)} (unknown key: {key!r})")
         field = _RDZV_CONF[key]
         rule = field_rule(field)
         try:
             written = rule.write(rule.read(text))
         except RefusedError:
-            raise RefusedError(f"{rule.allowed} for {key}, not {text!r}") from None
+            raise RefusedError(f"{rule.allowed} as the value of {key} (found {text!r})") from None
         if found.setdefault(field, written) != written:
-            raise RefusedError(f"a single value for {key}, but two keys set this argument; the value of the second is {text!r}")
+            raise RefusedError(f"one value for {key} (another key sets the same field, and {key} is {text!r})")
     return found
 
 

@@ -43,7 +43,7 @@ _ODD_BREAKS = re.compile("[\r\x85\u2028\u2029]")
 _DOUBTFUL = re.compile(r"[yYnN]|[-+]?(?:0[xXoObB][\da-fA-F_]+|\.?\d[\d_]*\.?[\d_]*(?:[eE][-+]?\d+)?)", re.ASCII)
 
 
-_TOO_MANY = Problem(path="job", text=f"the document exceeds {NODES_LIMIT} values (with expanded aliases and merges)")
+_TOO_MANY = Problem(path="job", text=f"with all YAML aliases expanded, the document has more than {NODES_LIMIT} values")
 
 
 class _Loader(yaml.SafeLoader):
@@ -231,7 +231,7 @@ def _check_expanded(node: yaml.Node | None) -> None:
     if values > NODES_LIMIT:
         raise JobError([_TOO_MANY])
     if size > BYTES_LIMIT:
-        raise JobError([Problem(path="job", text=f"cannot be read; {_TOO_LONG} (with expanded aliases and merges)")])
+        raise JobError([Problem(path="job", text=f"cannot be read; with all YAML aliases expanded, {_TOO_LONG}")])
 
 
 def _expanded(node: yaml.Node, known: dict[int, tuple[int, int]], around: set[int]) -> tuple[int, int]:

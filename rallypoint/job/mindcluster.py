@@ -59,7 +59,7 @@ def _read_strategies(value: object) -> tuple[str, ...]:
         raise RefusedError
     for word in words:
         if word not in STRATEGIES:
-            raise RefusedError(f"some of {', '.join(STRATEGIES)}, as a list or separated by commas; not {word!r}")
+            raise RefusedError(f"some of {', '.join(STRATEGIES)}, as a list or separated by commas (found {word!r})")
     return tuple(word for word in STRATEGIES if word in words)
 
 

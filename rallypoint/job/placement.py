@@ -143,7 +143,7 @@ def _unequal(path: str, roles: Mapping[str, Members]) -> Iterator[Problem]:
     numbers = {name: role.groups for name, role in roles.items()}
     if len(set(numbers.values())) > 1:
         told = " and ".join(f"{name} ({number})" for name, number in numbers.items())
-        yield Problem(path=path, text=f"{told} have different numbers of groups (total / per_group); expected equal numbers")
+        yield Problem(path=path, text=f"roles {told} have different numbers of groups; expected equal total / per_group")
 
 
 def _whole_devices(roles: Mapping[str, Members]) -> Iterator[Problem]:
@@ -154,7 +154,7 @@ def _whole_devices(roles: Mapping[str, Members]) -> Iterator[Problem]:
     shares = {name: role.gpus for name, role in roles.items() if role.gpus is not None}
     if sum(shares.values()) > 1 and all(share < 1 for share in shares.values()):
         told = " + ".join(f"{share} ({name})" for name, share in shares.items())
-        yield Problem(path="groups", text=f"the shares {told} exceed one device; expected a sum of at most 1")
+        yield Problem(path="groups", text=f"the GPU shares {told} exceed one GPU; expected a sum of at most 1")
 
 
 # --- capacity --------------------------------------------------------------------------------------------------------------

@@ -56,4 +56,4 @@ def refuse_elsewhere(platform: str, namespace: str, *, backend: str, its_namespa
 
 
 def _elsewhere(path: str, value: str, told: str) -> Problem:
-    return Problem(path=path, text=f"{show(value)} is not allowed here; {told}")
+    return Problem(path=path, text=f"{show(value)} is not allowed, because {told}")

@@ -67,16 +67,16 @@ def _entry(entry: object, index: int) -> PreCheckOp:
     if isinstance(entry, PreCheckOp):
         return entry
     if not isinstance(entry, (list, tuple)) or len(entry) != 3:
-        raise RefusedError(f"{_ALLOWED}; but entry {index} is {entry!r}")
+        raise RefusedError(f"{_ALLOWED}. Entry {index} is {entry!r}")
     module, name, enabled = entry
     if not isinstance(module, str) or not MODULE.fullmatch(module):
-        raise RefusedError(f"{_ALLOWED}; but the module of entry {index} is {module!r}, not a dotted name")
+        raise RefusedError(f"{_ALLOWED}. The module of entry {index} is {module!r}, not a dotted name")
     if not isinstance(name, str) or not _CLASS.fullmatch(name):
-        raise RefusedError(f"{_ALLOWED}; but the class of entry {index} is {name!r}, not a name")
+        raise RefusedError(f"{_ALLOWED}. The class of entry {index} is {name!r}, not a name")
     try:
         return PreCheckOp(module=module, name=name, enabled=read_flag(enabled))
     except RefusedError:
-        raise RefusedError(f"{_ALLOWED}; but the last item of entry {index} is {enabled!r}") from None
+        raise RefusedError(f"{_ALLOWED}. The last item of entry {index} is {enabled!r}") from None
 
 
 PRE_CHECK_OPS = Rule(

@@ -241,7 +241,7 @@ def _matching(pattern: str, *, kind: str, allowed: str) -> Rule:
 
 def _read_variable(value: Any) -> str:
     if value in _TAKEN:
-        raise RefusedError("a name that Rallypoint does not set in each worker")
+        raise RefusedError("the name of a variable that Rallypoint does not set")
     return _need(read_text(value), lambda text: re.fullmatch(_VARIABLE, text) is not None)
 
 

@@ -171,11 +171,11 @@ def _misplaced(job: JobFields, place: Place) -> Iterator[Problem]:
     ):
         for key in keys:
             if key in getattr(job, where):
-                yield Problem(path=dotted((where, key)), text=f"has no effect here; move it to {other}")
+                yield Problem(path=dotted((where, key)), text=f"has no effect in {where}; move this key to {other}")
             for index, role in enumerate(job.roles):
                 if key in getattr(role, other) and key not in getattr(job, other):
                     path = dotted(place(("roles", index, other, key)))
-                    yield Problem(path=path, text=f"has no effect in a role; move it to {other} at the top level")
+                    yield Problem(path=path, text=f"has no effect in a role; move this key to {other} at the top level")
 
 
 def _misspelt(job: JobFields, place: Place) -> Iterator[Problem]:

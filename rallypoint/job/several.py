@@ -73,7 +73,7 @@ def _path(roles: Iterable[Role], place: Place, name: str, rest: tuple[Step, ...]
 
 def _nothing_to_wait_for(roles: Mapping[str, Role]) -> Problem:
     if not any(counts(role)[0] for role in roles.values()):
-        return Problem(path="roles", text="no role has an instance; expected total of 1 or more for at least one role")
+        return Problem(path="roles", text="no role has an instance; expected at least one role with a total of 1 or more")
     return Problem(path="roles", text="no role with instances is a driver; expected at least one, or the job never ends")
 
 

@@ -57,8 +57,7 @@ def normal(document: Any) -> tuple[dict[str, Any], Shape]:
     if short:
         raise _refuse(
             _ROLES,
-            f"is set together with {', '.join(short)} at the top level; define one role at the top level or all "
-            "roles under roles",
+            f"the document has the key roles, so these keys must be inside a role: {', '.join(short)}",
         )
     if not isinstance(document[_ROLES], Mapping):
         return rest, Shape(form=Form.LIST)

@@ -215,11 +215,11 @@ def _misplaced(document: Mapping[str, Any]) -> Iterator[Problem]:
         for key in notes if isinstance(notes, Mapping) else ():
             if str(key).startswith(PREFIX):
                 path = dotted(("roles", name, _ANNOTATIONS, str(key)))
-                yield Problem(path=path, text="has no effect in a role; move it to annotations at the top level")
+                yield Problem(path=path, text="has no effect in a role; move this key to annotations at the top level")
     labels = document.get("labels")
     for key in labels if isinstance(labels, Mapping) else ():
         if str(key).startswith(PREFIX) and argument_of(str(key).removeprefix(PREFIX)):
-            yield Problem(path=dotted(("labels", str(key))), text="has no effect here; move it to annotations")
+            yield Problem(path=dotted(("labels", str(key))), text="has no effect in labels; move this key to annotations")
 
 
 def _read(

@@ -51,9 +51,8 @@ class ResizeJobOperator(PlacedOperator):
         if (nodes is None) is (min_nodes is None and max_nodes is None):
             raise OptionError("nodes", nodes, "N or MIN:MAX; or omit nodes and pass min_nodes and max_nodes")
         if nodes is None and (min_nodes is None or max_nodes is None):
-            raise OptionError(
-                "max_nodes" if max_nodes is None else "min_nodes", None, "a number, because the other bound is set"
-            )
+            missing, given = ("max_nodes", "min_nodes") if max_nodes is None else ("min_nodes", "max_nodes")
+            raise OptionError(missing, None, f"a number, because {given} is set")
         self.job_name = job_name
         self.nodes = nodes
         self.min_nodes = min_nodes

@@ -74,7 +74,7 @@ class LiveAccess:
 
     def _local(self, place: Place) -> Place:
         if place.home and Path(place.home) != self.home:
-            raise NotLiveError("Live data is off: the folder of the job is not $RALLYPOINT_HOME of the API server.")
+            raise NotLiveError("Live data is off: the task uses another folder than $RALLYPOINT_HOME of the API server.")
         return Place(backend=LOCAL)
 
 

@@ -116,7 +116,9 @@ def read_connection(conn_id: str) -> Any:
     try:
         conn = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as error:
-        raise BackendError(f"conn_id: Airflow connection {conn_id!r} not found; create it, or choose another") from error
+        raise BackendError(
+            f"conn_id: Airflow connection {conn_id!r} not found; create this connection, or choose another"
+        ) from error
     except Exception as error:  # a secrets backend may raise whatever it likes; the text of that may hold what it read
         raise BackendError(f"conn_id: cannot read connection {conn_id!r} ({type(error).__name__})") from error
     _mask(conn)

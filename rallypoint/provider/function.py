@@ -87,7 +87,7 @@ def _pickled(function: Callable[..., Any], name: str) -> bytes:
     try:
         import cloudpickle  # noqa: PLC0415  only who sends a function needs it
     except ImportError as error:
-        raise _wrong("python_callable", "requires cloudpickle, which is not installed; pip install cloudpickle") from error
+        raise _wrong("python_callable", "the package cloudpickle is not installed; pip install cloudpickle") from error
     with _by_value(cloudpickle, function):
         try:
             pickled: bytes = cloudpickle.dumps(function)

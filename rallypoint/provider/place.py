@@ -78,7 +78,7 @@ def check_place(backend: str | None, *, conn_id: str | None = None, **given: str
     known = [field for field, word in _WORDS.items() if word in KINDS[kind]]
     for field, value in given.items():
         if value is not None and field not in known:
-            raise OptionError(field, value, f"no value; backend {kind!r} knows only the arguments {', '.join(known)}")
+            raise OptionError(field, value, f"no value; backend {kind!r} accepts only the arguments {', '.join(known)}")
 
 
 def place_of(placed: Placed) -> Place:

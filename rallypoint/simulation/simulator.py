@@ -271,7 +271,7 @@ class _Run:
     def _frame(self, now: float, index: int | None, settled: _Settled) -> Frame:
         decision = self.decision
         if decision is None:
-            raise AssertionError("the simulation has no decision yet; run a turn first")
+            raise AssertionError("the simulation has made no decision yet; call turn() first")
         names = {phase.value.lower(): phase for phase in Phase if phase is not Phase.EMPTY}
         return Frame(
             at=now,

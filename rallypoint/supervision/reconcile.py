@@ -95,7 +95,7 @@ def reconcile(record: JobRecord, seen: Observation, policy: Policy, now: float) 
         if step.record.phase is turn.record.phase:
             return _decided(step, before, seen)
         turn = _survey(step.record, seen, policy)
-    raise AssertionError(f"job {record.name}: the phase of the job kept changing within one supervisor turn")
+    raise AssertionError(f"job {record.name}: one call of reconcile() changed the phase more than {_MOST_PHASES} times")
 
 
 def _decided(step: Step, before: JobRecord, seen: Observation) -> Decision:

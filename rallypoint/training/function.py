@@ -60,8 +60,8 @@ def read_private(path: Path) -> bytes:
     if told.st_uid not in (0, os.geteuid()) or told.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         mode = stat.filemode(told.st_mode)
         raise FunctionError(
-            f"{path}: owner {told.st_uid}, {mode} is not allowed; expected owner root or this user, and no write "
-            "access for others"
+            f"{path}: owner {told.st_uid} with mode {mode} is not allowed; expected root or uid {os.geteuid()} as owner, and "
+            "no write access for others"
         )
     return content
 
@@ -82,7 +82,8 @@ def load(sent: SentFunction) -> Any:
         return pickle.loads(base64.b64decode(sent.pickled))  # noqa: S301  its writer is who submitted the job
     except ImportError as error:
         raise FunctionError(
-            f"function {sent.name}: {error}; install its imports in the image (only its own module is sent)"
+            f"function {sent.name}: {error}; install the missing module in the image. The job brings only the module that "
+            "defines the function"
         ) from error
 
 

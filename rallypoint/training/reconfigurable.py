@@ -351,6 +351,6 @@ class Rehearsal:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         raise RuntimeError(
-            f"{name}: not possible before training starts, because the other ranks have passed this line; move it "
-            "into the function given to training.elastic"
+            f"{name}: not possible before training starts, because a worker that joins later runs this line without the "
+            "other ranks; move the call into the function given to training.elastic"
         )

@@ -88,12 +88,14 @@ class ResumableSampler(Sampler[list[int]]):
         if not 0 <= rank < world_size:
             raise ValueError(f"rank: {rank} is not allowed; expected 0 to {world_size - 1}")
         if not world_size <= self.batch_size <= self.length:
-            bounds = f"{world_size} (world size) to {self.length} (number of samples)"
-            raise ValueError(f"batch_size: {self.batch_size} is not allowed; expected {bounds}")
-        if self.length // len(self) < world_size:
-            least = f"at least {world_size} samples per batch (world size)"
             raise ValueError(
-                f"batch_size: {self.batch_size} splits {self.length} samples into {len(self)} batches; expected {least}"
+                f"batch_size: {self.batch_size} is not allowed; expected {world_size} (world size) to {self.length} (number "
+                "of samples)"
+            )
+        if self.length // len(self) < world_size:
+            raise ValueError(
+                f"batch_size: {self.batch_size} splits {self.length} samples into {len(self)} batches; expected at least "
+                f"{world_size} samples per batch (world size)"
             )
         self.rank, self.world_size = rank, world_size
 
@@ -158,7 +160,7 @@ class ResumableSampler(Sampler[list[int]]):
             was = state.get(name, True) if name == "drop_last" else state[name]  # older ones had no choice
             if was != value:
                 raise CheckpointError(
-                    f"sampler: the checkpoint has {name}={was!r}, the script {name}={value!r}; the order of the "
+                    f"sampler: the checkpoint has {name}={was!r}, but the script has {name}={value!r}; the order of the "
                     "data would change"
                 )
         self.seek(state["step"])

@@ -59,7 +59,7 @@ class State:
     def __getattr__(self, name: str) -> Any:
         parts = self.__dict__.get("parts", {})
         if name not in parts:
-            raise AttributeError(f"State: has no part {name!r}; it has {', '.join(map(repr, parts))}")
+            raise AttributeError(f"State: has no part {name!r}; expected {', '.join(map(repr, parts))}")
         return parts[name]
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -79,7 +79,9 @@ def _choose(directory: Path, passed_over: dict[Path, str]) -> _Choice | None:
         return _Choice(checkpoint=checkpoint, manifest=manifest, values=content)
     if reasons:
         told = "; ".join(reasons.values())
-        raise CheckpointError(f"{directory}: no readable checkpoint; to start without one, move the damaged ones away: {told}")
+        raise CheckpointError(
+            f"{directory}: no readable checkpoint; to start without a checkpoint, move the damaged checkpoints away: {told}"
+        )
     return None
 
 
@@ -91,7 +93,7 @@ def _read(choice: _Choice, state: MutableMapping[str, Any]) -> None:
     kept = torch.load(io.BytesIO(choice.values), map_location="cpu", weights_only=False)
     for name in state:
         if name not in kept:
-            raise CheckpointError(f"{path}: has no entry {name!r}; it has {', '.join(map(repr, kept))}")
+            raise CheckpointError(f"{path}: has no entry {name!r}; the entries are {', '.join(map(repr, kept))}")
     entries: dict[str, Any] = {}
     for name, value in state.items():
         entries.update(values.targets(kept[name], value, key_of(name)))

@@ -384,7 +384,7 @@ def _dataclass(kind: type, *, lenient: bool, reported: bool) -> _Reader:
                 raise wrong.under(name) from None
         for name in required:
             if name not in values:
-                raise _Wrong(None, "a value (the field is missing)", name)
+                raise _Wrong(None, "a value, because this field is required", name)
         return kind(**(_with_sections(values, owners, unknown) if keeps else values))
 
     return read

@@ -141,7 +141,7 @@ class ProgressFile:
             if number is not None and not 0 <= number <= MAX_STEP:
                 raise WireError(name, number, f"a whole number from 0 to {MAX_STEP}")
         if len(names) > METRICS_BYTES:
-            raise WireError("metrics", f"{len(names)} bytes", f"names of at most {METRICS_BYTES} bytes of JSON")
+            raise WireError("metrics", f"{len(names)} bytes", f"at most {METRICS_BYTES} bytes for all metric names as JSON")
         if len(checkpoint) > _PATH_BYTES:
             raise WireError("checkpoint", f"{len(checkpoint)} bytes", f"a path of at most {_PATH_BYTES} bytes")
         base = self._base(index)

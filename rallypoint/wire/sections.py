@@ -149,8 +149,10 @@ def flat(record: type) -> Mapping[str, type[Section]]:
     for section in of_record(record):
         for field in dataclasses.fields(section):
             if field.name in fixed or field.name in found:
-                where = f"capability {section.capability}: field {field.name} of {record.__name__}"
-                raise ValueError(f"{where} is already used by another capability")
+                raise ValueError(
+                    f"capability {section.capability}: field {field.name} of {record.__name__} is already used by another "
+                    "capability"
+                )
             found[field.name] = section
     return found
 

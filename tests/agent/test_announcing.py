@@ -98,7 +98,7 @@ async def test_an_older_coordinator_is_not_believed_again() -> None:
     source.take(coordinator(3, attempt=2))
 
     for older in (coordinator(2, attempt=2), coordinator(9, attempt=1)):
-        with pytest.raises(StaleError, match="was replaced; the newest coordinator is attempt 2, term 3"):
+        with pytest.raises(StaleError, match="was replaced; the newest coordinator has attempt 2, term 3"):
             source.take(older)
     assert await source.read() == coordinator(3, attempt=2)
     source.take(coordinator(3, attempt=2, host="10.0.0.10"))
@@ -166,9 +166,7 @@ async def test_an_agent_that_knows_a_later_coordinator_is_left_alone() -> None:
 async def test_the_roster_of_another_term_is_refused(attempt: int, term: int) -> None:
     """Who pushes it supervises another coordinator than this one."""
     async with announcer(coordinator(1)) as announcing:
-        with pytest.raises(
-            StaleError, match=f"belongs to attempt {attempt}, term {term}, but this is the coordinator of attempt 1"
-        ):
+        with pytest.raises(StaleError, match=f"is for attempt {attempt}, term {term}; this coordinator has attempt 1"):
             announcing.take(roster(1, attempt=attempt, term=term))
 
 

@@ -235,7 +235,7 @@ async def test_a_later_term_is_never_overwritten(tmp_path: Path) -> None:
     await new.publish_first()
     asked = asyncio.create_task(old.report(report(0)))
 
-    with pytest.raises(StaleError, match=r"term 2 has published its status; this coordinator has attempt 1, term 1"):
+    with pytest.raises(StaleError, match=r"term 2\) has published its status; this coordinator has attempt 1, term 1"):
         await old.serve()
     assert isinstance(await asked, Continue)
     assert codec.loads(JobStatus, path.read_text()).fence.term == 2

@@ -114,7 +114,10 @@ def test_anything_else_is_normal_with_a_note(said: object) -> None:
     """The note says what was answered, and what is allowed."""
     told = say(lambda _: said, FAILURE, "m::C")
     assert told["failover"] == "normal"
-    assert told["note"] == f"extension m::C returned {said!r}; expected one of NORMAL, NODE, GLOBAL, ABORT; using NORMAL"
+    assert (
+        told["note"]
+        == f"extension m::C: the method returned {said!r}; expected one of NORMAL, NODE, GLOBAL, ABORT; using NORMAL"
+    )
 
 
 def test_one_that_raises_is_normal_with_a_note() -> None:

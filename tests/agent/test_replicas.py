@@ -100,10 +100,10 @@ def test_a_snapshot_arrives_as_it_was_and_the_last_two_stay(tmp_path: Path, targ
     [
         pytest.param(
             {"attempt": 2},
-            "attempt: 2 is not allowed; this is attempt 1",
+            "attempt: 2 is not allowed; expected 1, the current attempt",
             id="of another attempt",
         ),
-        pytest.param({"ranks": (0,)}, "the node has ranks", id="of a rank that the node has not"),
+        pytest.param({"ranks": (0,)}, "the sending node has ranks", id="of a rank that the node has not"),
         pytest.param({"part": "{}"}, "part: ", id="no header"),
     ],
 )
@@ -168,7 +168,7 @@ def test_beyond_the_limit_it_is_refused_with_the_numbers(tmp_path: Path, target:
         send(one, head_of(one, 1, 2, 3), target, SECRET)
     assert shelf.size == 4 * SIZE
     third = leave(tmp_path / "here", 4, rank=3)
-    with pytest.raises(ReplicaError, match=f"two snapshots of {SIZE:,} bytes exceeds the limit: {6 * SIZE:,} bytes needed"):
+    with pytest.raises(ReplicaError, match=f"two snapshots of {SIZE:,} bytes, this node would store {6 * SIZE:,} bytes"):
         send(third, head_of(third, 1, 2, 3), target, SECRET)
 
     assert (kept(tmp_path, 1), kept(tmp_path, 2), kept(tmp_path, 3)) == ([4, 2], [4, 2], [])

@@ -18,6 +18,8 @@ from rallypoint.backends.local.store import Store
 from rallypoint.job import compile_plan
 from tests.backends.stage import LocalStage
 
+USED = os.strerror(errno.EADDRINUSE)
+
 
 @pytest.fixture
 def place(tmp_path, home):
@@ -47,8 +49,8 @@ def test_a_job_that_can_run_is_not_refused(place, home, tmp_path):
 @pytest.mark.parametrize(
     ("entrypoint", "said"),
     [
-        pytest.param("typo.py", "entrypoint: the script {}/typo.py was not found", id="missing"),
-        pytest.param("folder", "entrypoint: the script {}/folder is a folder, not a script", id="folder"),
+        pytest.param("typo.py", "entrypoint: script {}/typo.py: file not found", id="missing"),
+        pytest.param("folder", "entrypoint: script {}/folder: the path is a folder, not a script", id="folder"),
     ],
 )
 def test_a_script_that_is_not_there(place, home, tmp_path, entrypoint, said):
@@ -84,7 +86,7 @@ def test_a_workdir_that_is_not_there(place, home, tmp_path):
     """Named before the script in it is missed."""
     text = refused(place, home, workdir="nowhere")
 
-    assert text == f"workdir: {tmp_path}/nowhere is not a folder; create it or choose another"
+    assert text == f"workdir: {tmp_path}/nowhere is not a folder; create the folder or choose another"
 
 
 def test_a_port_in_use(place, home):
@@ -98,15 +100,16 @@ def test_a_port_in_use(place, home):
 
         other = refused(place, home, health={"metrics_port": port})
 
-    assert text == f"rendezvous.port: {port} is in use on this machine; choose another, or 0 to use a free port"
-    assert other == f"health.metrics_port: {port} is in use on this machine; choose another, or 0 for no metrics"
+    taken_by_us = f"cannot open port {port} on this machine: {USED}; choose another port"
+    assert text == f"rendezvous.port: {taken_by_us}, or 0 to use a free port"
+    assert other == f"health.metrics_port: {taken_by_us}, or 0 for no metrics"
 
 
 def test_the_metrics_have_a_port_of_their_own(place, home):
     """What is open to everybody is not where the secret is asked for."""
     text = refused(place, home, rendezvous={"port": 29400}, health={"metrics_port": 29400})
 
-    assert text == "health.metrics_port: 29400 is already the coordinator port (rendezvous.port); choose another"
+    assert text == "health.metrics_port: 29400 is already the coordinator port (rendezvous.port); choose another port"
 
 
 @pytest.mark.parametrize(

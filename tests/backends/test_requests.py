@@ -315,10 +315,10 @@ async def test_only_a_job_that_goes_on_can_be_suspended_or_resumed(place, reques
         await request_(place.backend, "digits")
     await ask(place)
     await finish(place)
-    with pytest.raises(JobFinishedError, match=r"job digits has ended \(Succeeded\)"):
+    with pytest.raises(JobFinishedError, match=r"the job has ended \(Succeeded\)"):
         await request_(place.backend, "digits")
     await request_deletion(place.backend, "digits")
-    with pytest.raises(JobFinishedError, match="job digits is being deleted"):
+    with pytest.raises(JobFinishedError, match="the job is being deleted"):
         await request_(place.backend, "digits")
 
 

@@ -470,8 +470,8 @@ def test_only_what_goes_on_is_suspended_or_resumed(run, place, capsys, word):
 
     assert capsys.readouterr().err.splitlines() == [
         "rallypoint: job 'digits' not found; there are no jobs",
-        f"rallypoint: job digits has ended (Failed); it cannot be {word}{'ed' if word == 'suspend' else 'd'} any more",
-        f"rallypoint: job digits is being deleted; it cannot be {word}{'ed' if word == 'suspend' else 'd'} any more",
+        f"rallypoint: job digits cannot be {word}{'ed' if word == 'suspend' else 'd'} any more: the job has ended (Failed)",
+        f"rallypoint: job digits cannot be {word}{'ed' if word == 'suspend' else 'd'} any more: the job is being deleted",
     ]
 
 

@@ -119,8 +119,8 @@ def test_only_workers_that_run_are_asked(run: Any, place: Place, capsys: Any, wo
         "rallypoint: job 'digits' not found",
         f"rallypoint: job digits is not running (Resuming); its workers cannot {word}",
         f"rallypoint: job digits is not running (suspended); its workers cannot {word}",
-        f"rallypoint: job digits has ended (Failed); its workers cannot {word} any more",
-        f"rallypoint: job digits is being deleted; its workers cannot {word} any more",
+        f"rallypoint: the workers of job digits cannot {word} any more: the job has ended (Failed)",
+        f"rallypoint: the workers of job digits cannot {word} any more: the job is being deleted",
     ]
 
 

@@ -194,7 +194,7 @@ def test_an_annotation_at_a_role_is_an_error_and_not_without_effect():
         ElasticJob.model_validate({"name": "digits", "roles": roles})
 
     assert str(caught.value) == (
-        f"roles.trainer.annotations.{key('retryLimit')}: has no effect in a role; move it to annotations at the top level"
+        f"roles.trainer.annotations.{key('retryLimit')}: has no effect in a role; move this key to annotations at the top level"
     )
 
 

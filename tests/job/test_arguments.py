@@ -214,7 +214,7 @@ def test_two_spellings_of_one_value_are_one(document):
         ),
         pytest.param(
             {"labels": {"rallypoint.dev/precheck": "1"}},
-            "labels.rallypoint.dev/precheck: has no effect here; move it to annotations",
+            "labels.rallypoint.dev/precheck: has no effect in labels; move this key to annotations",
             id="a label",
         ),
     ],

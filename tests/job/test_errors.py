@@ -209,7 +209,7 @@ def text_of(document: Any) -> str:
         ),
         pytest.param(
             {"env": {"WORLD_SIZE": 8}},
-            "env.WORLD_SIZE: 'WORLD_SIZE' is not allowed; expected a name that Rallypoint does not set in each worker",
+            "env.WORLD_SIZE: 'WORLD_SIZE' is not allowed; expected the name of a variable that Rallypoint does not set",
             id="a variable that is ours",
         ),
         pytest.param(
@@ -355,8 +355,7 @@ def test_a_wrong_value_is_told_with_its_path_and_what_is_allowed(change, text):
         ),
         pytest.param(
             {"name": "digits", "nodes": 2, "entrypoint": "a.py", "roles": [{"entrypoint": "b.py"}]},
-            "roles: is set together with entrypoint, nodes at the top level; define one role at the top level or "
-            "all roles under roles",
+            "roles: the document has the key roles, so these keys must be inside a role: entrypoint, nodes",
             id="both forms at once",
         ),
         pytest.param(

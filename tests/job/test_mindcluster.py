@@ -97,7 +97,7 @@ def test_the_order_of_strategies_means_nothing(words, comma):
             "recover-strategy",
             "retry,restart",
             "some of retry, recover-in-place, recover, elastic-training, dump, exit, as a list or separated by "
-            "commas; not 'restart'",
+            "commas (found 'restart')",
             id="an unknown strategy",
         ),
         pytest.param(
@@ -225,11 +225,13 @@ def test_elastic_training_waits_as_mindio_is_told_to(text, seconds):
     ("fields", "text"),
     [
         pytest.param(
-            {"annotations": GRACE}, "annotations.fault-scheduling: has no effect here; move it to labels", id="a label"
+            {"annotations": GRACE},
+            "annotations.fault-scheduling: has no effect in annotations; move this key to labels",
+            id="a label",
         ),
         pytest.param(
             {"labels": {"recover-strategy": "dump"}},
-            "labels.recover-strategy: has no effect here; move it to annotations",
+            "labels.recover-strategy: has no effect in labels; move this key to annotations",
             id="an annotation",
         ),
     ],

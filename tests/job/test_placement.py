@@ -69,7 +69,7 @@ def test_members_of_a_group_keep_their_other_resources():
         pytest.param(
             {"roles__rollout__total": 6},
             "groups[0].roles",
-            "actor (2) and rollout (3) have different numbers of groups (total / per_group); expected equal numbers",
+            "roles actor (2) and rollout (3) have different numbers of groups; expected equal total / per_group",
             id="unequal groups",
         ),
         pytest.param(
@@ -87,7 +87,7 @@ def test_members_of_a_group_keep_their_other_resources():
         pytest.param(
             {"roles__rollout__instance_resources": {"gpus": "2/3"}},
             "groups",
-            "the shares 1/2 (actor) + 2/3 (rollout) exceed one device; expected a sum of at most 1",
+            "the GPU shares 1/2 (actor) + 2/3 (rollout) exceed one GPU; expected a sum of at most 1",
             id="more than one device",
         ),
         pytest.param(

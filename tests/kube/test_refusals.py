@@ -115,13 +115,14 @@ async def test_there_is_no_such_namespace(cluster: Running, tmp_path: Any, home:
     [
         pytest.param(
             Kind.APPWRAPPER,
-            "kind: this cluster has no AppWrapper of workload.codeflare.dev/v1beta2; "
+            "kind: this cluster does not have the kind AppWrapper of API workload.codeflare.dev/v1beta2; "
             "the AppWrapper controller is not installed",
             id="AppWrapper",
         ),
         pytest.param(
             Kind.PYTORCHJOB,
-            "kind: this cluster has no PyTorchJob of kubeflow.org/v1; the training operator is not installed",
+            "kind: this cluster does not have the kind PyTorchJob of API kubeflow.org/v1; "
+            "the training operator is not installed",
             id="PyTorchJob",
         ),
     ],

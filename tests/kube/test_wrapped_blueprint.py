@@ -118,24 +118,29 @@ def test_a_pytorchjob_is_wrapped_and_unwrapped() -> None:
 @pytest.mark.parametrize(
     ("manifest", "kind", "message"),
     [
-        pytest.param({"apiVersion": "v1", "kind": "Pod"}, None, "kind: 'Pod' of 'v1' is not a job", id="no job"),
-        pytest.param(wrapper(pytorchjob(), pytorchjob()), Kind.PYTORCHJOB, "expected a single PyTorchJob", id="two components"),
+        pytest.param({"apiVersion": "v1", "kind": "Pod"}, None, "kind: 'Pod' of API 'v1' is not allowed", id="no job"),
+        pytest.param(
+            wrapper(pytorchjob(), pytorchjob()),
+            Kind.PYTORCHJOB,
+            "needs an AppWrapper with exactly one PyTorchJob",
+            id="two components",
+        ),
         pytest.param(
             wrapper({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}),
             None,
             "has no pod template",
             id="no pods",
         ),
-        pytest.param(wrapper(warmupGracePeriodDuration="1d"), None, "24h is a day", id="days"),
+        pytest.param(wrapper(warmupGracePeriodDuration="1d"), None, "such as 24h", id="days"),
         pytest.param(wrapper(retryLimit="many"), None, "retryLimit", id="no number"),
         pytest.param(
             wrapper() | {"metadata": {"name": "train", "namespace": "theirs"}},
             None,
-            "'theirs' is not the namespace",
+            "'theirs' is not allowed; expected",
             id="namespace",
         ),
         pytest.param(wrapper() | {"metadata": {"name": "No Name"}}, None, "No Name", id="name"),
-        pytest.param(wrapper() | {"spec": {"components": [{}]}}, None, "does not have the structure", id="no template"),
+        pytest.param(wrapper() | {"spec": {"components": [{}]}}, None, "does not match the schema", id="no template"),
         pytest.param(
             wrapper() | {"spec": {"components": [{"template": pytorchjob(), "podSets": [{"path": "template.nowhere"}]}]}},
             None,

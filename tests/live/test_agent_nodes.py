@@ -97,7 +97,7 @@ def test_a_coordinator_of_an_older_term_stays_away(job: Agents) -> None:
 
     code, output = said(job.coordinator(2))
 
-    assert (code, "term 3; this is attempt 1, term 2" in output) == (Exit.STALE, True), output
+    assert (code, "term 3) wrote this file; this coordinator has attempt 1, term 2" in output) == (Exit.STALE, True), output
     newer.send_signal(signal.SIGTERM)
     assert said(newer)[0] == 128 + signal.SIGTERM
 

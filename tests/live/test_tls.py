@@ -165,7 +165,9 @@ def test_another_runs_certificate_is_refused(by_hand: Agents) -> None:
         pytest.param("on", "tls: 'on' is not allowed; expected off, auto, or {secret: NAME}", id="no such word"),
         pytest.param({"secret": "No Name"}, "tls: ", id="no name of a Secret"),
         pytest.param({"secrets": "x"}, "tls: ", id="no such key"),
-        pytest.param({"secret": "mine"}, "the local backend has no Secrets, expected off or auto", id="no Secret here"),
+        pytest.param(
+            {"secret": "mine"}, "the local backend has no Kubernetes Secrets; expected off or auto", id="no Secret here"
+        ),
     ],
 )
 def test_a_wrong_value_is_refused_at_submission(tmp_path: Path, home: Path, value: object, why: str) -> None:

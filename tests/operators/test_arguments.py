@@ -47,12 +47,12 @@ from tests.provider.tasks import FakeTask, context
         ),
         pytest.param(
             {"namespace": "team-a"},
-            "namespace: 'team-a' is not allowed; expected no value; backend 'local' knows only the arguments home",
+            "namespace: 'team-a' is not allowed; expected no value; backend 'local' accepts only the arguments home",
             id="place",
         ),
         pytest.param(
             {"backend": "kubernetes", "home": "/data"},
-            "home: '/data' is not allowed; expected no value; backend 'kubernetes' knows only the "
+            "home: '/data' is not allowed; expected no value; backend 'kubernetes' accepts only the "
             "arguments namespace, kubeconfig, cluster_context",
             id="folder of a cluster",
         ),

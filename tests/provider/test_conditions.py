@@ -372,7 +372,7 @@ def test_the_evidence_of_a_hang_is_told():
             id="half a step",
         ),
         pytest.param(ProgressCondition, {"metric": "loss"}, "above: None is not allowed", id="no side"),
-        pytest.param(ProgressCondition, {"metric": "loss", "above": 1, "below": 2}, "exactly one of", id="two sides"),
+        pytest.param(ProgressCondition, {"metric": "loss", "above": 1, "below": 2}, "for either", id="two sides"),
         pytest.param(ProgressCondition, {"metric": "loss", "above": "1"}, "above: '1' is not allowed", id="a text"),
         pytest.param(
             ProgressCondition,

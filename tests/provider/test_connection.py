@@ -345,7 +345,7 @@ def test_who_wins(place, settings, cluster, site, credentials):
             Place(conn_id="prod", context="eu"),
             None,
             KubernetesSettings(conn_id="prod", credentials=Credentials(in_cluster=True)),
-            "cluster_context: 'eu' is not allowed with in_cluster of connection 'prod'",
+            "cluster_context: 'eu' is not allowed, because connection 'prod' sets in_cluster",
             id="a context of this pod",
         ),
     ],

@@ -48,7 +48,9 @@ def test_a_place_without_a_connection_asks_nobody():
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        pytest.param("nowhere", "conn_id: Airflow connection 'nowhere' not found; create it, or choose another", id="none"),
+        pytest.param(
+            "nowhere", "conn_id: Airflow connection 'nowhere' not found; create this connection, or choose another", id="none"
+        ),
         pytest.param(
             "db",
             "connection 'db': its type 'postgres' is not allowed; expected rallypoint, or k",

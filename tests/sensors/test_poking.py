@@ -233,7 +233,7 @@ def test_the_sensors_time_out_is_airflows_own():
         pytest.param(
             HangSensor,
             {"namespace": "x"},
-            "namespace: 'x' is not allowed; expected no value; backend 'local' knows only the arguments home",
+            "namespace: 'x' is not allowed; expected no value; backend 'local' accepts only the arguments home",
             id="place",
         ),
         pytest.param(

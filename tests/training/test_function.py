@@ -77,7 +77,7 @@ def test_a_file_that_others_may_write_is_not_unpickled(sent, mode, says):
         pytest.param({"python": "2.7"}, "pickled with Python 2.7, but the image has Python", id="another Python"),
         pytest.param(
             {"pickled": base64.b64encode(b"cnowhere_at_all\nname\n.").decode()},
-            "No module named 'nowhere_at_all'; install its imports in the image",
+            "No module named 'nowhere_at_all'; install the missing module in the image",
             id="a missing module",
         ),
     ],

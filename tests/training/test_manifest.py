@@ -113,7 +113,7 @@ def test_a_claim_goes_above_damaged_ones_too(granted):
 def test_a_stale_writer_is_refused():
     """Who finds a higher fence than its own does not write; an equal one is its own."""
     refuse_stale(at(1, 2), [checkpoint(1, 1, 2, 5)])
-    with pytest.raises(CheckpointError, match=r"token 1\.1\.1 of this worker is older than 1\.1\.2"):
+    with pytest.raises(CheckpointError, match=r"fencing token 1\.1\.1, but a worker with the newer token 1\.1\.2"):
         refuse_stale(at(1, 1), [checkpoint(1, 1, 2, 5)])
 
 

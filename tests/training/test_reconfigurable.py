@@ -35,7 +35,7 @@ assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=
 try:
     dist.scatter(torch.empty(1), src=0)
 except RuntimeError as error:
-    assert "move it into the function given to training.elastic" in str(error), error
+    assert "move the call into the function given to training.elastic" in str(error), error
 else:
     raise AssertionError("nobody is there to scatter")
 print("rehearsed")

@@ -118,7 +118,7 @@ def test_wrong_values_are_refused(changes, message):
 
 def test_another_order_is_refused_at_loading():
     """A sampler whose order would differ from the interrupted one does not take up its position."""
-    with pytest.raises(CheckpointError, match="the checkpoint has batch_size=8, the script batch_size=4"):
+    with pytest.raises(CheckpointError, match="the checkpoint has batch_size=8, but the script has batch_size=4"):
         sampler(batch_size=4).load_state_dict(sampler().state_dict())
     with pytest.raises(ValueError, match="step: -1"):
         sampler().seek(-1)
@@ -181,5 +181,5 @@ def test_a_state_from_before_there_was_a_choice_is_taken_up():
     one = sampler()
     one.load_state_dict({**state, "step": 4})
     assert one.step == 4
-    with pytest.raises(CheckpointError, match="the checkpoint has drop_last=True, the script drop_last=False"):
+    with pytest.raises(CheckpointError, match="the checkpoint has drop_last=True, but the script has drop_last=False"):
         sampler(drop_last=False).load_state_dict(state)

@@ -171,7 +171,7 @@ def test_a_missing_field_is_named() -> None:
     """Nothing is silently defaulted that has no default."""
     with pytest.raises(
         codec.WireError,
-        match=r"^job: None is not allowed; expected a value \(the field is missing\)",
+        match=r"^job: None is not allowed; expected a value, because this field is required",
     ):
         codec.from_json(JobStatus, {"uid": "u"})
 

@@ -47,9 +47,9 @@ class Announcer:
         """Tell those who are on it; raises `StaleError` for the roster of another attempt or term."""
         ours = (self._endpoint.attempt, self._endpoint.term)
         if (roster.attempt, roster.term) != ours:
-            theirs = f"attempt {roster.attempt}, term {roster.term}"
             raise StaleError(
-                f"the list of agents belongs to {theirs}, but this is the coordinator of attempt {ours[0]}, term {ours[1]}"
+                f"the list of agents is for attempt {roster.attempt}, term {roster.term}; this coordinator has attempt "
+                f"{ours[0]}, term {ours[1]}"
             )
         wanted = set(roster.agents)
         for gone in self._told.keys() - wanted:

@@ -83,7 +83,7 @@ class ConfigMapSink:
                     raise
             else:
                 return
-        raise ApiError(f"ConfigMap {self._place}: update conflict; another client changes it continuously", status=409)
+        raise ApiError(f"ConfigMap {self._place}: update conflict; another client keeps changing this ConfigMap", status=409)
 
 
 def _version(found: dict[str, Any]) -> str:

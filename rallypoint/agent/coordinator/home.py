@@ -106,10 +106,9 @@ class FileHome:
         args = self._args
         known = read_json(Endpoint, args.endpoint_file)
         if known is not None and (known.attempt, known.term) > (args.attempt, args.term):
-            later = f"attempt {known.attempt}, term {known.term}"
             raise StaleError(
-                f"{args.endpoint_file}: the file belongs to the coordinator of {later}; this one has attempt "
-                f"{args.attempt}, term {args.term}"
+                f"{args.endpoint_file}: a newer coordinator (attempt {known.attempt}, term {known.term}) wrote this file; "
+                f"this coordinator has attempt {args.attempt}, term {args.term}"
             )
         return read_status(args.status_file)
 

@@ -106,8 +106,7 @@ def refuse_later(known: JobStatus | None, status: JobStatus, where: object) -> N
         return
     theirs, ours = (known.fence.attempt, known.fence.term), (status.fence.attempt, status.fence.term)
     if theirs > ours:
-        later = f"attempt {theirs[0]}, term {theirs[1]}"
         raise StaleError(
-            f"{where}: the coordinator of {later} has published its status; this coordinator has attempt "
-            f"{ours[0]}, term {ours[1]}"
+            f"{where}: a newer coordinator (attempt {theirs[0]}, term {theirs[1]}) has published its status; this "
+            f"coordinator has attempt {ours[0]}, term {ours[1]}"
         )

@@ -154,7 +154,9 @@ class Adviser:
         try:
             hello = await host.hear()
         except (EOFError, OSError) as error:
-            raise ConfigError(f"extension {self._plan.failover_extension}: its process exited while loading") from error
+            raise ConfigError(
+                f"extension {self._plan.failover_extension}: the process of the extension exited while importing the class"
+            ) from error
         if "error" in hello:
             raise ConfigError(str(hello["error"]))
         return host

@@ -62,7 +62,7 @@ def read_answer(value: object) -> Failover:
     name = getattr(value, "name", value)
     answer = _ANSWERS.get(name.upper()) if isinstance(name, str) else None
     if answer is None:
-        raise ValueError(f"returned {value!r}; expected one of {', '.join(a.name for a in Failover)}")
+        raise ValueError(f"the method returned {value!r}; expected one of {', '.join(a.name for a in Failover)}")
     return answer
 
 
@@ -75,7 +75,7 @@ def say(decide: Decide, failure: Failure, name: str) -> dict[str, str]:
     try:
         return {"failover": read_answer(said).value, "note": ""}
     except ValueError as error:
-        return _normal(f"extension {name} {error}")
+        return _normal(f"extension {name}: {error}")
 
 
 def _normal(trouble: str) -> dict[str, str]:

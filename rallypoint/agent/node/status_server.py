@@ -153,7 +153,7 @@ class StatusServer:
 
     def _check(self, request: Request) -> None:
         if request.local_rank >= self._workers:
-            raise Refused(404, f"no worker with this local rank; the node has {self._workers} workers")
+            raise Refused(404, f"local rank {request.local_rank}: no such worker; the node has {self._workers} workers")
         if request.round != self._round:
             raise Refused(409, f"round {request.round} is not the current round of this node")
 

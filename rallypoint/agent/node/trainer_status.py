@@ -111,12 +111,12 @@ def read_head(head: bytes, token: str) -> Request:
     first, *lines = head.decode("latin-1").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        raise Refused(400, "the protocol is not HTTP/1")
+        raise Refused(400, "the protocol of the request is not HTTP/1")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     # Before all else: who has no token learns nothing, not even what there is.
     scheme, _, given = headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), token.encode()):
-        raise Refused(401, "the token is missing or wrong")
+        raise Refused(401, "the request has no token or a wrong token")
     round_, local_rank = place_of(words[1])
     if words[0] != "POST":
         raise Refused(405, "only POST is allowed")

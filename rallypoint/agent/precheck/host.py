@@ -68,7 +68,7 @@ class Loaded:
         cls = cls or load_class(module, name, where)
         self._operator = make(cls, where)
         if not callable(getattr(self._operator, "check", None)):
-            raise ConfigError(f"{where}: class {name} has no method check")
+            raise ConfigError(f"{where}: class {name} has no method check()")
         self.interval = self._number("get_retry_interval_secs", _INTERVAL)
         self.limit = None if not hasattr(cls, "get_retry_times") else max(1, int(self._number("get_retry_times", 1)))
 
@@ -99,7 +99,7 @@ class Loaded:
         except (Exception, SystemExit) as error:
             raise ConfigError(f"{FIELD}: {self.name}: {method}() raised {raised(error)}") from error
         if not 0 <= number < float("inf"):
-            raise ConfigError(f"{FIELD}: {self.name}: {method}() is {number:g}; expected 0 or more")
+            raise ConfigError(f"{FIELD}: {self.name}: {method}() returned {number:g}; expected 0 or more")
         return number
 
 

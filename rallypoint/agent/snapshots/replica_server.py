@@ -158,7 +158,7 @@ class ReplicaServer:
         """Note that a sender has proven the secret; raises `ReplicaError` where too many have."""
         with self._lock:
             if len(self._proven) >= _MOST:
-                raise ReplicaError(f"busy: this node already receives {_MOST} snapshots")
+                raise ReplicaError(f"busy: this node is already receiving {_MOST} snapshots")
             self._proven.add(sock)
             self._open.proven(sock)
 

@@ -76,17 +76,17 @@ class ReplicaShelf:
         except WireError as error:
             raise ReplicaError(f"part: {error}") from error
         if (head.attempt, part.granted.attempt) != (self._attempt, self._attempt):
-            raise ReplicaError(f"attempt: {head.attempt} is not allowed; this is attempt {self._attempt}")
+            raise ReplicaError(f"attempt: {head.attempt} is not allowed; expected {self._attempt}, the current attempt")
         if part.rank not in head.ranks or part.size <= 0:
             raise ReplicaError(
-                f"snapshot of rank {part.rank} ({part.size} bytes) is not allowed; the node has ranks {head.ranks}"
+                f"snapshot of rank {part.rank} ({part.size} bytes) is not allowed; the sending node has ranks {head.ranks}"
             )
         newest = next(iter(held(replica_area(self._folder, part.rank))), None)
         if newest is not None and newest.part.age >= part.age:
             have = newest.part
-            told = f"the snapshot of step {part.step} (fencing token {part.granted})"
             raise ReplicaError(
-                f"{told} is not newer than the stored snapshot of step {have.step} (fencing token {have.granted})"
+                f"the snapshot of step {part.step} (fencing token {part.granted}) is not newer than the stored snapshot of "
+                f"step {have.step} (fencing token {have.granted})"
             )
         return part
 
@@ -100,8 +100,8 @@ class ReplicaShelf:
         needed = self.size + more + second
         if needed > self._limit:
             raise ReplicaError(
-                f"rank {part.rank}: storing two snapshots of {part.size:,} bytes exceeds the limit: {needed:,} bytes "
-                f"needed, {self._limit:,} allowed (recovery.replica_limit)"
+                f"rank {part.rank}: with two snapshots of {part.size:,} bytes, this node would store {needed:,} bytes for "
+                f"other nodes; recovery.replica_limit is {self._limit:,} bytes"
             )
         free = free_memory(self._folder)
         if free < more:
@@ -136,7 +136,9 @@ def _locked(fd: int, path: Path) -> Iterator[None]:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise ReplicaError(f"the snapshot {path.parent.name}/{path.name} cannot be replaced while it is read") from error
+        raise ReplicaError(
+            f"the snapshot {path.parent.name}/{path.name} cannot be replaced while another process reads it"
+        ) from error
     try:
         yield
     finally:

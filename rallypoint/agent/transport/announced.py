@@ -52,9 +52,9 @@ class AnnouncedEndpoint:
         """
         theirs = (endpoint.attempt, endpoint.term)
         if theirs < self._newest:
-            known = f"attempt {self._newest[0]}, term {self._newest[1]}"
             raise StaleError(
-                f"the coordinator of attempt {theirs[0]}, term {theirs[1]} was replaced; the newest coordinator is {known}"
+                f"the coordinator of attempt {theirs[0]}, term {theirs[1]} was replaced; the newest coordinator has "
+                f"attempt {self._newest[0]}, term {self._newest[1]}"
             )
         self._newest = theirs
         if endpoint != self._endpoint:

@@ -226,9 +226,9 @@ class CoordinatorClient:
 
     def _refuse_older(self, theirs: tuple[int, int], endpoint: Endpoint) -> None:
         if theirs < self._newest:
-            known = f"attempt {self._newest[0]}, term {self._newest[1]} is already known"
             raise UnreachableError(
-                f"the coordinator at {endpoint.address} belongs to attempt {theirs[0]}, term {theirs[1]}, but {known}"
+                f"the coordinator at {endpoint.address} has attempt {theirs[0]}, term {theirs[1]}; the agent already knows "
+                f"a newer coordinator with attempt {self._newest[0]}, term {self._newest[1]}"
             )
         self._newest = theirs
 

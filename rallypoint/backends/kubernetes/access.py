@@ -86,7 +86,7 @@ def load_configuration(access: Access) -> Any:
     except Exception as error:  # noqa: BLE001  a kubeconfig with something missing makes the client stumble in many ways
         told = _without_contents(error)
         raise BackendError(
-            f"kubeconfig: cannot find a cluster with {_named(access)}, and this is not a pod of a cluster: {told}"
+            f"kubeconfig: no cluster found with {_named(access)}, and this process does not run in a pod: {told}"
         ) from None
     given = access.credentials
     if given.token:

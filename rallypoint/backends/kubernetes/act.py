@@ -172,7 +172,9 @@ class Actor:
         if found is None:
             raise ActionError(f"{kind}: {name} was deleted while it was being created")
         if ((found["metadata"].get("labels") or {}).get(UID)) != uid:
-            raise ActionError(f"{kind}: {name} already exists and does not belong to this job; delete it", fatal=True)
+            raise ActionError(
+                f"{kind}: {name} already exists and does not belong to this job; delete the existing object", fatal=True
+            )
         return found
 
     # --- Removing

@@ -95,7 +95,9 @@ class AttemptSecrets:
         if found is None:
             raise ActionError(f"Secret {name} was deleted while the attempt was starting")
         if (found["metadata"].get("labels") or {}).get(UID) != job.uid:
-            raise ActionError(f"secrets: {name} already exists and does not belong to this job; delete it", fatal=True)
+            raise ActionError(
+                f"secrets: {name} already exists and does not belong to this job; delete the existing Secret", fatal=True
+            )
 
 
 def _decoded(data: Mapping[str, str]) -> dict[str, str]:

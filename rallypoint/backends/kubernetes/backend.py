@@ -306,8 +306,10 @@ class KubernetesBackend(Backend):
         its = await self._its()
         spec, plan, _ = await its.store.spec(stored.record)
         if size.max_nodes < plan.min_nodes and queue_of(role_of(spec, plan)):
-            allowed = f"MAX of {plan.min_nodes} or more, because the queue admitted that many nodes as one group"
-            raise ResizeError(f"nodes: '{size}' is not allowed for job {stored.record.name}; expected {allowed}")
+            raise ResizeError(
+                f"nodes: '{size}' is not allowed for job {stored.record.name}; expected MAX of {plan.min_nodes} or more, "
+                "because the queue admitted that many nodes as one group"
+            )
 
     async def status(self, name: str) -> JobStatus | None:
         """Ask the coordinator itself, or else read what it wrote down last."""

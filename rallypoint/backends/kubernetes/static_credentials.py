@@ -37,10 +37,10 @@ def static_access(site: Site, credentials: Credentials) -> tuple[Site, Credentia
         BackendError: that is not possible; it names the field.
     """
     if site.kubeconfig:
-        raise BackendError(f"kube_config_path: {site.kubeconfig!r} is not allowed here; {_ALLOWED}")
+        raise BackendError(f"kube_config_path: {site.kubeconfig!r} is not allowed in the API server of Airflow; {_ALLOWED}")
     if not credentials.kubeconfig:
         if site.context:
-            raise BackendError(f"cluster_context: {site.context!r} is not allowed here; {_ALLOWED}")
+            raise BackendError(f"cluster_context: {site.context!r} is not allowed in the API server of Airflow; {_ALLOWED}")
         return site, dataclasses.replace(credentials, in_cluster=True)
     config = inline_kubeconfig(credentials)
     name = site.context or str(config.get("current-context") or "")
@@ -70,7 +70,7 @@ def _token(user: Mapping[str, Any]) -> str:
     if isinstance(token, str) and token:
         return token
     given = ", ".join(sorted(map(str, user))) or "nothing"
-    raise BackendError(f"kube_config: authentication by {given} is not allowed here; {_ALLOWED}")
+    raise BackendError(f"kube_config: authentication by {given} is not allowed in the API server of Airflow; {_ALLOWED}")
 
 
 def _kubeconfig(cluster: Mapping[str, Any], *, namespace: str) -> dict[str, Any]:

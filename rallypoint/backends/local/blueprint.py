@@ -85,7 +85,9 @@ def draw(job: ElasticJob, folder: JobFolder, agent: Sequence[str], *, orphan_pol
     plan = only_plan(job, backend="local", orphan_policy=orphan_policy)
     if plan.tls.startswith(SECRET_PREFIX):
         name = plan.tls.removeprefix(SECRET_PREFIX)
-        raise SubmitError(f"tls: {{secret: {name}}} is not allowed; the local backend has no Secrets, expected off or auto")
+        raise SubmitError(
+            f"tls: {{secret: {name}}} is not allowed, because the local backend has no Kubernetes Secrets; expected off or auto"
+        )
     if plan.tls == AUTO:
         require_cryptography()
     return Blueprint(

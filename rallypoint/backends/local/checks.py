@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import importlib.util
 import json
@@ -80,14 +79,14 @@ _AGENT_NEEDS = ("aiohttp", "torch")
 def check_plan(plan: Plan, *, home: Path, host: str) -> None:
     """Raise `SubmitError` when the plan cannot run here as it is."""
     if plan.workdir and not Path(plan.workdir).is_dir():
-        raise SubmitError(f"workdir: {plan.workdir} is not a folder; create it or choose another")
+        raise SubmitError(f"workdir: {plan.workdir} is not a folder; create the folder or choose another")
     _check_entrypoint(plan)
     check_extension(plan)
     check_pre_checks(plan)
     _check_port(plan.coordinator_port, host, "rendezvous.port", "0 to use a free port")
     if plan.metrics_port and plan.metrics_port == plan.coordinator_port:
         port = plan.metrics_port
-        raise SubmitError(f"health.metrics_port: {port} is already the coordinator port (rendezvous.port); choose another")
+        raise SubmitError(f"health.metrics_port: {port} is already the coordinator port (rendezvous.port); choose another port")
     _check_port(plan.metrics_port or 0, host, "health.metrics_port", "0 for no metrics")
     check_writable("RALLYPOINT_HOME", home)
     if plan.log_dir:
@@ -111,8 +110,8 @@ def _check_entrypoint(plan: Plan) -> None:
     if plan.entry is Entry.SCRIPT:
         path = (workdir / plan.entrypoint).absolute()
         if not path.is_file():
-            what = "is a folder, not a script" if path.is_dir() else "was not found"
-            raise SubmitError(f"entrypoint: the script {path} {what}; relative paths start from workdir ({workdir.absolute()})")
+            what = "the path is a folder, not a script" if path.is_dir() else "file not found"
+            raise SubmitError(f"entrypoint: script {path}: {what}; relative paths start from workdir ({workdir.absolute()})")
     if plan.entry is Entry.COMMAND:
         search = plan.env.get("PATH", os.environ.get("PATH", os.defpath))
         command = str(workdir / plan.entrypoint) if os.sep in plan.entrypoint else plan.entrypoint
@@ -128,8 +127,9 @@ def _check_port(port: int, host: str, field: str, other: str) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
-            raise SubmitError(f"{field}: {port} {why} on this machine; choose another, or {other}") from error
+            raise SubmitError(
+                f"{field}: cannot open port {port} on this machine: {error.strerror}; choose another port, or {other}"
+            ) from error
 
 
 def check_writable(field: str, path: Path) -> None:

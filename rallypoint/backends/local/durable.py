@@ -24,12 +24,12 @@ def open_regular(path: str, flags: int) -> int:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise OSError(errno.ELOOP, "is a symbolic link; delete it", path) from error
+            raise OSError(errno.ELOOP, "the path is a symbolic link; delete the link", path) from error
         raise
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(descriptor)
-        raise OSError(errno.ENXIO, "not a regular file of one name; delete it", path)
+        raise OSError(errno.ENXIO, "the path is not a regular file, or has several hard links; delete the file", path)
     return descriptor
 
 

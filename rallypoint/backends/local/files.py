@@ -117,7 +117,7 @@ def _is_link(parent: int, name: str) -> bool:
 def _regular(descriptor: int, path: Path) -> BinaryIO:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise UnreadableError(f"{path}: the path is not a regular file; delete it or choose another")
+        raise UnreadableError(f"{path}: the path is not a regular file; delete the file or choose another path")
     return os.fdopen(descriptor, "rb")
 
 

@@ -127,13 +127,15 @@ def read_outlet(metrics_cfg: Mapping[str, str]) -> Outlet:
     """Return what `metrics_cfg` says; raises `ValueError`."""
     unknown = sorted(set(metrics_cfg) - {"destination", "path"})
     if unknown:
-        raise ValueError(f"metrics_cfg: {unknown[0]!r} is not allowed; expected destination, path")
+        raise ValueError(f"metrics_cfg: key {unknown[0]!r} is not allowed; expected destination and path")
     destination, path = metrics_cfg.get("destination", "null"), metrics_cfg.get("path", "")
     if destination not in _DESTINATIONS:
         raise ValueError(
             f"metrics_cfg['destination']: {destination!r} is not allowed; expected one of {', '.join(_DESTINATIONS)}"
         )
-    if (destination == "file") is not bool(path):
+    if destination == "file" and not path:
+        raise ValueError("metrics_cfg['path']: is missing; destination 'file' requires a path")
+    if destination != "file" and path:
         raise ValueError(
             f"metrics_cfg['path']: {path!r} is not allowed with destination {destination!r}; expected no path, or "
             "destination 'file'"
@@ -330,8 +332,9 @@ def _read(folder: Path, code: int) -> Ending:
     try:
         left: Left = pickle.loads((folder / ENDING).read_bytes())  # noqa: S301  by the process that we started
     except FileNotFoundError:
-        how = f"was {describe_exit(code)}" if code < 0 else describe_exit(code)
-        raise RallypointError(f"the agent process {how}; the log of the agent on stderr has the reason") from None
+        raise RallypointError(
+            f"the agent process ended without a result ({describe_exit(code)}); its log on stderr has the reason"
+        ) from None
     if left.ending is None:
         raise ConfigError(left.error)
     return left.ending

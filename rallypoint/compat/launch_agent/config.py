@@ -52,7 +52,9 @@ class Std(enum.IntFlag):
         for item in text.split(","):
             rank, _, word = item.strip().partition(":")
             if not rank.isdecimal() or word not in _WORDS:
-                raise ValueError(f"{text!r} is not allowed; expected 0 none, 1 stdout, 2 stderr, 3 both, or LOCAL_RANK:N,...")
+                raise ValueError(
+                    f"{text!r} is not allowed; expected 0 (none), 1 (stdout), 2 (stderr), 3 (both), or LOCAL_RANK:N,..."
+                )
             found[int(rank)] = cls(int(word))
         return found
 

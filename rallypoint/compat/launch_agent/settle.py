@@ -425,8 +425,9 @@ def _rank(config: LaunchConfig) -> int:
     rank = config.rdzv_configs.get("rank", 0 if config.max_nodes == 1 else None)
     number = int(str(rank)) if str(rank).isdecimal() else -1
     if not 0 <= number < config.max_nodes:
-        allowed = f"expected 0 to {config.max_nodes - 1} with rdzv_backend 'static'"
-        raise ValueError(f"rdzv_configs['rank']: {rank!r} is not allowed; {allowed}")
+        raise ValueError(
+            f"rdzv_configs['rank']: {rank!r} is not allowed; expected 0 to {config.max_nodes - 1} with rdzv_backend 'static'"
+        )
     return number
 
 

@@ -273,7 +273,7 @@ class Variable(Model):
     @model_validator(mode="after")
     def _has_a_source(self) -> Self:
         if self.value is None and self.secret is None and self.configmap is None:
-            raise refusal("a value ('' for an empty one), or a secret or configmap with its name and key", at="value")
+            raise refusal("a value ('' for an empty value), or the name and key of a secret or configmap", at="value")
         return self
 
     @property
@@ -300,13 +300,15 @@ class Source(Model):
     def _not_as_in_the_example(cls, data: Any) -> Any:
         # The chart's own example has the name beside the reference, which Kubernetes refuses.
         if isinstance(data, Mapping) and "name" in data:
-            raise refusal("the name inside the reference, as in {secretRef: {name: NAME}}", at="name", value=data["name"])
+            raise refusal(
+                "the name below secretRef or configMapRef, as in {secretRef: {name: NAME}}", at="name", value=data["name"]
+            )
         return data
 
     @model_validator(mode="after")
     def _is_one_of_them(self) -> Self:
         if (self.secret_ref is None) == (self.config_map_ref is None):
-            raise refusal("one of secretRef and configMapRef, as in {secretRef: {name: NAME}}", value=self.document)
+            raise refusal("either secretRef or configMapRef, as in {secretRef: {name: NAME}}", value=self.document)
         return self
 
     @property

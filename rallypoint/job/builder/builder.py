@@ -119,7 +119,7 @@ class JobBuilder:
     def _named(self, method: str) -> str:
         role, self._next_role = self._next_role, None
         if role is None:
-            raise JobError([Problem(path="role", text=f"is missing; call role(name) before {method}(), or workload()")])
+            raise JobError([Problem(path="role", text=f"is missing; call role(name) before {method}()")])
         return role
 
     def _add(self, role: R) -> R:

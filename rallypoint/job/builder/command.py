@@ -138,7 +138,7 @@ def _split(words: list[str]) -> tuple[dict[str, str], list[str], list[Problem]]:
         elif left:
             flags[name] = left.pop(0)
         else:
-            wrong.append(Problem(path=f"{_PATH} {word}", text="has no value; expected one"))
+            wrong.append(Problem(path=f"{_PATH} {word}", text="has no value; expected a value after the flag"))
     return flags, [], wrong
 
 
@@ -209,7 +209,7 @@ class _Reader:
 
     def _fields(self, name: str, value: str) -> Mapping[Field, Any]:
         if name in NO_FIELD:
-            raise RefusedError("no such flag, because a job has no field for it")
+            raise RefusedError("a command without this flag, because a job has no field for the flag")
         if name in NO_EFFECT or name in {"role", "module", "no_python"}:
             return {}
         if name == "nproc_per_node":

@@ -245,7 +245,7 @@ def _plain(value: Any) -> dict[str, Any]:
             value = library.OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
         except library.errors.OmegaConfBaseException as error:
             told = str(error).strip().splitlines()[0]
-            raise JobError([Problem(path="config", text=f"cannot be resolved; {told}")]) from error
+            raise JobError([Problem(path="config", text=f"OmegaConf cannot resolve this value: {told}")]) from error
     if isinstance(value, Mapping):
         return dict(value)
     allowed = "a dict, a DictConfig or an argparse.Namespace"

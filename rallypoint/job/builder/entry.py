@@ -33,7 +33,7 @@ def read_entry(text: object) -> dict[str, Any]:
         raise RefusedError(ENTRY_ALLOWED)
     first, *rest = words
     if re.fullmatch(r"python[\d.]*", PurePosixPath(first).name):
-        raise RefusedError(f"no Python in front; leave out {first!r}")
+        raise RefusedError(f"no Python interpreter before the script; leave out {first!r}")
     if first == "-m":
         return _module(rest)
     if first.endswith(".py"):

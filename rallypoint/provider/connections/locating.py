@@ -54,7 +54,7 @@ def locate(place: Place, settings: Settings | None = None, cluster: KubernetesSe
     if place.backend and place.conn_id and place.backend != platform:
         raise PlaceError(
             f"backend: {place.backend!r} is not allowed with connection {place.conn_id!r}, whose platform is "
-            f"{platform!r}; omit one of them"
+            f"{platform!r}; omit the backend or the connection"
         )
     kind = place.backend or platform
     _check(place, kind)
@@ -70,7 +70,7 @@ def locate(place: Place, settings: Settings | None = None, cluster: KubernetesSe
     reached = cluster or KubernetesSettings(conn_id="")
     context = place.context or reached.context
     if context and reached.credentials.in_cluster:
-        raise PlaceError(f"cluster_context: {context!r} is not allowed with in_cluster of connection {reached.conn_id!r}")
+        raise PlaceError(f"cluster_context: {context!r} is not allowed, because connection {reached.conn_id!r} sets in_cluster")
     token = settings.token if settings is not None else ""
     return Located(
         site=Site(kind=kind, namespace=namespace, context=context, kubeconfig=reached.kubeconfig),

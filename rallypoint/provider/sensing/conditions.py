@@ -110,7 +110,7 @@ class RendezvousCondition(Condition):
             _seconds("missing_for", self.missing_for)
             if self.stable_for:
                 raise OptionError(
-                    "stable_for", self.stable_for, "0, because missing_for is set; stable_for applies to a complete world"
+                    "stable_for", self.stable_for, "0, because missing_for is set; use stable_for only to wait for a round"
                 )
 
 
@@ -145,7 +145,7 @@ class ProgressCondition(Condition):
             if not isinstance(self.metric, str):
                 raise OptionError("metric", self.metric, "the name of a metric that the script reports")
             if (self.above is None) is (self.below is None):
-                raise OptionError("above", self.above, "a number in exactly one of `above` and `below`")
+                raise OptionError("above", self.above, "a number for either `above` or `below`")
         for name in ("above", "below"):
             _number(name, getattr(self, name), wanted=bool(self.metric))
 

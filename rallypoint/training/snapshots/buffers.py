@@ -147,7 +147,8 @@ class Buffers:
         if newest is not None and ages[newest][0] > fence:
             newer = ages[newest][0]
             raise CheckpointError(
-                f"snapshots: fencing token {fence} is older than {newer}, which has already written to {self.area}"
+                f"snapshots: a worker with the newer fencing token {newer} has already written to {self.area}; this worker "
+                f"has token {fence}"
             )
         spared = sorted((b for b in ages if every and ages[b][1] % every == 0), key=lambda buffer: ages[buffer])[-2:]
         # What is not complete comes first, then the oldest.

@@ -180,7 +180,7 @@ def fill(parts: Sequence[OpenPart], state: _State) -> None:
     for name in state:
         if name not in kept:
             raise CheckpointError(
-                f"snapshot of step {first.part.step}: has no entry {name!r}; it has {', '.join(map(repr, kept))}"
+                f"snapshot of step {first.part.step}: has no entry {name!r}; the entries are {', '.join(map(repr, kept))}"
             )
     if _is_plain(first, state):
         tensors: dict[str, torch.Tensor] = dict(first.tensors())

@@ -56,12 +56,12 @@ def test_nothing_is_told_by_default() -> None:
     [
         pytest.param(
             {"where": "x"},
-            "metrics_cfg: 'where' is not allowed; expected destination, path",
+            "metrics_cfg: key 'where' is not allowed; expected destination and path",
             id="key",
         ),
         pytest.param({"destination": "x"}, r"metrics_cfg\['destination'\]: 'x' is not allowed", id="destination"),
         pytest.param(
-            {"destination": "file"}, r"metrics_cfg\['path'\]: '' is not allowed with destination 'file'", id="no-path"
+            {"destination": "file"}, r"metrics_cfg\['path'\]: is missing; destination 'file' requires a path", id="no-path"
         ),
         pytest.param({"path": "x"}, r"metrics_cfg\['path'\]: 'x' is not allowed with destination 'null'", id="idle-path"),
     ],

@@ -44,7 +44,9 @@ def draw(job: ElasticJob, *, namespace: str, orphan_policy: OrphanPolicy = Orpha
     """
     plan, (role,) = only_plan(job, backend="kubernetes", orphan_policy=orphan_policy), job.roles
     for field in isolation(job):
-        raise SubmitError(f"{field}: is not allowed; the kubernetes backend selects machines by node_selector and tolerations")
+        raise SubmitError(
+            f"{field}: is not allowed with backend kubernetes; select machines with node_selector and tolerations"
+        )
     plan = in_the_image(plan, role)
     check(job, plan, role)
     if plan.tls == AUTO:

@@ -46,9 +46,9 @@ def network_policy(namespace: str, job: str, *, api_server: Sequence[str] = ()) 
     `api_server` are the networks from which the API server connects. Raises `BackendError` for what is no name or network.
     """
     if not is_dns_label(namespace):
-        raise BackendError(f"--namespace: {namespace!r} is not allowed; {DNS_LABEL}")
+        raise BackendError(f"--namespace: {namespace!r} is not allowed; expected {DNS_LABEL}")
     if not is_dns_label(job):
-        raise BackendError(f"--job: {job!r} is not allowed; {DNS_LABEL}")
+        raise BackendError(f"--job: {job!r} is not allowed; expected {DNS_LABEL}")
     for text in api_server:
         _require_network(text)
     ports = (COORDINATOR_PORT, METRICS_PORT if api_server else 0)

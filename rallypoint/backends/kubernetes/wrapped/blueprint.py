@@ -51,7 +51,7 @@ def draw(
     metadata = manifest.get("metadata") or {}
     if metadata.get("namespace", namespace) != namespace:
         raise SubmitError(
-            f"metadata.namespace: {metadata['namespace']!r} is not the namespace of this submission ({namespace})"
+            f"metadata.namespace: {metadata['namespace']!r} is not allowed; expected {namespace}, the namespace of the job"
         )
     sets = _pods(manifest)
     read = PolicyRead()
@@ -90,11 +90,11 @@ def _pods(manifest: Mapping[str, Any]) -> tuple[PodSet, ...]:
     except PodSetError as error:
         raise SubmitError(str(error)) from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise SubmitError(
-            f"{manifest.get('kind')}: the manifest does not have the structure of its kind ({error!r})"
-        ) from error
+        raise SubmitError(f"{manifest.get('kind')}: the manifest does not match the schema of this kind ({error!r})") from error
     if not sum(pods.replicas for pods in sets):
-        raise SubmitError("spec: has no pod template; expected at least one (components of an unknown kind declare podSets)")
+        raise SubmitError(
+            "spec: has no pod template; expected at least one. Components of a kind unknown to Rallypoint must set podSets"
+        )
     return sets
 
 
@@ -139,7 +139,7 @@ def _check_durations(annotations: Mapping[str, str]) -> None:
     for key, text in annotations.items():
         if key.startswith(PREFIX) and key.endswith(_DURATION) and "d" in text:
             raise SubmitError(
-                f"metadata.annotations.{key}: {text!r} is not allowed; expected units h, m, s or ms (24h is a day)"
+                f"metadata.annotations.{key}: {text!r} is not allowed; expected a duration in h, m, s or ms, such as 24h"
             )
 
 

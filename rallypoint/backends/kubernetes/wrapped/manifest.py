@@ -61,7 +61,9 @@ def kind_of(manifest: Mapping[str, Any]) -> Kind:
     kind = _known(manifest)
     if kind is None:
         known = " or ".join(f"{wrapping.kind} of {wrapping.version}" for wrapping in WRAPPING.values())
-        raise SubmitError(f"kind: {manifest.get('kind')!r} of {manifest.get('apiVersion')!r} is not a job; expected {known}")
+        raise SubmitError(
+            f"kind: {manifest.get('kind')!r} of API {manifest.get('apiVersion')!r} is not allowed; expected {known}"
+        )
     return kind
 
 
@@ -82,7 +84,7 @@ def wrapped_in(manifest: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
     templates = [component.get("template") or {} for component in components]
     if len(templates) != 1 or _known(templates[0]) is not Kind.PYTORCHJOB:
         kinds = ", ".join(str(template.get("kind")) for template in templates) or "nothing"
-        raise SubmitError(f"kind: pytorchjob is not allowed; the AppWrapper holds {kinds}; expected a single PyTorchJob")
+        raise SubmitError(f"kind: pytorchjob needs an AppWrapper with exactly one PyTorchJob; this AppWrapper holds {kinds}")
     inner = copy.deepcopy(templates[0])
     outer = manifest["metadata"]
     # Policies and the queue are told on the wrapper; without it they are the job's own.

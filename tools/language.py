@@ -67,7 +67,7 @@ _EXPECTED = {
 class Text:
     """A piece of prose. `kind` is `docs`, `help`, `error` or `log`; `place` names its file.
 
-    `beside` is the first cell of its table row and the head of its column; "" outside of tables.
+    `beside` is the first cell of its table row and the head of its column, or the option or command that a help text describes.
     """
 
     kind: str
@@ -225,11 +225,12 @@ def _parser_texts(parser: argparse.ArgumentParser, place: str) -> Iterator[Text]
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             for choice in action._choices_actions:  # noqa: SLF001
                 if choice.help and choice.help != argparse.SUPPRESS:
-                    yield Text(kind="help", place=place, text=choice.help)
+                    yield Text(kind="help", place=place, text=choice.help, beside=choice.dest)
             for name, sub in action.choices.items():
                 yield from _parser_texts(sub, f"{place} {name}")
         elif action.help and action.help != argparse.SUPPRESS:
-            yield Text(kind="help", place=place, text=" ".join(action.help.split()))
+            option = ", ".join(action.option_strings) or str(action.metavar or action.dest)
+            yield Text(kind="help", place=place, text=" ".join(action.help.split()), beside=option)
 
 
 def _kind(node: ast.AST) -> str:

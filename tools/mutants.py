@@ -16,6 +16,7 @@ import ast
 import copy
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -150,10 +151,12 @@ def _try(number: int, mutant: Mutant, *, live: bool) -> bool:
             (shutil.copytree if source.is_dir() else shutil.copy)(source, place / name)
         changed = place / mutant.path
         changed.write_text(mutated(changed.read_text(), mutant.index))
-        verdict = next((name for name, paths in _parts(mutant, live=live) if not _passes(place, paths)), "")
+        failed = next((test for _, paths in _parts(mutant, live=live) if (test := _first_failure(place, paths))), "")
     seconds = time.monotonic() - began
-    print(f"{number:>3}  {'killed by ' + verdict if verdict else 'SURVIVED':<24} {seconds:>6.0f} s  {mutant}", flush=True)
-    return bool(verdict)
+    print(f"{number:>3}  {'killed' if failed else 'SURVIVED':<8} {seconds:>6.0f} s  {mutant}", flush=True)
+    if failed:
+        print(f"     by {failed}", flush=True)
+    return bool(failed)
 
 
 def _parts(mutant: Mutant, *, live: bool) -> Iterator[tuple[str, list[str]]]:
@@ -167,10 +170,15 @@ def _parts(mutant: Mutant, *, live: bool) -> Iterator[tuple[str, list[str]]]:
         yield "live tests", ["tests/live", "tests/cluster"]
 
 
-def _passes(place: Path, paths: list[str]) -> bool:
+def _first_failure(place: Path, paths: list[str]) -> str:
+    """Return the name of a failed test, or an empty string."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "2", "-m", "not extended", "-p", "no:cacheprovider", *paths]
     environ = {**os.environ, "PYTHONPATH": str(place)}
-    return subprocess.run(command, cwd=place, env=environ, capture_output=True, check=False).returncode in (0, 5)
+    done = subprocess.run(command, cwd=place, env=environ, capture_output=True, text=True, check=False)
+    if done.returncode in (0, 5):
+        return ""
+    named = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    return named[1] if named else f"pytest, exit code {done.returncode}"
 
 
 if __name__ == "__main__":

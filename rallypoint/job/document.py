@@ -287,7 +287,7 @@ def _duplicates_of_mapping(node: yaml.MappingNode, place: tuple[Step, ...], seen
         if isinstance(key, yaml.ScalarNode):
             word = (key.tag, key.value)
             if word in lines:
-                yield Problem(path=dotted(path), text=f"is set twice, on lines {lines[word]} and {line}; keep one")
+                yield Problem(path=dotted(path), text=f"is set twice, on lines {lines[word]} and {line}; remove all but one")
             lines.setdefault(word, line)
         yield from _duplicates(value, path, seen)
 
@@ -298,7 +298,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         return result
     counts = Counter(key for key, _ in pairs)
     twice = sorted(key for key, count in counts.items() if count > 1)
-    raise JobError([Problem(path=key, text="is set twice in one object; keep one") for key in twice])
+    raise JobError([Problem(path=key, text="is set twice in one object; remove all but one") for key in twice])
 
 
 def _no_constant(word: str) -> Any:

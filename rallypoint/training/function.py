@@ -82,7 +82,7 @@ def load(sent: SentFunction) -> Any:
         return pickle.loads(base64.b64decode(sent.pickled))  # noqa: S301  its writer is who submitted the job
     except ImportError as error:
         raise FunctionError(
-            f"function {sent.name}: {error}; install the missing module in the image. The job brings only the module that "
+            f"function {sent.name}: {error}; install the missing module in the image. The job carries only the module that "
             "defines the function"
         ) from error
 

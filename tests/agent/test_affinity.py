@@ -83,7 +83,7 @@ def test_what_may_not_be_used_is_left_out(machine: Path) -> None:
 @pytest.mark.parametrize(
     ("gpus", "worker", "allowed", "text"),
     [
-        pytest.param(["a"], 1, ALL, "local rank 1 has no GPU; only 1 GPUs are visible", id="no GPU"),
+        pytest.param(["a"], 1, ALL, "local rank 1 has no GPU; number of visible GPUs: 1", id="no GPU"),
         pytest.param(["lost"], 0, ALL, "this process may not use any CPU of NUMA node 7, where GPU lost", id="no such node"),
         pytest.param(["c"], 0, [0], "this process may not use any CPU of NUMA node 3, where GPU c", id="not allowed"),
         pytest.param(["a"] * 5, 4, [0, 1, 2, 3], "NUMA node 0 has no free CPU for local rank 4", id="more workers than cores"),

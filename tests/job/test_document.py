@@ -113,23 +113,26 @@ def test_merge_keys_work(job_file):
         pytest.param(
             "job.yaml",
             "name: digits\nnodes: 1\nentrypoint: train.py\nnodes: 2\n",
-            "nodes: is set twice, on lines 2 and 4; keep one",
+            "nodes: is set twice, on lines 2 and 4; remove all but one",
             id="at the top",
         ),
         pytest.param(
             "job.yaml",
             "name: digits\nentrypoint: train.py\nenv:\n  A: 1\n  A: 2\n",
-            "env.A: is set twice, on lines 4 and 5; keep one",
+            "env.A: is set twice, on lines 4 and 5; remove all but one",
             id="in a block",
         ),
         pytest.param(
             "job.yaml",
             "name: digits\nroles:\n- {entrypoint: a, entrypoint: b}\n",
-            "roles[0].entrypoint: is set twice, on lines 3 and 3; keep one",
+            "roles[0].entrypoint: is set twice, on lines 3 and 3; remove all but one",
             id="on one line",
         ),
         pytest.param(
-            "job.json", '{"name": "a", "env": {"A": 1, "A": 2}}', "A: is set twice in one object; keep one", id="in JSON"
+            "job.json",
+            '{"name": "a", "env": {"A": 1, "A": 2}}',
+            "A: is set twice in one object; remove all but one",
+            id="in JSON",
         ),
         pytest.param(
             "job.yaml",

@@ -155,7 +155,9 @@ def test_an_exec_plugin_that_gives_nothing_is_named(command):
     """Else the cluster would only say that it does not know us."""
     user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": command}}
 
-    with pytest.raises(BackendError, match=f"the exec plug-in '{command}' returned no credentials; check that it is installed"):
+    with pytest.raises(
+        BackendError, match=f"the exec plug-in '{command}' returned no credentials; check that the plug-in is installed"
+    ):
         load_configuration(inline(kubeconfig=json.dumps(config(user=user))))
 
 

@@ -67,7 +67,9 @@ def cpus_for(
 
     """
     if gpus and worker >= len(gpus):
-        raise ConfigError(f"--numa-binding {binding.value}: local rank {worker} has no GPU; only {len(gpus)} GPUs are visible")
+        raise ConfigError(
+            f"--numa-binding {binding.value}: local rank {worker} has no GPU; number of visible GPUs: {len(gpus)}"
+        )
     usable = frozenset(allowed)
     nodes = _nodes(root, usable)
     dealt = sorted(nodes)

@@ -128,7 +128,7 @@ def _check(loader: Any) -> None:
         return
     command = str(user["exec"].safe_get("command") or "")
     raise BackendError(
-        f"kubeconfig: the exec plug-in {command!r} returned no credentials; check that it is installed on this machine"
+        f"kubeconfig: the exec plug-in {command!r} returned no credentials; check that the plug-in is installed on this machine"
     )
 
 

@@ -88,7 +88,7 @@ class _Heart:
             self._task = asyncio.create_task(self._run(name))
         await self._begun.wait()
         if self._beat is None:  # it ended before its first beat, and says why
-            raise BackendError("cannot start the heartbeat of this process") from self._task.exception()
+            raise BackendError("cannot write the heartbeat file of this process") from self._task.exception()
         beat = self._beat
         return Holder(id=beat.id, name=name, host=beat.host, pid=beat.pid, heartbeat=str(self._path(beat)))
 

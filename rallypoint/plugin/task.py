@@ -60,12 +60,13 @@ class TaskSeen:
 def map_index_of(text: str | None) -> int:
     """Return the map index that Airflow's UI puts into an address.
 
-    For a task that is not mapped it leaves its own placeholder there; that, and whatever is no number, is -1.
+    For a task that is not mapped it leaves its own placeholder there; that, and whatever is no number of a task, is -1.
     """
     try:
-        return max(-1, int(text or ""))
+        index = int(text or "")
     except ValueError:
         return -1
+    return index if 0 <= index < 1 << 31 else -1  # what the column holds
 
 
 #: Characters of a page in the database: escapes and spaces may make it longer than what was pushed.

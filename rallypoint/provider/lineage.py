@@ -59,7 +59,11 @@ def place_of_file(path: str) -> tuple[str, str]:
     >>> place_of_file("/data/run/step-300"), place_of_file("s3://models/run/step-300")
     (('file', '/data/run/step-300'), ('s3://models', 'run/step-300'))
     """
-    parts = urllib.parse.urlsplit(path)
+    try:
+        parts = urllib.parse.urlsplit(path)
+    except ValueError:  # a script reports what it wants
+        return "file", path
     if parts.scheme in ("", "file"):
         return "file", parts.path if parts.scheme else path
-    return f"{parts.scheme}://{parts.netloc}", parts.path.lstrip("/")
+    # Credentials before the host are no part of the name.
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", parts.path.lstrip("/")

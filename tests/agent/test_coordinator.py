@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import fcntl
+import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -282,6 +283,17 @@ async def test_what_is_told_is_compared_and_replaced_in_one_step(tmp_path: Path)
     os.close(other)
     await FileSink(path).publish(status)
     assert await asyncio.to_thread(read_status, path) == status
+
+
+@pytest.mark.parametrize("heartbeat", ["/dev/zero", "pipe", 7, ["x"], "a\0b"])
+async def test_a_heartbeat_that_is_no_file_stops_no_coordinator(tmp_path: Path, heartbeat: object) -> None:
+    """A script can write any path into the record: a device has no end, and a pipe has no writer."""
+    os.mkfifo(tmp_path / "pipe")
+    record = tmp_path / "record.json"
+    named = str(tmp_path / "pipe") if heartbeat == "pipe" else heartbeat
+    record.write_text(json.dumps({"holder": {"heartbeat": named}}))
+
+    assert await asyncio.wait_for(FileHeartbeat(record).read(), 5.0) is None
 
 
 async def test_a_record_that_is_nested_without_end_ends_no_coordinator(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from rallypoint.backends.local import certificates, durable, files, heartbeat, p
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.local.node import NodeFolder
 from rallypoint.backends.local.store import Store
+from rallypoint.supervision.record import Holder
 from rallypoint.wire.bounds import VALUES
 
 PRECIOUS = "of another user\n"
@@ -165,7 +167,8 @@ def test_root_ends_processes_of_the_jobs_user_alone(tmp_path, force):
             "command": [],
         }
         (node.path / "shim.json").write_text(json.dumps(told))
-        os.chown(node.path / "shim.json", 65534, 65534)
+        for path in (node.path / "shim.json", node.path.parents[2]):
+            os.chown(path, 65534, 65534)
 
         node.end(force=force)
         (node.path / "shim.json").write_text(json.dumps({**told, "start_ticks": 1}))
@@ -175,7 +178,45 @@ def test_root_ends_processes_of_the_jobs_user_alone(tmp_path, force):
         assert other.poll() is None
         assert (planted / "cgroup.kill").read_text() == PRECIOUS
         assert node.cgroup() == ""
+        os.chown(node.path.parents[2], 0, 0)
+        with pytest.raises(ActionError, match=r"shim\.json belongs to user 65534, who is not the user of the job"):
+            node.end(force=force)
         os.chown(node.path / "shim.json", 0, 0)
         (node.path / "shim.json").write_text(json.dumps(told))
         node.end(force=True)
         assert other.wait(10) == -signal.SIGUSR1
+
+
+def test_a_heartbeat_is_read_from_its_folder_alone(tmp_path):
+    """A script can write any path into the record of its job, and an error would quote the file."""
+    (tmp_path / "supervisors").mkdir()
+    (tmp_path / "secret.json").write_text(PRECIOUS)
+    os.mkfifo(tmp_path / "pipe.json")
+
+    for path in (tmp_path / "secret.json", tmp_path / "pipe.json", "/dev/zero", "..", "/", f"{'x' * 300}.json\n"):
+        holder = Holder(id="1", name="x", host="h", pid=1, heartbeat=str(path))
+        assert heartbeat.read_pulse(holder, tmp_path) is None
+        assert heartbeat.read_pulse(dataclasses.replace(holder, id=str(path), heartbeat=""), tmp_path) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can signal processes of others")
+def test_root_sweeps_processes_of_the_jobs_user_alone():
+    """A script can write the uid of any job into the record of its own."""
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, "RALLYPOINT_JOB_MARK": "victim/1/0/1"}) as other:
+        assert proc.kill_job("victim", spare="no-shim", user=65534) == 0
+        assert other.poll() is None
+        assert proc.kill_job("victim", spare="no-shim", user=0) == 1
+        assert other.wait(10) == -signal.SIGKILL
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can write the files of others")
+def test_root_replaces_no_certificate_of_a_user(tmp_path):
+    """The folder could become a link to another one after its files were read."""
+    pytest.importorskip("cryptography")
+    folder = JobFolder(path=tmp_path / "job")
+    certificates.create(folder, "job", time.time())
+    before = (folder.tls / "tls.crt").read_bytes()
+    os.chown(folder.path, 65534, 65534)
+
+    assert certificates.renew(folder, "job", time.time(), after=0.0) is False
+    assert (folder.tls / "tls.crt").read_bytes() == before

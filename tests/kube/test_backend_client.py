@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+from typing import Any
 
 import pytest
 from aiohttp import web
 
 from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.client import KubeApi
-from rallypoint.backends.kubernetes.errors import ApiError
+from rallypoint.backends.kubernetes.errors import ApiError, refusal
+from rallypoint.backends.kubernetes.watching.cluster import Cluster
+from rallypoint.backends.kubernetes.watching.watch import Target, list_all
 
 pytestmark = [pytest.mark.live, pytest.mark.may_block("the official client is imported, and kubeconfigs are read")]
 
@@ -51,6 +55,16 @@ async def test_a_crowd_waits_for_its_turn(slow):
     assert 1 < most[0] <= 64
 
 
+#: Answers of a server that a connection names.
+_BODIES = {
+    "/api/v1/namespaces/default/configmaps/values": b'{"a":[' + b"[]," * (4 << 20) + b"[]]}",
+    "/api/v1/namespaces/default/configmaps/nested": b"[" * 200_000,
+    "/api/v1/namespaces/default/configmaps/list": b"[1]",
+    "/api/v1/namespaces/default/configmaps/other": b"{}",
+    "/api/v1/namespaces/default/configmaps/large": b" " * (64 << 20) + b"{}",
+}
+
+
 @pytest.fixture
 async def hostile():
     """A server in whose pods a script answers; its URL, and the paths that it was asked for."""
@@ -65,6 +79,10 @@ async def hostile():
                 while True:
                     await endless.write(b"[" * (1 << 20))
             return endless
+        if request.path.endswith("/proxy/v1/unauthorized"):
+            return web.Response(status=401)
+        if request.path in _BODIES:
+            return web.Response(body=_BODIES[request.path], content_type="application/json")
         if "/pods/" in request.path:
             raise web.HTTPTemporaryRedirect("../../../../../../nodes/n/proxy/run/default/pod/c?cmd=id")
         return web.json_response({})
@@ -103,7 +121,7 @@ async def test_a_pod_does_not_fill_the_memory_of_its_supervisor(hostile):
     url, _ = hostile
     api = KubeApi(Access(namespace="default", server=url))
     try:
-        with pytest.raises(ApiError, match="the response of the pod exceeds 33554432 bytes"):
+        with pytest.raises(ApiError, match="the response exceeds 33554432 bytes"):
             await api.request("GET", "/api/v1/namespaces/default/pods/p:29600/proxy/v1/endless")
     finally:
         await api.close()
@@ -123,3 +141,67 @@ async def test_a_name_reaches_no_other_object(hostile, holder):
         await api.close()
 
     assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("values", "more values than the limit of 4194304"),
+        ("nested", "is not valid JSON"),
+        ("list", "is not a JSON object"),
+        ("other", "is not an object of Kubernetes"),
+        ("large", "the response exceeds 67108864 bytes"),
+    ],
+)
+async def test_a_server_that_is_none_of_kubernetes_is_an_error(hostile, name, said):
+    """An editor of a connection can point it anywhere, and the API server of Airflow reads the answer."""
+    url, _ = hostile
+    cluster = Cluster(Access(namespace="default", server=url))
+    try:
+        with pytest.raises(ApiError, match=said):
+            await cluster.get("configmaps", name)
+    finally:
+        await cluster.close()
+
+
+async def test_a_page_that_is_too_large_is_requested_in_smaller_ones():
+    """A user of the namespace can create many objects with large annotations."""
+    sizes = []
+
+    class Server:
+        async def request(self, method, path, *, query):
+            sizes.append(int(query["limit"]))
+            begin = int(query.get("continue", 0))
+            names = range(begin, min(begin + sizes[-1], 20))
+            items = [{"metadata": {"name": str(name), "annotations": {"x": "," * 300_000}}} for name in names]
+            more = {"continue": str(names.stop)} if names.stop < 20 else {}
+            return json.dumps({"items": items, "metadata": {"resourceVersion": "7", **more}}).encode()
+
+    found: list[Any] = []
+    version = await list_all(Server(), Target(path="/api/v1/pods"), found)  # type: ignore[arg-type]
+
+    assert [item["metadata"]["name"] for item in found] == [str(name) for name in range(20)]
+    assert (version, sizes) == ("7", [500, 62, 7, 7, 7])
+
+
+async def test_a_pod_does_not_make_its_supervisor_log_in_again(hostile):
+    """It would read its kubeconfig and run its exec plug-in for each request."""
+    url, asked = hostile
+    api = KubeApi(Access(namespace="default", server=url))
+    path = "/api/v1/namespaces/default/pods/p:29600/proxy/v1/unauthorized"
+    try:
+        with pytest.raises(ApiError) as caught:
+            await api.request("GET", path)
+    finally:
+        await api.close()
+
+    assert caught.value.status == 401
+    assert asked == [path]
+
+
+def test_of_a_refusal_only_the_beginning_is_kept():
+    """It stands in records, logs and the tab."""
+    error = refusal("GET /x", 500, json.dumps({"message": "m" * 20_000_000, "reason": "r" * 1000}).encode())
+
+    assert (len(error.said), len(error.reason)) == (8192, 100)
+    assert refusal("GET /x", 500, b'{"a":' * 100_000).said.startswith('{"a":')

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import stat
 import subprocess
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.jobs import Job, cli
+from tests.live.jobs import Job, cli, processes
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("light")]
 
@@ -89,4 +91,38 @@ def test_commands_write_no_file_that_a_script_names(tmp_path, home):
     assert "'record.json' is a symbolic link" in shown.stderr
     assert "supervisor.lock: the path is a symbolic link; delete the link" in said
     (job.place / "supervisor.lock").unlink()
+    cli("delete", "counter")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root looks after the jobs of others")
+@pytest.mark.parametrize("command", ["supervise", "delete"])
+def test_root_starts_no_process_of_a_users_job(tmp_path, home, command):
+    """A script that restores its record while root deletes the job would run again, and as root."""
+    job = Job.write(tmp_path, home, 3, 0.01, endless=True).submit()
+    job.trains(ranks=1)
+    record = job.place / "record.json"
+    running = record.read_bytes()
+    for path in (*(home / "supervisors").glob("*.json"), *job.place.rglob("shim.json")):
+        os.kill(json.loads(path.read_text())["pid"], signal.SIGKILL if path.parent.name == "supervisors" else signal.SIGUSR1)
+    eventually(lambda: not processes(str(home)))
+    before = sorted(path.name for path in job.place.rglob("attempt-*"))
+    for path in (job.place, *job.place.rglob("*")):
+        os.chown(path, 65534, 65534, follow_symlinks=False)
+
+    line = [sys.executable, "-m", "rallypoint.cli.main", command, "counter"]
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as acting:
+        assert acting.stderr is not None
+        said = ""
+        while "belongs to user 65534" not in said and acting.poll() is None:
+            if command == "delete":  # as a script does that looks at its record all the time
+                with contextlib.suppress(OSError):
+                    (job.place / "restored").write_bytes(running)
+                    (job.place / "restored").replace(record)
+            if select.select([acting.stderr], [], [], 0.0)[0]:
+                said = acting.stderr.readline()
+        acting.kill()
+
+    assert "processes of a job run only as its user, and this process runs as user 0" in said
+    assert sorted(path.name for path in job.place.rglob("attempt-*")) == before
+    os.chown(job.place, 0, 0)
     cli("delete", "counter")

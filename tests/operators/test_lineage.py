@@ -52,6 +52,8 @@ class AnyEvent:
         pytest.param("s3://models/run/step-300", ("s3://models", "run/step-300"), id="an object store"),
         pytest.param("run/step-300", ("file", "run/step-300"), id="a relative path"),
         pytest.param("/data/100%/a#b?c", ("file", "/data/100%/a#b?c"), id="a path that looks like an address"),
+        pytest.param("s3://key:secret@models/run", ("s3://models", "run"), id="credentials"),
+        pytest.param("http://[::1", ("file", "http://[::1"), id="no address"),
     ],
 )
 def test_a_checkpoint_is_named_as_openlineage_names_files(path, place):

@@ -301,7 +301,8 @@ def test_the_words_for_nothing_say_what_to_do():
 
 
 @pytest.mark.parametrize(
-    ("text", "index"), [("3", 3), ("0", 0), ("-1", -1), ("{MAP_INDEX}", -1), ("", -1), (None, -1), ("-7", -1), ("x", -1)]
+    ("text", "index"),
+    [("3", 3), ("0", 0), ("-1", -1), ("{MAP_INDEX}", -1), ("", -1), (None, -1), ("-7", -1), ("x", -1), ("9" * 4000, -1)],
 )
 def test_a_map_index_is_read_as_the_ui_writes_it(text, index):
     """For a task that is not mapped the placeholder stays as it is."""

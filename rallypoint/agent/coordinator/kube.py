@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import email.utils
 import json
+import re
 import ssl
 import time
 from collections.abc import Mapping
@@ -30,6 +31,10 @@ _CONNECT, _TOTAL = 5.0, 10.0
 
 #: Bytes of the largest answer that is read.
 _ANSWER_LIMIT = 4 << 20
+
+#: A path of the API server. The name of a Lease comes from a record: with `..` or `?` in it the request would be for another
+#: object.
+_PATH = re.compile(r"(?:/[A-Za-z0-9][A-Za-z0-9._:-]*)+", re.ASCII)
 
 #: Characters of an error's text.
 _SHOWN = 300
@@ -112,6 +117,8 @@ class KubeApi:
 
     async def _request(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> dict[str, Any]:
         where = f"{method} {path}"
+        if _PATH.fullmatch(path) is None:
+            raise ApiError(f"{method} {path!r}: the path has a part that is not the name of an object")
         session = await self._open()
         told = {"Accept": "application/json", **headers, **await asyncio.to_thread(self._authorization)}
         try:

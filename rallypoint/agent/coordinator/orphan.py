@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import stat
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +21,9 @@ log = logging.getLogger("rallypoint.orphan")
 
 #: The reason of the verdict with which an orphaned job ends.
 ORPHANED = "Orphaned"
+
+#: Bytes of a heartbeat that are compared.
+_BEAT_LIMIT = 4096
 
 #: Seconds between two looks at a heartbeat that costs nothing to look at.
 LOOK = 5.0
@@ -50,9 +54,12 @@ class FileHeartbeat:
             if not isinstance(holder, dict) or not holder.get("heartbeat"):
                 return None
             heartbeat = Path(holder["heartbeat"])
-            with heartbeat.open("rb") as file:
-                return f"{heartbeat.name} {os.fstat(file.fileno()).st_mtime_ns} {file.read()!r}"
-        except (OSError, ValueError) as error:
+            # `NONBLOCK`: to open a named pipe must not wait for its writer.
+            with os.fdopen(os.open(heartbeat, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                found = os.fstat(file.fileno())
+                beat = file.read(_BEAT_LIMIT) if stat.S_ISREG(found.st_mode) else b""
+                return f"{heartbeat.name} {found.st_mtime_ns} {beat!r}" if beat else None
+        except (OSError, TypeError, ValueError) as error:
             log.debug("cannot read the supervisor heartbeat: %s", error)
             return None
 

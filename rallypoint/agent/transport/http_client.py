@@ -13,6 +13,7 @@ from rallypoint.agent.tls import Tls, explain
 from rallypoint.agent.transport.http_server import SERVICE_NAME, VERSION_REFUSED
 from rallypoint.agent.transport.service import BODY_LIMIT, KEPT
 from rallypoint.wire import codec
+from rallypoint.wire.bounds import LARGEST
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.messages import TOKEN_HEADER, AgentReport, Reply, reply_from_json
 from rallypoint.wire.paths import HEALTH_PATH, REPORT_PATH
@@ -48,7 +49,7 @@ class HttpExchange:
             async with self._session.post(
                 url, data=body, timeout=limits, allow_redirects=False, **secured(self._tls)
             ) as response:
-                body = await response.read()
+                body = await _content(response)
         except asyncio.TimeoutError as error:
             raise UnreachableError(f"{url}: no answer within {timeout:.0f} s") from error
         except (aiohttp.ClientError, OSError) as error:
@@ -60,6 +61,16 @@ class HttpExchange:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+
+async def _content(response: aiohttp.ClientResponse) -> bytes:
+    """Return the body; raises `OSError` where it is larger than a reply can be."""
+    content = bytearray()
+    async for block in response.content.iter_any():
+        content += block
+        if len(content) > LARGEST:
+            raise OSError(f"the response exceeds {LARGEST} bytes")
+    return bytes(content)
 
 
 def _read(url: str, status: int, body: bytes) -> Reply:

@@ -23,8 +23,8 @@ from urllib.parse import urlencode
 import aiohttp
 
 from rallypoint.backends.kubernetes.access import Access, load_configuration
-from rallypoint.backends.kubernetes.errors import ApiError, UnreachableError, refusal
-from rallypoint.wire.bounds import LARGEST
+from rallypoint.backends.kubernetes.errors import ApiError, TooLargeError, UnreachableError, refusal
+from rallypoint.wire.bounds import LARGEST, VALUES
 
 __all__ = ["JSON_PATCH", "MERGE_PATCH", "Api", "KubeApi", "parse"]
 
@@ -47,6 +47,15 @@ _AT_A_TIME = 64
 #: A path of the API server. Names in it come from objects that a pod of a job may have written: with `..` or `?` in one of them
 #: the request would be for another object.
 _PATH = re.compile(r"(?:/[A-Za-z0-9][A-Za-z0-9._:-]*)+/?", re.ASCII)
+
+#: Part of the paths where a pod answers.
+_PROXY = "/proxy/"
+
+#: Bytes of the largest answer of the API server that is read, and of the log of a pod.
+_LARGEST_ANSWER, _LARGEST_LOG = 64 << 20, 256 << 20
+
+#: Values in such an answer: a page of a list may have more than a text of one job.
+_VALUES = 4 * VALUES
 
 _BROKEN = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
 
@@ -140,7 +149,7 @@ class KubeApi:
                 raise self._unreachable(method, path, error) from error
             if 200 <= answer.status < 300:
                 return answer, bytes(data)
-            if attempt + 1 >= _TRIES or not await self._may_ask_again(answer, attempt):
+            if attempt + 1 >= _TRIES or not await self._may_ask_again(answer, attempt, path):
                 raise refusal(f"{method} {path}", answer.status, data)
         raise AssertionError("the request loop ended without a response of the API server")
 
@@ -158,7 +167,7 @@ class KubeApi:
             if answer.status == 401:
                 await self._log_in_again()
             if answer.status != 200:
-                raise refusal(f"GET {path}", answer.status, await answer.read())
+                raise refusal(f"GET {path}", answer.status, await _content(answer, path))
             if self.access.credentials.tcp_keepalive:
                 _probe_when_idle(answer)
             yield self._lines(answer, path)
@@ -224,14 +233,15 @@ class KubeApi:
             self._client.configuration.api_key = fresh.api_key
             self._client.configuration.refresh_api_key_hook = fresh.refresh_api_key_hook
 
-    async def _may_ask_again(self, answer: aiohttp.ClientResponse, attempt: int) -> bool:
-        if answer.status == 401 and attempt == 0:
+    async def _may_ask_again(self, answer: aiohttp.ClientResponse, attempt: int, path: str) -> bool:
+        # A 401 of a pod is about the job's token.
+        if answer.status == 401 and attempt == 0 and _PROXY not in path:
             await self._log_in_again()
             return True
         told = answer.headers.get("Retry-After", "")
         # Too busy means not begun, so a write may be repeated, too.
         if answer.status == 429 or (answer.status == 503 and told):
-            wait = float(told) if told.isdigit() else 0.5 * 2**attempt
+            wait = float(told[:9]) if told.isdecimal() else 0.5 * 2**attempt
             await asyncio.sleep(min(wait, _LONGEST_WAIT) * random.uniform(1.0, 1.2))  # noqa: S311  spread, not secret
             return True
         return False
@@ -260,23 +270,30 @@ class _WithoutRedirects:
 
 
 async def _content(answer: aiohttp.ClientResponse, path: str) -> bytes:
-    """Return the body of an answer; raises `ApiError` where a pod sends more than a job can need."""
-    if "/proxy/" not in path:
-        return await answer.read()
+    """Return the body of an answer; raises `ApiError` where a pod or a server sends more than a job can need."""
+    limit = LARGEST if _PROXY in path else _LARGEST_LOG if path.endswith("/log") else _LARGEST_ANSWER
     content = bytearray()
     async for block in answer.content.iter_any():
         content += block
-        if len(content) > LARGEST:
-            raise ApiError(path, status=502, said=f"the response of the pod exceeds {LARGEST} bytes")
+        if len(content) > limit:
+            raise TooLargeError(path, status=502, said=f"the response exceeds {limit} bytes")
     return bytes(content)
 
 
-def parse(data: bytes, what: str) -> Any:
-    """Return an answer's JSON; raises `ApiError` where something between us and the server answered in its place."""
+def parse(data: bytes, what: str) -> dict[str, Any]:
+    """Return an answer's JSON; raises `ApiError` where something between us and the server answered in its place.
+
+    Raises `TooLargeError` for more values than a page of a list can need: their size in memory is many times that of the text.
+    """
+    if sum(map(data.count, (b",", b"[", b"{"))) > _VALUES:
+        raise TooLargeError(what, status=502, said=f"the response has more values than the limit of {_VALUES}")
     try:
-        return json.loads(data)
-    except ValueError as error:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
         raise ApiError(what, status=502, said=f"the response is not valid JSON: {data[:100]!r}") from error
+    if not isinstance(found, dict):
+        raise ApiError(what, status=502, said=f"the response is not a JSON object: {data[:100]!r}")
+    return found
 
 
 def _probe_when_idle(answer: aiohttp.ClientResponse) -> None:

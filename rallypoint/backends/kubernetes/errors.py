@@ -10,7 +10,16 @@ from typing import Any
 
 from rallypoint.backends.contract import ActionError, BackendError, SubmitError
 
-__all__ = ["ApiError", "GoneError", "UnreachableError", "action_error", "never_fits", "refusal", "submit_error"]
+__all__ = [
+    "ApiError",
+    "GoneError",
+    "TooLargeError",
+    "UnreachableError",
+    "action_error",
+    "never_fits",
+    "refusal",
+    "submit_error",
+]
 
 _ROLE = "`rallypoint manifests rbac` prints the required Role"
 
@@ -45,6 +54,10 @@ _SUFFIXES: Mapping[str, float] = {
 _QUANTITY = re.compile(r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)([a-zA-Z]*)")
 
 
+#: Characters of a refusal's reason and message that are kept: they stand in records, logs and the tab.
+_REASON, _SAID = 100, 8192
+
+
 class UnreachableError(BackendError):
     """The API server did not answer."""
 
@@ -68,14 +81,18 @@ class GoneError(ApiError):
     """The history that a watch or a list wants to go on from is not kept any more: list anew."""
 
 
+class TooLargeError(ApiError):
+    """The response is larger than what is read of one; a smaller page of a list may not be."""
+
+
 def refusal(what: str, status: int, body: bytes) -> ApiError:
     """Return the error for an answer that is no success; `body` is a Status object, or whatever stood between us said."""
     told: Any = None
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         told = json.loads(body)
     if not isinstance(told, dict):
         told = {"message": body[:300].decode(errors="replace").strip()}
-    reason, said = str(told.get("reason") or ""), str(told.get("message") or "")
+    reason, said = str(told.get("reason") or "")[:_REASON], str(told.get("message") or "")[:_SAID]
     kind = GoneError if status == 410 or reason in ("Expired", "Gone") else ApiError
     return kind(what, status=status, reason=reason, said=said)
 

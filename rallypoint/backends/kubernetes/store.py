@@ -9,7 +9,7 @@ from typing import Any
 
 from rallypoint.backends.contract import BackendError, Blueprint, ConflictError, JobExistsError, Stored
 from rallypoint.backends.kubernetes import names
-from rallypoint.backends.kubernetes.client import MERGE_PATCH, parse
+from rallypoint.backends.kubernetes.client import MERGE_PATCH
 from rallypoint.backends.kubernetes.errors import ApiError, submit_error
 from rallypoint.backends.kubernetes.labels import JOB, PART, Part
 from rallypoint.backends.kubernetes.lease import parse_time
@@ -25,6 +25,7 @@ from rallypoint.backends.kubernetes.manifests.objects import (
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.views import ConfigMapView
+from rallypoint.backends.kubernetes.watching.watch import Target, list_all
 from rallypoint.job import ElasticJob
 from rallypoint.job.document import BYTES_LIMIT, read_yaml
 from rallypoint.job.errors import JobError
@@ -64,9 +65,9 @@ class Store:
     async def names(self) -> tuple[str, ...]:
         """Return the names of all jobs, sorted."""
         path = self._cluster.path("configmaps")
-        query = {"labelSelector": f"{JOB},{PART}={Part.JOB.value}"}
-        found = parse(await self._cluster.api.request("GET", path, query=query), f"GET {path}")
-        return tuple(sorted(item["metadata"]["labels"][JOB] for item in found.get("items") or ()))
+        found: list[Mapping[str, Any]] = []
+        await list_all(self._cluster.api, Target(path=path, selector=f"{JOB},{PART}={Part.JOB.value}"), found)
+        return tuple(sorted(item["metadata"]["labels"][JOB] for item in found))
 
     async def view(self, name: str, *, now: bool = False) -> ConfigMapView | None:
         """Return a job's ConfigMap: as the watch told of it where that is up to date, or else (or with `now`) as it is."""

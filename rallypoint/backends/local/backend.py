@@ -83,6 +83,8 @@ class LocalBackend(Backend):
         self._clock, self._sweeps = clock, sweeps
         #: Nodes that ended are what they are for ever; by uid and path.
         self._ended: dict[tuple[str, Path], NodeSeen] = {}
+        #: Users of jobs by their uid: a sweep needs them after the folder is gone.
+        self._users: dict[str, int] = {}
         #: What was said of a job's status.json that cannot be read, by name.
         self._unreadable: dict[str, str] = {}
 
@@ -118,7 +120,14 @@ class LocalBackend(Backend):
 
     async def load(self, name: str) -> Stored | None:
         """Read record.json and plan.json."""
-        return await in_thread(self._store.load, name)
+        return await in_thread(self._load, name)
+
+    def _load(self, name: str) -> Stored | None:
+        stored = self._store.load(name)
+        if stored is not None:
+            with contextlib.suppress(FileNotFoundError):
+                self._users.setdefault(stored.record.uid, self._store.job(name).owner())
+        return stored
 
     async def save(self, record: JobRecord, *, version: str, blueprint: Blueprint | None = None) -> Stored:
         """Replace record.json; see `Backend.save`."""
@@ -193,6 +202,15 @@ class LocalBackend(Backend):
 
     def _start(self, record: JobRecord, node: NodeFolder, attempt: int, command: Sequence[str]) -> None:
         number = "coordinator" if node.number < 0 else node.number
+        with telling(node.path, ActionError):
+            user = self._store.job(record.name).owner()
+        # A script can write the record of its job, and would run as root where root only deletes the job.
+        if user != os.geteuid():
+            raise ActionError(
+                f"job {record.name} belongs to user {user}; processes of a job run only as its user, and this process "
+                f"runs as user {os.geteuid()}",
+                fatal=True,
+            )
         node.start(
             command,
             record=self._store.job(record.name).record,
@@ -249,7 +267,8 @@ class LocalBackend(Backend):
         if current is not None and current.record.uid == record.uid:
             return True
         # The shims see for themselves that their folder is gone; they end last, so that nobody escapes who has no mark.
-        return not proc.kill_job(record.uid, spare=SHIM)
+        # A script can write the uid of any job into its record.
+        return not proc.kill_job(record.uid, spare=SHIM, user=self._users.get(record.uid, os.geteuid()))
 
     async def status(self, name: str) -> JobStatus | None:
         """Read status.json."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 
 from rallypoint.backends.certificates import LIFETIME, RENEW_AFTER, new_files, renewed, wants_renewal
@@ -30,7 +31,8 @@ def renew(folder: JobFolder, job: str, now: float, *, after: float = RENEW_AFTER
     A job without certificates is left alone. What cannot be renewed now is logged, and tried again with the next call.
     """
     try:
-        if not folder.tls.is_dir():
+        # Only its user replaces the files: a script could link the folder elsewhere after they were read.
+        if not folder.tls.is_dir() or folder.owner() != os.geteuid():
             return False
         files = {name: read_bytes(folder.tls / name).decode("ascii") for name in (*PEER_FILES, AUTHORITY_KEY)}
         if not wants_renewal(files, now, after=after):

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import re
 import secrets
 import time
 import weakref
@@ -38,6 +39,9 @@ BEAT = 1.0
 _STUCK = 60.0
 
 _FOLDER = "supervisors"
+
+#: Names of heartbeat files.
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.json", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +161,11 @@ async def beating(home: Path, name: str) -> AsyncIterator[Holder]:
 
 def read_pulse(holder: Holder, home: Path) -> Pulse | None:
     """Return the heartbeat of a supervisor as it is on disk; see `Backend.pulse`. Blocks; raises `BackendError`."""
-    path = Path(holder.heartbeat) if holder.heartbeat else home / _FOLDER / f"{holder.id}.json"
+    # Only the name counts: a script can write any path into the record of its job.
+    name = Path(holder.heartbeat).name if holder.heartbeat else f"{holder.id}.json"
+    if _FILE.fullmatch(name) is None:
+        return None
+    path = home / _FOLDER / name
     beat = read_optional(Heartbeat, path)
     if beat is None:
         return None

@@ -41,6 +41,10 @@ class JobFolder:
 
     path: Path
 
+    def owner(self) -> int:
+        """Return the user whose job it is; raises `OSError` where there is none."""
+        return self.path.lstat().st_uid
+
     @property
     def job(self) -> Path:
         """What the user asked for."""

@@ -122,6 +122,10 @@ class NodeFolder:
         """What the agent (or the coordinator) says itself."""
         return self.path / ("coordinator.log" if self.number < 0 else "agent.log")
 
+    @property
+    def _job(self) -> Path:
+        return self.path.parents[1 if self.number < 0 else 2]
+
     def shim(self) -> Shim | None:
         """Return who watches this node, or None when it was never started."""
         return read_optional(Shim, self.path / SHIM_FILE)
@@ -212,6 +216,8 @@ class NodeFolder:
         # CONT: a shim that somebody stopped can do nothing else.
         # A script can name any process and cgroup in `shim.json`, and root ends those of the user who wrote that file alone.
         user = (self.path / SHIM_FILE).lstat().st_uid
+        if user != self._job.lstat().st_uid:  # a folder became a link to another job after it was looked at
+            raise ActionError(f"{self.path}: {SHIM_FILE} belongs to user {user}, who is not the user of the job")
         if not shim.send(FORCE if force else signal.SIGTERM, signal.SIGCONT, user=user):
             self._end_leftovers(shim, user, force=force)
 

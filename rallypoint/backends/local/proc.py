@@ -68,14 +68,14 @@ def send_to_marked(mark: str, number: int, *, user: int | None = None) -> int:
     return len(found)
 
 
-def kill_job(uid: str, *, spare: str) -> int:
-    """Kill every process that carries a mark of a job; return how many there were.
+def kill_job(uid: str, *, spare: str, user: int) -> int:
+    """Kill every process of `user` that carries a mark of a job; return how many there were.
 
     Those with `spare` in their command line are not killed, but counted, and woken if somebody stopped them.
     """
     me, found = os.getpid(), 0
     for pid in _pids():
-        if pid == me or not _is_of_job(pid, uid):
+        if pid == me or not _is_of_job(pid, uid) or owner(pid) != user:
             continue
         found += 1
         try:

@@ -151,6 +151,8 @@ class Cluster:
             if error.status == 404:
                 return None
             raise
+        if not isinstance(found.get("metadata"), dict):
+            raise ApiError(f"GET {path}", status=502, said="the response is not an object of Kubernetes")
         return found
 
     async def create(self, kind: str, manifest: Mapping[str, Any], *, dry_run: bool = False) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import random
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -18,7 +17,7 @@ from typing import Any, Protocol
 
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.client import Api, parse
-from rallypoint.backends.kubernetes.errors import ApiError, GoneError
+from rallypoint.backends.kubernetes.errors import ApiError, GoneError, TooLargeError
 
 __all__ = ["Shelves", "Target", "Watch", "list_all"]
 
@@ -182,11 +181,17 @@ async def _whole(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 async def list_all(api: Api, target: Target, into: list[Mapping[str, Any]]) -> str:
     """Append all objects to `into`, page by page, as they are now; return the version of the list."""
-    query = {**target.query, "limit": str(_PAGE)}
+    size, query, what = _PAGE, dict(target.query), f"GET {target.path}"
     while True:
-        data = await api.request("GET", target.path, query=query)
-        # The last page may be large, and JSON holds the loop.
-        page = json.loads(data) if len(data) < 1 << 20 else await asyncio.to_thread(json.loads, data)
+        try:
+            data = await api.request("GET", target.path, query={**query, "limit": str(size)})
+            # The last page may be large, and JSON holds the loop.
+            page = parse(data, what) if len(data) < 1 << 20 else await asyncio.to_thread(parse, data, what)
+        except TooLargeError:
+            if size == 1:
+                raise
+            size = max(1, size // 8)
+            continue
         into.extend(page.get("items") or ())
         meta = page.get("metadata") or {}
         if not meta.get("continue"):

@@ -167,8 +167,10 @@ def test_root_ends_processes_of_the_jobs_user_alone(tmp_path, force):
             "command": [],
         }
         (node.path / "shim.json").write_text(json.dumps(told))
-        for path in (node.path / "shim.json", node.path.parents[2]):
-            os.chown(path, 65534, 65534)
+        os.chown(node.path / "shim.json", 65534, 65534)
+        with pytest.raises(ActionError, match=r"shim\.json belongs to user 65534, who is not the user of the job"):
+            node.end(force=force)
+        os.chown(node.path.parents[2], 65534, 65534)
 
         node.end(force=force)
         (node.path / "shim.json").write_text(json.dumps({**told, "start_ticks": 1}))
@@ -179,8 +181,6 @@ def test_root_ends_processes_of_the_jobs_user_alone(tmp_path, force):
         assert (planted / "cgroup.kill").read_text() == PRECIOUS
         assert node.cgroup() == ""
         os.chown(node.path.parents[2], 0, 0)
-        with pytest.raises(ActionError, match=r"shim\.json belongs to user 65534, who is not the user of the job"):
-            node.end(force=force)
         os.chown(node.path / "shim.json", 0, 0)
         (node.path / "shim.json").write_text(json.dumps(told))
         node.end(force=True)

@@ -33,7 +33,16 @@ PAGE, RECORD, SCHEMA = "docs/explanation/supervision.md", "docs/examples/digits.
 #: The table stands between these two lines of the page.
 BEGIN, END = "<!-- clocks: written by tools/supervision_page.py -->", "<!-- end of clocks -->"
 
-_TITLES = ("Clock", "Setting", "Starts when", "Pauses", "Is cancelled when", "At its end", "Who acts", "Other clocks")
+_TITLES = (
+    "Clock",
+    "Setting",
+    "Starts when",
+    "Pauses",
+    "Is cancelled when",
+    "At its end",
+    "Who acts",
+    "Priority and exceptions",
+)
 _BLOCK = re.compile(r"```console\n\$ rallypoint (?P<words>[^\n]+)\n.*?```\n", re.DOTALL)
 
 
@@ -67,8 +76,13 @@ def _table() -> Iterator[str]:
     yield _row(_TITLES)
     yield _row(("---",) * len(_TITLES))
     for clock in CLOCKS:
-        first = (f"**{clock.name}**", f"`{clock.setting}`")
+        first = (f"**{clock.name}**", _setting(clock.setting))
         yield _row((*first, clock.starts, clock.pauses, clock.ends, clock.then, clock.actor, clock.wins))
+
+
+def _setting(text: str) -> str:
+    """Return a setting with its fields as code."""
+    return re.sub(r"[a-z_]+\.[a-z_.*]*[a-z_]|[a-z]+(?:-[a-z]+)+", lambda found: f"`{found[0]}`", text)
 
 
 def _row(cells: tuple[str, ...]) -> str:

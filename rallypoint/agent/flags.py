@@ -41,12 +41,12 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 #: Values that another launcher takes, and why they are refused; what stands in CHOICES is told beside it.
 WHY: Mapping[str, Mapping[str, str]] = {
     "--rdzv-backend": {
-        "etcd": "no server is required; set --rdzv-endpoint HOST:PORT to one of the nodes",
-        "etcd-v2": "no server is required; set --rdzv-endpoint HOST:PORT to one of the nodes",
+        "etcd": "Rallypoint needs no etcd server; set --rdzv-endpoint HOST:PORT to one of the nodes",
+        "etcd-v2": "Rallypoint needs no etcd server; set --rdzv-endpoint HOST:PORT to one of the nodes",
     },
     "--event-log-handler": {"console": "the agent logs its events to stderr; see RALLYPOINT_LOG_LEVEL"},
     "--accelerator": {
-        "mthreads.com/gpu": "Moore Threads devices cannot be counted; set --nproc-per-node",
+        "mthreads.com/gpu": "Rallypoint cannot count Moore Threads devices; set --nproc-per-node",
     },
 }
 

@@ -26,15 +26,15 @@ _ALIVE: Mapping[str, float] = {"keep_alive_interval": 5.0, "keep_alive_max_attem
 
 #: Keys of torchrun and dlrover-run that change nothing here, and why.
 WITHOUT_EFFECT: Mapping[str, str] = {
-    "close_timeout": "rounds close without a delay",
-    "heartbeat_timeout": "node_lease limits how long a node may send no report",
+    "close_timeout": "Rallypoint closes a round without a delay",
+    "heartbeat_timeout": "use the key node_lease: how long a node may send no report before it counts as lost",
     "pend_timeout": "a node beyond the maximum of --nnodes waits for the next round",
     "rank": "the flag --node-rank sets the rank of the node",
     "read_timeout": "the coordinator notifies waiting agents immediately",
     "store_type": "each round starts a new TCPStore",
     "use_libuv": "each round starts a new TCPStore",
     **dict.fromkeys(
-        ("protocol", "cacert", "ca_cert", "cert", "key", "ssl_cert", "ssl_cert_key", "etcd_prefix"), "etcd is not used"
+        ("protocol", "cacert", "ca_cert", "cert", "key", "ssl_cert", "ssl_cert_key", "etcd_prefix"), "Rallypoint uses no etcd"
     ),
 }
 

@@ -72,18 +72,19 @@ TABLE: Mapping[FaultKind, Row] = {
         known_by="an exit code that no other row lists", worker=(_HERE, Cause.PROCESS), node=(_HERE, Cause.NODE)
     ),
     FaultKind.SIGNAL: Row(
-        known_by="a signal, or exit code 128 + signal: 134 (SIGABRT), 137 (SIGKILL, cause unknown), 139, 143 (SIGTERM), ...",
+        known_by="a signal, or exit code 128 + signal number, such as 134 (SIGABRT), 137 (SIGKILL, "
+        "cause unknown), 139 (SIGSEGV) or 143 (SIGTERM)",
         worker=(_HERE, Cause.PROCESS),
         node=(_HERE, Cause.NODE),
     ),
     FaultKind.OOM: Row(
-        known_by="exit code 247, MemoryError or OutOfMemoryError; SIGKILL or exit code 137 if OOMKilled, the "
-        "cgroup's kill counter or the log shows that memory ran out",
+        known_by="exit code 247, MemoryError or OutOfMemoryError; also SIGKILL or exit code 137 if the pod's reason "
+        "OOMKilled, the cgroup's kill counter or the log shows that memory ran out",
         worker=(_HERE, Cause.PROCESS),
         node=(_HERE, Cause.NODE),
     ),
     FaultKind.HARDWARE: Row(
-        known_by="exit code 201, 202 or 14; an XID of the worker's GPU after which the GPU must be reset or replaced",
+        known_by="exit code 201, 202 or 14; an XID error of the worker's GPU after which the GPU must be reset or replaced",
         worker=(_ELSEWHERE, Cause.NODE),
         node=(_ELSEWHERE, Cause.NODE),
     ),
@@ -93,40 +94,44 @@ TABLE: Mapping[FaultKind, Row] = {
         node=(_HERE, Cause.NODE),
     ),
     FaultKind.EVICTED: Row(
-        known_by="the backend reports a resource shortage of the host",
+        known_by="the backend reports that the host ran short of a resource and evicted the node",
         worker=(_ELSEWHERE, Cause.NODE),
         node=(_ELSEWHERE, Cause.NODE),
     ),
     FaultKind.PREEMPTED: Row(
-        known_by="the backend reports preemption by a pod with higher priority",
+        known_by="the backend reports that a pod with higher priority preempted the node",
         worker=(_ELSEWHERE, Cause.PREEMPTION),
         node=(_ELSEWHERE, Cause.PREEMPTION),
     ),
     FaultKind.FLAGGED: Row(
-        known_by="the host of the running node was flagged as bad",
+        known_by="the node was running when its host was flagged as bad",
         worker=(_ELSEWHERE, Cause.EVACUATION),
         node=(_ELSEWHERE, Cause.EVACUATION),
     ),
-    FaultKind.DELETED: Row(known_by="another client deleted the node", worker=(_HERE, Cause.NODE), node=(_HERE, Cause.NODE)),
+    FaultKind.DELETED: Row(
+        known_by="a client other than Rallypoint deleted the node", worker=(_HERE, Cause.NODE), node=(_HERE, Cause.NODE)
+    ),
     FaultKind.NODE_LOST: Row(
         known_by="the node disappeared without an exit code, its lease expired, its connection closed, or its agent lost "
-        "contact to the coordinator",
+        "contact with the coordinator",
         worker=(_HERE, Cause.PROCESS),
         node=(_ELSEWHERE, Cause.NODE),
     ),
     FaultKind.HANG: Row(
-        known_by="no rank made progress for `health.hang_downtime` or the learned limit; or a collective timed out (NCCL's "
+        known_by="no rank made progress within `health.hang_downtime` or the learned limit; or a collective timed out (NCCL's "
         "watchdog, gloo's `Timed out waiting`, a monitored barrier)",
         worker=(_HERE, Cause.HANG),
         node=(_HERE, Cause.HANG),
     ),
     FaultKind.START_FAILED: Row(
-        known_by="the node failed to start because of interpreter, image, volume or secret; or the agent exited with code 78",
+        known_by="the node did not start because of its interpreter, image, volume or secret; or its agent exited with code 78",
         worker=(_HERE, Cause.PROCESS),
         node=(_ELSEWHERE, Cause.NODE),
     ),
     FaultKind.NO_PROGRESS: Row(
-        known_by="`no_progress_limit` attempts ended without a new step", worker=(_FAIL, Cause.JOB), node=(_FAIL, Cause.JOB)
+        known_by="`fault_tolerance.no_progress_limit` attempts in a row ended without a new step",
+        worker=(_FAIL, Cause.JOB),
+        node=(_FAIL, Cause.JOB),
     ),
 }
 
@@ -340,7 +345,7 @@ def _either(numbers: tuple[int, ...]) -> str:
 def table() -> str:
     """Return the table as Markdown."""
     lines = [
-        "| Kind | How it is detected | Answer, budget if a worker ends | Answer, budget if a node ends |",
+        "| Kind | How Rallypoint detects it | Answer and budget when a worker ends | Answer and budget when a node ends |",
         "|---|---|---|---|",
     ]
     for kind, row in TABLE.items():
@@ -350,9 +355,10 @@ def table() -> str:
 
 def _cell(entry: tuple[Answer, Cause]) -> str:
     answer, cause = entry
+    if answer is Answer.FAIL_NOW:
+        return answer.value
     free = {Cause.PREEMPTION, Cause.EVACUATION}
-    pays = "free" if cause in free else "the job ends" if answer is Answer.FAIL_NOW else cause.value
-    return f"{answer.value}, {pays}"
+    return f"{answer.value}; {'no' if cause in free else cause.value} budget"
 
 
 if __name__ == "__main__":

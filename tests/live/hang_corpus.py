@@ -243,7 +243,10 @@ def table(results: Iterable[Found]) -> str:
     for found in results:
         by_kind.setdefault(found.kind.name, []).append(found)
     lines = [
-        "| Kind | The hang | Runs | Found in time | Median | Longest | Restarted by | After (median) | Right rank | Evidence |",
+        (
+            "| Kind | The hang | Runs | Found in time | Median time to find | Longest time to find | Cause of the restart"
+            " | Median time to restart | Right ranks named | Evidence about every rank |"
+        ),
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, all_found in by_kind.items():
@@ -252,15 +255,20 @@ def table(results: Iterable[Found]) -> str:
             f"`{name}`",
             all_found[0].kind.what,
             str(len(all_found)),
-            str(sum(found.soon for found in all_found)),
+            _count(all_found, "soon"),
             f"{statistics.median(took):.1f} s" if took else "-",
             f"{max(took):.1f} s" if took else "-",
             *_restarts(all_found),
-            str(sum(found.right for found in all_found)),
-            str(sum(found.complete for found in all_found)),
+            _count(all_found, "right"),
+            _count(all_found, "complete"),
         )
         lines.append(f"| {' | '.join(told)} |")
     return "\n".join([*lines, "", _sum([found for all_found in by_kind.values() for found in all_found])])
+
+
+def _count(results: Sequence[Found], name: str) -> str:
+    """Return in how many runs the property `name` holds; "-" for what is no hang."""
+    return str(sum(getattr(found, name) for found in results)) if results[0].kind.hangs else "-"
 
 
 def _restarts(results: Sequence[Found]) -> tuple[str, str]:
@@ -278,10 +286,12 @@ def _sum(results: Sequence[Found]) -> str:
     complete, false = sum(found.complete for found in hangs), sum(not found.soon for found in results if not found.kind.hangs)
     count, restarted, proven = max(1, len(hangs)), sum(f.recovered for f in hangs), sum(f.proven for f in hangs)
     return (
-        f"{len(hangs)} hangs of {len({f.kind.name for f in hangs})} kinds: {soon} found in time ({soon / count:.1%}) and"
-        f" {restarted} restarted ({restarted / count:.1%}; {proven} by positive evidence, the others at `hang_downtime`). The"
-        f" right ranks were named in {right} ({right / count:.1%}), with evidence of every rank in {complete}"
-        f" ({complete / count:.1%}). In {len(results) - len(hangs)} runs that were only slow, {false} false alarms."
+        f"The scripts hung {len(hangs)} times in {len({f.kind.name for f in hangs})} ways. Rallypoint found {soon} hangs in"
+        f" time ({soon / count:.1%}), and restarted the workers after {restarted} hangs ({restarted / count:.1%}):"
+        f" {proven} times because of positive evidence, otherwise because `hang_downtime` expired. It named the right ranks in"
+        f" {right} hangs ({right / count:.1%}), and had evidence about every rank in {complete} hangs"
+        f" ({complete / count:.1%}). In {len(results) - len(hangs)} runs, the ranks were only slow; Rallypoint reported a hang"
+        f" in {false} of these runs."
     )
 
 
@@ -311,14 +321,18 @@ After this page you know how soon Rallypoint finds each kind of hang, and whethe
 $ make hang-corpus      # about an hour; writes this page
 ```
 
-Training scripts without Rallypoint code hang in each way of the table
-([tests/live/hang_corpus.py](../../tests/live/hang_corpus.py)), with `hang_detection: 2` and `hang_downtime: 12s`. How
-detection works: [Hangs and slow ranks](../guides/hangs.md).
+Each row of the table is one way to hang. [tests/live/hang_corpus.py](../../tests/live/hang_corpus.py) runs training scripts
+without Rallypoint code that hang in this way, with `hang_detection: 2` and `hang_downtime: 12s`. The guide
+[Hangs and slow ranks](../guides/hangs.md) explains the detection.
 
-- *Found in time*: the agents start to inspect the workers within a limit: three times the 99th percentile of the step time,
-  and at least five seconds. Before the first step and after the last step, the limit is `hang_downtime` plus five seconds.
-- *Positive evidence* is a state of the ranks that proves that they can never continue. Without positive evidence, Rallypoint
-  logs a notification when it finds the hang, and restarts the workers when `hang_downtime` expires.
+- Times count from the start of the hang. The columns *Found in time*, *Right ranks named* and *Evidence about every rank*
+  count runs.
+- A hang is *found in time* if the agents start to inspect the workers within a limit. The limit is three times the 99th
+  percentile of the step time, but at least five seconds. Before the first step and after the last step, the limit is
+  `hang_downtime` plus five seconds.
+- *Positive evidence* is a state of the ranks that proves that they can never continue. With positive evidence, Rallypoint
+  restarts the workers without waiting for `hang_downtime`. Without positive evidence, it logs a notification when it finds
+  the hang, and restarts the workers when `hang_downtime` expires.
 
 {table}
 """

@@ -36,9 +36,11 @@ def test_what_is_opened(noted, opened):
 @pytest.mark.parametrize(
     ("noted", "says"),
     [
-        pytest.param(Place(backend="local", home="/tmp/x"), "the folder of the job is not", id="another home"),
+        pytest.param(Place(backend="local", home="/tmp/x"), "the task uses another folder than", id="another home"),
         pytest.param(
-            Place(backend="local", home=f"{HOME}/../x"), "the folder of the job is not", id="another home by the way of ours"
+            Place(backend="local", home=f"{HOME}/../x"),
+            "the task uses another folder than",
+            id="another home by the way of ours",
         ),
         pytest.param(Place(backend="kubernetes"), "uses no connection", id="no connection"),
         pytest.param(Place(backend="kubernetes", conn_id="other"), "'other' is not in [rallypoint]", id="another"),

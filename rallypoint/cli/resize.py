@@ -22,7 +22,8 @@ Change the size of a job: N nodes, or MIN to MAX nodes.
 The command does not wait for the new size. The job's supervisor creates missing
 nodes, or removes the nodes with the highest numbers; all workers restart in a
 new round. A resize uses no restart budget. The new size holds until the job is
-submitted again. Only jobs with profile ladder and kind pods can be resized.
+submitted again. Rallypoint can resize only jobs with "profile: ladder" and
+"kind: pods".
 """
 
 

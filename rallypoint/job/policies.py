@@ -332,7 +332,8 @@ class Health(Model):
             if getattr(self, name) and not self.check_level:
                 value = "true" if getattr(self, name) is True else list(getattr(self, name))
                 raise refusal(
-                    "no value, because the job has no node check; set precheck to 1 or 2, network_check or comm_perf_test",
+                    "no value, because the job has no node check; to enable one, set precheck to 1 or 2, or set "
+                    "network_check or comm_perf_test to true",
                     at=name,
                     value=value,
                 )

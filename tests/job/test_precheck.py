@@ -60,7 +60,8 @@ def test_everything_reaches_the_plan() -> None:
         ),
         pytest.param(
             {"precheck_only": True},
-            "health.precheck_only: .*no value, because the job has no node check; set precheck to 1 or 2",
+            "health.precheck_only: .*no value, because the job has no node check; to enable one, set precheck to 1 or 2, "
+            "or set network_check or comm_perf_test to true",
             id="a check without a check",
         ),
         pytest.param({"precheck": 1, "precheck_timeout": 0}, "more than 0s", id="no time"),

@@ -35,6 +35,7 @@ _ANSWER_LIMIT = 4 << 20
 #: A path of the API server. The name of a Lease comes from a record: with `..` or `?` in it the request would be for another
 #: object.
 _PATH = re.compile(r"(?:/[A-Za-z0-9][A-Za-z0-9._:-]*)+", re.ASCII)
+_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*", re.ASCII)
 
 #: Characters of an error's text.
 _SHOWN = 300
@@ -118,7 +119,8 @@ class KubeApi:
     async def _request(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> dict[str, Any]:
         where = f"{method} {path}"
         if _PATH.fullmatch(path) is None:
-            raise ApiError(f"{method} {path!r}: the path has a part that is not the name of an object")
+            part = next((part for part in path.split("/")[1:] if _PART.fullmatch(part) is None), path)
+            raise ApiError(f"{method} {path!r}: {part!r} is not a valid name of a Kubernetes object")
         session = await self._open()
         told = {"Accept": "application/json", **headers, **await asyncio.to_thread(self._authorization)}
         try:

@@ -47,6 +47,7 @@ _AT_A_TIME = 64
 #: A path of the API server. Names in it come from objects that a pod of a job may have written: with `..` or `?` in one of them
 #: the request would be for another object.
 _PATH = re.compile(r"(?:/[A-Za-z0-9][A-Za-z0-9._:-]*)+/?", re.ASCII)
+_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*", re.ASCII)
 
 #: Part of the paths where a pod answers.
 _PROXY = "/proxy/"
@@ -196,7 +197,8 @@ class KubeApi:
         limit: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
         if _PATH.fullmatch(path) is None:
-            raise ApiError(f"{method} {path!r}", status=400, said="the path has a part that is not the name of an object")
+            part = next((part for part in path.split("/")[1:] if _PART.fullmatch(part) is None), path)
+            raise ApiError(f"{method} {path!r}", status=400, said=f"{part!r} is not a valid name of a Kubernetes object")
         client = await self._opened()
         self.asked[method] += 1
         url = client.configuration.host + path + (f"?{urlencode(query)}" if query else "")

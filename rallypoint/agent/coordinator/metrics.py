@@ -73,7 +73,7 @@ def _job(status: JobStatus) -> Iterator[Family]:
     yield _gauge("rallypoint_build_info", "Version of the coordinator, as a label.", {("version", __version__): 1})
     yield _gauge("rallypoint_job_info", "Name of the job, as a label.", {("job_name", status.job): 1})
     yield _gauge("rallypoint_attempt", "Number of the attempt, from 1.", status.fence.attempt)
-    yield _gauge("rallypoint_coordinator_term", "Number of coordinators of the job, including this one.", status.fence.term)
+    yield _gauge("rallypoint_coordinator_term", "How many coordinators the job has had, this one included.", status.fence.term)
     yield _gauge("rallypoint_job_state", "1 for the current state of the attempt.", _one_of("state", JobState, status.state))
     durable = "1 if the last status is stored where a later coordinator can read it."
     yield _gauge("rallypoint_status_durable", durable, int(status.durable))
@@ -85,7 +85,7 @@ def _world(status: JobStatus) -> Iterator[Family]:
     yield _gauge("rallypoint_world_size", "Ranks in the current round.", status.world_size)
     yield _gauge("rallypoint_waiting_nodes", "Nodes waiting to join a round.", len(status.waiting))
     silent = sum(1 for one in status.missing if one.why is Absence.SILENT)
-    missing = "Expected nodes that are missing; overdue nodes are silent but not yet lost."
+    missing = "Expected nodes that are missing; silent: without recent report, absent: lost, left or never joined."
     by = {("state", "silent"): silent, ("state", "absent"): status.missing_count - silent}
     yield _gauge("rallypoint_missing_nodes", missing, by)
     longest = max((status.updated_at - one.since for one in status.missing), default=0.0)
@@ -129,7 +129,7 @@ def _training(status: JobStatus) -> Iterator[Family]:
     rate = "Recent steps per second in this round; decreases while no step completes."
     yield _gauge("rallypoint_steps_per_second", rate, _rate(status))
     phases = {("phase", phase.value): status.phases.get(phase.value, 0) for phase in Phase}
-    yield _gauge("rallypoint_phase_ranks", "Ranks of the round by activity, of those that report one.", phases)
+    yield _gauge("rallypoint_phase_ranks", "Ranks of the round that report an activity, by activity.", phases)
     saved = progress.checkpoint_at or None
     yield _gauge("rallypoint_checkpoint_timestamp_seconds", "Unix time of the last reported checkpoint.", saved)
     age = None if saved is None else now - saved

@@ -61,7 +61,7 @@ _HEAD = """\
 
 # DLRover's arguments
 
-After this page you can use every argument of DLRover's
+After reading this page, you can use every argument of DLRover's
 [argument reference](https://github.com/intelligent-machine-learning/dlrover) by its own name. The first of these places wins:
 
 1. **Command line**: `rallypoint submit --max-restarts 5`, or `--max_restarts 5`; also `rallypoint plan`.

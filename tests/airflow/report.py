@@ -15,7 +15,7 @@ __all__ = ["page", "row"]
 _HEAD = """\
 # Airflow matrix
 
-After this page you know how a job and its task end when a component of Airflow is killed, or a task is cleared, marked,
+After reading this page, you know how a job and its task end when a component of Airflow is killed, or a task is cleared, marked,
 deleted or paused.
 
 ```console

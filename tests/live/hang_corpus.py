@@ -315,7 +315,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 _PAGE = """\
 # Hang corpus
 
-After this page you know how soon Rallypoint finds each kind of hang, and whether it names the right rank.
+After reading this page, you know how soon Rallypoint finds each kind of hang, and whether it names the right rank.
 
 ```console
 $ make hang-corpus      # about an hour; writes this page

@@ -41,8 +41,8 @@ _HEAD = """\
 
 # The job file
 
-After reading this page, you can look up every field of a job with its type, default and unit. A job file is YAML or JSON; the same
-document can be a dict or keyword arguments (`load_job`). Unknown fields and values out of range are errors. JSON schema:
+After reading this page, you can look up every field of a job with its type, default and unit. A job file is YAML or JSON; the
+same document can be a dict or keyword arguments (`load_job`). Unknown fields and values out of range are errors. JSON schema:
 [job.schema.json](job.schema.json).
 
 ```yaml

@@ -15,8 +15,8 @@ __all__ = ["page", "row"]
 _HEAD = """\
 # Airflow matrix
 
-After reading this page, you know how a job and its task end when a component of Airflow is killed, or a task is cleared, marked,
-deleted or paused.
+After reading this page, you know how a job and its task end when a component of Airflow is killed, or a task is cleared,
+marked, deleted or paused.
 
 ```console
 $ make test-airflow      # about half an hour; writes this page

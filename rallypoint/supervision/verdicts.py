@@ -356,7 +356,7 @@ def table() -> str:
 def _cell(entry: tuple[Answer, Cause]) -> str:
     answer, cause = entry
     if answer is Answer.FAIL_NOW:
-        return answer.value
+        return str(answer.value)
     free = {Cause.PREEMPTION, Cause.EVACUATION}
     return f"{answer.value}; {'no' if cause in free else cause.value} budget"
 

@@ -132,7 +132,7 @@ def _changed(policy: Policy, changes: Mapping[str, Any], path: str, warnings: li
             raise WireError(
                 f"{path}.{field}",
                 changes[field],
-                f"{value!r}, the value of the annotation for the same field; remove the field or the annotation",
+                f"{value!r}, because an annotation in the same mapping sets this field to {value!r}; remove one of them",
             )
         plain[field] = value
     changed = codec.from_json(Policy, plain, path=path)

@@ -88,10 +88,13 @@ def _of_settings(cluster: Any, document: Any, kind: Kind | None, args: argparse.
 
 def _named(manifest: dict[str, Any], name: str | None) -> dict[str, Any]:
     metadata = manifest.get("metadata")
-    if not isinstance(metadata, Mapping) or not (name or metadata.get("name")):
+    if metadata is not None and not isinstance(metadata, Mapping):
         raise JobError(
-            [Problem(path="metadata", text=f"{show(metadata)} is not allowed; expected a mapping with the name of the job")]
+            [Problem(path="metadata", text=f"{show(metadata)} is not allowed; expected a mapping such as {{name: digits}}")]
         )
+    metadata = metadata or {}
+    if not (name or metadata.get("name")):
+        raise JobError([Problem(path="metadata.name", text="is missing; set the name of the job here, or pass --name")])
     return {**manifest, "metadata": {**metadata, **({} if name is None else {"name": name})}}
 
 

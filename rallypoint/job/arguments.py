@@ -117,7 +117,9 @@ def field_rule(field: Field) -> Rule:
         return _OF_THE_JOB[name]
     rule = rule_of(_MODELS[block].model_fields[name].metadata)
     if rule is None:
-        raise LookupError(f"field {block}.{name} has no validation rule, but a DLRover argument sets this field")
+        raise LookupError(
+            f"{block}.{name}: the model declares no Rule for this field, so no DLRover argument can set it; add a Rule"
+        )
     return rule
 
 

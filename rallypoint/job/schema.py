@@ -83,7 +83,7 @@ selects `mindcluster` if no profile is set, and is an error with another profile
 
 - `ladder` (default): lost nodes are replaced, the world shrinks and grows between MIN and MAX, rank 0 is not special.
 - `appwrapper`: AppWrapper's rules: a fixed world (MIN = MAX), no replacement of nodes, a loss past its grace resets the job.
-- `mindcluster`: the scheduler of Ascend MindCluster ([rules](../guides/mindcluster.md)).
+- `mindcluster`: the scheduler of Ascend MindCluster (see [the rules](../guides/mindcluster.md)).
 
 A profile sets values that the job omits; `rallypoint plan` prints them, and the stored job contains them.
 

@@ -47,7 +47,12 @@ def named(document: Mapping[str, Any], *, name: str = "") -> dict[str, Any]:
     metadata = document.get("metadata") or {}
     if not isinstance(metadata, Mapping):
         raise JobError(
-            [Problem(path="manifest.metadata", text=f"{show(metadata)} is not allowed; expected a mapping with a name")]
+            [
+                Problem(
+                    path="manifest.metadata",
+                    text=f"{show(metadata)} is not allowed; expected a mapping such as {{name: digits}}",
+                )
+            ]
         )
     given = name or metadata.get("name")
     if not isinstance(given, str) or not given:

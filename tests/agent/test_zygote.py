@@ -209,7 +209,7 @@ async def test_a_start_method_that_is_asked_for_is_kept_to(
     nursery = launcher_of(config, Counting(), DeafReaper())._nursery
 
     assert (nursery is None) == (method in ("spawn", "forkserver"))
-    assert (f"because the start method is {method}" in caplog.text) == (nursery is None)
+    assert (f"but the start method is {method}" in caplog.text) == (nursery is None)
 
 
 def test_workers_with_a_gpu_each_are_started_as_programs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -221,7 +221,7 @@ def test_workers_with_a_gpu_each_are_started_as_programs(tmp_path: Path, caplog:
     )
 
     assert launcher_of(config, Counting(), DeafReaper())._nursery is None
-    assert "each worker sees only its own GPU" in caplog.text
+    assert "--virtual-local-rank gives each worker another value of CUDA_VISIBLE_DEVICES" in caplog.text
 
 
 # --- Who starts a worker ---------------------------------------------------------------------------------------------------

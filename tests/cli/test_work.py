@@ -106,7 +106,7 @@ def test_what_cannot_be_is_refused(draw, document, words, said):
     [
         pytest.param(
             {**MANIFEST, "metadata": {}},
-            "metadata: .* is not allowed; expected a mapping with the name",
+            "metadata.name: is missing; set the name of the job here, or pass --name",
             id="no name",
         ),
         pytest.param({**SETTINGS, "numPods": 0}, "numPods: 0 is not allowed", id="a wrong setting"),

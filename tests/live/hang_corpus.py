@@ -244,8 +244,8 @@ def table(results: Iterable[Found]) -> str:
         by_kind.setdefault(found.kind.name, []).append(found)
     lines = [
         (
-            "| Kind | The hang | Runs | Found in time | Median time to find | Longest time to find | Cause of the restart"
-            " | Median time to restart | Right ranks named | Evidence about every rank |"
+            "| Kind | The hang | Runs | Found in time | Hang found after (median) | Hang found after (longest)"
+            " | Cause of the restart | Workers restarted after (median) | Right ranks named | Evidence about every rank |"
         ),
         "|---|---|---|---|---|---|---|---|---|---|",
     ]

@@ -152,7 +152,7 @@ async def test_a_nursery_that_closes_leaves_nobody(tmp_path: Path, subreaper: No
     ("args", "why"),
     [
         pytest.param(("--no-python", "sh", "-c", "exit 0"), "sh is not this Python", id="no Python"),
-        pytest.param(("--start-method", "spawn", "NOOP"), "because the start method is spawn", id="asked for"),
+        pytest.param(("--start-method", "spawn", "NOOP"), "but the start method is spawn", id="asked for"),
     ],
 )
 def test_what_cannot_be_forked_is_a_program(job: Agents, args: tuple[str, ...], why: str) -> None:

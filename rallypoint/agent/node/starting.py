@@ -34,11 +34,14 @@ def launcher(config: NodeConfig, spawner: Spawner, reaper: Reaper, base: Mapping
         return Launcher(spawner, None)
     if plan.start_method in ("spawn", "forkserver"):
         log.info(
-            "workers start as new processes, because the start method is %s; there are no standby workers", plan.start_method
+            "no standby workers: they are forked, but the start method is %s; workers start as new processes", plan.start_method
         )
         return Launcher(spawner, None)
     if plan.virtual_local_rank:
-        log.info("workers start as new processes, because each worker sees only its own GPU; there are no standby workers")
+        log.info(
+            "no standby workers: --virtual-local-rank gives each worker another value of CUDA_VISIBLE_DEVICES, which must be "
+            "set before the process starts; workers start as new processes"
+        )
         return Launcher(spawner, None)
     startup = os.path.join(STARTUP, "sitecustomize.py")  # noqa: PTH118
     wanted = Wanted(

@@ -1,7 +1,8 @@
-"""Ends workers whose script is over and whose interpreter does not get through its teardown.
+"""Kill worker processes that do not exit after their script has ended.
 
-A worker publishes its exit status when its script has returned, its threads are joined and its exit handlers are through
-(training/startup). What is left are destructors, and one that waits for ever would keep the whole job from ending.
+A worker publishes its exit status after its script has returned, its threads were joined and its exit handlers have run
+(training/startup). Python then runs the destructors of the remaining objects. A destructor that never returns keeps the
+process alive, and the job could not end. So the agent kills the process after `exit_grace` and uses the published status.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ _THREADS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Teardowns:
-    """Since when each process is in its teardown, by process number, in seconds of a clock that never goes back."""
+    """Start of the teardown of each process, by process ID, in seconds of a monotonic clock."""
 
     since: dict[int, float] = field(default_factory=dict)
 
     def look(self, pids: Iterable[int], *, now: float, grace: float) -> tuple[Teardowns, frozenset[int]]:
-        """Return the state after a look at `now` that found `pids` in their teardown, and which of them are overdue."""
+        """Return the state after a check at `now` that found `pids` in their teardown, and the overdue ones of them."""
         since = {pid: self.since.get(pid, now) for pid in pids}
         overdue = frozenset(pid for pid, began in since.items() if now - began >= grace)
         return dataclasses.replace(self, since=since), overdue
 
 
 async def watch_teardowns(group: WorkerGroup, exit_status: Callable[[Worker], ExitStatus | None], *, grace: float) -> None:
-    """End each worker that is in its teardown for longer than `grace` seconds; 0 is off. Runs until it is cancelled."""
+    """Kill each worker that is in its teardown for longer than `grace` seconds (0: never). Runs until cancelled."""
     if grace <= 0:
         return
     loop, state = asyncio.get_running_loop(), Teardowns()
@@ -53,7 +54,8 @@ async def watch_teardowns(group: WorkerGroup, exit_status: Callable[[Worker], Ex
             worker, status = found[pid]
             log.warning(
                 "worker rank=%d pid=%d: the script ended (exit code %s), but its process did not exit within "
-                "exit_grace=%gs; sending SIGKILL. Usually a destructor blocks the exit of Python. Threads still running: %s",
+                "exit_grace=%gs; sending SIGKILL. The usual cause is a destructor (__del__) that does not return while Python "
+                "shuts down. Threads still running: %s",
                 worker.place.rank,
                 pid,
                 "unknown" if status.code is None else status.code,
@@ -74,7 +76,7 @@ def _in_teardown(
 
 
 def _threads(pid: int) -> list[str]:
-    """Return the names of a process's threads, the first of many."""
+    """Return the names of the first threads of a process."""
     names = []
     for task in sorted(Path(f"/proc/{pid}/task").glob("*"))[:_THREADS]:
         try:

@@ -130,7 +130,13 @@ class GuardedPort:
         ended = self.table.shed()
         for one in ended:
             one.end()
-        log.error("cannot accept connections: %s; closed %d unauthenticated connections", error.strerror, len(ended))
+        log.error(
+            "the operating system refused a new connection (%s); to free file descriptors, this process closed %d connections "
+            "that had not authenticated; it accepts connections again in %g s",
+            error.strerror,
+            len(ended),
+            _ERROR_PAUSE,
+        )
         self._pause(listener, _ERROR_PAUSE)
 
     def _pause(self, listener: socket.socket, seconds: float) -> None:

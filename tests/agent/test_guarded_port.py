@@ -13,9 +13,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from rallypoint.agent.connections import Limits
 from rallypoint.agent.transport.guarded_port import HEAD_LIMIT
 from rallypoint.agent.transport.http_listen import authenticated, listen
+from rallypoint.wire.connections import Limits
 from rallypoint.wire.messages import TOKEN_HEADER
 from rallypoint.wire.paths import HEALTH_PATH
 from tests.waiting import eventually_async

@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator
 from aiohttp import web
 
 from rallypoint.agent.clock import Clock
-from rallypoint.agent.connections import Limits
 from rallypoint.agent.coordinator import metrics
 from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.transport.http_listen import listen
+from rallypoint.wire.connections import Limits
 from rallypoint.wire.paths import METRICS_PATH
 
 __all__ = ["FRESH", "exposed"]

@@ -14,7 +14,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from rallypoint.agent.connections import Limits
 from rallypoint.agent.node.trainer_status import (
     HEAD_LIMIT,
     Refused,
@@ -28,6 +27,7 @@ from rallypoint.agent.node.trainer_status import (
 )
 from rallypoint.agent.transport.guarded_port import Admission, Connection, GuardedPort
 from rallypoint.wire.codec import WireError
+from rallypoint.wire.connections import Limits
 from rallypoint.wire.private import private_folder
 from rallypoint.wire.progress import ProgressSlot
 

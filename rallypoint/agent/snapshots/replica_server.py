@@ -11,7 +11,6 @@ import ssl
 import threading
 import time
 
-from rallypoint.agent.connections import Connections, Limits, peer_of
 from rallypoint.agent.snapshots.replica_frames import (
     BLOCK,
     NONCE,
@@ -24,6 +23,7 @@ from rallypoint.agent.snapshots.replica_frames import (
 )
 from rallypoint.agent.snapshots.replica_shelf import ReplicaShelf
 from rallypoint.agent.tls import HANDSHAKE, Tls, explain, is_of_job
+from rallypoint.wire.connections import Connections, Limits, peer_of
 
 __all__ = ["ReplicaServer"]
 

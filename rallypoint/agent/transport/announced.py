@@ -12,12 +12,12 @@ import logging
 
 from aiohttp import web
 
-from rallypoint.agent.connections import Limits
 from rallypoint.agent.errors import StaleError
 from rallypoint.agent.tls import Tls
 from rallypoint.agent.transport.http_listen import authenticated, certified, listen
 from rallypoint.agent.transport.tls_port import Secured
 from rallypoint.wire import codec
+from rallypoint.wire.connections import Limits
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.messages import MESSAGES_VERSION
 from rallypoint.wire.paths import COORDINATOR_PATH, HEALTH_PATH

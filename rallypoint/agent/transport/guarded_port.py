@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from rallypoint.agent.connections import Connections, Limits, peer_of
 from rallypoint.agent.transport.tls_port import feed
+from rallypoint.wire.connections import Connections, Limits, peer_of
 
 __all__ = ["HEAD_LIMIT", "Admission", "Connection", "FirstHead", "GuardedPort"]
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from aiohttp import http_exceptions, web
 
 from rallypoint.agent import descriptors
-from rallypoint.agent.connections import PATIENCE, Limits
 from rallypoint.agent.descriptors import Shares
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.tls import Tls, is_of_job
@@ -19,6 +18,7 @@ from rallypoint.agent.transport.guarded_port import HEAD_LIMIT, Admission, Conne
 from rallypoint.agent.transport.service import KEPT
 from rallypoint.agent.transport.shared_port import SharedPort
 from rallypoint.agent.transport.tls_port import HANDSHAKE_RECORD, Secured
+from rallypoint.wire.connections import PATIENCE, Limits
 from rallypoint.wire.messages import TOKEN_HEADER
 from rallypoint.wire.paths import HEALTH_PATH
 

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import cast
 
 from rallypoint.agent import descriptors
-from rallypoint.agent.connections import Connections, Limits
 from rallypoint.agent.transport.guarded_port import Admission, Connection, GuardedPort
 from rallypoint.agent.transport.tls_port import HANDSHAKE_RECORD
 from rallypoint.agent.waiting import set_within
+from rallypoint.wire.connections import Connections, Limits
 from rallypoint.wire.endpoint import split_address
 
 __all__ = ["SharedPort"]

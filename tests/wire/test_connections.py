@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.agent.connections import Connections, Limits, peer_of
+from rallypoint.wire.connections import Connections, Limits, peer_of
 
 LIMITS = Limits(most=6, strangers=4, per_peer=3, patience=10.0)
 

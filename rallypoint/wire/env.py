@@ -9,9 +9,13 @@ __all__ = [
     "CHECK",
     "CHECKPOINT_DIR",
     "CONFIG",
+    "CONFIG_FILE",
     "DEBUG",
     "FUNCTION_FILE",
+    "GROUP",
     "HOME",
+    "HOST",
+    "INCARNATION",
     "JOB_MARK",
     "JOB_NAME",
     "KEPT",
@@ -24,7 +28,17 @@ __all__ = [
     "POD_UID",
     "PRELOAD",
     "PROGRESS_FILE",
+    "RESET",
     "RESULT_FILE",
+    "ROLE",
+    "ROLES",
+    "ROLES_PICKLE",
+    "ROLES_SECRET",
+    "ROLES_SECRET_FILE",
+    "ROLES_TLS",
+    "ROLES_URL",
+    "ROLE_RANK",
+    "ROLE_SIZE",
     "ROUND",
     "SAVE_AT_BREAKPOINT",
     "SECRET",
@@ -127,3 +141,25 @@ TRAINING_PORT = "HCCL_IF_BASE_PORT"
 
 #: In every worker of a job whose agents persist the last snapshot of a worker that died: 1.
 SAVE_AT_BREAKPOINT = "RALLYPOINT_SAVE_AT_BREAKPOINT"
+
+#: In every process of a job with several roles: its role, its number among the instances of the role, and their number. The
+#: last two change if a worker of an elastic role lives on into a new round.
+ROLE, ROLE_RANK, ROLE_SIZE = "RALLYPOINT_ROLE", "RALLYPOINT_ROLE_RANK", "RALLYPOINT_ROLE_SIZE"
+
+#: In the same processes: the group of the instance (its node within the role), and with ATTEMPT the life of the instance.
+GROUP, RESET, INCARNATION = "RALLYPOINT_GROUP", "RALLYPOINT_RESET", "RALLYPOINT_INCARNATION"
+
+#: In the same processes: all roles as a JSON object, `{"trainer": {"launch": "elastic", "total": 2, "driver": true}}`.
+ROLES = "RALLYPOINT_ROLES"
+
+#: In the same processes: the directory of instances, `file:///folder` or `http://host:port`.
+ROLES_URL = "RALLYPOINT_ROLES_URL"
+
+#: In the same processes: a file with the secret of calls between roles, or that secret.
+ROLES_SECRET_FILE, ROLES_SECRET = "RALLYPOINT_ROLES_SECRET_FILE", "RALLYPOINT_ROLES_SECRET"
+
+#: In the same processes: folder with the certificates of a job with TLS; 1 if calls may contain pickles.
+ROLES_TLS, ROLES_PICKLE = "RALLYPOINT_ROLES_TLS", "RALLYPOINT_ROLES_PICKLE"
+
+#: In the same processes: a file with the job's `config`, and the address at which other instances reach this process.
+CONFIG_FILE, HOST = "RALLYPOINT_CONFIG_FILE", "RALLYPOINT_HOST"

@@ -74,7 +74,7 @@ class _Cipher:
         return head + self._aead.encrypt(self._nonce(), content + bytes([kind]), head)
 
     def opened(self, head: bytes, body: bytes) -> tuple[int, bytes]:
-        """Return the kind and the content of a record; nobody pads here."""
+        """Return the type and the content of a TLS record without padding."""
         content = self._aead.decrypt(self._nonce(), body, head)
         return content[-1], content[:-1]
 

@@ -39,7 +39,7 @@ def node_unit(unit: int, low: int, high: int) -> int:
     if unit < 1:
         raise UsageError(f"--node-unit {unit}: not allowed; expected 1 or more")
     if low % unit or high % unit:
-        raise UsageError(f"--node-unit {unit}: not allowed; must divide --nnodes {low}:{high}")
+        raise UsageError(f"--node-unit {unit}: not allowed; expected a divisor of both bounds of --nnodes {low}:{high}")
     return unit
 
 
@@ -85,7 +85,9 @@ def replica_every(args: argparse.Namespace) -> int:
     if every < 0 or every == 1:
         raise UsageError(f"--replica-every {every}: not allowed; expected 0 (off), or 2 or more steps")
     if limit < 0 or bool(every) != bool(limit):
-        raise UsageError(f"--replica-limit {limit}: not allowed; expected a number of bytes; without --replica-every, 0")
+        raise UsageError(
+            f"--replica-limit {limit}: not allowed; expected a number of bytes, or 0 if --replica-every is not set"
+        )
     return every
 
 

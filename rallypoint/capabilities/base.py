@@ -1,12 +1,11 @@
 """The contract of optional capabilities.
 
-A capability has up to two halves. Its coordinator half is pure: its state is frozen, `now` is an argument, and what it wants
-done are values (`Effect`). The rendezvous keeps the state, calls the methods below, and performs the effects. Its node half
-lives in the agent of each node, reports a section, and receives sections of replies. The halves communicate through sections
-(`rallypoint.wire.sections`) alone.
+A capability has up to two halves. The coordinator half is pure: its state is frozen, `now` is an argument, and it requests
+changes as values (`Effect`). The rendezvous stores the state, calls the methods below and applies the effects. The node half
+runs in the agent of each node, adds a section to each report, and receives sections of replies. The two halves communicate
+only through sections (`rallypoint.wire.sections`).
 
-The rendezvous and the node agent call whatever is registered (`rallypoint.capabilities.NAMES`) and work with nothing
-registered.
+The rendezvous and the node agent call all registered capabilities (`rallypoint.capabilities.NAMES`), and also work with none.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class RecordEvent:
     detail: str
 
 
-#: What a capability may ask the rendezvous to do.
+#: Changes that a capability may request of the rendezvous.
 Effect = RecordEvent
 
 
@@ -64,7 +63,7 @@ class ReportedPeer(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundView:
-    """What a capability may read of the rendezvous: the last closed round and the last report of each agent.
+    """The rendezvous data that a capability may read: the last closed round and the last report of each agent.
 
     Attributes:
         fence: attempt, term and round.
@@ -81,7 +80,7 @@ class RoundView:
     peers: Mapping[str, ReportedPeer]
 
     def members(self) -> Iterator[tuple[Member, AgentReport]]:
-        """Yield the members of the world that are still there, in order of group rank, each with its last report."""
+        """Yield each known member of the world with its last report, in the order of group ranks."""
         for member in self.world:
             peer = self.peers.get(member.agent)
             if peer is not None:
@@ -91,26 +90,28 @@ class RoundView:
 class CoordinatorCapability(Protocol[S]):
     """One capability in the coordinator; `S` is its frozen state.
 
-    `name` is that of its folder. A method that has nothing to change returns the very same state: the rendezvous compares
-    identities, because `on_report` and `on_tick` are called for each of thousands of reports.
+    `name` is the name of the capability's folder. A method that changes nothing returns the identical state object: the
+    rendezvous compares identities, because it calls `on_report` and `on_tick` for each of thousands of reports.
     """
 
     name: str
 
     def restore(self, published: JobStatus | None, *, continues: bool) -> S:
-        """Return the state of a coordinator that starts.
+        """Return the state of a starting coordinator.
 
-        `published` is the last status of the same job, None where there is none; `continues` says whether it is of the same
-        attempt, which goes on in the round that it names.
+        Args:
+            published: last status of the same job, or None.
+            continues: True if this status is of the same attempt, so that the round of the status continues.
+
         """
         ...
 
     def on_report(self, state: S, report: AgentReport, before: AgentReport | None, now: float) -> S:
-        """Return the state after a report; `before` is the one that the same agent sent last, None before the first."""
+        """Return the state after a report; `before` is the previous report of the same agent, or None."""
         ...
 
     def on_tick(self, state: S, view: RoundView, now: float) -> tuple[S, Sequence[Effect]]:
-        """Draw the conclusions that are due at `now`, once all reports that arrived were taken over."""
+        """Return the state and the effects at `now`; called after `on_report` for all reports that arrived."""
         ...
 
     def reply_for(self, state: S, report: AgentReport) -> Section | None:
@@ -126,7 +127,7 @@ class CoordinatorCapability(Protocol[S]):
         ...
 
     def next_deadline(self, state: S) -> float | None:
-        """Return when `on_tick` concludes something even if nobody reports; None where it does not."""
+        """Return the earliest time at which `on_tick` changes the state without a report, or None."""
         ...
 
     def to_status(self, state: S, view: RoundView) -> Section | None:
@@ -144,13 +145,13 @@ def coordinator_capabilities(plan: Plan) -> tuple[CoordinatorCapability[object],
 
 @dataclass(frozen=True, kw_only=True)
 class NodeContext:
-    """What a node agent gives its capabilities.
+    """Values that a node agent passes to its capabilities.
 
     Attributes:
         plan: of the job.
         folder: of the node's own files.
         pids: returns the process ids of the living workers by local rank.
-        changed: call it when a report has news.
+        changed: a capability calls it when the content of its section has changed.
     """
 
     plan: Plan
@@ -163,7 +164,7 @@ class NodeCapability(Protocol):
     """One capability in a node agent. All methods are called in the agent's event loop."""
 
     def environment(self) -> Mapping[str, str]:
-        """Return the variables that it gives each worker."""
+        """Return environment variables for each worker."""
         ...
 
     async def begin(self) -> None:
@@ -171,11 +172,11 @@ class NodeCapability(Protocol):
         ...
 
     async def close(self) -> None:
-        """Release what it holds. Does nothing where `begin` was never called."""
+        """Release all resources. Does nothing if `begin` was not called."""
         ...
 
     def urgent(self) -> object:
-        """Return what is reported as soon as it changes."""
+        """Return a value; the agent sends a report as soon as this value changes."""
         ...
 
     def report(self, workers: Sequence[WorkerReport]) -> Section | None:
@@ -183,12 +184,12 @@ class NodeCapability(Protocol):
         ...
 
     def on_reply(self, reply: Assignment | Continue) -> None:
-        """Take the coordinator's reply."""
+        """Process the coordinator's reply."""
         ...
 
 
 def node_capabilities(context: NodeContext) -> tuple[NodeCapability, ...]:
-    """Return the node's half of each registered capability that the plan asks for."""
+    """Return the node half of each registered capability that the plan enables."""
     made = (module.create(context) for module in modules("node"))
     return tuple(capability for capability in made if capability is not None)
 

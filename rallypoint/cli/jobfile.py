@@ -105,7 +105,9 @@ def _check(place: Any, step: str | int, setting: str) -> None:
         if step < len(place):
             return
         raise SettingError(setting, f"index [{step}] is out of range; the list has {len(place)} items")
-    raise SettingError(setting, f"cannot set {step!r} in {place!r}; a key needs a mapping, and an index needs a list")
+    raise SettingError(
+        setting, f"cannot set {step!r} in {place!r}; a key such as .min needs a mapping, and an index such as [0] needs a list"
+    )
 
 
 def _value(setting: str, text: str, *, config: bool) -> Any:

@@ -136,15 +136,15 @@ def _read_rdzv_conf(value: object) -> dict[Field, Any]:
     found: dict[Field, Any] = {}
     for key, text in _pairs(value).items():
         if key not in _RDZV_CONF:
-            raise RefusedError(f"the keys {', '.join(_RDZV_CONF)} (unknown key: {key!r})")
+            raise RefusedError(f"only the keys {', '.join(_RDZV_CONF)}; {key!r} is not one of them")
         field = _RDZV_CONF[key]
         rule = field_rule(field)
         try:
             written = rule.write(rule.read(text))
         except RefusedError:
-            raise RefusedError(f"{rule.allowed} as the value of {key} (found {text!r})") from None
+            raise RefusedError(f"{rule.allowed} for the key {key}; it is {text!r}") from None
         if found.setdefault(field, written) != written:
-            raise RefusedError(f"one value for {key} (another key sets the same field, and {key} is {text!r})")
+            raise RefusedError(f"the same value for all keys that set {'.'.join(filter(None, field))}; {key} is {text!r}")
     return found
 
 

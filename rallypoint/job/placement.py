@@ -143,7 +143,10 @@ def _unequal(path: str, roles: Mapping[str, Members]) -> Iterator[Problem]:
     numbers = {name: role.groups for name, role in roles.items()}
     if len(set(numbers.values())) > 1:
         told = " and ".join(f"{name} ({number})" for name, number in numbers.items())
-        yield Problem(path=path, text=f"roles {told} have different numbers of groups; expected equal total / per_group")
+        yield Problem(
+            path=path,
+            text=f"roles {told} have different numbers of groups (total / per_group); expected the same number in each role",
+        )
 
 
 def _whole_devices(roles: Mapping[str, Members]) -> Iterator[Problem]:

@@ -248,7 +248,7 @@ class Recovery(Model):
     preload: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
     """Modules that they have imported beside torch and beside what is learned from the script."""
     start_method: Annotated[str | None, choice("fork", "spawn", "forkserver")] = None
-    """`fork` takes workers from a warm process, the others start each as a program. Without it `fork` where it can be."""
+    """`fork`: workers are forked from a preloaded process; other values: each is a new program. Default: `fork` if possible."""
     refill: Refills = Refills()
     """When the faults of each budget stop to count; by default never."""
 

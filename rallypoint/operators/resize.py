@@ -52,7 +52,7 @@ class ResizeJobOperator(PlacedOperator):
             raise OptionError("nodes", nodes, "N or MIN:MAX; or omit nodes and pass min_nodes and max_nodes")
         if nodes is None and (min_nodes is None or max_nodes is None):
             missing, given = ("max_nodes", "min_nodes") if max_nodes is None else ("min_nodes", "max_nodes")
-            raise OptionError(missing, None, f"a number, because {given} is set")
+            raise OptionError(missing, None, f"a number of nodes, because {given} is set")
         self.job_name = job_name
         self.nodes = nodes
         self.min_nodes = min_nodes

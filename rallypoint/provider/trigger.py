@@ -68,7 +68,7 @@ class ElasticTrainingTrigger(BaseTrigger):
         try:
             await preparation
         except Exception as error:  # noqa: BLE001  it only saves time later
-            self.log.warning("Cannot import the modules required for cancellation: %s", error)
+            self.log.warning("Cannot import in advance the modules that delete the job if the task is cancelled: %s", error)
         yield TriggerEvent(ending_event(ending))
 
     async def _ending(self) -> Ending:

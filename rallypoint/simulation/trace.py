@@ -204,7 +204,7 @@ def _check_times(trace: Trace) -> None:
         _check_natural(step.at, f"steps[{index}].at")
     for index, (before, step) in enumerate(itertools.pairwise(trace.steps), start=1):
         if step.at < before.at:
-            raise WireError(f"steps[{index}].at", step.at, f"{before.at:g} or later (steps are in order of time)")
+            raise WireError(f"steps[{index}].at", step.at, f"{before.at:g} or later, because steps must be in time order")
 
 
 def _check_natural(value: float | None, path: str) -> None:

@@ -95,7 +95,7 @@ class ResumableSampler(Sampler[list[int]]):
         if self.length // len(self) < world_size:
             raise ValueError(
                 f"batch_size: {self.batch_size} splits {self.length} samples into {len(self)} batches; expected at least "
-                f"{world_size} samples per batch (world size)"
+                f"{world_size} samples per batch, one for each rank"
             )
         self.rank, self.world_size = rank, world_size
 

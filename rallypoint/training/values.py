@@ -62,7 +62,9 @@ def split(value: Any, key: str, tensors: dict[str, torch.Tensor]) -> Any:
 
     def mark(tensor: torch.Tensor, at: str) -> TensorMark:
         if at in tensors:
-            raise CheckpointError(f"state: two tensors have the name {at}; the string forms of dictionary keys must differ")
+            raise CheckpointError(
+                f"state: two tensors get the name {at}; rename a dictionary key, so that no two keys have the same str()"
+            )
         tensors[at] = tensor.detach()
         return TensorMark(at, tuple(tensor.shape), tensor.dtype)
 

@@ -424,7 +424,7 @@ def _float(data: Any) -> float:
         try:
             return float(data)
         except OverflowError:
-            raise _Wrong(f"an integer of {data.bit_length()} bits", "a number that a double can hold") from None
+            raise _Wrong(f"an integer of {data.bit_length()} bits", "a number in the range of a 64-bit float") from None
     if kind is str and data in sanitize.NON_FINITE:
         return sanitize.NON_FINITE[data]
     raise _Wrong(data, "a value of type float")

@@ -162,7 +162,7 @@ def test_where_the_store_of_the_workers_is(line: str, address: tuple[str, int] |
         pytest.param("--node-unit 0 t.py", r"--node-unit 0: not allowed; expected 1 or more", id="no unit"),
         pytest.param(
             "--nnodes 2:3 --node-unit 2 --rdzv-endpoint h:1 t.py",
-            "--node-unit 2: not allowed; must divide --nnodes 2:3",
+            "--node-unit 2: not allowed; expected a divisor of both bounds of --nnodes 2:3",
             id="unit",
         ),
         pytest.param(

@@ -171,7 +171,9 @@ def test_root_ends_processes_of_the_jobs_user_alone(tmp_path, force):
         }
         (node.path / "shim.json").write_text(json.dumps(told))
         os.chown(node.path / "shim.json", 65534, 65534)
-        with pytest.raises(ActionError, match=r"shim\.json belongs to user 65534, who is not the user of the job"):
+        with pytest.raises(
+            ActionError, match=r"shim\.json belongs to user 65534, not to the user of the job; delete the folder"
+        ):
             node.end(force=force)
         os.chown(node.path.parents[2], 65534, 65534)
 

@@ -35,7 +35,9 @@ def test_a_setting_takes_the_place_of_a_field(setting, changed):
         pytest.param("=3", "expected KEY=VALUE", id="no key"),
         pytest.param("a..b=3", "expected KEY=VALUE", id="an empty step"),
         pytest.param(
-            "nodes.min=3", "cannot set 'min' in 2; a key needs a mapping, and an index needs a list", id="inside of a number"
+            "nodes.min=3",
+            "cannot set 'min' in 2; a key such as .min needs a mapping, and an index such as [0] needs a list",
+            id="inside of a number",
         ),
         pytest.param("roles[2].nodes=1", "the list has 2 items", id="beyond a list"),
         pytest.param("env[0]=1", "cannot set 0 in", id="a mapping has no items"),

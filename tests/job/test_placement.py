@@ -69,7 +69,8 @@ def test_members_of_a_group_keep_their_other_resources():
         pytest.param(
             {"roles__rollout__total": 6},
             "groups[0].roles",
-            "roles actor (2) and rollout (3) have different numbers of groups; expected equal total / per_group",
+            "roles actor (2) and rollout (3) have different numbers of groups (total / per_group); "
+            "expected the same number in each role",
             id="unequal groups",
         ),
         pytest.param(

@@ -106,7 +106,7 @@ def test_a_surplus_agent_says_that_it_is_a_spare(job: Agents) -> None:
         assert spare.stdout is not None
         with contextlib.suppress(BlockingIOError):
             early += os.read(spare.stdout.fileno(), 1 << 16)
-        return b"round 1 started without this node; waiting for the next round" in early
+        return b"round 1 started without this node; this node waits for the next round" in early
 
     assert spare.stdout is not None
     os.set_blocking(spare.stdout.fileno(), False)

@@ -1,6 +1,6 @@
-"""Where a coordinator lives: what it finds there of its predecessor, where it writes, and how agents and supervisors find it.
+"""Storage and address of a coordinator: the status of its predecessor, its own status, and the endpoint for agents.
 
-A folder (`FileHome`) is what processes of one machine share; pods share none (`pod_home.py`).
+On one machine, all processes share a folder (`FileHome`). Pods share no folder; see `pod_home.py`.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ __all__ = ["FileHome", "Home"]
 
 
 class Home(Protocol):
-    """What a coordinator needs to know of where it is.
+    """The environment of a coordinator: one implementation for a folder, one for a pod.
 
     Attributes:
-        sink: where its status goes; `progress_period` is how many seconds are between two writes that tell progress only.
-        heartbeat: its supervisor's, None where nobody says where that is; `look` is how many seconds are between two looks.
-        size: where the bounds of the world stand that are wanted, None where nobody says.
-        wish: where what somebody asks of the workers stands, None where nobody says.
-        losses: where stands which nodes a supervisor has found lost, None where nobody says.
-        door: where supervisors come by, None where they do not.
-        where: of the status, for errors.
+        sink: writes the published status; `progress_period` is the time in seconds between two writes of progress only.
+        heartbeat: source of the supervisor's heartbeat, None if there is none; `look` is the time in seconds between two reads.
+        size: source of the requested bounds of the world, None if there is none.
+        wish: source of the requested worker command, None if there is none.
+        losses: source of the nodes that the supervisor found lost, None if there is none.
+        door: handler of the supervisor's requests, None if supervisors send none.
+        where: path or name of the stored status, for error messages.
     """
 
     progress_period: float
@@ -62,23 +62,23 @@ class Home(Protocol):
     def losses(self) -> LossSource | None: ...  # noqa: D102
 
     async def previous(self) -> JobStatus | None:
-        """Return the last status that was published there, by whomever; raises `StaleError` where a later one is known."""
+        """Return the last published status; raises `StaleError` if a newer coordinator is known."""
         ...
 
     def port(self, plan: Plan) -> int:
-        """Return where to listen; 0 takes a free port."""
+        """Return the port to listen on; 0 selects a free port."""
         ...
 
     def grpc_port(self, plan: Plan) -> int:
-        """Return where to listen for gRPC; 0 takes a free port."""
+        """Return the port to listen on for gRPC; 0 selects a free port."""
         ...
 
     async def announce(self, endpoint: Endpoint) -> None:
-        """Let agents find us; raises `ConfigError`."""
+        """Publish the coordinator's endpoint for agents; raises `ConfigError`."""
         ...
 
     async def close(self) -> None:
-        """Close what is open."""
+        """Close open files and connections."""
         ...
 
 
@@ -113,11 +113,11 @@ class FileHome:
         return read_status(args.status_file)
 
     def port(self, plan: Plan) -> int:
-        """Any free one will do."""
+        """Return the port of the plan; 0 selects a free port."""
         return plan.coordinator_port
 
     def grpc_port(self, plan: Plan) -> int:
-        """As above; agents read it from the endpoint file."""
+        """Return 0, for a free port: agents read the port from the endpoint file."""
         return 0
 
     async def announce(self, endpoint: Endpoint) -> None:
@@ -129,4 +129,4 @@ class FileHome:
             raise ConfigError(f"{path}: cannot write the file: {error.strerror}") from error
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: a folder needs no open files."""

@@ -134,7 +134,7 @@ class Talker:
             return
         if isinstance(reply, Continue) and reply.fence.round > max(report.fence.round, self._without):
             self._without = reply.fence.round
-            log.info("round %d started without this node; waiting for the next round", self._without)
+            log.info("round %d started without this node; this node waits for the next round", self._without)
         if isinstance(reply, Stop) and not report.fence.round:
             log.info("the job ended before this node joined a round: %s", reply.verdict.message)
 

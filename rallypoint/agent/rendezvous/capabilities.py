@@ -1,6 +1,6 @@
-"""The registered capabilities within the rendezvous: it keeps their states, calls them, and performs their effects. Pure.
+"""Stores the states of the registered capabilities for the rendezvous, calls their methods and applies their effects. Pure.
 
-Nothing here knows any of them: see the contract, `rallypoint.capabilities.base`.
+This module depends on no particular capability; `rallypoint.capabilities.base` defines the interface.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Registered = Sequence[CoordinatorCapability[Any]]
 
 
 def restored(registered: Registered, previous: JobStatus | None, *, uid: str, attempt: int) -> Capabilities:
-    """Return the capabilities of a coordinator that starts; `previous` is a published status, if there is one."""
+    """Return the capabilities of a starting coordinator; `previous` is the last published status, or None."""
     known = previous if previous is not None and previous.uid == uid else None
     continues = known is not None and known.fence.attempt == attempt
     return Capabilities(
@@ -54,7 +54,7 @@ def on_report(state: State, report: AgentReport, before: AgentReport | None, now
 
 
 def on_tick(state: State, now: float) -> State:
-    """Return the state after what each capability concludes."""
+    """Call `on_tick` of each capability, and return the state with their effects applied."""
     for place, one in enumerate(state.capabilities.registered):
         known = state.capabilities.states[place]
         own, effects = one.on_tick(known, _view(state), now)
@@ -65,7 +65,7 @@ def on_tick(state: State, now: float) -> State:
 
 
 def reply_for(state: State, report: AgentReport) -> Continue | None:
-    """Return what capabilities request of an agent whose workers run, None where there is nothing."""
+    """Return the capabilities' requests to an agent whose workers run, or None."""
     known = state.capabilities
     found = (one.reply_for(own, report) for one, own in zip(known.registered, known.states, strict=True))
     sections = Sections(*(section for section in found if section is not None))
@@ -73,7 +73,7 @@ def reply_for(state: State, report: AgentReport) -> Continue | None:
 
 
 def assignment_sections(state: State, member: Member) -> Sections:
-    """Return what capabilities give a member with its place in a round."""
+    """Return the capabilities' sections of a member's assignment to a round."""
     known = state.capabilities
     found = (one.assignment_for(own, member) for one, own in zip(known.registered, known.states, strict=True))
     return Sections(*(section for section in found if section is not None))
@@ -86,14 +86,14 @@ def reply_key(state: State) -> tuple[object, ...]:
 
 
 def next_deadline(state: State) -> float | None:
-    """Return when a capability concludes something even if nobody reports, or None."""
+    """Return the earliest time at which a capability changes its state without a report, or None."""
     known = state.capabilities
     found = (one.next_deadline(own) for one, own in zip(known.registered, known.states, strict=True))
     return min((at for at in found if at is not None), default=None)
 
 
 def status_sections(state: State) -> Sections:
-    """Return what capabilities publish."""
+    """Return the capabilities' sections of the published status."""
     known, view = state.capabilities, _view(state)
     found = (one.to_status(own, view) for one, own in zip(known.registered, known.states, strict=True))
     return Sections(*(section for section in found if section is not None), unknown=known.unknown)

@@ -307,8 +307,8 @@ class KubernetesBackend(Backend):
         spec, plan, _ = await its.store.spec(stored.record)
         if size.max_nodes < plan.min_nodes and queue_of(role_of(spec, plan)):
             raise ResizeError(
-                f"nodes: '{size}' is not allowed for job {stored.record.name}; expected MAX of {plan.min_nodes} or more, "
-                "because the queue admitted that many nodes as one group"
+                f"nodes: '{size}' is not allowed for job {stored.record.name}; expected a maximum of {plan.min_nodes} or more "
+                f"nodes, because the queue admitted {plan.min_nodes} nodes as one group"
             )
 
     async def status(self, name: str) -> JobStatus | None:

@@ -88,7 +88,9 @@ class Sweeper:
             await self._stamp(job, now)
         elif now - ended >= job.kept:
             await self._cluster.delete("configmaps", view.name, uid=view.uid, version=view.version)
-            log.info("job=%s: deleted, because the job succeeded %g s ago (success TTL: %g s)", view.job, now - ended, job.kept)
+            log.info(
+                "job=%s: deleted the job, because it succeeded %g s ago (success TTL: %g s)", view.job, now - ended, job.kept
+            )
 
     async def _stamp(self, job: _Ended, now: float) -> None:
         change = {"metadata": {"resourceVersion": job.view.version, "annotations": {ENDED: f"{job.attempt}@{now:.0f}"}}}

@@ -217,7 +217,7 @@ class NodeFolder:
         # A script can name any process and cgroup in `shim.json`, and root ends those of the user who wrote that file alone.
         user = (self.path / SHIM_FILE).lstat().st_uid
         if user != self._job.lstat().st_uid:  # a folder became a link to another job after it was looked at
-            raise ActionError(f"{self.path}: {SHIM_FILE} belongs to user {user}, who is not the user of the job")
+            raise ActionError(f"{self.path}: {SHIM_FILE} belongs to user {user}, not to the user of the job; delete the folder")
         if not shim.send(FORCE if force else signal.SIGTERM, signal.SIGCONT, user=user):
             self._end_leftovers(shim, user, force=force)
 

@@ -47,4 +47,4 @@ def _delete(store: Store, name: str, now: float) -> None:
         record = _expired(store, name, now)  # it may have begun again meanwhile
         if record is not None:
             store.purge(record)
-            log.info("job=%s: deleted, because its success TTL has expired", name)
+            log.info("job=%s: deleted the job, because its success TTL has expired", name)

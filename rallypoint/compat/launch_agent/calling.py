@@ -127,7 +127,7 @@ def read_outlet(metrics_cfg: Mapping[str, str]) -> Outlet:
     """Return what `metrics_cfg` says; raises `ValueError`."""
     unknown = sorted(set(metrics_cfg) - {"destination", "path"})
     if unknown:
-        raise ValueError(f"metrics_cfg: key {unknown[0]!r} is not allowed; expected destination and path")
+        raise ValueError(f"metrics_cfg: key {unknown[0]!r} is not allowed; expected the keys destination and path")
     destination, path = metrics_cfg.get("destination", "null"), metrics_cfg.get("path", "")
     if destination not in _DESTINATIONS:
         raise ValueError(

@@ -232,7 +232,8 @@ class Snapshots:
     def _persist_due(self, step: int) -> None:
         if self._persisting is not None and not self._persisting.done():
             _log.warning(
-                "the snapshot of step %d is not stored: the storage is slow and still writes the previous snapshot", step
+                "the snapshot of step %d is not stored, because the agent is still writing an earlier snapshot to the storage",
+                step,
             )
             return
         if self._persisting is not None:

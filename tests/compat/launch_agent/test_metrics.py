@@ -56,7 +56,7 @@ def test_nothing_is_told_by_default() -> None:
     [
         pytest.param(
             {"where": "x"},
-            "metrics_cfg: key 'where' is not allowed; expected destination and path",
+            "metrics_cfg: key 'where' is not allowed; expected the keys destination and path",
             id="key",
         ),
         pytest.param({"destination": "x"}, r"metrics_cfg\['destination'\]: 'x' is not allowed", id="destination"),

@@ -23,20 +23,20 @@ __all__ = ["STEP_PERIOD", "JsonScreen", "LinesScreen", "Screen", "choose_screen"
 #: A line about steps at most this often, in seconds, since steps alone would fill a log.
 STEP_PERIOD = 10.0
 
-#: Longest time between the coordinator's word and the supervisor's of the same thing, in seconds.
+#: Longest time between the coordinator's event and the supervisor's event for the same change, in seconds.
 _TELLING = 30.0
 
 
 def news(
     before: JobDocument | None, after: JobDocument, *, step_told_at: float, now: float, zone: datetime.tzinfo | None = None
 ) -> tuple[tuple[str, ...], float]:
-    """Return the lines that are new in `after`, oldest first, and when a step was told last.
+    """Return the lines that are new in `after`, oldest first, and the time of the last line about a step.
 
     Args:
-        before: what was told already; None at the first look.
-        after: what is true now.
-        step_told_at: what the call before returned; 0 at first.
-        now: seconds since the epoch; lines carry the time of day at which each thing happened, in `zone`.
+        before: the document that was shown last; None at first.
+        after: the current document.
+        step_told_at: time that the previous call returned; 0 at first.
+        now: seconds since the epoch; each line starts with the time of its event in `zone`.
     """
     lines = [_line(event.at, event.kind, event.detail, now, zone) for event in _fresh(before, after)]
     status = after.status
@@ -60,7 +60,7 @@ def _fresh(before: JobDocument | None, after: JobDocument) -> list[Event]:
 
 
 def _same(one: Event, other: Event) -> bool:
-    """Return whether coordinator and supervisor tell of one thing, each at its own moment."""
+    """Return whether two events of coordinator and supervisor describe the same change."""
     return (one.kind, one.detail) == (other.kind, other.detail) and abs(one.at - other.at) < _TELLING
 
 
@@ -79,23 +79,23 @@ def _line(at: float, kind: str, text: str, now: float, zone: datetime.tzinfo | N
 
 
 class Screen(Protocol):
-    """Shows one job, time and again; as a context it owns the terminal."""
+    """Shows one job repeatedly; as a context manager, it controls the terminal."""
 
     def __enter__(self) -> object:
-        """Take the terminal."""
+        """Start to control the terminal."""
 
     def __exit__(self, *error: object) -> object:
-        """Give it back."""
+        """Restore the terminal."""
 
     def show(self, document: JobDocument) -> None:
-        """Show what is true now; saying the same thing twice adds nothing."""
+        """Show the current document; the same document again changes nothing."""
 
     def end(self, document: JobDocument) -> None:
-        """Tell how the job ended, where what was shown does not."""
+        """Show how the job ended, unless that is already shown."""
 
 
 class LinesScreen(contextlib.AbstractContextManager["LinesScreen"]):
-    """What is new, a line each."""
+    """Prints one line for each new event."""
 
     def __init__(self) -> None:
         self._told: JobDocument | None = None
@@ -105,7 +105,7 @@ class LinesScreen(contextlib.AbstractContextManager["LinesScreen"]):
         sys.stdout.flush()
 
     def show(self, document: JobDocument) -> None:
-        """Print what was not told before."""
+        """Print the events that were not printed before."""
         lines, self._step_told_at = news(self._told, document, step_told_at=self._step_told_at, now=time.time())
         self._told = document
         for line in lines:

@@ -1,49 +1,49 @@
-"""The rendezvous: who is in the world, when a round is closed, and when it is over. Pure; `now` is an argument.
+"""The rendezvous: decides which agents form a round, when the round closes and when it ends. Pure; `now` is an argument.
 
 Theory of operation
 ===================
 
-Agents say everything that is true of them (`AgentReport`), again and again; the coordinator keeps the last report of each
-(`Peer`) and answers from the state alone (`answer`). So there is no conversation to lose track of: a report or an answer that
-was lost is simply repeated, and a coordinator that was just started knows all it needs after one report of each agent.
+Each report of an agent (`AgentReport`) contains the agent's complete state. The coordinator stores the last report of each
+agent (`Peer`) and derives each reply from its own state (`answer`). A lost report or reply is sent again. A new coordinator
+knows the complete state after one report of each agent.
 
-The state is one of four. FORMING: agents wait for a round. RUNNING: a round is closed and its world trains. SUCCEEDED and
-FAILED: there is a verdict, and every agent that asks is told to stop.
+The job is in one of four states. FORMING: agents wait for a round. RUNNING: a round is closed and its world trains. SUCCEEDED
+and FAILED: the verdict exists, and every agent that sends a report is requested to stop.
 
-A round is closed when every living member of the last world is back (it may still be stopping its workers), and
+A round closes when every live member of the last world has left that world (it may still be stopping its workers), and
 
-- the largest world that is allowed has gathered, or
-- at least `min_nodes` have, and either this is not the first round (whoever is alive is back: nobody else is worth waiting
-  for; who returns later makes the world grow) or the last call is over.
+- `max_nodes` nodes have joined, or
+- at least `min_nodes` nodes have joined, and either this is not the first round or `last_call_timeout` has expired. After the
+  first round all live nodes are already back; a node that returns later enlarges the world.
 
-Before that the nodes are checked, where the plan asks for it (`checks.py`), and its operators are asked (`prechecks.py`).
+Before a round closes, the coordinator runs the plan's node check (`checks.py`) and pre-check operators (`prechecks.py`).
 
-A world that takes over no member of the last one waits until that is known to be over (`last_world.py`): an agent that is out
-of reach may still train.
+A world without any member of the last world starts only when the last world is known to have ended (`last_world.py`), because
+an unreachable agent may still train.
 
-A round is broken when a worker ends badly, when a member is lost (its lease is over, or all its connections ended and it
-was not back within `RECONNECT_WITHIN`), when one leaves, or when somebody waits who would make the world larger. Everyone is
-then told to regroup. Who joins a running world has prepared before that (`newcomers.py`).
+A round ends when a worker fails, when a member is lost (its lease expired, or all its connections closed and it did not
+reconnect within `RECONNECT_WITHIN`), when a member leaves, or when a waiting node would enlarge the world. All agents are then
+requested to form a new round. A node that joins a running job prepares its workers first (`newcomers.py`).
 
-An agent closes no connection before it was heard over another one, so the end of its last is the kernel's word that its process
-is gone, or a cut in the network. A living agent hears the cut as soon as we do and is back within a few milliseconds; if it
-takes longer, that costs a regroup: it is taken in again like any that was lost.
+An agent closes a connection only after it has sent a report over another connection. So when its last connection closes, its
+process has ended or the network is interrupted. A live agent notices the interruption at the same time and reconnects within a
+few milliseconds. If it needs longer, it counts as lost, and joins a new round.
 
-An end of a worker has a verdict (`rulings.py`). Most are answered by a restart, which the budget of process faults pays for.
-Some ask for another node: that worker's agent is told to leave (`away`), and its end is the fault of a node, which the
-supervisor replaces. Some end the job, whatever is left of any budget.
+The exit of a worker has a verdict (`rulings.py`). After most verdicts the workers restart, which uses the process budget. After
+some verdicts the worker's agent is requested to leave (`away`), which is a node fault, and the supervisor replaces the node.
+Other verdicts end the job, without regard to budgets.
 
-Optional capabilities (`capabilities.py`) are called with each report, before all other conclusions of a tick, and for each
-answer and status; the rendezvous knows none of them by name.
+Optional capabilities (`capabilities.py`) are called with each report, at the start of each tick, and for each reply and status.
+The rendezvous depends on no particular capability.
 
-A world that is silent for `hang_downtime` hangs (`health/hang.py`); what is done about it is `health/rounds.py`'s to say.
+A world without a sign of life for `hang_downtime` hangs (`health/hang.py`); `health/rounds.py` decides the reaction.
 
-A rank whose peer vanished fails too, and may be heard first. While a member is out of touch, or all that is told is of lost
-connections, the failure is kept as an echo: a lost node or another rank's own failure takes its place, and only if neither
-shows within `ECHO_GRACE`, or before the next round is closed, the echo itself is charged. Nobody waits for that: the round is
-broken at once.
+A rank whose peer is lost fails too, and its failure may be reported first. While a member does not answer, or if all reported
+errors are errors of lost connections, the failure is stored as an echo. A lost node or the failure of another rank replaces the
+echo. If neither is reported within `ECHO_GRACE` or before the next round closes, the echo itself is charged. The round ends
+immediately in any case.
 
-Deadlines are counted on the coordinator's own clock; clocks of two machines are never compared.
+Deadlines are times of the coordinator's own clock; clocks of two machines are never compared.
 """
 
 from __future__ import annotations
@@ -134,10 +134,10 @@ def new(
     previous: JobStatus | None = None,
     registered: capabilities.Registered = (),
 ) -> State:
-    """Return the state of a coordinator that just started; `registered` are the optional capabilities that it has.
+    """Return the state of a starting coordinator; `registered` are its optional capabilities.
 
-    With the `previous` status of the same attempt it takes over: the members of the last world have `TAKEOVER` seconds to speak
-    up, or their lease where that is longer, and until then the round goes on as if nothing had happened.
+    With the `previous` status of the same attempt, the coordinator continues the round: the members of the last world must
+    report within `TAKEOVER` seconds, or within their lease if that is longer.
     """
     state = prechecks.begun(State.fresh(settings, job=job, uid=uid, attempt=attempt, term=term, now=now))
     state = state.with_capabilities(capabilities.restored(registered, previous, uid=uid, attempt=attempt))
@@ -173,16 +173,16 @@ def new(
     return telling.event(state, "coordinator", f"term {term} took over in round {previous.fence.round}", now)
 
 
-# --- What is said to us ----------------------------------------------------------------------------------------------------
+# --- Reports of agents -----------------------------------------------------------------------------------------------------
 
 
 def receive(state: State, report: AgentReport, now: float) -> State:
-    """Take over what an agent says of itself, and conclude; ask `refusal` first."""
+    """Store the report of an agent and call `tick`; call `refusal` first."""
     return tick(hear(state, report, now), now)
 
 
 def hear(state: State, report: AgentReport, now: float) -> State:
-    """Take over what an agent says of itself; ask `refusal` first, and `tick` for the conclusions of one or many."""
+    """Store the report of an agent; call `refusal` before, and `tick` after one or several reports."""
     before = state.peers.get(report.agent)
     state, replaced = accept(state, report, now)
     if replaced is not None:
@@ -197,7 +197,7 @@ def hear(state: State, report: AgentReport, now: float) -> State:
 
 
 def delayed(state: State, seconds: float) -> State:
-    """Note that we have listened to nobody for so many seconds: whose silence fell into them was not silent."""
+    """Extend all deadlines of agents by `seconds`, in which the coordinator read no reports."""
     later = {
         name: dataclasses.replace(p, heard_at=p.heard_at + seconds, gone_at=None if p.gone_at is None else p.gone_at + seconds)
         for name, p in state.peers.items()
@@ -229,10 +229,10 @@ def resized(state: State, size: Size | None, own: Settings, now: float) -> State
 
 
 def given_up(state: State, lost: Iterable[LostNode]) -> State:
-    """Return the state in which members of the last world that a supervisor has found lost have no more than their lease.
+    """Reduce the waiting time for members of the last world that a supervisor found lost to their lease.
 
-    Only those who have not spoken since this coordinator took over: whoever speaks is not lost. The very same state where there
-    is nobody like that.
+    Members that have reported to this coordinator are not lost and keep their time. Returns the identical state if no member
+    is affected.
     """
     until, lease = {one.node: one.incarnation for one in lost}, state.settings.node_lease
     peers = {
@@ -247,10 +247,10 @@ def given_up(state: State, lost: Iterable[LostNode]) -> State:
 
 
 def tick(state: State, now: float, *, listened: float | None = None) -> State:
-    """Draw every conclusion that is due at `now`.
+    """Apply all decisions that are due at `now`.
 
-    `listened` is until when everything that was said has been heard, None where that is now: nobody is lost for what still
-    waits to be read.
+    `listened` is the time up to which all received reports were read (None: `now`). An agent whose report is not read yet does
+    not count as lost.
     """
     heard_to = now if listened is None else listened
     state = capabilities.on_tick(state, now)
@@ -277,12 +277,12 @@ def tick(state: State, now: float, *, listened: float | None = None) -> State:
 
 
 def wakes(state: State) -> float | None:
-    """Return when to call `tick` even if nobody says anything: at the deadline, or before it, where somebody falls silent."""
+    """Return when to call `tick` without a report: at the deadline, or earlier, when an agent becomes silent."""
     return min((at for at in (deadline(state), missing.due(state)) if at is not None), default=None)
 
 
 def deadline(state: State) -> float | None:
-    """Return when `tick` has something to conclude even if nobody says anything, or None."""
+    """Return the earliest time at which `tick` changes the state without a report, or None."""
     times = [_expires(state, peer) for peer in state.peers.values()]
     more = (
         hang_rounds.due(state),
@@ -324,7 +324,7 @@ def _how_lost(peer: Peer) -> str:
 
 
 def status(state: State, now: float) -> JobStatus:
-    """Return what is true of the job, to be published."""
+    """Return the job status to publish."""
     told = dataclasses.replace(picture.status(state, now), wish=wishes.told(state), tolerance=tolerance.foreign(state))
     told = dataclasses.replace(told, sections=capabilities.status_sections(state))
     return missing.told(told, state, now)

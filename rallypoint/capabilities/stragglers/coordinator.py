@@ -1,12 +1,13 @@
-"""Which rank is slower than the others while they train. Pure; `now` is an argument.
+"""Find ranks that are slower than the other ranks while they train. Pure; `now` is an argument.
 
-In a synchronous job every rank's steps take equally long, because all wait for the slowest. What differs is the part of a step
-in which a rank does *not* wait for others (`Pace.own`), and of that the slow one has more. Its score is how many times the
-median of the others that is.
+In a synchronous job the steps of all ranks take the same time, because all ranks wait for the slowest. The part of a step in
+which a rank does *not* wait for other ranks (`Pace.own`) is longer on a slow rank. The score of a rank is this part divided by
+its median over the other ranks.
 
-A rank is slow in a measurement when its score is `SLOW` or more and its excess makes up `SHARE` of a step: one that takes twice
-as long for a thousandth of a step holds nobody up. It is told when that was so `TIMES` times in a row, and until its score
-was below `CALM` as often: what goes to and fro between the two stays as it is. All ranks are measured anew each time.
+A rank is slow in a measurement if its score is at least `SLOW` and its excess is at least the fraction `SHARE` of a step; a
+smaller excess delays no other rank noticeably. A rank is reported as a straggler after `TIMES` slow measurements in a row,
+until its score was below `CALM` in as many measurements. A score between `CALM` and `SLOW` changes nothing. Each measurement
+covers all ranks.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ __all__ = ["CALM", "SHARE", "SLOW", "TIMES", "Lane", "State", "Stragglers", "Tra
 
 SLOW, CALM, SHARE, TIMES = 1.5, 1.2, 0.1, 3
 
-#: Seconds of a step that are nobody's own: below that clocks and threads decide who is slow.
+#: Seconds of a step below which differences between ranks are noise of clocks and threads.
 _LEAST = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:
-    """A rank over time.
+    """The measurements of one rank over time.
 
     Attributes:
-        window: its measurement that was taken last.
-        row: so many measurements in a row it was slow, or (negative) calm.
-        slow_since: when it was first found slow of those; `told`: it is told as a straggler.
-        score, own, usual, step: as they were measured last.
+        window: number of its last measurement.
+        row: number of slow measurements in a row; negative: number of calm measurements in a row.
+        slow_since: time of the first of these slow measurements; `told`: the rank is reported as a straggler.
+        score, own, usual, step: values of the last measurement.
     """
 
     window: int = 0

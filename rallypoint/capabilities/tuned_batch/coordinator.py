@@ -1,9 +1,9 @@
-"""The tuned batch: when every node has measured a batch, the next one is chosen and sent to all. Pure.
+"""Batch tuning: when every node has measured a batch size, select the next one and send it to all nodes. Pure.
 
-The memory that a worker uses is taken for a line over its batch: what it needs anyhow, and so much for each sample. Two
-observations tell both. One alone bounds the second from above: if everything that was used were used for samples, a batch that
-is larger by some factor would need no more than that factor of memory, so a step that keeps to it is safe. Nothing of the model
-need be known for that.
+The model of a worker's memory is linear in the batch size: a constant part, and a part per sample. Two measurements determine
+both parts. One measurement gives an upper bound of the part per sample, because the constant part is not negative: a batch
+larger by some factor needs at most that factor of memory, so an increase within this bound is safe. No knowledge of the
+network is needed.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from rallypoint.wire.status import JobStatus, Member
 
 __all__ = ["Choice", "State", "TunedBatch", "create", "line", "next_batch"]
 
-#: Measurements that are kept.
+#: Number of measurements to keep.
 _KEPT = 16
 
-#: Of the limit that much is used: allocators round up, and fragments stay.
+#: Fraction of the limit to use; the rest is for rounding and fragmentation in allocators.
 _SHARE = 0.9
 
-#: A batch is at most so many times as large as the one before it: what is measured nearby is believed further than what is not.
+#: Largest factor between two batch sizes in a row, because the model is less exact far from a measurement.
 _LEAP = 2.0
 
-#: A gain smaller than this is not worth another change.
+#: Smallest factor between two batch sizes that justifies a change.
 _WORTH = 1.05
 
-#: So many larger batches that used no more memory say that nobody takes what is written.
+#: Number of larger batch sizes without more memory use after which the script is assumed to ignore the batch size.
 _DEAF = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The batch to use next; `settled` says why it stays as it is, "" where it is another one."""
+    """The next batch size; `settled` is the reason why it stays the same, "" if it changes."""
 
     batch: int
     settled: str = ""
 
 
 def line(seen: Sequence[Seen]) -> tuple[float, float] | None:
-    """Return what is used anyhow and for each sample, in bytes, by the last two different batches; None before that."""
+    """Return the constant memory and the memory per sample, in bytes, from the last two different batch sizes, or None."""
     if not seen:
         return None
     last = seen[-1]
@@ -169,29 +169,29 @@ class TunedBatch:
         return State(tuning=tuning), (RecordEvent(kind="tuned", detail=detail),) if detail else ()
 
     def reply_for(self, state: State, report: AgentReport) -> ReplySection | None:
-        """Return the batch for an agent that has not heard of it."""
+        """Return the batch size for an agent that has not received it yet."""
         wanted, node = _tuned(state), ReportSection.of(report).tuning
         return None if wanted is None or node is None or node.version >= wanted.version else ReplySection(tuned=wanted)
 
     def assignment_for(self, state: State, member: Member) -> AssignmentSection | None:
-        """Return the batch that workers begin with; None for that of their script."""
+        """Return the initial batch size of workers; None: the script's own."""
         wanted = _tuned(state)
         return None if wanted is None else AssignmentSection(tuned=wanted)
 
     def reply_key(self, state: State) -> object:
-        """Return the batch that is requested."""
+        """Return the requested batch size."""
         return _tuned(state)
 
     def next_deadline(self, state: State) -> float | None:
-        """Return None: only reports change anything."""
+        """Return None: only reports change the state."""
 
     def to_status(self, state: State, view: RoundView) -> StatusSection:
-        """Return what is known; it outlives the attempt."""
+        """Return the section with the measurements, which the next attempt uses again."""
         return StatusSection(tuning=state.tuning)
 
 
 def create(_plan: Plan) -> TunedBatch:
-    """Return the coordinator's half. Of a job that tunes nothing no node measures anything."""
+    """Return the coordinator half. Without batch tuning in the job, no node sends measurements."""
     return TunedBatch()
 
 
@@ -201,7 +201,7 @@ def _tuned(state: State) -> Tuned | None:
 
 
 def _after_measurement(known: Tuning, view: RoundView) -> tuple[Tuning, str]:
-    """Return what follows from the measurements of all nodes, and a sentence; "" where nothing follows yet."""
+    """Return the tuning after the measurements of all nodes, and a description of the change ("" if there is none)."""
     measured = _together(view)
     if measured is None or known.settled or measured.version != known.version:
         return known, ""
@@ -215,7 +215,7 @@ def _after_measurement(known: Tuning, view: RoundView) -> tuple[Tuning, str]:
 
 
 def _after_failure(known: Tuning) -> tuple[Tuning, str]:
-    """Go back to the last batch that worked where memory ran out with a larger one."""
+    """Return to the largest batch size that worked, after memory ran out with a larger one."""
     fitting = max((one.batch for one in known.seen if one.batch < known.batch), default=0)
     if not known.version or not fitting:
         return known, ""
@@ -229,7 +229,7 @@ def _changed(known: Tuning, batch: int, why: str) -> tuple[Tuning, str]:
 
 
 def _together(view: RoundView) -> NodeTuning | None:
-    """Return what was measured on all nodes of the world: the most that was used, and the least that there is."""
+    """Return the largest memory use and the smallest limit of all nodes of the world; None until all have measured."""
     told = [ReportSection.of(report).tuning for _, report in view.members()]
     nodes = [one for one in told if one is not None and one.memory > 0]
     if len(nodes) < len(view.world) or not nodes or len({(one.version, one.batch) for one in nodes}) > 1:

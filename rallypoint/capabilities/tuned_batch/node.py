@@ -52,7 +52,7 @@ _BEFORE, _WHILE = 10, 10
 
 
 class Now(enum.Enum):
-    """What is to be done."""
+    """Next action of a measurement."""
 
     NOTHING = enum.auto()
     FORGET_PEAK = enum.auto()
@@ -64,10 +64,10 @@ class Measuring:
     """One batch of one node's workers.
 
     Attributes:
-        batch: that they use, as far as is known; 0 for unknown.
-        since: signs of life of each local rank when the wait began.
-        fresh: the peak began anew then.
-        done: it was read.
+        batch: batch size of the workers; 0: unknown.
+        since: signs of life of each local rank at the start of the wait.
+        fresh: the peak was reset at that time.
+        done: the peak was read.
     """
 
     batch: int = 0
@@ -76,7 +76,7 @@ class Measuring:
     done: bool = False
 
     def looked(self, batch: int, steps: Mapping[int, int]) -> tuple[Measuring, Now]:
-        """Return what is waited for next, and what is to be done now; `steps` are the signs of life of each local rank."""
+        """Return the next measurement state and the action to take; `steps` are the signs of life of each local rank."""
         if batch != self.batch or steps.keys() != self.since.keys() or any(steps[rank] < self.since[rank] for rank in steps):
             return Measuring(batch=batch, since=dict(steps)), Now.NOTHING
         if not batch or not steps or self.done:
@@ -98,33 +98,33 @@ _MIB = 1 << 20
 
 
 class Peak(Protocol):
-    """The memory of the workers of a node. What it needs may take a moment: it is asked in a thread."""
+    """Measures the memory of the workers of a node. Calls may block, so they run in a thread."""
 
     def limit(self) -> int:
-        """Return the bytes that a worker may use, the least of any of them; 0 where nobody knows."""
+        """Return the smallest memory limit of a worker in bytes; 0: unknown."""
         ...
 
     def forget(self, pids: Mapping[int, int]) -> None:
-        """Let the peak begin anew; `pids` are those of the workers by local rank."""
+        """Reset the peak; `pids` are the process IDs of the workers by local rank."""
         ...
 
     def read(self, pids: Mapping[int, int]) -> int:
-        """Return the bytes that the worker with the most has used since then; 0 where one of them is gone."""
+        """Return the largest peak of a worker since the reset, in bytes; 0 if a worker has ended."""
         ...
 
 
 class HostPeak:
-    """The resident memory of the process that trains."""
+    """Measures the resident memory of the worker processes."""
 
     def __init__(self, limit: int, proc: Path = Path("/proc")) -> None:
         self._limit, self._proc = limit, proc
 
     def limit(self) -> int:
-        """What the job says."""
+        """Return the limit that the job sets."""
         return self._limit
 
     def forget(self, pids: Mapping[int, int]) -> None:
-        """Where the kernel does not do it the peak is that of the whole life: never less than what a batch used."""
+        """Reset VmHWM. If the kernel does not support this, the peak counts from the start of the process."""
         for pid in pids.values():
             with contextlib.suppress(OSError):
                 (self._proc / str(pid) / "clear_refs").write_text(_FORGET)
@@ -135,26 +135,26 @@ class HostPeak:
 
 
 class GpuPeak:
-    """What is taken of the GPU of each local rank. torch keeps what it once took, so what is taken now is the peak."""
+    """Measures the used memory of each local rank's GPU. torch's allocator keeps its memory, so the current use is the peak."""
 
     def __init__(self, limit: int, env: Mapping[str, str]) -> None:
         self._limit, self._env = limit, env
 
     def limit(self) -> int:
-        """What the job says, or else the GPU's own memory."""
+        """Return the limit that the job sets, or the memory of the GPU."""
         return self._limit or min((total for _, total in _gpus(self._env)), default=0)
 
     def forget(self, pids: Mapping[int, int]) -> None:
-        """Nothing begins anew: torch gives nothing back, and a batch that is larger needs more."""
+        """Do nothing: torch's allocator keeps its memory, and a larger batch needs more."""
 
     def read(self, pids: Mapping[int, int]) -> int:
-        """Ask the driver; the worker of local rank n has the n-th GPU that is visible."""
+        """Query the driver; local rank n uses the n-th visible GPU."""
         gpus = _gpus(self._env)
         return _most([gpus[local_rank][0] if local_rank < len(gpus) else 0 for local_rank in pids])
 
 
 def peak_of(plan: Plan, env: Mapping[str, str] = os.environ) -> Peak:
-    """Return what measures the workers of a plan on this node."""
+    """Return the memory measurement for the workers of a plan on this node."""
     limit = PlanSection.of(plan).tuning_memory
     if plan.accelerator == "nvidia.com/gpu" and _gpus(env):
         return GpuPeak(limit, env)
@@ -174,7 +174,7 @@ def _high_water(status: Path) -> int:
 
 
 def _gpus(env: Mapping[str, str]) -> list[tuple[int, int]]:
-    """Return what is used and what there is of each GPU that a worker sees, in its order."""
+    """Return used and total bytes of each GPU that is visible to a worker, in the worker's order."""
     if shutil.which("nvidia-smi") is None:
         return []
     query = ["nvidia-smi", "--query-gpu=uuid,memory.used,memory.total", "--format=csv,noheader,nounits"]
@@ -206,11 +206,11 @@ class Tuner:
         self._written = 0
 
     def urgent(self) -> NodeTuning:
-        """Return what was reported last, or measured since."""
+        """Return the newest measurement, which is reported at once when it changes."""
         return self._told
 
     async def begin(self) -> None:
-        """Make the file; without a limit that can be known nothing is tuned, which is said once."""
+        """Create the file. Without a known memory limit, log a warning and tune nothing."""
         limit = await asyncio.to_thread(self._peak.limit)
         if not limit:
             log.warning("batch tuning is off: this node has no GPU and the job sets no memory limit per worker")
@@ -218,18 +218,18 @@ class Tuner:
         await asyncio.to_thread(self._write, ParallelConfig())
 
     def environment(self) -> dict[str, str]:
-        """Return where the file is, for workers."""
+        """Return the workers' variables with the path of the file."""
         return dict.fromkeys(parallel_config.VARIABLES, str(self._path))
 
     async def close(self) -> None:
-        """Measure nothing any more, and remove the file."""
+        """Stop measuring and remove the file."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._path.unlink(missing_ok=True)
 
     def on_reply(self, reply: Assignment | Continue) -> None:
-        """Take over what workers are to use; an older version than the last changes nothing."""
+        """Write the requested batch size to the file; ignore a version that is not newer."""
         section = AssignmentSection if isinstance(reply, Assignment) else ReplySection
         tuned = section.of(reply).tuned
         if tuned is None or tuned.version <= self._told.version:
@@ -241,12 +241,12 @@ class Tuner:
         self._changed()
 
     def report(self, workers: Sequence[WorkerReport]) -> ReportSection | None:
-        """Look at the file and at the workers; return what is known, None where nothing is tuned."""
+        """Read the file, advance the measurement, and return the section; None if nothing is tuned."""
         if not self._told.limit:
             return None
         found = parallel_config.read(self._path)
         if found is not None and self._wanted is not None and found.batch != self._wanted.batch:
-            # A script that has just begun wrote its own.
+            # A script that just started has written its own batch size.
             self._write(ParallelConfig(version=max(self._next(), found.version + 1), batch=self._wanted.batch))
             self._measuring = Measuring()
         elif found is not None and (self._task is None or self._task.done()):

@@ -45,7 +45,7 @@ class Std(enum.IntFlag):
 
     @classmethod
     def from_str(cls, text: str) -> Std | dict[int, Std]:
-        """Return what `0|1|2|3` or `LOCAL_RANK:N,...` means; raises `ValueError`."""
+        """Return the value of the text `0|1|2|3` or `LOCAL_RANK:N,...`; raises `ValueError`."""
         if text in _WORDS:
             return cls(int(text))
         found = {}
@@ -63,7 +63,7 @@ _WORDS = tuple(str(number) for number in range(4))
 
 
 def read_streams(redirects: object, tee: object) -> Streams:
-    """Return what goes to files and what to both, from `Std` for all ranks or by local rank; raises `ValueError`."""
+    """Return the streams for files, and for files and console, from a `Std` or one per local rank; raises `ValueError`."""
     every, of = _read(redirects, "redirects")
     tee_every, tee_of = _read(tee, "tee")
     return Streams(redirects=every, redirects_of=of, tee=tee_every, tee_of=tee_of)
@@ -87,7 +87,7 @@ def _number(std: object, field: str) -> int:
     return int(std)
 
 
-#: Seconds that a rendezvous may take where nobody says otherwise.
+#: Default rendezvous timeout in seconds.
 DEFAULT_TIMEOUT = 900
 
 #: Signals that the caller's process passes on to the agent.
@@ -95,7 +95,7 @@ SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 
 
 class _Default(str):
-    """A default that can be told apart from the same words said on purpose."""
+    """A default value that differs in identity from the same text passed by a caller."""
 
     __slots__ = ()
 
@@ -110,9 +110,9 @@ class LaunchConfig:
     Attributes:
         min_nodes, max_nodes: bounds of the world.
         nproc_per_node: workers on this node.
-        run_id: names the run, the same on all nodes; "" is replaced by a random one, with a warning.
-        role: of the workers, told to them as ROLE_NAME.
-        rdzv_endpoint: `HOST:PORT` where the nodes meet.
+        run_id: id of the run, the same on all nodes; "" is replaced by a random id, with a warning.
+        role: value of the workers' variable ROLE_NAME.
+        rdzv_endpoint: `HOST:PORT` of the rendezvous.
         rdzv_backend: `c10d`, `static`, `etcd`, `etcd-v2`, `zeus-adapter` or `rallypoint`.
         rdzv_configs: seconds and numbers for the rendezvous, by name; `timeout` is filled in from `rdzv_timeout`.
         rdzv_timeout: seconds; -1 leaves it to `rdzv_configs["timeout"]`, and that to 900.
@@ -170,7 +170,7 @@ class LaunchConfig:
 
     @property
     def chose_start_method(self) -> bool:
-        """Whether somebody said how workers are started, be it `spawn`."""
+        """Whether the caller set `start_method`, also to `spawn`."""
         return self.start_method is not _START_METHOD
 
     def to_torch(self) -> Any:
@@ -226,7 +226,7 @@ def _theirs(errors: Any, culprit: Culprit, file: Path) -> Any:
         local_rank=culprit.local_rank, pid=culprit.pid, exitcode=_exit_code(culprit), error_file=str(file)
     )
     if not file.is_file():
-        # torch cannot know what the agent read in the log, and says "see https://…" in its place.
+        # torch does not have the error that the agent read from the log; its message would be only "see https://…".
         failure.message, failure.timestamp = culprit.error or failure.message, int(culprit.at)
     return failure
 

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+from rallypoint.backends.units import UnitBackend
 from rallypoint.job import ElasticJob
 from rallypoint.supervision.actions import Action
 from rallypoint.supervision.observation import Observation
@@ -336,6 +337,10 @@ class Backend(abc.ABC):
 
         Raises `JobNotFoundError`.
         """
+
+    def units(self, name: str) -> UnitBackend:
+        """Return where the units of a job with roles run; raises `SubmitError` where this backend runs none."""
+        raise SubmitError(f"job {name}: roles: the {self.name} backend does not run jobs with several roles")
 
     @abc.abstractmethod
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Jobs with several roles: what of them no backend runs yet, said before anything of the job is created, and the policy by
+"""Jobs with several roles: what of them a backend does not run, said before anything of the job is created, and the policy by
 which their conductor decides. Pure.
 """
 
@@ -8,15 +8,13 @@ from collections.abc import Iterator
 
 from rallypoint.backends.contract import SubmitError
 from rallypoint.job import ElasticJob, compile_plan
-from rallypoint.job.placement import counts
+from rallypoint.job.compile_roles import ROLE_RESETS
 from rallypoint.job.role import SIMPLE, InstanceResources
 from rallypoint.supervision.conductor import ConductorPolicy, Level, RolePolicy
 from rallypoint.wire.plan import OrphanPolicy, Plan
+from rallypoint.wire.role_plans import role_plans
 
-__all__ = ["RolesError", "conductor_policy", "ignored_master", "isolation", "only_plan"]
-
-#: Seconds that a role has beyond its own grace period before it is ended by force, as nodes have.
-_SLACK = 5.0
+__all__ = ["RolesError", "ignored_master", "isolation", "only_plan", "policy_of"]
 
 
 class RolesError(SubmitError):
@@ -59,26 +57,25 @@ def _missing(job: ElasticJob) -> Iterator[str]:
         yield "groups"
 
 
-def conductor_policy(job: ElasticJob) -> ConductorPolicy:
-    """Return the policy of a job's conductor: its roles in their groups, and its budgets."""
-    (plan, *_) = compile_plan(job)
-    places = {name: group.name or f"group-{index}" for index, group in enumerate(job.groups) for name in group.roles}
+def policy_of(plan: Plan) -> ConductorPolicy:
+    """Return how the conductor of a job with this plan decides: its roles in their groups, and its budgets."""
     return ConductorPolicy(
         roles=tuple(
             RolePolicy(
                 name=role.name,
-                elastic=role.launch != SIMPLE,
-                units=counts(role)[0] if role.launch == SIMPLE else int(role.total != 0),
-                per_group=counts(role)[1] if role.launch == SIMPLE else 1,
-                place=places.get(role.name, "") if role.launch == SIMPLE else "",
-                driver=role.driver is not False,
-                on_failure=Level(role.on_failure or Level.INSTANCE.value),
-                grace=plan.stop_grace + _SLACK,
+                elastic=role.elastic,
+                units=int(role.total > 0) if role.elastic else role.total,
+                per_group=1 if role.elastic else role.per_group,
+                place="" if role.elastic else role.place,
+                driver=role.driver,
+                on_failure=Level(role.on_failure),
+                grace=role.grace,
             )
-            for role in job.roles
+            for role in role_plans(plan)
         ),
-        node_max_restart=job.recovery.node_replacements,
-        job_max_restart=job.fault_tolerance.retry_limit,
+        node_max_restart=plan.node_replacements,
+        role_max_reset=ROLE_RESETS,
+        job_max_restart=plan.retry_limit,
         master_max_restart=plan.coordinator_replacements,
     )
 

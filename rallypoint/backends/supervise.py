@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable
 
 from rallypoint.backends.contract import Backend, BackendError, Changes, HeldError, JobNotFoundError
 from rallypoint.backends.turns import Backoff, Job, OnTurn, Snapshot, Turn, Turns, held, told
-from rallypoint.supervision.record import JobRecord
+from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.supervision.resizing import sized
 
 __all__ = ["supervise", "watch"]
@@ -56,7 +56,8 @@ async def supervise(
         while True:
             try:
                 async with held(job, holder) as me:
-                    return await Turns(job, changes, tell, clock, me).run(poll)
+                    turns = await _turns(job)
+                    return await turns(job, changes, tell, clock, me).run(poll)
             except JobNotFoundError:
                 return None
             except HeldError as refused:
@@ -72,6 +73,16 @@ async def supervise(
             backoff.reset()
             if turn.over:
                 return turn.record
+
+
+async def _turns(job: Job) -> Callable[[Job, Changes, OnTurn, Callable[[], float], Holder], Turns]:
+    """Return what takes the turns of a job: those of a job with roles are its conductor's."""
+    stored = await told(job.load())
+    if stored is None or not stored.plan.roles:
+        return Turns
+    from rallypoint.backends.conducting import ConductorTurns  # noqa: PLC0415  it supervises the jobs of its roles by this loop
+
+    return ConductorTurns
 
 
 async def watch(backend: Backend, name: str, *, poll: float = 1.0) -> AsyncIterator[Snapshot]:

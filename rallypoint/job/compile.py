@@ -16,7 +16,7 @@ from rallypoint.job.model import ElasticJob
 from rallypoint.job.policies import BudgetRefill, effective
 from rallypoint.job.profiles import MOST_RESETS
 from rallypoint.job.quantity import quantity
-from rallypoint.job.role import Role
+from rallypoint.job.role import ELASTIC, Role
 from rallypoint.wire.env import CONFIG
 from rallypoint.wire.function import CALL_MODULE
 from rallypoint.wire.incident import Answer
@@ -240,7 +240,8 @@ def _capabilities(job: ElasticJob, role: Role) -> dict[str, Any]:
 def _called(role: Role, first: str, rest: list[str]) -> dict[str, Any]:
     if role.entrypoint.function:
         options = ("--process-group",) if role.process_group is not False else ()
-        return {"entrypoint": CALL_MODULE, "args": (*options, first, *role.args)}
+        grouped = options if role.launch == ELASTIC else ()
+        return {"entrypoint": CALL_MODULE, "args": (*grouped, first, *role.args)}
     script = _script(role, first) if role.entrypoint.entry is Entry.SCRIPT else first
     return {"entrypoint": script, "args": (*rest, *role.args)}
 

@@ -46,6 +46,9 @@ __all__ = [
     "conduct",
     "delete",
     "new_record",
+    "renew",
+    "resume",
+    "suspend",
     "take_over",
     "wants",
 ]
@@ -63,10 +66,12 @@ class Level(enum.Enum):
 
 
 class Phase(enum.Enum):
-    """Of the job. The last three are final: nothing of the job is left."""
+    """Of the job. The last three are final: nothing of the job is left. Nothing of a suspended one is there, either."""
 
     RUNNING = "running"
     RESETTING = "resetting"
+    SUSPENDING = "suspending"
+    SUSPENDED = "suspended"
     STOPPING = "stopping"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -167,7 +172,7 @@ class RoleRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One answer to a failure: what was started again, why, and which attempt it belongs to."""
+    """One answer to a failure: what was started again, why, and which attempt it belongs to; `lost` had no exit code."""
 
     level: Level
     role: str
@@ -175,6 +180,7 @@ class Step:
     attempt: int
     reason: str
     at: float
+    lost: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +189,7 @@ class ConductorRecord:
 
     Attributes:
         attempt: of the job, from 1; `term` the number of the conductor that manages it, from 1.
+        first: the attempt with which the budgets began: a job that is submitted again has fresh ones.
         stop_at: while the job is reset or stopped, when all that is left is ended by force.
         outcome, reason: of a job that is stopping or over.
         history: the last steps.
@@ -191,6 +198,7 @@ class ConductorRecord:
     phase: Phase = Phase.RUNNING
     attempt: int = 1
     term: int = 1
+    first: int = 1
     roles: tuple[RoleRecord, ...] = ()
     stop_at: float | None = None
     outcome: Outcome | None = None
@@ -227,9 +235,9 @@ class Decision:
     wake_at: float | None = None
 
 
-def new_record(policy: ConductorPolicy) -> ConductorRecord:
-    """Return the record of a job that was just submitted."""
-    return ConductorRecord(roles=tuple(_fresh(role) for role in policy.roles))
+def new_record(policy: ConductorPolicy, *, attempt: int = 1) -> ConductorRecord:
+    """Return the record of a job that was just submitted; one that had attempts before begins with the next."""
+    return ConductorRecord(attempt=attempt, first=attempt, roles=tuple(_fresh(role) for role in policy.roles))
 
 
 def take_over(record: ConductorRecord, policy: ConductorPolicy, now: float) -> ConductorRecord:
@@ -248,6 +256,34 @@ def delete(record: ConductorRecord, policy: ConductorPolicy, now: float) -> Cond
     if record.finished or record.outcome is Outcome.DELETED:
         return record
     return _stopping(record, policy, now, Outcome.DELETED, "the job was deleted")
+
+
+def suspend(record: ConductorRecord, policy: ConductorPolicy, now: float) -> ConductorRecord:
+    """Return the record of a job of which nothing is to run until it is resumed. This costs nothing."""
+    if record.phase not in {Phase.RUNNING, Phase.RESETTING}:
+        return record
+    return dataclasses.replace(record, phase=Phase.SUSPENDING, stop_at=now + _grace(policy))
+
+
+def resume(record: ConductorRecord) -> ConductorRecord:
+    """Return the record of a suspended job that goes on: all units that have not succeeded begin their next life."""
+    if record.phase is not Phase.SUSPENDED:
+        return record
+    roles = tuple(_next_lives(role) for role in record.roles)
+    return dataclasses.replace(record, phase=Phase.RUNNING, roles=roles)
+
+
+def renew(record: ConductorRecord, policy: ConductorPolicy, now: float) -> ConductorRecord:
+    """Return the record of a job whose owner wants another attempt instead of the one that runs. This costs nothing."""
+    if record.phase is not Phase.RUNNING:
+        return record
+    told = "its owner restarts it"
+    return dataclasses.replace(record, phase=Phase.RESETTING, stop_at=now + _grace(policy), reason=told, first=record.first + 1)
+
+
+def _next_lives(role: RoleRecord) -> RoleRecord:
+    lives = tuple(number + (index not in role.done) for index, number in enumerate(role.incarnations))
+    return dataclasses.replace(role, stop_at=None, incarnations=lives)
 
 
 def wants(record: ConductorRecord, key: UnitKey) -> bool:
@@ -284,6 +320,8 @@ def _settled(record: ConductorRecord, units: tuple[UnitSeen, ...], policy: Condu
     present = [unit for unit in units if unit.present]
     if record.phase is Phase.STOPPING and not present and record.outcome is not None:
         return dataclasses.replace(record, phase=Phase(record.outcome.value), stop_at=None)
+    if record.phase is Phase.SUSPENDING and not present:
+        return dataclasses.replace(record, phase=Phase.SUSPENDED, stop_at=None)
     if record.phase is Phase.RESETTING and not present:
         fresh = tuple(_fresh(role) for role in policy.roles)
         return dataclasses.replace(record, phase=Phase.RUNNING, attempt=record.attempt + 1, roles=fresh, stop_at=None)
@@ -333,9 +371,10 @@ def _failed(record: ConductorRecord, unit: UnitSeen, policy: ConductorPolicy, no
         level, reason = Level.ROLE, f"{reason}; its node was restarted {policy.node_max_restart} times"
     if level is Level.ROLE and _known(record, role.name).reset >= policy.role_max_reset:
         level, reason = Level.JOB, f"{reason}; role {role.name} was reset {policy.role_max_reset} times"
-    if level is Level.JOB and record.attempt > policy.job_max_restart:
+    if level is Level.JOB and record.attempt - record.first >= policy.job_max_restart:
         level, reason = Level.NONE, f"{reason}; the job was restarted {policy.job_max_restart} times"
-    step = Step(level=level, role=role.name, index=unit.key.index, attempt=record.attempt, reason=reason, at=now)
+    lost = unit.state is UnitState.LOST
+    step = Step(level=level, role=role.name, index=unit.key.index, attempt=record.attempt, reason=reason, at=now, lost=lost)
     record = dataclasses.replace(record, history=(*record.history, step)[-_HISTORY:])
     if level is Level.INSTANCE:
         return _with_role(record, _restarted(_known(record, role.name), unit.key.index, role.per_group))
@@ -418,7 +457,7 @@ def _starts(record: ConductorRecord, role: RoleRecord, units: tuple[UnitSeen, ..
 
 def _wake_at(record: ConductorRecord, units: tuple[UnitSeen, ...], now: float) -> float | None:
     if not any(unit.present for unit in units):
-        return None if record.finished or record.phase is Phase.RUNNING else now
+        return None if record.finished or record.phase in {Phase.RUNNING, Phase.SUSPENDED} else now
     times = [stop_at for stop_at in (record.stop_at, *(role.stop_at for role in record.roles)) if stop_at is not None]
     return min((at for at in times if at > now), default=None)
 

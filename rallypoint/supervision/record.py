@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rallypoint.supervision.budget import Course
+from rallypoint.supervision.conductor import ConductorRecord
 from rallypoint.supervision.trimming import HISTORY_LIMIT
 from rallypoint.wire import codec
 from rallypoint.wire.incident import Folded, Incident
@@ -194,6 +195,7 @@ class JobRecord:
         collected_by: the owner that took the final result, "" while nobody has.
         advice: what the next submission is to do otherwise.
         renew: its owner wants another attempt instead of the one that runs; what is there is ended first, and it costs nothing.
+        conductor: of a job with roles, what its conductor remembers (supervision/conducting.py); None for all others.
         tries: what the owner was allowed when it took the job (Airflow's `max_tries`, which a clear changes); -1 is not known.
     """
 
@@ -238,6 +240,7 @@ class JobRecord:
     claimant: str = ""
     waits_for: str = ""
     result: Any = field(default=None, hash=False)
+    conductor: ConductorRecord | None = None
 
     @classmethod
     def new(cls, *, name: str, uid: str, digest: str, owner: str, now: float, claimant: str = "") -> JobRecord:
@@ -334,6 +337,7 @@ class JobRecord:
             progress=Progress(),
             collected_by="",
             result=None,
+            conductor=None,
             last_now=now,
         )
         return fresh.with_history("submitted", f"again, by {owner}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rallypoint.wire import reset_file
 from rallypoint.wire.incident import Answer
@@ -210,6 +210,8 @@ class Plan:
         network_policy: "" creates no NetworkPolicy; `on`, or the networks of the API server, separated by commas.
         coordinator_replacements: coordinators that may be lost within one attempt.
         insecure_token: agents that another controller's pods start do without a secret.
+        job: the job that this is the elastic role of; "" for a job of its own.
+        roles: of a job that has several or simple ones, as JSON (wire/role_plans.py); the other fields then hold for the whole job.
         sections: settings of optional capabilities (wire/sections.py).
     """
 
@@ -299,4 +301,6 @@ class Plan:
     tls: str = ""
     network_policy: str = ""
     coordinator_replacements: int = 100
+    job: str = ""
+    roles: tuple[dict[str, Any], ...] = ()
     sections: Sections = NO_SECTIONS

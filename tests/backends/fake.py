@@ -25,12 +25,16 @@ from rallypoint.backends.contract import (
     SubmitError,
     Tail,
 )
+from rallypoint.backends.units import UnitBackend
 from rallypoint.job import ElasticJob, compile_plan
+from rallypoint.job.compile_roles import compile_roles, has_roles
 from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveCoordinator, RemoveNode
+from rallypoint.supervision.conductor import UnitKey, UnitSeen, UnitState
 from rallypoint.supervision.observation import NodeSeen, NodeState, Observation
 from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.status import JobStatus
+from tests.backends.fake_units import FakeUnits
 
 __all__ = ["FakeBackend", "FakeClock", "World"]
 
@@ -64,6 +68,8 @@ class World:
         refusal: what is missing here, so that nothing can be submitted.
         deaf: nodes do not end when they are asked to, only by force.
         done: every action that was asked for, in order; `failures` are raised by the next creations instead.
+        units: instances of simple roles by the job's name; those of `deaf_roles` end only by force.
+        serving: what serves the units of a job and is not released yet.
         hearts: how many jobs each supervising process (its backend) supervises, by the id of its holder.
         left: what still runs of jobs that were deleted by another client, by uid; each sweep ends one thing of it.
         lock: records are read and written whole, also by a test's other threads.
@@ -79,6 +85,9 @@ class World:
     left: dict[str, int] = field(default_factory=dict)
     done: list[Action] = field(default_factory=list)
     failures: list[ActionError] = field(default_factory=list)
+    units: dict[str, dict[UnitKey, UnitSeen]] = field(default_factory=dict)
+    serving: dict[str, int] = field(default_factory=dict)
+    deaf_roles: set[str] = field(default_factory=set)
     changed: int = 0
     versions: itertools.count = field(default_factory=lambda: itertools.count(1))
     processes: itertools.count = field(default_factory=lambda: itertools.count(1))
@@ -100,6 +109,17 @@ class World:
         state = NodeState.LOST if exit_code is None else NodeState.FAILED if exit_code else NodeState.SUCCEEDED
         job.nodes[key] = dataclasses.replace(job.nodes[key], state=state, present=False, exit_code=exit_code)
         self.changed += 1
+
+    def end_unit(self, name: str, key: UnitKey, exit_code: int | None) -> None:
+        """End a life of an instance; None is nobody saw how."""
+        state = UnitState.LOST if exit_code is None else UnitState.FAILED if exit_code else UnitState.SUCCEEDED
+        how = "was lost" if exit_code is None else f"exited with code {exit_code}"
+        self.units[name][key] = UnitSeen(key=key, state=state, present=False, reason=f"{key.role} {key.index} {how}")
+        self.changed += 1
+
+    def running_units(self, name: str) -> list[UnitKey]:
+        """The instances of simple roles that run."""
+        return sorted(key for key, seen in self.units.get(name, {}).items() if seen.present)
 
     def alive(self, name: str) -> list[tuple[int, int, int]]:
         """What runs, coordinators (node -1) first."""
@@ -129,10 +149,11 @@ class FakeBackend(Backend):
         self._id = f"process-{next(world.processes)}"
 
     def plan(self, job: ElasticJob, *, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> Blueprint:
-        plans = compile_plan(job, orphan_policy=orphan_policy)
-        if len(plans) != 1:
-            raise SubmitError("roles: one role only")
-        return Blueprint(job=job, plan=plans[0], objects=({"kind": "record", "name": job.name},))
+        if has_roles(job):
+            plan = compile_roles(job, orphan_policy=orphan_policy)
+        else:
+            (plan,) = compile_plan(job, orphan_policy=orphan_policy)
+        return Blueprint(job=job, plan=plan, objects=({"kind": "record", "name": job.name},))
 
     async def submit(self, blueprint: Blueprint, *, owner: str) -> Stored:
         name, digest = blueprint.plan.name, blueprint.plan.digest
@@ -274,7 +295,10 @@ class FakeBackend(Backend):
         return job.status if job else None
 
     async def names(self) -> tuple[str, ...]:
-        return tuple(sorted(self.world.jobs))
+        return tuple(sorted(name for name, job in self.world.jobs.items() if not job.blueprint.plan.job))
+
+    def units(self, name: str) -> UnitBackend:
+        return FakeUnits(self, name)
 
     async def logs(
         self, name: str, *, rank: int | None = None, cursor: str = "", follow: bool = False

@@ -8,8 +8,9 @@ import pytest
 
 from rallypoint.backends.contract import SubmitError
 from rallypoint.backends.kubernetes.manifests.blueprint import draw
-from rallypoint.backends.roles import RolesError, conductor_policy, only_plan
+from rallypoint.backends.roles import RolesError, only_plan, policy_of
 from rallypoint.job import ElasticJob, load_job
+from rallypoint.job.compile_roles import compile_roles
 from rallypoint.supervision.conductor import ConductorPolicy, Level, RolePolicy
 
 
@@ -76,13 +77,15 @@ def test_a_conductor_decides_by_the_job():
         "rollout": SERVER,
         "judge": {**SERVER, "on_failure": "role"},
     }
-    found = conductor_policy(
-        job(
-            roles=roles,
-            groups=[{"name": "pair", "roles": ["actor", "rollout"]}],
-            master={"max_restarts": 4},
-            recovery={"node_replacements": 5, "stop_grace_period": "3s"},
-            fault_tolerance={"retry_limit": 6},
+    found = policy_of(
+        compile_roles(
+            job(
+                roles=roles,
+                groups=[{"name": "pair", "roles": ["actor", "rollout"]}],
+                master={"max_restarts": 4},
+                recovery={"node_replacements": 5, "stop_grace_period": "3s"},
+                fault_tolerance={"retry_limit": 6},
+            )
         )
     )
 

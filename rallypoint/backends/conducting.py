@@ -1,0 +1,164 @@
+"""The turns of a job with roles: load, observe all units, decide, save, and only then act; beside them each elastic role has a
+supervisor of its own in the same process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+
+from rallypoint.backends.contract import ActionError, Changes, Stored
+from rallypoint.backends.elastic_roles import ElasticRoles
+from rallypoint.backends.roles import policy_of
+from rallypoint.backends.supervise import supervise
+from rallypoint.backends.turns import Job, OnTurn, Snapshot, Turn, Turns, log, told
+from rallypoint.supervision.actions import Purge
+from rallypoint.supervision.conducting import RolesDecision, conduct_job, taken_over
+from rallypoint.supervision.conductor import ConductorPolicy, StartUnit, StopUnit
+from rallypoint.supervision.record import Holder, JobRecord
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.sanitize import clean_text
+
+__all__ = ["ConductorTurns"]
+
+#: Seconds between two looks at what serves units, while it is being ended.
+_LOOK = 0.05
+
+#: Shortest pause between two turns, in seconds.
+_SHORTEST = 0.005
+
+
+class ConductorTurns(Turns):
+    """The holder's side of a job with roles."""
+
+    def __init__(self, job: Job, changes: Changes, tell: OnTurn, clock: Callable[[], float], me: Holder) -> None:
+        super().__init__(job, changes, tell, clock, me)
+        self._units = self._backend.units(self._name)
+        self._news = asyncio.Event()
+        self._roles = ElasticRoles(self._units, holder=me.name, supervise=supervise, clock=clock, changed=self._news.set)
+        self._acted: tuple[StartUnit | StopUnit, ...] = ()
+        self._waiting: asyncio.Task[None] | None = None
+        self._plan: Plan | None = None
+
+    async def run(self, poll: float) -> JobRecord | None:
+        """Take turns until the job is over; see `Turns.run`."""
+        try:
+            return await super().run(poll)
+        finally:
+            await self._roles.close()
+            if self._waiting is not None:
+                self._waiting.cancel()
+
+    async def _pause(self, turn: Turn, poll: float) -> None:
+        """Wait for something to happen to the job, to one of its units or to the job of one of its roles."""
+        if turn.over or turn.at_once:
+            return
+        left = poll if turn.wake_at is None else turn.wake_at - self._clock()
+        if self._waiting is None:  # one that is cut off could lose what it has seen: the next pause waits for the same one
+            self._waiting = asyncio.create_task(told(self._changes.wait(poll)))
+        news = asyncio.create_task(self._news.wait())
+        try:
+            timeout = max(_SHORTEST, min(poll, left))
+            await asyncio.wait({self._waiting, news}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            news.cancel()
+        if self._waiting.done():
+            waited, self._waiting = self._waiting, None
+            waited.result()
+
+    async def _vanished(self) -> Turn:
+        if self._last is not None and self._plan is not None:
+            await self._roles.remove(self._last, self._plan)
+        return await super()._vanished()
+
+    async def _turn(self) -> Turn:
+        self._news.clear()
+        stored = await self._job.load()
+        if stored is None:
+            return await self._vanished()
+        self._last, self._plan = stored.record, stored.plan
+        now, plan, policy = self._clock(), stored.plan, policy_of(stored.plan)
+        record = self._greeted(stored.record, policy, now)
+        seen = (*await self._units.observe(record, plan), *await self._roles.observe(record, plan))
+        decision = conduct_job(record, seen, policy, now)
+        decision = dataclasses.replace(decision, record=self._named(decision.record))
+        self._narrate(stored.record, decision.record)
+        saved = await self._keep(stored, decision.record)
+        failed = await self._perform(decision, plan)
+        snapshot = Snapshot(record=saved.record, plan=plan, status=None, supervising=True)
+        if decision.at_rest and decision.released is not None and await self._units.release(saved.record, plan):
+            return await self._rest(saved, decision, snapshot)
+        fresh = bool(set(decision.actions) - set(self._acted)) and not failed
+        self._acted = decision.actions
+        wake_at = now + _LOOK if decision.at_rest else now + 1.0 if failed else decision.wake_at
+        return Turn(at_once=fresh, wake_at=wake_at, snapshot=snapshot)
+
+    async def _rest(self, saved: Stored, decision: RolesDecision, snapshot: Snapshot) -> Turn:
+        """Nothing of the job is left: say so in the record, or remove it."""
+        record = saved.record
+        if record.deletion and record.conductor is not None and record.conductor.finished:
+            await self._remove(record, saved.plan)
+            return Turn(over=True, record=None, snapshot=snapshot)
+        if not record.finished:  # it is suspended
+            return Turn(snapshot=snapshot)
+        released = dataclasses.replace(decision.released or record, holder=record.holder)
+        saved = await self._keep(saved, released)
+        return Turn(over=True, record=saved.record, snapshot=dataclasses.replace(snapshot, record=saved.record))
+
+    async def _remove(self, record: JobRecord, plan: Plan) -> None:
+        await self._roles.remove(record, plan)
+        await self._backend.act(record, plan, Purge())
+
+    def _greeted(self, record: JobRecord, policy: ConductorPolicy, now: float) -> JobRecord:
+        """Return the record under this process: where its predecessor was lost, that costs one of the job's masters."""
+        before = record.holder
+        if before is None or not before.id or before.id == self._me.id:
+            return record
+        return taken_over(record, policy, now)
+
+    def _named(self, record: JobRecord) -> JobRecord:
+        before = record.holder
+        if before is not None and before.id == self._me.id:
+            return record
+        record = dataclasses.replace(record, holder=dataclasses.replace(self._me, since=record.last_now))
+        if before is None:
+            return record
+        return record.with_history("supervisor", f"{self._me.describe()} took over from {before.describe()}")
+
+    async def _keep(self, stored: Stored, new: JobRecord) -> Stored:
+        old = stored.record
+        idle = dataclasses.replace(new, clock=old.clock, last_now=old.last_now) == old
+        if idle and abs(new.last_now - old.last_now) < self._backend.clock_saved_every:
+            return stored
+        return await self._backend.save(new, version=stored.version)
+
+    async def _perform(self, decision: RolesDecision, plan: Plan) -> bool:
+        """Do the actions; return whether one of them could not be done."""
+        failed, record = False, decision.record
+        elastic = {role.name for role in policy_of(plan).roles if role.elastic}
+        for action in decision.actions:
+            if action not in self._acted:
+                log.info("job %s: %s", self._name, _described(action))
+            try:
+                await self._do(record, plan, action, elastic=action.key.role in elastic)
+            except ActionError as error:
+                failed = True
+                log.warning("job %s: %s: %s", self._name, _described(action), clean_text(str(error)))
+        return failed
+
+    async def _do(self, record: JobRecord, plan: Plan, action: StartUnit | StopUnit, *, elastic: bool) -> None:
+        key = action.key
+        if isinstance(action, StartUnit):
+            await (self._roles.start(record, plan, key) if elastic else self._units.start(record, plan, key))
+        elif elastic:
+            await self._roles.stop(record, key)
+        else:
+            await self._units.stop(record, plan, key, force=action.force)
+
+
+def _described(action: StartUnit | StopUnit) -> str:
+    key = action.key
+    what = "start" if isinstance(action, StartUnit) else "stop"
+    life = f"attempt {key.attempt}, reset {key.reset}, incarnation {key.incarnation}"
+    return f"{what} {key.role} {key.index}: {life}{', by force' if isinstance(action, StopUnit) and action.force else ''}"

@@ -1,0 +1,167 @@
+"""The elastic roles of a job, each a job of its own: started, supervised, suspended, and seen as units of the conductor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import re
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from rallypoint.backends.contract import Backend, ConflictError, JobFinishedError, JobNotFoundError, Stored
+from rallypoint.backends.requests import delete, request_suspension
+from rallypoint.backends.units import UnitBackend, role_job
+from rallypoint.supervision.conductor import UnitKey, UnitSeen, UnitState
+from rallypoint.supervision.record import JobRecord, Phase
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.role_plans import role_plan, role_plans, roles_env
+
+__all__ = ["ElasticRoles", "Supervise"]
+
+log = logging.getLogger("rallypoint.backends.supervise")
+
+#: Says in the record of an elastic role's job which life of the unit it is.
+_OWNER = re.compile(r"(?P<job>.+)/(?P<attempt>\d+)\.(?P<reset>\d+)\.(?P<incarnation>\d+)", re.ASCII | re.DOTALL)
+
+
+class Supervise(Protocol):
+    """The loop that supervises a job (supervise.py)."""
+
+    def __call__(
+        self,
+        backend: Backend,
+        name: str,
+        *,
+        holder: str,
+        on_turn: Callable[[Any], None] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> Coroutine[Any, Any, JobRecord | None]:
+        """See `supervise`."""
+        ...
+
+
+class ElasticRoles:
+    """Those of one job, in one process.
+
+    Args:
+        units: of the job.
+        holder: who supervises, for people.
+        supervise: supervises the job of a role; `clock` is its wall clock.
+        changed: called whenever something has happened to one of them.
+    """
+
+    def __init__(
+        self,
+        units: UnitBackend,
+        *,
+        holder: str,
+        supervise: Supervise,
+        clock: Callable[[], float],
+        changed: Callable[[], None],
+    ) -> None:
+        self._units, self._holder, self._supervise, self._clock, self._changed = units, holder, supervise, clock, changed
+        self._tasks: dict[str, asyncio.Task[JobRecord | None]] = {}
+
+    async def observe(self, record: JobRecord, plan: Plan) -> tuple[UnitSeen, ...]:
+        """Return the units as they are; supervises each whose job is not over."""
+        found = []
+        for role in role_plans(plan):
+            if not role.elastic or not role.total:
+                continue
+            name = role_job(record.name, role.name)
+            stored = await self._units.jobs.load(name)
+            seen = None if stored is None else _seen(record.name, role.name, stored.record)
+            if seen is not None:
+                found.append(seen)
+                self._keep(name, wanted=seen.present)
+        return tuple(found)
+
+    async def start(self, record: JobRecord, plan: Plan, key: UnitKey) -> None:
+        """Start a life of a role: submit its job, or have it begin again. A life that was started before is left alone."""
+        jobs, name = self._units.jobs, role_job(record.name, key.role)
+        owner = _owner(record.name, key)
+        stored = await jobs.load(name)
+        if stored is None:
+            await self._submit(record, plan, key, owner)
+        elif stored.record.owner != owner:
+            await self._again(stored, owner, record.last_now)
+        self._keep(name, wanted=True)
+
+    async def _submit(self, record: JobRecord, plan: Plan, key: UnitKey, owner: str) -> None:
+        role = role_plan(plan, key.role)
+        blueprint = await self._units.blueprint(record, plan, role)
+        own = blueprint.plan
+        variables = {**own.env, **self._units.environment(record, plan), **roles_env(plan, role)}
+        own = dataclasses.replace(own, env=variables, digest=record.digest, job=record.name)
+        await self._units.jobs.submit(dataclasses.replace(blueprint, plan=own), owner=owner)
+
+    async def _again(self, stored: Stored, owner: str, now: float) -> None:
+        record = stored.record
+        if record.finished and record.released:
+            record = record.restarted(owner=owner, now=now)
+        elif record.phase is Phase.SUSPENDED and record.suspend:
+            record = dataclasses.replace(record, owner=owner, suspend=False)
+        else:
+            return  # it is still ending
+        with contextlib.suppress(ConflictError):  # another turn tries again
+            await self._units.jobs.save(record, version=stored.version)
+
+    async def stop(self, record: JobRecord, key: UnitKey) -> None:
+        """End a life: its job is suspended, which ends in force after its own grace, and its record stays."""
+        owner = _owner(record.name, key)
+        with contextlib.suppress(JobNotFoundError, JobFinishedError):
+            await request_suspension(self._units.jobs, role_job(record.name, key.role), owner=owner)
+
+    async def remove(self, record: JobRecord, plan: Plan) -> None:
+        """Delete the jobs of all elastic roles, of which nothing runs any more."""
+        await self.close()
+        for role in role_plans(plan):
+            if role.elastic:
+                with contextlib.suppress(JobNotFoundError):
+                    await delete(self._units.jobs, role_job(record.name, role.name), holder=self._holder)
+
+    async def close(self) -> None:
+        """Supervise none of them any more."""
+        tasks = tuple(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _keep(self, name: str, *, wanted: bool) -> None:
+        """Supervise a role's job as long as something of it may run."""
+        task = self._tasks.get(name)
+        if task is not None and task.done():
+            self._tasks.pop(name)
+            if not task.cancelled() and task.exception() is not None:
+                log.warning("job %s: the supervision of this role stopped (%s); restarting it", name, task.exception())
+            task = None
+        if wanted and task is None:
+            jobs, holder, clock = self._units.jobs, self._holder, self._clock
+            running = self._supervise(jobs, name, holder=holder, on_turn=lambda _: self._changed(), clock=clock)
+            task = self._tasks[name] = asyncio.create_task(running, name=f"role {name}")
+            task.add_done_callback(lambda _: self._changed())
+        elif not wanted and task is not None:
+            task.cancel()
+
+
+def _owner(job: str, key: UnitKey) -> str:
+    return f"{job}/{key.attempt}.{key.reset}.{key.incarnation}"
+
+
+def _seen(job: str, role: str, record: JobRecord) -> UnitSeen | None:
+    """Return the unit whose job has this record; None for a job that is none of ours."""
+    life = _OWNER.fullmatch(record.owner)
+    if life is None or life["job"] != job:
+        return None
+    attempt, reset, incarnation = (int(life[name]) for name in ("attempt", "reset", "incarnation"))
+    key = UnitKey(role=role, attempt=attempt, reset=reset, index=0, incarnation=incarnation)
+    if record.finished:
+        state = UnitState.SUCCEEDED if record.phase is Phase.SUCCEEDED else UnitState.FAILED
+        message = "" if record.verdict is None else record.verdict.message
+        return UnitSeen(key=key, state=state, present=not record.released, reason=f"{role}: {message}" if message else "")
+    if record.phase is Phase.SUSPENDED and record.suspend:
+        return UnitSeen(key=key, state=UnitState.LOST, present=False, reason=f"{role} was stopped")
+    return UnitSeen(key=key, state=UnitState.RUNNING, present=True)

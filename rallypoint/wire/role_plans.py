@@ -1,0 +1,114 @@
+"""The roles of a job as its plan holds them, and the variables that say in each process which role it has."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rallypoint.wire import codec, env
+from rallypoint.wire.plan import Plan
+
+__all__ = ["RolePlan", "place_env", "role_plan", "role_plans", "roles_env"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolePlan:
+    """One role of a job with several.
+
+    Attributes:
+        name: of the role.
+        elastic: it is one world of workers, and a unit of its own; else each instance is a unit.
+        total: instances in the job; of an elastic role its workers.
+        per_group: instances in one group, which is on one node.
+        place: name of the group of roles that it shares its nodes with; "" where it has nodes of its own.
+        driver: the job waits for it.
+        on_failure: where a failure begins to climb: `instance`, `role`, `job` or `none`.
+        devices: of one instance, as a fraction (`1/2`); "" is none.
+        grace: seconds from a graceful end to one by force.
+        plan: what it runs, as JSON of a `Plan`; that of an elastic role is a job of its own, named `<job>-<role>`.
+    """
+
+    name: str
+    elastic: bool
+    total: int
+    per_group: int = 1
+    place: str = ""
+    driver: bool = True
+    on_failure: str = "instance"
+    devices: str = ""
+    grace: float = 15.0
+    plan: dict[str, Any] = field(default_factory=dict, hash=False)
+
+    def read(self) -> Plan:
+        """Return what it runs."""
+        return codec.from_json(Plan, self.plan)
+
+    @property
+    def groups(self) -> int:
+        """How many groups its instances form."""
+        return -(-self.total // self.per_group)
+
+
+def role_plans(plan: Plan) -> tuple[RolePlan, ...]:
+    """Return the roles of a job; none of a job that is one elastic role."""
+    return tuple(codec.from_json(RolePlan, item) for item in plan.roles)
+
+
+def role_plan(plan: Plan, name: str) -> RolePlan:
+    """Return one role of a job; raises `KeyError`."""
+    for item in plan.roles:
+        if item.get("name") == name:
+            return codec.from_json(RolePlan, item)
+    raise KeyError(name)
+
+
+def roles_env(plan: Plan, role: RolePlan) -> dict[str, str]:
+    """Return what every process of a role knows of the job, wherever it runs."""
+    told = {
+        one.name: {"launch": "elastic" if one.elastic else "simple", "total": one.total, "driver": one.driver}
+        for one in role_plans(plan)
+    }
+    return {env.JOB_NAME: plan.name, env.ROLE: role.name, env.ROLES: json.dumps(told), "JOB": plan.name, "ROLE": role.name}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Numbers of one instance in its role."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    group: int
+    groups: int
+
+
+def place_env(role: RolePlan, index: int, *, attempt: int, reset: int, incarnation: int) -> Mapping[str, str]:
+    """Return what one life of an instance of a simple role knows of its place."""
+    place = _Place(
+        rank=index,
+        size=role.total,
+        local_rank=index % role.per_group,
+        local_size=role.per_group,
+        group=index // role.per_group,
+        groups=role.groups,
+    )
+    numbers = dataclasses.asdict(place)
+    names = {
+        "rank": ("RANK", "ROLE_RANK", env.ROLE_RANK),
+        "size": ("WORLD_SIZE", "ROLE_WORLD_SIZE", env.ROLE_SIZE),
+        "local_rank": ("LOCAL_RANK", env.LOCAL_RANK),
+        "local_size": ("LOCAL_WORLD_SIZE",),
+        "group": ("GROUP_RANK", "NODE_RANK", env.GROUP),
+        "groups": ("GROUP_WORLD_SIZE",),
+    }
+    life = {env.ATTEMPT: attempt, env.RESET: reset, env.INCARNATION: incarnation}
+    return {
+        **{name: str(numbers[key]) for key, every in names.items() for name in every},
+        **{name: str(number) for name, number in life.items()},
+        "ROLE_NAME": role.name,
+        "NAME": f"{role.name}-{index}",
+    }

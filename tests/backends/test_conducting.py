@@ -1,0 +1,204 @@
+"""Jobs with roles by the one loop, in a world of memory with a clock of its own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rallypoint.backends.requests import request_deletion, request_resumption, request_suspension, submit_or_adopt
+from rallypoint.backends.supervise import supervise
+from rallypoint.backends.turns import Snapshot
+from rallypoint.supervision.conductor import UnitKey
+from rallypoint.supervision.record import JobRecord, Phase
+from rallypoint.wire.status import Outcome
+from tests.backends.fake import FakeBackend
+from tests.backends.stage import FakeStage, running, verdict
+
+ROLES = {
+    "trainer": {"entrypoint": "train.py", "nodes": 2},
+    "rollout": {"launch": "simple", "entrypoint": "m:f", "total": 2, "driver": False},
+    "judge": {"launch": "simple", "entrypoint": "m:f"},
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> FakeStage:
+    return FakeStage(tmp_path)
+
+
+class Story:
+    """What happens in a job: at each turn the first of the `events`, if it is due; the trainer speaks when it starts."""
+
+    def __init__(self, place: FakeStage, *events: tuple[Callable[[], bool], Callable[[], None]]) -> None:
+        self.place, self.events = place, list(events)
+        self.phases: list[Phase] = []
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        world = self.place.world
+        if not self.phases or self.phases[-1] is not snapshot.record.phase:
+            self.phases.append(snapshot.record.phase)
+        trainer = world.record("rl-trainer") if "rl-trainer" in world.jobs else None
+        status = None if trainer is None else world.jobs["rl-trainer"].status
+        silent = status is None or (trainer is not None and status.fence.attempt != trainer.attempt)
+        if trainer is not None and trainer.phase is Phase.RUNNING and silent:
+            self.place.say(running(trainer, step=3))
+        if self.events and self.events[0][0]():
+            self.events.pop(0)[1]()
+
+
+async def submit(place: FakeStage, **fields: Any) -> None:
+    job = place.job(name="rl", roles=ROLES, **{"recovery": {"stop_grace_period": 0}, **fields})
+    await submit_or_adopt(place.backend, place.backend.plan(job), owner="ann", clock=place.world.clock)
+
+
+async def drive(place: FakeStage, story: Story, backend: FakeBackend | None = None) -> JobRecord | None:
+    return await supervise(backend or place.backend, "rl", holder="test", on_turn=story, clock=place.world.clock)
+
+
+def all_run(place: FakeStage) -> Callable[[], bool]:
+    """Whether all three instances and both nodes of the trainer run."""
+
+    def look() -> bool:
+        nodes = [key for key in place.world.alive("rl-trainer") if key[1] >= 0]
+        return len(place.world.running_units("rl")) == 3 and len(nodes) == 2
+
+    return look
+
+
+def ends(place: FakeStage, role: str, index: int, code: int | None) -> Callable[[], None]:
+    def end() -> None:
+        (key,) = (key for key in place.world.running_units("rl") if (key.role, key.index) == (role, index))
+        place.world.end_unit("rl", key, code)
+
+    return end
+
+
+def says(place: FakeStage, outcome: Outcome) -> Callable[[], None]:
+    return lambda: place.say(verdict(place.world.record("rl-trainer"), outcome))
+
+
+async def test_a_job_ends_well_when_its_drivers_have(place):
+    """The trainer and the judge succeed; the servers are ended, and the record says when nothing is left."""
+    await submit(place)
+    story = Story(place, (all_run(place), ends(place, "judge", 0, 0)), (lambda: True, says(place, Outcome.SUCCEEDED)))
+
+    record = await drive(place, story)
+
+    assert record is not None
+    assert record.verdict is not None
+    assert (record.phase, record.released, record.verdict.outcome) == (Phase.SUCCEEDED, True, Outcome.SUCCEEDED)
+    assert story.phases == [Phase.RUNNING, Phase.SUCCEEDED]
+    assert place.world.running_units("rl") == []
+    assert place.world.alive("rl-trainer") == []
+    assert place.world.serving["rl"] == 0
+    assert await place.backend.names() == ("rl",)
+    assert record == place.world.record("rl")
+
+
+async def test_an_instance_that_fails_is_the_only_one_that_starts_again(place):
+    """The trainer's nodes and the other instances keep their lives; the cause is in the record."""
+    await submit(place)
+    before: dict[str, Any] = {}
+
+    def keep() -> None:
+        before.update(units=place.world.running_units("rl"), nodes=place.world.alive("rl-trainer"))
+        ends(place, "rollout", 1, 3)()
+
+    def check() -> None:
+        kept = [key for key in before["units"] if (key.role, key.index) != ("rollout", 1)]
+        successor = UnitKey(role="rollout", attempt=1, reset=0, index=1, incarnation=2)
+        assert place.world.running_units("rl") == sorted([*kept, successor])
+        assert place.world.alive("rl-trainer") == before["nodes"]
+        ends(place, "judge", 0, 0)()
+
+    story = Story(place, (all_run(place), keep), (all_run(place), check), (lambda: True, says(place, Outcome.SUCCEEDED)))
+
+    record = await drive(place, story)
+
+    assert record is not None
+    assert record.phase is Phase.SUCCEEDED
+    told = [event.detail for event in record.history if event.kind == "restarted"]
+    assert told == ["rollout 1 exited with code 3; the instance is started again"]
+    (incident,) = record.incidents
+    assert (incident.cause.value, incident.rung.value, incident.reason) == (
+        "process",
+        "restart-workers",
+        "rollout 1 exited with code 3",
+    )
+
+
+async def test_a_trainer_that_is_beyond_recovery_resets_the_job_once(place):
+    """Its whole ladder is exhausted: everything ends, and starts again as attempt 2 with the history of the role."""
+    await submit(place, fault_tolerance={"retry_limit": 0, "retry_pause_period": 0})
+    story = Story(place, (all_run(place), says(place, Outcome.FAILED)))
+
+    record = await drive(place, story)
+
+    assert record is not None
+    assert record.verdict is not None
+    assert (record.phase, record.verdict.reason) == (Phase.FAILED, "RoleFailed")
+    assert record.verdict.message == "trainer: every worker ended; the job was restarted 0 times"
+
+    place.world.jobs.clear()
+    place.world.units.clear()
+    await submit(place, fault_tolerance={"retry_limit": 1, "retry_pause_period": 0})
+    story = Story(
+        place,
+        (all_run(place), says(place, Outcome.FAILED)),
+        (lambda: all_run(place)() and place.world.record("rl-trainer").attempt == 2, says(place, Outcome.FAILED)),
+        (lambda: place.world.record("rl").attempt == 2 and all_run(place)(), ends(place, "judge", 0, 0)),
+        (lambda: True, says(place, Outcome.SUCCEEDED)),
+    )
+    record = await drive(place, story)
+    assert record is not None
+    assert (record.phase, record.attempt, record.retries) == (Phase.SUCCEEDED, 2, 1)
+    assert story.phases == [Phase.RUNNING, Phase.RESETTING, Phase.RUNNING, Phase.SUCCEEDED]
+    assert [attempt.number for attempt in place.world.record("rl-trainer").attempts] == [1, 2, 3]
+
+
+async def test_a_suspended_job_has_nothing_and_goes_on_with_what_was_not_done(place):
+    """What has succeeded is not run again."""
+    await submit(place)
+    backend = place.another()
+    story = Story(place, (all_run(place), ends(place, "judge", 0, 0)))
+
+    async def wish(change: Callable[..., Any]) -> None:
+        await change(backend, "rl")
+
+    seen = []
+
+    def tell(snapshot: Snapshot) -> None:
+        story(snapshot)
+        seen.append(snapshot.record.phase)
+        conductor = snapshot.record.conductor
+        done = conductor is not None and any(role.done for role in conductor.roles)
+        if done and snapshot.record.phase is Phase.RUNNING and Phase.SUSPENDED not in seen:
+            run(wish(request_suspension))
+        if snapshot.record.phase is Phase.SUSPENDED and not place.world.running_units("rl"):
+            assert place.world.alive("rl-trainer") == []
+            run(wish(request_resumption))
+        if Phase.SUSPENDED in seen and snapshot.record.phase is Phase.RUNNING and len(place.world.running_units("rl")) == 2:
+            run(wish(request_deletion))
+
+    record = await supervise(place.backend, "rl", holder="test", on_turn=tell, clock=place.world.clock)
+
+    assert record is None
+    assert place.world.jobs == {}
+    assert [key.role for key in place.world.units["rl"] if key.role == "judge"] == ["judge"]
+    assert [phase for before, phase in zip([None, *seen], seen, strict=False) if phase is not before] == [
+        Phase.RUNNING,
+        Phase.SUSPENDING,
+        Phase.SUSPENDED,
+        Phase.RUNNING,
+        Phase.TERMINATING,
+    ]
+
+
+def run(coroutine: Any) -> None:
+    """Run a coroutine of the fake, which never waits."""
+    with contextlib.suppress(StopIteration):
+        coroutine.send(None)

@@ -11,7 +11,9 @@ what still runs of it is ended by force.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import importlib
 import time
 from collections.abc import AsyncIterator, Callable
 
@@ -80,9 +82,10 @@ async def _turns(job: Job) -> Callable[[Job, Changes, OnTurn, Callable[[], float
     stored = await told(job.load())
     if stored is None or not stored.plan.roles:
         return Turns
-    from rallypoint.backends.conducting import ConductorTurns  # noqa: PLC0415  it supervises the jobs of its roles by this loop
-
-    return ConductorTurns
+    # It supervises the jobs of its roles by this loop, so it cannot be imported above; and an import reads files.
+    conducting = await asyncio.to_thread(importlib.import_module, "rallypoint.backends.conducting")
+    found: type[Turns] = conducting.ConductorTurns
+    return found
 
 
 async def watch(backend: Backend, name: str, *, poll: float = 1.0) -> AsyncIterator[Snapshot]:

@@ -211,7 +211,7 @@ class Plan:
         coordinator_replacements: coordinators that may be lost within one attempt.
         insecure_token: agents that another controller's pods start do without a secret.
         job: the job that this is the elastic role of; "" for a job of its own.
-        roles: of a job that has several or simple ones, as JSON (wire/role_plans.py); the other fields then hold for the whole job.
+        roles: of a job with several or simple ones, as JSON (wire/role_plans.py); all other fields then hold for the whole job.
         sections: settings of optional capabilities (wire/sections.py).
     """
 

@@ -6,6 +6,7 @@ A capability's folder has, as far as it needs them:
 - `arguments.py`: its command-line arguments,
 - `wire.py`: its sections of plan, report, status and replies,
 - `coordinator.py`: its part of the rendezvous; pure,
+- `service.py`: what it runs in the coordinator's process,
 - `node.py`: its part of the node agent,
 - `worker.py`: what a training script imports,
 - `report.py`: what status tables and metrics show of it.
@@ -25,7 +26,9 @@ __all__ = ["NAMES", "modules"]
 
 #: The registered capabilities. To remove one, delete its folder and its line here.
 NAMES: tuple[str, ...] = (
+    "metrics",
     "stragglers",
+    "trainer_status",
     "tuned_batch",
 )
 

@@ -11,14 +11,16 @@ The rendezvous and the node agent call all registered capabilities (`rallypoint.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from rallypoint.capabilities import modules
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.messages import AgentReport, Assignment, Continue, WorkerReport
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.progress import ProgressSlot
 from rallypoint.wire.sections import Section
 from rallypoint.wire.status import JobState, JobStatus, Member
 
@@ -30,8 +32,10 @@ __all__ = [
     "NodeContext",
     "RecordEvent",
     "RoundView",
+    "ServiceContext",
     "coordinator_capabilities",
     "node_capabilities",
+    "services",
 ]
 
 S = TypeVar("S")
@@ -87,8 +91,8 @@ class RoundView:
                 yield member, peer.report
 
 
-class CoordinatorCapability(Protocol[S]):
-    """One capability in the coordinator; `S` is its frozen state.
+class CoordinatorCapability(Generic[S]):
+    """One capability in the coordinator; `S` is its frozen state. A capability overrides the methods that it needs.
 
     `name` is the name of the capability's folder. A method that changes nothing returns the identical state object: the
     rendezvous compares identities, because it calls `on_report` and `on_tick` for each of thousands of reports.
@@ -104,35 +108,35 @@ class CoordinatorCapability(Protocol[S]):
             continues: True if this status is of the same attempt, so that the round of the status continues.
 
         """
-        ...
+        raise NotImplementedError
 
     def on_report(self, state: S, report: AgentReport, before: AgentReport | None, now: float) -> S:
         """Return the state after a report; `before` is the previous report of the same agent, or None."""
-        ...
+        return state
 
     def on_tick(self, state: S, view: RoundView, now: float) -> tuple[S, Sequence[Effect]]:
         """Return the state and the effects at `now`; called after `on_report` for all reports that arrived."""
-        ...
+        return state, ()
 
     def reply_for(self, state: S, report: AgentReport) -> Section | None:
         """Return the section of `Continue` for an agent whose workers run, by its last report; None without a request."""
-        ...
+        return None
 
     def assignment_for(self, state: S, member: Member) -> Section | None:
         """Return the section of a member's `Assignment`."""
-        ...
+        return None
 
     def reply_key(self, state: S) -> object:
         """Return a value that changes whenever `reply_for` may return something else for the same report."""
-        ...
+        return None
 
     def next_deadline(self, state: S) -> float | None:
         """Return the earliest time at which `on_tick` changes the state without a report, or None."""
-        ...
+        return None
 
     def to_status(self, state: S, view: RoundView) -> Section | None:
         """Return the section of the published status."""
-        ...
+        return None
 
 
 def coordinator_capabilities(plan: Plan) -> tuple[CoordinatorCapability[object], ...]:
@@ -160,38 +164,75 @@ class NodeContext:
     changed: Callable[[], None]
 
 
-class NodeCapability(Protocol):
-    """One capability in a node agent. All methods are called in the agent's event loop."""
+class NodeCapability:
+    """One capability in a node agent: it overrides the methods that it needs. All are called in the agent's event loop."""
 
     def environment(self) -> Mapping[str, str]:
-        """Return environment variables for each worker."""
-        ...
+        """Return environment variables for each worker of the job."""
+        return {}
 
     async def begin(self) -> None:
         """Prepare, before the first report."""
-        ...
 
     async def close(self) -> None:
         """Release all resources. Does nothing if `begin` was not called."""
-        ...
+
+    async def begin_round(self, round_: int) -> None:
+        """Prepare for a round, before its workers start."""
+
+    def worker_environment(self, environ: Mapping[str, str], round_: int, local_rank: int) -> Mapping[str, str]:
+        """Return environment variables for one worker of a round; `environ` is the environment without them."""
+        return {}
+
+    def progress(self, local_rank: int, slot: ProgressSlot) -> ProgressSlot:
+        """Return the progress of a worker of the round; `slot` is the progress that the worker reported itself."""
+        return slot
 
     def urgent(self) -> object:
         """Return a value; the agent sends a report as soon as this value changes."""
-        ...
+        return None
 
     def report(self, workers: Sequence[WorkerReport]) -> Section | None:
         """Return the section of the next report; `workers` are those of that report."""
-        ...
+        return None
 
     def on_reply(self, reply: Assignment | Continue) -> None:
         """Process the coordinator's reply."""
-        ...
 
 
 def node_capabilities(context: NodeContext) -> tuple[NodeCapability, ...]:
     """Return the node half of each registered capability that the plan enables."""
     made = (module.create(context) for module in modules("node"))
     return tuple(capability for capability in made if capability is not None)
+
+
+# --- Services of the coordinator's process -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceContext:
+    """What the coordinator's process gives a service.
+
+    Attributes:
+        plan: of the job.
+        host: address on which the coordinator listens.
+        pod: whether the coordinator has a pod of its own.
+        clock: returns seconds since the epoch; never goes back.
+        status: returns the status as it is now.
+        note: adds an event, by kind and detail.
+    """
+
+    plan: Plan
+    host: str
+    pod: bool
+    clock: Callable[[], float]
+    status: Callable[[], JobStatus]
+    note: Callable[[str, str], None]
+
+
+def services(context: ServiceContext) -> Iterator[AbstractAsyncContextManager[object]]:
+    """Yield what each registered capability runs beside the coordinator, from its first status to its end."""
+    return (module.running(context) for module in modules("service"))
 
 
 # --- What is shown of it ---------------------------------------------------------------------------------------------------

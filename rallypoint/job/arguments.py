@@ -262,7 +262,7 @@ def _training() -> tuple[Argument, ...]:
 
 def _of_capabilities() -> Iterator[Argument]:
     for module in modules("spec"):
-        for name, meaning in module.ARGUMENTS.items():
+        for name, meaning in getattr(module, "ARGUMENTS", {}).items():
             yield _of(name, **meaning)
 
 

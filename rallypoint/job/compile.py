@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -37,7 +37,7 @@ _LATER: Mapping[str, tuple[str, ...]] = {
         *("replica_every", "replica_limit", "exit_grace_period"),
     ),
     "health": (
-        *("metrics_port", "hang_downtime", "hang_detection", "hang_learning"),
+        *("hang_downtime", "hang_detection", "hang_learning"),
         *("precheck", "network_check", "comm_perf_test", "exclude_straggler"),
         *("precheck_timeout", "precheck_all_pairs", "precheck_only", "precheck_program"),
         *("pre_check_ops", "xpu_type", "node_unreachable"),
@@ -88,12 +88,19 @@ def _spec(job: ElasticJob) -> dict[str, Any]:
     usual = {"name"} | ({"profile"} if document["profile"] == bare["profile"] else set())
     usual |= {key for key in _LATER_OF_THE_JOB if document.get(key) == bare.get(key)}
     spec = {key: value for key, value in document.items() if key not in usual}
-    for block, keys in _LATER.items():
+    for block, keys in _later():
         if block in spec:
             spec[block] = {k: value for k, value in spec[block].items() if k not in keys or value != bare[block].get(k)}
     added = labels(job.mindcluster) if job.profile is Profile.MINDCLUSTER else {}
     kept = {key: text for key, text in spec.pop("labels", {}).items() if added.get(key) != text}
     return {**spec, "labels": kept} if kept else spec
+
+
+def _later() -> Iterator[tuple[str, Collection[str]]]:
+    """Yield the later fields by block; those of optional capabilities may be all fields that they add to a block."""
+    yield from _LATER.items()
+    for module in modules("spec"):
+        yield from getattr(module, "LATER", {}).items()
 
 
 @functools.cache
@@ -180,7 +187,6 @@ def _agents(job: ElasticJob) -> dict[str, Any]:
         "last_call": job.rendezvous.last_call_timeout,
         "fence_timeout": job.rendezvous.fence_timeout,
         "coordinator_port": job.rendezvous.port,
-        "metrics_port": job.health.metrics_port,
         "service_type": job.rendezvous.service_type,
         "insecure_token": job.insecure_token,
         "tls": job.tls,

@@ -9,14 +9,14 @@ import ast
 import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import model_validator
 from typing_extensions import Self
 
 from rallypoint.job.duration import DurationError, format_duration, parse_duration
 from rallypoint.job.endings import CODES, EndingRule
-from rallypoint.job.part import Model
+from rallypoint.job.part import Model, extended
 from rallypoint.job.rules import ARGUMENT, FLAG, LIST, PATH, QUANTITY, Rule, choice, duration, one_of, refusal, whole
 from rallypoint.job.values import MODULE, RefusedError, read_flag, read_text, read_whole
 from rallypoint.wire.plan import ElasticMode, OrphanPolicy, Plan
@@ -277,7 +277,7 @@ class Rendezvous(Model):
     """From here on all nodes look for ports of the workers' own; for `accelerator: ascend-npu` alone (DLRover's argument)."""
 
 
-class Health(Model):
+class _Health(Model):
     """How the coordinator and the agents know of each other's life."""
 
     other_names: ClassVar[Mapping[str, str]] = {"monitor_interval": "report_interval"}
@@ -291,8 +291,6 @@ class Health(Model):
     node_unreachable: Annotated[float, _GRACE] = 30.0
     """Kubernetes: how long a pod stays on a machine that is not ready or unreachable, as a toleration of all pods of the job
     (Kubernetes' own default is 300s). A toleration of such a taint among the job's own `tolerations` wins."""
-    metrics_port: Annotated[int | None, whole(0, 65535)] = None
-    """Port of the Prometheus metrics (docs/guides/metrics.md); 0 is off. Default: 29620 in pods, off elsewhere."""
     hang_downtime: Annotated[float, _MINUTES] = 1800.0
     """So long without a sign of life of any rank is a hang (DLRover's argument; a plain number is minutes); 0 is off."""
     hang_detection: Annotated[int, one_of(0, 1, 2)] = 1
@@ -338,6 +336,12 @@ class Health(Model):
                     value=value,
                 )
         return self
+
+
+if TYPE_CHECKING:
+    Health = _Health
+else:
+    Health = extended(_Health, "health")
 
 
 class Logs(Model):

@@ -151,7 +151,6 @@ class Plan:
         node_lease: an agent that says nothing for this long is lost.
         fence_timeout: an agent that reaches no coordinator for this long stops its workers.
         coordinator_port: 0 takes a free one.
-        metrics_port: where the coordinator serves metrics; 0 is nowhere, None is `METRICS_PORT` in pods and nowhere else.
         report_interval: period of an agent's reports of progress while nothing happens.
         hang_downtime: so long without a sign of life of any rank is a hang; 0 is off.
         hang_detection: what is done about a hang: 0 it is logged, 1 it is told as an incident, 2 the workers are restarted.
@@ -238,7 +237,6 @@ class Plan:
     node_lease: float = 3.0
     fence_timeout: float = 600.0
     coordinator_port: int = 0
-    metrics_port: int | None = None
     report_interval: float = 1.0
     hang_downtime: float = 1800.0
     hang_detection: int = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.sections import value_of
 
 __all__ = ["AGENT_PORT", "COORDINATOR_PORT", "METRICS_PORT", "grpc_port", "metrics_port"]
 
@@ -12,7 +13,7 @@ AGENT_PORT = 29610
 #: The coordinator, where `Plan.coordinator_port` names no other.
 COORDINATOR_PORT = 29600
 
-#: The coordinator's metrics, where `Plan.metrics_port` names no other.
+#: The coordinator's metrics, where the plan's `metrics_port` names no other.
 METRICS_PORT = 29620
 
 
@@ -23,6 +24,7 @@ def grpc_port(port: int) -> int:
 
 def metrics_port(plan: Plan, *, pod: bool) -> int:
     """Return where a job's metrics are, 0 for nowhere: pods alone have a port by default, since each has an address."""
-    if plan.metrics_port is None:
+    port: int | None = value_of(plan, "metrics_port", 0)
+    if port is None:
         return METRICS_PORT if pod else 0
-    return plan.metrics_port
+    return port

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["FIELD", "NO_SECTIONS", "Section", "Sections", "build", "flat", "of_record", "replaced", "with_sections"]
+__all__ = ["FIELD", "NO_SECTIONS", "Section", "Sections", "build", "flat", "of_record", "replaced", "value_of", "with_sections"]
 
 R = TypeVar("R")
 
@@ -178,6 +178,12 @@ def replaced(record: R, **fields: Any) -> R:
     if changed:
         own[FIELD] = record.sections.having(*changed)  # type: ignore[attr-defined]
     return dataclasses.replace(record, **own)  # type: ignore[type-var]
+
+
+def value_of(record: HasSections, name: str, otherwise: Any = None) -> Any:
+    """Return the value of a section's field by its name in JSON; `otherwise` where no registered capability has that field."""
+    owner = flat(type(record)).get(name)
+    return otherwise if owner is None else getattr(owner.of(record), name)
 
 
 def with_sections(record: R, *sections: Section) -> R:

@@ -11,6 +11,7 @@ from rallypoint.job import ElasticJob, compile_plan
 from rallypoint.wire.codec import dumps, loads
 from rallypoint.wire.incident import Answer
 from rallypoint.wire.plan import EndRule, Entry, OrphanPolicy, Plan, Refill
+from rallypoint.wire.sections import build
 
 GOOD: dict[str, Any] = {"name": "digits", "entrypoint": "train.py"}
 
@@ -89,7 +90,8 @@ WHOLE = {
 
 
 #: What it is compiled to, but for the digest.
-WHOLE_PLAN = Plan(
+WHOLE_PLAN = build(
+    Plan,
     numa_binding="socket",
     name="digits",
     role="trainer",

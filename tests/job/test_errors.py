@@ -15,9 +15,9 @@ from rallypoint.wire.errors import RallypointError
 GOOD: dict[str, Any] = {"name": "digits", "entrypoint": "train.py"}
 
 HEALTH = (
-    "node_lease, report_interval, node_unreachable, metrics_port, hang_downtime, hang_detection, hang_learning, precheck, "
+    "node_lease, report_interval, node_unreachable, hang_downtime, hang_detection, hang_learning, precheck, "
     "network_check, comm_perf_test, exclude_straggler, "
-    "precheck_timeout, precheck_all_pairs, precheck_only, precheck_program, pre_check_ops, xpu_type"
+    "precheck_timeout, precheck_all_pairs, precheck_only, precheck_program, pre_check_ops, xpu_type, metrics_port"
 )
 NODES = "a number of nodes N or MIN:MAX with 1 <= MIN <= MAX <= 999999"
 ENTRYPOINT = (

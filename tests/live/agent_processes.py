@@ -18,6 +18,7 @@ from typing import IO
 
 from rallypoint.wire import codec
 from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.sections import build
 from rallypoint.wire.status import JobState, JobStatus
 from tests.live.light import without_torch
 from tests.waiting import PATIENCE, eventually
@@ -124,7 +125,7 @@ class Agents:
             "report_interval": 0.1,
             "stop_grace": 1.0,
         }
-        plan = Plan(**{**known, **fields})  # type: ignore[arg-type]
+        plan = build(Plan, **{**known, **fields})
         (self.folder / "plan.json").write_text(codec.dumps(plan))
         (self.folder / "secret").write_text("a secret\n")
 

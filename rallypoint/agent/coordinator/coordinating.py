@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rallypoint.agent.clock import Clock, monotone_clock
-from rallypoint.agent.coordinator import event_lines, metrics_server
+from rallypoint.agent.coordinator import event_lines
 from rallypoint.agent.coordinator.home import FileHome, Home
 from rallypoint.agent.coordinator.losses import keep_losses
 from rallypoint.agent.coordinator.orphan import keep_watch
@@ -27,11 +28,10 @@ from rallypoint.agent.files import read_plan, read_secret
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.tls import Tls, job_tls
 from rallypoint.agent.transport.choosing import Servers
-from rallypoint.capabilities.base import coordinator_capabilities
+from rallypoint.capabilities.base import ServiceContext, coordinator_capabilities, services
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.plan import Plan
-from rallypoint.wire.ports import metrics_port
 
 __all__ = ["coordinator"]
 
@@ -141,8 +141,11 @@ async def _live(args: argparse.Namespace, plan: Plan, home: Home, signals: _Sign
         # The first status is durable before anybody can find us: an agent that does can be answered.
         await signals.unless_asked(_publish_first(shell, home))
         await home.announce(Endpoint(attempt=args.attempt, term=args.term, host=args.host, port=port, grpc=grpc))
-        metrics = metrics_port(plan, pod=args.status_configmap is not None)
-        async with metrics_server.exposed(shell, args.host, metrics, clock):
+        pod = args.status_configmap is not None
+        context = ServiceContext(plan=plan, host=args.host, pod=pod, clock=clock, status=shell.status, note=shell.note)
+        async with contextlib.AsyncExitStack() as running:
+            for service in services(context):
+                await running.enter_async_context(service)
             await _serve(shell, home, plan, clock)
     finally:
         await server.close()

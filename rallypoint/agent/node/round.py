@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,13 @@ from rallypoint.agent.node.health.npus import Meter
 from rallypoint.agent.node.health.pulses import Pulses, Seen
 from rallypoint.agent.node.health.vitals import Vital, Vitals
 from rallypoint.agent.node.node_config import NodeConfig
-from rallypoint.agent.node.status_server import StatusServer
 from rallypoint.agent.workers.affinity import bind
 from rallypoint.agent.workers.group import Worker, WorkerGroup
 from rallypoint.agent.workers.logs import OpenLogs, Streams, open_logs, written
 from rallypoint.agent.workers.spawner import Command
 from rallypoint.agent.workers.tee import Tee
 from rallypoint.agent.workers.worker_env import Place, round_env, worker_argv, worker_env
+from rallypoint.capabilities.base import NodeCapability
 from rallypoint.wire import env
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.fence import Fence
@@ -53,7 +53,15 @@ class StartError(Exception):
 class Round:
     """The round whose workers run or are stopped; reused for the next."""
 
-    def __init__(self, config: NodeConfig, group: WorkerGroup, *, now: Callable[[], float], devices: Meter) -> None:
+    def __init__(
+        self,
+        config: NodeConfig,
+        group: WorkerGroup,
+        *,
+        now: Callable[[], float],
+        devices: Meter,
+        capabilities: Sequence[NodeCapability] = (),
+    ) -> None:
         self._config, self._group, self._now = config, group, now
         self._tee = Tee()
         self._progress: ProgressFile | None = None
@@ -64,7 +72,7 @@ class Round:
         self._vitals = Vitals()
         self._devices = devices
         self._pulses = Pulses(gpus=devices)
-        self._trainers = StatusServer(config.folder, config.plan.nproc_per_node)
+        self._capabilities = capabilities
         self._result_path: Path | None = None
         self._result: Any = None
         self._looks: dict[str, tuple[tuple[int, int], ...]] = {}
@@ -157,7 +165,8 @@ class Round:
         self._last, self._lives, self._vitals = {}, {}, Vitals()
         self._pulses = Pulses(gpus=self._devices)
         self._devices.renew()
-        await self._trainers.begin(round_)
+        for capability in self._capabilities:
+            await capability.begin_round(round_)
         result = config.folder / f"result-{round_}.json"
         self._result_path, self._result = (result if assignment.first_rank == 0 else None), None
         return logs
@@ -177,11 +186,18 @@ class Round:
                 line=line,
                 told={
                     **config.environment,
-                    **self._trainers.environment(environ, round_, local_rank),
+                    **self._given(environ, round_, local_rank),
                     **shown_errors(config, opened.paths, local_rank),
                 },
             )
             yield place, opened
+
+    def _given(self, environ: Mapping[str, str], round_: int, local_rank: int) -> dict[str, str]:
+        """Return the variables that optional capabilities give a worker."""
+        given: dict[str, str] = {}
+        for capability in self._capabilities:
+            given.update(capability.worker_environment(environ, round_, local_rank))
+        return given
 
     def _go_on(self, worker: Worker, place: Place, opened: OpenLogs) -> Assign:
         """Take a worker that lives on over into this round."""
@@ -363,11 +379,10 @@ class Round:
                 self._lives[local_rank] = self._progress.life(local_rank)
         if slot is not None:
             self._last[local_rank] = slot
-        return self._trainers.told(local_rank, self._last.get(local_rank, ProgressSlot()))
-
-    async def close(self) -> None:
-        """Listen to trainers no more, once and for all."""
-        await self._trainers.close()
+        slot = self._last.get(local_rank, ProgressSlot())
+        for capability in self._capabilities:
+            slot = capability.progress(local_rank, slot)
+        return slot
 
     async def finish(self) -> None:
         """Let the last lines out and drop the shared memory; the logs stay."""

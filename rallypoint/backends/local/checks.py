@@ -19,6 +19,7 @@ from rallypoint.backends.contract import SubmitError
 from rallypoint.backends.findings import Findings
 from rallypoint.backends.local.files import describe
 from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.ports import metrics_port
 
 __all__ = ["check_agent", "check_extension", "check_plan", "check_pre_checks", "check_writable", "examine"]
 
@@ -84,10 +85,10 @@ def check_plan(plan: Plan, *, home: Path, host: str) -> None:
     check_extension(plan)
     check_pre_checks(plan)
     _check_port(plan.coordinator_port, host, "rendezvous.port", "0 to use a free port")
-    if plan.metrics_port and plan.metrics_port == plan.coordinator_port:
-        port = plan.metrics_port
+    port = metrics_port(plan, pod=False)
+    if port and port == plan.coordinator_port:
         raise SubmitError(f"health.metrics_port: {port} is already the coordinator port (rendezvous.port); choose another port")
-    _check_port(plan.metrics_port or 0, host, "health.metrics_port", "0 for no metrics")
+    _check_port(port, host, "health.metrics_port", "0 for no metrics")
     check_writable("RALLYPOINT_HOME", home)
     if plan.log_dir:
         check_writable("logs.dir", Path(plan.log_dir))

@@ -17,12 +17,11 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rallypoint.capabilities.base import Effect, RecordEvent, RoundView
+from rallypoint.capabilities.base import CoordinatorCapability, Effect, RecordEvent, RoundView
 from rallypoint.capabilities.stragglers.wire import StatusSection, Straggler
 from rallypoint.wire.messages import AgentReport, AgentState
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.pulse import Pace
-from rallypoint.wire.sections import Section
 from rallypoint.wire.status import JobState, JobStatus, Member
 
 __all__ = ["CALM", "SHARE", "SLOW", "TIMES", "Lane", "State", "Stragglers", "Track", "create", "measured", "score"]
@@ -129,7 +128,7 @@ class State:
 _NOTHING = State()
 
 
-class Stragglers:
+class Stragglers(CoordinatorCapability[State]):
     """The coordinator's half of the capability: it needs nothing of the nodes but the paces that they report anyway."""
 
     name = "stragglers"
@@ -153,18 +152,6 @@ class Stragglers:
         paces = _paces(view)
         track = known if paces is None else measured(known, paces, now)
         return State(track=track), tuple(_events(known, track, view))
-
-    def reply_for(self, state: State, report: AgentReport) -> Section | None:
-        """Request nothing."""
-
-    def assignment_for(self, state: State, member: Member) -> Section | None:
-        """Give nothing."""
-
-    def reply_key(self, state: State) -> object:
-        """Return None: there are no requests."""
-
-    def next_deadline(self, state: State) -> float | None:
-        """Return None: only reports change anything."""
 
     def to_status(self, state: State, view: RoundView) -> StatusSection:
         """Return the stragglers of the running round, the slowest first."""

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rallypoint.capabilities.base import Effect, RecordEvent, RoundView
+from rallypoint.capabilities.base import CoordinatorCapability, Effect, RecordEvent, RoundView
 from rallypoint.capabilities.tuned_batch.wire import (
     AssignmentSection,
     NodeTuning,
@@ -137,7 +137,7 @@ class State:
     out_of_memory: bool = False
 
 
-class TunedBatch:
+class TunedBatch(CoordinatorCapability[State]):
     """The coordinator's half of the capability. It acts on measurements alone, which nodes send where the plan asks for it."""
 
     name = "tuned_batch"
@@ -181,9 +181,6 @@ class TunedBatch:
     def reply_key(self, state: State) -> object:
         """Return the requested batch size."""
         return _tuned(state)
-
-    def next_deadline(self, state: State) -> float | None:
-        """Return None: only reports change the state."""
 
     def to_status(self, state: State, view: RoundView) -> StatusSection:
         """Return the section with the measurements, which the next attempt uses again."""

@@ -23,7 +23,7 @@ from typing import Protocol
 
 from rallypoint.agent.devices import visible_numbers
 from rallypoint.agent.waiting import in_background
-from rallypoint.capabilities.base import NodeContext
+from rallypoint.capabilities.base import NodeCapability, NodeContext
 from rallypoint.capabilities.tuned_batch import parallel_config
 from rallypoint.capabilities.tuned_batch.parallel_config import ParallelConfig
 from rallypoint.capabilities.tuned_batch.wire import (
@@ -194,7 +194,7 @@ def _row(line: str) -> tuple[str, tuple[int, int]]:
 # --- The agent's part ---------------------------------------------------------------------------------------------------
 
 
-class Tuner:
+class Tuner(NodeCapability):
     """Looks when a report is made. `pids` gives the workers that live; `changed` is called when something was measured."""
 
     def __init__(self, folder: Path, peak: Peak, *, pids: Callable[[], Mapping[int, int]], changed: Callable[[], None]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
-from rallypoint.agent.coordinator.metrics import families
 from rallypoint.agent.coordinator.publishing import gist
-from rallypoint.capabilities.stragglers.report import facts
+from rallypoint.capabilities.stragglers.report import facts, gauges
 from rallypoint.capabilities.stragglers.wire import StatusSection, Straggler
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.sections import Sections
@@ -25,12 +26,12 @@ def status(*stragglers: Straggler) -> JobStatus:
 def test_the_slowest_ranks_have_a_metric_each_and_all_are_counted() -> None:
     """They come the slowest first; with thousands of slow ranks there are no thousands of series."""
     many = tuple(slow(rank, 9.0 - rank / 100) for rank in range(100))
-    found = {family.name: family.samples for family in families(status(*many))}
-    scores = dict(found["rallypoint_straggler_score"])
+    count, scores = (gauge.value for gauge in gauges(status(*many)))
 
-    assert found["rallypoint_straggler_ranks"] == (((), 100),)
-    assert (len(scores), scores[("rank", "3"),]) == (8, 8.97)
-    assert {family.name: family.samples for family in families(status())}["rallypoint_straggler_score"] == ()
+    assert count == 100
+    assert isinstance(scores, Mapping)
+    assert (len(scores), scores["rank", "3"]) == (8, 8.97)
+    assert [gauge.value for gauge in gauges(status())] == [0, {}]
 
 
 def test_the_slowest_are_named_and_the_others_counted() -> None:

@@ -1,7 +1,7 @@
 """Where Prometheus finds a job's metrics: a port of its own, on which nothing else is served and no secret is asked for.
 
 The coordinator's own port tells nothing to anybody without the job's secret, and a network policy can keep it for the job; this
-one may be open to whoever scrapes. What it tells is in `metrics.py`. A port that cannot be had costs the metrics alone.
+one may be open to whoever scrapes. `exposition.py` renders the metrics. A job whose port is taken runs without metrics.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import AsyncIterator
 
 from aiohttp import web
 
-from rallypoint.agent.clock import Clock
-from rallypoint.agent.coordinator import metrics
-from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.transport.http_listen import listen
+from rallypoint.capabilities.base import ServiceContext
+from rallypoint.capabilities.metrics import exposition
 from rallypoint.wire.connections import Limits
 from rallypoint.wire.paths import METRICS_PATH
+from rallypoint.wire.ports import metrics_port
 
-__all__ = ["FRESH", "exposed"]
+__all__ = ["FRESH", "running"]
 
 log = logging.getLogger("rallypoint.metrics")
 
@@ -33,18 +33,21 @@ _CONNECTIONS = 32
 
 
 @contextlib.asynccontextmanager
-async def exposed(shell: Coordinator, host: str, port: int, clock: Clock) -> AsyncIterator[int]:
+async def running(context: ServiceContext) -> AsyncIterator[int]:
     """Serve the metrics of a coordinator meanwhile; yields the port, 0 where there is none."""
+    port = metrics_port(context.plan, pod=context.pod)
     if not port:
         yield 0
         return
     app = web.Application()
-    app.router.add_get(METRICS_PATH, _Scraped(shell, clock).answer)
+    app.router.add_get(METRICS_PATH, _Scraped(context).answer)
     try:
-        runner, bound = await listen(app, host, port, whose="metrics (health.metrics_port)", limits=Limits.few(_CONNECTIONS))
+        runner, bound = await listen(
+            app, context.host, port, whose="metrics (health.metrics_port)", limits=Limits.few(_CONNECTIONS)
+        )
     except ConfigError as error:
         log.warning("%s; continuing without metrics", error)
-        shell.note("no-metrics", str(error))
+        context.note("no-metrics", str(error))
         yield 0
         return
     try:
@@ -56,15 +59,15 @@ async def exposed(shell: Coordinator, host: str, port: int, clock: Clock) -> Asy
 class _Scraped:
     """The last reading."""
 
-    def __init__(self, shell: Coordinator, clock: Clock) -> None:
-        self._shell, self._clock = shell, clock
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
         self._text, self._at = "", float("-inf")
 
     async def answer(self, _: web.Request) -> web.Response:
         """Return the metrics, `FRESH` seconds old at the most."""
-        now = self._clock()
+        now = self._context.clock()
         if now - self._at >= FRESH:
-            self._text, self._at = metrics.render(self._shell.status()), now
-        response = web.Response(body=self._text.encode(), headers={"Content-Type": metrics.CONTENT_TYPE})
+            self._text, self._at = exposition.render(self._context.status()), now
+        response = web.Response(body=self._text.encode(), headers={"Content-Type": exposition.CONTENT_TYPE})
         response.force_close()
         return response

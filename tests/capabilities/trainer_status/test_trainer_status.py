@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.agent.node import trainer_status
-from rallypoint.agent.node.status_server import StatusServer
-from rallypoint.agent.node.trainer_status import (
+from rallypoint.capabilities.trainer_status import protocol
+from rallypoint.capabilities.trainer_status.node import StatusServer
+from rallypoint.capabilities.trainer_status.protocol import (
     BODY_LIMIT,
     TOKEN,
     URL,
@@ -185,7 +185,7 @@ def test_what_a_worker_is_told(environ, expected):
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[StatusServer]:
     server = StatusServer(tmp_path / "agent", 2)
-    await server.begin(3)
+    await server.begin_round(3)
     yield server
     await server.close()
 
@@ -208,33 +208,33 @@ async def say(environment: dict[str, str], body: bytes = json.dumps(MESSAGE).enc
 
 async def test_what_a_trainer_says_is_its_progress(server):
     """What the script reports otherwise counts more; another worker's progress stays as it is."""
-    assert await say(server.environment({}, 3, 1)) == 200
+    assert await say(server.worker_environment({}, 3, 1)) == 200
 
-    assert server.told(1, ProgressSlot()) == ProgressSlot(step=200, metrics=SAID.metrics)
-    reported = server.told(1, ProgressSlot(step=7, metrics={"loss": 9.0}))
+    assert server.progress(1, ProgressSlot()) == ProgressSlot(step=200, metrics=SAID.metrics)
+    reported = server.progress(1, ProgressSlot(step=7, metrics={"loss": 9.0}))
     assert (reported.step, reported.metrics["loss"], reported.metrics["epoch"]) == (7, 9.0, 1.5)
-    assert server.told(0, ProgressSlot()) == ProgressSlot()
+    assert server.progress(0, ProgressSlot()) == ProgressSlot()
 
 
 async def test_another_round_or_worker_is_not_heard(server):
     """A worker that was left over, one that there is not, and a word of the round before."""
-    environment = server.environment({}, 3, 0)
-    assert await say(server.environment({}, 2, 0)) == 409
-    assert await say(server.environment({}, 3, 2)) == 404
+    environment = server.worker_environment({}, 3, 0)
+    assert await say(server.worker_environment({}, 2, 0)) == 409
+    assert await say(server.worker_environment({}, 3, 2)) == 404
     assert await say(environment, token="guessed") == 401
     assert await say(environment, b"{") == 400
     assert await say(environment, b"0" * (BODY_LIMIT + 1)) == 413
-    assert server.told(0, ProgressSlot()) == ProgressSlot()
+    assert server.progress(0, ProgressSlot()) == ProgressSlot()
 
     assert await say(environment) == 200
-    await server.begin(4)
-    assert server.told(0, ProgressSlot()) == ProgressSlot()
+    await server.begin_round(4)
+    assert server.progress(0, ProgressSlot()) == ProgressSlot()
     assert await say(environment) == 409
 
 
 async def test_the_token_is_its_users_alone_and_goes_with_the_agent(server):
     """Nobody else may read it, and nothing of it stays."""
-    token = Path(server.environment({}, 3, 0)[TOKEN])
+    token = Path(server.worker_environment({}, 3, 0)[TOKEN])
     assert (await asyncio.to_thread(token.stat)).st_mode & 0o777 == 0o600
     await server.close()
     assert not await asyncio.to_thread(token.exists)
@@ -242,8 +242,8 @@ async def test_the_token_is_its_users_alone_and_goes_with_the_agent(server):
 
 async def test_a_head_without_an_end_is_refused(server):
     """It takes no more room than it may."""
-    host, port = server.environment({}, 3, 0)[URL].split("/")[2].split(":")
+    host, port = server.worker_environment({}, 3, 0)[URL].split("/")[2].split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(b"x" * (3 * trainer_status.HEAD_LIMIT))
+    writer.write(b"x" * (3 * protocol.HEAD_LIMIT))
     assert (await reader.read()).startswith(b"HTTP/1.1 413 ")
     writer.close()

@@ -1,4 +1,4 @@
-"""The agent's end of the status protocol that HuggingFace's `Trainer` speaks (trainer_status.py): one port on the loopback.
+"""The agent's end of the status protocol that HuggingFace's `Trainer` speaks (protocol.py): one port on the loopback.
 
 It is plain HTTP, since nobody but this machine can hear it: the protocol takes either, by the address it is given. A request is
 answered and its connection closed; nothing runs while nobody speaks.
@@ -14,7 +14,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from rallypoint.agent.node.trainer_status import (
+from rallypoint.agent.transport.guarded_port import Admission, Connection, GuardedPort
+from rallypoint.capabilities.base import NodeCapability, NodeContext
+from rallypoint.capabilities.trainer_status.protocol import (
     HEAD_LIMIT,
     Refused,
     Request,
@@ -25,13 +27,12 @@ from rallypoint.agent.node.trainer_status import (
     told_env,
     url_path,
 )
-from rallypoint.agent.transport.guarded_port import Admission, Connection, GuardedPort
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.connections import Limits
 from rallypoint.wire.private import private_folder
 from rallypoint.wire.progress import ProgressSlot
 
-__all__ = ["StatusServer"]
+__all__ = ["StatusServer", "create"]
 
 log = logging.getLogger("rallypoint.status")
 
@@ -55,7 +56,7 @@ _REASONS = {
 }
 
 
-class StatusServer:
+class StatusServer(NodeCapability):
     """What the workers of the current round said of themselves.
 
     Args:
@@ -73,7 +74,7 @@ class StatusServer:
         self._round = 0
         self._told: dict[int, TrainerStatus] = {}
 
-    async def begin(self, round_: int) -> None:
+    async def begin_round(self, round_: int) -> None:
         """Listen to the workers of a round: what was said in an older one is not true of it.
 
         Where nobody can listen, workers are not told of anybody who does, and the log says so.
@@ -104,13 +105,13 @@ class StatusServer:
             writer.close()
         await asyncio.to_thread(self._token_file.unlink, missing_ok=True)
 
-    def environment(self, environ: Mapping[str, str], round_: int, local_rank: int) -> dict[str, str]:
+    def worker_environment(self, environ: Mapping[str, str], round_: int, local_rank: int) -> dict[str, str]:
         """Return what a worker with `environ` is told in a round."""
         if not self._port:
             return {}
         return told_env(environ, f"http://{_HOST}:{self._port}{url_path(round_, local_rank)}", str(self._token_file))
 
-    def told(self, local_rank: int, slot: ProgressSlot) -> ProgressSlot:
+    def progress(self, local_rank: int, slot: ProgressSlot) -> ProgressSlot:
         """Return a worker's progress with what it said here; what it reported otherwise counts more."""
         said = self._told.get(local_rank)
         if said is None:
@@ -162,3 +163,8 @@ def _answered(status: int, text: str) -> bytes:
     body = text.encode()
     head = f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: text/plain; charset=utf-8\r\n"
     return f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+
+
+def create(context: NodeContext) -> StatusServer:
+    """Return the node's half."""
+    return StatusServer(context.folder, context.plan.nproc_per_node)

@@ -15,11 +15,13 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rallypoint.agent.clock import monotone_clock
-from rallypoint.agent.coordinator import event_lines, metrics, metrics_server
+from rallypoint.agent.clock import Clock, monotone_clock
+from rallypoint.agent.coordinator import event_lines
 from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.capabilities import NAMES, modules
+from rallypoint.capabilities.base import ServiceContext
+from rallypoint.capabilities.metrics import exposition, service
 from rallypoint.wire.check import CheckState, NodeCheck, NodeFound, NodeVerdict
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.hang import Hang, HangState
@@ -30,10 +32,11 @@ from rallypoint.wire.paths import METRICS_PATH
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.ports import METRICS_PORT, metrics_port
 from rallypoint.wire.pulse import Phase
+from rallypoint.wire.sections import build
 from rallypoint.wire.status import JobState, JobStatus, Member, Progress, Sample
 from tests.agent.fakes import MemorySink, new_state, report
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NOW = 1000.0
 
 
@@ -61,7 +64,7 @@ def status_of(**more: object) -> JobStatus:
 def scraped(status: JobStatus) -> dict[tuple[str, str], float]:
     """Every value by the name of its metric and the value of its label."""
     found = {}
-    for family in text_string_to_metric_families(metrics.render(status)):
+    for family in text_string_to_metric_families(exposition.render(status)):
         for sample in family.samples:
             label = next(iter(sample.labels.values()), "")
             found[sample.name, label] = sample.value
@@ -70,16 +73,16 @@ def scraped(status: JobStatus) -> dict[tuple[str, str], float]:
 
 def test_the_parser_of_prometheus_reads_what_is_told() -> None:
     """Each with the help and the type that it was given, and a name that is good style."""
-    told = {family.name: family for family in metrics.families(status_of())}
+    told = {family.name: family for family in exposition.families(status_of())}
     read = {}
-    for family in text_string_to_metric_families(metrics.render(status_of())):
+    for family in text_string_to_metric_families(exposition.render(status_of())):
         read[family.name + ("_total" if family.type == "counter" else "")] = family
 
     assert list(read) == list(told)
     for name, own in told.items():
         assert (read[name].documentation, read[name].type) == (own.help, own.kind.value)
         assert re.fullmatch(r"rallypoint_[a-z][a-z_]*[a-z]", name)
-        assert name.endswith("_total") is (own.kind is metrics.Kind.COUNTER)
+        assert name.endswith("_total") is (own.kind is exposition.Kind.COUNTER)
         assert len(read[name].samples) == len(own.samples)
 
 
@@ -213,7 +216,7 @@ def test_nothing_is_told_that_needs_the_secret() -> None:
         result="secret",
         store="10.0.0.1:29500",
     )
-    text = metrics.render(status)
+    text = exposition.render(status)
 
     assert not re.search(r"secret|password|abc|gpu-|10\.0\.0\.1|/data", text)
     assert len(text.splitlines()) < 120
@@ -225,7 +228,7 @@ def test_the_page_lists_every_metric_and_no_other() -> None:
     own, *tables = page.split("capability `")
     optional = {one.name for module in modules("report") for one in module.gauges(status_of())}
     tables = [table for table in tables if table.partition("`")[0] in NAMES]
-    families = sorted(metrics.families(status_of()), key=lambda family: family.name in optional)
+    families = sorted(exposition.families(status_of()), key=lambda family: family.name in optional)
 
     assert [row for text in (own, *tables) for row in listed(text)] == [
         (family.name, family.kind.value, family.help) for family in families
@@ -250,8 +253,17 @@ def listed(text: str) -> list[tuple[str, str, str]]:
 )
 def test_where_the_metrics_are(port, pod, where) -> None:
     """In a pod metrics have a port; elsewhere only where one is named; 0 is off."""
-    plan = Plan(name="a", role="r", min_nodes=1, max_nodes=1, entry=Entry.SCRIPT, entrypoint="a.py", metrics_port=port)
-    assert metrics_port(plan, pod=pod) == where
+    assert metrics_port(plan_of(port), pod=pod) == where
+
+
+def plan_of(port: int | None) -> Plan:
+    fields = {"name": "a", "role": "r", "min_nodes": 1, "max_nodes": 1, "entry": Entry.SCRIPT, "entrypoint": "a.py"}
+    return build(Plan, **fields, metrics_port=port)
+
+
+def context(shell: Coordinator, port: int, clock: Clock) -> ServiceContext:
+    plan = plan_of(port)
+    return ServiceContext(plan=plan, host="127.0.0.1", pod=False, clock=clock, status=shell.status, note=shell.note)
 
 
 def shell_at(clock) -> Coordinator:
@@ -262,7 +274,7 @@ async def test_a_scrape_needs_no_secret_and_finds_nothing_else() -> None:
     """Through a real port: the metrics, in their type; nothing at any other path."""
     clock = monotone_clock()
     async with (
-        metrics_server.exposed(shell_at(clock), "127.0.0.1", free_port(), clock) as port,
+        service.running(context(shell_at(clock), free_port(), clock)) as port,
         aiohttp.ClientSession() as session,
     ):
         async with session.get(f"http://127.0.0.1:{port}{METRICS_PATH}") as answer:
@@ -270,7 +282,7 @@ async def test_a_scrape_needs_no_secret_and_finds_nothing_else() -> None:
         async with session.get(f"http://127.0.0.1:{port}/v1/status") as other:
             assert other.status == 404
 
-    assert kind == metrics.CONTENT_TYPE
+    assert kind == exposition.CONTENT_TYPE
     assert {"rallypoint_rounds", "rallypoint_world_size"} <= {f.name for f in text_string_to_metric_families(text)}
 
 
@@ -286,15 +298,15 @@ async def test_who_scrapes_often_costs_one_reading() -> None:
 
     shell = Counted(new_state(now=now), sink=MemorySink(), clock=lambda: now)
     async with (
-        metrics_server.exposed(shell, "127.0.0.1", free_port(), lambda: now) as port,
+        service.running(context(shell, free_port(), lambda: now)) as port,
         aiohttp.ClientSession() as session,
     ):
         for _ in range(5):
             await (await session.get(f"http://127.0.0.1:{port}{METRICS_PATH}")).read()
-        now += metrics_server.FRESH
+        now += service.FRESH
         await (await session.get(f"http://127.0.0.1:{port}{METRICS_PATH}")).read()
 
-    assert read == [100.0, 100.0 + metrics_server.FRESH]
+    assert read == [100.0, 100.0 + service.FRESH]
 
 
 async def test_a_port_that_is_taken_costs_the_metrics_alone() -> None:
@@ -304,7 +316,7 @@ async def test_a_port_that_is_taken_costs_the_metrics_alone() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        async with metrics_server.exposed(shell, "127.0.0.1", taken.getsockname()[1], clock) as port:
+        async with service.running(context(shell, taken.getsockname()[1], clock)) as port:
             await asyncio.sleep(0)
 
     assert port == 0

@@ -1,0 +1,1 @@
+"""Prometheus metrics of a job, on a port of the coordinator (docs/guides/metrics.md)."""

@@ -78,8 +78,8 @@ TABLE: Mapping[FaultKind, Row] = {
         node=(_HERE, Cause.NODE),
     ),
     FaultKind.OOM: Row(
-        known_by="exit code 247, MemoryError or OutOfMemoryError; also SIGKILL or exit code 137 if the pod's reason "
-        "OOMKilled, the cgroup's kill counter or the log shows that memory ran out",
+        known_by="exit code 247; MemoryError or OutOfMemoryError; a container that ended with the reason OOMKilled; SIGKILL or "
+        "exit code 137, if the cgroup's kill counter or the log shows that memory ran out",
         worker=(_HERE, Cause.PROCESS),
         node=(_HERE, Cause.NODE),
     ),

@@ -99,7 +99,10 @@ def test_nobody_is_left_when_the_agent_is_killed(tmp_path: Path) -> None:
     """The kernel ends forks with their agent, as it ends programs. It does not take the real torch to see that."""
     with agents(tmp_path) as job:
         light_torch(tmp_path / "no_torch", "import random\ndefault_generator = random.Random()\n")
-        kill_an_agent_with_forks(job)
+        forks = kill_an_agent_with_forks(job)
+
+        assert len(forks) >= 3
+        assert eventually(lambda: not any(map(alive, forks)), why="an end of all forks")
 
 
 def test_a_standby_that_cannot_become_a_worker_costs_no_restart(tmp_path: Path) -> None:
@@ -119,7 +122,8 @@ def test_a_standby_that_cannot_become_a_worker_costs_no_restart(tmp_path: Path) 
     assert "failed: AttributeError: module 'torch' has no attribute 'default_generator'" in output
 
 
-def kill_an_agent_with_forks(job: Agents) -> None:
+def kill_an_agent_with_forks(job: Agents) -> set[int]:
+    """Return the process IDs of the standbys and workers that the killed agent had forked."""
     run = job.run(*TWO, OBEY, job.work)
     first = job.running(1, 2)
     waiting = standing_by(run.pid, set(), 3)
@@ -127,8 +131,7 @@ def kill_an_agent_with_forks(job: Agents) -> None:
     second = job.running(2, 2)
 
     os.kill(run.pid, signal.SIGKILL)
-
-    assert eventually(lambda: not any(map(alive, {*waiting, *second.values()})), why="an end of all forks")
+    return {*waiting, *second.values()}
 
 
 @pytest.mark.may_block("reads /proc, which waits for no disk")

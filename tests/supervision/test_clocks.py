@@ -1,7 +1,7 @@
 """The table of clocks, row by row: what starts each, what pauses it, what ends it, and what happens when it is over.
 
-The clocks of the supervisor are tried here. Those of the coordinator and the agents are kept by other rooms; `ELSEWHERE` names
-the test that holds each of them.
+The clocks of the supervisor are tested here, one test each (`HERE`). `ELSEWHERE` names the tests of the coordinator's and the
+agents' clocks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rallypoint.wire.plan import Profile, Refill, Scheduling
 
 TESTS = Path(__file__).parents[1]
 
-#: Where the clocks of other rooms are tested.
+#: Files and tests of the clocks of other packages.
 ELSEWHERE = {
     "join": ("agent/test_rendezvous.py", "test_too_few_nodes_end_the_job_after_the_join_timeout"),
     "last-call": ("agent/test_rendezvous.py", "test_the_last_call_lets_more_nodes_come"),
@@ -56,7 +56,7 @@ APPWRAPPER = Policy(min_nodes=2, max_nodes=2, profile=Profile.APPWRAPPER)
 LADDER = Policy(min_nodes=2, max_nodes=2, node_replacements=0)
 
 
-def admission() -> None:
+def test_admission() -> None:
     """From deployment while too few pods exist; quota pauses it; enough pods end it; over, the job is unhealthy."""
     told = frames(
         APPWRAPPER, {"at": 5, "pods": "P"}, {"at": 20, "pods": "G"}, {"at": 50, "pods": "P"}, {"at": 55, "pods": "PP"}
@@ -66,7 +66,7 @@ def admission() -> None:
     assert over[-1].conditions["Unhealthy"].reason == "InsufficientPodsReady"
 
 
-def warm_up() -> None:
+def test_warm_up() -> None:
     """From deployment; in the ladder it waits while fewer than MIN run because others are pending."""
     assert due(frames(APPWRAPPER, {"at": 5, "pods": "PP"})[-1], "warm-up") == 300
     told = frames(LADDER, {"at": 100, "pods": "PP"}, {"at": 150, "pods": "RR", "status": "forming"})
@@ -75,7 +75,7 @@ def warm_up() -> None:
     assert due(ready, "warm-up") is None
 
 
-def failure() -> None:
+def test_failure() -> None:
     """From the first failed pod; their absence ends it; over, the job is reset."""
     told = frames(LADDER, {"at": 10, "pods": "RR"}, {"at": 100, "pods": "RL"}, until=160)
     assert due(frame_at(told, 100), "failure") == 160
@@ -84,7 +84,7 @@ def failure() -> None:
     assert due(back[-1], "failure") is None
 
 
-def pending() -> None:
+def test_pending() -> None:
     """From when too few run and others are pending; their running ends it; over, the job fails."""
     told = frames(LADDER, {"at": 10, "pods": "RP"}, {"at": 100, "pods": "RR"}, {"at": 500, "pods": "RP"}, until=1400)
     assert [due(frame_at(told, at), "pending") for at in (10, 100, 500)] == [900.0, None, 1400.0]
@@ -97,7 +97,7 @@ def _mindcluster(**settings: Any) -> Policy:
     return Policy(min_nodes=2, max_nodes=2, profile=Profile.MINDCLUSTER, scheduling=scheduling)
 
 
-def pending_rounds() -> None:
+def test_pending_rounds() -> None:
     """From the rescheduling of a pod alone; its running ends it; over, everything is rescheduled."""
     policy = _mindcluster(pod_rescheduling=True, pending_rounds=5, pending_interval=2.0)
     told = frames(policy, {"at": 10, "pods": "RR"}, {"at": 100, "pods": "RL"}, until=120)
@@ -106,7 +106,7 @@ def pending_rounds() -> None:
     assert runs[-1].phase is Phase.RUNNING
 
 
-def wait_reschedule() -> None:
+def test_wait_reschedule() -> None:
     """From the fault that process-level recovery answers; over, the scheduler decides."""
     policy = _mindcluster(process_recover="on", recover_strategy=("recover",), wait_reschedule_timeout=30.0)
     told = frames(policy, {"at": 10, "pods": "RR"}, {"at": 100, "pods": "RL"}, until=140)
@@ -114,7 +114,7 @@ def wait_reschedule() -> None:
     assert next(f.at for f in told if f.phase is Phase.RESETTING) == 130
 
 
-def last_checkpoint() -> None:
+def test_last_checkpoint() -> None:
     """From the loss for which all nodes are deleted, where the job allows `dump`; over, they are deleted without it."""
     policy = _mindcluster(process_recover="on", recover_strategy=("dump",))
     told = frames(policy, {"at": 10, "pods": "RR"}, {"at": 100, "pods": "RL"}, until=140)
@@ -122,7 +122,7 @@ def last_checkpoint() -> None:
     assert next(f.at for f in told if f.phase is Phase.RESETTING) == 130
 
 
-def replace_delay() -> None:
+def test_replace_delay() -> None:
     """From the loss of a node; over, its slot is filled again."""
     policy = Policy(min_nodes=1, max_nodes=2, replace_delay=30.0)
     told = frames(policy, {"at": 10, "pods": "RR"}, {"at": 100, "pods": "RL"}, until=130)
@@ -130,14 +130,14 @@ def replace_delay() -> None:
     assert told[-1].record.slots[1].incarnation == 2
 
 
-def retry_pause() -> None:
+def test_retry_pause() -> None:
     """From when everything is gone; over, the next attempt is deployed."""
     told = frames(LADDER, {"at": 10, "pods": "RL"}, {"at": 100, "gone": True}, until=190)
     assert due(frame_at(told, 100), "retry-pause") == 190
     assert told[-1].attempt == 2
 
 
-def forceful_deletion() -> None:
+def test_forceful_deletion() -> None:
     """From the first delete; zero pods end it; strictly after it what is left goes by force."""
     told = frames(LADDER, {"at": 10, "pods": "RL"}, {"at": 70}, until=672)
     assert due(frame_at(told, 70), "forceful-deletion") == 670
@@ -146,7 +146,7 @@ def forceful_deletion() -> None:
     assert forced[0] > 670
 
 
-def deletion_on_failure() -> None:
+def test_deletion_on_failure() -> None:
     """From the failure; suspension ends it; over, the deletion begins."""
     policy = Policy(
         min_nodes=1, max_nodes=1, node_replacements=0, retry_limit=0, failure_grace=0.0, deletion_on_failure_grace=50.0
@@ -156,7 +156,7 @@ def deletion_on_failure() -> None:
     assert told[-1].record.condition(ConditionType.DELETING_RESOURCES)
 
 
-def success_ttl() -> None:
+def test_success_ttl() -> None:
     """From success; over, what is left is deleted."""
     policy = Policy(min_nodes=2, max_nodes=2, success_ttl=100.0)
     told = frames(policy, {"at": 10, "pods": "RR"}, {"at": 50, "pods": "SS"}, until=150)
@@ -164,7 +164,7 @@ def success_ttl() -> None:
     assert told[-1].record.condition(ConditionType.DELETING_RESOURCES)
 
 
-def exit_() -> None:
+def test_exit() -> None:
     """From success, for agents that do not end; over, they are deleted."""
     policy = Policy(min_nodes=2, max_nodes=2, leave_grace=15.0)
     verdict = {"outcome": "succeeded", "reason": "Completed", "message": "all ended well"}
@@ -173,7 +173,7 @@ def exit_() -> None:
     assert told[-1].actions
 
 
-def healthy_progress() -> None:
+def test_healthy_progress() -> None:
     """From healthy steps; a fault starts it anew; over, what was spent counts no more."""
     policy = Policy(min_nodes=1, max_nodes=1, node_replacements=1, node_refill=Refill(healthy_for=60.0), retry_limit=0)
     steps = [{"at": 10.0, "pods": "R", "step": 1}, {"at": 20.0, "pods": "L"}]
@@ -188,31 +188,25 @@ def healthy_progress() -> None:
 
 
 HERE: dict[str, Callable[[], None]] = {
-    "admission": admission,
-    "warm-up": warm_up,
-    "failure": failure,
-    "pending": pending,
-    "pending-rounds": pending_rounds,
-    "wait-reschedule": wait_reschedule,
-    "last-checkpoint": last_checkpoint,
-    "replace-delay": replace_delay,
-    "retry-pause": retry_pause,
-    "forceful-deletion": forceful_deletion,
-    "deletion-on-failure": deletion_on_failure,
-    "success-ttl": success_ttl,
-    "exit": exit_,
-    "healthy-progress": healthy_progress,
+    "admission": test_admission,
+    "warm-up": test_warm_up,
+    "failure": test_failure,
+    "pending": test_pending,
+    "pending-rounds": test_pending_rounds,
+    "wait-reschedule": test_wait_reschedule,
+    "last-checkpoint": test_last_checkpoint,
+    "replace-delay": test_replace_delay,
+    "retry-pause": test_retry_pause,
+    "forceful-deletion": test_forceful_deletion,
+    "deletion-on-failure": test_deletion_on_failure,
+    "success-ttl": test_success_ttl,
+    "exit": test_exit,
+    "healthy-progress": test_healthy_progress,
 }
 
 
-@pytest.mark.parametrize("name", HERE)
-def test_a_clock_of_the_supervisor(name: str) -> None:
-    """It does what its row says."""
-    HERE[name]()
-
-
 @pytest.mark.parametrize(("name", "place"), ELSEWHERE.items(), ids=list(ELSEWHERE))
-def test_a_clock_of_another_room_has_its_test_there(name: str, place: tuple[str, str]) -> None:
+def test_a_clock_of_another_package_has_its_test_there(name: str, place: tuple[str, str]) -> None:
     """The test that this file promises exists."""
     path, function = place
     tree = ast.parse((TESTS / path).read_text())

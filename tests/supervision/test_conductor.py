@@ -311,10 +311,17 @@ def test_no_history_breaks_a_rule_and_every_job_ends(policy, seed, steps):
         world = step(world, chance)
     world = dataclasses.replace(world, left=Faults(crashes=0, failures=0))
     for _ in range(3000):
-        if world.record.finished and not any(conductor.loaded or conductor.acting for conductor in world.conductors):
-            return
+        if over(world):
+            break
         world = step(world, chance)
-    pytest.fail(f"the job does not end: {world.record}")
+
+    assert over(world), f"the job does not end: {world.record}"
+    assert conducting.check(world) == ()
+
+
+def over(world: Conducted) -> bool:
+    """Return whether the job has ended and no conductor acts any more."""
+    return world.record.finished and not any(conductor.loaded or conductor.acting for conductor in world.conductors)
 
 
 def step(world: Conducted, chance: random.Random) -> Conducted:

@@ -49,7 +49,7 @@ _JOB: Mapping[str, str] = {"max_restarts": "recovery.max_restarts", "monitor_int
 _SETTLED: Mapping[str, str] = {
     "master_port": "`29500`",
     "shutdown_timeout": "`30`",
-    "start_method": "`fork` where it can be",
+    "start_method": "`fork`, if workers can be forked",
     "standby": "one per worker",
 }
 

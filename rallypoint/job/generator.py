@@ -1,27 +1,8 @@
-"""Former place of `rallypoint.compat.pytorchjob_generator`; programs may go on importing it from here."""
+"""Former module of `rallypoint.compat.pytorchjob_generator`, for programs that still import it from here."""
 
 from __future__ import annotations
 
-from rallypoint.compat.pytorchjob_generator import (
-    Converted,
-    Settings,
-    SettingsError,
-    appwrapper,
-    elastic_job,
-    notes,
-    pytorchjob,
-    read_settings,
-    secret_object,
-)
+from rallypoint.compat import pytorchjob_generator as _moved
+from rallypoint.compat.pytorchjob_generator import *  # noqa: F403  the names of the new module
 
-__all__ = [
-    "Converted",
-    "Settings",
-    "SettingsError",
-    "appwrapper",
-    "elastic_job",
-    "notes",
-    "pytorchjob",
-    "read_settings",
-    "secret_object",
-]
+__all__ = _moved.__all__

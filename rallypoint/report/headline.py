@@ -179,46 +179,42 @@ def _waiting(record: JobRecord) -> Headline:
 
 
 def no_job() -> Headline:
-    """Return what is said of a task that has no job."""
-    return Headline(
-        state=State.NO_DATA,
-        mood=Mood.QUIET,
-        title="No training job here",
-        advice="This task has not submitted a job. A task with an ElasticTrainingOperator shows its job here once it has "
-        "started.",
+    """Return the headline for a task without a job."""
+    return _no_data(
+        "No training job here",
+        "This task has not submitted a job. A task with an ElasticTrainingOperator shows its job here once it has started.",
     )
 
 
 def no_data(job: str) -> Headline:
-    """Return what is said of a job that is gone, and of which the task has kept nothing."""
-    return Headline(
-        state=State.NO_DATA,
-        mood=Mood.QUIET,
-        title=f"Job {job} no longer exists",
-        advice="It was deleted or belongs to another task, and this task has stored no data about it. See the task's log.",
+    """Return the headline for a deleted job of which the task has stored no data."""
+    return _no_data(
+        f"Job {job} no longer exists",
+        "It was deleted or belongs to another task, and this task has stored no data about it. See the task's log.",
     )
 
 
 def not_live(job: str, why: str) -> Headline:
     """Return the headline for a job that the API server may not read, and of which the task has published nothing yet."""
-    return Headline(
-        state=State.NO_DATA,
-        mood=Mood.QUIET,
-        title=f"Job {job} has not been published yet",
-        advice=f"The task publishes its state about once a minute while the job runs. {why}",
+    return _no_data(
+        f"Job {job} has not been published yet",
+        f"The task publishes its state about once a minute while the job runs. {why}",
         live=True,
     )
 
 
 def unreachable(job: str, why: str) -> Headline:
-    """Return what is said of a job whose backend does not answer the API server."""
-    return Headline(
-        state=State.NO_DATA,
+    """Return the headline for a job whose backend does not answer the API server."""
+    return _no_data(
+        f"Cannot read job {job}",
+        f"Training is not affected. The API server must be able to reach the backend of the job: {why}",
         mood=Mood.BUSY,
-        title=f"Cannot read job {job}",
-        advice=f"Training is not affected. The API server must be able to reach the backend of the job: {why}",
         live=True,
     )
+
+
+def _no_data(title: str, advice: str, *, mood: Mood = Mood.QUIET, live: bool = False) -> Headline:
+    return Headline(state=State.NO_DATA, mood=mood, title=title, advice=advice, live=live)
 
 
 def _present(incident: Incident, record: JobRecord) -> bool:

@@ -168,7 +168,7 @@ def test_the_tab_in_airflows_own_frame(airflow, tmp_path):
     seen = asyncio.run(_look_around(airflow.pages, tmp_path))
 
     assert seen == {
-        "missing words": [],
+        "missing words and errors": [],
         "address of the link": airflow.pages.task("train"),
         "theme": "dark",
         "fits a phone": True,
@@ -199,7 +199,7 @@ async def _look_around(pages: AirflowPages, folder) -> dict[str, object]:
         await tab.resize(width=390)
         await tab.visit(pages.task("train"), until=DRAWN)
         seen = {
-            "missing words": missing,
+            "missing words and errors": missing,
             "address of the link": address,
             "theme": await tab.run(f"{FRAME}.documentElement.dataset.theme"),
             "fits a phone": await tab.run(f"{FRAME}.documentElement.scrollWidth <= {FRAME}.defaultView.innerWidth"),
@@ -210,9 +210,9 @@ async def _look_around(pages: AirflowPages, folder) -> dict[str, object]:
 
 
 async def _missing(tab: Tab, *words: str) -> list[str]:
-    """Return the words that the tab does not show."""
+    """Return the words that the tab does not show, and errors on the console since the last visit of a page."""
     text = await tab.run(f"{FRAME}.body.innerText")
-    return [word for word in words if word not in text]
+    return [*(word for word in words if word not in text), *_ours(tab)]
 
 
 def _ours(tab: Tab) -> list[str]:

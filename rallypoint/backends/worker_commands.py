@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from rallypoint.backends.contract import Backend, BackendError, ConflictError, JobFinishedError, JobNotFoundError
 from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.line import Verb
+from rallypoint.wire.sections import value_of
 from rallypoint.wire.status import JobStatus
-from rallypoint.wire.wish import ASKED, Wish
+from rallypoint.wire.wish import ASKED, Wish, WishStatus
 
 __all__ = ["AskError", "Heard", "await_answers", "may_be_paused", "request_wish"]
 
@@ -91,5 +92,5 @@ def _settled(status: JobStatus, wish: Wish) -> bool:
     if status.verdict is not None or status.fence.attempt > wish.attempt:
         return True
     # Who stops has answered when it has ended: that is what was asked for.
-    told = status.wish
+    told: WishStatus | None = value_of(status, "wish")
     return wish.verb is not Verb.STOP and told is not None and told.number >= wish.number and told.settled

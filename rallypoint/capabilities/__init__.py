@@ -26,6 +26,7 @@ __all__ = ["NAMES", "modules"]
 
 #: The registered capabilities. To remove one, delete its folder and its line here.
 NAMES: tuple[str, ...] = (
+    "commands",
     "metrics",
     "stragglers",
     "trainer_status",

@@ -10,14 +10,15 @@ The rendezvous and the node agent call all registered capabilities (`rallypoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from rallypoint.capabilities import modules
 from rallypoint.wire.fence import Fence
+from rallypoint.wire.line import FromAgent, FromWorker
 from rallypoint.wire.messages import AgentReport, Assignment, Continue, WorkerReport
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.progress import ProgressSlot
@@ -114,6 +115,10 @@ class CoordinatorCapability(Generic[S]):
         """Return the state after a report; `before` is the previous report of the same agent, or None."""
         return state
 
+    def on_request(self, state: S, request: object, view: RoundView, now: float) -> tuple[S, Sequence[Effect]]:
+        """Return the state and the effects after a request of the capability's own service (`ServiceContext.send`)."""
+        return state, ()
+
     def on_tick(self, state: S, view: RoundView, now: float) -> tuple[S, Sequence[Effect]]:
         """Return the state and the effects at `now`; called after `on_report` for all reports that arrived."""
         return state, ()
@@ -156,12 +161,16 @@ class NodeContext:
         folder: of the node's own files.
         pids: returns the process ids of the living workers by local rank.
         changed: a capability calls it when the content of its section has changed.
+        send: sends a message to a worker by its local rank; returns False if the worker has no connection to the agent.
+        stop_workers: sends SIGTERM to all workers, and SIGKILL after the grace period.
     """
 
     plan: Plan
     folder: Path
     pids: Callable[[], Mapping[int, int]]
     changed: Callable[[], None]
+    send: Callable[[int, FromAgent], bool]
+    stop_workers: Callable[[], None]
 
 
 class NodeCapability:
@@ -187,6 +196,15 @@ class NodeCapability:
     def progress(self, local_rank: int, slot: ProgressSlot) -> ProgressSlot:
         """Return the progress of a worker of the round; `slot` is the progress that the worker reported itself."""
         return slot
+
+    async def before_workers(self, assignment: Assignment) -> None:
+        """Prepare for the start of the workers of a round."""
+
+    def after_workers(self) -> None:
+        """Note that all workers of the round were started; not called if one of them could not be started."""
+
+    def on_message(self, local_rank: int, message: FromWorker) -> None:
+        """Process a message of a worker (`rallypoint.wire.line`)."""
 
     def urgent(self) -> object:
         """Return a value; the agent sends a report as soon as this value changes."""
@@ -220,6 +238,8 @@ class ServiceContext:
         clock: returns seconds since the epoch; never goes back.
         status: returns the status as it is now.
         note: adds an event, by kind and detail.
+        send: passes a request to the coordinator's half of a capability, by its name (`CoordinatorCapability.on_request`).
+        requested: returns a field of the job's record as JSON, None if it is not set; None if there is no supervisor.
     """
 
     plan: Plan
@@ -228,6 +248,8 @@ class ServiceContext:
     clock: Callable[[], float]
     status: Callable[[], JobStatus]
     note: Callable[[str, str], None]
+    send: Callable[[str, object], None]
+    requested: Callable[[str], Awaitable[Any]] | None
 
 
 def services(context: ServiceContext) -> Iterator[AbstractAsyncContextManager[object]]:

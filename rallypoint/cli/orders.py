@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rallypoint.backends.contract import Backend
     from rallypoint.wire.status import JobStatus
-    from rallypoint.wire.wish import RankAnswer, Wish
+    from rallypoint.wire.wish import RankAnswer, Wish, WishStatus
 
 __all__ = ["add", "add_timeout", "ask", "run", "tell"]
 
@@ -115,7 +115,9 @@ def tell(name: str, wish: Wish, status: JobStatus | None) -> tuple[list[str], bo
     if status is not None and status.verdict is not None:
         verdict = status.verdict
         return [f"Job {name} has ended: {verdict.message}"], wish.verb.value == "stop" and verdict.outcome.value == "succeeded"
-    told = None if status is None else status.wish
+    from rallypoint.wire.sections import value_of  # noqa: PLC0415  --help does without
+
+    told: WishStatus | None = None if status is None else value_of(status, "wish")
     if status is None or told is None or told.number != wish.number:
         return [f"Job {name}: the coordinator has not received the request yet"], False
     done = [answer for answer in told.ranks if answer.done]

@@ -21,7 +21,6 @@ from rallypoint.wire.incident import Culprit
 from rallypoint.wire.pulse import Learned, Pace, Phase
 from rallypoint.wire.sections import NO_SECTIONS, Sections
 from rallypoint.wire.status import Verdict
-from rallypoint.wire.wish import NodeAnswer, Wish
 
 __all__ = [
     "MESSAGES_VERSION",
@@ -123,7 +122,6 @@ class AgentReport:
         check: how far its node's probe is; None where the plan asks for no node check.
         keeps: how many of its workers live on where the round breaks, or that do because it broke.
         resizable: they can follow into a world of another size, too.
-        wish: what its workers answered to the last wish that it heard of; None before the first.
         replicas: `host:port` at which it takes other nodes' snapshots; "" where it takes none.
         dumps: it holds a snapshot, and knows where a last checkpoint would go; `dump` is its last answer about one.
         tolerance: what graceful fault tolerance has put into MindCluster's reset file; "" for nothing.
@@ -160,7 +158,6 @@ class AgentReport:
     check: CheckReport | None = None
     keeps: int = 0
     resizable: bool = False
-    wish: NodeAnswer | None = None
     replicas: str = ""
     dumps: bool = False
     dump: DumpTold | None = None
@@ -230,15 +227,13 @@ class Continue:
     agent counts on by itself when the coordinator is gone. `evidence`: number of a request for what can be found of the workers
     of the running round, repeated until a report has the answer; 0 asks for nothing. `check`: what an agent that waits is to
     try with its node's probe, repeated until a report says that it has begun. `dump`: what it is asked about a last checkpoint,
-    repeated until a report has the answer. `wish`: what somebody asks of all workers,
-    repeated until a report tells its number. `pace`: seconds after which to report again, while it is doubted whether the
+    repeated until a report has the answer. `pace`: seconds after which to report again, while it is doubted whether the
     workers go on; 0 is as usual. `sections`: requests of optional capabilities, each repeated until a report answers it.
     """
 
     fence: Fence
     unsupervised: float | None = None
     evidence: int = 0
-    wish: Wish | None = None
     check: CheckTask | None = None
     dump: DumpAsk | None = None
     pace: float = 0.0

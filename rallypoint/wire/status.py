@@ -14,7 +14,6 @@ from rallypoint.wire.missing import Missing
 from rallypoint.wire.pre_check import PreCheck
 from rallypoint.wire.pulse import Learned
 from rallypoint.wire.sections import NO_SECTIONS, Sections
-from rallypoint.wire.wish import WishStatus
 
 __all__ = [
     "NODE_LOST",
@@ -151,7 +150,6 @@ class JobStatus:
     `hang`: a doubt or a verdict that training does not go on, None while it does or nobody looks (version 2).
     `phases`: how many ranks of the running round are in which phase (wire/pulse.py), of those that tell one (version 2).
     `learned`: how long the phases of the job took so far, now and then renewed; the next attempt begins with it (version 2).
-    `wish`: the last that somebody asked of all workers, and what they answered; None before the first (version 2).
     `check`: the last check of the nodes, which may still be running; None before the first (version 2).
     `lost`: how many seconds it took to heal those incidents that are counts by now, by cause (version 2).
     `missing`: nodes that are wanted and not there, at most 64 of them, and `missing_count` how many there are (version 2).
@@ -188,7 +186,6 @@ class JobStatus:
     learned: tuple[Learned, ...] = ()
     check: NodeCheck | None = None
     tolerance: str = ""
-    wish: WishStatus | None = None
     lost: dict[str, float] = field(default_factory=dict, hash=False)
     missing: tuple[Missing, ...] = ()
     missing_count: int = 0

@@ -15,10 +15,10 @@ import pytest
 
 from rallypoint.agent.clock import monotone_clock
 from rallypoint.agent.coordinator.orphan import FileHeartbeat
+from rallypoint.agent.coordinator.requests import RecordFile
 from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.coordinator.sink import FileSink, StatusSink, read_status
 from rallypoint.agent.coordinator.size import FileSize
-from rallypoint.agent.coordinator.wishes import FileWish
 from rallypoint.agent.errors import StaleError
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import Settings
@@ -302,7 +302,7 @@ async def test_a_record_that_is_nested_without_end_ends_no_coordinator(tmp_path:
     record.write_text("[" * 100_000)
 
     assert await FileSize(record).size() is None
-    assert await FileWish(record).wish() is None
+    assert await RecordFile(record).requested("wish") is None
     assert await FileHeartbeat(record).read() is None
     with pytest.raises(codec.WireError, match="a JSON object"):
         read_reset("[" * 100_000)

@@ -10,6 +10,7 @@ import pytest
 
 from rallypoint.supervision.record import Phase
 from rallypoint.wire.line import Verb
+from rallypoint.wire.sections import replaced
 from rallypoint.wire.status import JobStatus, Outcome, Verdict
 from rallypoint.wire.wish import RankAnswer, Wish, WishStatus
 from tests.cli.fake import Place
@@ -23,7 +24,7 @@ def answering(*answers: RankAnswer) -> Callable[[Place], None]:
         record = place.world.record("digits")
         assert record.wish is not None
         told = WishStatus(number=record.wish.number, verb=record.wish.verb, ranks=answers)
-        place.put(record, dataclasses.replace(training(), wish=told))
+        place.put(record, replaced(training(), wish=told))
 
     return step
 
@@ -78,7 +79,7 @@ def test_answers_are_not_waited_for_without_end(run: Any, place: Place, capsys: 
 
 def test_a_coordinator_that_has_not_heard_says_nothing(run: Any, place: Place, capsys: Any) -> None:
     """An answer to an earlier wish is none to this one."""
-    status: JobStatus = dataclasses.replace(training(), wish=WishStatus(number=0, verb=Verb.SAVE, ranks=at(1)))
+    status: JobStatus = replaced(training(), wish=WishStatus(number=0, verb=Verb.SAVE, ranks=at(1)))
     place.put(begun(), status)
 
     assert run("pause", "digits", "--timeout", "0") == 1

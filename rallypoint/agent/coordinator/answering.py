@@ -177,5 +177,5 @@ class Answers:
 def _audible(state: State) -> tuple[object, ...]:
     """What of the state an answer to a parked report can depend on; its own report cannot change while it is parked."""
     inquiry = None if state.inquiry is None else state.inquiry.number
-    asked = inquiry, checks.task(state), state.wish, capabilities.reply_key(state)
+    asked = inquiry, checks.task(state), capabilities.reply_key(state)
     return state.state, state.fence, state.broken, state.verdict, state.away, *asked

@@ -22,7 +22,6 @@ from rallypoint.agent.coordinator.prechecking import ask_operators
 from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.coordinator.sink import refuse_later
 from rallypoint.agent.coordinator.size import keep_size
-from rallypoint.agent.coordinator.wishes import keep_wish
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.files import read_plan, read_secret
 from rallypoint.agent.rendezvous import core as rendezvous
@@ -142,7 +141,16 @@ async def _live(args: argparse.Namespace, plan: Plan, home: Home, signals: _Sign
         await signals.unless_asked(_publish_first(shell, home))
         await home.announce(Endpoint(attempt=args.attempt, term=args.term, host=args.host, port=port, grpc=grpc))
         pod = args.status_configmap is not None
-        context = ServiceContext(plan=plan, host=args.host, pod=pod, clock=clock, status=shell.status, note=shell.note)
+        context = ServiceContext(
+            plan=plan,
+            host=args.host,
+            pod=pod,
+            clock=clock,
+            status=shell.status,
+            note=shell.note,
+            send=shell.send,
+            requested=home.requested,
+        )
         async with contextlib.AsyncExitStack() as running:
             for service in services(context):
                 await running.enter_async_context(service)
@@ -165,8 +173,6 @@ async def _serve(shell: Coordinator, home: Home, plan: Plan, clock: Clock) -> No
         watching.append(asyncio.create_task(keep_watch(shell, home.heartbeat, plan, clock, look=home.look)))
     if home.size is not None:
         watching.append(asyncio.create_task(keep_size(shell, home.size)))
-    if home.wish is not None:
-        watching.append(asyncio.create_task(keep_wish(shell, home.wish)))
     if home.losses is not None:
         watching.append(asyncio.create_task(keep_losses(shell, home.losses)))
     try:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
 from rallypoint.agent.coordinator.losses import LossSource
 from rallypoint.agent.coordinator.orphan import LOOK, FileHeartbeat, HeartbeatSource
 from rallypoint.agent.coordinator.publishing import PROGRESS_PERIOD
+from rallypoint.agent.coordinator.requests import RecordFile
 from rallypoint.agent.coordinator.sink import FileSink, StatusSink, read_status
 from rallypoint.agent.coordinator.size import FileSize, SizeSource
-from rallypoint.agent.coordinator.wishes import FileWish, WishSource
 from rallypoint.agent.errors import ConfigError, StaleError
 from rallypoint.agent.files import read_json, replace_durably
 from rallypoint.agent.transport.service import SupervisorDoor
@@ -33,7 +34,7 @@ class Home(Protocol):
         sink: writes the published status; `progress_period` is the time in seconds between two writes of progress only.
         heartbeat: source of the supervisor's heartbeat, None if there is none; `look` is the time in seconds between two reads.
         size: source of the requested bounds of the world, None if there is none.
-        wish: source of the requested worker command, None if there is none.
+        requested: returns a field of the job's record as JSON, None if there is no record.
         losses: source of the nodes that the supervisor found lost, None if there is none.
         door: handler of the supervisor's requests, None if supervisors send none.
         where: path or name of the stored status, for error messages.
@@ -56,7 +57,7 @@ class Home(Protocol):
     def size(self) -> SizeSource | None: ...  # noqa: D102
 
     @property
-    def wish(self) -> WishSource | None: ...  # noqa: D102
+    def requested(self) -> Callable[[str], Awaitable[Any]] | None: ...  # noqa: D102
 
     @property
     def losses(self) -> LossSource | None: ...  # noqa: D102
@@ -96,7 +97,8 @@ class FileHome:
         self.sink: StatusSink = FileSink(args.status_file)
         self.heartbeat: HeartbeatSource | None = None if args.record_file is None else FileHeartbeat(args.record_file)
         self.size: SizeSource | None = None if args.record_file is None else FileSize(args.record_file)
-        self.wish: WishSource | None = None if args.record_file is None else FileWish(args.record_file)
+        record = None if args.record_file is None else RecordFile(args.record_file)
+        self.requested: Callable[[str], Awaitable[Any]] | None = None if record is None else record.requested
 
     async def previous(self) -> JobStatus | None:
         """Read the status file."""

@@ -7,7 +7,9 @@ import asyncio
 import logging
 import os
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 from rallypoint.agent.coordinator.announcing import Announcer
 from rallypoint.agent.coordinator.configmap import NO_ROUTE, ConfigMapSink, PodSink
@@ -17,18 +19,17 @@ from rallypoint.agent.coordinator.losses import LossSource
 from rallypoint.agent.coordinator.orphan import HeartbeatSource
 from rallypoint.agent.coordinator.sink import FileSink, StatusSink, read_status
 from rallypoint.agent.coordinator.size import SizeSource
-from rallypoint.agent.coordinator.wishes import WishSource
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.files import read_json
 from rallypoint.agent.tls import Tls
 from rallypoint.agent.transport.service import SupervisorDoor
+from rallypoint.wire import codec
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.ports import COORDINATOR_PORT, grpc_port
 from rallypoint.wire.roster import LostNode, Roster
 from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobStatus
-from rallypoint.wire.wish import Wish
 
 __all__ = ["PodHome", "newest"]
 
@@ -66,7 +67,7 @@ class PodHome:
         self.heartbeat: HeartbeatSource | None = self._signs
         self.door: SupervisorDoor | None = self
         self.size: SizeSource | None = RosterSize(self)
-        self.wish: WishSource | None = RosterWish(self)
+        self.requested: Callable[[str], Awaitable[Any]] | None = self._requested
         self.losses: LossSource | None = RosterLosses(self)
 
     async def previous(self) -> JobStatus | None:
@@ -140,6 +141,10 @@ class PodHome:
         """The last that a supervisor told, None before its first."""
         return self._roster
 
+    async def _requested(self, field: str) -> Any:
+        """Return a field of the job's record that the roster carries."""
+        return codec.to_json(getattr(self._roster, field, None))
+
     async def close(self) -> None:
         """Close all connections."""
         if self._announcer is not None:
@@ -157,18 +162,6 @@ class RosterSize:
         """Return what is known."""
         roster = self._home.roster
         return None if roster is None else roster.size
-
-
-class RosterWish:
-    """What the last roster said."""
-
-    def __init__(self, home: PodHome) -> None:
-        self._home = home
-
-    async def wish(self) -> Wish | None:
-        """Return what is known."""
-        roster = self._home.roster
-        return None if roster is None else roster.wish
 
 
 class RosterLosses:

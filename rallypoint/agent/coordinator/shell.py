@@ -22,15 +22,14 @@ from rallypoint.agent.coordinator.answering import Answers, Asked
 from rallypoint.agent.coordinator.publishing import PROGRESS_PERIOD, Publisher
 from rallypoint.agent.coordinator.sink import StatusSink
 from rallypoint.agent.errors import StaleError
+from rallypoint.agent.rendezvous import capabilities, telling
 from rallypoint.agent.rendezvous import core as rendezvous
-from rallypoint.agent.rendezvous import telling, wishes
 from rallypoint.agent.rendezvous.core import State
 from rallypoint.agent.waiting import TIMER_FLOOR, breather
 from rallypoint.wire.messages import AgentReport, Refusal, Reply
 from rallypoint.wire.roster import LostNode
 from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobStatus, Verdict
-from rallypoint.wire.wish import Wish
 
 __all__ = ["Coordinator"]
 
@@ -130,9 +129,9 @@ class Coordinator:
         if state is not self._state:
             self._apply(state)
 
-    def wish(self, wish: Wish | None) -> None:
-        """Pass on what somebody asks of the workers; does nothing for what is known."""
-        state = wishes.wished(self._state, wish, self._clock())
+    def send(self, name: str, request: object) -> None:
+        """Pass a request of its service to a capability; does nothing if the request changes nothing."""
+        state = capabilities.on_request(self._state, name, request, self._clock())
         if state is not self._state:
             self._apply(state)
 

@@ -27,8 +27,6 @@ from rallypoint.agent.node.events import (
 )
 from rallypoint.agent.node.judging import Judge, went_wrong
 from rallypoint.agent.node.node_config import NodeConfig
-from rallypoint.agent.node.obeying import Action as Obedience
-from rallypoint.agent.node.obeying import Obeying, Tell
 from rallypoint.agent.node.parts import Parts
 from rallypoint.agent.node.reporting import Reporter, report_pace
 from rallypoint.agent.node.round import StartError
@@ -109,7 +107,6 @@ class NodeAgent:
         )
         self._advice: set[asyncio.Task[None]] = set()
         self._signalled = False
-        self._obeying = Obeying(workers=plan.nproc_per_node)
         self._judge = Judge(self._parts.config, now=clock, devices=self._parts.devices)
 
     async def run(self) -> Ending:
@@ -172,7 +169,8 @@ class NodeAgent:
 
     def _worker_said(self, local_rank: int, word: wire.FromWorker | None) -> None:
         """Pass on what came over a worker's line."""
-        if not 0 <= local_rank < self._config.plan.nproc_per_node:
+        known = 0 <= local_rank < self._config.plan.nproc_per_node
+        if not known:
             log.warning("the agent ignored the message of a worker: no worker of this node has local rank %d", local_rank)
         elif word is None:  # its line is closed
             self._events.put_nowait(Announced(round=self._node.round, local_rank=local_rank, able=False))
@@ -181,28 +179,15 @@ class NodeAgent:
                 log.info("worker rank=%d cannot recover in place: %s", word.rank, word.why)
             able, resizable = wire.Ability.IN_PLACE in word.abilities, wire.Ability.RESIZE in word.abilities
             self._events.put_nowait(Announced(round=word.round, local_rank=local_rank, able=able, resizable=resizable))
-            self._obey(self._obeying.announced(local_rank, word.abilities))
         elif isinstance(word, wire.Freed):
             self._events.put_nowait(Freed(round=word.round, local_rank=local_rank))
         elif isinstance(word, wire.Failed):
             self._events.put_nowait(_StepSeen(local_rank=local_rank, word=word))
-        elif isinstance(word, wire.Done):
-            self._obey((self._obeying.done(local_rank, word), ()))
         elif isinstance(word, wire.Regrouped):
             log.info("worker local_rank=%d joined round %d and continues from step %d", local_rank, word.round, word.step)
-
-    def _obey(self, step: tuple[Obeying, tuple[Obedience, ...]]) -> None:
-        """Pass on what somebody asks of the workers, and tell what they answer."""
-        self._obeying, actions = step
-        for action in actions:
-            if isinstance(action, Tell):
-                for local_rank in action.ranks:
-                    self._parts.lines.say(local_rank, wire.Order(verb=action.verb, number=action.number))
-            else:
-                log.warning("the coordinator requested a stop; sending SIGTERM to all workers of this node")
-                # They end well, as far as the job is concerned: their agent is done when the last one has ended.
-                self._parts.group.stop(lambda: None)
-        self._tell_news()
+        if known and word is not None:
+            for capability in self._parts.capabilities:
+                capability.on_message(local_rank, word)
 
     async def _judge_ended(self) -> WorkersEnded:
         """Say which workers ended by themselves since the last time, and how."""
@@ -306,11 +291,12 @@ class NodeAgent:
 
     async def _start(self, action: StartWorkers) -> None:
         assignment = action.assignment
-        self._obeying, wanted = self._obeying.started(assignment.first_rank)
         self._parts.snapshots.assigned(assignment)
         try:
             if self._parts.checker is not None:
                 await self._parts.checker.stop()
+            for capability in self._parts.capabilities:
+                await capability.before_workers(assignment)
             await self._parts.stores.assigned(assignment.store)
             lines = self._parts.lines
             await self._parts.round.start(assignment, self._worker_ended, kept=action.kept, tell=lines.say, line=lines.path)
@@ -328,7 +314,8 @@ class NodeAgent:
             ranks = f"ranks {assignment.first_rank}-{last} of {assignment.world_size}"
             on = f"; {len(action.kept)} kept their process" if action.kept else ""
             log.info("round %d: started %s%s, store=%s", assignment.fence.round, ranks, on, assignment.store)
-            self._obey((self._obeying, wanted))
+            for capability in self._parts.capabilities:
+                capability.after_workers()
 
     async def _end(self, action: End) -> Ending:
         if self._node.leaving:
@@ -341,17 +328,15 @@ class NodeAgent:
         self._talker.tell_news()
 
     def _gist(self) -> object | None:
-        return self._reporter.gist(self._node, self._obeying.told)
+        return self._reporter.gist(self._node)
 
     def _report(self) -> AgentReport:
-        return self._reporter.report(self._node, self._obeying.told, pace=self._talker.pace)
+        return self._reporter.report(self._node, pace=self._talker.pace)
 
     def _heard(self, reply: Reply) -> None:
         """Do what an answer asks for beside what is decided on it."""
         self._parts.looker.asked(reply.evidence if isinstance(reply, Continue) else 0, self._node.round)
         self._talker.hurry(reply.pace if isinstance(reply, Continue) else 0.0)
-        if isinstance(reply, Continue) and reply.wish is not None:
-            self._obey(self._obeying.heard(reply.wish))
         if isinstance(reply, (Assignment, Continue)):
             for capability in self._parts.capabilities:
                 capability.on_reply(reply)

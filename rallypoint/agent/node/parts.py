@@ -26,7 +26,7 @@ from rallypoint.agent.workers.reaper import Reaper
 from rallypoint.agent.workers.spawner import Spawner
 from rallypoint.agent.workers.store import StoreKeeper
 from rallypoint.capabilities.base import NodeContext, node_capabilities
-from rallypoint.wire.line import FromWorker
+from rallypoint.wire.line import FromAgent, FromWorker
 
 __all__ = ["Parts"]
 
@@ -54,8 +54,7 @@ class Parts:
         self.snapshots = SnapshotKeeper(
             plan, config.folder, attempt=config.attempt, host=config.host, secret=config.secret, tls=config.tls
         )
-        context = NodeContext(plan=plan, folder=config.folder, pids=self._pids, changed=changed)
-        self.capabilities = node_capabilities(context)
+        self.capabilities = node_capabilities(self._context(config, changed))
         self.ports = TrainingPorts(plan)
         variables = {**self.snapshots.environment()}
         for capability in self.capabilities:
@@ -84,6 +83,19 @@ class Parts:
             if plan.check_level
             else None
         )
+
+    def _context(self, config: NodeConfig, changed: Callable[[], None]) -> NodeContext:
+        return NodeContext(
+            plan=config.plan,
+            folder=config.folder,
+            pids=self._pids,
+            changed=changed,
+            send=self._send,
+            stop_workers=lambda: self.group.stop(lambda: None),
+        )
+
+    def _send(self, local_rank: int, message: FromAgent) -> bool:
+        return self.lines.say(local_rank, message)
 
     def _pids(self) -> dict[int, int]:
         return self.round.pids()

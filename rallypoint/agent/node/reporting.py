@@ -12,7 +12,6 @@ from rallypoint.agent.rendezvous.settings import HEARD_EVERY, pace_of
 from rallypoint.wire.messages import AgentReport, AgentState, WorkerReport
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.sections import Sections
-from rallypoint.wire.wish import NodeAnswer
 
 __all__ = ["Looks", "Reporter", "report_pace"]
 
@@ -37,7 +36,7 @@ class Looks:
 
 
 class Reporter:
-    """Puts an agent's reports together, and numbers them; `wish` is what its workers answered to the last one."""
+    """Puts an agent's reports together, and numbers them."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts, self._config = parts, parts.config
@@ -46,7 +45,7 @@ class Reporter:
         self._looks, self._pace = Looks(parts.config.plan.report_interval), report_pace(parts.config.plan)
         self._workers: tuple[WorkerReport, ...] = ()
 
-    def gist(self, node: Node, wish: NodeAnswer | None) -> object | None:
+    def gist(self, node: Node) -> object | None:
         """Return what is reported as soon as it changes, None while there is nobody whom it concerns."""
         parts = self._parts
         if node.phase in (Phase.ENDING, Phase.ENDED) and not node.leaving:
@@ -63,7 +62,6 @@ class Reporter:
             node.keepable,
             parts.dumper.told,
             check,
-            wish,
             *(capability.urgent() for capability in parts.capabilities),
             waits and parts.ready,
         )
@@ -72,12 +70,12 @@ class Reporter:
         """Look at the workers without a report: of those without a pulse only a look tells when they were last alive."""
         self._workers = self._parts.round.reports()
 
-    def report(self, node: Node, wish: NodeAnswer | None, *, pace: float) -> AgentReport:
+    def report(self, node: Node, *, pace: float) -> AgentReport:
         """Return the next report; while nothing happens there is one every `pace` seconds, less in a hurry."""
         parts, config = self._parts, self._config
         state = node.state
         self._sequence += 1
-        if self._looks.due(self.gist(node, wish), parts.now(), pace=pace, hurry=pace < self._pace):
+        if self._looks.due(self.gist(node), parts.now(), pace=pace, hurry=pace < self._pace):
             self._workers = parts.round.reports()
         workers = self._workers
         return AgentReport(
@@ -102,7 +100,6 @@ class Reporter:
             keeps=len(node.keepable),
             resizable=node.keepable <= node.resizable,
             check=None if parts.checker is None else parts.checker.report,
-            wish=wish,
             learned=parts.round.learned(),
             replicas=parts.snapshots.replicas,
             dumps=parts.snapshots.can_dump,

@@ -22,6 +22,7 @@ __all__ = [
     "assignment_sections",
     "next_deadline",
     "on_report",
+    "on_request",
     "on_tick",
     "reply_for",
     "reply_key",
@@ -50,6 +51,16 @@ def on_report(state: State, report: AgentReport, before: AgentReport | None, now
         own = one.on_report(known[place], report, before, now)
         if own is not known[place]:
             state = _with(state, place, own)
+    return state
+
+
+def on_request(state: State, name: str, request: object, now: float) -> State:
+    """Return the state after a request of the service of a capability."""
+    for place, one in enumerate(state.capabilities.registered):
+        if one.name == name:
+            known = state.capabilities.states[place]
+            own, effects = one.on_request(known, request, _view(state), now)
+            state = _performed(state if own is known else _with(state, place, own), effects, now)
     return state
 
 

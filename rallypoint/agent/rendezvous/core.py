@@ -67,7 +67,6 @@ from rallypoint.agent.rendezvous import (
     progress,
     telling,
     tolerance,
-    wishes,
 )
 from rallypoint.agent.rendezvous.answering import answer, dismissed, told, told_all
 from rallypoint.agent.rendezvous.faults import ECHO_GRACE
@@ -325,6 +324,6 @@ def _how_lost(peer: Peer) -> str:
 
 def status(state: State, now: float) -> JobStatus:
     """Return the job status to publish."""
-    told = dataclasses.replace(picture.status(state, now), wish=wishes.told(state), tolerance=tolerance.foreign(state))
+    told = dataclasses.replace(picture.status(state, now), tolerance=tolerance.foreign(state))
     told = dataclasses.replace(told, sections=capabilities.status_sections(state))
     return missing.told(told, state, now)

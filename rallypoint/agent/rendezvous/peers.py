@@ -24,7 +24,6 @@ from rallypoint.wire.messages import AgentReport, AgentState
 from rallypoint.wire.missing import Missing
 from rallypoint.wire.pulse import Learned
 from rallypoint.wire.status import Event, JobState, JobStatus, Member, Progress, Sample, Verdict
-from rallypoint.wire.wish import Wish
 
 __all__ = [
     "TAKEOVER",
@@ -215,7 +214,6 @@ class State:
         learned: how long the phases of the job take, as it was last told, at `learned_at`; `before`: as it was when this round
             began; `learned_in`: the last round that is over, of which all is in it.
         watch: how silent the running round is; `hang` what is told of that, `inquiry` what the agents are asked for it.
-        wish: the last that somebody asked of the workers.
         capabilities: the registered optional capabilities with their states (`capabilities.py`).
         training_port: first of the ports that were free on all nodes of the world; 0 for none.
         lively_at: when a rank of the running round last showed a sign of life, or the round began.
@@ -259,7 +257,6 @@ class State:
     checks: Checks = _UNCHECKED
     prechecks: PreChecks = _UNASKED
     dumping: Dumping | None = None
-    wish: Wish | None = None
     capabilities: Capabilities = _NO_CAPABILITIES
     training_port: int = 0
     lively_at: float = 0.0

@@ -262,8 +262,16 @@ def plan_of(port: int | None) -> Plan:
 
 
 def context(shell: Coordinator, port: int, clock: Clock) -> ServiceContext:
-    plan = plan_of(port)
-    return ServiceContext(plan=plan, host="127.0.0.1", pod=False, clock=clock, status=shell.status, note=shell.note)
+    return ServiceContext(
+        plan=plan_of(port),
+        host="127.0.0.1",
+        pod=False,
+        clock=clock,
+        status=shell.status,
+        note=shell.note,
+        send=shell.send,
+        requested=None,
+    )
 
 
 def shell_at(clock) -> Coordinator:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from rallypoint.wire.line import Ability, Done, Verb
 from rallypoint.wire.wish import NodeAnswer, RankAnswer, Wish
 
-__all__ = ["Obeying", "Tell", "Terminate"]
+__all__ = ["NodeCommands", "Tell", "Terminate"]
 
 #: What a worker must have announced to be told.
 _NEEDS: Mapping[Verb, Ability] = {
@@ -51,7 +51,7 @@ Action = Tell | Terminate
 
 
 @dataclass(frozen=True, kw_only=True)
-class Obeying:
+class NodeCommands:
     """What an agent knows of wishes.
 
     Attributes:
@@ -79,13 +79,13 @@ class Obeying:
             number=self.wish.number, ranks=tuple(self.answers.get(r, n) for r, n in zip(ranks, nothing, strict=True))
         )
 
-    def heard(self, wish: Wish) -> tuple[Obeying, tuple[Action, ...]]:
+    def heard(self, wish: Wish) -> tuple[NodeCommands, tuple[Action, ...]]:
         """Take a wish; one that is known is passed by."""
         if self.wish is not None and wish.number <= self.wish.number:
             return self, ()
         return _ask(dataclasses.replace(self, wish=wish, answers={}), range(self.workers))
 
-    def started(self, first_rank: int) -> tuple[Obeying, tuple[Action, ...]]:
+    def started(self, first_rank: int) -> tuple[NodeCommands, tuple[Action, ...]]:
         """Note a new round, whose workers have not said anything yet; what follows is done when they are there.
 
         Workers that start while the job is to stop have nothing to save, and end at once.
@@ -95,7 +95,7 @@ class Obeying:
             return fresh, ()
         return dataclasses.replace(fresh, answers={}), (Terminate(),) if self.wish.verb is Verb.STOP else ()
 
-    def announced(self, local_rank: int, abilities: tuple[Ability, ...]) -> tuple[Obeying, tuple[Action, ...]]:
+    def announced(self, local_rank: int, abilities: tuple[Ability, ...]) -> tuple[NodeCommands, tuple[Action, ...]]:
         """Note what a worker can do; whoever comes late is told what should be true of it."""
         known = dataclasses.replace(self, abilities={**self.abilities, local_rank: abilities})
         answer = self.answers.get(local_rank)
@@ -104,7 +104,7 @@ class Obeying:
             return known, ()
         return _ask(known, (local_rank,))
 
-    def done(self, local_rank: int, word: Done) -> Obeying:
+    def done(self, local_rank: int, word: Done) -> NodeCommands:
         """Note what a worker did."""
         if self.wish is None or word.number != self.wish.number:
             return self
@@ -112,25 +112,25 @@ class Obeying:
         return dataclasses.replace(self, answers={**self.answers, local_rank: answer})
 
 
-def _ask(obeying: Obeying, ranks: range | tuple[int, ...]) -> tuple[Obeying, tuple[Action, ...]]:
-    wish = obeying.wish
+def _ask(known: NodeCommands, ranks: range | tuple[int, ...]) -> tuple[NodeCommands, tuple[Action, ...]]:
+    wish = known.wish
     assert wish is not None
-    if obeying.first_rank < 0:
-        return obeying, ()  # there is no worker yet; who comes is told if it still matters then
-    able = tuple(rank for rank in ranks if _can(obeying, rank, wish.verb))
-    refused = {rank: _refused(obeying, rank, wish.verb) for rank in ranks if rank not in able}
+    if known.first_rank < 0:
+        return known, ()  # there is no worker yet; who comes is told if it still matters then
+    able = tuple(rank for rank in ranks if _can(known, rank, wish.verb))
+    refused = {rank: _refused(known, rank, wish.verb) for rank in ranks if rank not in able}
     tell: tuple[Action, ...] = (Tell(ranks=able, verb=wish.verb, number=wish.number),) if able else ()
     if wish.verb is Verb.STOP:
         # Those with a line save and end by themselves; the others hear SIGTERM, for which `stop_requested` looks out.
-        return obeying, tell if not refused else (Terminate(),)
-    return dataclasses.replace(obeying, answers={**obeying.answers, **refused}), tell
+        return known, tell if not refused else (Terminate(),)
+    return dataclasses.replace(known, answers={**known.answers, **refused}), tell
 
 
-def _can(obeying: Obeying, local_rank: int, verb: Verb) -> bool:
-    abilities = obeying.abilities.get(local_rank)
+def _can(known: NodeCommands, local_rank: int, verb: Verb) -> bool:
+    abilities = known.abilities.get(local_rank)
     return abilities is not None and _NEEDS[verb] in abilities
 
 
-def _refused(obeying: Obeying, local_rank: int, verb: Verb) -> RankAnswer:
-    why = _PLAIN if local_rank not in obeying.abilities else _UNABLE.get(verb, _PLAIN)
-    return RankAnswer(rank=obeying.first_rank + local_rank, error=why)
+def _refused(known: NodeCommands, local_rank: int, verb: Verb) -> RankAnswer:
+    why = _PLAIN if local_rank not in known.abilities else _UNABLE.get(verb, _PLAIN)
+    return RankAnswer(rank=known.first_rank + local_rank, error=why)

@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.coordinator.wishes import FileWish
-from rallypoint.agent.node.obeying import Obeying, Tell, Terminate
+from rallypoint.agent.coordinator.requests import RecordFile
+from rallypoint.agent.rendezvous import capabilities
 from rallypoint.agent.rendezvous import core as rendezvous
-from rallypoint.agent.rendezvous import wishes
 from rallypoint.agent.rendezvous.core import State
+from rallypoint.capabilities.commands.commands import NodeCommands, Tell, Terminate
+from rallypoint.capabilities.commands.coordinator import Commands
+from rallypoint.capabilities.commands.wire import StatusSection
 from rallypoint.wire import codec
 from rallypoint.wire.line import Ability, Done, Verb
 from rallypoint.wire.messages import AgentState, Continue
+from rallypoint.wire.sections import build
 from rallypoint.wire.wish import NodeAnswer, RankAnswer, Wish, WishStatus
 from tests.agent.fakes import new_state, report
 
@@ -28,7 +31,7 @@ ABLE = (Ability.PAUSE, Ability.SAVE, Ability.STOP)
 
 def running(*, wish: NodeAnswer | None = None) -> State:
     """Two nodes of one worker each, in round 1."""
-    state = new_state(now=0.0)
+    state = new_state(now=0.0, registered=(Commands(),))
     for node in (0, 1):
         state = rendezvous.receive(state, report(node), 1.0)
     assert state.fence.round == 1
@@ -38,25 +41,29 @@ def running(*, wish: NodeAnswer | None = None) -> State:
     return state
 
 
+def wished(state: State, command: Wish | None, now: float) -> State:
+    return capabilities.on_request(state, "commands", command, now)
+
+
 def test_an_agent_is_told_until_it_has_heard() -> None:
     """With every answer; nothing more is said to one that tells the number."""
-    state = wishes.wished(running(), PAUSE, 3.0)
-    assert rendezvous.answer(state, "agent-0") == Continue(fence=state.fence, wish=PAUSE)
+    state = wished(running(), PAUSE, 3.0)
+    assert rendezvous.answer(state, "agent-0") == build(Continue, fence=state.fence, wish=PAUSE)
 
     heard = report(0, AgentState.RUNNING, round=1, fence=state.fence, sequence=2, wish=NodeAnswer(number=1))
     state = rendezvous.receive(state, heard, 4.0)
 
     assert rendezvous.answer(state, "agent-0") is None
-    assert rendezvous.answer(state, "agent-1") == Continue(fence=state.fence, wish=PAUSE)
+    assert rendezvous.answer(state, "agent-1") == build(Continue, fence=state.fence, wish=PAUSE)
 
 
 def test_the_status_has_an_answer_for_every_rank() -> None:
     """Empty for those of whom nothing was heard."""
-    state = wishes.wished(running(), PAUSE, 3.0)
+    state = wished(running(), PAUSE, 3.0)
     done = NodeAnswer(number=1, ranks=(RankAnswer(rank=1, done=True, step=7),))
     state = rendezvous.receive(state, report(1, AgentState.RUNNING, round=1, fence=state.fence, sequence=2, wish=done), 4.0)
 
-    told = rendezvous.status(state, 5.0).wish
+    told = StatusSection.of(rendezvous.status(state, 5.0)).wish
 
     assert told == WishStatus(number=1, verb=Verb.PAUSE, ranks=(RankAnswer(rank=0), RankAnswer(rank=1, done=True, step=7)))
     assert not told.settled
@@ -65,9 +72,9 @@ def test_the_status_has_an_answer_for_every_rank() -> None:
 def test_an_answer_to_another_wish_is_none() -> None:
     """What was said to the last one says nothing about this one."""
     old = NodeAnswer(number=1, ranks=(RankAnswer(rank=0, done=True),))
-    state = wishes.wished(running(wish=old), dataclasses.replace(PAUSE, number=2, verb=Verb.SAVE), 3.0)
+    state = wished(running(wish=old), dataclasses.replace(PAUSE, number=2, verb=Verb.SAVE), 3.0)
 
-    told = rendezvous.status(state, 5.0).wish
+    told = StatusSection.of(rendezvous.status(state, 5.0)).wish
 
     assert told is not None
     assert told.ranks == (RankAnswer(rank=0), RankAnswer(rank=1))
@@ -84,50 +91,50 @@ def test_an_answer_to_another_wish_is_none() -> None:
 )
 def test_what_is_no_news_changes_nothing(wish: Wish | None) -> None:
     """The very same state: nobody is woken."""
-    state = wishes.wished(running(), PAUSE, 3.0)
+    state = wished(running(), PAUSE, 3.0)
 
-    assert wishes.wished(state, wish, 4.0) is state
+    assert wished(state, wish, 4.0) is state
 
 
 async def test_a_record_is_read_when_it_has_changed(tmp_path: Path) -> None:
     """And what cannot be read leaves what was read last."""
     record = tmp_path / "record.json"
-    source = FileWish(record)
-    assert await source.wish() is None
+    source = RecordFile(record)
+    assert await source.requested("wish") is None
 
     record.write_text(json.dumps({"wish": codec.to_json(PAUSE), "name": "digits"}))
-    assert await source.wish() == PAUSE
+    assert await source.requested("wish") == codec.to_json(PAUSE)
     record.write_text("{")
-    assert await source.wish() == PAUSE
+    assert await source.requested("wish") == codec.to_json(PAUSE)
 
 
 # --- The agent -------------------------------------------------------------------------------------------------------------
 
 
-def known(*abilities: tuple[Ability, ...]) -> Obeying:
+def known(*abilities: tuple[Ability, ...]) -> NodeCommands:
     """An agent with two workers, ranks 4 and 5, of which the first have said hello."""
-    obeying = Obeying(workers=2).started(4)[0]
+    state = NodeCommands(workers=2).started(4)[0]
     for local_rank, able in enumerate(abilities):
-        obeying = obeying.announced(local_rank, able)[0]
-    return obeying
+        state = state.announced(local_rank, able)[0]
+    return state
 
 
 def test_workers_are_told_once_and_their_answers_kept() -> None:
     """A wish that is heard again is passed by."""
-    obeying, actions = known(ABLE, ABLE).heard(PAUSE)
+    state, actions = known(ABLE, ABLE).heard(PAUSE)
     assert actions == (Tell(ranks=(0, 1), verb=Verb.PAUSE, number=1),)
-    assert obeying.heard(PAUSE) == (obeying, ())
+    assert state.heard(PAUSE) == (state, ())
 
-    obeying = obeying.done(1, Done(verb=Verb.PAUSE, number=1, step=9))
+    state = state.done(1, Done(verb=Verb.PAUSE, number=1, step=9))
 
-    assert obeying.told == NodeAnswer(number=1, ranks=(RankAnswer(rank=4), RankAnswer(rank=5, done=True, step=9)))
+    assert state.told == NodeAnswer(number=1, ranks=(RankAnswer(rank=4), RankAnswer(rank=5, done=True, step=9)))
 
 
 def test_an_answer_to_another_order_is_passed_by() -> None:
     """It crossed with the new one."""
-    obeying = known(ABLE, ABLE).heard(dataclasses.replace(PAUSE, number=2))[0]
+    state = known(ABLE, ABLE).heard(dataclasses.replace(PAUSE, number=2))[0]
 
-    assert obeying.done(0, Done(verb=Verb.PAUSE, number=1)) == obeying
+    assert state.done(0, Done(verb=Verb.PAUSE, number=1)) == state
 
 
 @pytest.mark.parametrize(
@@ -139,10 +146,10 @@ def test_an_answer_to_another_order_is_passed_by() -> None:
 )
 def test_who_cannot_says_so(abilities: tuple[tuple[Ability, ...], ...], verb: Verb, words: str) -> None:
     """At once, and nobody is told: half a world that is paused is none."""
-    obeying, actions = known(*abilities).heard(dataclasses.replace(PAUSE, verb=verb))
+    state, actions = known(*abilities).heard(dataclasses.replace(PAUSE, verb=verb))
 
     assert actions == ()
-    told = obeying.told
+    told = state.told
     assert told is not None
     assert all(words in answer.error and answer.settled for answer in told.ranks)
 
@@ -163,24 +170,24 @@ def test_everybody_can_stop(abilities: tuple[tuple[Ability, ...], ...], action: 
 
 def test_a_pause_holds_for_the_next_round() -> None:
     """Its workers are told as soon as they say hello, once."""
-    obeying = known(ABLE, ABLE).heard(PAUSE)[0].done(0, Done(verb=Verb.PAUSE, number=1, step=1))
+    state = known(ABLE, ABLE).heard(PAUSE)[0].done(0, Done(verb=Verb.PAUSE, number=1, step=1))
 
-    obeying, actions = obeying.started(0)
-    assert (actions, obeying.told) == ((), NodeAnswer(number=1, ranks=(RankAnswer(rank=0), RankAnswer(rank=1))))
-    obeying, actions = obeying.announced(1, ABLE)
+    state, actions = state.started(0)
+    assert (actions, state.told) == ((), NodeAnswer(number=1, ranks=(RankAnswer(rank=0), RankAnswer(rank=1))))
+    state, actions = state.announced(1, ABLE)
 
     assert actions == (Tell(ranks=(1,), verb=Verb.PAUSE, number=1),)
 
 
 def test_a_checkpoint_is_not_written_again() -> None:
     """Who asked for one asked for one."""
-    obeying = known(ABLE, ABLE).heard(dataclasses.replace(PAUSE, verb=Verb.SAVE))[0].started(0)[0]
+    state = known(ABLE, ABLE).heard(dataclasses.replace(PAUSE, verb=Verb.SAVE))[0].started(0)[0]
 
-    assert obeying.announced(0, ABLE)[1] == ()
+    assert state.announced(0, ABLE)[1] == ()
 
 
 def test_workers_that_start_while_the_job_stops_end() -> None:
     """They have nothing to save yet."""
-    obeying = known().heard(dataclasses.replace(PAUSE, verb=Verb.STOP))[0]
+    state = known().heard(dataclasses.replace(PAUSE, verb=Verb.STOP))[0]
 
-    assert obeying.started(0)[1] == (Terminate(),)
+    assert state.started(0)[1] == (Terminate(),)

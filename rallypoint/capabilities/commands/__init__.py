@@ -1,0 +1,1 @@
+"""Worker commands: pause, resume, save and stop, sent to all workers of a job."""

@@ -1,26 +1,24 @@
-"""The trigger of a deferred training task: the same supervision loop, in the triggerer's event loop."""
+"""The trigger of a deferred training task: the same supervision loop, in the triggerer's event loop.
+
+Airflow imports this module in that event loop, where all other triggers wait meanwhile. So it imports little: everything that
+supervises is in `deferred.py`, which is imported in a thread.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
-import functools
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from rallypoint.backends.contract import Backend
-from rallypoint.provider import doors
 from rallypoint.provider.claim import Claim, End, Ending
-from rallypoint.provider.conduct import Post, cancel, conduct, is_local
 from rallypoint.provider.delivery import ending_event
-from rallypoint.provider.publishing import Publication, publish_interval
-from rallypoint.provider.task_state import may_cancel, prepare, task_state
-from rallypoint.provider.task_xcom import XComBookmark, write_xcom
-from rallypoint.report.page.published import PAGE_KEY
-from rallypoint.wire.errors import RallypointError
+from rallypoint.provider.task_state import prepare, task_state
+
+if TYPE_CHECKING:
+    from rallypoint.backends.contract import Backend
 
 __all__ = ["ElasticTrainingTrigger"]
 
@@ -51,10 +49,14 @@ class ElasticTrainingTrigger(BaseTrigger):
 
     def open_backend(self) -> Backend:
         """Return the backend that holds the job, its connection read anew. Blocks; called in a thread."""
+        from rallypoint.provider import doors  # noqa: PLC0415  see above
+
         return doors.open_backend(self.claim.place)
 
     def spawn_supervisor(self, claim: Claim) -> None:
-        """Leave a supervisor behind that sees to the job without the triggerer."""
+        """Leave a supervisor behind that sees to the job without the triggerer. Blocks; called in a thread."""
+        from rallypoint.provider import doors  # noqa: PLC0415  see above
+
         doors.spawn_supervisor(claim)
 
     async def ask_state(self) -> str | None:
@@ -64,29 +66,20 @@ class ElasticTrainingTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event whose payload is an `Ending`, whatever happens, except when the trigger is cancelled."""
         preparation = asyncio.ensure_future(asyncio.to_thread(prepare))
-        ending = await self._ending()
+        try:
+            await asyncio.to_thread(_import)
+            from rallypoint.provider.deferred import attend  # noqa: PLC0415  it is there by now
+
+            ending = await attend(self)
+        except Exception as error:
+            self.log.exception("Supervision of job %s failed", self.claim.name)
+            text = f"supervision of job {self.claim.name} failed: {type(error).__name__}: {error}"
+            ending = Ending(end=End.ERROR, name=self.claim.name, text=text)
         try:
             await preparation
         except Exception as error:  # noqa: BLE001  it only saves time later
             self.log.warning("Cannot import in advance the modules that delete the job if the task is cancelled: %s", error)
-        yield TriggerEvent(ending_event(ending))
-
-    async def _ending(self) -> Ending:
-        ending = None
-        try:
-            async with self._post() as post:
-                ending = await conduct(post)
-        except Exception as error:
-            if ending is not None:  # only closing the backend failed
-                self.log.warning("Cannot close the backend of job %s: %s", self.claim.name, error)
-                return ending
-            known = isinstance(error, (OSError, RallypointError))
-            if not known:
-                self.log.exception("Supervision of job %s failed", self.claim.name)
-            text = str(error) if known else f"supervision of job {self.claim.name} failed: {type(error).__name__}: {error}"
-            return Ending(end=End.ERROR, name=self.claim.name, text=text, local_failure=is_local(error))
-        else:
-            return ending
+        yield TriggerEvent(await asyncio.to_thread(ending_event, ending))
 
     async def on_kill(self) -> None:
         """Cancel the job when the task was ended by somebody, and the job still belongs to this try.
@@ -101,39 +94,12 @@ class ElasticTrainingTrigger(BaseTrigger):
         await asyncio.shield(work)
 
     async def _kill(self) -> None:
-        state = await self.ask_state()
-        if not may_cancel(state):
-            self.log.info("Task state is %r; job %s continues", state, self.claim.name)
-            return
-        async with self._post() as post:
-            if await cancel(post):
-                self.log.info("Task state is %r; deleting job %s", state, self.claim.name)
+        await asyncio.to_thread(_import)
+        from rallypoint.provider.deferred import give_up  # noqa: PLC0415  it is there by now
 
-    @contextlib.asynccontextmanager
-    async def _post(self) -> AsyncIterator[Post]:
-        # In a thread: opening a backend imports what it needs, and nobody else may wait for that.
-        backend = await asyncio.to_thread(self.open_backend)
-        try:
-            bookmark = None if self.task_instance is None else XComBookmark(ti=self.task_instance)
-            yield Post(
-                claim=self.claim,
-                backend=backend,
-                spawn=self.spawn_supervisor,
-                log=self.log,
-                bookmark=bookmark,
-                publication=self._publication(),
-            )
-        finally:
-            await backend.close()
+        await give_up(self)
 
-    def _publication(self) -> Publication | None:
-        ti, claim = self.task_instance, self.claim
-        if ti is None or not claim.publish:
-            return None
-        return Publication(
-            write=functools.partial(write_xcom, ti, PAGE_KEY),
-            interval=publish_interval(),
-            owner=claim.owner,
-            number=claim.try_number,
-            place=claim.backend,
-        )
+
+def _import() -> None:
+    """Import what supervises; takes half a second, and longer on a busy machine."""
+    import rallypoint.provider.deferred  # noqa: F401, PLC0415  see above

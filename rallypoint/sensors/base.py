@@ -136,7 +136,7 @@ class JobSensor(PlacedOperator, BaseSensorOperator):
 
     async def _look(self, context: Context, memory: Memory) -> tuple[Finding, Memory]:
         from rallypoint.provider.sensing.finding import Finding  # noqa: PLC0415  as above
-        from rallypoint.provider.sensing.watching import look  # noqa: PLC0415
+        from rallypoint.provider.sensing.streams import look  # noqa: PLC0415
         from rallypoint.provider.sensing.whose import Whose, find_name  # noqa: PLC0415
 
         whose = Whose(name=self.job_name or "", task_id=self.job_task_id or "", index=self.job_map_index)

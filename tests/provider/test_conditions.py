@@ -17,9 +17,10 @@ from rallypoint.provider.sensing.conditions import (
     RendezvousCondition,
     StateCondition,
 )
-from rallypoint.provider.sensing.evaluation import judge, read_condition
+from rallypoint.provider.sensing.evaluation import judge
 from rallypoint.provider.sensing.finding import Finding, Found
 from rallypoint.provider.sensing.seen import Memory, Seen
+from rallypoint.provider.sensing.watching import read_condition
 from rallypoint.supervision.record import ConditionType, Phase, Slot
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.hang import Hang, HangState

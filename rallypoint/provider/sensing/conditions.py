@@ -1,4 +1,4 @@
-"""What sensors wait for, as frozen values of plain words that check themselves. How it is judged is in `judging.py`.
+"""What sensors wait for, as frozen values of plain words that check themselves. How it is judged is in `evaluation.py`.
 
 This is read wherever a DAG is parsed, and so names the words of records and statuses instead of importing them.
 """
@@ -47,7 +47,7 @@ class Condition:
     live: ClassVar[bool] = False
 
     def words(self) -> dict[str, Any]:
-        """Return the condition as a trigger's argument; the opposite of `judging.read_condition`."""
+        """Return the condition as a trigger's argument; the opposite of `watching.read_condition`."""
         values: Any = self
         return {"kind": self.kind, **dataclasses.asdict(values)}
 

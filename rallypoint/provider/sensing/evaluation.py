@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 from rallypoint.provider.sensing.conditions import (
@@ -23,7 +22,7 @@ from rallypoint.wire.hang import Hang, HangState
 from rallypoint.wire.incident import Cause, Incident, Rung, merge_incidents
 from rallypoint.wire.status import JobState, JobStatus, Progress
 
-__all__ = ["judge", "judge_hang", "judge_progress", "judge_state", "judge_world", "read_condition"]
+__all__ = ["judge", "judge_hang", "judge_progress", "judge_state", "judge_world"]
 
 
 def judge_hang(
@@ -274,13 +273,3 @@ def judge(condition: Condition, name: str, seen: Seen, memory: Memory) -> tuple[
     mine = status if status is not None and status.uid == record.uid and status.fence.attempt == record.attempt else None
     judged: tuple[Finding, Memory] = _JUDGES[type(condition)](condition, record, mine, seen, memory)
     return judged
-
-
-def read_condition(words: Mapping[str, Any]) -> Condition:
-    """Return the condition that the words mean; raises `WireError` where they mean none, `OptionError` for a wrong value."""
-    kinds = {kind.kind: kind for kind in _JUDGES}
-    kind = words.get("kind")
-    if kind not in kinds:
-        raise codec.WireError("condition.kind", kind, f"one of {', '.join(sorted(kinds))}")
-    rest = {word: value for word, value in words.items() if word != "kind"}
-    return codec.from_json(kinds[kind], rest, path="condition")

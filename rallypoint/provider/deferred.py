@@ -1,0 +1,86 @@
+"""What a deferred task's trigger does: supervision of the job, and its deletion when the task was ended.
+
+Importing this takes half a second, so the trigger imports it in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from rallypoint.provider.claim import End, Ending
+from rallypoint.provider.conduct import Post, cancel, conduct, is_local
+from rallypoint.provider.publishing import Publication, publish_interval
+from rallypoint.provider.task_state import may_cancel
+from rallypoint.provider.task_xcom import XComBookmark, write_xcom
+from rallypoint.report.page.published import PAGE_KEY
+from rallypoint.wire.errors import RallypointError
+
+if TYPE_CHECKING:
+    from rallypoint.provider.trigger import ElasticTrainingTrigger
+
+__all__ = ["attend", "give_up"]
+
+
+async def attend(trigger: ElasticTrainingTrigger) -> Ending:
+    """Supervise the job of a trigger to its end; raises only when the trigger is cancelled."""
+    ending, claim = None, trigger.claim
+    try:
+        async with _post(trigger) as post:
+            ending = await conduct(post)
+    except Exception as error:
+        if ending is not None:  # only closing the backend failed
+            trigger.log.warning("Cannot close the backend of job %s: %s", claim.name, error)
+            return ending
+        known = isinstance(error, (OSError, RallypointError))
+        if not known:
+            trigger.log.exception("Supervision of job %s failed", claim.name)
+        text = str(error) if known else f"supervision of job {claim.name} failed: {type(error).__name__}: {error}"
+        return Ending(end=End.ERROR, name=claim.name, text=text, local_failure=is_local(error))
+    else:
+        return ending
+
+
+async def give_up(trigger: ElasticTrainingTrigger) -> None:
+    """Have the job deleted when its task has ended."""
+    state = await trigger.ask_state()
+    if not may_cancel(state):
+        trigger.log.info("Task state is %r; job %s continues", state, trigger.claim.name)
+        return
+    async with _post(trigger) as post:
+        if await cancel(post):
+            trigger.log.info("Task state is %r; deleting job %s", state, trigger.claim.name)
+
+
+@contextlib.asynccontextmanager
+async def _post(trigger: ElasticTrainingTrigger) -> AsyncIterator[Post]:
+    # In a thread: opening a backend imports what it needs, and nobody else may wait for that.
+    backend = await asyncio.to_thread(trigger.open_backend)
+    try:
+        ti = trigger.task_instance
+        yield Post(
+            claim=trigger.claim,
+            backend=backend,
+            spawn=trigger.spawn_supervisor,
+            log=trigger.log,
+            bookmark=None if ti is None else XComBookmark(ti=ti),
+            publication=_publication(trigger),
+        )
+    finally:
+        await backend.close()
+
+
+def _publication(trigger: ElasticTrainingTrigger) -> Publication | None:
+    ti, claim = trigger.task_instance, trigger.claim
+    if ti is None or not claim.publish:
+        return None
+    return Publication(
+        write=functools.partial(write_xcom, ti, PAGE_KEY),
+        interval=publish_interval(),
+        owner=claim.owner,
+        number=claim.try_number,
+        place=claim.backend,
+    )

@@ -1,0 +1,269 @@
+"""Looking at a job without touching it, for sensors: once from a worker, or until something is so from the triggerer.
+
+Importing this takes half a second, so the trigger imports it in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import operator
+import weakref
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rallypoint.backends.contract import Backend, BackendError, JobNotFoundError
+from rallypoint.provider.place import Place
+from rallypoint.provider.sensing.conditions import Condition
+from rallypoint.provider.sensing.evaluation import judge
+from rallypoint.provider.sensing.finding import Finding, Found
+from rallypoint.provider.sensing.seen import GAP, Memory, Seen
+from rallypoint.supervision.record import JobRecord
+from rallypoint.wire.status import JobStatus
+
+if TYPE_CHECKING:
+    from rallypoint.provider.sensing.watching import JobConditionTrigger
+
+__all__ = ["PATIENCE", "Opener", "Sight", "Watcher", "look", "see", "streaming", "watched"]
+
+log = logging.getLogger(__name__)
+
+#: Seconds for which a backend may fail without a break before those who wait are told so.
+PATIENCE = 300.0
+
+#: Pause after a failure of the backend, in seconds: doubled from the first to the last while it goes on.
+_FIRST_PAUSE, _LAST_PAUSE = 0.5, 30.0
+
+#: Opens the backend of a place; may block, and is called in a thread.
+Opener = Callable[[], Backend]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sight:
+    """What was seen of a job; nothing of it where there is none. `max_nodes` is 0 then."""
+
+    record: JobRecord | None = None
+    status: JobStatus | None = None
+    max_nodes: int = 0
+
+
+async def see(backend: Backend, name: str, *, live: bool) -> Sight:
+    """Look once: `live` asks the coordinator, or else what is written down has to do. Raises `BackendError`."""
+    stored = await backend.load(name)
+    if stored is None:
+        return Sight()
+    status = await (backend.status(name) if live else backend.written(name))
+    return Sight(record=stored.record, status=status, max_nodes=stored.plan.max_nodes)
+
+
+class Watcher:
+    """One of those who wait for a job.
+
+    Attributes:
+        poll: seconds between two looks at a job of which nothing is heard, at the most.
+        live: wants what the coordinator says now; what is written down may be half a minute old where only progress is new.
+    """
+
+    def __init__(self, stream: _Stream, *, poll: float, live: bool) -> None:
+        self.poll, self.live = poll, live
+        self.news = asyncio.Event()
+        self._stream = stream
+
+    async def look(self) -> Sight:
+        """Return what is seen now, once anything was. Raises `BackendError` where nothing can be seen for long, or ever."""
+        while True:
+            if self._stream.error is not None:
+                raise self._stream.error
+            if self._stream.sight is not None:
+                return self._stream.sight
+            await self.wait(_LAST_PAUSE)
+
+    async def wait(self, timeout: float) -> None:
+        """Return at news, or those since the last call, or after `timeout` seconds."""
+        # Not `wait_for`: before Python 3.12 it forgets a cancellation that comes together with the news.
+        news = asyncio.ensure_future(self.news.wait())
+        try:
+            await asyncio.wait([news], timeout=timeout)
+        finally:
+            news.cancel()
+        self.news.clear()
+
+
+@contextlib.asynccontextmanager
+async def streaming(place: Place, name: str, opener: Opener, *, poll: float, live: bool = False) -> AsyncIterator[Watcher]:
+    """Watch a job while the context lasts, with everybody else in this event loop who does. Raises `BackendError`."""
+    stations = _stations.setdefault(asyncio.get_running_loop(), {})
+    station = stations.get(place)
+    if station is None or station.broken:
+        station = stations[place] = _Station()
+    station.users += 1
+    try:
+        async with station.watching(name, opener, poll=poll, live=live) as watcher:
+            yield watcher
+    finally:
+        station.users -= 1
+        if not station.users:
+            if stations.get(place) is station:
+                del stations[place]
+            await station.close()
+
+
+class _Stream:
+    """One job of one backend, looked at by a task of its own."""
+
+    def __init__(self, backend: Backend, name: str) -> None:
+        self._backend, self._name = backend, name
+        self._task: asyncio.Task[None] | None = None
+        self.watchers: set[Watcher] = set()
+        self.sight: Sight | None = None
+        self.error: BackendError | None = None
+
+    def start(self) -> None:
+        """Begin to look; once is enough."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"stream {self._name}")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        failing, pause, loop = None, _FIRST_PAUSE, asyncio.get_running_loop()
+        while True:
+            try:
+                async with self._backend.changes(self._name) as changes:
+                    while True:
+                        await self._tell(await see(self._backend, self._name, live=any(w.live for w in self.watchers)))
+                        failing, pause = None, _FIRST_PAUSE
+                        await changes.wait(min((watcher.poll for watcher in self.watchers), default=_LAST_PAUSE))
+            except (BackendError, OSError) as error:
+                failing = loop.time() if failing is None else failing
+                # What can be no job's name will not be one later.
+                if isinstance(error, JobNotFoundError) or loop.time() - failing >= PATIENCE:
+                    self._fail(error)
+                    return
+                log.warning("job %s: %s; retrying in %g s", self._name, error, pause)
+            except Exception as error:  # noqa: BLE001  whatever it is, those who wait must not wait for ever
+                self._fail(error)
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LAST_PAUSE)
+
+    async def _tell(self, sight: Sight) -> None:
+        if self.sight is None or await asyncio.to_thread(operator.ne, sight, self.sight):
+            self.sight = sight
+            self._wake()
+
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, BackendError):
+            self.error = error
+        else:
+            self.error = BackendError(f"cannot read job {self._name}: {type(error).__name__}: {error}")
+        self._wake()
+
+    def _wake(self) -> None:
+        for watcher in self.watchers:
+            watcher.news.set()
+
+
+class _Station:
+    """One place in one event loop: its backend, and a stream for each job that somebody waits for."""
+
+    def __init__(self) -> None:
+        self.users = 0
+        self._backend: Backend | None = None
+        self._opening = asyncio.Lock()
+        self._streams: dict[str, _Stream] = {}
+
+    @property
+    def broken(self) -> bool:
+        """Whether the backend does not work any more: its connection may have been changed, so the next one opens it anew."""
+        return any(s.error is not None and not isinstance(s.error, JobNotFoundError) for s in self._streams.values())
+
+    @contextlib.asynccontextmanager
+    async def watching(self, name: str, opener: Opener, *, poll: float, live: bool) -> AsyncIterator[Watcher]:
+        backend = await self._opened(opener)
+        stream = self._streams.get(name)
+        if stream is None:
+            stream = self._streams[name] = _Stream(backend, name)
+        watcher = Watcher(stream, poll=poll, live=live)
+        stream.watchers.add(watcher)
+        stream.start()
+        try:
+            yield watcher
+        finally:
+            stream.watchers.discard(watcher)
+            if not stream.watchers:
+                del self._streams[name]
+                await stream.stop()
+
+    async def _opened(self, opener: Opener) -> Backend:
+        async with self._opening:
+            if self._backend is None:
+                # In a thread: opening a backend imports what it needs, and nobody else may wait for that.
+                self._backend = await asyncio.to_thread(opener)
+            return self._backend
+
+    async def close(self) -> None:
+        if self._backend is not None:
+            await self._backend.close()
+
+
+#: The places of each event loop.
+_stations: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Place, _Station]] = weakref.WeakKeyDictionary()
+
+
+#: Shortest pause between two looks at a time that is nearly over, in seconds: a rounding error must not spin.
+_SHORTEST = 0.01
+
+#: Seconds between two lines in the task's log about a job that is still waited for.
+_TELL_EVERY = 15.0
+
+
+async def look(
+    backend: Callable[[], Backend], name: str, condition: Condition, memory: Memory, *, now: float, poll: float
+) -> tuple[Finding, Memory]:
+    """Judge the job as it is now; one that does not exist may still be submitted. Raises `BackendError`."""
+    opened = await asyncio.to_thread(backend)
+    try:
+        sight = await see(opened, name, live=True)
+    except JobNotFoundError as error:
+        return _no_job(error), memory
+    finally:
+        await opened.close()
+    return judge(condition, name, _seen(sight, now=now, poll=poll), memory)
+
+
+async def watched(trigger: JobConditionTrigger, name: str) -> Finding:
+    """Watch a job until the condition of a trigger is met or cannot be. Raises `BackendError`."""
+    loop, memory, told, tell_at = asyncio.get_running_loop(), Memory(), "", 0.0
+    stream = streaming(trigger.place, name, trigger.open_backend, poll=trigger.poll_interval, live=trigger.condition.live)
+    async with stream as watcher:
+        while True:
+            try:
+                sight = await watcher.look()
+            except JobNotFoundError as error:
+                return _no_job(error)
+            seen = _seen(sight, now=loop.time(), poll=trigger.poll_interval)
+            # In a thread: a job's record and status may be megabytes, and other triggers share the event loop.
+            finding, memory = await asyncio.to_thread(judge, trigger.condition, name, seen, memory)
+            if finding.found is not Found.WAITING:
+                return finding
+            if finding.text != told and loop.time() >= tell_at:
+                told, tell_at = finding.text, loop.time() + _TELL_EVERY
+                trigger.log.info("%s", told)
+            # What has to be so for a while is looked at now and then, since only what was looked at counts.
+            left = seen.gap / 2 if finding.wake is None else max(_SHORTEST, min(finding.wake, seen.gap / 2))
+            await watcher.wait(left)
+
+
+def _seen(sight: Sight, *, now: float, poll: float) -> Seen:
+    gap = max(GAP, 2 * poll)
+    return Seen(record=sight.record, status=sight.status, max_nodes=sight.max_nodes, now=now, gap=gap)
+
+
+def _no_job(error: JobNotFoundError) -> Finding:
+    return Finding(found=Found.IMPOSSIBLE, text=str(error))

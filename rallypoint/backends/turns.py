@@ -105,6 +105,9 @@ log = logging.getLogger("rallypoint.backends.supervise")
 #: Shortest pause between two turns, in seconds: a deadline that is due by a rounding error must not spin.
 _SHORTEST = 0.01
 
+#: Lines of history that one turn logs at most, and characters of one.
+_LINES, _LINE = 100, 2000
+
 #: Pause after a failure of the backend, in seconds: doubled from the first to the last while it goes on.
 _FIRST_PAUSE, _LAST_PAUSE = 0.5, 30.0
 
@@ -192,12 +195,13 @@ class Turns:
         self._last = stored.record
         now = self._clock()
         seen = await self._backend.observe(stored.record)
-        decision = self._decide(stored, seen, now)
+        decision = await self._decide(stored, seen, now)
         if decision.record.phase is not stored.record.phase:
             # What ends a phase was waited for, or is gone for good: neither is decided on what was seen a while ago.
             seen = await self._backend.confirm(stored.record) or seen
-            decision = self._decide(stored, seen, now)
-        self._narrate(stored.record, decision.record)
+            decision = await self._decide(stored, seen, now)
+        for line in await asyncio.to_thread(_new_lines, stored.record, decision.record):
+            log.info("job %s: %s", self._name, line)
         saved = await self._save(stored, decision)
         purged = await self._act(decision, stored.plan)
         shown = sized(stored.plan, decision.record)
@@ -217,15 +221,10 @@ class Turns:
         log.warning("job=%s: another client deleted the job's record; stopping the remaining processes of the job", self._name)
         return Turn(over=await self._backend.sweep(self._last))
 
-    def _decide(self, stored: Stored, seen: Observation, now: float) -> Decision:
+    async def _decide(self, stored: Stored, seen: Observation, now: float) -> Decision:
         seen = dataclasses.replace(seen, create_errors=self._create_errors)
-        return self._signed(reconcile(stored.record, seen, Policy.from_plan(stored.plan), now))
-
-    def _narrate(self, before: JobRecord, after: JobRecord) -> None:
-        known = set(before.history)
-        for event in after.history:
-            if event not in known:
-                log.info("job %s: %s: %s", self._name, event.kind, clean_text(event.detail))
+        # In a thread: a script can write a status of a megabyte, and the event loop may have other jobs and other triggers.
+        return self._signed(await asyncio.to_thread(reconcile, stored.record, seen, Policy.from_plan(stored.plan), now))
 
     async def _look_again(self, record: JobRecord) -> Observation:
         return await self._backend.confirm(record) or await self._backend.observe(record)
@@ -264,6 +263,13 @@ class Turns:
                 errors.append((action, error))
         self._create_errors = tuple(_create_errors(errors))
         return any(isinstance(action, Purge) for action in decision.actions)
+
+
+def _new_lines(before: JobRecord, after: JobRecord) -> list[str]:
+    """Return the lines of history that are new, the newest if there are many."""
+    known = set(before.history)
+    new = [event for event in after.history if event not in known]
+    return [f"{event.kind}: {clean_text(event.detail, _LINE)}" for event in new[-_LINES:]]
 
 
 def _create_errors(errors: Iterable[tuple[Action, ActionError]]) -> Iterable[CreateError]:

@@ -22,6 +22,7 @@ from rallypoint.report.story import story_of
 from rallypoint.report.summary import summarize
 from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.plan import OrphanPolicy
+from rallypoint.wire.status import JobStatus
 
 __all__ = ["Log", "Post", "cancel", "conclude", "conduct", "is_local", "time_out"]
 
@@ -110,7 +111,7 @@ async def _wait_and_tell(post: Post) -> Ending:
 
 async def _tell_culprit(post: Post, told: frozenset[int] | None) -> None:
     stored = await post.backend.load(post.claim.name)
-    culprit = None if stored is None else culprit_of(stored.record)
+    culprit = None if stored is None else await asyncio.to_thread(culprit_of, stored.record)
     if culprit is None or culprit.rank < 0 or told is None or culprit.rank in told:
         return
     try:
@@ -126,7 +127,12 @@ def is_local(error: Exception) -> bool:
 
 async def conclude(backend: Backend, record: JobRecord) -> Ending:
     """Return how a finished job ended."""
-    story = story_of(record, await backend.status(record.name), now=record.last_now)
+    # In a thread: a record of megabytes takes long, and other triggers share the event loop.
+    return await asyncio.to_thread(_ending, record, await backend.status(record.name))
+
+
+def _ending(record: JobRecord, status: JobStatus | None) -> Ending:
+    story = story_of(record, status, now=record.last_now)
     summary = summarize(story)
     if record.phase is Phase.SUCCEEDED:
         return Ending(end=End.SUCCEEDED, name=record.name, summary=summary, text=success_line(story))

@@ -22,7 +22,7 @@ from rallypoint.wire.errors import RallypointError
 if TYPE_CHECKING:
     from rallypoint.provider.trigger import ElasticTrainingTrigger
 
-__all__ = ["attend", "give_up"]
+__all__ = ["attend", "give_up", "publication_of"]
 
 
 async def attend(trigger: ElasticTrainingTrigger) -> Ending:
@@ -67,13 +67,14 @@ async def _post(trigger: ElasticTrainingTrigger) -> AsyncIterator[Post]:
             spawn=trigger.spawn_supervisor,
             log=trigger.log,
             bookmark=None if ti is None else XComBookmark(ti=ti),
-            publication=_publication(trigger),
+            publication=publication_of(trigger),
         )
     finally:
         await backend.close()
 
 
-def _publication(trigger: ElasticTrainingTrigger) -> Publication | None:
+def publication_of(trigger: ElasticTrainingTrigger) -> Publication | None:
+    """Return where the page of a trigger's job is published; None where it is not."""
     ti, claim = trigger.task_instance, trigger.claim
     if ti is None or not claim.publish:
         return None

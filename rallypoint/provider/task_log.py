@@ -31,6 +31,12 @@ _FEW, _MANY = 5, 200
 #: Seconds for which lines are gathered, and between two bookmarks, which cost a request each.
 _GATHER, _MARK_EVERY = 1.0, 60.0
 
+#: Characters of lines that are logged without a pause for others in the event loop, and of one line that gets a pause.
+_AT_ONCE, _LONG = 1 << 17, 4096
+
+#: Lines of a job's story that are logged at one look, the newest, and characters of one.
+_NEWS, _NEWS_LINE = 100, 2000
+
 #: Characters of a group's title that are the last line in it.
 _TITLE = 100
 
@@ -67,7 +73,7 @@ async def telling_logs(
     finally:
         task.cancel()
         await asyncio.wait({task})
-        teller.flush()
+        await teller.flush()
         await teller.mark()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.info("Cannot read the rest of the ranks' output: %s", error)
@@ -76,8 +82,15 @@ async def telling_logs(
 async def tell_culprit(backend: Backend, name: str, log: LineLog, rank: int) -> None:
     """Tell the last lines of one rank, in a group of its own."""
     last = (await backend.tail(name, lines=CULPRIT_LINES, rank=rank)).lines
-    if last:
-        _tell_group(log, f"Last {len(last)} lines of rank {rank}, which failed first", last)
+    if not last:
+        return
+    texts = await asyncio.to_thread(_texts, last)
+    log.info("::group::%s", f"Last {len(last)} lines of rank {rank}, which failed first")
+    for text in texts:
+        log.info("%s", text)
+        if len(text) > _LONG:
+            await asyncio.sleep(0)
+    log.info("::endgroup::")
 
 
 class _Teller:
@@ -86,6 +99,7 @@ class _Teller:
     ) -> None:
         self._backend, self._name, self._log, self._ranks, self._bookmark = backend, name, log, ranks, bookmark
         self._lines: list[LogLine] = []
+        self._flushing = asyncio.Lock()
         self._waiting = asyncio.Event()
         self._cursor = self._marked = ""
         self._mark_at = 0.0
@@ -98,12 +112,11 @@ class _Teller:
                 self._lines.append(line)
                 self._waiting.set()
                 if len(self._lines) >= _MANY:
-                    self.flush()
-                    await asyncio.sleep(0)  # others in the event loop have their turn
+                    await self.flush()
         finally:
             flushing.cancel()
             await asyncio.wait({flushing})
-            self.flush()
+            await self.flush()
 
     async def _resumed(self) -> str:
         """Return where to go on: after the bookmark, or else after the end of what was written before, which is told again."""
@@ -122,7 +135,7 @@ class _Teller:
             told = "%d earlier lines are omitted; `rallypoint logs %s` shows them"
             self._log.info(told, count - len(earlier), self._name)
         self._lines.extend(earlier)
-        self.flush()
+        await self.flush()
         return self._cursor
 
     async def _read(self, cursor: str, *, follow: bool) -> AsyncIterator[LogLine]:
@@ -137,24 +150,31 @@ class _Teller:
         while True:
             await self._waiting.wait()
             await asyncio.sleep(_GATHER)
-            self.flush()
+            await self.flush()
             if loop.time() >= self._mark_at:
                 self._mark_at = loop.time() + _MARK_EVERY
                 await self.mark()
 
-    def flush(self) -> None:
-        """Tell what was gathered."""
-        lines, self._lines = self._lines, []
-        self._waiting.clear()
-        if not lines:
-            return
-        self._cursor = lines[-1].cursor
+    async def flush(self) -> None:
+        """Log the gathered lines, a part at a time: the event loop may have other triggers."""
+        async with self._flushing:
+            self._waiting.clear()
+            while self._lines:
+                part = _first(self._lines)
+                texts = await asyncio.to_thread(_texts, part)
+                del self._lines[: len(part)]
+                self._cursor = part[-1].cursor
+                self._log_part(part, texts)
+                await asyncio.sleep(0)
+
+    def _log_part(self, lines: Sequence[LogLine], texts: Sequence[str]) -> None:
         if len(lines) < _FEW:
-            _tell(self._log, lines)
+            _tell(self._log, texts)
             return
         ranks = sorted({line.rank for line in lines})
         who = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
-        _tell_group(self._log, f"{len(lines)} lines of {who}, the last one: {one_line(lines[-1].text, _TITLE)}", lines)
+        last = one_line(lines[-1].text[: _TITLE + 1], _TITLE)
+        _tell_group(self._log, f"{len(lines)} lines of {who}, the last one: {last}", texts)
 
     async def mark(self) -> None:
         """Keep how far it was told; that it cannot be kept costs a few lines told twice."""
@@ -163,15 +183,29 @@ class _Teller:
             await self._bookmark.write(self._cursor)
 
 
-def _tell_group(log: LineLog, title: str, lines: Sequence[LogLine]) -> None:
+def _first(lines: Sequence[LogLine]) -> Sequence[LogLine]:
+    """Return as many lines as are logged without a pause, at least one."""
+    size = 0
+    for place, line in enumerate(lines[:_MANY]):
+        size += len(line.text)
+        if place and size > _AT_ONCE:
+            return lines[:place]
+    return lines[:_MANY]
+
+
+def _texts(lines: Sequence[LogLine]) -> list[str]:
+    return [f"[rank {line.rank} {line.stream}] {clean_text(line.text)}" for line in lines]
+
+
+def _tell_group(log: LineLog, title: str, texts: Sequence[str]) -> None:
     log.info("::group::%s", title)
-    _tell(log, lines)
+    _tell(log, texts)
     log.info("::endgroup::")
 
 
-def _tell(log: LineLog, lines: Sequence[LogLine]) -> None:
-    for line in lines:
-        log.info("[rank %s %s] %s", line.rank, line.stream, clean_text(line.text))
+def _tell(log: LineLog, texts: Sequence[str]) -> None:
+    for text in texts:
+        log.info("%s", text)
 
 
 #: Seconds between two lines about progress.
@@ -207,7 +241,7 @@ class Narrator:
 
     def __init__(self, tell: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._tell = lambda line: tell(clean_text(line))
+        self._tell = lambda line: tell(clean_text(line, _NEWS_LINE))
         self._history: tuple[Event, ...] = ()
         self._events: tuple[Event, ...] = ()
         self._supervising: bool | None = None
@@ -218,17 +252,19 @@ class Narrator:
         record, status = snapshot.record, snapshot.status
         self._tell_role(supervising=snapshot.supervising)
         if not snapshot.supervising:  # a supervisor logs what it decides by itself
-            for event in news(self._history, record.history):
-                self._tell(f"{event.kind}: {event.detail}")
+            self._tell_new(self._history, record.history)
         self._history = record.history
         if status is None or status.uid != record.uid:
             return
-        for event in news(self._events, status.events):
-            self._tell(f"{event.kind}: {event.detail}")
+        self._tell_new(self._events, status.events)
         self._events = status.events
         if status.state is JobState.RUNNING and self._clock() >= self._next_progress:
             self._next_progress = self._clock() + PROGRESS_EVERY
             self._tell(progress_line(status))
+
+    def _tell_new(self, before: tuple[Event, ...], after: tuple[Event, ...]) -> None:
+        for event in news(before, after[-_NEWS:]):
+            self._tell(f"{event.kind}: {event.detail}")
 
     def _tell_role(self, *, supervising: bool) -> None:
         if self._supervising is not supervising and (self._supervising is not None or not supervising):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 
 from rallypoint.wire.incident import Culprit
 from rallypoint.wire.process_exit import signal_name
 from rallypoint.wire.status import Progress
 
 __all__ = ["clock_time", "counted", "describe_end", "describe_who", "metrics_text", "span", "time_of_day"]
+
+#: Metrics that are shown; a script cannot report more.
+_METRICS = 256
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
@@ -29,7 +33,8 @@ def span(seconds: float) -> str:
 
 def metrics_text(progress: Progress) -> str:
     """Return the metrics in their own order, `loss=0.31 accuracy=0.95`; "" when there are none."""
-    return " ".join(f"{name}={value:.6g}" for name, value in progress.metrics.items())
+    first = itertools.islice(progress.metrics.items(), _METRICS)
+    return " ".join(f"{name}={value:.6g}" for name, value in first)
 
 
 def describe_who(culprit: Culprit) -> str:

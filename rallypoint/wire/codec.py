@@ -17,16 +17,19 @@ kept: there alone an unknown field is no error in our own version.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import functools
+import gc
 import json
 import math
 import re
 import reprlib
+import threading
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from rallypoint.version import __version__
@@ -55,6 +58,9 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 #: Half a pair: what Python makes of bytes in a file name that are no UTF-8. No encoding can hold it.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
+
+#: Held while a long text is read.
+_long = threading.Lock()
 
 #: How much of a value an error shows: it may be megabytes from a stranger, or nested without end.
 _SHOWN_TEXT = 1000
@@ -265,11 +271,28 @@ def _spelled(found: re.Match[str]) -> str:
 
 def loads(cls: type[T], text: str | bytes, *, lenient: bool = False) -> T:
     """Read JSON text as a `cls`, as `from_json` does; raises `WireError` for bad JSON too."""
-    try:
-        data = sanitize.parse(text)
-    except ValueError as error:
-        raise WireError("", str(text[:80]), f"JSON text ({error})") from error
-    return from_json(cls, data, lenient=lenient)
+    with _alone() if len(text) >= sanitize.LONG else contextlib.nullcontext():
+        try:
+            data = sanitize.parse(text)
+        except ValueError as error:
+            raise WireError("", str(text[:80]), f"JSON text ({error})") from error
+        return from_json(cls, data, lenient=lenient)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Read one long text at a time, without garbage collection: the event loop of the process waits for both.
+
+    A full collection takes 0.1 s in a process of Airflow, and a hundred thousand new values cause one. They are no garbage.
+    """
+    with _long:
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if enabled:
+                gc.enable()
 
 
 # --- Readers: one for each type, made once ---------------------------------------------------------------------------------

@@ -17,11 +17,14 @@ Applying the policy twice changes nothing.
 from __future__ import annotations
 
 import enum
+import functools
 import json
 import math
 import re
 from collections.abc import Mapping
 from typing import Any
+
+from rallypoint.wire.long_json import parse_long
 
 __all__ = [
     "DEPTH_LIMIT",
@@ -29,6 +32,7 @@ __all__ = [
     "INT_MIN",
     "ITEM_LIMIT",
     "KEY_LIMIT",
+    "LONG",
     "MARK",
     "NON_FINITE",
     "TEXT_LIMIT",
@@ -51,6 +55,9 @@ INT_MIN, INT_MAX = -(2**63), 2**64 - 1
 
 #: From here on every double is a whole number, which PostgreSQL's JSONB returns as an integer of up to 309 digits.
 _WHOLE = float(2**63)
+
+#: Characters of JSON text from which on it is parsed a part at a time.
+LONG = 1 << 17
 
 #: Begins every mark that stands for what was cut.
 MARK = "…"
@@ -75,7 +82,7 @@ def clean_text(text: str, limit: int = TEXT_LIMIT) -> str:
     if len(text) <= limit and _UNSAFE.search(text) is None:
         return text
     # Cut first: an escape is longer than what it stands for, so no more than this can be left.
-    escaped = _UNSAFE.sub(_escape, text[: limit + 1])
+    escaped = text[: limit + 1].translate(_escapes())
     if len(text) <= limit and len(escaped) <= limit:
         return escaped
     mark = f"{MARK} [cut: {len(text)} characters]"
@@ -102,10 +109,15 @@ def dumps(value: Any, *, depth: int = DEPTH_LIMIT) -> str:
 def parse(text: str | bytes) -> Any:
     """Return the value of JSON text from an untrusted writer; raises `ValueError`, also for text that is nested too deep.
 
-    The bare words `NaN` and `Infinity`, which earlier versions wrote, are still read.
+    The bare words `NaN` and `Infinity`, which earlier versions wrote, are still read. Other threads run while a long text is
+    parsed.
     """
     try:
-        return json.loads(text)
+        if len(text) < LONG:
+            return json.loads(text)
+        if not isinstance(text, str):
+            text = text.decode(json.detect_encoding(text), "surrogatepass")
+        return parse_long(text)
     except RecursionError:
         raise ValueError("the value is nested too deeply") from None
 
@@ -196,6 +208,14 @@ def _too_deep() -> str:
     return f"{MARK} [cut: nested too deep]"
 
 
+@functools.cache
+def _escapes() -> dict[int, str]:
+    return {code: _spelled(code) for code in (*range(0xA0), *range(0xD800, 0xE000)) if _UNSAFE.match(chr(code))}
+
+
 def _escape(found: re.Match[str]) -> str:
-    code = ord(found[0])
+    return _spelled(ord(found[0]))
+
+
+def _spelled(code: int) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

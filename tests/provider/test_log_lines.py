@@ -172,3 +172,27 @@ async def test_a_job_that_succeeds_tells_of_no_culprit(capsys):
     said = capsys.readouterr().out
     assert "[rank 0 out] fine" in said
     assert "rank 3" not in said
+
+
+async def test_others_in_the_event_loop_have_their_turn_between_long_lines():
+    """A script that prints binary data keeps no other trigger waiting: at most 128 KiB are logged at once."""
+    turns, seen = 0, dict[int, int]()
+
+    class Counting(Log):
+        def info(self, line: str, /, *values: object) -> None:
+            super().info(line, *values)
+            seen[turns] = seen.get(turns, 0) + len(self.lines[-1])
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    fake, log = await backend_with(*(line(0, "\x01" * 16_000) for _ in range(99))), Counting()
+    others = asyncio.create_task(other())
+    async with telling_logs(fake, "digits", log, ranks=ALL, bookmark=None):
+        await eventually_async(lambda: sum("rank 0 out" in each for each in log.lines) == 99)
+    others.cancel()
+
+    assert max(seen.values()) <= 4 * (1 << 17) + 1000  # an escape has four characters

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from rallypoint.backends.turns import Snapshot
@@ -87,3 +89,15 @@ def test_who_only_watches_says_so_and_says_when_it_takes_over():
 def test_a_script_that_reports_nothing_is_told_as_such():
     """No step is no zero."""
     assert progress_line(status(0, step=None)).startswith("no step reported")
+
+
+def test_a_long_story_is_cut_to_its_newest_lines():
+    """A script can write a status with any number of events; each line takes the event loop's time."""
+    lines: list[str] = []
+    many = events(*(f"k{n}" * 1000 for n in range(5000)))
+
+    Narrator(lines.append)(look(record(), dataclasses.replace(status(0, 1), events=many)))
+
+    told = [text for text in lines if text.startswith("k")]
+    assert (len(told), told[-1][:5]) == (100, "k4999")
+    assert max(map(len, told)) <= 2000

@@ -7,6 +7,7 @@ import dataclasses
 
 import pytest
 
+from rallypoint.provider.deferred import publication_of
 from rallypoint.provider.publishing import Publication, publish_interval, publishing
 from rallypoint.report.model import State
 from rallypoint.report.page.values import Page
@@ -101,11 +102,11 @@ async def test_a_trigger_publishes_where_its_task_is_known():
     """To the XComs of the task instance that waits for it."""
     fake = await submitted(FakeBackend())
     trigger = Trigger(fake, publish=True, try_number=2)
-    assert trigger._publication() is None
+    assert publication_of(trigger) is None
     trigger.task_instance = FakeTask()  # type: ignore[assignment]
-    found = trigger._publication()
+    found = publication_of(trigger)
     assert found is not None
     assert (found.number, found.owner, found.interval) == (2, "try-1", 60)
     silent = Trigger(fake, publish=False)
     silent.task_instance = FakeTask()  # type: ignore[assignment]
-    assert silent._publication() is None
+    assert publication_of(silent) is None

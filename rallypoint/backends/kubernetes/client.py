@@ -56,7 +56,7 @@ _PROXY = "/proxy/"
 _LARGEST_ANSWER, _LARGEST_LOG = 64 << 20, 256 << 20
 
 #: Values in such an answer: a page of a list may have more than a text of one job.
-_VALUES = 4 * VALUES
+_VALUES = 32 * VALUES
 
 _BROKEN = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ from rallypoint.wire import codec
 
 if TYPE_CHECKING:
     from rallypoint.backends.contract import Backend
+    from rallypoint.supervision.record import JobRecord
+    from rallypoint.wire.status import JobStatus
 
 __all__ = ["LIMIT", "PAGE_KEY", "published_page"]
 
@@ -24,6 +27,9 @@ LIMIT = 48 * 1024
 #: What a larger page is published without, in this order; of incidents and story the newest stay.
 _LEAST_USEFUL = ("nodes", "curves", "story", "faults")
 _FEW = 20
+
+#: Items of a part that cannot fit; their text is not even made.
+_MANY = 4000
 
 
 async def published_page(
@@ -44,13 +50,16 @@ async def published_page(
     if stored is None:
         return None
     status = await backend.status(name)
-    record = stored.record
+    # In a thread: a record of megabytes takes long, and other triggers share the event loop.
+    return await asyncio.to_thread(_page, stored.record, status, tries=tries, place=place, live=live)
+
+
+def _page(record: JobRecord, status: JobStatus | None, *, tries: Mapping[str, int], place: str, live: bool) -> dict[str, Any]:
     page = page_of(record, status, now=as_of(record, status), tries=tries, label=place)
     told = _json(keepsake(page, live=live and page.live))
     for part in _LEAST_USEFUL:
-        if len(json.dumps(told)) <= LIMIT:
-            break
-        told[part] = told[part][-_FEW:] if part in {"faults", "story"} else []
+        if len(told[part]) > _MANY or len(json.dumps(told)) > LIMIT:
+            told[part] = told[part][-_FEW:] if part in {"faults", "story"} else []
     return told
 
 

@@ -1,0 +1,108 @@
+"""No trigger keeps the event loop of its triggerer to itself, whatever its job writes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rallypoint.backends.local.backend import LocalBackend
+from rallypoint.job import ElasticJob
+from rallypoint.provider.sensing.watching import JobConditionTrigger
+from rallypoint.provider.trigger import ElasticTrainingTrigger
+from rallypoint.wire import env
+
+SCRIPT = Path(__file__).with_name("hostile_script.py")
+
+#: Seconds for which the event loop may wait for something of ours. It is 0.03 to 0.05 on two cores with load.
+LONGEST = 0.1
+
+PERIOD = 0.005
+
+
+class Beats:
+    """Measure for how long others in the event loop wait.
+
+    That is the time between two beats, or the CPU time of this process if that is less: what other processes take
+    is no fault of a trigger. A garbage collection is none either, it takes 0.1 s for the modules of Airflow alone.
+    """
+
+    def __init__(self) -> None:
+        self.blocks: list[float] = []
+        self._collected = self._began = 0.0
+
+    async def beat(self) -> None:
+        while True:
+            wall, cpu, collected = time.monotonic(), time.process_time(), self._collected
+            await asyncio.sleep(PERIOD)
+            block = min(time.monotonic() - wall, time.process_time() - cpu) - (self._collected - collected)
+            self.blocks.append(block)
+
+    @contextmanager
+    def watching_collections(self) -> Iterator[None]:
+        gc.callbacks.append(self._collection)
+        try:
+            yield
+        finally:
+            gc.callbacks.remove(self._collection)
+
+    def _collection(self, phase: str, _: dict[str, int]) -> None:
+        now = time.monotonic()
+        if phase == "start":
+            self._began = now
+        else:
+            self._collected += now - self._began
+
+
+async def events(home: Path, kind: str, beats: Beats) -> list[Any]:
+    """Run a job with the triggers of its task and of a sensor; return both payloads."""
+    where: dict[str, Any] = {"backend": "local", "home": str(home)}
+    document = {
+        "name": "hostile",
+        "entrypoint": str(SCRIPT),
+        "args": [kind, str(home / "jobs" / "hostile")],
+        "recovery": {"max_restarts": 0},
+        "fault_tolerance": {"retry_limit": 0},
+        "health": {"report_interval": "500ms"},
+    }
+    backend = LocalBackend(home)
+    await backend.submit(backend.plan(ElasticJob.model_validate(document)), owner="try-1")
+    claim: dict[str, Any] = {
+        "owner": "try-1",
+        "deadline": None,
+        "on_kill_action": "delete_job",
+        "publish": True,
+        "try_number": 1,
+    }
+    task = ElasticTrainingTrigger(name="hostile", poll_interval=1.0, get_logs="all", **claim, **where)
+    task.task_instance = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1)  # type: ignore[assignment]
+    never = {"kind": "progress", "metric": "never", "above": 1.0}
+    sensor = JobConditionTrigger(condition=never, job_name="hostile", poll_interval=1.0, **where)
+    beating = asyncio.create_task(beats.beat())
+    try:
+        return await asyncio.gather(*(anext(trigger.run()) for trigger in (task, sensor)))
+    finally:
+        beating.cancel()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["lines", "ranks", *(pytest.param(kind, marks=pytest.mark.extended) for kind in ("events", "metrics"))],
+)
+def test_a_trigger_blocks_its_event_loop_for_milliseconds(light: Any, home: Path, kind: str) -> None:
+    """Its job prints binary data, or replaces the status file by the largest that is read."""
+    beats = Beats()
+    with beats.watching_collections():
+        ended, sensed = asyncio.run(events(Path(os.environ[env.HOME]), kind, beats))
+
+    print(f"{kind}: longest blocks {[round(each, 3) for each in sorted(beats.blocks)[-5:]]} s, {len(beats.blocks)} beats")
+    assert (ended.payload["end"], sensed.payload["found"]) == ("succeeded", "impossible")
+    assert max(beats.blocks) <= LONGEST

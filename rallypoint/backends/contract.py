@@ -108,6 +108,7 @@ class Blueprint:
         attached: further texts that are kept with the job, by name.
         function: what the workers call, where the job is a function (wire/function.py): kept where only the job can read it,
             and never printed.
+        parent: the job that this is an elastic role of, as its backend knows it; None for a job of its own.
         claimant: who submits it, the same over all tries; "" where that does not matter. A job of another claimant is not
             adopted.
     """
@@ -120,6 +121,7 @@ class Blueprint:
     attached: Mapping[str, str] = field(default_factory=dict)
     function: str = field(default="", repr=False)
     claimant: str = ""
+    parent: Any = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)

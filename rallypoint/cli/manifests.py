@@ -58,6 +58,11 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--network-policies", action="store_true", help="allow supervisors to create NetworkPolicies")
     parser.add_argument(
+        "--resource-claims",
+        action="store_true",
+        help="allow supervisors to create ResourceClaimTemplates, for roles that share GPUs",
+    )
+    parser.add_argument(
         "--job", metavar="NAME", default="", help="network-policy: the job whose pods may connect to each other"
     )
     parser.add_argument(
@@ -88,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
         nodes=args.nodes,
         tls=args.tls,
         network=args.network_policies,
+        claims=args.resource_claims,
     )
     print("---\n".join(write_yaml(item) for item in objects), end="")
     return 0

@@ -210,6 +210,7 @@ class Plan:
         coordinator_replacements: coordinators that may be lost within one attempt.
         insecure_token: agents that another controller's pods start do without a secret.
         job: the job that this is the elastic role of; "" for a job of its own.
+        queue_group, queue_group_total: of an elastic role of a job in a Kueue queue: the pod group of that job, its size.
         roles: of a job with several or simple ones, as JSON (wire/role_plans.py); all other fields then hold for the whole job.
         sections: settings of optional capabilities (wire/sections.py).
     """
@@ -300,5 +301,7 @@ class Plan:
     network_policy: str = ""
     coordinator_replacements: int = 100
     job: str = ""
+    queue_group: str = ""
+    queue_group_total: int = 0
     roles: tuple[dict[str, Any], ...] = ()
     sections: Sections = NO_SECTIONS

@@ -9,7 +9,6 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from rallypoint.backends.contract import SubmitError
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.labels import Part, labels, read_pod, selector
 from rallypoint.backends.kubernetes.names import JobRef
@@ -304,11 +303,3 @@ def test_selectors_find_a_job_or_all_jobs():
 def test_a_service_begins_with_a_letter():
     """A job's name may begin with a digit, a Service's may not."""
     assert names.service(JobRef(name="7b", uid="0123456789abcdef", namespace="n")) == "j7b-01234567"
-
-
-def test_a_job_of_several_roles_is_refused():
-    """Each role is a job of its own, until there is more."""
-    role = {"entrypoint": "a.py", "image": IMAGE}
-
-    with pytest.raises(SubmitError, match=r"roles: .* has 2 roles \(a, b\)"):
-        blueprint_of(entrypoint=None, image=None, roles={"a": role, "b": role})

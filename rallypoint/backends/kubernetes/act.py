@@ -106,9 +106,9 @@ class Actor:
         if stored.record.attempt != attempt or stored.record.phase not in (Phase.RESUMING, Phase.RUNNING):
             raise ActionError(f"attempt {attempt} of job {record.name} has ended")
         await self._store.ensure_status(ref)
-        await self._ensure("services", service(ref, service_ports(plan)))
+        await self.ensure("services", service(ref, service_ports(plan)))
         if plan.network_policy:
-            await self._ensure("networkpolicies", network_policy_of(ref, plan))
+            await self.ensure("networkpolicies", network_policy_of(ref, plan))
         await self._attempt_secrets.ensure(ref, plan, attempt)
         self._secrets.add((record.uid, attempt))
 
@@ -127,7 +127,7 @@ class Actor:
                 unseen=action.unseen,
                 off=off,
             )
-            await self._ensure("pods", manifest)
+            await self.ensure("pods", manifest)
             return
         account = "" if self._accounts_missing else names.COORDINATOR_ROLE
         manifest = coordinator_pod(
@@ -140,7 +140,7 @@ class Actor:
             off=off,
         )
         try:
-            await self._ensure("pods", manifest)
+            await self.ensure("pods", manifest)
         except ApiError as error:
             if not account or f'serviceaccount "{account}" not found' not in error.said.replace("\\", ""):
                 raise
@@ -155,7 +155,7 @@ class Actor:
             self._accounts_missing = True
             await self._create_pod(record, spec, plan, ref, action)
 
-    async def _ensure(self, kind: str, manifest: Mapping[str, Any]) -> None:
+    async def ensure(self, kind: str, manifest: Mapping[str, Any]) -> None:
         """Create an object unless it is there; one of its name that is another's is an error."""
         name = manifest["metadata"]["name"]
         try:
@@ -190,15 +190,18 @@ class Actor:
                 return
             if record.phase in _NO_SUCCESSORS:
                 await self.close_group(pod)
-            if pod.only_kept:
-                return
-            if not pod.deleting or force:
-                await self._cluster.delete("pods", name, uid=pod.uid, grace=self._grace(pod) if force else None)
-                if force and pod.over:
-                    self._cluster.cache.pods.forget(name, pod.uid)
+            await self.end_pod(pod, force=force)
         except ApiError as error:
             # Another object of the name, or a conflict: the next turn sees which.
             raise ActionError(f"cannot delete pod {name}: {error.said or error}") from error
+
+    async def end_pod(self, pod: PodView, *, force: bool = False) -> None:
+        """Ask for the end of a pod, if it is still this one; by force also where it was asked before."""
+        if pod.only_kept or (pod.deleting and not force):
+            return
+        await self._cluster.delete("pods", pod.name, uid=pod.uid, grace=self._grace(pod) if force else None)
+        if force and pod.over:
+            self._cluster.cache.pods.forget(pod.name, pod.uid)
 
     async def close_groups(self, record: JobRecord) -> None:
         """Tell Kueue that nobody takes the place of the pods of a job that is over: so it lets go of them and their quota."""

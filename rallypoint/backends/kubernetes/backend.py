@@ -37,6 +37,7 @@ from rallypoint.backends.kubernetes.manifests.blueprint import draw
 from rallypoint.backends.kubernetes.manifests.kueue import queue_of
 from rallypoint.backends.kubernetes.manifests.parts import role_of
 from rallypoint.backends.kubernetes.names import job_configmap
+from rallypoint.backends.kubernetes.roles.units import KubernetesUnits, UnitParts
 from rallypoint.backends.kubernetes.standby import settle_supervisors, standing_by
 from rallypoint.backends.kubernetes.statuses import Statuses
 from rallypoint.backends.kubernetes.store import Store, is_job_name
@@ -51,6 +52,7 @@ from rallypoint.backends.kubernetes.wrapped.runtime import Wrapped, sweep_wrappe
 from rallypoint.backends.kubernetes.wrapped.submission import check as check_wrapped
 from rallypoint.backends.kubernetes.wrapped.template import pytorchjob_of
 from rallypoint.backends.sweeping import EVERY, sweeping
+from rallypoint.backends.units import UnitBackend
 from rallypoint.job import ElasticJob
 from rallypoint.job.platform import refuse_elsewhere
 from rallypoint.supervision.actions import Action
@@ -146,6 +148,14 @@ class KubernetesBackend(Backend):
         made, where = pytorchjob_of(job), self.access.namespace
         refuse_elsewhere(job.platform, job.namespace, backend=self.name, its_namespace=where)
         return draw_wrapped(made, namespace=where, kind=kind, job=job, orphan_policy=orphan_policy)
+
+    def units(self, name: str) -> UnitBackend:
+        """Return the pods of a job's simple roles; the jobs of its elastic roles are in this backend."""
+        return KubernetesUnits(self, self._of_units)
+
+    async def _of_units(self) -> UnitParts:
+        its = await self._its()
+        return UnitParts(cluster=its.cluster, store=its.store, actor=its.actor, secrets=its.secrets)
 
     async def submit(self, blueprint: Blueprint, *, owner: str) -> Stored:
         """Create the job's ConfigMap, once the API server has accepted all of its objects in a dry run."""

@@ -14,8 +14,11 @@ __all__ = [
     "FIRST",
     "INCARNATION",
     "JOB",
+    "LIVES",
     "NODE",
+    "PARENT",
     "PART",
+    "PLACE",
     "UID",
     "Part",
     "PodLabels",
@@ -31,6 +34,12 @@ PART = f"{DOMAIN}part"
 ATTEMPT = f"{DOMAIN}attempt"
 NODE = f"{DOMAIN}node"
 INCARNATION = f"{DOMAIN}incarnation"
+#: Of a pod with instances of simple roles: the group of roles, or the role, whose pod it is; NODE is its number among them.
+PLACE = f"{DOMAIN}place"
+#: Annotation of such a pod: the first life of each of its instances, as `role-index=reset.incarnation`, separated by commas.
+LIVES = f"{DOMAIN}lives"
+#: Of the objects of an elastic role: the job that it is a role of.
+PARENT = f"{DOMAIN}parent"
 #: Of a pod that another controller makes: which node is the first of its set; its number in the set comes on top.
 FIRST = f"{DOMAIN}first-node"
 
@@ -54,6 +63,9 @@ class Part(str, enum.Enum):
     COORDINATOR = "coordinator"
     NODE = "node"
     SUPERVISOR = "supervisor"
+    UNIT = "unit"  #: a pod with instances of simple roles
+    UNITS = "units"  #: which life of each instance was started last
+    DEVICES = "devices"  #: what the pods of a group claim
     WRAPPER = "wrapper"  #: the AppWrapper or PyTorchJob for which another controller makes the pods
     WRAPPED = "wrapped"  #: a pod that it makes
 
@@ -61,6 +73,8 @@ class Part(str, enum.Enum):
 @dataclass(frozen=True, kw_only=True)
 class PodLabels:
     """What the labels of a pod say: the coordinator has `node` -1 and its term as `incarnation`.
+
+    `place` is of a pod with instances of simple roles.
 
     A pod that another controller makes does not know its attempt; it says 0.
     """
@@ -71,6 +85,7 @@ class PodLabels:
     attempt: int
     node: int
     incarnation: int
+    place: str = ""
 
 
 def labels(
@@ -82,6 +97,7 @@ def labels(
         JOB: job.name,
         UID: job.uid,
         PART: part.value,
+        **({PARENT: job.parent} if job.parent else {}),
         **{label: str(number) for label, number in numbers.items() if number is not None},
     }
 
@@ -98,15 +114,16 @@ def read_pod(found: Mapping[str, str]) -> PodLabels | None:
         part = Part(found[PART])
         if part is Part.WRAPPED:
             return _wrapped(found)
-        if part not in (Part.COORDINATOR, Part.NODE):
+        if part not in (Part.COORDINATOR, Part.NODE, Part.UNIT):
             return None
         return PodLabels(
             job=found[JOB],
             uid=found[UID],
             part=part,
             attempt=_number(found[ATTEMPT]),
-            node=_number(found[NODE]) if part is Part.NODE else -1,
+            node=-1 if part is Part.COORDINATOR else _number(found[NODE]),
             incarnation=_number(found[INCARNATION]),
+            place=found[PLACE] if part is Part.UNIT else "",
         )
     except (KeyError, ValueError):
         return None

@@ -7,6 +7,7 @@ tells two objects of one job apart never is.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ __all__ = [
     "SUPERVISOR_ROLE",
     "JobRef",
     "attempt_secret",
+    "claim_template",
     "coordinator_pod",
     "function_secret",
     "group",
@@ -25,11 +27,15 @@ __all__ = [
     "job_configmap",
     "network_policy",
     "node_pod",
+    "roles_secret",
     "service",
     "standby_pod",
     "status_configmap",
     "supervisor_lease",
     "supervisor_pod",
+    "unit_hostname",
+    "unit_pod",
+    "units_configmap",
 ]
 
 #: What a label's value and a host name may hold.
@@ -47,6 +53,9 @@ RUN_SECRET_SUFFIX = "-rallypoint-run"
 
 _UID = 8
 
+#: Longest part of a name that names a place, and the characters of its checksum.
+_PLACE, _CHECK = 20, 6
+
 
 @dataclass(frozen=True, kw_only=True)
 class JobRef:
@@ -56,12 +65,14 @@ class JobRef:
         name: of the job; `namespace` is where it runs.
         uid: of its record: another one for each job that was ever submitted under this name.
         owner: `metadata.uid` of its ConfigMap, which owns everything else; "" where that does not exist yet.
+        parent: the job that it is an elastic role of; "" for a job of its own.
     """
 
     name: str
     uid: str
     namespace: str
     owner: str = ""
+    parent: str = ""
 
     @property
     def uid8(self) -> str:
@@ -120,6 +131,31 @@ def hostname(node: int) -> str:
     return f"node-{node}"
 
 
+def units_configmap(job: JobRef) -> str:
+    """Return the name of the ConfigMap that holds which life of each instance was started last."""
+    return _named(job, "-units")
+
+
+def roles_secret(job: JobRef) -> str:
+    """Return the name of the Secret with which the instances of all roles call each other."""
+    return _named(job, "-roles")
+
+
+def unit_pod(job: JobRef, attempt: int, place: str, number: int, life: int) -> str:
+    """Return the name of one life of a pod of simple roles."""
+    return _named(job, f"-a{attempt}-{_short(place)}-{number}-{life}")
+
+
+def unit_hostname(place: str, number: int) -> str:
+    """Return what such a pod calls itself, in every life."""
+    return f"{_short(place)}-{number}"
+
+
+def claim_template(job: JobRef, place: str) -> str:
+    """Return the name of the template of the claim by which the pods of a place have devices."""
+    return _named(job, f"-{_short(place)}-devices")
+
+
 def supervisor_pod(job: JobRef) -> str:
     """Return the name of the pod that supervises one job (`submit --supervise pod`)."""
     return _named(job, "-s")
@@ -133,6 +169,14 @@ def standby_pod(job: JobRef) -> str:
 def supervisor_lease(holder: str) -> str:
     """Return the name of the Lease in which the heart of the supervising process `holder` beats."""
     return f"{PREFIX}supervisor-{holder}"
+
+
+def _short(place: str) -> str:
+    """Return the name of a place, or its beginning and a checksum where it is long."""
+    if len(place) <= _PLACE:
+        return place
+    check = hashlib.sha256(place.encode()).hexdigest()[:_CHECK]
+    return f"{place[: _PLACE - _CHECK - 1].rstrip('-')}-{check}"
 
 
 def _named(job: JobRef, end: str, *, lead: str = "") -> str:

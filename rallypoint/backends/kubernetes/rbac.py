@@ -15,7 +15,20 @@ from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.manifests.checks.place import DNS_LABEL, DNS_NAME, is_dns_label, is_dns_name
 from rallypoint.backends.kubernetes.names import COORDINATOR_ROLE, SUPERVISOR_ROLE
 
-__all__ = ["COORDINATOR", "MACHINES", "NETWORK", "NODES", "QUEUES", "SUPERVISOR", "TLS", "WRAPPERS", "Grant", "allows", "rbac"]
+__all__ = [
+    "CLAIMS",
+    "COORDINATOR",
+    "MACHINES",
+    "NETWORK",
+    "NODES",
+    "QUEUES",
+    "SUPERVISOR",
+    "TLS",
+    "WRAPPERS",
+    "Grant",
+    "allows",
+    "rbac",
+]
 
 _GROUP = "rbac.authorization.k8s.io"
 
@@ -97,6 +110,16 @@ NETWORK = (
     ),
 )
 
+#: The supervisor's side of jobs in which instances of several roles share the devices of a pod comes on top.
+CLAIMS = (
+    Grant(
+        group="resource.k8s.io",
+        resource="resourceclaimtemplates",
+        verbs=("create", "get"),
+        why="lets the containers of a pod share its devices",
+    ),
+)
+
 #: Machines belong to no namespace: this is granted for the whole cluster.
 NODES = (Grant(resource="nodes", verbs=("get", "list", "watch"), why="detect a lost node before its pods are evicted"),)
 
@@ -129,12 +152,13 @@ def rbac(
     nodes: bool = False,
     tls: bool = False,
     network: bool = False,
+    claims: bool = False,
 ) -> tuple[dict[str, Any], ...]:
     """Return ServiceAccount, Role and RoleBinding for each side; `coordinator` and `supervisor` name the service accounts.
 
     With `wrappers` the supervisor's side may have jobs in AppWrappers and PyTorchJobs, too, and with `queues` plain pods in
-    queues of Kueue; with `tls` it may renew certificates of jobs, with `network` create NetworkPolicies. With `nodes` a
-    ClusterRole lets it look at machines, and a Role at the Leases of their kubelets.
+    queues of Kueue; with `tls` it may renew certificates of jobs, with `network` create NetworkPolicies, with `claims`
+    ResourceClaimTemplates. With `nodes` a ClusterRole lets it look at machines, and a Role at the Leases of their kubelets.
 
     Raises `BackendError` for a name that is none.
     """
@@ -143,7 +167,8 @@ def rbac(
     for account in (coordinator, supervisor):
         if not is_dns_name(account):
             raise BackendError(f"service account: {account!r} is not allowed; expected {DNS_NAME}")
-    more = (*(WRAPPERS if wrappers else ()), *(QUEUES if queues else ()), *(TLS if tls else ()), *(NETWORK if network else ()))
+    asked = ((wrappers, WRAPPERS), (queues, QUEUES), (tls, TLS), (network, NETWORK), (claims, CLAIMS))
+    more = tuple(grant for given, grants in asked if given for grant in grants)
     return (
         *_side(namespace, COORDINATOR_ROLE, coordinator, COORDINATOR),
         *_side(namespace, SUPERVISOR_ROLE, supervisor, (*SUPERVISOR, *more)),

@@ -11,7 +11,7 @@ from rallypoint.backends.contract import BackendError, Blueprint, ConflictError,
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.client import MERGE_PATCH
 from rallypoint.backends.kubernetes.errors import ApiError, submit_error
-from rallypoint.backends.kubernetes.labels import JOB, PART, Part
+from rallypoint.backends.kubernetes.labels import JOB, PARENT, PART, Part
 from rallypoint.backends.kubernetes.lease import parse_time
 from rallypoint.backends.kubernetes.manifests.objects import (
     JOB_KEY,
@@ -58,15 +58,15 @@ class Store:
         self._specs: dict[str, tuple[str, ElasticJob]] = {}
         self._statuses: dict[str, tuple[str, str, JobStatus]] = {}
 
-    def ref(self, record: JobRecord, owner: str = "") -> JobRef:
+    def ref(self, record: JobRecord, owner: str = "", *, parent: str = "") -> JobRef:
         """Return what names, labels and owners of a job's objects are made of."""
-        return JobRef(name=record.name, uid=record.uid, namespace=self._cluster.namespace, owner=owner)
+        return JobRef(name=record.name, uid=record.uid, namespace=self._cluster.namespace, owner=owner, parent=parent)
 
     async def names(self) -> tuple[str, ...]:
-        """Return the names of all jobs, sorted."""
+        """Return the names of all jobs, sorted; those of elastic roles belong to their job."""
         path = self._cluster.path("configmaps")
         found: list[Mapping[str, Any]] = []
-        await list_all(self._cluster.api, Target(path=path, selector=f"{JOB},{PART}={Part.JOB.value}"), found)
+        await list_all(self._cluster.api, Target(path=path, selector=f"{JOB},{PART}={Part.JOB.value},!{PARENT}"), found)
         return tuple(sorted(item["metadata"]["labels"][JOB] for item in found))
 
     async def view(self, name: str, *, now: bool = False) -> ConfigMapView | None:
@@ -111,7 +111,8 @@ class Store:
         known = self._specs.get(record.name)
         if known is None or known[0] != text:
             known = self._specs[record.name] = (text, _read_spec(text, view.name))
-        return known[1], self._stored(view).plan, self.ref(record, view.uid)
+        plan = self._stored(view).plan
+        return known[1], plan, self.ref(record, view.uid, parent=plan.job)
 
     async def create(self, blueprint: Blueprint, *, owner: str, now: float) -> Stored:
         """Make a job if there is none of this name. Raises `JobExistsError` and `SubmitError`."""
@@ -119,7 +120,8 @@ class Store:
         record = JobRecord.new(
             name=plan.name, uid=secrets.token_hex(8), digest=plan.digest, owner=owner, claimant=blueprint.claimant, now=now
         )
-        manifest = job_configmap(self.ref(record), spec=blueprint.job, plan=plan, record=record)
+        ref, parent = self.ref(record, parent=plan.job), blueprint.parent
+        manifest = job_configmap(ref, spec=blueprint.job, plan=plan, record=record, parent=parent)
         manifest["data"] |= blueprint.attached
         try:
             created = await self._cluster.create("configmaps", manifest)

@@ -102,7 +102,9 @@ def _read(view: ConfigMapView) -> _Ended | None:
     """Return what is to be known of a job that is over; None for one that is not, or that cannot be understood."""
     try:
         record = JobRecord.from_json(view.data.get(RECORD_KEY, ""))
-        kept = kept_for(record, Policy.from_plan(codec.loads(Plan, view.data.get(PLAN_KEY, ""))))
+        plan = codec.loads(Plan, view.data.get(PLAN_KEY, ""))
+        # An elastic role of another job goes with that job.
+        kept = None if plan.job else kept_for(record, Policy.from_plan(plan))
     except codec.WireError as error:
         log.debug("ConfigMap %s: %s", view.name, error)
         return None

@@ -176,7 +176,6 @@ class PodRun:
                 return
             if time.monotonic() - began > 2 * LAST_RESTART / self.host.speed:
                 pause = FIRST_RESTART
-            state.restarts += 1
             state.wait(
                 "CrashLoopBackOff",
                 f"back-off {pause:g}s restarting failed container={state.name} pod={self.pod['metadata']['name']}",
@@ -184,6 +183,7 @@ class PodRun:
             self.host.report(self)
             await self._pause(pause)
             pause = min(2 * pause, LAST_RESTART)
+            state.restarts += 1
 
     def _again(self, state: ContainerState) -> bool:
         policy = "Always" if state.role == "sidecar" else self.pod["spec"]["restartPolicy"]

@@ -18,8 +18,10 @@ from rallypoint.backends.kubernetes.manifests.pods import node_pod
 from rallypoint.backends.kubernetes.manifests.validation import check
 from rallypoint.backends.kubernetes.manifests.volumes import RUN, TMP
 from rallypoint.backends.kubernetes.names import JobRef
-from rallypoint.backends.roles import ignored_master, isolation, only_plan
-from rallypoint.job import ElasticJob, Role
+from rallypoint.backends.kubernetes.roles.blueprint import draw as draw_roles
+from rallypoint.backends.roles import ignored_master, isolation
+from rallypoint.job import ElasticJob, Role, compile_plan
+from rallypoint.job.compile_roles import has_roles
 from rallypoint.job.mindcluster import without_cause
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.plan import Entry, OrphanPolicy, Plan
@@ -37,12 +39,14 @@ _OURS_IN_SPEC = ("hostname", "restartPolicy", "subdomain")
 
 
 def draw(job: ElasticJob, *, namespace: str, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> Blueprint:
-    """Return the blueprint of a job; raises `SubmitError` for one of several roles, and for one that cannot run as pods.
+    """Return the blueprint of a job; raises `SubmitError` for one that cannot run as pods.
 
     Paths of the job are paths in its image: the job is to be read without a base folder (`load_job(..., based=False)`).
     `orphan_policy` is that of the one who submits, for a job that names none.
     """
-    plan, (role,) = only_plan(job, backend="kubernetes", orphan_policy=orphan_policy), job.roles
+    if has_roles(job):
+        return draw_roles(job, namespace=namespace, uid=PLACEHOLDER, orphan_policy=orphan_policy)
+    (plan,), (role,) = compile_plan(job, orphan_policy=orphan_policy), job.roles
     for field in isolation(job):
         raise SubmitError(
             f"{field}: is not allowed with backend kubernetes; select machines with node_selector and tolerations"

@@ -24,6 +24,7 @@ __all__ = [
     "QUEUE",
     "QUEUE_PRIORITY",
     "RETRIABLE",
+    "SHAPE",
     "TOTAL",
     "Admission",
     "admission",
@@ -35,7 +36,9 @@ QUEUE = f"{_DOMAIN}queue-name"
 QUEUE_PRIORITY = f"{_DOMAIN}priority-class"
 GROUP = f"{_DOMAIN}pod-group-name"
 TOTAL = f"{_DOMAIN}pod-group-total-count"
-_SHAPE = f"{_DOMAIN}role-hash"
+
+#: Annotation: pods of one group with the same value are of one kind.
+SHAPE = f"{_DOMAIN}role-hash"
 
 #: With it Kueue keeps a pod of a group that has ended, until another takes its place or the group is over.
 FINALIZER = f"{_DOMAIN}managed"
@@ -65,8 +68,14 @@ def admission(job: JobRef, *, role: Role, plan: Plan, node: int | None) -> Admis
     labels = {QUEUE: queue, **({QUEUE_PRIORITY: role.queue_priority} if role.queue_priority else {})}
     if node is not None and node >= plan.min_nodes:
         return Admission(labels=labels)
-    shape = Part.COORDINATOR if node is None else Part.NODE
+    shape = Part.COORDINATOR.value if node is None else Part.NODE.value
+    if plan.queue_group:  # an elastic role of a job with several: all its roles are one group
+        shape = shape if node is None else f"{shape}-{role.name}"
+        return Admission(
+            labels={**labels, GROUP: plan.queue_group},
+            annotations={TOTAL: str(plan.queue_group_total), SHAPE: shape},
+        )
     return Admission(
         labels={**labels, GROUP: names.group(job)},
-        annotations={TOTAL: str(plan.min_nodes + 1), _SHAPE: shape.value},
+        annotations={TOTAL: str(plan.min_nodes + 1), SHAPE: shape},
     )

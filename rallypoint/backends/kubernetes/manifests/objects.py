@@ -45,8 +45,13 @@ SECRET_KEY = "secret"
 FUNCTION_KEY = "function.json"
 
 
-def job_configmap(job: JobRef, *, spec: ElasticJob, plan: Plan, record: JobRecord) -> dict[str, Any]:
-    """Return the ConfigMap that is the job: it owns everything else, and its deletion ends everything else."""
+def job_configmap(
+    job: JobRef, *, spec: ElasticJob, plan: Plan, record: JobRecord, parent: JobRef | None = None
+) -> dict[str, Any]:
+    """Return the ConfigMap that is the job: it owns everything else, and its deletion ends everything else.
+
+    That of an elastic role of job `parent` is owned by that job's.
+    """
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -55,6 +60,7 @@ def job_configmap(job: JobRef, *, spec: ElasticJob, plan: Plan, record: JobRecor
             "namespace": job.namespace,
             "labels": {**spec.labels, **labels(job, Part.JOB)},
             **({"annotations": dict(spec.annotations)} if spec.annotations else {}),
+            **({"ownerReferences": [_owner(parent)]} if parent is not None and parent.owner else {}),
         },
         "data": {JOB_KEY: spec.to_yaml(), PLAN_KEY: codec.dumps(plan), RECORD_KEY: codec.dumps_lines(record)},
     }

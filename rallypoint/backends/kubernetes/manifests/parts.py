@@ -122,8 +122,8 @@ _GRACE_MARGIN = 15.0
 
 
 def role_of(spec: ElasticJob, plan: Plan) -> Role:
-    """Return the role that a plan was compiled from."""
-    return next(role for role in spec.roles if role.name == plan.role)
+    """Return the role that a plan was compiled from; of a job with several roles the first."""
+    return next(role for role in spec.roles if plan.roles or role.name == plan.role)
 
 
 def template_of(role: Role, *, without: str = "") -> dict[str, Any]:

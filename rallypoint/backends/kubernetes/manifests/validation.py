@@ -24,7 +24,7 @@ from rallypoint.job.role import DEFAULT_ROLE
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.ports import AGENT_PORT, metrics_port
 
-__all__ = ["check"]
+__all__ = ["check", "role_problems"]
 
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
@@ -32,15 +32,22 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 def check(spec: ElasticJob, plan: Plan, role: Role) -> None:
     """Raise `SubmitError` with everything that keeps the job from running as pods, one line for each field."""
     place = Place() if len(spec.roles) == 1 and role.name == DEFAULT_ROLE else Place(path=f"roles.{role.name}")
-    # The others read the template; they must be able to rely on its shape.
-    wrong = list(containers.template(place, role)) or [
-        *(problem for checked in _CHECKS for problem in checked(place, role)),
-        *_ports(place, plan, role),
-        *_grace(place, plan, role),
-    ]
+    wrong = list(role_problems(place, plan, role))
     if wrong:
         lines = "\n".join(f"{problem.path}: {problem.text}" for problem in wrong)
         raise SubmitError(f"job {spec.name} cannot run on Kubernetes:\n{lines}")
+
+
+def role_problems(place: Place, plan: Plan, role: Role) -> Iterator[Wrong]:
+    """Yield everything that keeps the pods of one role from running."""
+    wrong = list(containers.template(place, role))
+    if wrong:  # the others read the template; they must be able to rely on its shape
+        yield from wrong
+        return
+    for checked in _CHECKS:
+        yield from checked(place, role)
+    yield from _ports(place, plan, role)
+    yield from _grace(place, plan, role)
 
 
 def _image(place: Place, role: Role) -> Iterator[Wrong]:

@@ -74,12 +74,13 @@ _RUNNING = Running()
 
 @dataclass(frozen=True, kw_only=True)
 class Container:
-    """One container: `init` runs before the others, `restarts` counts its ends so far."""
+    """One container: `init` runs before the others, `restarts` counts its ends so far; `last` is how its last run ended."""
 
     name: str
     state: Waiting | Running | Terminated
     restarts: int = 0
     init: bool = False
+    last: Terminated | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +101,7 @@ class PodView:
         held: somebody keeps the object by a finalizer, whatever becomes of the pod.
         awaits_successor: Kueue keeps it, and its share of the quota, until another pod of its group takes its place.
         keeps_off: the machines that its node affinity excludes by name, where it has none yet.
+        lives: of a pod with instances of simple roles, the first life of each (labels.LIVES).
     """
 
     name: str
@@ -122,6 +124,7 @@ class PodView:
     held: bool = False
     awaits_successor: bool = False
     keeps_off: tuple[str, ...] = ()
+    lives: str = ""
 
     @property
     def trainer(self) -> Container | None:
@@ -205,9 +208,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView | None:
         ),
         deleting=bool(meta.get("deletionTimestamp")),
         gated=gated,
-        unschedulable=(scheduled.get("message") or scheduled.get("reason") or "no node has enough free resources")
-        if unscheduled
-        else "",
+        unschedulable=_no_room(scheduled) if unscheduled else "",
         reason=status.get("reason") or "",
         message=status.get("message") or "",
         target=target,
@@ -216,7 +217,12 @@ def pod_view(pod: Mapping[str, Any]) -> PodView | None:
         held=bool(meta.get("finalizers")),
         awaits_successor=_awaits_successor(meta),
         keeps_off=_keeps_off(spec) if unscheduled else (),
+        lives=(meta.get("annotations") or {}).get(labels.LIVES) or "",
     )
+
+
+def _no_room(scheduled: Mapping[str, Any]) -> str:
+    return scheduled.get("message") or scheduled.get("reason") or "no node has enough free resources"
 
 
 def _keeps_off(spec: Mapping[str, Any]) -> tuple[str, ...]:
@@ -250,15 +256,20 @@ def _container(status: Mapping[str, Any], *, init: bool) -> Container:
     state = status.get("state") or {}
     seen: Waiting | Running | Terminated = _WAITING
     if (ended := state.get("terminated")) is not None:
-        seen = Terminated(
-            code=int(ended.get("exitCode") or 0), reason=ended.get("reason") or "", message=ended.get("message") or ""
-        )
+        seen = _ended(ended)
     elif state.get("running") is not None:
         seen = _RUNNING
     elif (waiting := state.get("waiting")) is not None and waiting:
         seen = Waiting(reason=waiting.get("reason") or "", message=waiting.get("message") or "")
     restarts = int(status.get("restartCount") or 0)
-    return Container(name=sys.intern(status.get("name") or ""), state=seen, restarts=restarts, init=init)
+    before = (status.get("lastState") or {}).get("terminated")
+    last = None if before is None else _ended(before)
+    return Container(name=sys.intern(status.get("name") or ""), state=seen, restarts=restarts, init=init, last=last)
+
+
+def _ended(found: Mapping[str, Any]) -> Terminated:
+    reason, message = found.get("reason") or "", found.get("message") or ""
+    return Terminated(code=int(found.get("exitCode") or 0), reason=reason, message=message)
 
 
 def _devices(containers: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:

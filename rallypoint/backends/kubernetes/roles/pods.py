@@ -1,0 +1,214 @@
+"""The pods of simple roles: one container for each instance of a group. Pure.
+
+A pod with one instance is one life of it and never starts again. In a pod with several instances the kubelet restarts a
+container that failed, which is the next life of that instance; the container counts its lives in a file of the pod.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from rallypoint.backends.kubernetes import names
+from rallypoint.backends.kubernetes.labels import LIVES, PLACE, Part, labels
+from rallypoint.backends.kubernetes.manifests.hosts import ANYWHERE, Exclusion
+from rallypoint.backends.kubernetes.manifests.objects import metadata
+from rallypoint.backends.kubernetes.manifests.parts import (
+    CONTAINER_SECURITY,
+    POD_IP,
+    TRAINER,
+    built,
+    container_fields,
+    container_of,
+    filled,
+    grace_seconds,
+    merge_all,
+    pod_defaults,
+    spec_fields,
+    template_of,
+)
+from rallypoint.backends.kubernetes.manifests.volumes import OURS, RUN, SHM, TMP, job_volumes, shm_size
+from rallypoint.backends.kubernetes.names import JobRef
+from rallypoint.backends.kubernetes.roles.gang import Gang, unit_admission
+from rallypoint.backends.kubernetes.roles.layout import Group, Instance
+from rallypoint.backends.kubernetes.roles.lives import Life, write_lives
+from rallypoint.backends.kubernetes.roles.resources import CLAIM, resources
+from rallypoint.job import ElasticJob, Role
+from rallypoint.wire import env
+from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.role_plans import RolePlan, place_env, role_plan, roles_env
+
+__all__ = ["ROLES_FOLDER", "ROLES_SECRET", "roles_mount", "roles_volume", "unit_pod"]
+
+#: Where the containers find the token of calls between instances, and its key in the Secret of the job.
+ROLES_FOLDER, ROLES_SECRET = "/etc/rallypoint-roles", "token"
+
+_ROLES = f"{OURS}roles"
+
+#: Counts the lives of a container in a file of its pod, then becomes the command.
+_COUNT = 'n=$(($(cat "$1" 2>/dev/null || echo "$2") + 1)); echo "$n" > "$1"; export {name}="$n"; shift 2'
+
+
+def unit_pod(
+    job: JobRef,
+    *,
+    spec: ElasticJob,
+    plan: Plan,
+    group: Group,
+    attempt: int,
+    number: int,
+    lives: Mapping[Instance, Life],
+    gang: Gang | None = None,
+    off: Exclusion = ANYWHERE,
+) -> dict[str, Any]:
+    """Return the pod with the instances of a group that have a life in `lives`; `number` is that of this life of the pod.
+
+    It keeps off the machines of `off`, and off those of the lists of its roles.
+    """
+    roles = _roles(spec, group)
+    first = next(iter(lives)).container
+    tmp = all(mount.get("mountPath") != TMP for role in roles for mount in _mounts(role))
+    needed = {
+        "metadata": _metadata(job, group, attempt, number, lives, gang),
+        "spec": {
+            "restartPolicy": "OnFailure" if len(group.instances) > 1 else "Never",
+            "hostname": names.unit_hostname(group.place, group.number),
+            "terminationGracePeriodSeconds": max(grace_seconds(role, role_plan(plan, role.name).read()) for role in roles),
+            "containers": [_container(spec, plan, group, one, lives[one], attempt=attempt, tmp=tmp) for one in lives],
+            "volumes": _volumes(job, roles, attempt, tmp=tmp),
+            **({"resourceClaims": [_claim(job, group)]} if group.shared else {}),
+        },
+    }
+    layers = (pod_defaults(roles[0], plan, first), *(layer for role in roles for layer in _layers(role)), needed)
+    avoided = dataclasses.replace(off, required=off.required.union(*(role.host_ignore_list for role in roles)))
+    return built(job, roles[0], layers, first=first, unreachable=spec.health.node_unreachable, off=avoided)
+
+
+def _metadata(
+    job: JobRef, group: Group, attempt: int, number: int, lives: Mapping[Instance, Life], gang: Gang | None
+) -> dict[str, Any]:
+    said = unit_admission(gang, shape=group.place)
+    its = labels(job, Part.UNIT, attempt=attempt, node=group.number, incarnation=number)
+    told = {**said.annotations, LIVES: write_lives({one.container: life for one, life in lives.items()})}
+    name = names.unit_pod(job, attempt, group.place, group.number, number)
+    return metadata(job, name, {**its, PLACE: group.place, **said.labels}, told)
+
+
+def roles_volume(job: JobRef) -> dict[str, Any]:
+    """Return the volume with the token of calls between instances."""
+    return {"name": _ROLES, "secret": {"secretName": names.roles_secret(job), "defaultMode": 0o444}}
+
+
+def roles_mount() -> dict[str, Any]:
+    """Return where that is mounted."""
+    return {"name": _ROLES, "mountPath": ROLES_FOLDER, "readOnly": True}
+
+
+# --- parts of a pod --------------------------------------------------------------------------------------------------------
+
+
+def _roles(spec: ElasticJob, group: Group) -> tuple[Role, ...]:
+    wanted = dict.fromkeys(one.role for one in group.instances)
+    return tuple(role for name in wanted for role in spec.roles if role.name == name)
+
+
+def _layers(role: Role) -> Iterator[dict[str, Any]]:
+    """Yield what one role says of its pod: its template without the container of its instances, then its own fields."""
+    template = template_of(role, without=TRAINER)
+    yield template
+    sidecars = [{**sidecar, "restartPolicy": "Always"} for sidecar in role.sidecars]
+    more = {
+        "serviceAccountName": role.service_account,
+        "automountServiceAccountToken": bool(role.service_account),
+        "volumes": list(role.volumes),
+        "initContainers": [*role.init_containers, *sidecars],
+    }
+    yield {
+        "metadata": {"labels": dict(role.labels), "annotations": dict(role.annotations)},
+        "spec": {**spec_fields(role), **filled(more)},
+    }
+
+
+def _container(
+    spec: ElasticJob, plan: Plan, group: Group, one: Instance, life: Life, *, attempt: int, tmp: bool
+) -> dict[str, Any]:
+    """Return the container of one instance."""
+    role, its = next(role for role in spec.roles if role.name == one.role), role_plan(plan, one.role)
+    child = its.read()
+    template = container_of(template_of(role)["spec"], TRAINER)
+    bare = {key: value for key, value in template.items() if key not in ("args", "command", "name", "resources")}
+    needed: dict[str, Any] = {
+        "name": one.container,
+        "command": _command(role, child, one, life, shared=len(group.instances) > 1),
+        "env": [*_environment(its, child, plan, one, life, attempt=attempt)],
+        "resources": merge_all(template.get("resources") or {}, resources(role, group, isolation=spec.worker_isolation)),
+        "volumeMounts": [*_our_mounts(tmp=tmp)],
+    }
+    if PurePosixPath(child.workdir).is_absolute():
+        needed["workingDir"] = child.workdir
+    fields = {**container_fields(role, one.container), **filled({"volumeMounts": list(role.volume_mounts)})}
+    return merge_all({"securityContext": dict(CONTAINER_SECURITY)}, bare, fields, needed)
+
+
+def _command(role: Role, plan: Plan, one: Instance, life: Life, *, shared: bool) -> list[str]:
+    python = [*(role.python or ("python",)), "-u"]
+    start = {Entry.SCRIPT: python, Entry.MODULE: [*python, "-m"], Entry.COMMAND: []}[plan.entry]
+    command = [*start, plan.entrypoint, *plan.args]
+    steps = [_COUNT.format(name=env.INCARNATION)] if shared else []
+    if plan.workdir and not PurePosixPath(plan.workdir).is_absolute():
+        steps.append(f"cd {_quoted(plan.workdir)}")
+    steps += plan.setup
+    if not steps:
+        return command
+    counted = [f"{RUN}/{one.container}.life", str(life.incarnation - 1)] if shared else []
+    return ["sh", "-e", "-c", "\n".join((*steps, 'exec "$@"')), "start", *counted, *command]
+
+
+def _quoted(text: str) -> str:
+    inner = text.replace("'", "'\\''")
+    return f"'{inner}'"
+
+
+def _environment(
+    its: RolePlan, child: Plan, plan: Plan, one: Instance, life: Life, *, attempt: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the variables of one instance; those of its place win over the user's."""
+    yield {"name": POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    yield {"name": env.MACHINE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    values = {
+        **child.env,
+        **({env.CHECKPOINT_DIR: child.checkpoint_dir} if child.checkpoint_dir else {}),
+        **({"CUDA_VISIBLE_DEVICES": ",".join(map(str, one.devices))} if one.devices else {}),
+        "PYTHONUNBUFFERED": "1",
+        **roles_env(plan, its),
+        **place_env(its, one.index, attempt=attempt, reset=life.reset, incarnation=life.incarnation),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+        env.ROLES_SECRET_FILE: f"{ROLES_FOLDER}/{ROLES_SECRET}",
+    }
+    yield from ({"name": name, "value": value} for name, value in values.items())
+    yield {"name": env.HOST, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+
+
+def _mounts(role: Role) -> list[Mapping[str, Any]]:
+    return [*role.volume_mounts, *(container_of(template_of(role)["spec"], TRAINER).get("volumeMounts") or ())]
+
+
+def _our_mounts(*, tmp: bool) -> Iterator[dict[str, Any]]:
+    yield roles_mount()
+    yield {"name": f"{OURS}run", "mountPath": RUN}
+    if tmp:
+        yield {"name": f"{OURS}tmp", "mountPath": TMP}
+    yield {"name": f"{OURS}shm", "mountPath": SHM}
+
+
+def _volumes(job: JobRef, roles: Iterable[Role], attempt: int, *, tmp: bool) -> list[dict[str, Any]]:
+    # No container mounts the Secret of the attempt: the pod cannot start without it, which ends what is created too late.
+    shm = sum((shm_size(role) * (role.per_group or 1) for role in roles), start=type(shm_size(next(iter(roles))))(0))
+    return [*job_volumes(job, attempt=attempt, shm=shm, tmp=tmp), roles_volume(job)]
+
+
+def _claim(job: JobRef, group: Group) -> dict[str, Any]:
+    return {"name": CLAIM, "resourceClaimTemplateName": names.claim_template(job, group.place)}

@@ -1,0 +1,95 @@
+"""What the pods of simple roles tell of their instances. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rallypoint.backends.kubernetes.roles.lives import Life, Lives, instance_of, read_lives
+from rallypoint.backends.kubernetes.watching.views import Container, HostView, PodView, Running, Terminated, Waiting
+from rallypoint.supervision.conductor import UnitKey, UnitSeen, UnitState
+
+__all__ = ["seen"]
+
+#: Earlier lives of one container that are told: the kubelet may have restarted it often between two looks.
+_EARLIER = 32
+
+#: A container that waits for such a reason does not start by itself.
+_STUCK = frozenset({"ErrImageNeverPull", "ImagePullBackOff", "InvalidImageName"})
+
+_SIGNALS = 128
+
+
+def seen(pods: Iterable[PodView], lives: Lives, hosts: Iterable[HostView]) -> tuple[UnitSeen, ...]:
+    """Return every life that pods tell of, and those that were started and of which no pod is there any more."""
+    machines = {host.name: host for host in hosts}
+    found = {unit.key: unit for pod in pods for unit in _of_pod(pod, machines.get(pod.host))}
+    made = {name for pod in lives.pods.values() if pod.made for name in pod.lives}
+    for name, key in lives.instances.items():
+        newest = max((each for each in found if (each.role, each.index) == (key.role, key.index)), default=None)
+        if name in made and (newest is None or newest < key):
+            found[key] = UnitSeen(key=key, state=UnitState.LOST, present=False, reason=f"{_name(key)}: its pod was deleted")
+    return tuple(found[key] for key in sorted(found))
+
+
+def _of_pod(pod: PodView, host: HostView | None) -> Iterator[UnitSeen]:
+    statuses = {one.name: one for one in pod.containers if not one.init}
+    for name, first in read_lives(pod.lives).items():
+        container = statuses.get(name)
+        restarts = 0 if container is None else container.restarts
+        for number in range(max(0, restarts - _EARLIER), restarts):
+            key = _key(pod, name, first, number)
+            end = container.last if container is not None and number == restarts - 1 else None
+            yield UnitSeen(key=key, state=UnitState.FAILED, present=False, reason=_ended(key, end))
+        yield _last(pod, host, container, _key(pod, name, first, restarts))
+
+
+def _key(pod: PodView, name: str, first: Life, restarts: int) -> UnitKey:
+    role, index = instance_of(name)
+    incarnation = first.incarnation + restarts
+    return UnitKey(role=role, attempt=pod.labels.attempt, reset=first.reset, index=index, incarnation=incarnation)
+
+
+def _last(pod: PodView, host: HostView | None, container: Container | None, key: UnitKey) -> UnitSeen:
+    """Return the last life of a container."""
+    end = _end(container)
+    if end is not None:
+        return _over(pod, key, end)
+    if pod.over:
+        why = pod.message or pod.reason or pod.target or "its pod ended"
+        return UnitSeen(key=key, state=UnitState.LOST, present=False, reason=f"{_name(key)}: {why}")
+    if host is not None and host.ready is None and pod.host:
+        return UnitSeen(key=key, state=UnitState.LOST, present=True, reason=f"{_name(key)}: machine {host.name} is unreachable")
+    if container is not None and isinstance(container.state, Waiting) and container.state.reason in _STUCK:
+        why = container.state.message or container.state.reason
+        return UnitSeen(key=key, state=UnitState.FAILED, present=True, reason=f"{_name(key)} does not start: {why}")
+    return UnitSeen(key=key, state=UnitState.RUNNING, present=True)
+
+
+def _end(container: Container | None) -> Terminated | None:
+    """Return how the last run of a container ended; None while it runs or has not begun."""
+    if container is None or isinstance(container.state, Running):
+        return None
+    return container.state if isinstance(container.state, Terminated) else container.last
+
+
+def _over(pod: PodView, key: UnitKey, end: Terminated) -> UnitSeen:
+    """Return a life whose process ended; what somebody ended with its pod is lost, whatever its exit code."""
+    if pod.deleting or pod.target:
+        why = pod.target_message or pod.target or "its pod was deleted"
+        return UnitSeen(key=key, state=UnitState.LOST, present=False, reason=f"{_name(key)}: {why}")
+    state = UnitState.FAILED if end.code else UnitState.SUCCEEDED
+    return UnitSeen(key=key, state=state, present=False, reason=_ended(key, end))
+
+
+def _ended(key: UnitKey, end: Terminated | None) -> str:
+    if end is None:
+        return f"{_name(key)} ended and was restarted"
+    if end.reason == "OOMKilled":
+        return f"{_name(key)} was killed because it used more memory than its limit"
+    if end.code > _SIGNALS:
+        return f"{_name(key)} was killed by signal {end.code - _SIGNALS}"
+    return f"{_name(key)} exited with code {end.code}"
+
+
+def _name(key: UnitKey) -> str:
+    return f"{key.role} {key.index}"

@@ -1,0 +1,150 @@
+"""A job with several roles on a site, with the hands that a test of the behaviours needs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from rallypoint.backends.contract import BackendError
+from rallypoint.backends.kubernetes.labels import PARENT
+from rallypoint.job import ElasticJob, load_job
+from rallypoint.supervision.conductor import ConductorRecord, Level
+from tests.cluster.jobs import Job, submitted
+from tests.cluster.sites import ClusterSite, Site
+from tests.waiting import eventually_async
+
+__all__ = ["SERVER", "SIMPLE", "TRAINER", "RolesJob", "roles_job"]
+
+SCRIPT = Path(__file__).with_name("roles_script.py").read_text()
+
+TRAINER: dict[str, Any] = {"launch": "elastic", "nodes": 2}
+SIMPLE: dict[str, Any] = {"launch": "simple", "instance_resources": {"gpus": 0}}
+SERVER: dict[str, Any] = {**SIMPLE, "driver": False, "env": {"SERVER": "1"}}
+
+#: Ports of the first role, and between two roles: roles that share a pod have one address.
+_PORT, _PORTS = 8700, 20
+
+
+def _document(site: Site, roles: dict[str, dict[str, Any]], **fields: Any) -> dict[str, Any]:
+    its = site.fields()
+    written = {}
+    for number, (name, role) in enumerate(roles.items()):
+        simple = role["launch"] == "simple"
+        written[name] = {
+            "entrypoint": {"command": [site.python, "-c", SCRIPT]},
+            **{key: value for key, value in its.items() if not (simple and key == "resources")},
+            **role,
+            "env": {**site.env(), "WORD_PORT": _PORT + _PORTS * number, **role.get("env", {})},
+        }
+    return {
+        "name": "rl",
+        "recovery": {"stop_grace_period": "2s"},
+        "rendezvous": {"last_call_timeout": "10m"},
+        "fault_tolerance": {"retry_limit": 1, "retry_pause_period": 0, "failure_grace_period": "1s"},
+        "health": {"report_interval": "100ms"},
+        "roles": written,
+        **fields,
+    }
+
+
+class RolesJob:
+    """A job with roles, and the hands of a test."""
+
+    def __init__(self, job: Job, ports: dict[str, int]) -> None:
+        self.job, self.site, self._ports = job, job.site, ports
+
+    async def conductor(self) -> ConductorRecord:
+        record = (await self.job.record()).conductor
+        assert record is not None
+        return record
+
+    async def steps(self) -> list[tuple[Level, str, int]]:
+        """Return what was started again so far: how much, of which role, and which instance."""
+        return [(step.level, step.role, step.index) for step in (await self.conductor()).history]
+
+    async def lives(self) -> dict[str, str]:
+        """Return each process of simple roles that runs, by `role-index`: another word for another process."""
+        site = self.site
+        assert isinstance(site, ClusterSite)
+        return {
+            status["name"]: f"{pod['metadata']['uid']} {status['restartCount']}"
+            for pod in await site.living(self.job.name, "unit")
+            for status in pod["status"].get("containerStatuses") or []
+            if "running" in status["state"]
+        }
+
+    async def nodes(self, role: str = "trainer") -> dict[int, str]:
+        """Return each node of an elastic role that runs."""
+        return await self.site.nodes(f"{self.job.name}-{role}")
+
+    async def run(self, *wanted: str, nodes: int = 0, but: tuple[str, ...] = ()) -> dict[str, str]:
+        """Return the processes of simple roles once exactly these run, none of them one of `but`, and so many nodes."""
+        found: dict[str, str] = {}
+
+        async def look() -> Any:
+            found.clear()
+            with contextlib.suppress(BackendError):
+                found.update(await self.lives())
+                here = len(await self.nodes()) if nodes else 0
+                return set(found) == set(wanted) and not set(found.values()) & set(but) and here == nodes
+            return False
+
+        await eventually_async(look, timeout=60.0, every=0.1, why=lambda: f"{wanted} and {nodes} nodes should run: {found}")
+        return dict(found)
+
+    async def tell(self, instance: str, word: str) -> None:
+        """Say a word to an instance of a simple role, once it listens."""
+        role, _, index = instance.rpartition("-")
+        site = self.site
+        assert isinstance(site, ClusterSite)
+
+        async def said() -> Any:
+            for pod in await site.living(self.job.name, "unit"):
+                for container in pod["spec"]["containers"]:
+                    if container["name"] == instance:
+                        local = next(one["value"] for one in container["env"] if one["name"] == "LOCAL_RANK")
+                        port = self._ports[role] + int(local)
+                        path = site.path("pods", f"{pod['metadata']['name']}:{port}", f"proxy/{word}")
+                        with contextlib.suppress(BackendError):
+                            await site.ask_text(path)
+                            return True
+            return False
+
+        await eventually_async(said, timeout=30.0, every=0.1, why=lambda: f"{role} {index} should take the word {word!r}")
+
+    async def tell_workers(self, word: str, role: str = "trainer") -> None:
+        """Say a word to all workers of an elastic role."""
+        site = self.site
+        assert isinstance(site, ClusterSite)
+        for pod in await site.living(f"{self.job.name}-{role}", "node"):
+            path = site.path("pods", f"{pod['metadata']['name']}:{self._ports[role]}", f"proxy/{word}")
+            with contextlib.suppress(BackendError):
+                await site.ask_text(path)
+
+    async def left(self) -> list[str]:
+        """Return what there is of the job of which `site.left` does not know: objects of the jobs of its roles."""
+        site = self.site
+        assert isinstance(site, ClusterSite)
+        every = [(kind, await site.listed(kind, f"{PARENT}={self.job.name}")) for kind in ("configmaps", "secrets", "pods")]
+        return [f"{kind}/{one['metadata']['name']}" for kind, items in every for one in items]
+
+
+@contextlib.asynccontextmanager
+async def roles_job(site: Site, roles: dict[str, dict[str, Any]], **fields: Any) -> AsyncIterator[RolesJob]:
+    """Submit a job with roles and supervise it; in the end it is deleted, and nothing of it may be left."""
+    ports = {name: _PORT + _PORTS * number for number, name in enumerate(roles)}
+    document = _document(site, roles, **fields)
+    base = site.folder if site.where.on_this_machine else None
+    spec: ElasticJob = load_job(document, based=site.where.on_this_machine, base=base)
+    async with submitted(site, spec) as job:
+        made = RolesJob(job, ports)
+        yield made
+    left: list[str] = []
+
+    async def gone() -> Any:
+        left[:] = await made.left()
+        return not left
+
+    await eventually_async(gone, timeout=30.0, every=0.2, why=lambda: f"there is left: {left}")

@@ -72,6 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_run(commands.add_parser("run", help="run a script with torchrun's options"))
     _add_node(commands.add_parser("node", help="run the agent of one node of a supervised job"))
     _add_coordinator(commands.add_parser("coordinator", help="run the coordinator of a supervised job"))
+    _add_host(commands.add_parser("host", help="run instances of the simple roles of a supervised job"))
     return parser
 
 
@@ -122,6 +123,14 @@ def _add_coordinator(parser: argparse.ArgumentParser) -> None:
         "--known-status", type=Path, default=None, help="file with the last job status, if the API server is unreachable"
     )
     parser.set_defaults(command=_late("coordinator"))
+
+
+def _add_host(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--plan", type=Path, required=True, help="file with the job's plan")
+    parser.add_argument("--record-file", type=Path, required=True, help="file with the job's record")
+    parser.add_argument("--uid", required=True, help="UID of the job")
+    parser.add_argument("--dir", type=Path, required=True, help="folder with the instances of this host")
+    parser.set_defaults(command=_late("host"))
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -183,6 +192,11 @@ def _late(name: str) -> Callable[[argparse.Namespace], int]:
                 from rallypoint.agent.commands import node  # noqa: PLC0415
 
             return node(args)
+        if name == "host":
+            with uncollected():
+                from rallypoint.agent.units.main import host  # noqa: PLC0415
+
+            return host(args)
         _require_home(args)
         with uncollected():
             from rallypoint.agent.coordinator.coordinating import coordinator  # noqa: PLC0415

@@ -90,7 +90,24 @@ def worker_env(base: Mapping[str, str], plan: Plan, place: Place) -> dict[str, s
 
 def round_env(plan: Plan, place: Place) -> dict[str, str]:
     """Return what the round says, and nothing else: all that changes for a worker that lives on into it."""
-    return {**_torchrun_env(plan, place), **_our_env(plan, place), **place.told}
+    return {**_torchrun_env(plan, place), **_our_env(plan, place), **_role_env(plan, place), **place.told}
+
+
+def _role_env(plan: Plan, place: Place) -> dict[str, str]:
+    """Return the place of a worker in its role, where that is one of several of a job."""
+    if not plan.job:
+        return {}
+    assignment = place.assignment
+    return {
+        env.ROLE: plan.role,
+        env.ROLE_RANK: str(place.rank),
+        env.ROLE_SIZE: str(assignment.world_size),
+        env.GROUP: str(assignment.group_rank),
+        env.RESET: "0",
+        env.INCARNATION: str(assignment.fence.round),
+        "NODE_RANK": str(assignment.group_rank),
+        "NAME": f"{plan.role}-{place.rank}",
+    }
 
 
 def _torchrun_env(plan: Plan, place: Place) -> dict[str, str]:
@@ -119,7 +136,7 @@ def _torchrun_env(plan: Plan, place: Place) -> dict[str, str]:
 def _our_env(plan: Plan, place: Place) -> dict[str, str]:
     fence = place.assignment.fence
     told = {
-        env.JOB_NAME: plan.name,
+        env.JOB_NAME: plan.job or plan.name,
         env.ATTEMPT: str(fence.attempt),
         env.TERM: str(fence.term),
         env.ROUND: str(fence.round),

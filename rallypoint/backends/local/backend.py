@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rallypoint.backends.certificates import renewing
@@ -35,7 +36,9 @@ from rallypoint.backends.local.node import SHIM, NodeFolder
 from rallypoint.backends.local.store import Hold, Store
 from rallypoint.backends.local.sweeping import sweep
 from rallypoint.backends.local.threads import in_thread
+from rallypoint.backends.local.units import LocalUnits, node_devices
 from rallypoint.backends.sweeping import EVERY, sweeping
+from rallypoint.backends.units import UnitBackend
 from rallypoint.job import ElasticJob
 from rallypoint.job.platform import refuse_elsewhere
 from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveCoordinator, RemoveNode
@@ -43,6 +46,7 @@ from rallypoint.supervision.observation import NodeSeen, Observation
 from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.wire.env import FUNCTION_FILE, HOME
 from rallypoint.wire.plan import OrphanPolicy, Plan
+from rallypoint.wire.role_plans import role_plans
 from rallypoint.wire.status import JobStatus
 
 __all__ = ["LocalBackend"]
@@ -62,6 +66,8 @@ class LocalBackend(Backend):
         clock: gives the time of submission, in seconds since the epoch.
         sweeps: seconds between two looks at jobs that are over, while this process supervises any.
         own_folders: read no log outside of the job's folder (`log_dir`), for a process that may read what the job may not.
+        told_home: the folder that the jobs are told of; None is `home`.
+        devices: gives variables of a node by the job's name and the node's number.
     """
 
     name = "local"
@@ -74,8 +80,11 @@ class LocalBackend(Backend):
         clock: Callable[[], float] = time.time,
         sweeps: float = EVERY,
         own_folders: bool = False,
+        told_home: Path | None = None,
+        devices: Callable[[str, int], Mapping[str, str]] | None = None,
     ) -> None:
         self.home = home
+        self._told_home, self._devices = told_home or home, devices
         self._own_folders = own_folders
         self._store = Store(home=home)
         self._own_agent = agent_command is None
@@ -116,7 +125,11 @@ class LocalBackend(Backend):
     def _check(self, blueprint: Blueprint) -> None:
         if self._own_agent:
             checks.check_agent()
-        checks.check_plan(blueprint.plan, home=self.home, host=HOST)
+        for role in role_plans(blueprint.plan):
+            with checks.at_role(role.name):
+                checks.check_plan(role.read(), home=self.home, host=HOST)
+        if not blueprint.plan.roles:
+            checks.check_plan(blueprint.plan, home=self.home, host=HOST)
 
     async def load(self, name: str) -> Stored | None:
         """Read record.json and plan.json."""
@@ -194,13 +207,22 @@ class LocalBackend(Backend):
             command = node_command(
                 self._agent, folder, attempt=action.attempt, node=action.node, incarnation=action.incarnation, tls=tls
             )
-            self._start(record, node, action.attempt, command)
+            self._start(record, node, action.attempt, command, environment=self._devices)
         elif isinstance(action, RemoveCoordinator):
             self._end(folder.coordinator(action.term), force=action.force)
         elif isinstance(action, RemoveNode):
             self._end(folder.node(action.node, action.attempt, action.incarnation), force=action.force)
 
-    def _start(self, record: JobRecord, node: NodeFolder, attempt: int, command: Sequence[str]) -> None:
+    def _start(
+        self,
+        record: JobRecord,
+        node: NodeFolder,
+        attempt: int,
+        command: Sequence[str],
+        *,
+        name: str = "",
+        environment: Callable[[str, int], Mapping[str, str]] | None = None,
+    ) -> None:
         number = "coordinator" if node.number < 0 else node.number
         with telling(node.path, ActionError):
             user = self._store.job(record.name).owner()
@@ -215,9 +237,32 @@ class LocalBackend(Backend):
             command,
             record=self._store.job(record.name).record,
             attempt=attempt,
-            mark=mark(record.uid, attempt, number, node.incarnation),
-            environment={**os.environ, HOME: str(self.home), FUNCTION_FILE: str(self._store.job(record.name).function)},
+            mark=name or mark(record.uid, attempt, number, node.incarnation),
+            environment={
+                **os.environ,
+                HOME: str(self._told_home),
+                FUNCTION_FILE: str(self._store.job(record.name).function),
+                **(environment(record.name, node.number) if environment is not None else {}),
+            },
         )
+
+    def units(self, name: str) -> UnitBackend:
+        """Return the units of a job with roles; the jobs of its elastic roles lie in its own folder."""
+        folder = self._store.job(name)
+        jobs = LocalBackend(
+            folder.path,
+            agent_command=None if self._own_agent else self._agent,
+            clock=self._clock,
+            sweeps=self._sweeps,
+            own_folders=self._own_folders,
+            told_home=self._told_home,
+            devices=functools.partial(node_devices, folder),
+        )
+
+        def start_host(record: JobRecord, host: NodeFolder, command: Sequence[str], name: str) -> None:
+            self._start(record, host, record.attempt, command, name=name)
+
+        return LocalUnits(jobs, folder, self._agent, start_host)
 
     def _end(self, node: NodeFolder, *, force: bool) -> None:
         with telling(node.path, ActionError):

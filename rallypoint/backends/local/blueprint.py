@@ -9,14 +9,17 @@ from typing import Any
 from rallypoint.backends.certificates import require_cryptography
 from rallypoint.backends.contract import Blueprint, SubmitError
 from rallypoint.backends.local.layout import JobFolder
+from rallypoint.backends.local.node import NodeFolder
 from rallypoint.backends.roles import ignored_master, isolation, only_plan
 from rallypoint.job import ElasticJob, Role
+from rallypoint.job.compile_roles import compile_roles, has_roles, one_role
 from rallypoint.job.mindcluster import without_cause
 from rallypoint.job.settle import unread
 from rallypoint.wire.plan import OrphanPolicy, Plan
+from rallypoint.wire.role_plans import RolePlan, role_plans
 from rallypoint.wire.tls import AUTHORITY_KEY, AUTO, PEER_FILES, SECRET_PREFIX
 
-__all__ = ["HOST", "coordinator_command", "draw", "mark", "node_command"]
+__all__ = ["HOST", "coordinator_command", "draw", "host_command", "mark", "node_command", "role_blueprint"]
 
 #: Where coordinator and agents of this machine meet.
 HOST = "127.0.0.1"
@@ -77,12 +80,38 @@ def node_command(
     )
 
 
+def host_command(agent: Sequence[str], job: JobFolder, *, uid: str, folder: Path) -> tuple[str, ...]:
+    """Return the command line of a host of instances."""
+    return (
+        *agent,
+        "host",
+        *("--plan", str(job.plan)),
+        *("--record-file", str(job.record)),
+        *("--uid", uid),
+        *("--dir", str(folder)),
+    )
+
+
+def role_blueprint(job: ElasticJob, role: RolePlan, *, folder: JobFolder, agent: Sequence[str]) -> Blueprint:
+    """Return the blueprint of an elastic role as a job of its own, below the folder of the whole job."""
+    name = f"{job.name}-{role.name}"
+    plan = role.read()
+    own = one_role(job, role.name, job_name=name)
+    place = JobFolder(path=folder.path / "jobs" / name)
+    return Blueprint(job=own, plan=plan, objects=tuple(_objects(plan, place, agent)))
+
+
 def draw(job: ElasticJob, folder: JobFolder, agent: Sequence[str], *, orphan_policy: OrphanPolicy) -> Blueprint:
-    """Return the blueprint of a job; raises `SubmitError` for one of several roles.
+    """Return the blueprint of a job; raises `SubmitError` for what this machine cannot run.
 
     `orphan_policy` is that of the one who submits, for a job that names none.
     """
-    plan = only_plan(job, backend="local", orphan_policy=orphan_policy)
+    roles = has_roles(job)
+    plan = (
+        compile_roles(job, orphan_policy=orphan_policy)
+        if roles
+        else only_plan(job, backend="local", orphan_policy=orphan_policy)
+    )
     if plan.tls.startswith(SECRET_PREFIX):
         name = plan.tls.removeprefix(SECRET_PREFIX)
         raise SubmitError(
@@ -93,10 +122,29 @@ def draw(job: ElasticJob, folder: JobFolder, agent: Sequence[str], *, orphan_pol
     return Blueprint(
         job=job,
         plan=plan,
-        objects=tuple(_objects(plan, folder, agent)),
+        objects=tuple(_of_roles(plan, folder, agent) if roles else _objects(plan, folder, agent)),
         notes=tuple(_notes(job, plan)),
         warnings=tuple(without_cause(plan.scheduling)),
     )
+
+
+def _of_roles(plan: Plan, folder: JobFolder, agent: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the job's own files, the hosts of simple roles, and everything of the jobs of elastic ones."""
+    objects: list[dict[str, Any]] = [{"kind": "folder", "path": str(folder.path)}]
+    files = (folder.job, folder.plan, folder.secret, folder.roles_secret, folder.record)
+    objects += [{"kind": "file", "path": str(path)} for path in files]
+    hosts: dict[str, NodeFolder] = {}
+    for role in role_plans(plan):
+        if role.elastic:
+            objects += _objects(role.read(), JobFolder(path=folder.path / "jobs" / f"{plan.name}-{role.name}"), agent)
+            continue
+        for group in range(role.groups):
+            name = f"{role.place or role.name}-{group}"
+            hosts.setdefault(name, folder.host(name, 1))
+    for name, host in hosts.items():
+        command = host_command(agent, folder, uid="UID", folder=host.path)
+        objects.append(_process(f"host {name}", host.path, host.log, command))
+    return objects
 
 
 def _objects(plan: Plan, folder: JobFolder, agent: Sequence[str]) -> list[dict[str, Any]]:

@@ -12,15 +12,22 @@ import select
 import weakref
 from collections.abc import Iterable, Iterator
 
-from rallypoint.backends.contract import Changes
-from rallypoint.backends.local.files import telling
+from rallypoint.backends.contract import BackendError, Changes
+from rallypoint.backends.local import proc
+from rallypoint.backends.local.files import read_optional, telling
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.local.threads import in_thread
+from rallypoint.wire.unit_files import EXIT, STARTED, UNITS, UnitStarted
 
 __all__ = ["LocalChanges"]
 
 #: How often the files are looked at, in seconds.
 _LOOK = 0.2
+
+#: The same, in seconds, of an instance that is about to begin or to be told of as ended.
+_SOON = 0.01
+
+_UNKNOWN = -1
 
 #: Identity of a file's content as far as `stat` tells: each writer replaces the whole file.
 _Stamp = tuple[tuple[int, int, int] | None, ...]
@@ -36,6 +43,8 @@ class LocalChanges(Changes):
         self._news = asyncio.Event()
         #: A pidfd for each live shim by its folder, and None for each that has ended.
         self._shims: dict[str, int | None] = {}
+        #: Instances of simple roles whose end was written down.
+        self._over: set[str] = set()
 
     def open(self) -> None:
         """Start to follow. Blocks; raises `BackendError`."""
@@ -54,6 +63,8 @@ class LocalChanges(Changes):
         # Where files were replaced before, there is nothing to wait for.
         if await in_thread(self._find_shims) or await in_thread(self.look):
             return
+        if await in_thread(self._find_units):
+            timeout = min(timeout, _SOON)
         loop = asyncio.get_running_loop()
         watched = [descriptor for descriptor in self._shims.values() if descriptor is not None]
         try:
@@ -87,11 +98,42 @@ class LocalChanges(Changes):
                     missed = missed or self._shims[key] is None
         return missed
 
+    def _find_units(self) -> bool:
+        """Follow the processes of instances; return whether one is about to begin, or ended a moment ago."""
+        soon = False
+        for folder in self._folder.path.glob(f"hosts/*/*/{UNITS}/*/*"):
+            key = str(folder)
+            if self._shims.get(key, _UNKNOWN) is None and key in self._over:
+                continue
+            if (folder / EXIT).exists():
+                self._over.add(key)
+                self._shims.setdefault(key, None)
+                continue
+            soon = soon or self._shims.get(key) is None
+            if key not in self._shims:
+                with contextlib.suppress(BackendError):
+                    started = read_optional(UnitStarted, folder / STARTED)
+                    if started is not None:
+                        self._shims[key] = _open(started)
+        return soon
+
     def _forget_ended(self) -> None:
         for key, descriptor in self._shims.items():
             if descriptor is not None and _readable(descriptor):
                 os.close(descriptor)
                 self._shims[key] = None
+
+
+def _open(started: UnitStarted) -> int | None:
+    """Return a pidfd of an instance, or None when it has ended."""
+    try:
+        descriptor = os.pidfd_open(started.pid)
+    except ProcessLookupError:
+        return None
+    if proc.lives(started.pid, started.start_ticks, started.boot_id):
+        return descriptor
+    os.close(descriptor)
+    return None
 
 
 class _Eyes:

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rallypoint.backends.contract import SubmitError
@@ -21,7 +21,7 @@ from rallypoint.backends.local.files import describe
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.ports import metrics_port
 
-__all__ = ["check_agent", "check_extension", "check_plan", "check_pre_checks", "check_writable", "examine"]
+__all__ = ["at_role", "check_agent", "check_extension", "check_plan", "check_pre_checks", "check_writable", "examine"]
 
 #: Seconds for everything that their modules import.
 _WITHIN = 60.0
@@ -94,6 +94,15 @@ def check_plan(plan: Plan, *, home: Path, host: str) -> None:
         check_writable("logs.dir", Path(plan.log_dir))
     if plan.checkpoint_dir and "://" not in plan.checkpoint_dir:
         check_writable("checkpoint_dir", Path(plan.checkpoint_dir))
+
+
+@contextlib.contextmanager
+def at_role(name: str) -> Iterator[None]:
+    """Raise every `SubmitError` of the block with the role in front."""
+    try:
+        yield
+    except SubmitError as error:
+        raise SubmitError(f"roles.{name}.{error}") from error
 
 
 def check_agent(needs: Sequence[str] = _AGENT_NEEDS) -> None:

@@ -6,6 +6,9 @@ $RALLYPOINT_HOME/jobs/NAME/
     supervisor.log  supervisor.lock  record.lock
     coordinator/term-T/    shim.json  exit.json  coordinator.log
     nodes/I/attempt-A.K/   shim.json  exit.json  agent.log  logs/round-R/rank-N.out .err
+    hosts/NAME-G/host-N/   shim.json  exit.json  agent.log  host.json  units/ROLE-I/A.R.K/ (wire/unit_files.py)
+    jobs/NAME-ROLE/        the job of an elastic role, in the same layout
+    directory/  roles-secret  config.json
 ```
 """
 
@@ -21,6 +24,7 @@ from rallypoint.backends.local.node import NodeFolder
 __all__ = ["JobFolder", "is_job_name"]
 
 _TERM = re.compile(r"term-(\d+)", re.ASCII)
+_HOST = re.compile(r"host-(\d+)", re.ASCII)
 _NODE = re.compile(r"attempt-(\d+)\.(\d+)", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
 
@@ -123,8 +127,39 @@ class JobFolder:
                 attempt, incarnation = int(match[1]), int(match[2])
                 yield attempt, self.node(int(path.parent.name), attempt, incarnation)
 
+    def host(self, group: str, number: int) -> NodeFolder:
+        """One host of a group of instances."""
+        return NodeFolder(path=self.path / "hosts" / group / f"host-{number}", number=0, incarnation=number)
+
+    def hosts(self, group: str = "*") -> Iterator[tuple[str, NodeFolder]]:
+        """Every host whose folder is there, with its group; of one group in their order. Reads folders."""
+        found = [
+            (path.parent.name, int(match[1]), path)
+            for path in self.path.glob(f"hosts/{group}/host-*")
+            if (match := _HOST.fullmatch(path.name)) and _is_own(path)
+        ]
+        for name, number, _ in sorted(found):
+            yield name, self.host(name, number)
+
+    @property
+    def directory(self) -> Path:
+        """Where the instances of a job with roles find each other."""
+        return self.path / "directory"
+
+    @property
+    def roles_secret(self) -> Path:
+        """What instances know each other by."""
+        return self.path / "roles-secret"
+
+    @property
+    def config(self) -> Path:
+        """The `config` of a job with roles."""
+        return self.path / "config.json"
+
     def everyone(self) -> Iterator[NodeFolder]:
         """Every coordinator and node whose folder is there. Reads folders."""
         yield from self.coordinators()
         for _, node in self.nodes():
             yield node
+        for _, host in self.hosts():
+            yield host

@@ -1,0 +1,315 @@
+"""A host of instances: starts what its folder asks for, ends what it asks to end, and writes down how each one ended.
+
+It decides nothing: the conductor (supervision/conductor.py) decides which life of which instance runs. The host reads the
+stored record before it starts one, so a supervisor that was stopped for a while starts nothing that is not wanted any more.
+A zygote for each role has imported torch (docs/guides/warm-starts.md), so the next life of an instance is a fork.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rallypoint.agent.errors import ConfigError
+from rallypoint.agent.files import read_json, read_plan
+from rallypoint.agent.linux import become_subreaper, children
+from rallypoint.agent.setup import SetupError, run_setup
+from rallypoint.agent.units.command import instance_command
+from rallypoint.agent.units.warm import warm_launcher
+from rallypoint.agent.workers.logs import STDERR, STDOUT, OpenLogs, open_logs
+from rallypoint.agent.workers.reaper import Reaper
+from rallypoint.agent.workers.spawner import Spawner
+from rallypoint.agent.workers.zygote.launcher import Launcher
+from rallypoint.supervision.conductor import UnitKey, wants
+from rallypoint.supervision.record import JobRecord
+from rallypoint.wire import codec
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.private import PRIVATE_FILE
+from rallypoint.wire.process_exit import describe_exit
+from rallypoint.wire.result import read_result
+from rallypoint.wire.role_plans import RolePlan, role_plan
+from rallypoint.wire.tail import Bounds, last_lines
+from rallypoint.wire.unit_files import (
+    BELL,
+    EXIT,
+    HOST,
+    KILL,
+    RESULT,
+    START,
+    STARTED,
+    STOP,
+    UNITS,
+    HostReady,
+    UnitExit,
+    UnitStart,
+    UnitStarted,
+)
+
+__all__ = ["Host"]
+
+log = logging.getLogger("rallypoint.host")
+
+#: Seconds between two looks at the folder where no signal came.
+_LOOK = 1.0
+
+#: Seconds between two looks at a process group that is being ended.
+_RECHECK = 0.01
+
+#: Of the last line of an instance.
+_LAST = Bounds(lines=5, size=8192, width=500)
+
+
+@dataclass(kw_only=True)
+class _Unit:
+    """One life of an instance."""
+
+    start: UnitStart
+    folder: Path
+    task: asyncio.Task[None] | None = None
+    pid: int = 0
+    ended: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    stopped: bool = False
+    killed: bool = False
+
+
+@dataclass(kw_only=True)
+class _Role:
+    """What is prepared once for all instances of a role."""
+
+    role: RolePlan
+    plan: Plan
+    launcher: Launcher
+    base: dict[str, str]
+    ready: asyncio.Task[None] | None = None
+
+
+class Host:
+    """Runs the instances of one folder. `run` once, in the main thread."""
+
+    def __init__(self, *, plan: Path, record: Path, folder: Path, uid: str) -> None:
+        self._plan_file, self._plan = plan, read_plan(plan)
+        self._record, self._folder, self._uid = record, folder, uid
+        become_subreaper()
+        self._reaper = Reaper()
+        self._spawner = Spawner(self._reaper)
+        self._units: dict[Path, _Unit] = {}
+        self._roles: dict[str, _Role] = {}
+        self._bell, self._leaving = asyncio.Event(), False
+
+    async def run(self) -> int:
+        """Serve until it is told to end, and all instances have ended; return the exit code."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.Signals[BELL], self._bell.set)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._leave)
+        _write(self._folder / HOST, codec.dumps(HostReady(**_process(os.getpid()))))
+        try:
+            while not (self._leaving and not self._running()):
+                self._bell.clear()
+                self._look()
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._bell.wait(), _LOOK)
+        finally:
+            await self._close()
+        return 0
+
+    def _leave(self) -> None:
+        """Ask all instances to end, and at the second time end them by force."""
+        for unit in self._running():
+            unit.stopped, again = True, self._leaving
+            _signal(unit.pid, signal.SIGKILL if again else signal.SIGTERM)
+        self._leaving = True
+        self._bell.set()
+
+    def _running(self) -> list[_Unit]:
+        return [unit for unit in self._units.values() if unit.task is not None and not unit.task.done()]
+
+    def _look(self) -> None:
+        """Start what is asked for, and pass on the wishes for an end."""
+        for path in sorted(self._folder.glob(f"{UNITS}/*/*/{START}")):
+            folder = path.parent
+            if folder not in self._units and not self._leaving and not (folder / EXIT).exists():
+                self._begin(folder)
+        for unit in self._running():
+            if not unit.stopped and (unit.folder / STOP).exists():
+                unit.stopped = True
+                _signal(unit.pid, signal.SIGTERM)
+            if not unit.killed and (unit.folder / KILL).exists():
+                unit.stopped = unit.killed = True
+                _signal(unit.pid, signal.SIGKILL)
+
+    def _begin(self, folder: Path) -> None:
+        try:
+            start = read_json(UnitStart, folder / START)
+        except ConfigError as error:
+            log.warning("%s", error)
+            return
+        if start is None:
+            return
+        unit = self._units[folder] = _Unit(start=start, folder=folder)
+        unit.task = asyncio.create_task(self._live(unit), name=f"{start.role} {start.index}")
+        unit.task.add_done_callback(lambda task: self._over(unit, task))
+
+    def _over(self, unit: _Unit, task: asyncio.Task[None]) -> None:
+        self._bell.set()
+        if not task.cancelled() and task.exception() is not None:
+            log.error("%s %d: %s", unit.start.role, unit.start.index, task.exception())
+            _ended(unit, UnitExit(exit_code=None, reason=f"its host failed: {task.exception()}", ended_at=time.time()))
+
+    # --- One life of an instance -------------------------------------------------------------------------------------------
+
+    async def _live(self, unit: _Unit) -> None:
+        start, name = unit.start, f"{unit.start.role} {unit.start.index}"
+        if not self._wanted(start):
+            _ended(unit, UnitExit(exit_code=None, reason=f"{name} was not started: no longer wanted", ended_at=time.time()))
+            return
+        role = self._role(start.role)
+        try:
+            await self._prepared(role)
+            await self._started(unit, role)
+        except (ConfigError, SetupError, OSError) as error:
+            code = error.code if isinstance(error, SetupError) else 127
+            log.warning("%s cannot be started: %s", name, error)
+            _ended(unit, UnitExit(exit_code=code, reason=f"{name} cannot be started: {error}", ended_at=time.time()))
+            return
+        code = await unit.ended
+        await self._emptied(unit)
+        said = "" if code == 0 else _last_words(unit)
+        how = describe_exit(code) if code >= 0 else f"was {describe_exit(code)}"
+        reason = f"{name} {how}{f': {said}' if said else ''}"
+        log.info("%s", reason)
+        told = UnitExit(exit_code=code, reason=reason, ended_at=time.time(), error=said, result=_result(unit))
+        _ended(unit, told)
+
+    def _wanted(self, start: UnitStart) -> bool:
+        """Read the stored record: whoever wrote `start.json` may have slept since."""
+        try:
+            record = read_json(JobRecord, self._record)
+        except ConfigError as error:
+            log.warning("%s", error)
+            return False
+        if record is None or record.uid != self._uid or record.conductor is None:
+            return False
+        fields = {name: getattr(start, name) for name in ("role", "attempt", "reset", "index", "incarnation")}
+        return wants(record.conductor, UnitKey(**fields))
+
+    def _role(self, name: str) -> _Role:
+        if name not in self._roles:
+            role = role_plan(self._plan, name)
+            plan = role.read()
+            again = self._plan.node_replacements > 0 or role.on_failure == "role"
+            launcher = warm_launcher(plan, self._folder / f"modules-{name}.txt", self._spawner, self._reaper, again=again)
+            self._roles[name] = _Role(role=role, plan=plan, launcher=launcher, base=dict(os.environ))
+        return self._roles[name]
+
+    async def _prepared(self, role: _Role) -> None:
+        """Run the setup commands of a role once; raises `SetupError`."""
+        if not role.plan.setup:
+            return
+        if role.ready is None or (role.ready.done() and role.ready.exception() is not None):
+            role.ready = asyncio.create_task(self._set_up(role))
+        await asyncio.shield(role.ready)
+
+    async def _set_up(self, role: _Role) -> None:
+        around = await run_setup(role.plan, role.base, node=0, host="127.0.0.1", folder=self._folder)
+        role.base = dict(around.environment)
+        role.plan = dataclasses.replace(role.plan, workdir=around.folder, env={})
+
+    async def _started(self, unit: _Unit, role: _Role) -> None:
+        logs = open_logs(unit.folder, unit.start.index, STDOUT | STDERR)
+        try:
+            if _was_stopped(unit):
+                raise ConfigError("it was stopped before")
+            command = _command(unit, role, logs)
+            unit.pid = await role.launcher.spawn(command, unit.ended.set_result)
+        finally:
+            logs.close()
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended already
+            _write(unit.folder / STARTED, codec.dumps(UnitStarted(**_process(unit.pid))))
+        if _was_stopped(unit):  # while it was born
+            _signal(unit.pid, signal.SIGKILL if unit.killed else signal.SIGTERM)
+        role.launcher.prepare(command)
+
+    async def _emptied(self, unit: _Unit) -> None:
+        """End what an instance has left in its process group; return when it is empty."""
+        while _signal(unit.pid, signal.SIGKILL):  # noqa: ASYNC110  no event tells of the end of a process group
+            await asyncio.sleep(_RECHECK)
+
+    async def _close(self) -> None:
+        for unit in self._running():
+            _signal(unit.pid, signal.SIGKILL)
+            if unit.task is not None:
+                unit.task.cancel()
+        for role in self._roles.values():
+            role.launcher.close()
+        for pid in children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._reaper.close()
+        self._spawner.close()
+
+
+def _was_stopped(unit: _Unit) -> bool:
+    return unit.stopped or unit.killed
+
+
+def _command(unit: _Unit, role: _Role, logs: OpenLogs) -> Any:
+    told = {**unit.start.env, "TORCHELASTIC_ERROR_FILE": str(logs.paths.error_file)}
+    return instance_command(role.plan, role.base, told, result=unit.folder / RESULT, streams=(logs.out, logs.err))
+
+
+def _signal(group: int, number: signal.Signals) -> bool:
+    """Send a signal to a process group; return whether there is one."""
+    if group <= 1:
+        return False
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # what is left of it runs as another user
+        return False
+    return True
+
+
+def _process(pid: int) -> dict[str, Any]:
+    """Return what names one process for ever."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return {"pid": pid, "start_ticks": int(fields[19]), "boot_id": boot}
+
+
+def _last_words(unit: _Unit) -> str:
+    """Return the last line that an instance wrote to stderr."""
+    with contextlib.suppress(OSError):
+        path = unit.folder / f"rank-{unit.start.index}.err"
+        with path.open("rb") as file:
+            lines = [str(line) for line in last_lines(file, _LAST)]
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return ""
+
+
+def _result(unit: _Unit) -> Any:
+    with contextlib.suppress(OSError, codec.WireError):
+        return read_result((unit.folder / RESULT).read_bytes())
+    return None
+
+
+def _ended(unit: _Unit, told: UnitExit) -> None:
+    _write(unit.folder / EXIT, codec.dumps(told))
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file in one step; it need not survive a power failure, which the process that it tells of does not, either."""
+    beside = path.with_name(f".{path.name}")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    beside.replace(path)

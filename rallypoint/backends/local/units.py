@@ -1,0 +1,289 @@
+"""The units of a job with roles on this machine: a host process for each group of instances, below a shim as every node is."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import signal
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rallypoint.backends.contract import ActionError, Backend, Blueprint
+from rallypoint.backends.local import durable, proc
+from rallypoint.backends.local.blueprint import HOST as ADDRESS
+from rallypoint.backends.local.blueprint import host_command, mark, role_blueprint
+from rallypoint.backends.local.devices import assigned, visible
+from rallypoint.backends.local.files import read_optional, telling
+from rallypoint.backends.local.layout import JobFolder
+from rallypoint.backends.local.node import NodeFolder
+from rallypoint.backends.local.threads import in_thread
+from rallypoint.backends.units import UnitBackend
+from rallypoint.job.model import load_job
+from rallypoint.supervision.conductor import UnitKey, UnitSeen, UnitState
+from rallypoint.supervision.record import JobRecord
+from rallypoint.wire import codec, env
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.role_plans import RolePlan, place_env, role_plan, role_plans, roles_env
+from rallypoint.wire.unit_files import (
+    BELL,
+    EXIT,
+    HOST,
+    KILL,
+    START,
+    STOP,
+    UNITS,
+    HostReady,
+    UnitExit,
+    UnitStart,
+    life_name,
+    read_life,
+    unit_name,
+)
+
+if TYPE_CHECKING:
+    from rallypoint.supervision.observation import NodeSeen
+
+__all__ = ["LocalUnits", "node_devices"]
+
+#: Seconds that a host without instances has to end before it is ended by force.
+_HOST_GRACE = 10.0
+
+#: Ports that are given to simple roles as MASTER_PORT; nothing listens there before the role does.
+_FIRST_PORT, _PORTS = 20_000, 12_000
+
+
+class LocalUnits(UnitBackend):
+    """Those of one job.
+
+    Args:
+        jobs: where the jobs of elastic roles are.
+        folder: of the job.
+        agent: what runs hosts.
+        start_host: starts a host below a shim; it checks whose job this is.
+    """
+
+    def __init__(
+        self,
+        jobs: Backend,
+        folder: JobFolder,
+        agent: Sequence[str],
+        start_host: Callable[[JobRecord, NodeFolder, Sequence[str], str], None],
+    ) -> None:
+        self.jobs, self._folder, self._agent, self._start_host = jobs, folder, tuple(agent), start_host
+        #: Lives that ended are what they are for ever, and so are hosts.
+        self._ended: dict[Path, UnitSeen] = {}
+        self._hosts: dict[Path, NodeSeen] = {}
+        self._asked: dict[Path, float] = {}
+
+    async def observe(self, record: JobRecord, plan: Plan) -> tuple[UnitSeen, ...]:
+        """Read the folders of all hosts; see `UnitBackend.observe`."""
+        return await in_thread(self._observe, {role.name: role for role in role_plans(plan)})
+
+    def _observe(self, roles: Mapping[str, RolePlan]) -> tuple[UnitSeen, ...]:
+        found: dict[UnitKey, UnitSeen] = {}
+        with telling(self._folder.path):
+            for _, host in self._folder.hosts():
+                seen = self._look(host)
+                for key, folder in _lives(host, roles):
+                    unit = self._ended.get(folder) or _unit(key, folder, seen)
+                    if not unit.present and unit.state is not UnitState.RUNNING:
+                        self._ended[folder] = unit
+                    if key not in found or unit.present:
+                        found[key] = unit
+        return tuple(found[key] for key in sorted(found))
+
+    def _look(self, host: NodeFolder) -> NodeSeen | None:
+        """Return what is true of a host; None for one that was never started."""
+        seen = self._hosts.get(host.path) or host.look()
+        if seen is not None and not seen.present:
+            self._hosts[host.path] = seen
+        return seen
+
+    async def start(self, record: JobRecord, plan: Plan, key: UnitKey) -> None:
+        """Write what is to run, have a host for it, and send the host a signal; see `UnitBackend.start`."""
+        await in_thread(self._start, record, plan, key)
+
+    def _start(self, record: JobRecord, plan: Plan, key: UnitKey) -> None:
+        role = role_plan(plan, key.role)
+        group = f"{role.place or role.name}-{key.index // role.per_group}"
+        life = Path(UNITS, unit_name(key.role, key.index), life_name(key.attempt, key.reset, key.incarnation))
+        with telling(self._folder.path, ActionError):
+            hosts = [host for _, host in self._folder.hosts(group)]
+            known = next((host for host in hosts if (host.path / life / START).exists()), None)
+            host = known or self._live_host(hosts, group)
+            if host is None:
+                return  # what is left of the last one is being ended
+            if known is None:
+                self._prepare(record, plan)
+                self._write(host.path / life / START, self._order(record, plan, role, key))
+            if self._look(host) is None:
+                command = host_command(self._agent, self._folder, uid=record.uid, folder=host.path)
+                self._start_host(record, host, command, mark(record.uid, "host", group, host.incarnation))
+            _ring(host)
+
+    def _live_host(self, hosts: Sequence[NodeFolder], group: str) -> NodeFolder | None:
+        if not hosts:
+            return self._folder.host(group, 1)
+        last = hosts[-1]
+        seen = self._look(last)
+        if seen is None or not seen.ended:
+            return last
+        if seen.present:
+            last.end(force=True)
+            return None
+        return self._folder.host(group, last.incarnation + 1)
+
+    def _order(self, record: JobRecord, plan: Plan, role: RolePlan, key: UnitKey) -> UnitStart:
+        devices = assigned(role_plans(plan)).get((key.role, key.index), ())
+        variables = {
+            **self.environment(record, plan),
+            **roles_env(plan, role),
+            **place_env(role, key.index, attempt=key.attempt, reset=key.reset, incarnation=key.incarnation),
+            "MASTER_ADDR": ADDRESS,
+            "MASTER_PORT": str(_FIRST_PORT + zlib.crc32(f"{record.uid}/{role.name}".encode()) % _PORTS),
+            **(visible(devices, os.environ) if devices else {}),
+        }
+        fields = {name: getattr(key, name) for name in ("role", "attempt", "reset", "index", "incarnation")}
+        return UnitStart(**fields, env=variables)
+
+    def _prepare(self, record: JobRecord, plan: Plan) -> None:
+        """Make what every process of the job needs, once."""
+        prepare_roles(self._folder, plan)
+
+    def _write(self, path: Path, order: UnitStart) -> None:
+        """Write what is to run; its folders are made one by one, so that nothing comes back of a job that was deleted."""
+        missing = [folder for folder in path.parents if self._folder.path in folder.parents]
+        for folder in reversed(missing):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        durable.write_text(str(path), codec.dumps(order))
+
+    async def stop(self, record: JobRecord, plan: Plan, key: UnitKey, *, force: bool) -> None:
+        """Write the wish for an end, and send its host a signal; see `UnitBackend.stop`."""
+        await in_thread(self._stop, key, {role.name: role for role in role_plans(plan)}, force=force)
+
+    def _stop(self, key: UnitKey, roles: Mapping[str, RolePlan], *, force: bool) -> None:
+        with telling(self._folder.path, ActionError):
+            for _, host in self._folder.hosts():
+                for found, folder in _lives(host, roles):
+                    if found != key or (folder / EXIT).exists():
+                        continue
+                    seen = self._look(host)
+                    if seen is not None and seen.ended:
+                        if seen.present:
+                            host.end(force=True)
+                        continue
+                    os.close(durable.open_regular(str(folder / (KILL if force else STOP)), os.O_WRONLY | os.O_CREAT))
+                    _ring(host)
+
+    async def release(self, record: JobRecord, plan: Plan) -> bool:
+        """End all hosts; see `UnitBackend.release`."""
+        return await in_thread(self._release)
+
+    def _release(self) -> bool:
+        left = False
+        with telling(self._folder.path, ActionError):
+            for _, host in self._folder.hosts():
+                seen = self._look(host)
+                if seen is None or not seen.present:
+                    continue
+                left = True
+                asked = self._asked.setdefault(host.path, time.monotonic())
+                host.end(force=seen.ended or time.monotonic() > asked + _HOST_GRACE)
+        return not left
+
+    async def blueprint(self, record: JobRecord, plan: Plan, role: RolePlan) -> Blueprint:
+        """Draw the job of an elastic role; see `UnitBackend.blueprint`."""
+        return await in_thread(self._blueprint, record, plan, role)
+
+    def _blueprint(self, record: JobRecord, plan: Plan, role: RolePlan) -> Blueprint:
+        with telling(self._folder.path):
+            self._prepare(record, plan)
+            job = load_job(self._folder.job, based=False)
+        return role_blueprint(job, role, folder=self._folder, agent=self._agent)
+
+    def environment(self, record: JobRecord, plan: Plan) -> Mapping[str, str]:
+        """Return where the instances of the job find each other on this machine."""
+        return role_environment(self._folder, plan)
+
+
+def role_environment(folder: JobFolder, plan: Plan) -> dict[str, str]:
+    """Return what every process of a job with roles knows of its place on this machine."""
+    told = {
+        env.ROLES_URL: folder.directory.absolute().as_uri(),
+        env.ROLES_SECRET_FILE: str(folder.roles_secret),
+        env.HOST: ADDRESS,
+    }
+    if plan.tls:
+        told[env.ROLES_TLS] = str(folder.tls)
+    if folder.config.exists():
+        told[env.CONFIG_FILE] = str(folder.config)
+    return told
+
+
+def node_devices(folder: JobFolder, name: str, node: int) -> dict[str, str]:
+    """Return the variable that shows a node of the job `name`, an elastic role, its devices. Reads the plan of the job."""
+    plan = read_optional(Plan, folder.plan)
+    if plan is None or node < 0:
+        return {}
+    roles = role_plans(plan)
+    role = next((role for role in roles if f"{plan.name}-{role.name}" == name), None)
+    if role is None:
+        return {}
+    found = assigned(roles)
+    indices = range(node * role.per_group, (node + 1) * role.per_group)
+    devices = [number for index in indices for number in found.get((role.name, index), ())]
+    return visible(devices, os.environ) if devices else {}
+
+
+def prepare_roles(folder: JobFolder, plan: Plan) -> None:
+    """Make the directory of instances, their secret and the job's `config`, unless they are there. Raises `OSError`."""
+    folder.directory.mkdir(mode=0o700, exist_ok=True)
+    if not folder.roles_secret.exists():
+        secret = folder.secret.read_text(encoding="utf-8").strip()
+        token = hmac.new(secret.encode(), b"roles", hashlib.sha256).hexdigest()
+        durable.write_text(str(folder.roles_secret), f"{token}\n")
+    config = next((text for role in role_plans(plan) if (text := role.read().env.get(env.CONFIG))), "")
+    if config and not folder.config.exists():
+        durable.write_text(str(folder.config), config)
+
+
+def _lives(host: NodeFolder, roles: Mapping[str, RolePlan]) -> Iterator[tuple[UnitKey, Path]]:
+    """Yield each life of an instance of a host, with its folder."""
+    for path in sorted(host.path.glob(f"{UNITS}/*/*/{START}")):
+        folder = path.parent
+        life, (role, _, index) = read_life(folder.name), folder.parent.name.rpartition("-")
+        if life is None or role not in roles or not index.isdigit() or folder.is_symlink():
+            continue
+        attempt, reset, incarnation = life
+        yield UnitKey(role=role, attempt=attempt, reset=reset, index=int(index), incarnation=incarnation), folder
+
+
+def _unit(key: UnitKey, folder: Path, host: NodeSeen | None) -> UnitSeen:
+    """Return what is true of a life; the host was looked at before, so an instance without an end of its own has none."""
+    ended = read_optional(UnitExit, folder / EXIT)
+    if ended is not None:
+        state = UnitState.LOST if ended.exit_code is None else UnitState.FAILED if ended.exit_code else UnitState.SUCCEEDED
+        return UnitSeen(key=key, state=state, present=False, reason=ended.reason)
+    if host is not None and host.ended:
+        reason = f"{key.role} {key.index} was lost with its host{f' ({host.reason})' if host.reason else ''}"
+        return UnitSeen(key=key, state=UnitState.LOST, present=host.present, reason=reason)
+    return UnitSeen(key=key, state=UnitState.RUNNING, present=True)
+
+
+def _ring(host: NodeFolder) -> None:
+    """Have a host look at its folder; one that is not ready yet looks when it is."""
+    ready = read_optional(HostReady, host.path / HOST)
+    if ready is None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(ready.pid)
+        try:
+            if proc.lives(ready.pid, ready.start_ticks, ready.boot_id) and proc.owner(ready.pid) == os.geteuid():
+                signal.pidfd_send_signal(descriptor, signal.Signals[BELL])
+        finally:
+            os.close(descriptor)

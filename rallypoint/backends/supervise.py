@@ -58,8 +58,7 @@ async def supervise(
         while True:
             try:
                 async with held(job, holder) as me:
-                    turns = await _turns(job)
-                    return await turns(job, changes, tell, clock, me).run(poll)
+                    return await (await _turns(job))(job, changes, tell, clock, me).run(poll)
             except JobNotFoundError:
                 return None
             except HeldError as refused:

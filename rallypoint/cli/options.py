@@ -14,6 +14,7 @@ from rallypoint.usage import ADVANCED_OPTIONS, KUBERNETES_OPTIONS, HelpFormat, U
 from rallypoint.wire.arguments import PLATFORMS, RAY, WORDS
 from rallypoint.wire.env import BACKEND
 from rallypoint.wire.plan import Kind, Plan
+from rallypoint.wire.role_plans import role_plans
 
 __all__ = [
     "Commands",
@@ -164,8 +165,15 @@ def natural(text: str) -> int:
     return number
 
 
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def world_words(plan: Plan) -> str:
-    """Return how large a world a plan asks for: `1 to 2 nodes x 4 processes`."""
+    """Return how large a job is: `1 to 2 nodes x 4 processes`, or `3 roles, 5 instances`."""
+    if plan.roles:
+        total = sum(role.total for role in role_plans(plan))
+        return f"{_count(len(plan.roles), 'role')}, {_count(total, 'instance')}"
     low, high = plan.min_nodes, plan.max_nodes
     nodes = f"{low} to {high} nodes" if low != high else "1 node" if high == 1 else f"{high} nodes"
     return f"{nodes} x {plan.nproc_per_node} {'process' if plan.nproc_per_node == 1 else 'processes'}"

@@ -155,8 +155,13 @@ def plan_lines(blueprint: Blueprint, *, complete: bool = False) -> Iterator[str]
     from rallypoint.job.document import write_yaml  # noqa: PLC0415  as above
 
     plan = blueprint.plan
-    yield f"Job {plan.name}: {world_words(plan)}, profile {plan.profile.value}"
-    yield f"  {_command(plan)}"
+    if plan.roles:
+        from rallypoint.cli.roles import role_lines  # noqa: PLC0415  as above
+
+        yield from role_lines(blueprint.job)
+    else:
+        yield f"Job {plan.name}: {world_words(plan)}, profile {plan.profile.value}"
+        yield f"  {_command(plan)}"
     yield from _section("Settings given in the file, and settings that differ from the defaults", _setting_lines(blueprint))
     if complete:
         yield from _section("Complete job", write_yaml(blueprint.job.to_document()).splitlines())

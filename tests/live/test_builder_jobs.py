@@ -90,28 +90,35 @@ def test_an_interrupted_submission_leaves_the_job_running(place: Path) -> None:
     assert record.phase.value == "Succeeded"
 
 
-def test_several_roles_are_refused_by_name(place: Path) -> None:
-    """Nothing of the job is created; `plan` shows its roles and what is missing."""
+def test_several_roles_run_together(place: Path) -> None:
+    """The entry points of the builder, chained without `end()`; `submit` waits for the drivers, and servers are ended then."""
     job = (
         JobBuilder()
         .device_per_node(2)
+        .config({"lr": 1e-5})
         .role("actor")
-        .train("role_jobs.report")
+        .train("role_parts.say_once")
+        .no_setup_process_group()
         .role("rollout")
-        .run("role_jobs.wait")
+        .run("role_parts.serve")
+        .not_driver()
+        .role("judge")
+        .run(f"{SCRIPTS / 'role_parts.py'} --word 'a b'")
         .with_collocation("actor", "rollout")
         .build()
     )
-    assert job.submit("rl") == 1
-    assert not (place / "rallypoint-home" / "jobs" / "rl").exists()
 
+    assert job.submit("rl", job_max_restart=0) == 0
+
+    said = {path.stem: json.loads(path.read_text().splitlines()[0]) for path in place.glob("*.lines")}
+    assert {name: line["what"] for name, line in said.items()} == {
+        "actor-0": "begin",
+        "rollout-0": "begin",
+        "judge-0": "begin --word a b",
+    }
+    devices = {name: line["CUDA_VISIBLE_DEVICES"] for name, line in said.items()}
+    assert devices == {"actor-0": "0", "rollout-0": "0", "judge-0": "1"}
     (place / "rl.yaml").write_text(job.to_yaml("rl"))
-    refused = cli("submit", place / "rl.yaml", check=False)
-    assert refused.returncode == 1
-    assert "not supported yet: several roles in one job, " in refused.stderr
-    assert "launch simple (rollout)" in refused.stderr
-    assert "groups" in refused.stderr
-    planned = cli("plan", place / "rl.yaml", check=False)
-    assert planned.returncode == 1
-    assert "  rollout: 1 instance, 1 per group, each 1/2 GPU\n" in planned.stdout
-    assert "  group actor-rollout: actor, rollout on the same nodes\n" in planned.stdout
+    planned = cli("plan", place / "rl.yaml").stdout
+    assert "  rollout: 1 instance, 1 per group, each 1/2 GPU, not a driver\n" in planned
+    assert "  group actor-rollout: actor, rollout on the same nodes\n" in planned

@@ -1,0 +1,1 @@
+"""Jobs of several roles as real processes of this machine."""

@@ -1,0 +1,185 @@
+"""Whatever is killed of a job with roles: only that starts again, all else keeps its processes, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.live.jobs import cli
+from tests.live.roles.jobs import SCRIPTS, RolesJob, kill
+from tests.waiting import eventually
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, light: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that instances write to, and a Python path on which their module is."""
+    monkeypatch.setenv("ROLE_JOBS_FOLDER", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(SCRIPTS), os.environ["PYTHONPATH"])))
+    return tmp_path
+
+
+def started(place: Path, home: Path, **fields: Any) -> tuple[RolesJob, dict[tuple[str, int], int]]:
+    job = RolesJob.write(place, home, **fields).submit()
+    return job, job.all_begin()
+
+
+def succeeds(job: RolesJob) -> None:
+    job.may_end()
+    record = job.ends()
+    assert record.phase.value == "Succeeded", job.tell()
+
+
+def test_an_instance_of_a_simple_role(place: Path, home: Path) -> None:
+    """Only it begins its next life; all others keep their processes."""
+    job, before = started(place, home)
+
+    kill(before["rollout", 1])
+
+    after = job.begins("rollout", 1, life=2)
+    assert after.incarnation == 2
+    assert job.pids() == {**before, ("rollout", 1): after.pid}
+    succeeds(job)
+    assert job.causes() == ["rollout 1 was killed by SIGKILL; the instance is started again"]
+    assert job.record.attempt == 1
+
+
+@pytest.mark.extended
+def test_a_rank_of_the_elastic_role(place: Path, home: Path) -> None:
+    """The trainer recovers by its own ladder; the other roles keep their processes."""
+    job, before = started(place, home)
+
+    kill(before["trainer", 0])
+
+    again = job.begins("trainer", 0, life=2)
+    assert again.pid != before["trainer", 0]
+    assert {key: pid for key, pid in job.pids().items() if key[0] != "trainer"} == {
+        key: pid for key, pid in before.items() if key[0] != "trainer"
+    }
+    succeeds(job)
+    assert job.causes() == []
+    (incident,) = job.trainer.record.incidents
+    assert (incident.cause.value, incident.culprit is not None and incident.culprit.rank) == ("process", 0)
+
+
+@pytest.mark.extended
+def test_the_coordinator_of_the_elastic_role(place: Path, home: Path) -> None:
+    """No instance of any role ends."""
+    job, before = started(place, home)
+    (shim,) = job.place.glob("jobs/rl-trainer/coordinator/term-*/shim.json")
+    pid = json.loads(shim.read_text())["pid"]
+    child = int((Path("/proc") / str(pid) / "task" / str(pid) / "children").read_text().split()[0])
+
+    kill(child)
+
+    eventually(lambda: len(list(job.place.glob("jobs/rl-trainer/coordinator/term-*/shim.json"))) == 2, why=job.tell)
+    succeeds(job)
+    assert job.pids() == before
+    assert job.causes() == []
+
+
+def test_the_supervisor(place: Path, home: Path) -> None:
+    """The job lives on; another supervisor answers what happened meanwhile, and the loss of the first is in the record."""
+    job, before = started(place, home)
+    kill(job.supervisor())
+    kill(before["rollout", 0])
+
+    taken = subprocess.Popen([sys.executable, "-m", "rallypoint.cli.main", "supervise", "rl"], stdout=subprocess.DEVNULL)
+    after = job.begins("rollout", 0, life=2)
+
+    assert job.pids() == {**before, ("rollout", 0): after.pid}
+    succeeds(job)
+    assert taken.wait(timeout=60) == 0
+    assert job.causes() == ["rollout 0 was killed by SIGKILL; the instance is started again"]
+    assert job.record.conductor is not None
+    assert job.record.conductor.term == 2
+
+
+@pytest.mark.extended
+def test_a_node_with_a_whole_group(place: Path, home: Path) -> None:
+    """Both instances of the group are lost with their host, and both begin again on the next."""
+    job, before = started(place, home, roles={"rollout": {"per_group": 2}})
+    shim, host = job.host("rollout-0")
+
+    kill(shim)
+    kill(host)
+
+    after = {("rollout", rank): job.begins("rollout", rank, life=2).pid for rank in range(2)}
+    assert job.pids() == {**before, **after}
+    succeeds(job)
+    causes = job.causes()
+    assert [cause.partition(" was lost with its host")[0] for cause in causes] == ["rollout 0", "rollout 1"]
+    assert {incident.cause.value for incident in job.record.incidents} == {"node"}
+
+
+@pytest.mark.extended
+def test_two_roles_at_once(place: Path, home: Path) -> None:
+    """A rollout and the judge are killed within 50 ms: each begins its next life, and both causes are in the record."""
+    job, before = started(place, home)
+
+    kill(before["rollout", 0])
+    kill(before["judge", 0])
+
+    after = {("rollout", 0): job.begins("rollout", 0, life=2).pid, ("judge", 0): job.begins("judge", 0, life=2).pid}
+    assert job.pids() == {**before, **after}
+    succeeds(job)
+    assert sorted(job.causes()) == [
+        "judge 0 was killed by SIGKILL; the instance is started again",
+        "rollout 0 was killed by SIGKILL; the instance is started again",
+    ]
+
+
+@pytest.mark.extended
+def test_a_server_that_ignores_sigterm(place: Path, home: Path) -> None:
+    """It is killed after its grace, with the child that it has left; the job has succeeded all the same."""
+    job, before = started(place, home, roles={"rollout": {"entrypoint": "role_parts:refuse_to_end"}})
+    assert len(before) == 5
+
+    succeeds(job)
+
+    assert not any(Path(f"/proc/{pid}").exists() for pid in before.values())
+    assert job.causes() == []
+
+
+def test_a_function_that_exits_with_code_3(place: Path, home: Path) -> None:
+    """It is started again as often as its node may be, then its role, then the job; then the job has failed with code 3."""
+    job = RolesJob.write(
+        place,
+        home,
+        roles={"judge": {"entrypoint": "role_parts:fail"}, "trainer": None},
+        recovery={"stop_grace_period": "1s", "node_replacements": 1},
+        fault_tolerance={"retry_limit": 0},
+    ).submit()
+
+    record = job.ends()
+
+    assert record.phase.value == "Failed"
+    assert record.verdict is not None
+    assert record.verdict.message.startswith("judge 0 exited with code 3")
+    levels = [cause.rpartition("; ")[2] for cause in job.causes()]
+    assert levels == [
+        *["the instance is started again", "the role is started again"] * 3,
+        "the instance is started again",
+        "the job fails",
+    ]
+    assert len(job.lines("judge", 0)) == 8
+    assert len({line.pid for line in job.lines("rollout", 0)}) == 1
+    assert cli("submit", place / "rl.json", "--watch", check=False).returncode == 1
+
+
+@pytest.mark.extended
+def test_a_driver_that_ends_while_servers_loop(place: Path, home: Path) -> None:
+    """The servers get SIGTERM once all drivers have succeeded, not before."""
+    job, before = started(place, home)
+    (place / "judge-0.code").write_text("0")
+
+    eventually(lambda: job.record.conductor is not None and [role.done for role in job.record.conductor.roles][2], why=job.tell)
+    assert all(Path(f"/proc/{before['rollout', rank]}").exists() for rank in range(2))
+    succeeds(job)
+    assert job.pids() == before
+    assert job.causes() == []

@@ -12,7 +12,7 @@ from rallypoint.backends.contract import ActionError, Changes, Stored
 from rallypoint.backends.elastic_roles import ElasticRoles
 from rallypoint.backends.roles import policy_of
 from rallypoint.backends.supervise import supervise
-from rallypoint.backends.turns import Job, OnTurn, Snapshot, Turn, Turns, log, told
+from rallypoint.backends.turns import Job, OnTurn, Snapshot, Turn, Turns, log, new_lines, told
 from rallypoint.supervision.actions import Purge
 from rallypoint.supervision.conducting import RolesDecision, conduct_job, taken_over
 from rallypoint.supervision.conductor import ConductorPolicy, StartUnit, StopUnit
@@ -81,9 +81,10 @@ class ConductorTurns(Turns):
         now, plan, policy = self._clock(), stored.plan, policy_of(stored.plan)
         record = self._greeted(stored.record, policy, now)
         seen = (*await self._units.observe(record, plan), *await self._roles.observe(record, plan))
-        decision = conduct_job(record, seen, policy, now)
+        decision = await asyncio.to_thread(conduct_job, record, seen, policy, now)
         decision = dataclasses.replace(decision, record=self._named(decision.record))
-        self._narrate(stored.record, decision.record)
+        for line in await asyncio.to_thread(new_lines, stored.record, decision.record):
+            log.info("job %s: %s", self._name, line)
         saved = await self._keep(stored, decision.record)
         failed = await self._perform(decision, plan)
         snapshot = Snapshot(record=saved.record, plan=plan, status=None, supervising=True)

@@ -21,7 +21,7 @@ from rallypoint.wire.plan import Plan
 from rallypoint.wire.sanitize import clean_text
 from rallypoint.wire.status import JobStatus
 
-__all__ = ["Backoff", "Job", "OnTurn", "Snapshot", "Turn", "Turns", "held", "told"]
+__all__ = ["Backoff", "Job", "OnTurn", "Snapshot", "Turn", "Turns", "held", "new_lines", "told"]
 
 
 T = TypeVar("T")
@@ -200,7 +200,7 @@ class Turns:
             # What ends a phase was waited for, or is gone for good: neither is decided on what was seen a while ago.
             seen = await self._backend.confirm(stored.record) or seen
             decision = await self._decide(stored, seen, now)
-        for line in await asyncio.to_thread(_new_lines, stored.record, decision.record):
+        for line in await asyncio.to_thread(new_lines, stored.record, decision.record):
             log.info("job %s: %s", self._name, line)
         saved = await self._save(stored, decision)
         purged = await self._act(decision, stored.plan)
@@ -265,7 +265,7 @@ class Turns:
         return any(isinstance(action, Purge) for action in decision.actions)
 
 
-def _new_lines(before: JobRecord, after: JobRecord) -> list[str]:
+def new_lines(before: JobRecord, after: JobRecord) -> list[str]:
     """Return the lines of history that are new, the newest if there are many."""
     known = set(before.history)
     new = [event for event in after.history if event not in known]

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from rallypoint.wire import env
 from rallypoint.wire.errors import RallypointError
 
 __all__ = ["TargetError", "find", "main"]
@@ -34,6 +36,7 @@ def main(arguments: Sequence[str]) -> None:
     sys.argv = rest
     called = find(rest[0])
     with _group() if grouped else contextlib.nullcontext():
+        _serve()
         called()
 
 
@@ -52,7 +55,24 @@ def find(target: str) -> Callable[[], Any]:
         return _require_callable(target, found)
     if not hasattr(found, "run"):
         raise TargetError(f"{target}: class {name} has no method run()")
-    return lambda: found().run()
+    return lambda: _run(found())
+
+
+def _run(made: Any) -> None:
+    """Call `run()` of an object; if the script uses calls between roles, other instances can call its methods."""
+    _serve(made)
+    made.run()
+
+
+def _serve(target: object = None) -> None:
+    """Answer calls of other roles if this process belongs to such a job and has declared functions with `@rpc`."""
+    registry = sys.modules.get("rallypoint.training.roles.registry")
+    if registry is None or not os.environ.get(env.ROLES_URL):
+        return
+    if registry.declared() or registry.methods_of(target):
+        from rallypoint.training.roles.service import serve  # noqa: PLC0415  for scripts that use it
+
+        serve(target)
 
 
 def _require_callable(target: str, found: Any) -> Callable[[], Any]:

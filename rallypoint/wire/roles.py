@@ -5,13 +5,14 @@ Each process writes one entry for its role and rank. Of two lives of the same in
 
 from __future__ import annotations
 
+import hmac
 import re
 from dataclasses import dataclass
 
 from rallypoint.wire import codec
 from rallypoint.wire.codec import WireError
 
-__all__ = ["ENTRY_LIMIT", "QUEUE", "RoleEntry", "entry_name", "read_entry"]
+__all__ = ["ENTRY_LIMIT", "QUEUE", "RoleEntry", "directory_token", "entry_name", "is_queue_name", "read_entry"]
 
 #: Maximum size of an entry, in bytes.
 ENTRY_LIMIT = 4096
@@ -67,6 +68,16 @@ def entry_name(role: str, rank: int | str) -> str:
     return f"{QUEUE}..{rank}" if isinstance(rank, str) else f"{role}.{rank}"
 
 
+def is_queue_name(name: object) -> bool:
+    """Return whether a queue may have this name."""
+    return isinstance(name, str) and _QUEUE.fullmatch(name) is not None
+
+
+def directory_token(secret: bytes) -> str:
+    """Return the token of requests to the directory's HTTP server; it does not reveal the secret of calls."""
+    return hmac.digest(secret, b"rallypoint roles directory", "sha256").hex()
+
+
 def read_entry(text: str | bytes) -> RoleEntry:
     """Read an entry that another process has written; raises `WireError`."""
     if len(text) > ENTRY_LIMIT:
@@ -74,7 +85,7 @@ def read_entry(text: str | bytes) -> RoleEntry:
     entry = codec.loads(RoleEntry, text)
     checks = (
         ("role", entry.role, _ROLE.fullmatch(entry.role), "a role name"),
-        ("queue", entry.queue, not entry.queue or _QUEUE.fullmatch(entry.queue), "1 to 63 letters, digits, '-' and '_'"),
+        ("queue", entry.queue, not entry.queue or is_queue_name(entry.queue), "1 to 63 letters, digits, '-' and '_'"),
         ("id", entry.id, _ID.fullmatch(entry.id), "32 hexadecimal digits"),
         ("host", entry.host, 0 < len(entry.host) <= 255 and entry.host.isprintable(), "a host name or address"),
         ("port", entry.port, 0 <= entry.port < 1 << 16, "a port, or 0"),

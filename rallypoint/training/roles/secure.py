@@ -1,0 +1,46 @@
+"""TLS of calls between roles: both sides present a certificate of the job."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+from rallypoint.training.roles.errors import AuthenticationError, RolesError
+from rallypoint.wire.tls import AUTHORITY, CERTIFICATE, KEY, peer_name
+
+__all__ = ["client_context", "require_peer", "server_context"]
+
+
+def client_context(folder: Path) -> ssl.SSLContext:
+    """Return the context of connections to other instances; raises `RolesError`. Files are read again for each connection."""
+    return _context(folder, ssl.PROTOCOL_TLS_CLIENT)
+
+
+def server_context(folder: Path) -> ssl.SSLContext:
+    """Return the context of accepted connections; raises `RolesError`."""
+    context = _context(folder, ssl.PROTOCOL_TLS_SERVER)
+    context.num_tickets = 0
+    return context
+
+
+def require_peer(sock: ssl.SSLSocket, job: str) -> None:
+    """Raise `AuthenticationError` unless the other side's certificate, which `ssl` has verified, is one of this job."""
+    told: Any = sock.getpeercert() or {}
+    names = {value for kind, value in told.get("subjectAltName", ()) if kind == "DNS"}
+    if peer_name(job) not in names:
+        raise AuthenticationError(f"a client certificate for {peer_name(job)} is required")
+
+
+def _context(folder: Path, protocol: int) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    try:
+        context.load_verify_locations(folder / AUTHORITY)
+        context.load_cert_chain(folder / CERTIFICATE, folder / KEY)
+    except (ssl.SSLError, OSError) as error:
+        raise RolesError(
+            f"RALLYPOINT_ROLES_TLS: {folder}: {AUTHORITY}, {CERTIFICATE} and {KEY} cannot be loaded: {error}"
+        ) from error
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context

@@ -30,8 +30,8 @@ _MOST_ITEMS = 1 << 20
 class QueueStore:
     """The items of a queue, in the process that owns it; safe in any thread."""
 
-    def __init__(self, maxsize: int) -> None:
-        self._maxsize = maxsize
+    def __init__(self, name: str, maxsize: int) -> None:
+        self._name, self._maxsize = name, maxsize
         self._items: deque[Any] = deque()
         self._changed = threading.Condition()
 
@@ -42,14 +42,14 @@ class QueueStore:
     def put(self, item: Any, until: float, waits: Callable[[], bool]) -> None:
         """Append an item; raises `QueueFullError` if there is no place until then, or the caller no longer waits."""
         with self._changed:
-            self._wait(lambda: len(self._items) < self._maxsize, until, waits, QueueFullError)
+            self._wait(lambda: len(self._items) < self._maxsize, until, waits, self._full)
             self._items.append(item)
             self._changed.notify_all()
 
     def get(self, most: int, until: float, waits: Callable[[], bool]) -> list[Any]:
         """Remove the oldest items, at least one; raises `QueueEmptyError` if there is none until then."""
         with self._changed:
-            self._wait(lambda: bool(self._items), until, waits, QueueEmptyError)
+            self._wait(lambda: bool(self._items), until, waits, self._empty)
             found = [self._items.popleft() for _ in range(min(most, len(self._items)))]
             self._changed.notify_all()
             return found
@@ -60,16 +60,22 @@ class QueueStore:
             self._items.extendleft(reversed(items))
             self._changed.notify_all()
 
-    def _wait(self, good: Callable[[], bool], until: float, waits: Callable[[], bool], error: type[RolesError]) -> None:
+    def _full(self) -> RolesError:
+        return QueueFullError(f"queue {self._name}: no free place within the timeout; all {self._maxsize} are taken")
+
+    def _empty(self) -> RolesError:
+        return QueueEmptyError(f"queue {self._name}: no item within the timeout")
+
+    def _wait(self, good: Callable[[], bool], until: float, waits: Callable[[], bool], error: Callable[[], RolesError]) -> None:
         waited = False
         while not good():
             left = until - time.monotonic()
             if left <= 0 or (waited and not waits()):
-                raise error
+                raise error()
             self._changed.wait(min(left, _LOOK))
             waited = True
         if waited and not waits():
-            raise error
+            raise error()
 
 
 class DataQueue:
@@ -106,7 +112,7 @@ class DataQueue:
         self.name, self.owner, self.timeout = name, owner, require_timeout(timeout)
         network = this_network() if network is None else network
         self._target = Target(network, entry_name(QUEUE, name), f"queue {name} of {owner}", any_rank=True)
-        self._store = QueueStore(maxsize)
+        self._store = QueueStore(name, maxsize)
         if identity()[0] == owner:
             self._offer(this_service() if service is None else service)
 
@@ -193,13 +199,14 @@ class DataQueue:
         try:
             return self._target.call(f"queue.{self.name}.{operation}", args, {}, seconds + _SLACK)
         except RemoteError as error:
-            known = {QueueEmptyError.__name__: QueueEmptyError, QueueFullError.__name__: QueueFullError}
-            kind = known.get(error.type_name.rpartition(".")[2])
+            kind = _OWN.get(error.type_name)
             if kind is None:
                 raise
-            raise kind(
-                f"queue {self.name}: no {'item' if kind is QueueEmptyError else 'free place'} in {seconds:g} s"
-            ) from None
+            raise kind(error.message) from None
+
+
+#: Errors of the owner that its callers raise as their own.
+_OWN = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in (QueueEmptyError, QueueFullError)}
 
 
 def _always() -> bool:

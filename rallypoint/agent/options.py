@@ -25,7 +25,7 @@ from rallypoint.agent.workers.tee import DEFAULT_PREFIX
 from rallypoint.wire.endpoint import split_address
 from rallypoint.wire.node_range import NODE_RANGE_ALLOWED, parse_node_range
 from rallypoint.wire.plan import ElasticMode, Entry, Plan
-from rallypoint.wire.sections import build
+from rallypoint.wire.sections import build, known_fields
 
 __all__ = ["C10D_PORT", "FENCE_TIMEOUT", "MasterAddress", "Meeting", "RunOptions", "parse_nnodes", "read_options"]
 
@@ -214,11 +214,10 @@ def _plan(args: argparse.Namespace, env: Mapping[str, str], low: int, high: int,
         node_lease=bounds.get("node_lease", Plan.node_lease),
         fence_timeout=bounds.get("fence_timeout", FENCE_TIMEOUT),
         report_interval=limits.interval(args.monitor_interval),
-        check_level=limits.check_level(args),
         hang_detection=int(args.hang_detection),
         hang_downtime=limits.hang_downtime(args.hang_downtime),
         failover_extension=limits.extension(args.dynamic_failover_extension),
-        exclude_straggler=args.exclude_straggler,
+        **known_fields(Plan, check_level=limits.check_level(args), exclude_straggler=args.exclude_straggler),
         start_method=args.start_method or "",
         standbys=limits.standbys(args.standby),
         save_at_breakpoint=args.save_at_breakpoint,

@@ -28,6 +28,7 @@ __all__ = ["NAMES", "modules"]
 NAMES: tuple[str, ...] = (
     "commands",
     "metrics",
+    "node_check",
     "stragglers",
     "trainer_status",
     "tuned_batch",

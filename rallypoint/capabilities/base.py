@@ -18,20 +18,25 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from rallypoint.capabilities import modules
 from rallypoint.wire.fence import Fence
+from rallypoint.wire.incident import Incident
 from rallypoint.wire.line import FromAgent, FromWorker
 from rallypoint.wire.messages import AgentReport, Assignment, Continue, WorkerReport
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.progress import ProgressSlot
 from rallypoint.wire.sections import Section
-from rallypoint.wire.status import JobState, JobStatus, Member
+from rallypoint.wire.status import JobState, JobStatus, Member, Verdict
 
 __all__ = [
     "CoordinatorCapability",
     "Effect",
+    "EndAttempt",
     "Gauge",
     "NodeCapability",
     "NodeContext",
     "RecordEvent",
+    "ReplaceNode",
+    "ReportedPeer",
+    "RestartForming",
     "RoundView",
     "ServiceContext",
     "coordinator_capabilities",
@@ -54,11 +59,51 @@ class RecordEvent:
 
 
 #: Changes that a capability may request of the rendezvous.
-Effect = RecordEvent
+@dataclass(frozen=True, kw_only=True)
+class ReplaceNode:
+    """Remove the node of an agent from the job, so that another machine takes its place; does nothing if it is gone.
+
+    Attributes:
+        agent: its agent.
+        reason: sentence of the incident and of the event; `error` is the error of its culprit.
+        rule: rule that decided.
+    """
+
+    agent: str
+    reason: str
+    error: str
+    rule: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndAttempt:
+    """End the attempt with a verdict, unless it has one; `result` is the result of a job that succeeds by it."""
+
+    verdict: Verdict
+    result: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartForming:
+    """Give the next round its whole join timeout from now on."""
+
+
+#: Changes that a capability may request from the rendezvous.
+Effect = RecordEvent | ReplaceNode | EndAttempt | RestartForming
 
 
 class ReportedPeer(Protocol):
     """An agent as the rendezvous knows it."""
+
+    @property
+    def node(self) -> int:
+        """Its slot."""
+        ...
+
+    @property
+    def incarnation(self) -> int:
+        """The incarnation of its slot."""
+        ...
 
     @property
     def report(self) -> AgentReport:
@@ -76,6 +121,7 @@ class RoundView:
         world: members of the last closed round.
         places: the same by the names of their agents.
         peers: known agents by name, those outside the world included.
+        incidents: of the job, as in `JobStatus`.
     """
 
     fence: Fence
@@ -83,6 +129,7 @@ class RoundView:
     world: tuple[Member, ...]
     places: Mapping[str, Member]
     peers: Mapping[str, ReportedPeer]
+    incidents: tuple[Incident, ...]
 
     def members(self) -> Iterator[tuple[Member, AgentReport]]:
         """Yield each known member of the world with its last report, in the order of group ranks."""
@@ -123,12 +170,28 @@ class CoordinatorCapability(Generic[S]):
         """Return the state and the effects at `now`; called after `on_report` for all reports that arrived."""
         return state, ()
 
+    def after_losses(self, state: S, view: RoundView, now: float) -> tuple[S, Sequence[Effect]]:
+        """Return the state and the effects at `now`; called while there is no verdict, after lost agents were removed."""
+        return state, ()
+
+    def holds_round(self, state: S) -> bool:
+        """Return whether the next round must wait for the capability; its join timeout does not expire meanwhile."""
+        return False
+
+    def before_round(self, state: S, view: RoundView, ready: Sequence[ReportedPeer], now: float) -> tuple[S, Sequence[Effect]]:
+        """Return the state and the effects when a round of `ready` agents could start; see `holds_round`."""
+        return state, ()
+
     def reply_for(self, state: S, report: AgentReport) -> Section | None:
         """Return the section of `Continue` for an agent whose workers run, by its last report; None without a request."""
         return None
 
     def assignment_for(self, state: S, member: Member) -> Section | None:
         """Return the section of a member's `Assignment`."""
+        return None
+
+    def reply_for_waiting(self, state: S, report: AgentReport) -> Section | None:
+        """Return the section of `Continue` for an agent that waits for a round, by its last report; None without a request."""
         return None
 
     def reply_key(self, state: S) -> object:
@@ -152,25 +215,37 @@ def coordinator_capabilities(plan: Plan) -> tuple[CoordinatorCapability[object],
 # --- The node's half -----------------------------------------------------------------------------------------------------
 
 
+class ProcessSpawner(Protocol):
+    """The part of `rallypoint.agent.workers.spawner.Spawner` that capabilities use."""
+
+    async def spawn(self, command: Any, ended: Callable[[int], None]) -> int:
+        """Start a `Command` and return its process id; `ended` is called with its exit code. Raises `OSError`."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class NodeContext:
     """Values that a node agent passes to its capabilities.
 
     Attributes:
         plan: of the job.
+        host: address of the node.
         folder: of the node's own files.
         pids: returns the process ids of the living workers by local rank.
         changed: a capability calls it when the content of its section has changed.
         send: sends a message to a worker by its local rank; returns False if the worker has no connection to the agent.
+        spawner: starts processes.
         stop_workers: sends SIGTERM to all workers, and SIGKILL after the grace period.
     """
 
     plan: Plan
+    host: str
     folder: Path
     pids: Callable[[], Mapping[int, int]]
     changed: Callable[[], None]
     send: Callable[[int, FromAgent], bool]
     stop_workers: Callable[[], None]
+    spawner: ProcessSpawner
 
 
 class NodeCapability:
@@ -214,8 +289,8 @@ class NodeCapability:
         """Return the section of the next report; `workers` are those of that report."""
         return None
 
-    def on_reply(self, reply: Assignment | Continue) -> None:
-        """Process the coordinator's reply."""
+    def on_reply(self, reply: Assignment | Continue, *, waiting: bool) -> None:
+        """Process the coordinator's reply; `waiting`: the node waits for a place in a round."""
 
 
 def node_capabilities(context: NodeContext) -> tuple[NodeCapability, ...]:

@@ -15,7 +15,6 @@ from rallypoint.report.format import clock_time, metrics_text, span
 from rallypoint.report.model import Mood, Story
 from rallypoint.report.story import story_of
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase
-from rallypoint.wire.check import CheckState, NodeCheck, NodeFound, NodeVerdict
 from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.pre_check import PreCheck, PreCheckState
 from rallypoint.wire.status import JobState, JobStatus
@@ -154,8 +153,9 @@ def _waiting(record: JobRecord) -> str:
 def _running(status: JobStatus | None, plan: Plan) -> str:
     if status is None:
         return "waiting for the coordinator"
-    if status.state is JobState.FORMING and status.check is not None and status.check.state is CheckState.RUNNING:
-        return f"{_nodes(status.check)} being checked"
+    does = next(filter(None, (module.activity(status) for module in modules("report") if hasattr(module, "activity"))), "")
+    if does:
+        return str(does)
     if status.state is JobState.FORMING:
         return f"{len(status.waiting)} of {_bounds(plan)} nodes have joined"
     if status.state is JobState.RUNNING:
@@ -205,8 +205,6 @@ def _details(story: Story, now: float) -> Iterable[Fact]:
         yield Fact(label="note", text=trouble)
     if status is not None and (asked := _pre_check(status.pre_checks)):
         yield Fact(label="pre-check", text=asked)
-    if status is not None and status.check is not None:
-        yield Fact(label="node check", text=_check(status.check))
     if status is not None and status.hang is not None:
         yield Fact(label="hang", text=f"{status.hang.state.value}: {status.hang.reason}")
     if status is not None:
@@ -230,23 +228,6 @@ def _pre_check(told: tuple[PreCheck, ...]) -> str:
         return ", ".join(f"{one.operator} {one.state.value}" for one in told)
     tries = "has not run yet" if not now.tries else f"{now.state.value}, {now.tries} tries"
     return f"{now.operator} {tries}{f': {now.message}' if now.message else ''}"
-
-
-def _check(check: NodeCheck) -> str:
-    if check.state is CheckState.RUNNING:
-        return f"{_nodes(check)} being checked ({check.reason}); {check.rounds} rounds done"
-    words = {NodeVerdict.FAULT: "faulty", NodeVerdict.UNKNOWN: "unclear", NodeVerdict.STRAGGLER: "slow"}
-    bad = [f"{_few(named)} {word}" for verdict, word in words.items() if (named := check.named(verdict))]
-    return f"{_nodes(check)} checked: {'; '.join(bad) or 'all passed'}"
-
-
-def _nodes(check: NodeCheck) -> str:
-    return "1 node is" if check.count == 1 else f"{check.count} nodes are"
-
-
-def _few(found: tuple[NodeFound, ...]) -> str:
-    named = ", ".join(f"{one.node} on {one.host}" for one in found[:3])
-    return f"node {named}{f' and {len(found) - 3} more' if len(found) > 3 else ''}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -199,23 +199,11 @@ def _agents(job: ElasticJob) -> dict[str, Any]:
         "hang_downtime": job.health.hang_downtime,
         "hang_detection": job.health.hang_detection,
         "hang_learning": job.health.hang_learning,
-        **_check(job),
         "log_dir": job.logs.dir,
         # What is shown is captured, too: a culprit's last lines are read from its file.
         "redirects": _STREAMS[job.logs.redirects] | tee,
         "tee": tee,
         "log_tail": job.logs.tail_lines,
-    }
-
-
-def _check(job: ElasticJob) -> dict[str, Any]:
-    return {
-        "check_level": job.health.check_level,
-        "check_timeout": job.health.precheck_timeout,
-        "check_all_pairs": job.health.precheck_all_pairs,
-        "check_only": job.health.precheck_only,
-        "check_program": job.health.precheck_program,
-        "exclude_straggler": job.health.exclude_straggler,
     }
 
 

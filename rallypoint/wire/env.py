@@ -118,7 +118,7 @@ MODULES_FILE = "RALLYPOINT_MODULES_FILE"
 #: In the agent's environment: modules that the zygote imports beside torch, as `a,b`; `--preload` comes first.
 PRELOAD = "RALLYPOINT_PRELOAD"
 
-#: In the probes of a node check: their task, a JSON object (agent/check/probe.py).
+#: In the probes of a node check: their task, a JSON object (capabilities/node_check/probe.py).
 CHECK = "RALLYPOINT_CHECK"
 
 #: In every worker whose job names a checkpoint folder: that folder.

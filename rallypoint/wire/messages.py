@@ -11,7 +11,6 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from rallypoint.wire.check import CheckReport, CheckTask
 from rallypoint.wire.codec import WireError, from_json, neighbour, to_json
 from rallypoint.wire.dump import DumpAsk, DumpTold
 from rallypoint.wire.failover import Failover
@@ -119,7 +118,6 @@ class AgentReport:
         reason: why it leaves or failed, for people.
         result: what rank 0 left as the job's result, if it ended well here; None where there is none (wire/result.py).
         evidence: what it found of its workers, as long as the coordinator asks for it.
-        check: how far its node's probe is; None where the plan asks for no node check.
         keeps: how many of its workers live on where the round breaks, or that do because it broke.
         resizable: they can follow into a world of another size, too.
         replicas: `host:port` at which it takes other nodes' snapshots; "" where it takes none.
@@ -155,7 +153,6 @@ class AgentReport:
     reason: str = ""
     result: Any = field(default=None, hash=False)
     evidence: Evidence | None = None
-    check: CheckReport | None = None
     keeps: int = 0
     resizable: bool = False
     replicas: str = ""
@@ -225,16 +222,14 @@ class Continue:
 
     `unsupervised`: seconds since the coordinator saw a sign of life of the job's supervisor, None where it looks for none. The
     agent counts on by itself when the coordinator is gone. `evidence`: number of a request for what can be found of the workers
-    of the running round, repeated until a report has the answer; 0 asks for nothing. `check`: what an agent that waits is to
-    try with its node's probe, repeated until a report says that it has begun. `dump`: what it is asked about a last checkpoint,
-    repeated until a report has the answer. `pace`: seconds after which to report again, while it is doubted whether the
-    workers go on; 0 is as usual. `sections`: requests of optional capabilities, each repeated until a report answers it.
+    of the running round, repeated until a report has the answer; 0 asks for nothing. `dump`: what it is asked about a last
+    checkpoint, repeated until a report has the answer. `pace`: seconds after which to report again, while it is doubted whether
+    the workers go on; 0 is as usual. `sections`: requests of optional capabilities, each repeated until a report answers it.
     """
 
     fence: Fence
     unsupervised: float | None = None
     evidence: int = 0
-    check: CheckTask | None = None
     dump: DumpAsk | None = None
     pace: float = 0.0
     sections: Sections = NO_SECTIONS

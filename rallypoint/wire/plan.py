@@ -155,13 +155,7 @@ class Plan:
         hang_downtime: so long without a sign of life of any rank is a hang; 0 is off.
         hang_detection: what is done about a hang: 0 it is logged, 1 it is told as an incident, 2 the workers are restarted.
         hang_learning: how long the phases of the job take is learned, and a hang is found by that, too.
-        check_level: nodes are checked before they train: 0 not at all, 1 in pairs, 2 and then all together.
-        check_timeout: so long may each round of the check take.
-        check_all_pairs: each pair is tried, for a whole matrix of bandwidths.
-        check_only: the job is nothing but its check, whose findings are its result.
-        check_program: a probe of the user's own, as words; empty is `rallypoint.agent.check.probe`.
-        exclude_straggler: a node that is slow in the check is replaced, as one at fault is.
-        max_restarts: how often workers are restarted for process faults, within one attempt.
+                                max_restarts: how often workers are restarted for process faults, within one attempt.
         node_replacements: how often the node of one slot is replaced, within one attempt.
         replace_delay: pause before a lost node is replaced.
         stop_grace: TERM to KILL when workers are stopped.
@@ -242,12 +236,6 @@ class Plan:
     hang_downtime: float = 1800.0
     hang_detection: int = 1
     hang_learning: bool = True
-    check_level: int = 0
-    check_timeout: float = 300.0
-    check_all_pairs: bool = False
-    check_only: bool = False
-    check_program: tuple[str, ...] = ()
-    exclude_straggler: bool = False
     max_restarts: int = 3
     node_replacements: int = 3
     replace_delay: float = 0.0

@@ -22,7 +22,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["FIELD", "NO_SECTIONS", "Section", "Sections", "build", "flat", "of_record", "replaced", "value_of", "with_sections"]
+__all__ = [
+    "FIELD",
+    "NO_SECTIONS",
+    "Section",
+    "Sections",
+    "build",
+    "flat",
+    "known_fields",
+    "of_record",
+    "replaced",
+    "value_of",
+    "with_sections",
+]
 
 R = TypeVar("R")
 
@@ -184,6 +196,11 @@ def value_of(record: HasSections, name: str, otherwise: Any = None) -> Any:
     """Return the value of a section's field by its name in JSON; `otherwise` where no registered capability has that field."""
     owner = flat(type(record)).get(name)
     return otherwise if owner is None else getattr(owner.of(record), name)
+
+
+def known_fields(record: type, **fields: Any) -> dict[str, Any]:
+    """Return those of the fields, by their names in JSON, that a section of a kind of record has."""
+    return {name: value for name, value in fields.items() if name in flat(record)}
 
 
 def with_sections(record: R, *sections: Section) -> R:

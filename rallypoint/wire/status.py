@@ -6,7 +6,6 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from rallypoint.wire.check import NodeCheck
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.hang import Hang
 from rallypoint.wire.incident import Culprit, Folded, Incident
@@ -150,7 +149,6 @@ class JobStatus:
     `hang`: a doubt or a verdict that training does not go on, None while it does or nobody looks (version 2).
     `phases`: how many ranks of the running round are in which phase (wire/pulse.py), of those that tell one (version 2).
     `learned`: how long the phases of the job took so far, now and then renewed; the next attempt begins with it (version 2).
-    `check`: the last check of the nodes, which may still be running; None before the first (version 2).
     `lost`: how many seconds it took to heal those incidents that are counts by now, by cause (version 2).
     `missing`: nodes that are wanted and not there, at most 64 of them, and `missing_count` how many there are (version 2).
     `pre_checks`: what the operators of `pre_check_ops` said before training, in their order (version 2).
@@ -184,7 +182,6 @@ class JobStatus:
     hang: Hang | None = None
     phases: dict[str, int] = field(default_factory=dict, hash=False)
     learned: tuple[Learned, ...] = ()
-    check: NodeCheck | None = None
     tolerance: str = ""
     lost: dict[str, float] = field(default_factory=dict, hash=False)
     missing: tuple[Missing, ...] = ()

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
 
 from rallypoint.agent.accelerators import accelerator, count_npus
-from rallypoint.agent.check.checker import probe_env
 from rallypoint.agent.devices import visible_device, visible_numbers, workers_per_node
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.workers.affinity import worker_cpus
-from rallypoint.wire.check import CheckTask
 from rallypoint.wire.plan import Entry, Plan
 
 PLAN = Plan(name="a", role="b", min_nodes=1, max_nodes=1, entry=Entry.SCRIPT, entrypoint="c", accelerator="ascend-npu")
@@ -68,20 +65,6 @@ def test_the_numbers_of_visible_gpus(visible: str | None, expected: list[int]) -
         visible_numbers({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}, ("GPU-aa", "GPU-ba", "GPU-bb"))
         == expected
     )
-
-
-def test_the_check_is_told_what_to_speak() -> None:
-    """HCCL and its module for NPUs; for NVIDIA's GPUs nothing: that is what a probe takes by itself."""
-    task = CheckTask(number=1, term=1, store="127.0.0.1:1", first_rank=0, world_size=2, group_rank=0, whole=False, limit=1.0)
-
-    told = [json.loads(probe_env({}, plan, task, 0, fd=None)["RALLYPOINT_CHECK"]) for plan in (PLAN, _nvidia())]
-
-    assert told[0]["device"] == ["npu", "hccl", "torch_npu"]
-    assert "device" not in told[1]
-
-
-def _nvidia() -> Plan:
-    return dataclasses.replace(PLAN, accelerator="nvidia.com/gpu")
 
 
 def test_workers_of_npus_are_dealt_out_over_the_numa_nodes() -> None:

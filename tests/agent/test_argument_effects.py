@@ -33,7 +33,6 @@ from rallypoint.wire.hang import HangState
 from rallypoint.wire.messages import AgentState
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.status import JobState
-from tests.agent.check import test_rounds as checks
 from tests.agent.test_hang_rounds import found, quiet, says
 from tests.agent.test_rendezvous import PATIENT, killed, report, say, start
 
@@ -178,58 +177,6 @@ def test_the_named_class_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 # --- Of training ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.argument("precheck")
-@pytest.mark.difference(13)
-@pytest.mark.parametrize(
-    ("level", "stages"),
-    [pytest.param(0, 0, id="0"), pytest.param(1, 1, id="1 in pairs"), pytest.param(2, 2, id="2 and then all nodes at once")],
-)
-def test_nodes_are_checked_before_they_train(level: int, stages: int) -> None:
-    """Level 2 has a task for the whole world, not for pairs alone."""
-    kept = dataclasses.replace(settings(nnodes=4, precheck=level))
-    state = checks.start(kept)
-    sizes = set()
-    if level:
-        task = checks.asked(state, 0)
-        sizes.add(0 if task is None else task.world_size)
-    state = checks.play(state, {})
-    told = checks.told(state).check
-
-    assert (told is not None) == bool(level)
-    assert sizes == ({4} if level else set())  # two nodes of two workers
-    assert (told is not None and told.whole is not None and told.whole.nodes == 4) == (stages == 2)
-
-
-@pytest.mark.argument("network_check", "comm_perf_test")
-def test_the_two_switches_are_the_two_levels() -> None:
-    """network-check is the check in pairs, comm-perf-test that and all nodes at once."""
-    assert [plan(**{name: "true"}).check_level for name in ("network_check", "comm_perf_test")] == [1, 2]
-    assert checks.asked(checks.start(settings(nnodes=4, network_check="true")), 0) is not None
-    told = checks.told(checks.play(checks.start(settings(nnodes=4, comm_perf_test="true")), {})).check
-    assert told is not None
-    assert told.whole is not None
-
-
-@pytest.mark.argument("exclude_straggler")
-@pytest.mark.parametrize("exclude", [pytest.param("true", id="on"), pytest.param("false", id="off")])
-def test_a_slow_node_is_replaced_where_it_says_so(exclude: str) -> None:
-    """More than twice the median, in the check."""
-    kept = settings(nnodes=4, precheck=1, exclude_straggler=exclude)
-    state = checks.later(checks.play(checks.start(kept), {2: checks.SLOW}))
-
-    assert state.away == ({"agent-2.1"} if exclude == "true" else set())
-
-
-@pytest.mark.difference(12)
-def test_to_exclude_stragglers_without_a_check_is_an_error() -> None:
-    """It would have no effect."""
-    with pytest.raises(
-        JobError,
-        match="exclude_straggler: 'true' is not allowed; expected no value, because the job has no node check",
-    ):
-        plan(exclude_straggler="true")
 
 
 @pytest.mark.argument("node_unit")

@@ -1,7 +1,8 @@
-"""DLRover's cases of rendezvous, node unit, node check and stragglers, in our own words: the same nodes, the same outcome.
+"""DLRover's cases of rendezvous and node unit, in our own words: the same nodes, the same outcome.
 
 Source of the figures: `dlrover/python/tests/test_rdzv_manager.py` of intelligent-machine-learning/dlrover at 7c3e9648 (August
-2026). Its pending rules and its classes of exits are in tests/supervision/test_dlrover_cases.py.
+2026). Its pending rules and its classes of exits are in tests/supervision/test_dlrover_cases.py,
+those of the node check in tests/capabilities/node_check/.
 """
 
 from __future__ import annotations
@@ -10,14 +11,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from rallypoint.agent.check.judging import Played, judge
-from rallypoint.agent.check.pairing import next_groups
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import Settings, State
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.messages import AgentReport, AgentState, Regroup
 from rallypoint.wire.status import JobState
-from tests.agent.check.simulated import Cluster, Ill
 
 #: Seconds of the last call, as `rdzv_waiting_timeout` there.
 LAST_CALL = 60.0
@@ -162,91 +160,3 @@ def test_an_agent_that_joins_twice_is_one_node() -> None:
     state = join(new(2, 2), (0, 0, 0))
 
     assert world(rendezvous.tick(state, LAST_CALL)) == []
-
-
-@pytest.mark.parametrize(
-    ("size", "groups"),
-    [
-        pytest.param(4, ((0, 1), (2, 3)), id="four"),
-        pytest.param(5, ((0, 1), (2, 3, 4)), id="five: the last three together"),
-        pytest.param(6, ((0, 1), (2, 3), (4, 5)), id="six"),
-        pytest.param(1, ((0,),), id="one alone"),
-    ],
-)
-def test_the_first_round_of_the_check(size: int, groups: tuple[tuple[int, ...], ...]) -> None:
-    """Neighbours are tried together."""
-    assert next_groups(range(size), (), rounds=0) == groups
-
-
-def test_a_suspect_meets_a_good_node() -> None:
-    """Of four, 3 failed with 2: in the second round neither is with the other."""
-    first = (Played(group=(0, 1), transfer=1.0), Played(group=(2, 3), failed=True))
-    second = next_groups(range(4), first, rounds=1)
-
-    assert len(second) == 2
-    assert all(len({0, 1} & set(group)) == len({2, 3} & set(group)) == 1 for group in second)
-
-
-@pytest.mark.parametrize("broken", range(4))
-@pytest.mark.parametrize("ill", [Ill.DEVICE, Ill.NETWORK])
-def test_one_broken_node_of_four_is_found(broken: int, ill: Ill) -> None:
-    """After two rounds it alone is at fault."""
-    found = Cluster(size=4, ill={broken: ill}).check()
-
-    assert found.early.fault == {broken}
-
-
-def test_a_check_of_good_nodes_is_one_round() -> None:
-    """Nobody is at fault, and a single node is good by itself."""
-    for size in (1, 4, 6):
-        found = Cluster(size=size).check()
-        assert (set(found.standing.good), set(found.standing.fault), found.rounds) == (set(range(size)), set(), 1)
-
-
-def test_a_check_of_nobody_finds_nothing() -> None:
-    """Before any node has joined there is neither a fault nor a round."""
-    assert next_groups((), (), rounds=0) == ()
-    assert judge((), ()).fault == frozenset()
-
-
-def test_a_failure_is_at_first_of_both() -> None:
-    """While the second round is awaited both of a failed pair are suspects, and no node is at fault."""
-    standing = judge(range(4), (Played(group=(0, 1), transfer=1.0), Played(group=(2, 3), failed=True)))
-
-    assert (set(standing.suspect), set(standing.fault)) == ({2, 3}, set())
-
-
-FAST, LAME = 5.0, 15.0
-
-
-def played(*groups: tuple[tuple[int, ...], float]) -> tuple[Played, ...]:
-    return tuple(Played(group=group, transfer=seconds) for group, seconds in groups)
-
-
-@pytest.mark.parametrize(
-    ("size", "first", "unsure", "second", "slow"),
-    [
-        pytest.param(
-            6,
-            played(((0, 1), FAST), ((2, 3), FAST), ((4, 5), LAME)),
-            {4, 5},
-            played(((0, 5), LAME), ((1, 4), FAST), ((2, 3), FAST)),
-            {5},
-            id="six nodes",
-        ),
-        pytest.param(
-            5,
-            played(((0, 1), LAME), ((2, 3, 4), FAST)),
-            {0, 1},
-            played(((2, 1), LAME), ((0, 3, 4), FAST)),
-            {1},
-            id="five nodes",
-        ),
-    ],
-)
-def test_a_straggler_is_told_from_its_partner(
-    size: int, first: tuple[Played, ...], unsure: set[int], second: tuple[Played, ...], slow: set[int]
-) -> None:
-    """Both of a slow group may be it after one round; after the second the one that was slow with another partner is."""
-    assert judge(range(size), first).unsure | judge(range(size), first).slow == unsure
-    assert judge(range(size), first + second).slow | judge(range(size), first + second).unsure == slow

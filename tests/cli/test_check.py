@@ -9,6 +9,7 @@ import pytest
 from rallypoint.cli.check import lines
 from rallypoint.cli.view import view
 from rallypoint.wire.check import AllNodes, CheckState, Link, NodeCheck, NodeFound, NodeVerdict
+from rallypoint.wire.sections import replaced
 from rallypoint.wire.status import JobState
 from tests.cli.samples import NOW, PLAN, ZONE, begun, training
 
@@ -57,14 +58,14 @@ def test_what_was_found_is_told_bad_nodes_first() -> None:
 )
 def test_the_status_of_a_job_tells_of_its_check(check: NodeCheck, text: str) -> None:
     """Whoever looks at a job sees what its check found."""
-    shown = view(begun(), dataclasses.replace(training(), check=check), PLAN, NOW, zone=ZONE)
+    shown = view(begun(), replaced(training(), check=check), PLAN, NOW, zone=ZONE)
     assert [fact.text for fact in shown.details if fact.label == "node check"] == [text]
 
 
 def test_while_nodes_are_checked_the_summary_says_so() -> None:
     """They have joined, and nobody trains."""
     running = dataclasses.replace(CHECK, state=CheckState.RUNNING)
-    status = dataclasses.replace(training(), state=JobState.FORMING, world=(), ranks=(), check=running)
+    status = replaced(training(), state=JobState.FORMING, world=(), ranks=(), check=running)
     assert view(begun(), status, PLAN, NOW, zone=ZONE).summary == "3 nodes are being checked"
 
 

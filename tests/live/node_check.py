@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rallypoint.capabilities.node_check.wire import StatusSection
 from rallypoint.wire.check import NodeCheck, NodeVerdict
 from rallypoint.wire.exits import Exit
 from tests.live.agent_processes import SCRIPTS, Agents, agents, said
@@ -85,8 +86,9 @@ def play(job: Agents, case: Case) -> NodeCheck:
     assert [code for code, _ in ended] == [Exit.OK] * len(processes), ended
     status = job.status()
     assert status is not None
-    assert status.check is not None
-    return status.check
+    check = StatusSection.of(status).check
+    assert check is not None
+    return check
 
 
 def found(check: NodeCheck) -> dict[int, NodeVerdict]:

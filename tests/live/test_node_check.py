@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from rallypoint.capabilities.node_check.wire import StatusSection
 from rallypoint.wire.exits import Exit
 from tests.live.agent_processes import ROOT, Agents, agents, said
 from tests.live.node_check import Case, found, illnesses, play, probe
@@ -88,8 +89,9 @@ def test_a_probe_that_hangs_is_ended_in_time(job: Agents) -> None:
     assert [said(process)[0] for process in processes] == [Exit.OK] * 3
     status = job.status()
     assert status is not None
-    assert status.check is not None
-    assert "local rank 0: stage compute: not completed within 2 s" in status.check.nodes[0].reason
+    check = StatusSection.of(status).check
+    assert check is not None
+    assert "local rank 0: stage compute: not completed within 2 s" in check.nodes[0].reason
 
 
 @pytest.mark.extended

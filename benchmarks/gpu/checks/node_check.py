@@ -14,7 +14,7 @@ from benchmarks.gpu.result import Result
 
 __all__ = ["run"]
 
-#: As in rallypoint/agent/check/probe.py: side of the matrices on each kind of device, and products of one measurement.
+#: As in capabilities/node_check/probe.py: side of the matrices on each kind of device, and products of one measurement.
 _SIDE, _DRY_SIDE, _PRODUCTS = 8192, 256, 4
 _LIMIT = 35.0
 
@@ -31,7 +31,7 @@ def run(machine: Machine) -> Result:
         task = {"whole": False, "limit": 30.0, "fd": fd, "key": "gpu"}
         place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
         place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RALLYPOINT_CHECK": json.dumps(task)}
-        command = (sys.executable, "-m", "rallypoint.agent.check.probe")
+        command = (sys.executable, "-m", "rallypoint.capabilities.node_check.probe")
         code = machine.finish(command, log, _LIMIT, keep=fd, **place)
     said = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
     figures = next((one for one in said if "compute" in one), None)

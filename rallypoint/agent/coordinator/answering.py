@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from rallypoint.agent.rendezvous import capabilities, checks
+from rallypoint.agent.rendezvous import capabilities
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import State
 from rallypoint.agent.rendezvous.health import rounds as hang_rounds
@@ -177,5 +177,5 @@ class Answers:
 def _audible(state: State) -> tuple[object, ...]:
     """What of the state an answer to a parked report can depend on; its own report cannot change while it is parked."""
     inquiry = None if state.inquiry is None else state.inquiry.number
-    asked = inquiry, checks.task(state), capabilities.reply_key(state)
+    asked = inquiry, capabilities.reply_key(state)
     return state.state, state.fence, state.broken, state.verdict, state.away, *asked

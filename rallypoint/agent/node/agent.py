@@ -39,7 +39,6 @@ from rallypoint.agent.waiting import in_background
 from rallypoint.agent.workers.group import Worker
 from rallypoint.supervision.strategy import Strategy
 from rallypoint.wire import line as wire
-from rallypoint.wire.check import CheckTask
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.failover import Failure
 from rallypoint.wire.fence import Fence
@@ -293,8 +292,6 @@ class NodeAgent:
         assignment = action.assignment
         self._parts.snapshots.assigned(assignment)
         try:
-            if self._parts.checker is not None:
-                await self._parts.checker.stop()
             for capability in self._parts.capabilities:
                 await capability.before_workers(assignment)
             await self._parts.stores.assigned(assignment.store)
@@ -339,14 +336,9 @@ class NodeAgent:
         self._talker.hurry(reply.pace if isinstance(reply, Continue) else 0.0)
         if isinstance(reply, (Assignment, Continue)):
             for capability in self._parts.capabilities:
-                capability.on_reply(reply)
+                capability.on_reply(reply, waiting=self._node.phase is Phase.JOINING)
         if isinstance(reply, Continue) and reply.dump is not None:
             self._parts.dumper.take(reply.dump)
-        if isinstance(reply, Continue) and self._node.phase is Phase.JOINING:
-            self._try(reply.check)
-            if reply.fence.round > self._node.round:  # others train: they are not to wait for what can be done before
-                self._parts.prepare()
-
-    def _try(self, task: CheckTask | None) -> None:
-        if task is not None and self._parts.checker is not None:
-            self._parts.checker.take(task)
+        joins = isinstance(reply, Continue) and self._node.phase is Phase.JOINING
+        if joins and reply.fence.round > self._node.round:  # others train: they are not to wait for what can be done before
+            self._parts.prepare()

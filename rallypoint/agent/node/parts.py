@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable
 
 from rallypoint.agent.accelerators import CPU
-from rallypoint.agent.check.checker import Checker
 from rallypoint.agent.clock import Clock
 from rallypoint.agent.linux import become_subreaper
 from rallypoint.agent.node.adviser import Adviser
@@ -51,6 +50,9 @@ class Parts:
         store_lost: Callable[[str], None],
     ) -> None:
         plan = config.plan
+        become_subreaper()
+        self._reaper = Reaper()
+        self._spawner = Spawner(self._reaper)
         self.snapshots = SnapshotKeeper(
             plan, config.folder, attempt=config.attempt, host=config.host, secret=config.secret, tls=config.tls
         )
@@ -64,9 +66,6 @@ class Parts:
         self.config = config = dataclasses.replace(config, plan=plan)
         self.now = now
         self.dumper = Dumper(self.snapshots, changed)
-        become_subreaper()
-        self._reaper = Reaper()
-        self._spawner = Spawner(self._reaper)
         self._launcher = launcher(config, self._spawner, self._reaper)
         self.group = WorkerGroup(self._launcher, self._reaper, grace=plan.stop_grace, now=now)
         self.devices = meter(plan.xpu_type, {**os.environ, **plan.env})
@@ -78,20 +77,17 @@ class Parts:
         self._launcher.when_prepared(changed)
         self.adviser = Adviser(plan, self._spawner)
         self.reset_watch = ResetWatch.of(plan)
-        self.checker = (
-            Checker(plan, host=config.host, folder=config.folder, spawner=self._spawner, changed=changed)
-            if plan.check_level
-            else None
-        )
 
     def _context(self, config: NodeConfig, changed: Callable[[], None]) -> NodeContext:
         return NodeContext(
             plan=config.plan,
+            host=config.host,
             folder=config.folder,
             pids=self._pids,
             changed=changed,
             send=self._send,
             stop_workers=lambda: self.group.stop(lambda: None),
+            spawner=self._spawner,
         )
 
     def _send(self, local_rank: int, message: FromAgent) -> bool:
@@ -122,8 +118,6 @@ class Parts:
         await self.ports.look()
         for capability in self.capabilities:
             await capability.begin()
-        if self.checker is not None:
-            await self.checker.prepare()
         self.adviser.begin(cannot_work)
 
     async def close(self) -> None:
@@ -133,8 +127,6 @@ class Parts:
         self.group.close()
         self.lines.close()
         self.stores.close()
-        if self.checker is not None:
-            await self.checker.close()
         for capability in self.capabilities:
             await capability.close()
         self._launcher.close()

@@ -52,7 +52,6 @@ class Reporter:
             return None
         pids = tuple(worker.pid for worker in parts.group.workers)
         told = (node.state, node.round, node.told_failures, node.failover, node.reason)
-        check = None if parts.checker is None else parts.checker.report
         waits = node.state is AgentState.WAITING
         return (
             *told,
@@ -61,7 +60,6 @@ class Reporter:
             parts.looker.told,
             node.keepable,
             parts.dumper.told,
-            check,
             *(capability.urgent() for capability in parts.capabilities),
             waits and parts.ready,
         )
@@ -99,7 +97,6 @@ class Reporter:
             evidence=parts.looker.found_in(node.round),
             keeps=len(node.keepable),
             resizable=node.keepable <= node.resizable,
-            check=None if parts.checker is None else parts.checker.report,
             learned=parts.round.learned(),
             replicas=parts.snapshots.replicas,
             dumps=parts.snapshots.can_dump,

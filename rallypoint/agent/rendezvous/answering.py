@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from rallypoint.agent.rendezvous import capabilities, checks, dumping, picture, telling
+from rallypoint.agent.rendezvous import capabilities, dumping, picture, telling
 from rallypoint.agent.rendezvous.health import rounds as hang_rounds
 from rallypoint.agent.rendezvous.lookup import places, world_size
 from rallypoint.agent.rendezvous.peers import Peer, State, living, opened, sealed, with_peer
@@ -25,7 +25,7 @@ def answer(state: State, agent: str) -> Reply | None:
     if peer is None or peer.report.state is AgentState.LEAVING:
         return None
     if peer.report.state is AgentState.WAITING:
-        return _assignment(state, peer) or dumping.asks(state, peer) or checks.asks(state, peer)
+        return _assignment(state, peer) or dumping.asks(state, peer) or capabilities.reply_for_waiting(state, peer.report)
     if state.state is JobState.FORMING:
         reason = state.broken or "a new round is forming"
         return Regroup(fence=state.fence, reason=reason, keep=state.living, dead=state.dead)

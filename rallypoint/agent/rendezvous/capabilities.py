@@ -12,19 +12,32 @@ from typing import Any
 from rallypoint.agent.rendezvous import telling
 from rallypoint.agent.rendezvous.lookup import places
 from rallypoint.agent.rendezvous.peers import Capabilities, State
-from rallypoint.capabilities.base import CoordinatorCapability, Effect, RoundView
+from rallypoint.capabilities.base import (
+    CoordinatorCapability,
+    Effect,
+    RecordEvent,
+    ReplaceNode,
+    ReportedPeer,
+    RestartForming,
+    RoundView,
+)
+from rallypoint.wire.incident import Answer, FaultKind
 from rallypoint.wire.messages import AgentReport, Continue
 from rallypoint.wire.sections import Sections
 from rallypoint.wire.status import JobStatus, Member
 
 __all__ = [
     "Registered",
+    "after_losses",
     "assignment_sections",
+    "before_round",
+    "holds_round",
     "next_deadline",
     "on_report",
     "on_request",
     "on_tick",
     "reply_for",
+    "reply_for_waiting",
     "reply_key",
     "restored",
     "status_sections",
@@ -58,20 +71,40 @@ def on_request(state: State, name: str, request: object, now: float) -> State:
     """Return the state after a request of the service of a capability."""
     for place, one in enumerate(state.capabilities.registered):
         if one.name == name:
-            known = state.capabilities.states[place]
-            own, effects = one.on_request(known, request, _view(state), now)
-            state = _performed(state if own is known else _with(state, place, own), effects, now)
+            own, effects = one.on_request(state.capabilities.states[place], request, _view(state), now)
+            state = _taken(state, place, own, effects, now)
     return state
 
 
 def on_tick(state: State, now: float) -> State:
-    """Call `on_tick` of each capability, and return the state with their effects applied."""
+    """Return the state after `on_tick` of each capability, with the effects applied."""
     for place, one in enumerate(state.capabilities.registered):
-        known = state.capabilities.states[place]
-        own, effects = one.on_tick(known, _view(state), now)
-        if own is not known:
-            state = _with(state, place, own)
-        state = _performed(state, effects, now)
+        own, effects = one.on_tick(state.capabilities.states[place], _view(state), now)
+        state = _taken(state, place, own, effects, now)
+    return state
+
+
+def after_losses(state: State, now: float) -> State:
+    """Return the state after `after_losses` of each capability, up to the first verdict."""
+    for place, one in enumerate(state.capabilities.registered):
+        if state.verdict is None:
+            own, effects = one.after_losses(state.capabilities.states[place], _view(state), now)
+            state = _taken(state, place, own, effects, now)
+    return state
+
+
+def holds_round(state: State) -> bool:
+    """Return whether the next round must wait for a capability."""
+    known = state.capabilities
+    return any(one.holds_round(own) for one, own in zip(known.registered, known.states, strict=True))
+
+
+def before_round(state: State, ready: Sequence[ReportedPeer], now: float) -> State:
+    """Return the state after `before_round` of each capability, up to the first one for which the round must wait."""
+    for place, one in enumerate(state.capabilities.registered):
+        if state.verdict is None and not holds_round(state):
+            own, effects = one.before_round(state.capabilities.states[place], _view(state), ready, now)
+            state = _taken(state, place, own, effects, now)
     return state
 
 
@@ -79,6 +112,14 @@ def reply_for(state: State, report: AgentReport) -> Continue | None:
     """Return the capabilities' requests to an agent whose workers run, or None."""
     known = state.capabilities
     found = (one.reply_for(own, report) for one, own in zip(known.registered, known.states, strict=True))
+    sections = Sections(*(section for section in found if section is not None))
+    return Continue(fence=state.fence, sections=sections) if sections else None
+
+
+def reply_for_waiting(state: State, report: AgentReport) -> Continue | None:
+    """Return the requests of capabilities for an agent that waits for a round, None if there are none."""
+    known = state.capabilities
+    found = (one.reply_for_waiting(own, report) for one, own in zip(known.registered, known.states, strict=True))
     sections = Sections(*(section for section in found if section is not None))
     return Continue(fence=state.fence, sections=sections) if sections else None
 
@@ -111,7 +152,19 @@ def status_sections(state: State) -> Sections:
 
 
 def _view(state: State) -> RoundView:
-    return RoundView(fence=state.fence, state=state.state, world=state.world, places=places(state.world), peers=state.peers)
+    return RoundView(
+        fence=state.fence,
+        state=state.state,
+        world=state.world,
+        places=places(state.world),
+        peers=state.peers,
+        incidents=state.incidents,
+    )
+
+
+def _taken(state: State, place: int, own: Any, effects: Iterable[Effect], now: float) -> State:
+    known = state.capabilities.states[place]
+    return _performed(state if own is known else _with(state, place, own), effects, now)
 
 
 def _with(state: State, place: int, own: Any) -> State:
@@ -122,5 +175,32 @@ def _with(state: State, place: int, own: Any) -> State:
 
 def _performed(state: State, effects: Iterable[Effect], now: float) -> State:
     for effect in effects:
-        state = telling.event(state, effect.kind, effect.detail, now)
+        if isinstance(effect, RecordEvent):
+            state = telling.event(state, effect.kind, effect.detail, now)
+        elif isinstance(effect, ReplaceNode):
+            state = _replaced(state, effect, now)
+        elif isinstance(effect, RestartForming):
+            state = dataclasses.replace(state, forming_since=now, enough_since=None)
+        elif state.verdict is None:
+            result = state.result if effect.result is None else effect.result
+            state = telling.verdict(dataclasses.replace(state, result=result), effect.verdict, now)
     return state
+
+
+def _replaced(state: State, effect: ReplaceNode, now: float) -> State:
+    """Let a node leave, so that another machine takes its place."""
+    peer = state.peers.get(effect.agent)
+    if peer is None:
+        return state
+    told = telling.node_incident(state, peer, "", now)
+    culprit = None if told.culprit is None else dataclasses.replace(told.culprit, error=effect.error)
+    told = dataclasses.replace(
+        told,
+        reason=effect.reason,
+        culprit=culprit,
+        kind=FaultKind.HARDWARE,
+        answer=Answer.RETRY_ELSEWHERE,
+        rule=effect.rule,
+    )
+    state = dataclasses.replace(telling.incident(state, told), away=state.away | {effect.agent})
+    return telling.event(state, "sent-away", told.reason, now)

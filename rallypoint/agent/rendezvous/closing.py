@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rallypoint.agent.rendezvous import (
     awaiting,
-    checks,
+    capabilities,
     faults,
     last_world,
     newcomers,
@@ -27,7 +27,7 @@ def form(state: State, now: float) -> State:
     """Close a round if it is time, or give up if it is too late."""
     ready = newcomers.admitted(state, waiting(state))
     usable = state.settings.usable(len(ready))
-    if outstanding(state) or checks.running(state) or prechecks.waiting(state):
+    if outstanding(state) or capabilities.holds_round(state) or prechecks.waiting(state):
         return state
     if usable >= state.settings.min_nodes and state.enough_since is None:
         state = dataclasses.replace(state, enough_since=now)
@@ -48,8 +48,8 @@ def form(state: State, now: float) -> State:
         state = faults.charge_echoes(state, now)
         # The charge may end the attempt, begin a last checkpoint, or send away an agent that waits here.
         return state if state.verdict is not None or state.dumping is not None else form(state, now)
-    state, may_train = checks.passed(state, ready, now)
-    return _close(state, ready, usable, now) if may_train else state
+    state = capabilities.before_round(state, ready, now)
+    return state if capabilities.holds_round(state) else _close(state, ready, usable, now)
 
 
 def _give_up(state: State, joined: int, now: float) -> State:

@@ -55,7 +55,6 @@ from rallypoint.agent.rendezvous import (
     attempted,
     awaiting,
     capabilities,
-    checks,
     closing,
     dumping,
     faults,
@@ -167,7 +166,7 @@ def new(
         peers={m.agent: Peer.recalled(m, previous, now) for m in previous.world},
     )
     state = prechecks.inherited(state, previous)
-    state = missing.inherited(checks.inherited(hang_rounds.inherited(state, previous), previous), previous)
+    state = missing.inherited(hang_rounds.inherited(state, previous), previous)
     state = attempted.inherited(dumping.inherited(state, previous, now), previous, now)
     return telling.event(state, "coordinator", f"term {term} took over in round {previous.fence.round}", now)
 
@@ -191,8 +190,7 @@ def hear(state: State, report: AgentReport, now: float) -> State:
     last = None if before is None else before.report
     state = newcomers.heard(state, last, report, now)
     state = hang_rounds.heard(state, last, report, now)
-    state = dumping.heard(capabilities.on_report(state, report, last, now), report)
-    return checks.heard(state, report, now)
+    return dumping.heard(capabilities.on_report(state, report, last, now), report)
 
 
 def delayed(state: State, seconds: float) -> State:
@@ -268,7 +266,7 @@ def tick(state: State, now: float, *, listened: float | None = None) -> State:
         state = faults.judge_late(state, now)
     if state.verdict is None and state.dumping is None and state.loss is not None:
         state = awaiting.timed(faults.judge_losses(state, now), now)
-    state = checks.advanced(state, now)
+    state = capabilities.after_losses(state, now)
     if state.verdict is None and state.dumping is None and state.state is JobState.FORMING:
         state = closing.form(state, now)
     state = dumping.advanced(state, now)
@@ -285,7 +283,6 @@ def deadline(state: State) -> float | None:
     times = [_expires(state, peer) for peer in state.peers.values()]
     more = (
         hang_rounds.due(state),
-        checks.due(state),
         dumping.due(state),
         newcomers.due(state),
         capabilities.next_deadline(state),
@@ -299,7 +296,7 @@ def deadline(state: State) -> float | None:
     if awaited is not None:
         times.append(awaited)
     forming = state.verdict is None and state.state is JobState.FORMING
-    if forming and not (outstanding(state) or checks.running(state) or prechecks.waiting(state)):
+    if forming and not (outstanding(state) or capabilities.holds_round(state) or prechecks.waiting(state)):
         if state.enough_since is None:
             times.append(state.forming_since + state.settings.join_timeout)
         elif state.world:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rallypoint.agent.check.course import Course as CheckCourse
 from rallypoint.agent.precheck.course import PreChecks
 from rallypoint.agent.rendezvous.dump_course import Dumping
 from rallypoint.agent.rendezvous.health.hang import Watch
@@ -16,7 +15,6 @@ from rallypoint.agent.rendezvous.settings import Settings
 from rallypoint.capabilities.base import CoordinatorCapability
 from rallypoint.supervision.budget import Course
 from rallypoint.supervision.strategy import Strategy
-from rallypoint.wire.check import NodeCheck
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.hang import Evidence, Hang
 from rallypoint.wire.incident import Answer, Cause, Folded, Incident, IncidentId
@@ -30,7 +28,6 @@ __all__ = [
     "Absent",
     "Attempted",
     "Capabilities",
-    "Checks",
     "Inquiry",
     "Loss",
     "Peer",
@@ -144,24 +141,6 @@ class Loss:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checks:
-    """What is known of checks of the nodes (`checks.py`).
-
-    Attributes:
-        course: the check that runs; None while none does.
-        told: what is told of it, or of the last one; `number` of it, and `tasks` how many tasks were given out.
-        checked: agents that took part in one that is over; `losses` the lost nodes that were known when it was.
-    """
-
-    course: CheckCourse | None = None
-    told: NodeCheck | None = None
-    number: int = 0
-    tasks: int = 0
-    checked: frozenset[str] = frozenset()
-    losses: frozenset[IncidentId] = frozenset()
-
-
-@dataclass(frozen=True, kw_only=True)
 class Capabilities:
     """The registered optional capabilities (`capabilities.py`).
 
@@ -181,7 +160,6 @@ class Capabilities:
 
 
 _NO_CAPABILITIES = Capabilities()
-_UNCHECKED = Checks()
 _UNASKED = PreChecks()
 
 
@@ -209,7 +187,7 @@ class State:
         since: when this coordinator began; the incidents that it `inherited` count as if they had happened then.
         course: how training goes, for the refill of budgets.
         result: what rank 0 left, once every worker of the world has ended well.
-        checks: of the nodes, before they train; `prechecks` what operators are asked before that.
+        prechecks: what operators are asked before the first round.
         dumping: a last checkpoint that is written before the end (`dumping.py`).
         learned: how long the phases of the job take, as it was last told, at `learned_at`; `before`: as it was when this round
             began; `learned_in`: the last round that is over, of which all is in it.
@@ -254,7 +232,6 @@ class State:
     watch: Watch = _UNWATCHED
     inquiry: Inquiry | None = None
     hang: Hang | None = None
-    checks: Checks = _UNCHECKED
     prechecks: PreChecks = _UNASKED
     dumping: Dumping | None = None
     capabilities: Capabilities = _NO_CAPABILITIES

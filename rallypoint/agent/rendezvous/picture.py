@@ -59,7 +59,6 @@ def status(state: State, now: float) -> JobStatus:
         verdict=state.verdict,
         hang=state.hang,
         learned=state.learned,
-        check=state.checks.told,
         training_port=state.training_port,
         pre_checks=state.prechecks.told,
         updated_at=now,

@@ -48,11 +48,6 @@ class Settings:
     hang_downtime: float = 1800.0
     hang_detection: int = 1
     hang_learning: bool = True
-    check_level: int = 0
-    check_timeout: float = 300.0
-    check_all_pairs: bool = False
-    check_only: bool = False
-    exclude_straggler: bool = False
     pending_timeout: float = 900.0
     pending_fail_strategy: int = 1
     pre_check_ops: tuple[PreCheckOp, ...] = ()

@@ -33,7 +33,7 @@ class Forwarder(NodeCapability):
         """Return the answers."""
         return ReportSection(wish=self._state.told)
 
-    def on_reply(self, reply: Assignment | Continue) -> None:
+    def on_reply(self, reply: Assignment | Continue, *, waiting: bool) -> None:
         """Forward a new command."""
         wish = ReplySection.of(reply).wish if isinstance(reply, Continue) else None
         if wish is not None:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from rallypoint.capabilities import modules
 from rallypoint.version import __version__
-from rallypoint.wire.check import NodeVerdict
 from rallypoint.wire.hang import HangState
 from rallypoint.wire.incident import Cause, Incident, Rung
 from rallypoint.wire.missing import Absence
@@ -29,9 +28,6 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 #: Seconds of training over which the rate of steps is taken at least, where there are so many.
 _RATE_OVER = 10.0
-
-#: The verdicts of a node check that somebody should look into.
-_BAD = (NodeVerdict.STRAGGLER, NodeVerdict.FAULT, NodeVerdict.UNKNOWN)
 
 #: Rungs on which no further round follows.
 _NO_RESTART = frozenset({Rung.NOTIFY, Rung.RESET, Rung.EXIT})
@@ -160,9 +156,6 @@ def _health(status: JobStatus) -> Iterator[Family]:
     for module in modules("report"):
         for one in module.gauges(status):
             yield _gauge(one.name, one.help, one.value)
-    check = status.check
-    found = {} if check is None else {("verdict", v.value): len(check.named(v)) for v in _BAD}
-    yield _gauge("rallypoint_check_nodes", "Nodes that did not pass the last node check, by verdict.", found)
 
 
 # --- How they are written --------------------------------------------------------------------------------------------------

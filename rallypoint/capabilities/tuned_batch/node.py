@@ -228,7 +228,7 @@ class Tuner(NodeCapability):
             await asyncio.gather(self._task, return_exceptions=True)
         self._path.unlink(missing_ok=True)
 
-    def on_reply(self, reply: Assignment | Continue) -> None:
+    def on_reply(self, reply: Assignment | Continue, *, waiting: bool) -> None:
         """Write the requested batch size to the file; ignore a version that is not newer."""
         section = AssignmentSection if isinstance(reply, Assignment) else ReplySection
         tuned = section.of(reply).tuned

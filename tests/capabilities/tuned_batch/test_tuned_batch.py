@@ -243,10 +243,10 @@ async def test_a_node_measures_and_writes(tmp_path: Path) -> None:
     await eventually_async(lambda: reported(tuner, 20) and news)
     assert reported(tuner, 20) == NodeTuning(batch=32, memory=300 * MIB, limit=1000 * MIB)
 
-    tuner.on_reply(reply(Tuned(version=1, batch=64)))
+    tuner.on_reply(reply(Tuned(version=1, batch=64)), waiting=False)
     assert parallel_config.read(path) == ParallelConfig(version=1, batch=64)
     assert reported(tuner, 21) == NodeTuning(version=1, batch=64, limit=1000 * MIB)
-    tuner.on_reply(reply(Tuned(version=1, batch=999)))
+    tuner.on_reply(reply(Tuned(version=1, batch=999)), waiting=False)
     parallel_config.write(path, ParallelConfig(version=1, batch=32))  # as DLRover's loader does when it begins
     reported(tuner, 0)
     assert parallel_config.read(path) == ParallelConfig(version=2, batch=64)

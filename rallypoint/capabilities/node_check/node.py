@@ -17,21 +17,24 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rallypoint.agent.accelerators import NVIDIA, accelerator
-from rallypoint.agent.workers.spawner import Command, Spawner
+from rallypoint.agent.workers.spawner import Command
 from rallypoint.agent.workers.store import listening
+from rallypoint.capabilities.base import NodeCapability, NodeContext
+from rallypoint.capabilities.node_check.wire import PlanSection, ReplySection, ReportSection
 from rallypoint.wire import env, sanitize
 from rallypoint.wire.check import CheckReport, CheckTask, ProbeState
 from rallypoint.wire.endpoint import split_address
+from rallypoint.wire.messages import Assignment, Continue, WorkerReport
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.process_exit import describe_exit
 
-__all__ = ["Checker", "Seen", "probe_env", "read_probe"]
+__all__ = ["Checker", "Seen", "create", "probe_env", "read_probe"]
 
 log = logging.getLogger("rallypoint.check")
 
@@ -76,35 +79,54 @@ class _Attempt:
         await self.stop.wait()
 
 
-class Checker:
+class Checker(NodeCapability):
     """Runs the probes of one task at a time; a new task takes the place of the one before."""
 
-    def __init__(self, plan: Plan, *, host: str, folder: Path, spawner: Spawner, changed: Callable[[], None]) -> None:
-        self._plan, self._host, self._folder, self._spawner, self._changed = plan, host, folder, spawner, changed
+    def __init__(self, context: NodeContext) -> None:
+        self._plan, self._host, self._folder = context.plan, context.host, context.folder
+        self._spawner, self._changed = context.spawner, context.changed
         self._socket: socket.socket | None = None
         self._attempt: _Attempt | None = None
         self._running: asyncio.Task[None] | None = None
-        self.report: CheckReport | None = None
+        self._told: CheckReport | None = None
 
-    async def prepare(self) -> None:
+    async def begin(self) -> None:
         """Listen, so that this agent can be asked; raises `ConfigError` when that cannot be."""
         self._socket, store = await listening(self._host)
-        self.report = CheckReport(store=store)
+        self._told = CheckReport(store=store)
 
-    def take(self, task: CheckTask) -> None:
+    def urgent(self) -> CheckReport | None:
+        """Return the state of the probe."""
+        return self._told
+
+    def report(self, workers: Sequence[WorkerReport]) -> ReportSection:
+        """Return the state of the probe."""
+        return ReportSection(check=self._told)
+
+    def on_reply(self, reply: Assignment | Continue, *, waiting: bool) -> None:
+        """Begin the requested task."""
+        task = ReplySection.of(reply).check if isinstance(reply, Continue) else None
+        if task is not None and waiting:
+            self._take(task)
+
+    async def before_workers(self, assignment: Assignment) -> None:
+        """End the running task."""
+        await self._stop()
+
+    def _take(self, task: CheckTask) -> None:
         """Begin a task, unless it was begun already; what runs is ended."""
-        known = self.report
+        known = self._told
         if known is None or (known.term, known.number) == (task.term, task.number):
             return
         before = self._running
         if self._attempt is not None:
             self._attempt.stop.set()
         self._attempt = _Attempt(task)
-        self.report = CheckReport(store=known.store, term=task.term, number=task.number, state=ProbeState.RUNNING)
+        self._told = CheckReport(store=known.store, term=task.term, number=task.number, state=ProbeState.RUNNING)
         self._changed()
         self._running = asyncio.create_task(self._try(self._attempt, before))
 
-    async def stop(self) -> None:
+    async def _stop(self) -> None:
         """End what runs, and return when no probe is left: the devices are the workers' from here."""
         if self._attempt is not None and self._running is not None:
             self._attempt.stop.set()
@@ -112,7 +134,7 @@ class Checker:
 
     async def close(self) -> None:
         """End what runs, and stop listening."""
-        await self.stop()
+        await self._stop()
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -127,14 +149,14 @@ class Checker:
             found = CheckReport(store="", state=ProbeState.FAILED, own=True, error=f"cannot start the probe: {error}")
         finally:
             attempt.kill()
-        known = self.report
+        known = self._told
         if attempt.stop.is_set() or known is None:
             return
         if found.state is ProbeState.FAILED:
             log.warning("node check task=%d failed: %s", task.number, found.error)
         else:
             log.info("node check task=%d passed: compute=%.3gs transfer=%.3gs", task.number, found.compute, found.transfer)
-        self.report = dataclasses.replace(found, store=known.store, term=task.term, number=task.number)
+        self._told = dataclasses.replace(found, store=known.store, term=task.term, number=task.number)
         self._changed()
 
     async def _run(self, attempt: _Attempt) -> CheckReport:
@@ -168,7 +190,7 @@ class Checker:
         task = attempt.task
         serves = task.group_rank == 0 and local_rank == 0 and self._socket is not None
         fd = self._socket.fileno() if serves and self._socket is not None else None
-        argv = self._plan.check_program or (sys.executable, "-m", "rallypoint.agent.check.probe")
+        argv = PlanSection.of(self._plan).check_program or (sys.executable, "-m", "rallypoint.capabilities.node_check.probe")
         started: list[int] = []
 
         def ended(code: int) -> None:
@@ -189,6 +211,11 @@ class Checker:
         started.append(pid)
         if not end.done():
             attempt.pids.add(pid)
+
+
+def create(context: NodeContext) -> Checker | None:
+    """Return the node's half, None if the plan has no node check."""
+    return Checker(context) if PlanSection.of(context.plan).check_level else None
 
 
 def probe_env(base: Mapping[str, str], plan: Plan, task: CheckTask, local_rank: int, *, fd: int | None) -> dict[str, str]:

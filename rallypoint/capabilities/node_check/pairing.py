@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rallypoint.agent.check.judging import Group, Played, Standing, judge
+from rallypoint.capabilities.node_check.judging import Group, Played, Standing, judge
 
 __all__ = ["MOST_ROUNDS", "next_groups"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rallypoint.agent.check.course import Course, Stage, standing
-from rallypoint.agent.check.judging import FACTOR, Group, Standing
+from rallypoint.capabilities.node_check.course import Course, Stage, standing
+from rallypoint.capabilities.node_check.judging import FACTOR, Group, Standing
 from rallypoint.wire.check import CheckState, Link, NodeCheck, NodeFound, NodeVerdict
 
 __all__ = ["every_node", "sentence", "tell"]

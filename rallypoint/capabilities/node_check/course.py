@@ -15,8 +15,8 @@ import enum
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rallypoint.agent.check.judging import Group, Played, Standing, judge
-from rallypoint.agent.check.pairing import next_groups
+from rallypoint.capabilities.node_check.judging import Group, Played, Standing, judge
+from rallypoint.capabilities.node_check.pairing import next_groups
 from rallypoint.wire.check import AllNodes, CheckReport, CheckTask, ProbeState
 
 __all__ = ["ECHO", "SLACK", "Course", "Seat", "Stage", "advanced", "asked", "begun", "due", "heard", "left", "standing"]

@@ -1,8 +1,8 @@
 """The probe: one process per rank of a small world that computes, talks to the others, and says how long that took.
 
-`python -m rallypoint.agent.check.probe`, started by `checker.py` with torchrun's variables and RALLYPOINT_CHECK, a JSON object:
-`whole` (all nodes at once), `limit` (seconds), `fd` (the listening socket of the group's store; rank 0 alone has one) and
-`key` (names the task: what an earlier one left in the sockets is not ours).
+`node.py` starts `python -m rallypoint.capabilities.node_check.probe` with torchrun's variables and RALLYPOINT_CHECK, a JSON
+object: `whole` (all nodes at once), `limit` (seconds), `fd` (the listening socket of the group's store; rank 0 alone has one)
+and `key` (names the task: what an earlier one left in the sockets is not ours).
 
 What it says is lines of JSON on stdout: `{"stage": NAME}` when it comes to a stage, and in the end `{"compute": s,
 "transfer": s, "moved": bytes, "latency": s}`. It ends with 0 then, and with any other code where something failed; the last

@@ -6,17 +6,22 @@ import dataclasses
 
 import pytest
 
-from rallypoint.agent.check.course import ECHO, SLACK
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import Settings, State
+from rallypoint.capabilities.node_check.coordinator import NodeChecks
+from rallypoint.capabilities.node_check.course import ECHO, SLACK
+from rallypoint.capabilities.node_check.wire import PlanSection, ReplySection, StatusSection
 from rallypoint.wire import codec
-from rallypoint.wire.check import CheckReport, CheckState, CheckTask, NodeVerdict, ProbeState
+from rallypoint.wire.check import CheckReport, CheckState, CheckTask, NodeCheck, NodeVerdict, ProbeState
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Answer, Cause
 from rallypoint.wire.messages import SENT_AWAY, AgentReport, AgentState, Assignment, Continue, Stop
+from rallypoint.wire.sections import build
 from rallypoint.wire.status import JobState, JobStatus, Outcome
 
-FOUR = Settings(min_nodes=2, max_nodes=4, last_call=5.0, node_lease=10_000.0, check_level=1, check_timeout=60.0)
+FOUR = Settings(min_nodes=2, max_nodes=4, last_call=5.0, node_lease=10_000.0)
+CHECK = PlanSection(check_level=1, check_timeout=60.0)
+CHECKED = (NodeChecks(CHECK),)
 
 #: By node: what its probe says; an exception of a partner is what the others say.
 FINE = CheckReport(store="", state=ProbeState.OK, compute=1.0, transfer=1.0, moved=100, latency=0.1)
@@ -39,7 +44,7 @@ def report(node: int, said: CheckReport | None = None, incarnation: int = 1, **m
         "state": AgentState.WAITING,
         "check": offered if said is None else dataclasses.replace(said, store=offered.store),
     }
-    return AgentReport(**{**fields, **more})  # type: ignore[arg-type]
+    return build(AgentReport, **{**fields, **more})
 
 
 def say(state: State, *reports: AgentReport, now: float = 0.0) -> State:
@@ -49,14 +54,14 @@ def say(state: State, *reports: AgentReport, now: float = 0.0) -> State:
     return state
 
 
-def start(settings: Settings = FOUR, nodes: int = 4, now: float = 0.0) -> State:
-    state = rendezvous.new(settings, job="digits", uid="u1", attempt=1, term=1, now=now)
+def start(settings: Settings = FOUR, nodes: int = 4, now: float = 0.0, *, check: PlanSection = CHECK) -> State:
+    state = rendezvous.new(settings, job="digits", uid="u1", attempt=1, term=1, now=now, registered=(NodeChecks(check),))
     return say(state, *(report(node) for node in range(nodes)), now=now)
 
 
 def asked(state: State, node: int, incarnation: int = 1) -> CheckTask | None:
     reply = rendezvous.answer(state, f"agent-{node}.{incarnation}")
-    return reply.check if isinstance(reply, Continue) else None
+    return ReplySection.of(reply).check if isinstance(reply, Continue) else None
 
 
 def play(state: State, saying: dict[int, CheckReport], now: float = 1.0, incarnations: dict[int, int] | None = None) -> State:
@@ -90,6 +95,12 @@ def told(state: State) -> JobStatus:
     return codec.loads(JobStatus, codec.dumps(status))
 
 
+def check_of(status: JobStatus) -> NodeCheck:
+    check = StatusSection.of(status).check
+    assert check is not None
+    return check
+
+
 def test_nodes_are_checked_in_pairs_before_they_are_given_a_round() -> None:
     """The tasks name the pair's store, the ranks and the time that they have."""
     state = start()
@@ -103,12 +114,11 @@ def test_nodes_are_checked_in_pairs_before_they_are_given_a_round() -> None:
     ]
     running = told(state)
     assert (running.state, running.world) == (JobState.FORMING, ())
-    assert running.check is not None
-    assert running.check.state is CheckState.RUNNING
+    assert check_of(running).state is CheckState.RUNNING
     state = play(state, {})
 
     assert all(isinstance(rendezvous.answer(state, f"agent-{n}.1"), Assignment) for n in range(4))
-    check = told(state).check
+    check = StatusSection.of(told(state)).check
     assert check is not None
     assert (check.state, check.rounds, check.reason) == (CheckState.PASSED, 1, "before the first round")
     assert [one.verdict for one in check.nodes] == [NodeVerdict.GOOD] * 4
@@ -130,9 +140,9 @@ def test_who_has_begun_is_not_asked_again() -> None:
 
 def test_without_a_check_level_nobody_is_asked() -> None:
     """And a round is closed at once."""
-    state = start(dataclasses.replace(FOUR, check_level=0))
+    state = start(check=PlanSection())
     assert state.state is JobState.RUNNING
-    assert told(state).check is None
+    assert StatusSection.of(told(state)).check is None
 
 
 def test_a_node_at_fault_is_sent_away_and_its_host_is_named() -> None:
@@ -149,8 +159,7 @@ def test_a_node_at_fault_is_sent_away_and_its_host_is_named() -> None:
     assert (incident.cause, incident.answer) == (Cause.NODE, Answer.RETRY_ELSEWHERE)
     assert incident.culprit is not None
     assert incident.culprit.host == "host-1"
-    assert status.check is not None
-    assert [one.node for one in status.check.named(NodeVerdict.FAULT)] == [1]
+    assert [one.node for one in check_of(status).named(NodeVerdict.FAULT)] == [1]
 
 
 def test_the_replacement_is_checked_with_the_others_before_it_trains() -> None:
@@ -164,8 +173,10 @@ def test_the_replacement_is_checked_with_the_others_before_it_trains() -> None:
     status = told(state)
 
     assert [m.incarnation for m in status.world] == [1, 2, 1, 1]
-    assert status.check is not None
-    assert (status.check.number, status.check.reason) == (2, "after a node was lost") or status.check.reason == "node 1 is new"
+    assert (check_of(status).number, check_of(status).reason) == (
+        2,
+        "after a node was lost",
+    ) or check_of(status).reason == "node 1 is new"
 
 
 def running(state: State, now: float = 30.0) -> State:
@@ -187,7 +198,7 @@ def test_after_a_lost_node_the_rest_is_checked_and_after_a_lost_process_it_is_no
 
     state = say(state, *(report(n, round=1) for n in range(3)), now=61.0)
 
-    check = told(state).check
+    check = StatusSection.of(told(state)).check
     assert check is not None
     assert (check.state, check.reason) == (CheckState.RUNNING, "after a node was lost")
     state = play(state, {}, now=62.0)
@@ -197,11 +208,10 @@ def test_after_a_lost_node_the_rest_is_checked_and_after_a_lost_process_it_is_no
 @pytest.mark.parametrize("exclude", [True, False])
 def test_a_straggler_is_told_and_sent_away_only_where_that_is_asked_for(*, exclude: bool) -> None:
     """It works; whether that is enough is the user's to say."""
-    state = later(play(start(dataclasses.replace(FOUR, exclude_straggler=exclude)), {2: SLOW}))
+    state = later(play(start(check=dataclasses.replace(CHECK, exclude_straggler=exclude)), {2: SLOW}))
 
     status = told(state)
-    assert status.check is not None
-    slow = status.check.named(NodeVerdict.STRAGGLER)
+    slow = check_of(status).named(NodeVerdict.STRAGGLER)
     assert [(one.node, one.reason) for one in slow] == [(2, "it computes 5.0 times as long as the median of 1e+03 ms")]
     assert [m.node for m in status.world] == ([0, 1, 3] if exclude else [0, 1, 2, 3])
     assert len(status.incidents) == int(exclude)
@@ -226,11 +236,11 @@ def test_a_silent_probe_has_failed_when_its_time_is_over() -> None:
     assert rendezvous.deadline(state) == over
     done = dataclasses.replace(FINE, term=task.term, number=task.number)
     state = say(state, *(report(n, done) for n in (0, 2, 3)), now=30.0)
-    assert rendezvous.tick(state, over - 1).checks.tasks == task.number
+    assert rendezvous.tick(state, over - 1).capabilities.state_of("node_check").tasks == task.number
 
     state = play(rendezvous.tick(state, over), {1: LOST}, now=over + 1)
 
-    check = told(state).check
+    check = StatusSection.of(told(state)).check
     assert check is not None
     assert [(one.node, one.reason) for one in check.named(NodeVerdict.FAULT)] == [(1, "Connection closed by peer")]
 
@@ -267,16 +277,16 @@ def test_when_all_agents_go_nothing_is_judged() -> None:
         state = rendezvous.disconnected(state, f"agent-{node}.1", 1.0)
     state = rendezvous.tick(state, 10.0)
 
-    assert (state.verdict, state.checks.course) == (None, None)
+    assert (state.verdict, state.capabilities.state_of("node_check").course) == (None, None)
     assert asked(say(state, *(report(n, incarnation=2) for n in range(4)), now=11.0), 0, 2) is not None
 
 
 def test_level_two_runs_all_good_nodes_together() -> None:
     """Its figures are those of nccl-tests; who is at fault does not take part."""
-    state = start(dataclasses.replace(FOUR, check_level=2))
+    state = start(check=dataclasses.replace(CHECK, check_level=2))
     state = play(state, {3: BROKEN})
 
-    check = told(state).check
+    check = StatusSection.of(told(state)).check
     assert check is not None
     assert check.whole is not None
     assert (check.whole.nodes, check.whole.ranks, check.whole.error) == (3, 6, "")
@@ -289,7 +299,7 @@ def test_level_two_runs_all_good_nodes_together() -> None:
 
 def test_a_job_that_is_only_a_check_ends_with_what_was_found() -> None:
     """Also where a node is at fault: nobody is sent away, and the result says who it is."""
-    state = play(start(dataclasses.replace(FOUR, check_only=True)), {0: BROKEN})
+    state = play(start(check=dataclasses.replace(CHECK, check_only=True)), {0: BROKEN})
 
     status = told(state)
     assert status.verdict is not None
@@ -304,11 +314,13 @@ def test_a_job_that_is_only_a_check_ends_with_what_was_found() -> None:
 def test_a_new_coordinator_trusts_what_was_checked_and_repeats_what_was_not_finished() -> None:
     """The members of the last world were checked; a check on its way is begun anew, with tasks of the new term."""
     status = told(running(play(start(), {})))
-    second = rendezvous.new(FOUR, job="digits", uid="u1", attempt=1, term=2, now=50.0, previous=status)
+    second = rendezvous.new(FOUR, job="digits", uid="u1", attempt=1, term=2, now=50.0, previous=status, registered=CHECKED)
     again = say(second, *(report(n, round=1) for n in range(4)), now=51.0)
     assert again.state is JobState.RUNNING
 
-    second = rendezvous.new(FOUR, job="digits", uid="u1", attempt=1, term=2, now=50.0, previous=told(start()))
+    second = rendezvous.new(
+        FOUR, job="digits", uid="u1", attempt=1, term=2, now=50.0, previous=told(start()), registered=CHECKED
+    )
     task = asked(say(second, *(report(n) for n in range(4)), now=51.0), 0)
 
     assert task is not None
@@ -317,18 +329,18 @@ def test_a_new_coordinator_trusts_what_was_checked_and_repeats_what_was_not_fini
 
 def test_a_thousand_nodes_fit_into_a_status() -> None:
     """Bad nodes are told before good ones, and how many are not told at all."""
-    many = dataclasses.replace(FOUR, min_nodes=300, max_nodes=300, check_only=True)
-    state = start(many, nodes=300)
-    number = state.checks.tasks
+    many = dataclasses.replace(FOUR, min_nodes=300, max_nodes=300)
+    state = start(many, nodes=300, check=dataclasses.replace(CHECK, check_only=True))
+    number = state.capabilities.state_of("node_check").tasks
     for _ in range(3):
         if state.verdict is None:
-            number = state.checks.tasks
+            number = state.capabilities.state_of("node_check").tasks
             told_all = dataclasses.replace(FINE, term=1, number=number)
             bad = dataclasses.replace(BROKEN, term=1, number=number)
             for n in range(300):
                 state = say(state, report(n, bad if n == 250 else told_all))
 
-    check = told(state).check
+    check = StatusSection.of(told(state)).check
     assert check is not None
     assert (check.count, len(check.nodes), check.nodes[0].node) == (300, 96, 250)
     assert check.left_out > 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 
-from rallypoint.agent.check.checker import Seen, probe_env, read_probe
+from rallypoint.capabilities.node_check.node import Seen, probe_env, read_probe
 from rallypoint.wire.check import CheckTask
 from rallypoint.wire.plan import Entry, Plan
 
@@ -54,3 +55,14 @@ def test_the_environment_of_a_probe_is_that_of_a_small_world() -> None:
     assert (told["MASTER_ADDR"], told["MASTER_PORT"], told["A"], told["PATH"]) == ("fd00::1", "4711", "1", "/bin")
     assert "RALLYPOINT_SECRET" not in told
     assert json.loads(told["RALLYPOINT_CHECK"]) == {"whole": False, "limit": 60.0, "key": "check-2-7", "fd": None}
+
+
+def test_the_check_is_told_what_to_speak() -> None:
+    """HCCL and its module for NPUs; for NVIDIA's GPUs nothing: that is what a probe takes by itself."""
+    npus, gpus = (dataclasses.replace(PLAN, accelerator=kind) for kind in ("ascend-npu", "nvidia.com/gpu"))
+    task = CheckTask(number=1, term=1, store="127.0.0.1:1", first_rank=0, world_size=2, group_rank=0, whole=False, limit=1.0)
+
+    told = [json.loads(probe_env({}, plan, task, 0, fd=None)["RALLYPOINT_CHECK"]) for plan in (npus, gpus)]
+
+    assert told[0]["device"] == ["npu", "hccl", "torch_npu"]
+    assert "device" not in told[1]

@@ -57,7 +57,12 @@ def named(document: Mapping[str, Any], *, name: str = "") -> dict[str, Any]:
     given = name or metadata.get("name")
     if not isinstance(given, str) or not given:
         raise JobError(
-            [Problem(path="manifest.metadata.name", text=f"{show(given)} is not allowed; expected the name of the job")]
+            [
+                Problem(
+                    path="manifest.metadata.name",
+                    text=f"{show(given)} is not allowed; expected a non-empty text, the name of the job",
+                )
+            ]
         )
     return {**document, "metadata": {**metadata, "name": given}}
 

@@ -76,7 +76,7 @@ async def telling_logs(
         await teller.flush()
         await teller.mark()
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.info("Cannot read the rest of the ranks' output: %s", error)
+            log.info("Cannot read further output of the ranks: %s", error)
 
 
 async def tell_culprit(backend: Backend, name: str, log: LineLog, rank: int) -> None:

@@ -285,11 +285,11 @@ CLOCKS: tuple[Clock, ...] = (
         ),
     ),
     Clock(
-        name="fence",
+        name="fence-timeout",
         setting="rendezvous.fence_timeout",
         starts="an agent loses its connection to the coordinator",
         pauses="never",
-        ends="the agent reaches a coordinator",
+        ends="the agent reaches a coordinator again",
         then="the agent stops its workers; the coordinator may start a world without members of the last world",
         actor="agent; also the coordinator, if it does not know whether the last world has ended",
         wins="expires before the lease clock if the lease is longer",

@@ -245,7 +245,7 @@ def fenced_until(record: JobRecord, status: JobStatus | None, policy: Policy) ->
     then = (
         "the workers on the lost machines have stopped by themselves; until then no world begins that takes over none of them"
     )
-    return Deadline(at=at, clock="fence", then=then) if record.clock < at else None
+    return Deadline(at=at, clock="fence-timeout", then=then) if record.clock < at else None
 
 
 def irreplaceable(record: JobRecord, policy: Policy) -> tuple[Slot, ...]:

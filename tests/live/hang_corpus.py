@@ -244,10 +244,10 @@ def table(results: Iterable[Found]) -> str:
         by_kind.setdefault(found.kind.name, []).append(found)
     lines = [
         (
-            "| Kind | The hang | Runs | Found in time | Hang found after (median) | Hang found after (longest)"
-            " | Cause of the restart | Workers restarted after (median) | Right ranks named | Evidence about every rank |"
+            "| Kind | The hang | Runs | Hang found after (median) | Hang found after (longest)"
+            " | Cause of the restart | Workers restarted after (median) |"
         ),
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|",
     ]
     for name, all_found in by_kind.items():
         took = [found.took for found in all_found if found.took is not None]
@@ -255,20 +255,12 @@ def table(results: Iterable[Found]) -> str:
             f"`{name}`",
             all_found[0].kind.what,
             str(len(all_found)),
-            _count(all_found, "soon"),
             f"{statistics.median(took):.1f} s" if took else "-",
             f"{max(took):.1f} s" if took else "-",
             *_restarts(all_found),
-            _count(all_found, "right"),
-            _count(all_found, "complete"),
         )
         lines.append(f"| {' | '.join(told)} |")
     return "\n".join([*lines, "", _sum([found for all_found in by_kind.values() for found in all_found])])
-
-
-def _count(results: Sequence[Found], name: str) -> str:
-    """Return in how many runs the property `name` holds; "-" for what is no hang."""
-    return str(sum(getattr(found, name) for found in results)) if results[0].kind.hangs else "-"
 
 
 def _restarts(results: Sequence[Found]) -> tuple[str, str]:
@@ -289,7 +281,7 @@ def _sum(results: Sequence[Found]) -> str:
         f"The scripts hung {len(hangs)} times in {len({f.kind.name for f in hangs})} ways. Rallypoint found {soon} hangs in"
         f" time ({soon / count:.1%}), and restarted the workers after {restarted} hangs ({restarted / count:.1%}):"
         f" {proven} times because of positive evidence, otherwise because `hang_downtime` expired. It named the right ranks in"
-        f" {right} hangs ({right / count:.1%}), and had evidence about every rank in {complete} hangs"
+        f" {right} hangs ({right / count:.1%}), and collected evidence about every rank in {complete} hangs"
         f" ({complete / count:.1%}). In {len(results) - len(hangs)} runs, the ranks were only slow; Rallypoint reported a hang"
         f" in {false} of these runs."
     )
@@ -325,14 +317,11 @@ Each row of the table is one way to hang. [tests/live/hang_corpus.py](../../test
 without Rallypoint code that hang in this way, with `hang_detection: 2` and `hang_downtime: 12s`. The guide
 [Hangs and slow ranks](../guides/hangs.md) explains the detection.
 
-- Times count from the start of the hang. The columns *Found in time*, *Right ranks named* and *Evidence about every rank*
-  count runs.
-- A hang is *found in time* if the agents start to inspect the workers within a limit. The limit is three times the 99th
-  percentile of the step time, but at least five seconds. Before the first step and after the last step, the limit is
-  `hang_downtime` plus five seconds.
-- *Positive evidence* is a state of the ranks that proves that they can never continue. With positive evidence, Rallypoint
-  restarts the workers without waiting for `hang_downtime`. Without positive evidence, it logs a notification when it finds
-  the hang, and restarts the workers when `hang_downtime` expires.
+- Times count from the start of the hang. The columns *Hang found after* show when the agents started to inspect the workers.
+- A hang is *found in time* if it is found within three times the 99th percentile of the step time, but at least five seconds.
+  Before the first step and after the last step, the limit is `hang_downtime` plus five seconds.
+- *Positive evidence* is a state of the ranks that proves that they can never continue. Rallypoint then restarts the workers
+  without waiting for `hang_downtime`.
 
 {table}
 """

@@ -142,9 +142,16 @@ def slow_table(results: Iterable[SlowRun]) -> str:
         looked, notified = sum(one.looked > 0 for one in mine), sum(one.notified for one in mine)
         restarted = sum(not one.healthy for one in mine)
         lines.append(f"| `{name}` | {mine[0].kind.what} | {len(mine)} | {looked} | {notified} | {restarted} |")
-    every = [one for mine in by_kind.values() for one in mine]
-    restarted = sum(not one.healthy for one in every)
-    return "\n".join([*lines, "", f"Rallypoint restarted the workers in {restarted} of {len(every)} runs."])
+    return "\n".join([*lines, "", slow_summary([one for mine in by_kind.values() for one in mine])])
+
+
+def slow_summary(results: Sequence[SlowRun]) -> str:
+    """Return the sum of all runs as sentences."""
+    notified, restarted = sum(one.notified for one in results), sum(not one.healthy for one in results)
+    return (
+        f"Rallypoint restarted the workers in {restarted} of {len(results)} runs. In {notified} of these runs, it logged a"
+        " notification that the job makes no step."
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -161,7 +168,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(slow_table(results))
     if options.report is not None:
         before = options.report.read_text(encoding="utf-8") if options.report.exists() else ""
-        section = _SECTION.format(seconds=options.seconds, table=slow_table(results))
+        section = _SECTION.format(seconds=options.seconds, kinds=len(kinds), summary=slow_summary(results))
         options.report.write_text(before.partition(_HEADING)[0].rstrip() + "\n\n" + section, encoding="utf-8")
     return 0 if all(result.healthy for result in results) else 1
 
@@ -171,14 +178,11 @@ _SECTION = (
     _HEADING
     + """
 
-Each row of the table is a reason why a healthy job makes no step for a while. In each run of
-[tests/live/slow_corpus.py](../../tests/live/slow_corpus.py), two ranks train, make no step for {seconds:g} s, and continue to
-train. `hang_detection` is 2, and `hang_downtime` is 30 minutes. The limit that Rallypoint learned from the step time is 4 s.
+A healthy job can make no step for a while, for example because one rank uploads a checkpoint, waits for a file lock or runs a
+long loop in C. [tests/live/slow_corpus.py](../../tests/live/slow_corpus.py) has {kinds} such cases. In each run, two ranks
+train, make no step for {seconds:g} s, and continue to train. `hang_detection` is 2, and `hang_downtime` is 30 minutes.
 
-The last three columns count the runs in which the agents inspected the workers, in which Rallypoint logged a notification, and
-in which it restarted the workers. A restart would be an error.
-
-{table}
+{summary}
 """
 )
 

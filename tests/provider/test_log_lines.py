@@ -133,7 +133,7 @@ async def test_output_that_cannot_be_read_is_said_so():
     async with telling_logs(Broken(), "digits", log, ranks=ALL, bookmark=None) as task:
         await asyncio.wait([task])
 
-    assert log.lines == ["Cannot read the rest of the ranks' output: the disk is gone"]
+    assert log.lines == ["Cannot read further output of the ranks: the disk is gone"]
 
 
 async def test_the_culprits_last_lines_are_a_group_of_their_own():

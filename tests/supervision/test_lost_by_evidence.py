@@ -64,11 +64,11 @@ def test_the_fence_is_told_while_a_world_waits_for_it() -> None:
 
     decision = world.turn(30.0)
 
-    assert [(one.clock, one.at - world.record.clock) for one in decision.deadlines if one.clock == "fence"] == [
-        ("fence", HEALING.fence - 10.0)
+    assert [(one.clock, one.at - world.record.clock) for one in decision.deadlines if one.clock == "fence-timeout"] == [
+        ("fence-timeout", HEALING.fence - 10.0)
     ]
     world.tells(JobState.RUNNING)
-    assert all(one.clock != "fence" for one in world.turn(31.0).deadlines)
+    assert all(one.clock != "fence-timeout" for one in world.turn(31.0).deadlines)
 
 
 def test_an_outdated_pod_is_created_anew_for_nothing() -> None:

@@ -110,7 +110,9 @@ class RendezvousCondition(Condition):
             _seconds("missing_for", self.missing_for)
             if self.stable_for:
                 raise OptionError(
-                    "stable_for", self.stable_for, "0, because missing_for is set; use stable_for only to wait for a round"
+                    "stable_for",
+                    self.stable_for,
+                    "0, because missing_for is set; to wait until a round is stable, omit missing_for",
                 )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.capabilities import Registered
-from rallypoint.agent.rendezvous.core import ECHO_GRACE, RECONNECT_WITHIN, Settings, State
+from rallypoint.agent.rendezvous.core import ECHO_GRACE, ECHO_LIMIT, RECONNECT_WITHIN, Settings, State
 from rallypoint.wire import codec
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Cause, Culprit, Rung
@@ -235,6 +235,25 @@ def test_the_cause_takes_the_place_of_its_echo() -> None:
     assert len(state.incidents) == 1
 
 
+def test_an_echo_waits_longer_for_a_member_that_has_not_reported_since() -> None:
+    """The agent of the broken worker may be late, on a machine without a free core: its word is the cause and not the echo."""
+    state = say(training(), report(0, AgentState.FAILED, 1, failures=(echo(0),)), now=50.0)
+    assert rendezvous.deadline(state) == 50.0 + ECHO_LIMIT
+    state = rendezvous.tick(state, 50.0 + 2 * ECHO_GRACE)
+    assert not state.incidents
+    state = say(state, report(1, AgentState.FAILED, 1, failures=(killed(1),)), now=53.0)
+    [incident] = state.incidents
+    assert incident.culprit == killed(1)
+
+
+def test_an_echo_does_not_wait_for_ever_for_a_silent_member() -> None:
+    """After the limit the echo is charged."""
+    state = say(training(), report(0, AgentState.FAILED, 1, failures=(echo(0),)), now=50.0)
+    state = rendezvous.tick(state, 50.0 + ECHO_LIMIT)
+    [incident] = state.incidents
+    assert incident.culprit == echo(0)
+
+
 @pytest.mark.parametrize("comes_back", [pytest.param(True, id="everyone is back"), pytest.param(False, id="the grace is over")])
 def test_an_echo_without_a_cause_is_charged_itself(comes_back: bool) -> None:
     """What looks like an echo may be the fault: it is charged before the next round closes, or when the grace is over."""
@@ -243,6 +262,7 @@ def test_an_echo_without_a_cause_is_charged_itself(comes_back: bool) -> None:
         state = say(state, report(0, AgentState.WAITING, 1, failures=(echo(0),)), report(1, AgentState.WAITING, 1), now=50.2)
         assert state.fence.round == 2
     else:
+        state = say(state, report(1, AgentState.RUNNING, 1), now=50.1)
         assert rendezvous.deadline(state) == 50.0 + ECHO_GRACE
         state = rendezvous.tick(state, 51.0)
     [incident] = state.incidents

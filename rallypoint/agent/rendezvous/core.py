@@ -40,8 +40,8 @@ A world without a sign of life for `hang_downtime` hangs (`health/hang.py`); `he
 
 A rank whose peer is lost fails too, and its failure may be reported first. While a member does not answer, or if all reported
 errors are errors of lost connections, the failure is stored as an echo. A lost node or the failure of another rank replaces the
-echo. If neither is reported within `ECHO_GRACE` or before the next round closes, the echo itself is charged. The round ends
-immediately in any case.
+echo. If neither is reported within `ECHO_GRACE` or before the next round closes, the echo itself is charged; the grace is
+`ECHO_LIMIT` while a member has not reported since the echo. The round ends immediately in any case.
 
 Deadlines are times of the coordinator's own clock; clocks of two machines are never compared.
 """
@@ -68,7 +68,7 @@ from rallypoint.agent.rendezvous import (
     tolerance,
 )
 from rallypoint.agent.rendezvous.answering import answer, dismissed, told, told_all
-from rallypoint.agent.rendezvous.faults import ECHO_GRACE
+from rallypoint.agent.rendezvous.faults import ECHO_GRACE, ECHO_LIMIT, echoes_due
 from rallypoint.agent.rendezvous.health import known as hang_known
 from rallypoint.agent.rendezvous.health import rounds as hang_rounds
 from rallypoint.agent.rendezvous.peers import (
@@ -92,6 +92,7 @@ from rallypoint.wire.status import JobState, JobStatus
 
 __all__ = [
     "ECHO_GRACE",
+    "ECHO_LIMIT",
     "RECONNECT_WITHIN",
     "Settings",
     "State",
@@ -291,7 +292,7 @@ def deadline(state: State) -> float | None:
     if state.dumping is not None:
         return min(times, default=None)
     if state.echoes:
-        times.append(state.echo_since + ECHO_GRACE)
+        times.append(echoes_due(state))
     awaited = awaiting.due(state)
     if awaited is not None:
         times.append(awaited)

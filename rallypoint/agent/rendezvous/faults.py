@@ -31,10 +31,22 @@ from rallypoint.wire.messages import AgentReport, AgentState
 from rallypoint.wire.plan import Profile
 from rallypoint.wire.status import NODE_LOST, JobState, Outcome, Verdict
 
-__all__ = ["ECHO_GRACE", "charge_echoes", "judge_echoes", "judge_late", "judge_losses", "judge_round", "lose", "restart"]
+__all__ = [
+    "ECHO_GRACE",
+    "ECHO_LIMIT",
+    "charge_echoes",
+    "echoes_due",
+    "judge_echoes",
+    "judge_late",
+    "judge_losses",
+    "judge_round",
+    "lose",
+    "restart",
+]
 
-#: Seconds for which a failure that looks like an echo of another fault waits for that to show before it is charged itself.
-ECHO_GRACE = 1.0
+#: Seconds for which a failure that looks like an echo of another fault waits for that to show before it is charged itself: at
+#: least, and as long as a member has not reported since.
+ECHO_GRACE, ECHO_LIMIT = 1.0, 5.0
 
 
 def lose(state: State, peer: Peer, how: str, now: float) -> State:
@@ -143,7 +155,16 @@ def judge_echoes(state: State, now: float) -> State:
     causes = [p for p in told if not all(map(is_collateral, p.report.failures))]
     if causes and all(p.gone_at is None for p in members(state)):
         return _fail_round(dataclasses.replace(state, echoes=()), causes, now)
-    return charge_echoes(state, now) if now >= state.echo_since + ECHO_GRACE else state
+    return charge_echoes(state, now) if now >= echoes_due(state) else state
+
+
+def echoes_due(state: State) -> float:
+    """Return when the echoes themselves are charged: later while a member has not reported since the first of them.
+
+    Such a member may be the one whose worker broke the round: on an overloaded machine its agent is late.
+    """
+    late = any(p.heard_at < state.echo_since and p.gone_at is None for p in members(state))
+    return state.echo_since + (ECHO_LIMIT if late else ECHO_GRACE)
 
 
 def charge_echoes(state: State, now: float) -> State:

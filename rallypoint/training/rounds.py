@@ -18,6 +18,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from rallypoint.training.context import environment_int
 from rallypoint.training.reconfigurable import BACKEND, ReconfigurableGroup, Rehearsal, form, register
 from rallypoint.training.sockets import Opened
+from rallypoint.training.startup import peers
 from rallypoint.wire import env
 
 __all__ = ["Rounds", "current_rounds", "lives_through_rounds"]
@@ -91,8 +92,10 @@ class Rounds:
         with self._opened.watching():
             if self._freed:
                 raise ConnectionAbortedError("the round ended before this process joined it; connection closed")
+            before = peers.connections()
             self._store, self._turns = PrefixStore("regrouped", self._connect()), 0
             inner = form(self.backend, self._store, rank, size, self._timeout)
+            peers.check(before)
         group.replace(rank, size, inner)
         _tell_torch(group, self._store, size)
 

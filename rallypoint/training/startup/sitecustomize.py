@@ -268,7 +268,7 @@ class _Waiting:
 
 def _wrap() -> dict:  # type: ignore[type-arg]
     """Wrap what is imported already, once; return what wraps the others, by the name of the module."""
-    _beside("pulse"), _beside("tracebacks")
+    _beside("pulse"), _beside("tracebacks"), _beside("peers")
     watching, later = _beside("watching"), {}
     for name in watching.MODULES:
         told = _by_name(watching.watch, name)

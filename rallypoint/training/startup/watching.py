@@ -17,8 +17,9 @@ __all__ = ["MODULES", "OPERATIONS", "watch"]
 
 if "_rallypoint_pulse" in sys.modules:
     pulse, hide = sys.modules["_rallypoint_pulse"], sys.modules["_rallypoint_tracebacks"].hide
+    peers = sys.modules["_rallypoint_peers"]
 else:  # read as a part of the package, not by the start-up module of a worker
-    from rallypoint.training.startup import pulse
+    from rallypoint.training.startup import peers, pulse
     from rallypoint.training.startup.tracebacks import hide
 
 #: Collectives, by their number in the pulse, as agent/node/health/collectives.py has them; what waits for nobody is none.
@@ -52,6 +53,10 @@ OPERATIONS = (
 
 #: Of these, and of two more that wait for nobody, gloo counts a number in the group, and only on the ranks that take part.
 _BETWEEN_TWO = frozenset({"send", "recv", "monitored_barrier"})
+
+
+#: What connects ranks.
+_FORMING = frozenset({"new_group", "init_process_group"})
 
 
 def _put(place, name: str, make, *others: str) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
@@ -237,6 +242,9 @@ def _collectives(module) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN00
         two = OPERATIONS[number] in _BETWEEN_TWO
 
         def make(run):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+            if OPERATIONS[number] in _FORMING:
+                run = _ours_alone(run)  # type: ignore[no-untyped-call]
+
             def collective(*args, **kwargs):  # type: ignore[no-untyped-def]  # noqa: ANN002, ANN003, ANN202
                 if two:
                     between()
@@ -258,6 +266,22 @@ def _collectives(module) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN00
         _put(module, name, numbered(number), "torch.distributed")
     for name in ("isend", "irecv"):
         _put(module, name, _then(between), "torch.distributed")
+
+
+def _ours_alone(run):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Refuse a group in which a process of another user of this machine has taken the place of a rank."""
+
+    def form(*args, **kwargs):  # type: ignore[no-untyped-def]  # noqa: ANN002, ANN003, ANN202
+        before = peers.connections()
+        try:
+            result = run(*args, **kwargs)
+            peers.check(before)
+        except BaseException as error:
+            hide(error)
+            raise
+        return result
+
+    return form
 
 
 #: What is done once a module has been imported.

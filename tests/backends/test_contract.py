@@ -77,12 +77,9 @@ def test_a_plan_says_what_would_be_created(stage):
 
 
 def test_a_plan_of_two_roles_holds_both(stage):
-    """It is one plan, whose roles are named; a backend that runs no such job says so before anything is submitted."""
-    job = stage.job(roles={"one": {"entrypoint": "train.py"}, "two": {"launch": "simple", "entrypoint": "train.py"}})
-    if stage.backend.name == "kubernetes":
-        with pytest.raises(SubmitError, match="roles: "):
-            stage.backend.plan(job)
-        return
+    """It is one plan, whose roles are named."""
+    role = {"entrypoint": "train.py", "image": "example/train:1"}
+    job = stage.job(roles={"one": role, "two": {**role, "launch": "simple"}})
 
     assert [role.name for role in role_plans(stage.backend.plan(job).plan)] == ["one", "two"]
 

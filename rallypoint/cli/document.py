@@ -9,7 +9,7 @@ from rallypoint.wire.codec import dumps
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.status import JobStatus
 
-__all__ = ["DOCUMENT_VERSION", "JobDocument", "JobsDocument", "SupervisorSeen", "json_line", "json_text"]
+__all__ = ["DOCUMENT_VERSION", "JobDocument", "JobsDocument", "RoleDocument", "SupervisorSeen", "json_line", "json_text"]
 
 DOCUMENT_VERSION = 1
 
@@ -30,11 +30,22 @@ class SupervisorSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RoleDocument:
+    """One elastic role of a job: it is a job of its own."""
+
+    name: str
+    record: JobRecord
+    plan: Plan
+    status: JobStatus | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobDocument:
     """One job. `rallypoint.wire.codec.loads` reads it back.
 
     `status` is None before the coordinator's first word; `status_age` is how many seconds ago it was written or given, by the
-    clock of one machine, None where that is not known. `supervisor` is None while nobody has supervised the job yet.
+    clock of one machine, None where that is not known. `supervisor` is None while nobody has supervised the job yet. `roles`
+    are the elastic roles of a job with several.
     """
 
     version: int = DOCUMENT_VERSION
@@ -43,6 +54,7 @@ class JobDocument:
     status: JobStatus | None = None
     supervisor: SupervisorSeen | None = None
     status_age: float | None = None
+    roles: tuple[RoleDocument, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

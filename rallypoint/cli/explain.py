@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import datetime
 import functools
 import json
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rallypoint.cli.document import JobDocument, json_text
-from rallypoint.cli.lookup import find
+from rallypoint.cli.lookup import find, roles_of
 from rallypoint.cli.options import Commands, Where, add_job_command, natural, spell_command
 from rallypoint.report.format import counted, span, time_of_day
 from rallypoint.report.hang import picture
@@ -65,6 +66,7 @@ class Case:
         holder: who supervises it, for people.
         status_age: seconds since the coordinator's last word; None where that is not known.
         clocks: clocks of the backend that run and that the record does not contain.
+        roles: the jobs of the elastic roles of a job with several, by role.
     """
 
     record: JobRecord
@@ -75,11 +77,12 @@ class Case:
     holder: str
     status_age: float | None = None
     clocks: tuple[Deadline, ...] = ()
+    roles: tuple[tuple[str, Case], ...] = ()
 
     @property
     def decision(self) -> Decision | None:
         """What a supervisor's turn would decide now."""
-        if self.plan is None:
+        if self.plan is None or self.plan.roles:  # a conductor decides by what is seen of its units
             return None
         policy = Policy.from_plan(self.plan)
         seen = remembered(self.record, policy) if self.seen is None else self.seen
@@ -117,26 +120,35 @@ def run(args: argparse.Namespace) -> int:
 
 async def _live(doors: Doors, args: argparse.Namespace) -> Case:
     async with doors.backend(args.where) as backend:
-        stored = await find(backend, args.job)
-        now = time.time()
-        record = stored.record
-        seen = await backend.observe(record)
-        holder = f"{_holder(record)}{await _heart(backend, record, args.where)}"
-        # Whoever only looks asks the coordinator itself, which a supervisor does not.
-        status = await backend.status(record.name) or seen.status
-        age = None if status is None else await backend.status_age(record.name, status)
-        found, asked = await backend.clocks(record, status), time.time()
-        clocks = tuple(Deadline(at=asked + c.within, within=c.within, clock=c.clock, then=c.then, setting="") for c in found)
-        return Case(
-            record=record,
-            plan=stored.plan,
-            status=status,
-            seen=seen,
-            now=now,
-            holder=holder,
-            status_age=age,
-            clocks=clocks,
-        )
+        case = await _case(backend, args.job, args.where)
+        roles = []
+        for role in await roles_of(backend, case.plan) if case.plan is not None else ():
+            found = await _case(backend.units(args.job).jobs, role.record.name, args.where)
+            roles.append((role.name, found))
+        return dataclasses.replace(case, roles=tuple(roles))
+
+
+async def _case(backend: Backend, name: str, where: Where) -> Case:
+    stored = await find(backend, name)
+    now = time.time()
+    record = stored.record
+    seen = await backend.observe(record)
+    holder = f"{_holder(record)}{await _heart(backend, record, where)}"
+    # Whoever only looks asks the coordinator itself, which a supervisor does not.
+    status = await backend.status(record.name) or seen.status
+    age = None if status is None else await backend.status_age(record.name, status)
+    found, asked = await backend.clocks(record, status), time.time()
+    clocks = tuple(Deadline(at=asked + c.within, within=c.within, clock=c.clock, then=c.then, setting="") for c in found)
+    return Case(
+        record=record,
+        plan=stored.plan,
+        status=status,
+        seen=seen,
+        now=now,
+        holder=holder,
+        status_age=age,
+        clocks=clocks,
+    )
 
 
 async def _heart(backend: Backend, record: JobRecord, where: Where) -> str:
@@ -224,6 +236,11 @@ def explanation(case: Case, *, zone: datetime.tzinfo | None = None) -> Iterator[
     if story.waits:
         yield f"  {story.waits}"
     yield from _cost(story)
+    for name, role in case.roles:
+        of_role = _story_of(role)
+        yield from ("", f"Role {name}", f"  {of_role.standing}")
+        yield from (f"    {line}" for line in of_role.conditions)
+        yield from (f"  {line}".rstrip() for line in (*list(_timeline(of_role, zone))[1:], *list(_cost(of_role))[1:]))
 
 
 def _timeline(story: Story, zone: datetime.tzinfo | None) -> Iterator[str]:
@@ -299,4 +316,5 @@ def _document(case: Case) -> dict[str, Any]:
         "next": story.deadlines,
         "waits": story.waits,
         "loss": story.loss,
+        **({"roles": {name: _document(role) for name, role in case.roles}} if case.roles else {}),
     }

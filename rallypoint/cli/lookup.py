@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from rallypoint.cli.document import JobDocument, SupervisorSeen
+from rallypoint.cli.document import JobDocument, RoleDocument, SupervisorSeen
+from rallypoint.wire.role_plans import role_plans
 
 if TYPE_CHECKING:
     from rallypoint.backends.contract import Backend, Stored
     from rallypoint.supervision.record import JobRecord
+    from rallypoint.wire.plan import Plan
 
-__all__ = ["find", "look", "look_at_all", "supervisor_of"]
+__all__ = ["find", "look", "look_at_all", "roles_of", "supervisor_of"]
 
 
 async def find(backend: Backend, name: str) -> Stored:
@@ -54,7 +56,22 @@ async def _document(backend: Backend, stored: Stored) -> JobDocument:
     record = stored.record
     status, supervisor = await backend.status(record.name), await supervisor_of(backend, record)
     age = None if status is None or record.finished else await backend.status_age(record.name, status)
-    return JobDocument(record=record, plan=stored.plan, status=status, supervisor=supervisor, status_age=age)
+    roles = await roles_of(backend, stored.plan)
+    return JobDocument(record=record, plan=stored.plan, status=status, supervisor=supervisor, status_age=age, roles=roles)
+
+
+async def roles_of(backend: Backend, plan: Plan) -> tuple[RoleDocument, ...]:
+    """Return the elastic roles of a job that have begun; none of a job that is one role."""
+    found = []
+    for role in role_plans(plan):
+        if not role.elastic:
+            continue
+        jobs, name = backend.units(plan.name).jobs, f"{plan.name}-{role.name}"
+        stored = await jobs.load(name)
+        if stored is not None:
+            own = _sized(stored)
+            found.append(RoleDocument(name=role.name, record=own.record, plan=own.plan, status=await jobs.status(name)))
+    return tuple(found)
 
 
 async def look_at_all(backend: Backend) -> tuple[tuple[JobDocument, ...], tuple[str, ...]]:

@@ -198,6 +198,8 @@ def _culprit(incident: Incident) -> str:
         return f"term {incident.id.sequence}"
     if told is None:
         return f"node {incident.id.node}" if incident.id.node >= 0 else "-"
+    if told.node < 0 and told.error:  # an instance of a simple role
+        return told.error
     return f"{_who(told)}: {describe_end(told)}"
 
 

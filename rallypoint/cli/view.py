@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rallypoint.capabilities import modules
-from rallypoint.cli.document import JobDocument, SupervisorSeen
+from rallypoint.cli.document import JobDocument, RoleDocument, SupervisorSeen
+from rallypoint.cli.roles_view import role_figures, role_table, roles_summary
 from rallypoint.cli.tables import incident_table, node_table
 from rallypoint.cli.values import Column, Fact, JobView, Row, Table
 from rallypoint.report.endings import failure_story, success_line
@@ -58,6 +59,7 @@ def view(
     zone: datetime.tzinfo | None = None,
     by_node: bool = False,
     status_age: float | None = None,
+    roles: Iterable[RoleDocument] = (),
 ) -> JobView:
     """Return what is shown of one job at `now` (seconds since the epoch).
 
@@ -70,8 +72,10 @@ def view(
         zone: in which times of day are told; None for this machine's.
         status_age: seconds since the coordinator's last word; None where that is not known.
         by_node: one row for each node in the place of one for each rank.
+        roles: elastic roles of a job with several.
     """
     story = story_of(record, status, now=now, plan=plan, status_age=status_age)
+    ranks = node_table(record, story.status, story.restarts, by_node=by_node)
     return JobView(
         name=record.name,
         phase=phase_word(record),
@@ -79,7 +83,7 @@ def view(
         mood=_mood(record, story.status, plan),
         figures=_figures(story, plan),
         details=(*_details(story, now), *_supervision(record, plan, supervisor, _Clock(now=now, zone=zone))),
-        nodes=node_table(record, story.status, story.restarts, by_node=by_node),
+        nodes=role_table(record, plan, roles) if plan.roles else ranks,
         incidents=incident_table(story, now, zone=zone),
         ending=_ending(story),
     )
@@ -95,6 +99,7 @@ def view_of(document: JobDocument, now: float, *, by_node: bool = False) -> JobV
         supervisor=document.supervisor,
         by_node=by_node,
         status_age=document.status_age,
+        roles=document.roles,
     )
 
 
@@ -110,6 +115,9 @@ def phase_word(record: JobRecord) -> str:
 
 
 def _mood(record: JobRecord, status: JobStatus | None, plan: Plan) -> Mood:
+    if plan.roles:
+        waits = record.phase is Phase.RUNNING and not record.condition(ConditionType.PODS_READY)
+        return Mood.BUSY if waits else _MOODS[record.phase]
     if record.phase is Phase.RUNNING and (status is None or status.state is not JobState.RUNNING):
         return Mood.BUSY
     if record.phase is Phase.RUNNING and status is not None and len(status.world) < plan.min_nodes:
@@ -123,6 +131,8 @@ def _summary(story: Story, plan: Plan, now: float) -> str:
         return "deletion requested"
     if record.suspend and record.phase in _SUSPENDABLE:
         return "suspension requested"
+    if plan.roles:
+        return roles_summary(record)
     if record.phase is Phase.RUNNING:
         return _with_silence(record, _running(story.status, plan), story.silence)
     if record.phase is Phase.RESETTING:
@@ -178,6 +188,8 @@ def _bounds(plan: Plan) -> str:
 
 def _figures(story: Story, plan: Plan) -> tuple[Fact, ...]:
     record, status, step = story.record, story.status, story.progress.step
+    if plan.roles:
+        return role_figures(record, plan)
     # A retry is counted when the attempt before it has failed.
     begun = record.retries - (record.phase is Phase.RESETTING)
     attempts = record.attempt + plan.retry_limit - begun

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from rallypoint.cli.document import JobDocument
 from rallypoint.cli.doors import Doors
-from rallypoint.cli.lookup import supervisor_of
+from rallypoint.cli.lookup import roles_of, supervisor_of
 from rallypoint.cli.options import Where, spell_command
 from rallypoint.cli.screens import Screen, choose_screen
 from rallypoint.cli.supervisors import Left, SupervisorLostError
@@ -91,7 +91,8 @@ async def _show(doors: Doors, job: Watched, screen: Screen) -> JobDocument:
     async with doors.backend(job.where) as backend:
         async for seen in watch(backend, job.name):
             supervisor = await supervisor_of(backend, seen.record)
-            last = JobDocument(record=seen.record, plan=seen.plan, status=seen.status, supervisor=supervisor)
+            roles = await roles_of(backend, seen.plan)
+            last = JobDocument(record=seen.record, plan=seen.plan, status=seen.status, supervisor=supervisor, roles=roles)
             screen.show(last)
     if last is None:
         raise JobNotFoundError(f"job {job.name!r} not found")

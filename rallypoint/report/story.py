@@ -21,7 +21,7 @@ from rallypoint.wire.status import JobState, JobStatus, Progress
 __all__ = ["QUIET", "silence", "story_of"]
 
 #: Told by an incident with all that is known of it, so the line of history would say it twice.
-_TWICE = frozenset({"node-lost", "node-evacuated", "coordinator-lost"})
+_TWICE = frozenset({"node-lost", "node-evacuated", "coordinator-lost", "restarted", "not-restarted"})
 
 _SETTINGS = {clock.name: clock.setting for clock in CLOCKS}
 
@@ -205,11 +205,13 @@ def _deadlines(decision: Decision | None, now: float) -> Iterator[Deadline]:
 
 
 def _waits(record: JobRecord, decision: Decision | None) -> str:
-    if decision is None:
+    if record.conductor is not None and not record.released:
+        return "the supervisor acts when an instance or an elastic role ends"
+    if decision is None and record.conductor is None:
         return "unknown: the job's plan is not available, and it defines the clocks"
-    if decision.deadlines:
+    if decision is not None and decision.deadlines:
         return ""
-    if decision.done or record.released:
+    if decision is None or decision.done or record.released:
         return "nothing: the job has ended and holds no resources"
     if decision.record.phase is Phase.SUSPENDED:
         return "the job waits to be resumed by a user or its queue; no clock is running"

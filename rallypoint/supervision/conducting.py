@@ -36,8 +36,8 @@ _MAX_GAP = 30.0
 _FIRST = 1_000_000
 
 _RUNGS = {
-    Level.INSTANCE: Rung.RESTART_WORKERS,
-    Level.ROLE: Rung.RECOVER,
+    Level.INSTANCE: Rung.RECOVER_IN_PLACE,
+    Level.ROLE: Rung.RESTART_WORKERS,
     Level.JOB: Rung.RESET,
     Level.NONE: Rung.EXIT,
 }
@@ -136,7 +136,7 @@ def _with_steps(record: JobRecord, new: ConductorRecord) -> JobRecord:
         if step in old:
             continue
         told = f"{step.reason}; {_ANSWERS[step.level]}"
-        record = record.with_history(f"{step.level.value}-failed" if step.level is Level.NONE else "restarted", told)
+        record = record.with_history("not-restarted" if step.level is Level.NONE else "restarted", told)
         record = dataclasses.replace(record, incidents=merge_incidents(record.incidents, (_incident(record, step),)))
         if step.level is Level.JOB:
             record = dataclasses.replace(
@@ -153,10 +153,22 @@ def _incident(record: JobRecord, step: Step) -> Incident:
         cause=Cause.NODE if step.lost else Cause.PROCESS,
         rung=_RUNGS[step.level],
         reason=step.reason,
-        culprit=Culprit(rank=step.index, error=step.reason, at=step.at),
+        culprit=_culprit(step),
         detected_at=step.at,
         rule=step.level.value,
         clock=record.clock,
+    )
+
+
+def _culprit(step: Step) -> Culprit:
+    code = step.exit_code
+    killed = code is not None and code < 0
+    return Culprit(
+        rank=step.index,
+        exit_code=None if killed else code,
+        signal=-code if code is not None and killed else None,
+        error=step.reason,
+        at=step.at,
     )
 
 
@@ -227,10 +239,21 @@ def _with_readiness(record: JobRecord, units: tuple[UnitSeen, ...], policy: Cond
     record = record.with_condition(
         ConditionType.PODS_READY, "SufficientPodsReady" if ready else "InsufficientPodsReady", value=ready
     )
+    if ready:
+        record = _healed(record)
     if ready and record.attempts[-1].ready_at is None:
         *earlier, last = record.attempts
         record = dataclasses.replace(record, attempts=(*earlier, dataclasses.replace(last, ready_at=record.last_now)))
     return record
+
+
+def _healed(record: JobRecord) -> JobRecord:
+    """Note that all units run again."""
+    if all(incident.healed_at is not None for incident in record.incidents):
+        return record
+    now = record.last_now
+    healed = tuple(i if i.healed_at is not None else dataclasses.replace(i, healed_at=now) for i in record.incidents)
+    return dataclasses.replace(record, incidents=healed)
 
 
 def _released(record: JobRecord) -> JobRecord:

@@ -142,12 +142,16 @@ class UnitKey:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitSeen:
-    """A unit as a backend sees it; `present` while anything of it may still run."""
+    """A unit as a backend sees it; `present` while anything of it may still run.
+
+    `exit_code` is as of `subprocess`, negative for a signal; None where nobody knows it.
+    """
 
     key: UnitKey
     state: UnitState
     present: bool
     reason: str = ""
+    exit_code: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +185,7 @@ class Step:
     reason: str
     at: float
     lost: bool = False
+    exit_code: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -374,7 +379,16 @@ def _failed(record: ConductorRecord, unit: UnitSeen, policy: ConductorPolicy, no
     if level is Level.JOB and record.attempt - record.first >= policy.job_max_restart:
         level, reason = Level.NONE, f"{reason}; the job was restarted {policy.job_max_restart} times"
     lost = unit.state is UnitState.LOST
-    step = Step(level=level, role=role.name, index=unit.key.index, attempt=record.attempt, reason=reason, at=now, lost=lost)
+    step = Step(
+        level=level,
+        role=role.name,
+        index=unit.key.index,
+        attempt=record.attempt,
+        reason=reason,
+        at=now,
+        lost=lost,
+        exit_code=unit.exit_code,
+    )
     record = dataclasses.replace(record, history=(*record.history, step)[-_HISTORY:])
     if level is Level.INSTANCE:
         return _with_role(record, _restarted(_known(record, role.name), unit.key.index, role.per_group))

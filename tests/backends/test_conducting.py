@@ -126,7 +126,7 @@ async def test_an_instance_that_fails_is_the_only_one_that_starts_again(place):
     (incident,) = record.incidents
     assert (incident.cause.value, incident.rung.value, incident.reason) == (
         "process",
-        "restart-workers",
+        "recover-in-place",
         "rollout 1 exited with code 3",
     )
 

@@ -268,7 +268,7 @@ def _unit(key: UnitKey, folder: Path, host: NodeSeen | None) -> UnitSeen:
     ended = read_optional(UnitExit, folder / EXIT)
     if ended is not None:
         state = UnitState.LOST if ended.exit_code is None else UnitState.FAILED if ended.exit_code else UnitState.SUCCEEDED
-        return UnitSeen(key=key, state=state, present=False, reason=ended.reason)
+        return UnitSeen(key=key, state=state, present=False, reason=ended.reason, exit_code=ended.exit_code)
     if host is not None and host.ended:
         reason = f"{key.role} {key.index} was lost with its host{f' ({host.reason})' if host.reason else ''}"
         return UnitSeen(key=key, state=UnitState.LOST, present=host.present, reason=reason)

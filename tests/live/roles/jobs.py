@@ -155,7 +155,7 @@ class RolesJob:
 
     def causes(self) -> list[str]:
         """Return why instances, roles or the job were started again, in order."""
-        return [event.detail for event in self.record.history if event.kind in ("restarted", "none-failed")]
+        return [event.detail for event in self.record.history if event.kind in ("restarted", "not-restarted")]
 
     def tell(self) -> str:
         """Return the job's story, for a test that fails."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,16 +11,8 @@ from typing import Any
 import pytest
 
 from tests.live.jobs import cli
-from tests.live.roles.jobs import SCRIPTS, RolesJob, kill
+from tests.live.roles.jobs import RolesJob, kill
 from tests.waiting import eventually
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, light: None, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that instances write to, and a Python path on which their module is."""
-    monkeypatch.setenv("ROLE_JOBS_FOLDER", str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(SCRIPTS), os.environ["PYTHONPATH"])))
-    return tmp_path
 
 
 def started(place: Path, home: Path, **fields: Any) -> tuple[RolesJob, dict[tuple[str, int], int]]:

@@ -1,0 +1,116 @@
+"""What is shown of a job with roles: a row for each instance of a simple role, and one for each elastic role. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from rallypoint.cli.document import RoleDocument
+from rallypoint.cli.values import Column, Fact, Row, Table
+from rallypoint.report.model import Mood
+from rallypoint.supervision.conductor import RoleRecord
+from rallypoint.supervision.record import ConditionType, JobRecord, Phase
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.role_plans import RolePlan, role_plans
+
+__all__ = ["role_figures", "role_table", "roles_summary"]
+
+_COLUMNS = (
+    Column(title="ROLE", repeats=True, shrinks=True),
+    Column(title="INSTANCE", right=True),
+    Column(title="STATE", colored=True),
+    Column(title="GROUP", right=True),
+    Column(title="LIFE", right=True),
+    Column(title="RESTARTS", right=True),
+    Column(title="STEP", right=True),
+)
+
+_ENDED = {
+    Phase.SUCCEEDED: "ended",
+    Phase.FAILED: "ended",
+    Phase.TERMINATING: "being deleted",
+    Phase.SUSPENDED: "suspended",
+    Phase.SUSPENDING: "being stopped",
+    Phase.RESETTING: "being stopped",
+    Phase.EMPTY: "-",
+}
+
+
+def role_table(record: JobRecord, plan: Plan, roles: Iterable[RoleDocument]) -> Table:
+    """Return a row for each instance; of an elastic role one row, with what its own job reports."""
+    jobs = {role.name: role for role in roles}
+    records = {} if record.conductor is None else {role.name: role for role in record.conductor.roles}
+    rows = tuple(row for role in role_plans(plan) for row in _rows(record, role, records.get(role.name), jobs))
+    return Table(columns=_COLUMNS, rows=rows, empty="no instances")
+
+
+def _rows(record: JobRecord, role: RolePlan, found: RoleRecord | None, jobs: Mapping[str, RoleDocument]) -> Iterator[Row]:
+    if role.elastic:
+        yield _elastic(record, role, jobs.get(role.name))
+        return
+    for index in range(role.total):
+        life = 0 if found is None else found.incarnations[index]
+        state, mood = _state(record, found, index)
+        group = index // role.per_group
+        restarts = 0 if found is None else found.restarts[group]
+        cells = (role.name, str(index), state, str(group), str(life or "-"), str(restarts), "-")
+        yield Row(cells=cells, mood=mood, continues=index > 0)
+
+
+def _state(record: JobRecord, found: RoleRecord | None, index: int) -> tuple[str, Mood]:
+    if found is not None and index in found.done:
+        return "succeeded", Mood.QUIET
+    if record.phase is not Phase.RUNNING:
+        return _ENDED.get(record.phase, "-"), Mood.QUIET
+    if found is not None and found.stop_at is not None:
+        return "being stopped", Mood.BUSY
+    return "running", Mood.GOOD
+
+
+def _elastic(record: JobRecord, role: RolePlan, job: RoleDocument | None) -> Row:
+    if job is None:
+        state, mood = ("starting", Mood.BUSY) if record.phase is Phase.RUNNING else (_ENDED.get(record.phase, "-"), Mood.QUIET)
+        return Row(cells=(role.name, f"{role.total} workers", state, "-", "-", "-", "-"), mood=mood)
+    own, status = job.record, job.status
+    step = own.progress.step if status is None or status.progress.step is None else status.progress.step
+    if own.phase is Phase.RUNNING and status is not None:
+        state = f"{len(status.world)} of {job.plan.max_nodes} nodes"
+        mood = Mood.GOOD if len(status.world) >= job.plan.min_nodes else Mood.BUSY
+    else:
+        state = own.phase.value or "Submitted"
+        mood = Mood.BAD if own.phase is Phase.FAILED else Mood.QUIET
+    restarts = str(len(own.incidents) + sum(folded.count for folded in own.folded))
+    cells = (role.name, f"{role.total} workers", state, "-", str(own.attempt), restarts, "-" if step is None else str(step))
+    return Row(cells=cells, mood=mood)
+
+
+def role_figures(record: JobRecord, plan: Plan) -> tuple[Fact, ...]:
+    """Return the short values of a job with roles."""
+    conductor, roles = record.conductor, role_plans(plan)
+    restarts = 0 if conductor is None else sum(sum(role.restarts) for role in conductor.roles)
+    attempts = record.attempt + plan.retry_limit - record.retries
+    figures = {
+        "attempt": f"{record.attempt} of {max(attempts, record.attempt)}" if record.attempt else "-",
+        "nodes": "-",
+        "roles": str(len(roles)),
+        "instances": str(sum(role.total for role in roles)),
+        "step": "-" if record.progress.step is None else str(record.progress.step),
+        "restarts": str(restarts),
+        "resets": f"{record.retries} of {plan.retry_limit}",
+    }
+    return tuple(Fact(label=label, text=text) for label, text in figures.items())
+
+
+def roles_summary(record: JobRecord) -> str:
+    """Return what the phase of a job with roles means now."""
+    ready = record.condition(ConditionType.PODS_READY)
+    return {
+        Phase.EMPTY: "waiting for a supervisor",
+        Phase.SUSPENDED: "until resumed",
+        Phase.SUSPENDING: "stopping its instances",
+        Phase.RESUMING: "starting its roles",
+        Phase.RUNNING: "all instances run" if ready else "some instances are starting",
+        Phase.RESETTING: f"cleaning up attempt {record.attempt}",
+        Phase.SUCCEEDED: "all drivers succeeded" if record.released else "all drivers succeeded; stopping the other roles",
+        Phase.FAILED: "" if record.released else "stopping its instances",
+        Phase.TERMINATING: "being deleted",
+    }[record.phase]

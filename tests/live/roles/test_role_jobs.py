@@ -1,0 +1,120 @@
+"""Jobs with several roles by the command line: what is shown of them, and what can be asked of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.live.jobs import cli
+from tests.live.roles.jobs import RolesJob, kill
+from tests.waiting import eventually
+
+
+def test_status_and_explain_show_every_role(place: Path, home: Path) -> None:
+    """A row for each instance and one for the trainer; the timeline of the job, and that of its elastic role."""
+    job = RolesJob.write(place, home).submit()
+    before = job.all_begin()
+    kill(before["rollout", 1])
+    job.begins("rollout", 1, life=2)
+    eventually(lambda: "all instances run" in cli("status", "rl").stdout, why=job.tell)
+
+    rows = [line.split() for line in cli("status", "rl").stdout.splitlines()]
+    assert ["trainer", "2", "workers", "1", "of", "1", "nodes", "-", "1", "0", "-"] in rows
+    assert ["rollout", "0", "running", "0", "1", "0", "-"] in rows
+    assert ["rollout", "1", "running", "1", "2", "1", "-"] in rows
+    document = json.loads(cli("status", "rl", "--json").stdout)
+    assert [role["name"] for role in document["roles"]] == ["trainer"]
+    assert [line.split()[0] for line in cli("status").stdout.splitlines()] == ["NAME", "rl"]
+
+    told = cli("explain", "rl").stdout
+    assert "incident 1: rollout 1 was killed by SIGKILL" in told
+    assert "the worker was replaced on its node" in told
+    assert "\nRole trainer\n  Job rl-trainer is Running" in told
+    cli("delete", "rl")
+    assert not job.place.exists()
+
+
+def test_a_suspended_job_goes_on_where_it_was(place: Path, home: Path) -> None:
+    """No process is left while it is suspended; what has succeeded does not run again, and nothing is charged."""
+    job = RolesJob.write(place, home).submit()
+    job.all_begin()
+    (place / "judge-0.code").write_text("0")
+    eventually(lambda: job.record.conductor is not None and job.record.conductor.roles[2].done, why=job.tell)
+
+    cli("suspend", "rl")
+    eventually(lambda: job.record.phase.value == "Suspended", why=job.tell)
+    eventually(lambda: not [p for p in job.trainer.processes() if "supervise" not in p.command and "shim" not in p.command])
+    cli("resume", "rl")
+    after = [job.begins(role, rank, life=2) for role in ("trainer", "rollout") for rank in range(2)]
+
+    assert len({line.pid for line in after}) == 4
+    job.may_end()
+    record = job.ends()
+    assert (record.phase.value, record.attempt, record.retries, job.causes()) == ("Succeeded", 1, 0, [])
+    assert len(job.lines("judge", 0)) == 1
+
+
+def test_a_second_submission(place: Path, home: Path) -> None:
+    """Of the same document it re-attaches where nobody supervises, of another it is refused; both leave the job as it is."""
+    job = RolesJob.write(place, home).submit()
+    before = job.all_begin()
+
+    again = cli("submit", place / "rl.json", check=False)
+    assert again.returncode == 1
+    assert "already running with the same specification" in again.stderr
+    (place / "other.json").write_text(json.dumps({**json.loads((place / "rl.json").read_text()), "config": {"lr": 2}}))
+    other = cli("submit", place / "other.json", check=False)
+    assert other.returncode == 1
+    assert "already running with another specification" in other.stderr
+    kill(job.supervisor())
+    attached = cli("submit", place / "rl.json")
+    assert "already existed without a supervisor and continues" in attached.stdout
+
+    assert job.pids() == before
+    job.may_end()
+    assert job.ends().phase.value == "Succeeded"
+    assert job.pids() == before
+
+
+@pytest.mark.extended
+def test_the_next_life_is_warm(place: Path, home: Path, warm: None) -> None:
+    """From the kill to the first line of the next life it takes at most 0.2 s on a quiet machine, and torch is there."""
+    job = RolesJob.write(place, home, roles={"trainer": None}).submit()
+    pid = job.begins("rollout", 1).pid
+    logs = list(job.place.glob("hosts/rollout-1/host-1/modules-*.txt"))
+    took = []
+    for life in range(2, 5):
+        eventually(lambda: len(_standbys(job)) >= 1, why=lambda: f"{logs}: {job.tell()}")
+        began = job.begins("rollout", 1, life=life - 1)
+        assert began.pid == pid
+        took.append(_kill_and_wait(job, pid, life))
+        after = job.begins("rollout", 1, life=life)
+        pid = after.pid
+        assert after.torch
+
+    print("kill to first line:", *(f"{seconds:.3f} s" for seconds in took))
+    assert min(took) <= 0.2
+    job.may_end()
+    job.ends()
+
+
+def _standbys(job: RolesJob) -> list[int]:
+    """Return forks of the zygote of rollout 1 that wait: they have the command line of the zygote, and another parent."""
+    _, host = job.host("rollout-1")
+    children = Path(f"/proc/{host}/task/{host}/children").read_text().split()
+    found = []
+    for child in children:
+        command = Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0")
+        if "rallypoint.agent.workers.zygote" in command:
+            found.append(int(child))
+    return found[1:]
+
+
+def _kill_and_wait(job: RolesJob, pid: int, life: int) -> float:
+
+    at = time.time()
+    kill(pid)
+    return job.begins("rollout", 1, life=life).at - at

@@ -379,16 +379,8 @@ def _failed(record: ConductorRecord, unit: UnitSeen, policy: ConductorPolicy, no
     if level is Level.JOB and record.attempt - record.first >= policy.job_max_restart:
         level, reason = Level.NONE, f"{reason}; the job was restarted {policy.job_max_restart} times"
     lost = unit.state is UnitState.LOST
-    step = Step(
-        level=level,
-        role=role.name,
-        index=unit.key.index,
-        attempt=record.attempt,
-        reason=reason,
-        at=now,
-        lost=lost,
-        exit_code=unit.exit_code,
-    )
+    step = Step(level=level, role=role.name, index=unit.key.index, attempt=record.attempt, reason=reason, at=now)
+    step = dataclasses.replace(step, lost=lost, exit_code=unit.exit_code)
     record = dataclasses.replace(record, history=(*record.history, step)[-_HISTORY:])
     if level is Level.INSTANCE:
         return _with_role(record, _restarted(_known(record, role.name), unit.key.index, role.per_group))

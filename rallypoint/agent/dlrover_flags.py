@@ -16,6 +16,7 @@ from rallypoint.capabilities import modules
 from rallypoint.wire.arguments import WORDS
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.pre_check import DLROVER_MODULE, NO_PRE_CHECK, PreCheckOp
+from rallypoint.wire.sections import known_fields
 
 __all__ = ["CHOICES", "NAMES", "Flags", "add_dlrover_flags", "dlrover_fields", "dlrover_notes"]
 
@@ -74,7 +75,7 @@ def dlrover_fields(args: argparse.Namespace) -> dict[str, Any]:
         "accelerator": args.accelerator,
         "service_type": args.service_type or "",
         "xpu_type": args.xpu_type,
-        "pre_check_ops": tuple(_ops(args.pre_check_ops)),
+        **known_fields(Plan, pre_check_ops=tuple(_ops(args.pre_check_ops))),
         "training_port": port,
         **{field: getattr(args, name) for name, field in _SWITCHES.items()},
     }

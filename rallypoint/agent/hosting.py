@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 
 from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.errors import ConfigError
-from rallypoint.agent.meeting_place import Agreement, Met, address_towards, asked_before, endpoint_at
+from rallypoint.agent.meeting_place import Agreement, Met, address_towards, endpoint_at, with_services
 from rallypoint.agent.options import Meeting, RunOptions
 from rallypoint.agent.tls import Tls
 from rallypoint.agent.transport.choosing import HTTP, Exchanges, Servers
@@ -52,7 +52,7 @@ async def host_or_join(
         return
     serving = asyncio.create_task(shell.serve())
     try:
-        async with asked_before(shell, options):
+        async with with_services(shell, options):
             yield Met(endpoint=endpoint, exchange=exchange, hosted=serving, secret=token, tls=tls)
     finally:
         shell.stop()

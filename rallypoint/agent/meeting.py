@@ -16,7 +16,7 @@ from pathlib import Path
 from rallypoint.agent.clock import Clock
 from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.errors import ConfigError
-from rallypoint.agent.meeting_place import ATTEMPT, TERM, Agreement, Met, asked_before, endpoint_at
+from rallypoint.agent.meeting_place import ATTEMPT, TERM, Agreement, Met, endpoint_at, with_services
 from rallypoint.agent.options import MasterAddress, RunOptions
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.run_secret import run_secret
@@ -46,7 +46,7 @@ async def meet(options: RunOptions, clock: Clock, agreement: Agreement | None = 
         return
     serving = asyncio.create_task(shell.serve())
     try:
-        async with asked_before(shell, options), _store_port(shell, options.master):
+        async with with_services(shell, options), _store_port(shell, options.master):
             yield Met(endpoint=endpoint_at(_LOOPBACK, 0), exchange=NearExchange(shell), hosted=serving)
     finally:
         shell.stop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -15,12 +14,15 @@ from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.options import RunOptions
 from rallypoint.agent.tls import Tls
 from rallypoint.agent.transport.service import Exchange
+from rallypoint.capabilities.base import ServiceContext, services
 from rallypoint.wire.endpoint import Endpoint
 
-__all__ = ["ATTEMPT", "TERM", "Agreement", "Met", "address_towards", "asked_before", "endpoint_at"]
+__all__ = ["ATTEMPT", "TERM", "Agreement", "Met", "address_towards", "endpoint_at", "with_services"]
 
 #: A job by hand has one attempt and one coordinator.
 ATTEMPT = TERM = 1
+
+_LOOPBACK = "127.0.0.1"
 
 
 class Agreement(Protocol):
@@ -50,20 +52,23 @@ class Met:
 
 
 @contextlib.asynccontextmanager
-async def asked_before(shell: Coordinator, options: RunOptions) -> AsyncIterator[None]:
-    """Have the operators of --pre-check-ops asked while the context lasts; whoever hosts the coordinator does."""
-    if not options.plan.pre_check_ops:
+async def with_services(shell: Coordinator, options: RunOptions) -> AsyncIterator[None]:
+    """Run the services of optional capabilities meanwhile; the agent that hosts the coordinator does."""
+    context = ServiceContext(
+        plan=options.plan,
+        host=_LOOPBACK,
+        pod=False,
+        clock=monotone_clock(),
+        status=shell.status,
+        note=shell.note,
+        send=shell.send,
+        state_of=shell.state_of,
+        requested=None,
+    )
+    async with contextlib.AsyncExitStack() as running:
+        for service in services(context):
+            await running.enter_async_context(service)
         yield
-        return
-    # Few runs have any.
-    from rallypoint.agent.coordinator.prechecking import ask_operators  # noqa: PLC0415
-
-    asking = asyncio.create_task(ask_operators(shell.change, options.plan, monotone_clock(), os.environ))
-    try:
-        yield
-    finally:
-        asking.cancel()
-        await asyncio.wait({asking})
 
 
 def endpoint_at(host: str, port: int) -> Endpoint:

@@ -32,6 +32,7 @@ NAMES: tuple[str, ...] = (
     "stragglers",
     "trainer_status",
     "tuned_batch",
+    "user_hooks",
 )
 
 

@@ -52,13 +52,13 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, kw_only=True)
 class RecordEvent:
-    """Add a line to the job's events."""
+    """Add a line to the job's events; with `once`, not if the last event is the same."""
 
     kind: str
     detail: str
+    once: bool = False
 
 
-#: Changes that a capability may request of the rendezvous.
 @dataclass(frozen=True, kw_only=True)
 class ReplaceNode:
     """Remove the node of an agent from the job, so that another machine takes its place; does nothing if it is gone.
@@ -106,6 +106,11 @@ class ReportedPeer(Protocol):
         ...
 
     @property
+    def gone_at(self) -> float | None:
+        """When its last connection closed; None if it has one."""
+        ...
+
+    @property
     def report(self) -> AgentReport:
         """Its last report."""
         ...
@@ -122,6 +127,10 @@ class RoundView:
         places: the same by the names of their agents.
         peers: known agents by name, those outside the world included.
         incidents: of the job, as in `JobStatus`.
+        away: agents that must leave, so that another node takes their place.
+        verdict: of the attempt, None while it has none.
+        min_nodes, max_nodes: bounds of the world that are in force.
+        since: when this coordinator began.
     """
 
     fence: Fence
@@ -130,6 +139,11 @@ class RoundView:
     places: Mapping[str, Member]
     peers: Mapping[str, ReportedPeer]
     incidents: tuple[Incident, ...]
+    away: frozenset[str]
+    verdict: Verdict | None
+    min_nodes: int
+    max_nodes: int
+    since: float
 
     def members(self) -> Iterator[tuple[Member, AgentReport]]:
         """Yield each known member of the world with its last report, in the order of group ranks."""
@@ -314,6 +328,7 @@ class ServiceContext:
         status: returns the status as it is now.
         note: adds an event, by kind and detail.
         send: passes a request to the coordinator's half of a capability, by its name (`CoordinatorCapability.on_request`).
+        state_of: returns the state of the coordinator's half of a capability, by its name, and what it may read.
         requested: returns a field of the job's record as JSON, None if it is not set; None if there is no supervisor.
     """
 
@@ -324,6 +339,7 @@ class ServiceContext:
     status: Callable[[], JobStatus]
     note: Callable[[str, str], None]
     send: Callable[[str, object], None]
+    state_of: Callable[[str], tuple[Any, RoundView]]
     requested: Callable[[str], Awaitable[Any]] | None
 
 

@@ -17,7 +17,6 @@ from rallypoint.report.model import Mood, Story
 from rallypoint.report.story import story_of
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase
 from rallypoint.wire.plan import OrphanPolicy, Plan
-from rallypoint.wire.pre_check import PreCheck, PreCheckState
 from rallypoint.wire.status import JobState, JobStatus
 
 __all__ = ["overview", "phase_word", "view", "view_of"]
@@ -215,8 +214,6 @@ def _details(story: Story, now: float) -> Iterable[Fact]:
         yield Fact(label="waits for", text=record.waits_for)
     if status is not None and (trouble := _undurable(status)):
         yield Fact(label="note", text=trouble)
-    if status is not None and (asked := _pre_check(status.pre_checks)):
-        yield Fact(label="pre-check", text=asked)
     if status is not None and status.hang is not None:
         yield Fact(label="hang", text=f"{status.hang.state.value}: {status.hang.reason}")
     if status is not None:
@@ -231,15 +228,6 @@ def _undurable(status: JobStatus) -> str:
         return ""
     told = (event.detail for event in reversed(status.events) if event.kind == "status-undurable")
     return next(told, "the coordinator cannot write its status down")
-
-
-def _pre_check(told: tuple[PreCheck, ...]) -> str:
-    """Return which operator training waits for, or what became of all; "" where there are none."""
-    now = next((one for one in told if one.state not in (PreCheckState.PASSED, PreCheckState.BYPASSED)), None)
-    if now is None:
-        return ", ".join(f"{one.operator} {one.state.value}" for one in told)
-    tries = "has not run yet" if not now.tries else f"{now.state.value}, {now.tries} tries"
-    return f"{now.operator} {tries}{f': {now.message}' if now.message else ''}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any
 from rallypoint.capabilities import modules
 from rallypoint.job.mindcluster import MindCluster, environment, labels, scheduling
 from rallypoint.job.model import ElasticJob
-from rallypoint.job.policies import BudgetRefill, effective
+from rallypoint.job.policies import BudgetRefill
 from rallypoint.job.profiles import MOST_RESETS
 from rallypoint.job.quantity import quantity
 from rallypoint.job.role import ELASTIC, Role
@@ -192,7 +192,6 @@ def _agents(job: ElasticJob) -> dict[str, Any]:
         "tls": job.tls,
         "network_policy": job.network_policy,
         "training_port": job.rendezvous.training_port,
-        "pre_check_ops": effective(job.health.pre_check_ops),
         "xpu_type": job.health.xpu_type,
         "node_lease": job.health.node_lease,
         "report_interval": job.health.report_interval,

@@ -320,6 +320,11 @@ class _Health(Model):
     """Whose tools say how busy a node's devices are (DLRover's argument)."""
 
     @property
+    def effective_pre_checks(self) -> tuple[PreCheckOp, ...]:
+        """The operators without those that find nothing: a job that has no other starts no process for them."""
+        return effective(self.pre_check_ops)
+
+    @property
     def check_level(self) -> int:
         """The level of the node check, however it was asked for."""
         return max(self.precheck, 1 if self.network_check else 0, 2 if self.comm_perf_test else 0)

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 from rallypoint.wire import reset_file
 from rallypoint.wire.incident import Answer
-from rallypoint.wire.pre_check import PreCheckOp
 from rallypoint.wire.sections import NO_SECTIONS, Sections
 
 __all__ = ["PLAN_VERSION", "ElasticMode", "EndRule", "Entry", "Kind", "OrphanPolicy", "Plan", "Profile", "Refill", "Scheduling"]
@@ -197,8 +196,7 @@ class Plan:
         accelerator: what a node's devices are: `nvidia.com/gpu`, `ascend-npu` or `cpu`.
         xpu_type: whose tools say how busy they are: `nvidia` or `ascend`.
         training_port: where all nodes look for a range of free ports for the workers' own use; for `ascend-npu` alone.
-        pre_check_ops: classes that the coordinator asks before the first round of an attempt.
-        auto_config: each node has as many workers as it has devices, where it has any, in the place of `nproc_per_node`.
+            auto_config: each node has as many workers as it has devices, where it has any, in the place of `nproc_per_node`.
         tls: how the parts of the job secure their connections: `auto`, `secret:NAME`; "" does not (wire/tls.py).
         network_policy: "" creates no NetworkPolicy; `on`, or the networks of the API server, separated by commas.
         coordinator_replacements: coordinators that may be lost within one attempt.
@@ -282,7 +280,6 @@ class Plan:
     accelerator: str = "nvidia.com/gpu"
     xpu_type: str = "nvidia"
     training_port: int = 60000
-    pre_check_ops: tuple[PreCheckOp, ...] = ()
     auto_config: bool = False
     insecure_token: bool = False
     tls: str = ""

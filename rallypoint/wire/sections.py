@@ -149,8 +149,9 @@ def _empty(cls: Any) -> Any:
 
 def of_record(record: type) -> tuple[Any, ...]:
     """Return the classes of the sections that registered capabilities add to a kind of record, in order of registration."""
-    _load()
-    return tuple(_SECTIONS.get(record.__name__, {}).values())
+    names = _load()
+    known = _SECTIONS.get(record.__name__, {})
+    return tuple(known[name] for name in names if name in known)
 
 
 @functools.cache
@@ -170,8 +171,12 @@ def flat(record: type) -> Mapping[str, type[Section]]:
 
 
 @functools.cache
-def _load() -> None:
-    importlib.import_module("rallypoint.capabilities").modules("wire")
+def _load() -> tuple[str, ...]:
+    """Import the sections of all registered capabilities, and return the names of these in order of registration."""
+    package = importlib.import_module("rallypoint.capabilities")
+    package.modules("wire")
+    names: tuple[str, ...] = package.NAMES
+    return names
 
 
 # --- Records from flat fields ------------------------------------------------------------------------------------------------

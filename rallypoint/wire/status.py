@@ -10,7 +10,6 @@ from rallypoint.wire.fence import Fence
 from rallypoint.wire.hang import Hang
 from rallypoint.wire.incident import Culprit, Folded, Incident
 from rallypoint.wire.missing import Missing
-from rallypoint.wire.pre_check import PreCheck
 from rallypoint.wire.pulse import Learned
 from rallypoint.wire.sections import NO_SECTIONS, Sections
 
@@ -151,7 +150,6 @@ class JobStatus:
     `learned`: how long the phases of the job took so far, now and then renewed; the next attempt begins with it (version 2).
     `lost`: how many seconds it took to heal those incidents that are counts by now, by cause (version 2).
     `missing`: nodes that are wanted and not there, at most 64 of them, and `missing_count` how many there are (version 2).
-    `pre_checks`: what the operators of `pre_check_ops` said before training, in their order (version 2).
     `tolerance`: what graceful fault tolerance has put into MindCluster's reset file; "" for nothing (version 2).
     `lively_at`: when a rank of the running round last showed a sign of life, or the round began; 0 before any (version 2).
     `training_port`: the first of the ports that are free on all nodes, 0 where none were asked for or found (version 2).
@@ -186,7 +184,6 @@ class JobStatus:
     lost: dict[str, float] = field(default_factory=dict, hash=False)
     missing: tuple[Missing, ...] = ()
     missing_count: int = 0
-    pre_checks: tuple[PreCheck, ...] = ()
     training_port: int = 0
     lively_at: float = 0.0
     sections: Sections = NO_SECTIONS

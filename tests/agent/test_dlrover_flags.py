@@ -15,6 +15,7 @@ from rallypoint.agent.options import RunOptions, read_options
 from rallypoint.job.arguments import ARGUMENTS
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.pre_check import PreCheckOp
+from rallypoint.wire.sections import value_of
 
 OF_RUN = [pytest.param(name, id=name) for name, argument in ARGUMENTS.items() if argument.of_run]
 PLAN = Plan(name="j", role="r", min_nodes=1, max_nodes=1, entry=Entry.MODULE, entrypoint="x", nproc_per_node=2)
@@ -42,11 +43,11 @@ def test_operators_are_a_literal() -> None:
     text = '[("my.checks", "Disk", True), ("my.checks", "Net", False)]'
     nothing = '[("dlrover.python.master.diagnosis.precheck_operator", "NoPreCheckOperator", True)]'
 
-    assert parse("--pre-check-ops", text).plan.pre_check_ops == (
+    assert value_of(parse("--pre-check-ops", text).plan, "pre_check_ops") == (
         PreCheckOp(module="my.checks", name="Disk"),
         PreCheckOp(module="my.checks", name="Net", enabled=False),
     )
-    assert parse("--pre_check_ops", nothing).plan.pre_check_ops == ()
+    assert value_of(parse("--pre_check_ops", nothing).plan, "pre_check_ops") == ()
 
 
 def test_what_a_run_can_do_reaches_its_plan() -> None:

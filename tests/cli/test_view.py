@@ -13,6 +13,7 @@ from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Cause, Incident, IncidentId, Rung
 from rallypoint.wire.plan import OrphanPolicy
 from rallypoint.wire.pre_check import PreCheck, PreCheckState
+from rallypoint.wire.sections import replaced
 from rallypoint.wire.status import JobState, JobStatus, Outcome
 from tests.cli.samples import (
     HOLDER,
@@ -57,7 +58,7 @@ def resetting(*, gone: bool) -> JobRecord:
 def test_pre_checks_are_shown(told, text):
     """Which operator training waits for; or what became of all."""
     checks = tuple(PreCheck(operator=o, state=PreCheckState(s), tries=n, message=m) for o, s, n, m in told)
-    shown = show(begun(), dataclasses.replace(forming(0), pre_checks=checks))
+    shown = show(begun(), replaced(forming(0), pre_checks=checks))
 
     assert [fact.text for fact in shown.details if fact.label == "pre-check"] == [text]
     assert not [fact for fact in show(begun(), forming(0)).details if fact.label == "pre-check"]

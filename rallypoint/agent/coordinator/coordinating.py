@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import contextlib
 import gc
-import os
 import signal
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from rallypoint.agent.coordinator.home import FileHome, Home
 from rallypoint.agent.coordinator.losses import keep_losses
 from rallypoint.agent.coordinator.orphan import keep_watch
 from rallypoint.agent.coordinator.pod_home import PodHome
-from rallypoint.agent.coordinator.prechecking import ask_operators
 from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.coordinator.sink import refuse_later
 from rallypoint.agent.coordinator.size import keep_size
@@ -149,6 +147,7 @@ async def _live(args: argparse.Namespace, plan: Plan, home: Home, signals: _Sign
             status=shell.status,
             note=shell.note,
             send=shell.send,
+            state_of=shell.state_of,
             requested=home.requested,
         )
         async with contextlib.AsyncExitStack() as running:
@@ -168,7 +167,7 @@ async def _publish_first(shell: Coordinator, home: Home) -> None:
 
 async def _serve(shell: Coordinator, home: Home, plan: Plan, clock: Clock) -> None:
     """Serve to the end, with an eye on the supervisor and on what is wanted, where it is known where that is read."""
-    watching = [asyncio.create_task(ask_operators(shell.change, plan, clock, os.environ))]
+    watching: list[asyncio.Task[None]] = []
     if home.heartbeat is not None:
         watching.append(asyncio.create_task(keep_watch(shell, home.heartbeat, plan, clock, look=home.look)))
     if home.size is not None:

@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from rallypoint.agent.clock import Clock
 from rallypoint.agent.coordinator import event_lines
@@ -26,6 +27,7 @@ from rallypoint.agent.rendezvous import capabilities, telling
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import State
 from rallypoint.agent.waiting import TIMER_FLOOR, breather
+from rallypoint.capabilities.base import RoundView
 from rallypoint.wire.messages import AgentReport, Refusal, Reply
 from rallypoint.wire.roster import LostNode
 from rallypoint.wire.size import Size
@@ -133,7 +135,11 @@ class Coordinator:
         """Pass a request of its service to a capability; does nothing if the request changes nothing."""
         state = capabilities.on_request(self._state, name, request, self._clock())
         if state is not self._state:
-            self._apply(state)
+            self._apply(rendezvous.tick(state, self._clock()))
+
+    def state_of(self, name: str) -> tuple[Any, RoundView]:
+        """Return the state of a capability by its name, and what it may read; raises `KeyError`."""
+        return self._state.capabilities.state_of(name), capabilities.view(self._state)
 
     def give_up(self, lost: Iterable[LostNode]) -> None:
         """Wait no longer for nodes that a supervisor has found lost; does nothing for those that are here or gone."""

@@ -41,6 +41,7 @@ __all__ = [
     "reply_key",
     "restored",
     "status_sections",
+    "view",
 ]
 
 Registered = Sequence[CoordinatorCapability[Any]]
@@ -71,7 +72,7 @@ def on_request(state: State, name: str, request: object, now: float) -> State:
     """Return the state after a request of the service of a capability."""
     for place, one in enumerate(state.capabilities.registered):
         if one.name == name:
-            own, effects = one.on_request(state.capabilities.states[place], request, _view(state), now)
+            own, effects = one.on_request(state.capabilities.states[place], request, view(state), now)
             state = _taken(state, place, own, effects, now)
     return state
 
@@ -79,7 +80,7 @@ def on_request(state: State, name: str, request: object, now: float) -> State:
 def on_tick(state: State, now: float) -> State:
     """Return the state after `on_tick` of each capability, with the effects applied."""
     for place, one in enumerate(state.capabilities.registered):
-        own, effects = one.on_tick(state.capabilities.states[place], _view(state), now)
+        own, effects = one.on_tick(state.capabilities.states[place], view(state), now)
         state = _taken(state, place, own, effects, now)
     return state
 
@@ -88,7 +89,7 @@ def after_losses(state: State, now: float) -> State:
     """Return the state after `after_losses` of each capability, up to the first verdict."""
     for place, one in enumerate(state.capabilities.registered):
         if state.verdict is None:
-            own, effects = one.after_losses(state.capabilities.states[place], _view(state), now)
+            own, effects = one.after_losses(state.capabilities.states[place], view(state), now)
             state = _taken(state, place, own, effects, now)
     return state
 
@@ -103,7 +104,7 @@ def before_round(state: State, ready: Sequence[ReportedPeer], now: float) -> Sta
     """Return the state after `before_round` of each capability, up to the first one for which the round must wait."""
     for place, one in enumerate(state.capabilities.registered):
         if state.verdict is None and not holds_round(state):
-            own, effects = one.before_round(state.capabilities.states[place], _view(state), ready, now)
+            own, effects = one.before_round(state.capabilities.states[place], view(state), ready, now)
             state = _taken(state, place, own, effects, now)
     return state
 
@@ -146,12 +147,13 @@ def next_deadline(state: State) -> float | None:
 
 def status_sections(state: State) -> Sections:
     """Return the capabilities' sections of the published status."""
-    known, view = state.capabilities, _view(state)
-    found = (one.to_status(own, view) for one, own in zip(known.registered, known.states, strict=True))
+    known, seen = state.capabilities, view(state)
+    found = (one.to_status(own, seen) for one, own in zip(known.registered, known.states, strict=True))
     return Sections(*(section for section in found if section is not None), unknown=known.unknown)
 
 
-def _view(state: State) -> RoundView:
+def view(state: State) -> RoundView:
+    """Return what capabilities may read."""
     return RoundView(
         fence=state.fence,
         state=state.state,
@@ -159,6 +161,11 @@ def _view(state: State) -> RoundView:
         places=places(state.world),
         peers=state.peers,
         incidents=state.incidents,
+        away=state.away,
+        verdict=state.verdict,
+        min_nodes=state.settings.min_nodes,
+        max_nodes=state.settings.max_nodes,
+        since=state.since,
     )
 
 
@@ -176,7 +183,8 @@ def _with(state: State, place: int, own: Any) -> State:
 def _performed(state: State, effects: Iterable[Effect], now: float) -> State:
     for effect in effects:
         if isinstance(effect, RecordEvent):
-            state = telling.event(state, effect.kind, effect.detail, now)
+            record = telling.once if effect.once else telling.event
+            state = record(state, effect.kind, effect.detail, now)
         elif isinstance(effect, ReplaceNode):
             state = _replaced(state, effect, now)
         elif isinstance(effect, RestartForming):

@@ -12,7 +12,6 @@ from rallypoint.agent.rendezvous import (
     last_world,
     newcomers,
     ports,
-    prechecks,
     progress,
     rungs,
     telling,
@@ -27,7 +26,7 @@ def form(state: State, now: float) -> State:
     """Close a round if it is time, or give up if it is too late."""
     ready = newcomers.admitted(state, waiting(state))
     usable = state.settings.usable(len(ready))
-    if outstanding(state) or capabilities.holds_round(state) or prechecks.waiting(state):
+    if outstanding(state) or capabilities.holds_round(state):
         return state
     if usable >= state.settings.min_nodes and state.enough_since is None:
         state = dataclasses.replace(state, enough_since=now)

@@ -62,7 +62,6 @@ from rallypoint.agent.rendezvous import (
     missing,
     newcomers,
     picture,
-    prechecks,
     progress,
     telling,
     tolerance,
@@ -138,7 +137,7 @@ def new(
     With the `previous` status of the same attempt, the coordinator continues the round: the members of the last world must
     report within `TAKEOVER` seconds, or within their lease if that is longer.
     """
-    state = prechecks.begun(State.fresh(settings, job=job, uid=uid, attempt=attempt, term=term, now=now))
+    state = State.fresh(settings, job=job, uid=uid, attempt=attempt, term=term, now=now)
     state = state.with_capabilities(capabilities.restored(registered, previous, uid=uid, attempt=attempt))
     state = hang_known.inherited(state, previous)
     if previous is None or previous.uid != uid or previous.fence.attempt != attempt:
@@ -166,7 +165,6 @@ def new(
         result=previous.result,
         peers={m.agent: Peer.recalled(m, previous, now) for m in previous.world},
     )
-    state = prechecks.inherited(state, previous)
     state = missing.inherited(hang_rounds.inherited(state, previous), previous)
     state = attempted.inherited(dumping.inherited(state, previous, now), previous, now)
     return telling.event(state, "coordinator", f"term {term} took over in round {previous.fence.round}", now)
@@ -297,7 +295,7 @@ def deadline(state: State) -> float | None:
     if awaited is not None:
         times.append(awaited)
     forming = state.verdict is None and state.state is JobState.FORMING
-    if forming and not (outstanding(state) or capabilities.holds_round(state) or prechecks.waiting(state)):
+    if forming and not (outstanding(state) or capabilities.holds_round(state)):
         if state.enough_since is None:
             times.append(state.forming_since + state.settings.join_timeout)
         elif state.world:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rallypoint.agent.precheck.course import PreChecks
 from rallypoint.agent.rendezvous.dump_course import Dumping
 from rallypoint.agent.rendezvous.health.hang import Watch
 from rallypoint.agent.rendezvous.lookup import Draft, places
@@ -160,7 +159,6 @@ class Capabilities:
 
 
 _NO_CAPABILITIES = Capabilities()
-_UNASKED = PreChecks()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +185,6 @@ class State:
         since: when this coordinator began; the incidents that it `inherited` count as if they had happened then.
         course: how training goes, for the refill of budgets.
         result: what rank 0 left, once every worker of the world has ended well.
-        prechecks: what operators are asked before the first round.
         dumping: a last checkpoint that is written before the end (`dumping.py`).
         learned: how long the phases of the job take, as it was last told, at `learned_at`; `before`: as it was when this round
             began; `learned_in`: the last round that is over, of which all is in it.
@@ -232,7 +229,6 @@ class State:
     watch: Watch = _UNWATCHED
     inquiry: Inquiry | None = None
     hang: Hang | None = None
-    prechecks: PreChecks = _UNASKED
     dumping: Dumping | None = None
     capabilities: Capabilities = _NO_CAPABILITIES
     training_port: int = 0

@@ -60,7 +60,6 @@ def status(state: State, now: float) -> JobStatus:
         hang=state.hang,
         learned=state.learned,
         training_port=state.training_port,
-        pre_checks=state.prechecks.told,
         updated_at=now,
         lively_at=state.lively_at,
         result=state.result,

@@ -9,7 +9,6 @@ from rallypoint.agent.rendezvous.health.hang import Limits
 from rallypoint.supervision.budget import Budget
 from rallypoint.wire.incident import Cause
 from rallypoint.wire.plan import EndRule, Plan, Profile, Refill, Scheduling
-from rallypoint.wire.pre_check import PreCheckOp
 
 __all__ = ["HEARD_EVERY", "Settings", "pace_of"]
 
@@ -48,9 +47,6 @@ class Settings:
     hang_downtime: float = 1800.0
     hang_detection: int = 1
     hang_learning: bool = True
-    pending_timeout: float = 900.0
-    pending_fail_strategy: int = 1
-    pre_check_ops: tuple[PreCheckOp, ...] = ()
 
     @classmethod
     def from_plan(cls, plan: Plan) -> Settings:

@@ -20,6 +20,7 @@ from rallypoint.backends.findings import Findings
 from rallypoint.backends.local.files import describe
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.ports import metrics_port
+from rallypoint.wire.sections import value_of
 
 __all__ = ["at_role", "check_agent", "check_extension", "check_plan", "check_pre_checks", "check_writable", "examine"]
 
@@ -37,10 +38,17 @@ def check_extension(plan: Plan, *, within: float = _WITHIN) -> None:
 
 def check_pre_checks(plan: Plan, *, within: float = _WITHIN) -> None:
     """Raise `SubmitError` when the plan names an operator that cannot be loaded in so many seconds; not for bypassed ones."""
-    names = [[op.module, op.name] for op in plan.pre_check_ops if op.enabled]
+    names = [[op.module, op.name] for op in value_of(plan, "pre_check_ops", ()) if op.enabled]
     if names:
         field = "health.pre_check_ops"
-        _try(plan, "rallypoint.agent.precheck.host", json.dumps(names), field=field, what="the operators were", within=within)
+        _try(
+            plan,
+            "rallypoint.capabilities.user_hooks.host",
+            json.dumps(names),
+            field=field,
+            what="the operators were",
+            within=within,
+        )
 
 
 def _try(plan: Plan, module: str, argument: str, *, field: str, what: str, within: float) -> None:

@@ -21,7 +21,7 @@ from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.capabilities import NAMES, modules
 from rallypoint.capabilities.base import ServiceContext
-from rallypoint.capabilities.metrics import exposition, service
+from rallypoint.capabilities.metrics import exposition, server, service
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.hang import Hang, HangState
 from rallypoint.wire.incident import Cause, Culprit, Folded, Incident, IncidentId, Rung
@@ -262,6 +262,7 @@ def context(shell: Coordinator, port: int, clock: Clock) -> ServiceContext:
         status=shell.status,
         note=shell.note,
         send=shell.send,
+        state_of=shell.state_of,
         requested=None,
     )
 
@@ -303,10 +304,10 @@ async def test_who_scrapes_often_costs_one_reading() -> None:
     ):
         for _ in range(5):
             await (await session.get(f"http://127.0.0.1:{port}{METRICS_PATH}")).read()
-        now += service.FRESH
+        now += server.FRESH
         await (await session.get(f"http://127.0.0.1:{port}{METRICS_PATH}")).read()
 
-    assert read == [100.0, 100.0 + service.FRESH]
+    assert read == [100.0, 100.0 + server.FRESH]
 
 
 async def test_a_port_that_is_taken_costs_the_metrics_alone() -> None:

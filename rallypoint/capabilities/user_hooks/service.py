@@ -11,25 +11,22 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from rallypoint.agent.clock import Clock
 from rallypoint.agent.descriptors import as_started
 from rallypoint.agent.errors import ConfigError
-from rallypoint.agent.precheck.course import Answer, Operator, is_last, may_ask_until
-from rallypoint.agent.rendezvous import prechecks
-from rallypoint.agent.rendezvous.peers import State
+from rallypoint.capabilities.base import ServiceContext
+from rallypoint.capabilities.user_hooks.coordinator import Answered, Failed, facts
+from rallypoint.capabilities.user_hooks.course import Answer, Operator, is_last, may_ask_until
+from rallypoint.capabilities.user_hooks.wire import PlanSection
 from rallypoint.wire import env
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.pre_check import PreCheckOp, PreCheckState
 
-__all__ = ["Change", "ask_operators", "host_command"]
+__all__ = ["ask_operators", "host_command", "running"]
 
 log = logging.getLogger("rallypoint.precheck")
-
-#: Changes the coordinator's state by a function of it and of now, and returns the state as it is then.
-Change = Callable[[Callable[[State, float], State]], State]
 
 #: Seconds that operators have to be loaded: they may import torch.
 _READY_WITHIN = 120.0
@@ -37,61 +34,69 @@ _READY_WITHIN = 120.0
 
 def host_command(plan: Plan, ops: Sequence[PreCheckOp], *, line: int | None = None) -> list[str]:
     """Return the command that loads operators, and only tries them where it is given no line."""
-    command = [sys.executable, "-m", "rallypoint.agent.precheck.host"]
+    command = [sys.executable, "-m", "rallypoint.capabilities.user_hooks.host"]
     command += ["--beside", plan.entrypoint] if plan.entry is Entry.SCRIPT else []
     command += [] if line is None else ["--line", str(line)]
     return [*command, json.dumps([[op.module, op.name] for op in ops])]
 
 
-async def ask_operators(change: Change, plan: Plan, clock: Clock, environ: Mapping[str, str]) -> None:
-    """Ask the operators of a job, and note what they say; returns when all are content or the attempt is over."""
-    if not prechecks.waiting(change(_as_it_is)):
+@contextlib.asynccontextmanager
+async def running(context: ServiceContext) -> AsyncIterator[None]:
+    """Run the operators of a job meanwhile, until all have passed or the attempt is over."""
+    state, _ = context.state_of("user_hooks")
+    if not state.waiting:
+        yield
         return
-    enabled = [op for op in plan.pre_check_ops if op.enabled]
+    asking = asyncio.create_task(ask_operators(context, os.environ))
+    try:
+        yield
+    finally:
+        asking.cancel()
+        await asyncio.wait({asking})
+    if not asking.cancelled():
+        asking.result()
+
+
+async def ask_operators(context: ServiceContext, environ: Mapping[str, str]) -> None:
+    """Run the operators of a job, and send their results; returns when all have passed or the attempt is over."""
+    enabled = [op for op in PlanSection.of(context.plan).pre_check_ops if op.enabled]
     host: _Host | None = None
     try:
-        host = await _Host.start(plan, enabled, environ)
+        host = await _Host.start(context.plan, enabled, environ)
         operators = await host.ready()
-        await _ask_all(change, plan, clock, host, operators)
+        await _ask_all(context, host, operators)
     except ConfigError as error:
-        message = str(error)
-        change(lambda state, now: prechecks.refused(state, message, now))
+        context.send("user_hooks", Failed(message=str(error)))
     except (EOFError, OSError, asyncio.TimeoutError) as error:
-        told = f"health.pre_check_ops: the operator process exited or did not answer ({type(error).__name__})"
-        change(lambda state, now: prechecks.refused(state, told, now))
+        why = f"the operator process exited or did not answer ({type(error).__name__})"
+        context.send("user_hooks", Failed(message=f"health.pre_check_ops: {why}"))
     finally:
         if host is not None:
             await host.close()
 
 
-def _as_it_is(state: State, _now: float) -> State:
-    return state
-
-
-async def _ask_all(change: Change, plan: Plan, clock: Clock, host: _Host, operators: Sequence[Operator]) -> None:
+async def _ask_all(context: ServiceContext, host: _Host, operators: Sequence[Operator]) -> None:
+    plan, clock = context.plan, context.clock
     until = may_ask_until(clock(), plan.pending_timeout)
     known: dict[int, str] = {}
-    places = [index for index, one in enumerate(change(_as_it_is).prechecks.told) if one.state is not PreCheckState.BYPASSED]
+    state, _ = context.state_of("user_hooks")
+    places = [index for index, one in enumerate(state.told) if one.state is not PreCheckState.BYPASSED]
     for number, (index, operator) in enumerate(zip(places, operators, strict=True)):
         while True:
-            state = change(_as_it_is)
-            if state.verdict is not None:
+            state, view = context.state_of("user_hooks")
+            if view.verdict is not None:
                 return
-            facts = prechecks.facts(state, known, clock())
-            known.update({node["id"]: node["host"] for node in facts["nodes"]})
-            last = is_last(operator, state.prechecks.told[index].tries, clock(), until)
-            facts |= {"nproc_per_node": plan.nproc_per_node}
-            answer = await asyncio.wait_for(host.ask(number, facts, last=last), max(1.0, until - clock()))
+            job = facts(plan, view, known, clock())
+            known.update({node["id"]: node["host"] for node in job["nodes"]})
+            last = is_last(operator, state.told[index].tries, clock(), until)
+            job |= {"nproc_per_node": plan.nproc_per_node}
+            answer = await asyncio.wait_for(host.ask(number, job, last=last), max(1.0, until - clock()))
             if answer.trouble:
                 log.warning("%s", answer.message)
-            state = change(_noted(index, answer, last=last))
-            if answer.fine or state.verdict is not None:
+            context.send("user_hooks", Answered(index=index, answer=answer, last=last))
+            if answer.fine or context.state_of("user_hooks")[1].verdict is not None:
                 break
             await asyncio.sleep(operator.interval)
-
-
-def _noted(index: int, answer: Answer, *, last: bool) -> Callable[[State, float], State]:
-    return lambda state, now: prechecks.answered(state, index, answer, now, last=last)
 
 
 class _Host:

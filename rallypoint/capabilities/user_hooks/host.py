@@ -1,6 +1,6 @@
 """The process in which a job's pre-check operators live: loads the classes, then asks one after the other as it is told to.
 
-`python -m rallypoint.agent.precheck.host [--line FD] [--beside SCRIPT] JSON`, where JSON is a list of [module, class] to load.
+`python -m rallypoint.capabilities.user_hooks.host [--line FD] [--beside SCRIPT] JSON`; JSON is a list of [module, class].
 Without a line it only tries: exit code 0, or `Exit.CONFIG` and one line on stderr. It knows the standard library alone.
 
 On the line both sides write JSON, a line each. First we say `{"ready": [{"interval": s, "limit": n}, ...]}` or
@@ -25,8 +25,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from rallypoint.agent.errors import ConfigError
-from rallypoint.agent.precheck.builtin import BUILT_IN
 from rallypoint.agent.user_class import load_class, make, raised
+from rallypoint.capabilities.user_hooks.builtin import BUILT_IN
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.pre_check import DLROVER_MODULE
 

@@ -10,21 +10,34 @@ from typing import Any
 import pytest
 
 from rallypoint.agent.errors import ConfigError
-from rallypoint.agent.precheck.builtin import ConnectionPreCheckOperator, SchedulingPreCheckOperator
-from rallypoint.agent.precheck.course import SPARE, Action, ActionKind, Answer, Operator, is_last, may_ask_until
-from rallypoint.agent.precheck.host import Loaded, job_of
+from rallypoint.agent.rendezvous import capabilities
 from rallypoint.agent.rendezvous import core as rendezvous
-from rallypoint.agent.rendezvous import prechecks
 from rallypoint.agent.rendezvous.core import State
+from rallypoint.capabilities.user_hooks.builtin import ConnectionPreCheckOperator, SchedulingPreCheckOperator
+from rallypoint.capabilities.user_hooks.coordinator import Answered, Failed, UserHooks, facts
+from rallypoint.capabilities.user_hooks.course import SPARE, Action, ActionKind, Answer, Operator, is_last, may_ask_until
+from rallypoint.capabilities.user_hooks.host import Loaded, job_of
+from rallypoint.capabilities.user_hooks.wire import StatusSection
 from rallypoint.wire.incident import Answer as Ruling
 from rallypoint.wire.messages import Assignment, Stop
+from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.pre_check import DLROVER_MODULE, PreCheckOp, PreCheckState
+from rallypoint.wire.sections import build, replaced
 from rallypoint.wire.status import JobState
 from tests.agent.test_rendezvous import TWO, answers, report, say, start
 
 DISK = PreCheckOp(module="my.checks", name="Disk")
 OFF = PreCheckOp(module="my.checks", name="Net", enabled=False)
-CHECKED = dataclasses.replace(TWO, pre_check_ops=(DISK, OFF))
+PLAN = build(
+    Plan,
+    name="digits",
+    role="trainer",
+    min_nodes=2,
+    max_nodes=2,
+    entry=Entry.SCRIPT,
+    entrypoint="train.py",
+    pre_check_ops=(DISK, OFF),
+)
 FINE = Answer(fine=True, message="all well")
 
 
@@ -32,13 +45,18 @@ def bad(*actions: Action, message: str = "no space", nodes: tuple[int, ...] = ()
     return Answer(fine=False, message=message, nodes=nodes, actions=actions)
 
 
-def waiting(settings: rendezvous.Settings = CHECKED) -> State:
+def waiting(plan: Plan = PLAN) -> State:
     """Both nodes wait, and nobody has asked the operators yet."""
-    return say(start(settings), report(0), report(1))
+    return say(start(TWO, registered=(UserHooks(plan),)), report(0), report(1))
 
 
 def heard(state: State, answer: Answer, now: float = 1.0, *, last: bool = False) -> State:
-    return rendezvous.tick(prechecks.answered(state, 0, answer, now, last=last), now)
+    request = Answered(index=0, answer=answer, last=last)
+    return rendezvous.tick(capabilities.on_request(state, "user_hooks", request, now), now)
+
+
+def waits(state: State) -> bool:
+    return capabilities.holds_round(state)
 
 
 @pytest.mark.argument("pre_check_ops")
@@ -50,7 +68,7 @@ def test_no_round_is_closed_before_the_operators_are_content() -> None:
     state = heard(state, FINE)
 
     assert all(isinstance(answer, Assignment) for answer in answers(state, "0.1", "1.1"))
-    told = rendezvous.status(state, 1.0).pre_checks
+    told = StatusSection.of(rendezvous.status(state, 1.0)).pre_checks
     assert [(one.operator, one.state) for one in told] == [
         ("my.checks.Disk", PreCheckState.PASSED),
         ("my.checks.Net", PreCheckState.BYPASSED),
@@ -60,15 +78,15 @@ def test_no_round_is_closed_before_the_operators_are_content() -> None:
 @pytest.mark.difference(5)
 def test_a_job_whose_operators_are_all_bypassed_waits_for_nobody() -> None:
     """False bypasses: it is not even loaded."""
-    state = waiting(dataclasses.replace(TWO, pre_check_ops=(OFF,)))
+    state = waiting(replaced(PLAN, pre_check_ops=(OFF,)))
 
     assert state.state is JobState.RUNNING
 
 
 def test_nobody_is_late_while_operators_are_asked() -> None:
     """The join time-out begins when they are content."""
-    settings = dataclasses.replace(CHECKED, join_timeout=10.0)
-    state = say(start(settings), report(0))
+    settings = dataclasses.replace(TWO, join_timeout=10.0)
+    state = say(start(settings, registered=(UserHooks(PLAN),)), report(0))
     assert rendezvous.deadline(state) == settings.node_lease
     state = rendezvous.tick(state, 100.0)
     assert state.verdict is None
@@ -82,7 +100,7 @@ def test_nobody_is_late_while_operators_are_asked() -> None:
 def test_one_that_is_not_content_is_told_and_asked_again() -> None:
     """Its message and its nodes stand in the status; the same words are one line of the story."""
     state = heard(heard(waiting(), bad(nodes=(1,))), bad(nodes=(1,)), now=2.0)
-    (told, _) = rendezvous.status(state, 2.0).pre_checks
+    (told, _) = StatusSection.of(rendezvous.status(state, 2.0)).pre_checks
 
     assert (told.state, told.tries, told.message, told.nodes) == (PreCheckState.CHECKING, 2, "no space", (1,))
     assert [event.detail for event in state.events if event.kind == "pre-check"] == ["my.checks.Disk did not pass: no space"]
@@ -138,7 +156,7 @@ def test_a_node_that_is_to_be_replaced_leaves_and_its_machine_is_kept_off() -> N
 
 def test_where_nobody_replaces_nodes_the_attempt_ends() -> None:
     """Nothing is waited for in vain."""
-    state = waiting(dataclasses.replace(CHECKED, node_replacements=0))
+    state = waiting(dataclasses.replace(PLAN, node_replacements=0))
     state = heard(state, bad(Action(kind=ActionKind.RELAUNCH, node=1)))
 
     assert state.verdict is not None
@@ -150,13 +168,13 @@ def test_a_coordinator_that_takes_over_asks_anew_unless_the_attempt_has_trained(
     begun = rendezvous.status(waiting(), 1.0)
     content = rendezvous.status(heard(waiting(), FINE), 1.0)
 
-    assert prechecks.waiting(start(CHECKED, term=2, previous=begun))
-    assert not prechecks.waiting(start(CHECKED, term=2, previous=content))
+    assert waits(start(TWO, term=2, previous=begun, registered=(UserHooks(PLAN),)))
+    assert not waits(start(TWO, term=2, previous=content, registered=(UserHooks(PLAN),)))
 
 
 def test_operators_that_cannot_be_asked_end_the_job() -> None:
     """A class that is missing is missing in the next attempt, too."""
-    state = prechecks.refused(waiting(), "health.pre_check_ops: my.checks.Disk: no", 1.0)
+    state = capabilities.on_request(waiting(), "user_hooks", Failed(message="health.pre_check_ops: my.checks.Disk: no"), 1.0)
 
     assert state.verdict is not None
     assert (state.verdict.reason, state.verdict.message) == ("FailNow", "health.pre_check_ops: my.checks.Disk: no")
@@ -165,7 +183,7 @@ def test_operators_that_cannot_be_asked_end_the_job() -> None:
 def test_an_operator_is_told_which_nodes_are_here_and_which_were() -> None:
     """And how long the coordinator has waited."""
     state = rendezvous.disconnected(waiting(), "agent-1.1", 1.0)
-    job = job_of(prechecks.facts(state, {1: "host-1", 5: "host-5"}, 30.0))
+    job = job_of(facts(PLAN, capabilities.view(state), {1: "host-1", 5: "host-5"}, 30.0))
 
     assert [(node.id, node.host, node.status) for node in job.nodes] == [
         (0, "host-0", "Running"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.labels import PARENT
 from rallypoint.job import ElasticJob, load_job
 from rallypoint.supervision.conductor import ConductorRecord, Level
+from rallypoint.wire.status import JobState, JobStatus
 from tests.cluster.jobs import Job, submitted
 from tests.cluster.sites import ClusterSite, Site
 from tests.waiting import eventually_async
@@ -69,7 +71,7 @@ class RolesJob:
         site = self.site
         assert isinstance(site, ClusterSite)
         return {
-            status["name"]: f"{pod['metadata']['uid']} {status['restartCount']}"
+            status["name"]: f"{pod['metadata']['uid']} {status['name']} {status['restartCount']}"
             for pod in await site.living(self.job.name, "unit")
             for status in pod["status"].get("containerStatuses") or []
             if "running" in status["state"]
@@ -114,14 +116,66 @@ class RolesJob:
 
         await eventually_async(said, timeout=30.0, every=0.1, why=lambda: f"{role} {index} should take the word {word!r}")
 
-    async def tell_workers(self, word: str, role: str = "trainer") -> None:
-        """Say a word to all workers of an elastic role."""
+    async def tell_worker(self, node: int, word: str, role: str = "trainer") -> None:
+        """Say a word to the worker of a node of an elastic role, once it listens."""
         site = self.site
         assert isinstance(site, ClusterSite)
-        for pod in await site.living(f"{self.job.name}-{role}", "node"):
-            path = site.path("pods", f"{pod['metadata']['name']}:{self._ports[role]}", f"proxy/{word}")
-            with contextlib.suppress(BackendError):
-                await site.ask_text(path)
+
+        async def said() -> Any:
+            for pod in await site.living(f"{self.job.name}-{role}", "node"):
+                if pod["metadata"]["labels"]["rallypoint.dev/node"] == str(node):
+                    path = site.path("pods", f"{pod['metadata']['name']}:{self._ports[role]}", f"proxy/{word}")
+                    with contextlib.suppress(BackendError):
+                        await site.ask_text(path)
+                        return True
+            return False
+
+        await eventually_async(said, timeout=30.0, every=0.1, why=lambda: f"node {node} of {role} should take {word!r}")
+
+    async def round(self, number: int, role: str = "trainer") -> None:
+        """Wait until an elastic role is in a round."""
+        told: list[JobStatus | None] = [None]
+
+        async def there() -> Any:
+            status = told[0] = await self.job.eyes.status(f"{self.job.name}-{role}")
+            return status is not None and status.fence.round >= number and status.state is JobState.RUNNING
+
+        await eventually_async(there, timeout=60.0, every=0.1, why=lambda: f"{role} should be in round {number}: {told[0]}")
+
+    async def until_steps(self, number: int) -> None:
+        """Wait until the conductor has answered so many failures."""
+
+        async def there() -> Any:
+            return len(await self.steps()) >= number
+
+        await eventually_async(there, timeout=30.0, every=0.1, why=f"{number} failures should be answered")
+
+    async def lose_pod(self, instance: str, *, grace: int = 0) -> None:
+        """Delete the pod of an instance, as somebody does who knows nothing of Rallypoint."""
+        site = self.site
+        assert isinstance(site, ClusterSite)
+        for pod in await site.living(self.job.name, "unit"):
+            if any(one["name"] == instance for one in pod["spec"]["containers"]):
+                await site.ask("DELETE", site.path("pods", pod["metadata"]["name"]), {"gracePeriodSeconds": grace})
+
+    async def incarnation(self, instance: str) -> str:
+        """Return the incarnation that the process of an instance was told, once it has said so in its log."""
+        found: list[str] = []
+
+        async def said() -> Any:
+            found[:] = re.findall(r"life \d+\.(\d+)\n", await self._log(instance))
+            return found
+
+        await eventually_async(said, timeout=30.0, every=0.1, why=f"{instance} should say which life it is")
+        return found[-1]
+
+    async def _log(self, instance: str) -> str:
+        site = self.site
+        assert isinstance(site, ClusterSite)
+        for pod in await site.living(self.job.name, "unit"):
+            if any(one["name"] == instance for one in pod["spec"]["containers"]):
+                return await site.ask_text(site.path("pods", pod["metadata"]["name"], "log"), container=instance)
+        return ""
 
     async def left(self) -> list[str]:
         """Return what there is of the job of which `site.left` does not know: objects of the jobs of its roles."""
@@ -132,13 +186,15 @@ class RolesJob:
 
 
 @contextlib.asynccontextmanager
-async def roles_job(site: Site, roles: dict[str, dict[str, Any]], **fields: Any) -> AsyncIterator[RolesJob]:
+async def roles_job(
+    site: Site, roles: dict[str, dict[str, Any]], *, supervised: bool = True, **fields: Any
+) -> AsyncIterator[RolesJob]:
     """Submit a job with roles and supervise it; in the end it is deleted, and nothing of it may be left."""
     ports = {name: _PORT + _PORTS * number for number, name in enumerate(roles)}
     document = _document(site, roles, **fields)
     base = site.folder if site.where.on_this_machine else None
     spec: ElasticJob = load_job(document, based=site.where.on_this_machine, base=base)
-    async with submitted(site, spec) as job:
+    async with submitted(site, spec, supervised=supervised) as job:
         made = RolesJob(job, ports)
         yield made
     left: list[str] = []

@@ -225,9 +225,9 @@ class ClusterSite(Site):
         kind = MERGE_PATCH if method == "PATCH" else "application/json"
         return json.loads(await self._hands.request(method, path, query=query, body=body, kind=kind))
 
-    async def ask_text(self, path: str) -> str:
+    async def ask_text(self, path: str, **query: str) -> str:
         """A request whose answer is no JSON."""
-        return (await self._hands.request("GET", path, timeout=10.0)).decode(errors="replace")
+        return (await self._hands.request("GET", path, query=query, timeout=10.0)).decode(errors="replace")
 
     async def ensure(self, path: str, body: Any) -> None:
         """Create an object unless it is there."""

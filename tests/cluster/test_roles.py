@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
+from rallypoint.backends.requests import request_resumption, request_suspension
 from rallypoint.supervision.conductor import Level
 from rallypoint.supervision.record import Phase
 from tests.cluster.roles_jobs import SERVER, SIMPLE, TRAINER, roles_job
@@ -35,3 +39,109 @@ async def test_a_killed_instance_is_started_again_alone(place: ClusterSite) -> N
         assert await job.steps() == [(Level.INSTANCE, "driver", 1)]
         [step] = (await job.conductor()).history
         assert step.reason == "driver 1 was killed by signal 9"
+
+
+async def test_a_killed_rank_of_an_elastic_role_disturbs_no_other_role(place: ClusterSite) -> None:
+    """It recovers within its role: its nodes stay, and the conductor has nothing to do."""
+    async with roles_job(place, {"trainer": TRAINER, "driver": SIMPLE}) as job:
+        before = await job.run("driver-0", nodes=2)
+        nodes = await job.nodes()
+        await job.tell_worker(1, "die")
+        await job.round(2)
+        assert await job.run("driver-0", nodes=2) == before
+        assert (await job.nodes(), await job.steps()) == (nodes, [])
+
+
+async def test_a_role_with_a_group_restarts_one_container(place: ClusterSite) -> None:
+    """The kubelet restarts it; the pod and the other container stay, and the restart is counted once."""
+    together = [{"name": "pair", "roles": ["driver", "server"]}]
+    async with roles_job(place, {"driver": SIMPLE, "server": SERVER}, groups=together) as job:
+        before = await job.run("driver-0", "server-0")
+        await job.tell("server-0", "fail")
+        after = await job.run("driver-0", "server-0", but=(before["server-0"],))
+        assert after["driver-0"] == before["driver-0"]
+        await job.until_steps(1)
+        [step] = (await job.conductor()).history
+        assert (step.level, step.role, step.reason) == (Level.INSTANCE, "server", "server 0 exited with code 3")
+        assert await job.incarnation("server-0") == "2"
+        await job.tell("driver-0", "end")
+        record = await job.job.over()
+
+    assert (record.phase, record.released) == (Phase.SUCCEEDED, True)
+
+
+async def test_a_lost_node_takes_its_whole_group(place: ClusterSite) -> None:
+    """All instances of the pod begin their next life in another pod; other groups keep theirs."""
+    together = [{"name": "pair", "roles": ["driver", "server"]}]
+    two = {"total": 2}
+    async with roles_job(place, {"driver": {**SIMPLE, **two}, "server": {**SERVER, **two}}, groups=together) as job:
+        every = ("driver-0", "driver-1", "server-0", "server-1")
+        before = await job.run(*every)
+        await job.lose_pod("driver-1")
+        after = await job.run(*every, but=(before["driver-1"], before["server-1"]))
+        assert [after[one] == before[one] for one in every] == [True, False, True, False]
+        assert sorted(await job.steps()) == [(Level.INSTANCE, "driver", 1), (Level.INSTANCE, "server", 1)]
+        assert (await job.incarnation("driver-1"), await job.incarnation("server-1")) == ("2", "2")
+
+
+async def test_two_roles_are_hit_at_once(place: ClusterSite) -> None:
+    """Each is answered by itself, and the third keeps its process."""
+    async with roles_job(place, {"trainer": TRAINER, "one": SIMPLE, "two": SIMPLE, "three": SERVER}) as job:
+        before = await job.run("one-0", "two-0", "three-0", nodes=2)
+        await asyncio.gather(job.tell("one-0", "die"), job.tell("two-0", "fail"), job.tell_worker(0, "die"))
+        after = await job.run("one-0", "two-0", "three-0", nodes=2, but=(before["one-0"], before["two-0"]))
+        await job.round(2)
+        assert after["three-0"] == before["three-0"]
+        assert sorted(await job.steps()) == [(Level.INSTANCE, "one", 0), (Level.INSTANCE, "two", 0)]
+
+
+async def test_a_role_that_fails_too_often_resets_the_job_and_then_fails_it(place: ClusterSite) -> None:
+    """Instance, role, job: each has its budget, and nothing of the job runs in the end."""
+    fields: dict[str, Any] = {"recovery": {"stop_grace_period": "1s", "node_replacements": 1}}
+    async with roles_job(place, {"driver": {**SIMPLE, "on_failure": "job"}, "server": SERVER}, **fields) as job:
+        before = await job.run("driver-0", "server-0")
+        await job.tell("driver-0", "fail")
+        await job.run("driver-0", "server-0", but=tuple(before.values()))
+        await job.tell("driver-0", "fail")
+        record = await job.job.over()
+        assert await job.lives() == {}
+
+    assert (record.phase, record.released) == (Phase.FAILED, True)
+    assert record.conductor is not None
+    assert [(step.level, step.attempt) for step in record.conductor.history] == [(Level.JOB, 1), (Level.NONE, 2)]
+
+
+async def test_a_drained_pod_is_lost_and_not_failed(place: ClusterSite) -> None:
+    """Somebody deletes it with its grace: the server ends with code 0, which is no success of it."""
+    async with roles_job(place, {"driver": SIMPLE, "server": SERVER}) as job:
+        before = await job.run("driver-0", "server-0")
+        await job.lose_pod("server-0", grace=5)
+        after = await job.run("driver-0", "server-0", but=(before["server-0"],))
+        assert after["driver-0"] == before["driver-0"]
+        [step] = (await job.conductor()).history
+        assert (step.level, step.role, step.lost) == (Level.INSTANCE, "server", True)
+
+
+async def test_another_supervisor_takes_over(place: ClusterSite) -> None:
+    """The first is killed; under the second all processes go on, and a failure in between is answered once."""
+    async with roles_job(place, {"trainer": TRAINER, "driver": {**SIMPLE, "total": 2}}, supervised=False) as job:
+        async with job.job.supervised_by_a_process():
+            before = await job.run("driver-0", "driver-1", nodes=2)
+            nodes = await job.nodes()
+        await job.tell("driver-1", "fail")
+        job.job.supervise()
+        after = await job.run("driver-0", "driver-1", nodes=2, but=(before["driver-1"],))
+        assert (after["driver-0"], await job.nodes()) == (before["driver-0"], nodes)
+        assert await job.steps() == [(Level.INSTANCE, "driver", 1)]
+
+
+async def test_it_is_suspended_and_resumed(place: ClusterSite) -> None:
+    """Suspended it has no pods; resumed all of its roles run again."""
+    async with roles_job(place, {"trainer": TRAINER, "driver": SIMPLE}) as job:
+        before = await job.run("driver-0", nodes=2)
+        await request_suspension(job.job.eyes, job.job.name)
+        await job.job.until(lambda record: record.phase is Phase.SUSPENDED)
+        assert (await job.lives(), await job.nodes()) == ({}, {})
+        await request_resumption(job.job.eyes, job.job.name)
+        await job.run("driver-0", nodes=2, but=(before["driver-0"],))
+        assert await job.steps() == []

@@ -91,7 +91,7 @@ def job(tmp_path):
 
 def call(job: RoleJob, script: str, **more: str) -> Instance:
     """Start the trainer with a script."""
-    return job.start(CLIENT + script, "trainer", 0, 0, **more)
+    return job.start(CLIENT + script, "trainer", **more)
 
 
 def line(instance: Instance, pattern: str) -> re.Match[str]:
@@ -310,7 +310,7 @@ except UnreachableError as error:
         **{env.ROLES_SECRET_FILE: str(wrong)},
     )
     assert "before the proof of the secret" in caller.finish()
-    line(server, "authentication failed: the caller does not have the secret of this job")
+    assert line(server, "authentication failed: the caller does not have the secret of this job")
 
     port = json.loads((job.folder / "directory" / "rollout.0.json").read_text())["port"]
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(300)]

@@ -12,7 +12,7 @@ from typing import Any
 from rallypoint.backends.contract import Blueprint, SubmitError
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.errors import ApiError, never_fits, submit_error
-from rallypoint.backends.kubernetes.labels import PART, Part
+from rallypoint.backends.kubernetes.labels import JOB, PART, PLACE, Part
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 
 __all__ = ["KINDS", "check", "samples"]
@@ -43,15 +43,16 @@ async def check(cluster: Cluster, blueprint: Blueprint) -> None:
 
 
 def samples(blueprint: Blueprint) -> Iterator[dict[str, Any]]:
-    """Yield one object of each sort: nodes differ by number alone."""
+    """Yield one object of each sort: nodes of one role differ by number alone, and so do the pods of a simple role."""
     seen = set()
     for manifest in blueprint.objects:
         if manifest.get("kind") not in KINDS:
             raise SubmitError(f"objects: kind {manifest.get('kind')!r} is not one of the object kinds that a job creates")
-        part = manifest["metadata"]["labels"][PART]
-        if part not in seen:
-            seen.add(part)
-            yield _alone(manifest) if part == Part.COORDINATOR.value else manifest
+        its = manifest["metadata"]["labels"]
+        sort = (its.get(JOB), its[PART], its.get(PLACE), manifest["kind"])
+        if sort not in seen:
+            seen.add(sort)
+            yield _alone(manifest) if its[PART] == Part.COORDINATOR.value else manifest
 
 
 def _alone(manifest: dict[str, Any]) -> dict[str, Any]:

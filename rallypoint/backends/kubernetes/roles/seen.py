@@ -21,13 +21,15 @@ _SIGNALS = 128
 
 def seen(pods: Iterable[PodView], lives: Lives, hosts: Iterable[HostView]) -> tuple[UnitSeen, ...]:
     """Return every life that pods tell of, and those that were started and of which no pod is there any more."""
-    machines = {host.name: host for host in hosts}
-    found = {unit.key: unit for pod in pods for unit in _of_pod(pod, machines.get(pod.host))}
-    made = {name for pod in lives.pods.values() if pod.made for name in pod.lives}
-    for name, key in lives.instances.items():
-        newest = max((each for each in found if (each.role, each.index) == (key.role, key.index)), default=None)
-        if name in made and (newest is None or newest < key):
-            found[key] = UnitSeen(key=key, state=UnitState.LOST, present=False, reason=f"{_name(key)}: its pod was deleted")
+    machines, every = {host.name: host for host in hosts}, tuple(pods)
+    found = {unit.key: unit for pod in every for unit in _of_pod(pod, machines.get(pod.host))}
+    living = {(f"{pod.labels.place}-{pod.labels.node}", pod.labels.incarnation) for pod in every if not pod.over}
+    for at, last in lives.pods.items():
+        if not last.made or (at, last.number) in living:
+            continue
+        for key in (lives.instances[name] for name in last.lives if name in lives.instances):
+            if all(key > each for each in found if (each.role, each.index) == (key.role, key.index)):
+                found[key] = UnitSeen(key=key, state=UnitState.LOST, present=False, reason=f"{_name(key)}: its pod was deleted")
     return tuple(found[key] for key in sorted(found))
 
 

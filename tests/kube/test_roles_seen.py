@@ -1,0 +1,186 @@
+"""What is read of the pods of simple roles, and what is kept of their lives."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rallypoint.backends.kubernetes.labels import Part, PodLabels
+from rallypoint.backends.kubernetes.roles.lives import Life, Lives, MadePod, read_lives, write_lives
+from rallypoint.backends.kubernetes.roles.seen import seen
+from rallypoint.backends.kubernetes.watching.views import Container, HostView, PodView, Running, Terminated, Waiting
+from rallypoint.supervision.conductor import UnitKey, UnitSeen, UnitState
+
+KEY = UnitKey(role="a", attempt=1, reset=0, index=0, incarnation=1)
+BACK_OFF = Waiting(reason="CrashLoopBackOff", message="")
+
+
+def ended(code: int, reason: str = "Error") -> Terminated:
+    return Terminated(code=code, reason=reason, message="")
+
+
+def pod(
+    *containers: Container, lives: str = "a-0=0.1", phase: str = "Running", deleting: bool = False, host: str = ""
+) -> PodView:
+    its = PodLabels(job="j", uid="u", part=Part.UNIT, attempt=1, node=0, incarnation=1, place="a")
+    return PodView(
+        name="p",
+        uid="1",
+        version="1",
+        labels=its,
+        phase=phase,
+        containers=containers,
+        deleting=deleting,
+        lives=lives,
+        host=host,
+    )
+
+
+def one(pod_: PodView, lives: Lives | None = None) -> UnitSeen:
+    (found,) = seen((pod_,), lives or Lives(), ())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "present", "reason"),
+    [
+        pytest.param(pod(phase="Pending"), UnitState.RUNNING, True, "", id="not begun"),
+        pytest.param(pod(Container(name="a-0", state=Running())), UnitState.RUNNING, True, "", id="runs"),
+        pytest.param(
+            pod(Container(name="a-0", state=ended(0)), phase="Succeeded"),
+            UnitState.SUCCEEDED,
+            False,
+            "a 0 exited with code 0",
+            id="well",
+        ),
+        pytest.param(
+            pod(Container(name="a-0", state=ended(3)), phase="Failed"),
+            UnitState.FAILED,
+            False,
+            "a 0 exited with code 3",
+            id="exit",
+        ),
+        pytest.param(
+            pod(Container(name="a-0", state=ended(137)), phase="Failed"),
+            UnitState.FAILED,
+            False,
+            "a 0 was killed by signal 9",
+            id="signal",
+        ),
+        pytest.param(
+            pod(Container(name="a-0", state=ended(137, "OOMKilled")), phase="Failed"),
+            UnitState.FAILED,
+            False,
+            "a 0 was killed because it used more memory than its limit",
+            id="out of memory",
+        ),
+        pytest.param(
+            pod(Container(name="a-0", state=ended(0)), deleting=True),
+            UnitState.LOST,
+            False,
+            "a 0: its pod was deleted",
+            id="drained",
+        ),
+        pytest.param(
+            dataclasses.replace(pod(phase="Failed"), reason="Evicted", message="The node was low on memory"),
+            UnitState.LOST,
+            False,
+            "a 0: The node was low on memory",
+            id="evicted",
+        ),
+        pytest.param(
+            pod(Container(name="a-0", state=Waiting(reason="InvalidImageName", message="bad name")), phase="Pending"),
+            UnitState.FAILED,
+            True,
+            "a 0 does not start: bad name",
+            id="no image",
+        ),
+    ],
+)
+def test_a_life_is_as_its_container_says(found, state, present, reason):
+    """What somebody ended with its pod is lost, whatever its exit code."""
+    assert one(found) == UnitSeen(key=KEY, state=state, present=present, reason=reason)
+
+
+def test_a_container_that_was_restarted_tells_of_its_lives():
+    """While the kubelet waits the next one has not begun."""
+    waiting = pod(Container(name="a-0", state=BACK_OFF, last=ended(3)))
+    again = pod(Container(name="a-0", state=Running(), restarts=1, last=ended(3)))
+
+    second = dataclasses.replace(KEY, incarnation=2)
+    failed = UnitSeen(key=KEY, state=UnitState.FAILED, present=False, reason="a 0 exited with code 3")
+    assert seen((waiting,), Lives(), ()) == (failed,)
+    assert seen((again,), Lives(), ()) == (failed, UnitSeen(key=second, state=UnitState.RUNNING, present=True))
+
+
+def test_a_life_that_the_kubelet_has_yet_to_start_is_not_lost():
+    """It was noted, and its pod is there; once the pod is gone it is lost."""
+    second = dataclasses.replace(KEY, incarnation=2)
+    made = MadePod(attempt=1, number=1, made=True, lives={"a-0": Life()})
+    lives = Lives().with_instances(second).with_pod("a-0", made)
+    waiting = pod(Container(name="a-0", state=BACK_OFF, last=ended(3)))
+
+    assert [unit.key for unit in seen((waiting,), lives, ())] == [KEY]
+    assert seen((), lives, ()) == (
+        UnitSeen(key=second, state=UnitState.LOST, present=False, reason="a 0: its pod was deleted"),
+    )
+
+
+def test_a_pod_that_was_not_created_yet_is_not_lost():
+    """A supervisor that was stopped between the two writes creates it again."""
+    lives = Lives().with_instances(KEY).with_pod("a-0", MadePod(attempt=1, number=1, lives={"a-0": Life()}))
+
+    assert seen((), lives, ()) == ()
+
+
+def test_an_unreachable_machine_loses_what_may_still_run():
+    """It stays present until the pod is gone."""
+    host = HostView(name="m", uid="h", version="1", ready=None)
+
+    (found,) = seen((pod(Container(name="a-0", state=Running()), host="m"),), Lives(), (host,))
+
+    assert (found.state, found.present) == (UnitState.LOST, True)
+
+
+NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,8}[a-z0-9])?-[0-9]{1,3}", fullmatch=True)
+LIFE = st.builds(Life, reset=st.integers(0, 9), incarnation=st.integers(1, 99))
+
+
+@given(st.dictionaries(NAMES, LIFE, max_size=5))
+def test_lives_of_a_pod_are_read_as_they_were_written(lives):
+    """Whatever the names of the roles are."""
+    assert read_lives(write_lives(lives)) == lives
+
+
+@given(st.dictionaries(NAMES, LIFE, max_size=5), st.booleans())
+def test_what_is_kept_is_read_as_it_was_written(lives, made):
+    """Instances, and pods with their lives."""
+    keys = [
+        UnitKey(
+            role=name.rpartition("-")[0],
+            index=int(name.rpartition("-")[2]),
+            attempt=2,
+            reset=it.reset,
+            incarnation=it.incarnation,
+        )
+        for name, it in lives.items()
+    ]
+    kept = Lives().with_instances(*keys).with_pod("x-0", MadePod(attempt=2, number=7, made=made, lives=lives))
+
+    assert Lives.from_json(kept.to_json()) == kept
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"instances": 1, "pods": {}}', '{"instances": {"a": [1]}, "pods": {}}', '"x"'])
+def test_what_is_no_record_of_lives_is_an_error(text):
+    """And not an empty one, with which every instance would be started again."""
+    with pytest.raises(ValueError):
+        Lives.from_json(text)
+
+
+@given(st.text(max_size=30))
+def test_an_annotation_that_somebody_wrote_is_read_without_an_error(text):
+    """What is no life of an instance is left out."""
+    assert all(life.incarnation >= 0 for life in read_lives(text).values())

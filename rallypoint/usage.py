@@ -6,10 +6,13 @@ import argparse
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-__all__ = ["ADVANCED_OPTIONS", "COMPATIBILITY_OPTIONS", "KUBERNETES_OPTIONS", "HelpFormat", "UsageParser"]
+__all__ = ["ADVANCED_OPTIONS", "COMPATIBILITY_OPTIONS", "KUBERNETES_OPTIONS", "RAY_OPTIONS", "HelpFormat", "UsageParser"]
 
 #: Titles of the groups of options, in the order in which --help shows them. Others are common options.
 KUBERNETES_OPTIONS = "Kubernetes options"
+
+#: Heading of options that only the Ray backend reads.
+RAY_OPTIONS = "Ray options"
 ADVANCED_OPTIONS = "advanced options"
 COMPATIBILITY_OPTIONS = "compatibility options"
 
@@ -43,7 +46,7 @@ class UsageParser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._titled = {
-            title: self.add_argument_group(title) for title in (KUBERNETES_OPTIONS, ADVANCED_OPTIONS, COMPATIBILITY_OPTIONS)
+            title: self.add_argument_group(title) for title in (KUBERNETES_OPTIONS, RAY_OPTIONS, ADVANCED_OPTIONS, COMPATIBILITY_OPTIONS)
         }
 
     def group(self, title: str) -> Any:

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 from rallypoint.backends.contract import Backend, BackendError, Blueprint
 from rallypoint.backends.credentials import NO_CREDENTIALS, Credentials
 from rallypoint.backends.findings import Findings
-from rallypoint.backends.site import KUBERNETES, LOCAL, Site, SiteError
-from rallypoint.wire.env import API_SERVER, HOME, SERVICE_ACCOUNT
+from rallypoint.backends.site import KUBERNETES, LOCAL, RAY, Site, SiteError
+from rallypoint.wire.env import API_SERVER, HOME, RAY_ADDRESS, RAY_TOKEN, SERVICE_ACCOUNT
 from rallypoint.wire.private import private_folder, tighten
 
 if TYPE_CHECKING:
     from rallypoint.backends.kubernetes.access import Access
     from rallypoint.backends.kubernetes.dryrun import Refusal
     from rallypoint.backends.kubernetes.leaving import SupervisorPods
+    from rallypoint.backends.ray.access import Access as RayAccess
 
 __all__ = [
     "access_of",
@@ -78,6 +79,8 @@ def static_access(site: Site, credentials: Credentials = NO_CREDENTIALS) -> tupl
         return Site(kind=LOCAL), NO_CREDENTIALS
     from rallypoint.backends.kubernetes.static_credentials import static_access as static  # noqa: PLC0415  as above
 
+    if site.kind == RAY:
+        return site, credentials
     named = site.kubeconfig or site.context or credentials.kubeconfig or credentials.in_cluster
     if os.environ.get(API_SERVER) and not named:
         return site, credentials
@@ -119,6 +122,10 @@ async def examine(site: Site, credentials: Credentials = NO_CREDENTIALS) -> Find
         from rallypoint.backends.local.checks import examine as examined  # noqa: PLC0415  as above
 
         return await asyncio.to_thread(examined, home_of(site))
+    if site.kind == RAY:
+        from rallypoint.backends.ray.preflight import examine as looked  # noqa: PLC0415
+
+        return await looked(_ray_access(site, credentials))
     from rallypoint.backends.kubernetes.preflight import examine as asked  # noqa: PLC0415
 
     return await asked(await asyncio.to_thread(access_of, site, credentials))
@@ -152,6 +159,26 @@ def _kubernetes(site: Site, credentials: Credentials) -> Backend:
     return KubernetesBackend(access_of(site, credentials))
 
 
+def _ray(site: Site, credentials: Credentials) -> Backend:
+    from rallypoint.backends.ray.backend import RayBackend  # noqa: PLC0415  as above
+
+    return RayBackend(_ray_access(site, credentials))
+
+
+def _ray_access(site: Site, credentials: Credentials) -> RayAccess:
+    """Return how a Ray cluster is reached, by Ray's own variables where nothing else says so; raises `BackendError`."""
+    from rallypoint.backends.ray.access import NAMESPACE, Access  # noqa: PLC0415  as above
+
+    return Access(
+        address=site.address or os.environ.get(RAY_ADDRESS, ""),
+        namespace=site.namespace or NAMESPACE,
+        storage=site.storage,
+        runtime_env=site.runtime_env,
+        token=credentials.token or os.environ.get(RAY_TOKEN, ""),
+        verify_ssl=credentials.verify_ssl,
+    )
+
+
 def access_of(site: Site, credentials: Credentials = NO_CREDENTIALS) -> Access:
     """Return how the cluster of a site is reached. May read a kubeconfig; raises `BackendError`."""
     from rallypoint.backends.kubernetes.access import Access, default_namespace  # noqa: PLC0415  as above
@@ -170,4 +197,4 @@ def access_of(site: Site, credentials: Credentials = NO_CREDENTIALS) -> Access:
     return access if access.namespace else dataclasses.replace(access, namespace=default_namespace(access))
 
 
-_KINDS: dict[str, Callable[[Site, Credentials], Backend]] = {LOCAL: _local, KUBERNETES: _kubernetes}
+_KINDS: dict[str, Callable[[Site, Credentials], Backend]] = {LOCAL: _local, KUBERNETES: _kubernetes, RAY: _ray}

@@ -5,16 +5,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from rallypoint.wire.arguments import NAMESPACE, NAMESPACE_ALLOWED
+from rallypoint.wire.arguments import NAMESPACE, NAMESPACE_ALLOWED, RAY
 from rallypoint.wire.errors import RallypointError
 
-__all__ = ["KINDS", "KUBERNETES", "LOCAL", "Site", "SiteError"]
+__all__ = ["KINDS", "KUBERNETES", "LOCAL", "RAY", "Site", "SiteError"]
 
 LOCAL = "local"
 KUBERNETES = "kubernetes"
 
 #: The fields of a `Site` that each backend knows.
-KINDS = {LOCAL: ("home",), KUBERNETES: ("namespace", "context", "kubeconfig")}
+KINDS = {
+    LOCAL: ("home",),
+    KUBERNETES: ("namespace", "context", "kubeconfig"),
+    RAY: ("address", "namespace", "storage", "runtime_env"),
+}
 
 
 class SiteError(RallypointError):
@@ -30,10 +34,13 @@ class Site:
     """Where jobs are. What is "" is found as the backend finds it by itself. Holds no secret, and may be stored as plain text.
 
     Attributes:
-        kind: `local` or `kubernetes`.
+        kind: `local`, `kubernetes` or `ray`.
         home: folder of the jobs of this machine; "" is $RALLYPOINT_HOME, or else ~/.rallypoint.
         namespace, context, kubeconfig: as kubectl's options of these names; "" is what kubectl would take, or inside of a pod
-            the pod's own cluster and namespace.
+            the pod's own cluster and namespace. With `ray`, `namespace` is Ray's.
+        address: URL of the dashboard of a Ray cluster, which serves its Jobs API.
+        storage: folder of the ledger on that cluster; "" is `~/.rallypoint/ray/NAMESPACE` on its head node.
+        runtime_env: runtime environment of the nodes there, as a JSON object.
 
     Raises:
         SiteError: for another kind, a word that this kind does not know, or a namespace that no cluster can have.
@@ -44,11 +51,14 @@ class Site:
     namespace: str = ""
     context: str = ""
     kubeconfig: str = ""
+    address: str = ""
+    storage: str = ""
+    runtime_env: str = ""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise SiteError("backend", f"{self.kind!r} is not allowed; expected one of {', '.join(sorted(KINDS))}")
-        for field in (field for fields in KINDS.values() for field in fields):
+        for field in dict.fromkeys(field for fields in KINDS.values() for field in fields):
             value = getattr(self, field)
             if value and field not in KINDS[self.kind]:
                 allowed = ", ".join(KINDS[self.kind])
@@ -64,4 +74,5 @@ class Site:
     def options(self) -> tuple[str, ...]:
         """Return the options with which the `rallypoint` command looks there."""
         given = ((field, getattr(self, field)) for field in KINDS[self.kind])
-        return ("--backend", self.kind, *(part for field, value in given if value for part in (f"--{field}", value)))
+        words = ((f"--{field.replace('_', '-')}", value) for field, value in given if value)
+        return ("--backend", self.kind, *(part for pair in words for part in pair))

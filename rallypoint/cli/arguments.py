@@ -68,12 +68,12 @@ def place_of(args: argparse.Namespace, environ: Mapping[str, str]) -> Where:
     if platform is not None:
         if platform not in PLATFORMS:
             args.usage_error(f"--platform {platform}: is not allowed; expected one of {', '.join(PLATFORMS)}")
-        meant = backend_of(platform, at="--platform")
+        meant = backend_of(platform)
         if args.backend is not None and args.backend != meant:
             args.usage_error(f"--platform {platform}: is not allowed; it conflicts with --backend {args.backend}")
         args.backend = meant
     if args.backend is None and said.get("platform"):
-        args.backend = backend_of(said["platform"], at="platform")
+        args.backend = backend_of(said["platform"])
     origins = {}
     if args.namespace is None and said.get("namespace"):
         args.namespace, origins["namespace"] = said["namespace"], f"{args.file}: namespace"

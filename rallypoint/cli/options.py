@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 from rallypoint.backends.site import KINDS, KUBERNETES, LOCAL, Site, SiteError
-from rallypoint.usage import ADVANCED_OPTIONS, KUBERNETES_OPTIONS, HelpFormat, UsageParser
-from rallypoint.wire.arguments import PLATFORMS, RAY, WORDS
+from rallypoint.usage import ADVANCED_OPTIONS, KUBERNETES_OPTIONS, RAY_OPTIONS, HelpFormat, UsageParser
+from rallypoint.wire.arguments import PLATFORMS, WORDS
 from rallypoint.wire.env import BACKEND
 from rallypoint.wire.plan import Kind, Plan
 from rallypoint.wire.role_plans import role_plans
@@ -65,7 +65,7 @@ def site_options(parser: UsageParser, *, default: str | None) -> None:
         default=default,
         help="folder of local jobs (default: $RALLYPOINT_HOME, ~/.rallypoint)",
     )
-    group.add_argument("--namespace", metavar="NS", default=default, help="namespace (default: from the kubeconfig context)")
+    group.add_argument("--namespace", metavar="NS", default=default, help="namespace of Kubernetes or Ray (default: kubeconfig)")
     group.add_argument("--context", metavar="NAME", default=default, help="kubeconfig context (default: current context)")
     group.add_argument(
         "--kubeconfig",
@@ -74,6 +74,10 @@ def site_options(parser: UsageParser, *, default: str | None) -> None:
         default=default,
         help="kubeconfig file (default: $KUBECONFIG, ~/.kube/config)",
     )
+    group = parser.group(RAY_OPTIONS)
+    group.add_argument("--address", metavar="URL", default=default, help="URL of the Ray dashboard, as http://head:8265")
+    group.add_argument("--storage", metavar="DIR", default=default, help="folder of the job records on the Ray head node")
+    group.add_argument("--runtime-env", metavar="JSON", default=default, help="Ray runtime environment of the nodes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +116,12 @@ def read_where(
     try:
         site = Site(kind=kind, **words)
     except SiteError as error:
-        refuse(f"{names.get(error.field, f'--{error.field}')}: {error.text}")
-    return Where(site=site, options=tuple(part for word, value in given.items() for part in (f"--{word}", value)))
+        refuse(f"{names.get(error.field, _option(error.field))}: {error.text}")
+    return Where(site=site, options=tuple(part for word, value in given.items() for part in (_option(word), value)))
+
+
+def _option(field: str) -> str:
+    return f"--{field.replace('_', '-')}"
 
 
 def _backend(environ: Mapping[str, str], refuse: Callable[[str], NoReturn]) -> str:
@@ -125,8 +133,6 @@ def _backend(environ: Mapping[str, str], refuse: Callable[[str], NoReturn]) -> s
     meant = PLATFORMS.get(platform)
     if meant is None:
         refuse(f"${variable}: {platform!r} is not allowed; expected one of {', '.join(PLATFORMS)}")
-    if meant == RAY:
-        refuse(f"${variable}: {platform!r} is not available in this version; expected local or kubernetes")
     if ours and ours != meant:
         refuse(f"${variable}: {platform!r} is not allowed; it conflicts with ${BACKEND} {ours!r}; set one of them")
     return meant

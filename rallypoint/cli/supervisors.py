@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rallypoint.backends.site import KUBERNETES, LOCAL
+from rallypoint.backends.site import KUBERNETES, LOCAL, RAY
 from rallypoint.cli.doors import Doors
 from rallypoint.cli.options import Where, spell_command
 from rallypoint.supervision.record import JobRecord, Phase
@@ -38,7 +38,11 @@ class Way(str, enum.Enum):
 
 
 #: What each backend allows, the usual one first.
-_WAYS = {LOCAL: (Way.PROCESS, Way.HERE, Way.NONE), KUBERNETES: (Way.POD, Way.PROCESS, Way.HERE, Way.NONE)}
+_WAYS = {
+    LOCAL: (Way.PROCESS, Way.HERE, Way.NONE),
+    KUBERNETES: (Way.POD, Way.PROCESS, Way.HERE, Way.NONE),
+    RAY: (Way.PROCESS, Way.HERE, Way.NONE),
+}
 
 
 class SupervisorLostError(RallypointError):

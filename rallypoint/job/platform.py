@@ -5,7 +5,7 @@ from __future__ import annotations
 from rallypoint.job.errors import JobError, Problem, show
 from rallypoint.job.rules import Rule
 from rallypoint.job.values import RefusedError, read_text
-from rallypoint.wire.arguments import PLATFORMS, RAY
+from rallypoint.wire.arguments import PLATFORMS
 
 __all__ = ["PLATFORM", "backend_of", "refuse_elsewhere"]
 
@@ -25,14 +25,8 @@ PLATFORM = Rule(
 )
 
 
-def backend_of(platform: str, *, at: str) -> str:
-    """Return the backend that a platform means, in any of its spellings.
-
-    Raises `JobError`, which names the place `at`, for one that is not installed.
-    """
-    if platform == RAY:
-        known = ", ".join(word for word in PLATFORMS if word != RAY)
-        raise JobError([Problem(path=at, text=f"{show(RAY)} is not available in this version; expected one of {known}")])
+def backend_of(platform: str) -> str:
+    """Return the backend that a platform means, in any of its spellings."""
     return PLATFORMS[platform]
 
 
@@ -41,11 +35,11 @@ def refuse_elsewhere(platform: str, namespace: str, *, backend: str, its_namespa
 
     Args:
         platform, namespace: as the job has them, "" where it says nothing.
-        backend: `local` or `kubernetes`.
+        backend: `local`, `kubernetes` or `ray`.
         its_namespace: where in the cluster it is submitted to.
     """
     wrong: list[Problem] = []
-    if platform and backend_of(platform, at="platform") != backend:
+    if platform and backend_of(platform) != backend:
         wrong.append(_elsewhere("platform", platform, f"the job is submitted to backend {backend}"))
     elif namespace and backend == "local":
         wrong.append(_elsewhere("namespace", namespace, "the local backend has no namespaces"))

@@ -81,7 +81,7 @@ def spelled(document: Mapping[str, Any]) -> dict[str, Any]:
 def place_in(document: Mapping[str, Any]) -> dict[str, str]:
     """Return the `platform`, as a backend, and the `namespace` of a spelled document; raises `JobError` for one not there."""
     found = spelling.place_in(document)
-    return {**found, "platform": backend_of(found["platform"], at="platform")} if "platform" in found else found
+    return {**found, "platform": backend_of(found["platform"])} if "platform" in found else found
 
 
 def annotate(job: ElasticJob, notes: Mapping[str, str]) -> ElasticJob:

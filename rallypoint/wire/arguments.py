@@ -19,7 +19,7 @@ VARIABLES = "RALLYPOINT_"
 
 RAY = "ray"
 
-#: The words of `platform`, and what each means here. Ray is one of them; nothing of ours runs there yet.
+#: The words of `platform`, and what each means here.
 PLATFORMS = {"pyk8s": "kubernetes", "k8s": "kubernetes", "kubernetes": "kubernetes", "local": "local", RAY: RAY}
 
 #: Pattern of a namespace of Kubernetes, a DNS label (RFC 1123), and the same in words.
@@ -55,7 +55,7 @@ class Word:
 _MASTER = (
     ("job_name", "NAME", "same as --name"),
     ("namespace", "NS", "Kubernetes namespace"),
-    ("platform", "NAME", "backend of the job: kubernetes (also k8s, pyk8s) or local"),
+    ("platform", "NAME", "backend of the job: kubernetes (also k8s, pyk8s), local or ray"),
     ("pending_timeout", "S", "seconds that nodes may stay pending; 0: no limit (default: 900)"),
     ("pending_fail_strategy", "N", "if nodes stay pending: -1 ignore, 0 warn, 1 or 2 fail (default: 1)"),
     ("service_type", "grpc|http", "protocol between agents and coordinator"),

@@ -19,6 +19,7 @@ __all__ = [
     "JOB_MARK",
     "JOB_NAME",
     "KEPT",
+    "LIFELINE",
     "LIFE_OFFSET",
     "LINE",
     "LOCAL_RANK",
@@ -28,6 +29,8 @@ __all__ = [
     "POD_UID",
     "PRELOAD",
     "PROGRESS_FILE",
+    "RAY_ADDRESS",
+    "RAY_TOKEN",
     "RESET",
     "RESULT_FILE",
     "ROLE",
@@ -74,6 +77,9 @@ SERVICE_ACCOUNT = "RALLYPOINT_SERVICE_ACCOUNT"
 #: In the pod of a supervisor: its own name and uid. The pod then owns its heartbeat, which is deleted with it.
 POD_NAME, POD_UID = "RALLYPOINT_POD_NAME", "RALLYPOINT_POD_UID"
 
+#: Variables of Ray itself: URL of the dashboard of a cluster, and its bearer token.
+RAY_ADDRESS, RAY_TOKEN = "RAY_API_SERVER_ADDRESS", "RAY_AUTH_TOKEN"
+
 #: In a pod with an agent: the name of its machine, for people and for whoever keeps off it. Without it that is the address.
 MACHINE = "RALLYPOINT_MACHINE"
 
@@ -83,6 +89,9 @@ UNSEEN = "RALLYPOINT_UNSEEN"
 #: In every process of a job: finds its descendants again, whatever they did to their session or parent. What is before its
 #: first slash is the job's uid.
 JOB_MARK = "RALLYPOINT_JOB_MARK"
+
+#: For the parent process of a node on Ray: `PID TICKS` of the actor that started it. The node ends when that process has ended.
+LIFELINE = "RALLYPOINT_LIFELINE"
 
 #: In every worker: the job's name and the fence it belongs to, as three decimal numbers.
 JOB_NAME = "RALLYPOINT_JOB"

@@ -20,7 +20,7 @@ SIGTERM is passed on to the node's process group, once. SIGUSR1 kills the node a
 `exit.json` was killed itself, and its node is lost.
 
 The job is where its record is. Somebody who removes that, or FOLDER, has ended the job: the shim sees it within `_LOOK` seconds
-and kills the node, whether there is a supervisor or not.
+and kills the node, whether there is a supervisor or not. The same holds for the process that `RALLYPOINT_LIFELINE` names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import sys
 import time
 
 from rallypoint.backends.local import cgroup, durable, proc
-from rallypoint.wire.env import JOB_MARK
+from rallypoint.wire.env import JOB_MARK, LIFELINE
 
 __all__ = ["EXIT_FILE", "FORCE", "LOCK_FILE", "SHIM_FILE", "main", "write_exit"]
 
@@ -48,8 +48,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 #: Phases of the record in which nodes may start (supervision/record.py).
 _STARTING = ("Resuming", "Running")
 
-#: How often a shim looks whether its job is still there, in seconds.
-_LOOK = 2.0
+#: How often a shim looks whether its job is still there, in seconds; and whether the process is still there that it depends on.
+_LOOK, _LOOK_AT_LIFELINE = 2.0, 0.1
 
 #: More than `exit.json` needs; taken ahead, so that a disk that fills up meanwhile loses no exit code.
 _EXIT_BYTES = 4096
@@ -62,6 +62,7 @@ class _Spec:
         self.folder, self.record, attempt, self.log, *self.command = arguments
         self.attempt = int(attempt)
         self.mark = os.environ[JOB_MARK]
+        self.lifeline = tuple(map(int, os.environ.pop(LIFELINE, "").split()))
         self.cgroup = cgroup.find(f"rallypoint-{self.mark.replace('/', '.')}")
 
 
@@ -193,7 +194,7 @@ def _tend(spec: _Spec, node: int) -> int:
     """Pass on signals until the node's first process has ended; return its wait status."""
     asked = False
     while True:
-        told = signal.sigtimedwait(_SIGNALS, _LOOK)
+        told = signal.sigtimedwait(_SIGNALS, _LOOK_AT_LIFELINE if spec.lifeline else _LOOK)
         number = told.si_signo if told is not None else FORCE if _abandoned(spec) else 0
         if number == signal.SIGCHLD:
             status = _reap(node)
@@ -207,7 +208,9 @@ def _tend(spec: _Spec, node: int) -> int:
 
 
 def _abandoned(spec: _Spec) -> bool:
-    """Return whether the job was deleted from outside; perhaps there is another one in its place already."""
+    """Return whether the job was deleted from outside, or the process ended that the node depends on."""
+    if spec.lifeline and proc.start_ticks(spec.lifeline[0]) != spec.lifeline[1]:
+        return True
     try:
         os.stat(spec.record)
         return not os.path.samestat(os.stat(spec.folder), os.stat("."))

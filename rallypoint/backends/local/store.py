@@ -92,11 +92,14 @@ class Store:
         """Return the coordinator's last word, or None before its first. Raises `UnreadableError` and `BackendError`."""
         return read_optional(JobStatus, self.job(name).status) if is_job_name(name) else None
 
-    def create(self, blueprint: Blueprint, *, owner: str, now: float) -> Stored:
-        """Make a job's folder: it appears with everything in it, or not at all. Raises `JobExistsError` and `SubmitError`."""
+    def create(self, blueprint: Blueprint, *, owner: str, now: float, uid: str = "") -> Stored:
+        """Make a job's folder: it appears with everything in it, or not at all. Raises `JobExistsError` and `SubmitError`.
+
+        `uid` is that of the job; "" draws one.
+        """
         plan = blueprint.plan
         folder = self.job(plan.name)
-        uid = secrets.token_hex(8)
+        uid = uid or secrets.token_hex(8)
         record = JobRecord.new(name=plan.name, uid=uid, digest=plan.digest, owner=owner, claimant=blueprint.claimant, now=now)
         with telling(self.jobs, SubmitError):
             private_folder(self.jobs)
@@ -255,6 +258,8 @@ def _write_plan(folder: JobFolder, blueprint: Blueprint) -> None:
         durable.write_text(str(folder.function), blueprint.function)
     if blueprint.plan.tls == AUTO and not folder.tls.exists():
         certificates.create(folder, blueprint.plan.name, time.time())
+    for name, text in blueprint.attached.items():
+        durable.write_text(str(folder.path / name), text)
     durable.write_text(str(folder.job), blueprint.job.to_yaml())
     durable.write_text(str(folder.plan), codec.dumps(blueprint.plan, indent=1) + "\n")
 

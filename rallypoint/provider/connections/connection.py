@@ -172,11 +172,9 @@ def read_settings(conn_id: str, *, own: Fields, extra: Fields) -> Settings:
 
 def _platform(conn_id: str, platform: str) -> str:
     """Return what a platform means, also by the words of DLRover's document."""
-    meant, known = PLATFORMS.get(platform), f"one of {', '.join(sorted({*PLATFORMS} - {RAY}))}"
-    if meant == RAY:
-        raise ConnectionFieldError(conn_id, "platform", platform, f"{known} (ray is not available in this version)")
+    meant = PLATFORMS.get(platform)
     if meant is None:
-        raise ConnectionFieldError(conn_id, "platform", platform, known)
+        raise ConnectionFieldError(conn_id, "platform", platform, f"one of {', '.join(sorted(PLATFORMS))}")
     return meant
 
 

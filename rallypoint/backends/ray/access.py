@@ -1,0 +1,63 @@
+"""How the cluster of a site is reached. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from rallypoint.backends.contract import BackendError
+
+__all__ = ["NAMESPACE", "Access", "read_runtime_env"]
+
+#: Ray namespace of the jobs where nobody names one.
+NAMESPACE = "rallypoint"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """A Ray cluster and what its jobs use there.
+
+    Attributes:
+        address: URL of the dashboard, which serves the Jobs API: `http://head:8265`.
+        namespace: Ray namespace of ledger and nodes.
+        storage: folder of the ledger, on its machine; "" is `~/.rallypoint/ray/NAMESPACE`.
+        runtime_env: of the nodes, as Ray reads it.
+        token: bearer token of the dashboard; "" is none. It is not shown.
+        verify_ssl: whether the dashboard must prove who it is.
+    """
+
+    address: str
+    namespace: str = NAMESPACE
+    storage: str = ""
+    runtime_env: str = ""
+    token: str = field(default="", repr=False)
+    verify_ssl: bool = True
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.address)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or parts.username:
+            shown = self.address if not parts.username else "the value"
+            raise BackendError(
+                f"address: {shown!r} is not allowed; expected the URL of the Ray dashboard, such as http://ray-head:8265"
+            )
+        read_runtime_env(self.runtime_env)
+
+    @property
+    def url(self) -> str:
+        """The address without a slash at its end."""
+        return self.address.rstrip("/")
+
+
+def read_runtime_env(text: str) -> dict[str, Any]:
+    """Return a runtime environment; raises `BackendError` for what is no JSON object."""
+    if not text:
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise BackendError(f"runtime_env: {text!r:.200} is not allowed; expected a JSON object, such as {{'working_dir': '.'}}")
+    return found

@@ -1,0 +1,256 @@
+"""The Ray backend: every method is a call of the ledger, which runs on the cluster. Nothing here needs the package ray."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+
+from rallypoint.backends.contract import (
+    Backend,
+    BackendError,
+    Blueprint,
+    Changes,
+    JobNotFoundError,
+    LogLine,
+    Pulse,
+    Stored,
+    Tail,
+)
+from rallypoint.backends.local.layout import is_job_name
+from rallypoint.backends.ray import calls
+from rallypoint.backends.ray.access import Access, read_runtime_env
+from rallypoint.backends.ray.dashboard import Cluster
+from rallypoint.backends.ray.heart import Heart
+from rallypoint.backends.ray.placement import FILE, Placement, draw
+from rallypoint.job import ElasticJob
+from rallypoint.job.platform import refuse_elsewhere
+from rallypoint.supervision.actions import Action
+from rallypoint.supervision.observation import Observation
+from rallypoint.supervision.record import Holder, JobRecord
+from rallypoint.wire import codec
+from rallypoint.wire.plan import OrphanPolicy, Plan
+from rallypoint.wire.status import JobStatus
+
+__all__ = ["RayBackend"]
+
+#: Seconds beyond the wait for a change after which a call is given up, and the pause after a call that failed.
+_SLACK, _PAUSE = 15.0, 1.0
+
+#: Longest wait of one call for a change, and how often a log is looked at that is followed, in seconds.
+_WAIT, _FOLLOW = 15.0, 0.3
+
+#: Seconds for a call that changes processes or placement groups.
+_ACT = 60.0
+
+
+class RayBackend(Backend):
+    """Jobs of one namespace of a Ray cluster."""
+
+    name = "ray"
+    #: The ledger wakes supervisors at every change.
+    poll = 15.0
+    clock_saved_every = 60.0
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self._opened: Cluster | None = None
+        self._hearts: Heart | None = None
+
+    @property
+    def _cluster(self) -> Cluster:
+        if self._opened is None:
+            self._opened = Cluster(self.access)
+        return self._opened
+
+    @property
+    def _heart(self) -> Heart:
+        if self._hearts is None:
+
+            async def beat(me: str, jobs: dict[str, str], leave: bool) -> str:  # noqa: FBT001  see `Heart`
+                return str(await self._cluster.call("beat", me=me, jobs=jobs, leave=leave))
+
+            self._hearts = Heart(beat)
+        return self._hearts
+
+    def plan(self, job: ElasticJob, *, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> Blueprint:
+        """Return the placement groups and actors of the job's first attempt."""
+        refuse_elsewhere(job.platform, job.namespace, backend=self.name, its_namespace=self.access.namespace)
+        runtime_env = read_runtime_env(self.access.runtime_env)
+        return draw(job, namespace=self.access.namespace, runtime_env=runtime_env, orphan_policy=orphan_policy)
+
+    async def submit(self, blueprint: Blueprint, *, owner: str) -> Stored:
+        """Submit the Ray job with the job's uid, then create the record in the ledger; see `Backend.submit`."""
+        uid = secrets.token_hex(8)
+        await self._cluster.find(uid)
+        given = await self._given(blueprint)
+        data = await self._cluster.call("submit", job=blueprint.plan.name, timeout=_ACT, owner=owner, uid=uid, **given)
+        return _there(calls.stored_from(data), blueprint.plan.name)
+
+    async def _given(self, blueprint: Blueprint) -> dict[str, Any]:
+        placement = codec.loads(Placement, blueprint.attached[FILE])
+        uploaded = await self._cluster.upload(placement.runtime_env)
+        return {
+            "document": blueprint.job.to_document(),
+            "plan": codec.to_json(blueprint.plan),
+            "placement": codec.dumps(dataclasses.replace(placement, runtime_env=uploaded)),
+            "function": blueprint.function,
+            "claimant": blueprint.claimant,
+        }
+
+    async def load(self, name: str) -> Stored | None:
+        """Read the record; raises `HeldError` where this process held the job and another has taken it over."""
+        if not is_job_name(name):
+            return None
+        me = self._heart.id if name in self._heart.jobs else ""
+        return calls.stored_from(await self._cluster.call("load", job=name, name=name, me=me))
+
+    async def save(self, record: JobRecord, *, version: str, blueprint: Blueprint | None = None) -> Stored:
+        """Replace the record; see `Backend.save`."""
+        given = None if blueprint is None else await self._given(blueprint)
+        saved = await self._cluster.call(
+            "save", job=record.name, record=json.loads(record.to_json()), version=version, blueprint=given
+        )
+        return Stored(record=record, plan=codec.from_json(Plan, saved["plan"]), version=str(saved["version"]))
+
+    async def observe(self, record: JobRecord) -> Observation:
+        """Return the nodes as their actors report them, then the status."""
+        data = await self._cluster.call("observe", job=record.name, record=json.loads(record.to_json()))
+        return codec.from_json(Observation, data)
+
+    async def act(self, record: JobRecord, plan: Plan, action: Action) -> None:
+        """Have the ledger do one action; see `Backend.act`."""
+        me = self._heart.id if record.name in self._heart.jobs else ""
+        await self._cluster.call(
+            "act",
+            job=record.name,
+            timeout=_ACT,
+            record=json.loads(record.to_json()),
+            plan=codec.to_json(plan),
+            action=calls.action_to(action),
+            me=me,
+        )
+
+    @contextlib.asynccontextmanager
+    async def changes(self, name: str) -> AsyncIterator[Changes]:
+        """Follow a job by calls that the ledger answers when something has changed."""
+        if not is_job_name(name):
+            raise JobNotFoundError(f"{name!r} is not a valid job name; expected letters, digits, '-', '_' and '.'")
+        following = _RayChanges(self._cluster, name)
+        try:
+            yield following
+        finally:
+            await following.close()
+
+    @contextlib.asynccontextmanager
+    async def hold(self, name: str, *, holder: str) -> AsyncIterator[None]:
+        """Hold the job in the ledger for as long as this process beats."""
+        heart = self._heart
+        me = await heart.join(holder)
+        try:
+            await self._cluster.call("hold", job=name, name=name, me=me.id, holder=me.describe())
+            heart.jobs[name] = me.describe()
+            try:
+                yield
+            finally:
+                heart.jobs.pop(name, None)
+                with contextlib.suppress(BackendError):
+                    await self._cluster.call("release", job=name, name=name, me=me.id)
+        finally:
+            await heart.leave()
+
+    @contextlib.asynccontextmanager
+    async def heartbeat(self, holder: str) -> AsyncIterator[Holder]:
+        """Beat in the ledger."""
+        me = await self._heart.join(holder)
+        try:
+            yield me
+        finally:
+            await self._heart.leave()
+
+    async def pulse(self, holder: Holder) -> Pulse | None:
+        """Read that heartbeat."""
+        data = await self._cluster.call("pulse", holder=codec.to_json(holder))
+        return None if data is None else codec.from_json(Pulse, data)
+
+    async def sweep(self, record: JobRecord) -> bool:
+        """End what is left of a job; see `Backend.sweep`."""
+        return bool(await self._cluster.call("sweep", job=record.name, record=json.loads(record.to_json())))
+
+    async def status(self, name: str) -> JobStatus | None:
+        """Return the coordinator's last status."""
+        data = await self._cluster.call("status", job=name, name=name) if is_job_name(name) else None
+        return None if data is None else codec.from_json(JobStatus, data)
+
+    async def names(self) -> tuple[str, ...]:
+        """List the jobs of the ledger."""
+        return tuple(await self._cluster.call("names"))
+
+    async def logs(
+        self, name: str, *, rank: int | None = None, cursor: str = "", follow: bool = False
+    ) -> AsyncIterator[LogLine]:
+        """Read the copies of the workers' output that the ledger has; see `Backend.logs`."""
+        while True:
+            data = await self._cluster.call("logs", job=name, name=name, rank=rank, cursor=cursor)
+            for item in data["lines"]:
+                line = codec.from_json(LogLine, item)
+                cursor = line.cursor
+                yield line
+            if data["lines"]:
+                continue
+            if data["over"] or not follow:
+                return
+            await asyncio.sleep(_FOLLOW)
+
+    async def tail(self, name: str, *, lines: int, rank: int | None = None) -> Tail:
+        """Read the ends of these copies; see `Backend.tail`."""
+        return codec.from_json(Tail, await self._cluster.call("tail", job=name, name=name, lines=lines, rank=rank))
+
+    async def close(self) -> None:
+        """Close the connections. The jobs go on."""
+        if self._opened is not None:
+            await self._opened.close()
+        self._opened = self._hearts = None
+
+
+class _RayChanges(Changes):
+    """One call waits at the ledger at all times, so that nothing between two waits is lost."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self._cluster, self._name, self._seen = cluster, name, -1
+        self._call: asyncio.Task[int] | None = None
+
+    async def wait(self, timeout: float) -> None:
+        if self._call is None:
+            self._call = asyncio.create_task(self._ask())
+        await asyncio.wait([self._call], timeout=timeout)
+        if self._call.done():
+            call, self._call = self._call, None
+            self._seen = call.result()
+
+    async def _ask(self) -> int:
+        while True:
+            try:
+                data = await self._cluster.call(
+                    "changes", job=self._name, timeout=_WAIT + _SLACK, name=self._name, seen=self._seen, within=_WAIT
+                )
+            except BackendError:
+                await asyncio.sleep(_PAUSE)  # the next turn reports what is wrong
+                return -1
+            if data["seen"] != self._seen:
+                return int(data["seen"])
+
+    async def close(self) -> None:
+        if self._call is not None:
+            self._call.cancel()
+            await asyncio.wait([self._call])
+
+
+def _there(stored: Stored | None, name: str) -> Stored:
+    if stored is None:
+        raise BackendError(f"job {name} was deleted right after it was changed")
+    return stored

@@ -1,0 +1,95 @@
+"""The calls between a client and the ledger of a cluster: JSON over HTTP, one POST each. Pure.
+
+A call names a method of the ledger and carries its arguments; the answer is a JSON value, or an error of `backends/contract.py` by
+its name. The key in the header `Authorization` proves that the caller may use the Jobs API of the cluster, which gave it out.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rallypoint.backends.contract import (
+    ActionError,
+    BackendError,
+    ConflictError,
+    HeldError,
+    JobExistsError,
+    JobFinishedError,
+    JobNotFoundError,
+    ResizeError,
+    Stored,
+    SubmitError,
+)
+from rallypoint.supervision import actions
+from rallypoint.supervision.actions import Action
+from rallypoint.supervision.record import JobRecord
+from rallypoint.wire import codec
+from rallypoint.wire.plan import Plan
+
+__all__ = ["LINE", "PATH", "action_from", "action_to", "error_from", "error_to", "stored_from", "stored_to"]
+
+#: Begins the line with which the bootstrap job gives out the address and the key of the ledger.
+LINE = "RALLYPOINT_LEDGER "
+
+#: Where the ledger takes calls; the name of the method follows.
+PATH = "/v1/"
+
+_ACTIONS = {name: getattr(actions, name) for name in actions.__all__ if name != "Action"}
+_ERRORS: dict[str, type[BackendError]] = {
+    kind.__name__: kind
+    for kind in (
+        *(BackendError, ConflictError, JobExistsError, JobFinishedError),
+        *(JobNotFoundError, ResizeError, SubmitError),
+    )
+}
+
+
+def action_to(action: Action) -> dict[str, Any]:
+    """Return an action as JSON."""
+    return {"kind": type(action).__name__, "fields": codec.to_json(action)}
+
+
+def action_from(data: Any) -> Action:
+    """Return the action of such JSON; raises `BackendError`."""
+    kind = _ACTIONS.get(data.get("kind")) if isinstance(data, dict) else None
+    if kind is None:
+        raise BackendError(f"action: {data!r:.200} is not allowed; expected one of {', '.join(_ACTIONS)}")
+    found: Action = codec.from_json(kind, data.get("fields"))
+    return found
+
+
+def stored_to(stored: Stored | None) -> Any:
+    """Return a loaded job as JSON."""
+    if stored is None:
+        return None
+    record = json.loads(stored.record.to_json())
+    return {"record": record, "plan": codec.to_json(stored.plan), "version": stored.version}
+
+
+def stored_from(data: Any) -> Stored | None:
+    """Return the loaded job of such JSON."""
+    if data is None:
+        return None
+    record = JobRecord.from_json(json.dumps(data["record"]))
+    return Stored(record=record, plan=codec.from_json(Plan, data["plan"]), version=str(data["version"]))
+
+
+def error_to(error: BackendError) -> dict[str, Any]:
+    """Return an error as JSON."""
+    if isinstance(error, ActionError):
+        return {"kind": "ActionError", "text": str(error), "fatal": error.fatal, "waits": error.waits}
+    if isinstance(error, HeldError):
+        return {"kind": "HeldError", "text": str(error), "holder": error.holder}
+    kind = next((c.__name__ for c in type(error).__mro__ if c.__name__ in _ERRORS), "BackendError")
+    return {"kind": kind, "text": str(error)}
+
+
+def error_from(data: Any, *, name: str) -> BackendError:
+    """Return the error of such JSON; `name` is the job that the call was about."""
+    kind, text = str(data.get("kind")), str(data.get("text"))
+    if kind == "ActionError":
+        return ActionError(text, fatal=data.get("fatal") is True, waits=data.get("waits") is True)
+    if kind == "HeldError":
+        return HeldError(name, str(data.get("holder")))
+    return _ERRORS.get(kind, BackendError)(text)

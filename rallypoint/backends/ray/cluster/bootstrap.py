@@ -1,0 +1,67 @@
+"""The Ray job of a submission: it finds or creates the ledger and prints where the ledger answers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+
+from rallypoint.backends.ray.calls import LINE
+from rallypoint.backends.ray.cluster.ledger import Ledger
+
+__all__ = ["main", "open_ledger"]
+
+#: Name of the ledger in its namespace.
+_NAME = "rallypoint-ledger"
+
+#: Resource that only the head node has.
+_HEAD = "node:__internal_head__"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the address and the key of the ledger of a namespace."""
+    parser = argparse.ArgumentParser(prog="python -m rallypoint.backends.ray.cluster")
+    parser.add_argument("--namespace", required=True)
+    parser.add_argument("--home", default="")
+    args = parser.parse_args(argv)
+    ray.init(address="auto", namespace=args.namespace, log_to_driver=False, logging_level="warning")
+    found = open_ledger(args.namespace, args.home)
+    sys.stdout.write(f"{LINE}{json.dumps(found)}\n")
+    sys.stdout.flush()
+    return 0
+
+
+def open_ledger(namespace: str, home: str) -> dict[str, str]:
+    """Return where the ledger answers; creates it unless it lives."""
+    for _ in range(5):
+        actor: Any = (
+            ray.remote(_Ledger)
+            .options(
+                name=_NAME,
+                get_if_exists=True,
+                lifetime="detached",
+                max_restarts=0,
+                max_concurrency=64,
+                num_cpus=0,
+                resources={_HEAD: 0.001},
+            )
+            .remote(home, namespace)
+        )
+        try:
+            found: dict[str, str] = ray.get(actor.open.remote())
+        except ray.exceptions.RayActorError:
+            continue  # it ended meanwhile: its last job was deleted
+        return found
+    raise SystemExit("the ledger ended five times while it was started; see its log in the Ray dashboard")
+
+
+class _Ledger(Ledger):
+    """The ledger as an actor."""
+
+    def __init__(self, home: str, namespace: str) -> None:
+        super().__init__(home, namespace, ray.util.get_node_ip_address())
+

@@ -1,0 +1,204 @@
+"""The actor of one node: it starts our agent as a process of its machine and reports the agent's output and its end.
+
+It decides nothing. The agent runs in a process group of its own, below the same parent process (shim) that nodes of the local
+backend have, and ends when this actor's process ends. Imports nothing of Ray, so that a test can call it without a cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rallypoint.backends.contract import ActionError
+from rallypoint.backends.local import durable, proc
+from rallypoint.backends.local.blueprint import mark
+from rallypoint.backends.local.layout import JobFolder
+from rallypoint.backends.local.node import NodeFolder
+from rallypoint.wire import codec
+from rallypoint.wire.env import FUNCTION_FILE, LIFELINE, MACHINE, UNSEEN
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.private import private_folder
+
+__all__ = ["Host", "NodeSpec"]
+
+#: Seconds between two looks at the log files, and the most that one report holds, in bytes.
+_LOOK, _MOST = 0.25, 1 << 20
+
+#: Folders of nodes begin so; the number is the process of their actor.
+_PREFIX = "rp-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSpec:
+    """One incarnation of a node, as the ledger gives it to its actor. `files` are files of the job by name; some are secret."""
+
+    name: str
+    uid: str
+    attempt: int
+    node: int
+    incarnation: int
+    unseen: int = 0
+    host: str = ""
+    machine: str = ""
+    tls: bool = False
+    files: dict[str, str] = field(default_factory=dict, repr=False)
+
+
+class Host:
+    """One node on this machine."""
+
+    def __init__(self) -> None:
+        self._folder: JobFolder | None = None
+        self._node: NodeFolder | None = None
+        self._ended = asyncio.Event()
+
+    async def start(self, spec: NodeSpec) -> dict[str, Any]:
+        """Start the agent unless it was started before; return `{}`, or what failed as `reason` and `fatal`."""
+        if self._node is not None:
+            return {}
+        try:
+            node = await asyncio.to_thread(self._start, spec)
+        except ActionError as error:
+            return {"reason": str(error), "fatal": error.fatal}
+        except OSError as error:
+            return {"reason": f"{error.filename or 'node'}: {error.strerror}", "fatal": False}
+        self._node = node
+        self._follow(node)
+        return {}
+
+    def _start(self, spec: NodeSpec) -> NodeFolder:
+        me = os.getpid()
+        lifeline = f"{me} {proc.start_ticks(me)}"
+        root = Path(tempfile.gettempdir())
+        _remove_stale(root)
+        path = root / f"{_PREFIX}{spec.uid}-{spec.node}-{spec.attempt}-{spec.incarnation}-{lifeline.replace(' ', '-')}"
+        folder = JobFolder(path=path)
+        private_folder(path)
+        for name, text in spec.files.items():
+            if "/" in name:
+                private_folder((path / name).parent)
+            durable.write_text(str(path / name), _plan(text) if name == folder.plan.name else text)
+        record = {"uid": spec.uid, "attempt": spec.attempt, "phase": "Running", "deletion": False}
+        durable.write_text(str(folder.record), codec.dumps(record))
+        node = folder.node(spec.node, spec.attempt, spec.incarnation)
+        command = (
+            *(sys.executable, "-m", "rallypoint.agent", "node"),
+            *("--plan", str(folder.plan)),
+            *("--attempt", str(spec.attempt)),
+            *("--node", str(spec.node)),
+            *("--incarnation", str(spec.incarnation)),
+            *("--secret-file", str(folder.secret)),
+            *(("--tls", str(folder.tls)) if spec.tls else ()),
+            *("--endpoint-file", str(folder.endpoint)),
+            *("--dir", str(node.path)),
+            *("--host", spec.host),
+        )
+        environment = {
+            **os.environ,
+            LIFELINE: lifeline,
+            MACHINE: spec.machine,
+            FUNCTION_FILE: str(folder.function),
+            **({UNSEEN: str(spec.unseen)} if spec.unseen else {}),
+        }
+        node.start(
+            command,
+            record=folder.record,
+            attempt=spec.attempt,
+            mark=mark(spec.uid, spec.attempt, spec.node, spec.incarnation),
+            environment=environment,
+        )
+        self._folder = folder
+        return node
+
+    def _follow(self, node: NodeFolder) -> None:
+        """Have the end of the agent's parent process known at once."""
+        shim = node.shim()
+        handle = None if shim is None else shim.open()
+        if handle is None:
+            self._ended.set()
+            return
+        loop = asyncio.get_running_loop()
+
+        def ended() -> None:
+            loop.remove_reader(handle)
+            os.close(handle)
+            self._ended.set()
+
+        loop.add_reader(handle, ended)
+
+    async def news(self, offsets: dict[str, int], timeout: float) -> dict[str, Any]:
+        """Return the node as it is (`seen`) and what its files have beyond `offsets`, at the latest after `timeout` seconds.
+
+        `over` says that the node has ended and that no more output follows.
+        """
+        node = self._node
+        if node is None:
+            return {"seen": None, "chunks": [], "over": False}
+        until = asyncio.get_running_loop().time() + timeout
+        while True:
+            ended = self._ended.is_set()
+            chunks = await asyncio.to_thread(_chunks, node.path, offsets)
+            if chunks or ended or asyncio.get_running_loop().time() >= until:
+                break
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), _LOOK)
+        seen = await asyncio.to_thread(node.look)
+        return {"seen": seen, "chunks": chunks, "over": ended and not chunks and (seen is None or not seen.present)}
+
+    async def endpoint(self, text: str) -> None:
+        """Store the coordinator's address where the agent reads it."""
+        if self._folder is not None:
+            await asyncio.to_thread(durable.write_text, str(self._folder.endpoint), text)
+
+    async def end(self, *, force: bool) -> None:
+        """Request the end of the agent, or end it at once."""
+        if self._node is not None:
+            await asyncio.to_thread(self._node.end, force=force)
+
+    async def close(self) -> None:
+        """Delete the node's folder. The agent has ended."""
+        if self._folder is not None:
+            await asyncio.to_thread(shutil.rmtree, self._folder.path, ignore_errors=True)
+
+
+def _plan(text: str) -> str:
+    """Return the plan with an absolute folder of the script: a relative one starts at this actor's working folder."""
+    plan = codec.loads(Plan, text)
+    return codec.dumps(dataclasses.replace(plan, workdir=str(Path.cwd() / plan.workdir)))
+
+
+def _chunks(folder: Path, offsets: dict[str, int]) -> list[tuple[str, int, bytes]]:
+    """Return new parts of the node's output files: name below its folder, offset, bytes."""
+    found, left = [], _MOST
+    for path in (folder / "agent.log", *sorted(folder.glob("logs/round-*/rank-*"))):
+        name = str(path.relative_to(folder))
+        offset = offsets.get(name, 0)
+        try:
+            if path.stat().st_size <= offset or left <= 0:
+                continue
+            with path.open("rb") as file:
+                file.seek(offset)
+                data = file.read(left)
+        except OSError:
+            continue
+        found.append((name, offset, data))
+        left -= len(data)
+    return found
+
+
+def _remove_stale(root: Path) -> None:
+    """Delete folders of nodes on this machine whose actor was killed."""
+    for path in root.glob(f"{_PREFIX}*-*-*-*-*-*"):
+        *_, pid, ticks = path.name.split("-")
+        gone = pid.isdigit() and ticks.isdigit() and proc.start_ticks(int(pid)) != int(ticks)
+        if gone and path.is_dir() and path.stat().st_uid == os.geteuid():
+            shutil.rmtree(path, ignore_errors=True)
+

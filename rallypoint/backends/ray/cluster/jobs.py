@@ -1,0 +1,132 @@
+"""The jobs of a ledger: records, coordinators and logs in its folder, as the local backend keeps them, and nodes on Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rallypoint.backends.contract import ActionError, Blueprint, JobExistsError, Stored
+from rallypoint.backends.local.backend import LocalBackend
+from rallypoint.backends.local.blueprint import coordinator_command
+from rallypoint.backends.local.files import telling
+from rallypoint.backends.ray.cluster import groups
+from rallypoint.backends.ray.cluster.nodes import Nodes
+from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveNode
+from rallypoint.supervision.observation import Observation
+from rallypoint.supervision.record import JobRecord, Phase
+
+__all__ = ["ClusterJobs"]
+
+log = logging.getLogger(__name__)
+
+#: Phases in which the placement groups of a job are kept: a new attempt of it uses the resources of the one before.
+_KEEPING = (Phase.RESUMING, Phase.RUNNING, Phase.RESETTING)
+
+
+class ClusterJobs(LocalBackend):
+    """Jobs whose coordinators are processes of this machine, at its address `host`, and whose nodes are actors of Ray."""
+
+    def __init__(self, home: Path, *, host: str, nodes: Nodes) -> None:
+        super().__init__(home)
+        self._host, self._nodes = host, nodes
+
+    def admit(self, blueprint: Blueprint, *, owner: str, uid: str) -> Stored:
+        """Create a job with this uid; see `Backend.submit`. Blocks."""
+        name = blueprint.plan.name
+        existing = self._store.load(name)
+        if existing is None:
+            try:
+                return self._store.create(blueprint, owner=owner, now=self._clock(), uid=uid)
+            except JobExistsError:
+                existing = self._store.load(name)
+                if existing is None:
+                    raise
+        if existing.is_of(blueprint, owner=owner):
+            return existing
+        raise JobExistsError.of(existing, blueprint, owner=owner)
+
+    def _check(self, blueprint: Blueprint) -> None:
+        """Accept every plan: the script is on the nodes, not here."""
+
+    def _observe(self, record: JobRecord) -> Observation:
+        folder = self._store.job(record.name)
+        with telling(folder.path):
+            nodes = self._nodes.seen(folder)
+            coordinators = self._look(record.uid, folder.coordinators())
+        return Observation(nodes=nodes, coordinators=coordinators, status=self._status(record.name))
+
+    def _act(self, record: JobRecord, action: Action) -> None:
+        folder = self._store.job(record.name)
+        current = self._store.load(record.name)
+        known = current is not None and current.record.uid == record.uid
+        if isinstance(action, CreateNode):
+            if current is None or not known or not _wanted(current.record, action.attempt):
+                raise ActionError(f"job {record.name} no longer needs node {action.node} of attempt {action.attempt}")
+            self._nodes.create(record, folder, action)
+        elif isinstance(action, RemoveNode):
+            if known:
+                node = folder.node(action.node, action.attempt, action.incarnation)
+                self._nodes.remove(folder, node, force=action.force)
+        elif isinstance(action, CreateCoordinator):
+            if current is None or not known:
+                raise ActionError(f"job {record.name} was deleted")
+            command = coordinator_command(
+                self._agent, folder, uid=record.uid, attempt=action.attempt, term=action.term, tls=bool(current.plan.tls)
+            )
+            self._start(record, folder.coordinator(action.term), action.attempt, _at(command, self._host))
+        else:
+            if isinstance(action, Purge):
+                self.remove_groups(record.uid)
+            super()._act(record, action)
+
+    def tidy(self, name: str) -> None:
+        """Remove the placement groups of a job that needs none now. Blocks."""
+        stored = self._store.load(name)
+        if stored is None or (stored.record.phase in _KEEPING and not stored.record.deletion):
+            return
+        if not self._nodes.present(self._store.job(name)):
+            self.remove_groups(stored.record.uid)
+
+    @staticmethod
+    def remove_groups(uid: str) -> None:
+        """Remove all placement groups of a job. Blocks."""
+        for group in groups.groups_of(uid):
+            groups.remove_group(group)
+
+    def follow_all(self) -> tuple[str, ...]:
+        """Follow every node that was placed and has not ended, after the ledger was lost; return the names of the jobs."""
+        found = self._store.names()
+        for name in found:
+            stored = self._store.load(name)
+            folder = self._store.job(name)
+            for _, node in folder.nodes() if stored is not None else ():
+                self._nodes.follow(stored.record.uid, folder, node)
+        return found
+
+    def endpoint_text(self, name: str) -> str:
+        """Return the file with the coordinator's address, "" without one."""
+        with contextlib.suppress(OSError):
+            return self._store.job(name).endpoint.read_text()
+        return ""
+
+    def stamp(self, name: str) -> tuple[int, ...]:
+        """Return a value that changes with the record, the status and the coordinators of a job."""
+        folder = self._store.job(name)
+        found = []
+        paths = [folder.record, folder.status, *sorted(folder.path.glob("coordinator/term-*/exit.json"))]
+        for path in paths:
+            with contextlib.suppress(OSError):
+                found.append(os.stat(path).st_mtime_ns)
+        return tuple(found)
+
+
+def _wanted(record: JobRecord, attempt: int) -> bool:
+    return record.attempt == attempt and record.phase in (Phase.RESUMING, Phase.RUNNING) and not record.deletion
+
+
+def _at(command: Sequence[str], host: str) -> tuple[str, ...]:
+    """Return the command of a coordinator that listens at `host`: its last two words are `--host` and the address."""
+    return (*command[:-1], host)

@@ -1,0 +1,336 @@
+"""The nodes of the ledger's jobs: what was placed, what its actor reports, and how it ended.
+
+A node has a folder in the ledger's copy of the job, as a local node has. `placed.json` is there from the moment in which it is
+created, `seen.json` once it has ended for good. The agent's log and the workers' output are copied there while it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayError, RuntimeEnvSetupError
+
+from rallypoint.backends.contract import ActionError
+from rallypoint.backends.local import durable
+from rallypoint.backends.local.files import read_optional
+from rallypoint.backends.local.layout import JobFolder
+from rallypoint.backends.local.node import NodeFolder
+from rallypoint.backends.ray.cluster import groups
+from rallypoint.backends.ray.cluster.host import NodeSpec
+from rallypoint.backends.ray.placement import FILE, Placement, actor_name, group_name
+from rallypoint.supervision.actions import CreateNode
+from rallypoint.supervision.observation import NodeSeen, NodeState
+from rallypoint.supervision.record import JobRecord
+from rallypoint.wire import codec
+from rallypoint.wire.tls import PEER_FILES
+
+__all__ = ["Nodes", "Placed"]
+
+log = logging.getLogger(__name__)
+
+_PLACED, _SEEN, _ENDING, _WAITING = "placed.json", "seen.json", "ending", "waiting.json"
+
+#: Seconds that the creation of a group is waited for before the supervisor is told that it waits.
+_PATIENCE = 2.0
+
+#: Longest silence of a report, and the pause after a call that failed, in seconds.
+_REPORT, _PAUSE = 5.0, 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """Where a node was placed: its actor, the placement group and the bundle; `own` is a group of this node alone."""
+
+    attempt: int
+    actor: str
+    group: str
+    bundle: int
+    own: bool
+    unseen: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """Since when a base group waits for resources, in seconds since the epoch on the ledger's machine."""
+
+    since: float
+
+
+class Nodes:
+    """All nodes of the ledger's jobs. `changed` is called with a job's name after each change of a node."""
+
+    def __init__(self, changed: Any) -> None:
+        self._changed = changed
+        self._live: dict[Path, NodeSeen] = {}
+        self._final: dict[Path, NodeSeen] = {}
+        self._tending: dict[Path, asyncio.Task[None]] = {}
+        self._loop = asyncio.get_running_loop()
+
+    # --- what is true ---------------------------------------------------------------------------------------------------
+
+    def seen(self, folder: JobFolder) -> tuple[NodeSeen, ...]:
+        """Return every node of a job that was placed."""
+        found = []
+        for _, node in folder.nodes():
+            seen = self._final.get(node.path) or self._live.get(node.path) or self._read(node)
+            if seen is not None:
+                deleting = seen.present and (node.path / _ENDING).exists()
+                state = NodeState.ENDING if deleting and not seen.ended else seen.state
+                found.append(dataclasses.replace(seen, deleting=deleting, state=state))
+        return tuple(found)
+
+    def _read(self, node: NodeFolder) -> NodeSeen | None:
+        final = read_optional(NodeSeen, node.path / _SEEN)
+        if final is not None:
+            self._final[node.path] = final
+            return final
+        placed = read_optional(Placed, node.path / _PLACED)
+        return None if placed is None else _fresh(node, placed)
+
+    def present(self, folder: JobFolder) -> bool:
+        """Return whether a node of the job may hold resources."""
+        return any(seen.present for seen in self.seen(folder))
+
+    # --- creation and removal -------------------------------------------------------------------------------------------
+
+    def create(self, record: JobRecord, folder: JobFolder, action: CreateNode) -> None:
+        """Place a node unless it was placed before. Blocks; raises `ActionError`, with `waits` while resources are missing."""
+        node = folder.node(action.node, action.attempt, action.incarnation)
+        if read_optional(Placed, node.path / _PLACED) is None:
+            placement = _placement(folder)
+            placed = self._place(record, folder, placement, action)
+            for path in (node.path.parents[1], node.path.parent, node.path):
+                path.mkdir(mode=0o700, exist_ok=True)
+            durable.write_text(str(node.path / _PLACED), codec.dumps(placed))
+        self.follow(record.uid, folder, node)
+
+    def _place(self, record: JobRecord, folder: JobFolder, placement: Placement, action: CreateNode) -> Placed:
+        name = actor_name(
+            record.uid, placement.role, attempt=action.attempt, node=action.node, incarnation=action.incarnation
+        )
+        base = group_name(record.uid)
+        patience = 0.1 if (folder.path / _WAITING).exists() else _PATIENCE
+        group = groups.ensure_group(base, placement, bundles=placement.nodes, patience=patience)
+        if not group.ready and action.incarnation == 1:
+            raise self._waits(folder, placement, group, action)
+        _keep_waiting(folder, None)
+        in_base = action.node < placement.nodes and group.nodes.get(action.node) not in placement.exclude
+        if in_base and not group.ready:
+            raise self._waits(folder, placement, group, action)
+        if not in_base:
+            base = group_name(record.uid, node=action.node, attempt=action.attempt, incarnation=action.incarnation)
+            group = groups.ensure_group(base, placement, bundles=1, patience=_PATIENCE)
+            if not group.ready:
+                reason = groups.missing_resource(placement, 1)
+                raise ActionError(f"node {action.node} waits for its placement group: {reason}", waits=True)
+        bundle = action.node if in_base else 0
+        groups.start_actor(name, group, bundle=bundle, placement=placement)
+        return Placed(
+            attempt=action.attempt, actor=name, group=base, bundle=bundle, own=not in_base, unseen=action.unseen
+        )
+
+    def _waits(self, folder: JobFolder, placement: Placement, group: groups.Group, action: CreateNode) -> ActionError:
+        """Return the error of a base group that is not ready; fatal once it has waited for longer than the job allows."""
+        now = time.time()
+        waiting = read_optional(Waiting, folder.path / _WAITING)
+        if waiting is None or waiting.since > now:
+            waiting = Waiting(since=now)
+            _keep_waiting(folder, waiting)
+        reason = groups.missing_resource(placement, placement.nodes)
+        what = f"placement group {group.name} of {placement.nodes} nodes ({group.state.lower()})"
+        if action.incarnation == 1 and now - waiting.since >= placement.create_timeout:
+            return ActionError(
+                f"{what} was not ready within {placement.create_timeout:g} s (master.create_timeout): {reason}", fatal=True
+            )
+        return ActionError(f"{what} waits for resources: {reason}", waits=True)
+
+    def remove(self, folder: JobFolder, node: NodeFolder, *, force: bool) -> None:
+        """Request the end of a node, or end it at once. Blocks."""
+        placed = read_optional(Placed, node.path / _PLACED)
+        if placed is None or (node.path / _SEEN).exists():
+            return
+        durable.write_text(str(node.path / _ENDING), "")
+        actor = groups.find_actor(placed.actor)
+        live = self._live.get(node.path)
+        if actor is None:
+            return
+        if live is None or live.state is NodeState.STARTING:
+            groups.kill_actor(placed.actor)
+            return
+        actor.end.remote(force=force)
+
+    # --- following ------------------------------------------------------------------------------------------------------
+
+    def follow(self, uid: str, folder: JobFolder, node: NodeFolder) -> None:
+        """Follow a node to its end; from any thread."""
+        self._loop.call_soon_threadsafe(self._begin, uid, folder, node)
+
+    def _begin(self, uid: str, folder: JobFolder, node: NodeFolder) -> None:
+        task = self._tending.get(node.path)
+        if task is None and not (node.path / _SEEN).exists():
+            task = self._tending[node.path] = asyncio.create_task(self._tend(uid, folder, node))
+            task.add_done_callback(lambda _: self._tending.pop(node.path, None))
+
+    async def _tend(self, uid: str, folder: JobFolder, node: NodeFolder) -> None:
+        placed = await asyncio.to_thread(read_optional, Placed, node.path / _PLACED)
+        if placed is None:
+            return
+        try:
+            final = await self._report(uid, folder, node, placed)
+        except Exception:
+            log.exception("job=%s node=%d: following failed", folder.path.name, node.number)
+            final = _lost(node, placed, self._live.get(node.path), "the ledger could not follow the node")
+        await asyncio.to_thread(self._close, folder, node, placed, final)
+        self._changed(folder.path.name)
+
+    async def _report(self, uid: str, folder: JobFolder, node: NodeFolder, placed: Placed) -> NodeSeen:
+        """Follow the actor until its agent has ended; return how it ended."""
+        actor = await asyncio.to_thread(groups.find_actor, placed.actor)
+        if actor is None:
+            return _lost(node, placed, self._live.get(node.path), "its actor does not exist any more")
+        try:
+            where = await actor.where.remote()
+            spec = await asyncio.to_thread(_spec, uid, folder, node, placed, where)
+            refused = await actor.start.remote(spec)
+            if refused:
+                return dataclasses.replace(
+                    _lost(node, placed, None, refused["reason"]), state=NodeState.FAILED, exit_code=1, host=where["node_id"]
+                )
+            return await self._news(folder, node, placed, actor, where["node_id"])
+        except RuntimeEnvSetupError as error:
+            return _lost(node, placed, None, f"the runtime environment of its actor failed: {_line(error)}")
+        except RayActorError as error:
+            return _lost(node, placed, self._live.get(node.path), f"its actor ended: {_line(error)}")
+
+    async def _news(self, folder: JobFolder, node: NodeFolder, placed: Placed, actor: Any, host: str) -> NodeSeen:
+        offsets = await asyncio.to_thread(_sizes, node.path)
+        told = ""
+        while True:
+            text = await asyncio.to_thread(_endpoint, folder)
+            try:
+                if text and text != told:
+                    await actor.endpoint.remote(text)
+                    told = text
+                waits = _REPORT if node.path in self._live and told else 0.2
+                news = await actor.news.remote(offsets, waits)
+            except ActorUnavailableError:
+                await asyncio.sleep(_PAUSE)
+                continue
+            for name, offset, data in news["chunks"]:
+                await asyncio.to_thread(_append, node.path, name, offset, data)
+                offsets[name] = offset + len(data)
+            seen = news["seen"]
+            if seen is None:
+                continue
+            seen = dataclasses.replace(seen, host=host)
+            if news["over"]:
+                return dataclasses.replace(seen, present=False, deleting=False)
+            if not seen.ended and self._live.get(node.path) != seen:
+                self._live[node.path] = seen
+                self._changed(folder.path.name)
+
+    async def announce(self, folder: JobFolder, text: str) -> None:
+        """Send the coordinator's address to every agent of a job."""
+        for path in [path for path in self._tending if path.is_relative_to(folder.path)]:
+            placed = await asyncio.to_thread(read_optional, Placed, path / _PLACED)
+            actor = None if placed is None else await asyncio.to_thread(groups.find_actor, placed.actor)
+            if actor is not None:
+                with contextlib.suppress(RayError):
+                    await actor.endpoint.remote(text)
+
+    def _close(self, folder: JobFolder, node: NodeFolder, placed: Placed, final: NodeSeen) -> None:
+        """Remove the actor, then store how the node ended."""
+        actor = groups.find_actor(placed.actor)
+        if actor is not None:
+            with contextlib.suppress(RayError, TimeoutError):
+                groups.finish(actor)
+            groups.kill_actor(placed.actor)
+        if placed.own:
+            groups.remove_group(placed.group)
+        with contextlib.suppress(FileNotFoundError):  # the job was deleted
+            durable.write_text(str(node.path / _SEEN), codec.dumps(final))
+        self._final[node.path] = final
+        self._live.pop(node.path, None)
+
+
+def _placement(folder: JobFolder) -> Placement:
+    found = read_optional(Placement, folder.path / FILE)
+    if found is None:
+        raise ActionError(f"{folder.path / FILE}: the file is missing", fatal=True)
+    return found
+
+
+def _keep_waiting(folder: JobFolder, waiting: Waiting | None) -> None:
+    """Store since when the base group of a job waits; None: it does not wait."""
+    path = folder.path / _WAITING
+    if waiting is not None:
+        durable.write_text(str(path), codec.dumps(waiting))
+    elif path.exists():
+        path.unlink(missing_ok=True)
+
+
+def _fresh(node: NodeFolder, placed: Placed) -> NodeSeen:
+    return NodeSeen(
+        attempt=placed.attempt, node=node.number, incarnation=node.incarnation, state=NodeState.STARTING, present=True
+    )
+
+
+def _lost(node: NodeFolder, placed: Placed, live: NodeSeen | None, reason: str) -> NodeSeen:
+    known = live or _fresh(node, placed)
+    return dataclasses.replace(
+        known, state=NodeState.LOST, present=False, exit_code=None, reason=reason, unseen=live is not None, deleting=False
+    )
+
+
+def _spec(uid: str, folder: JobFolder, node: NodeFolder, placed: Placed, where: dict[str, str]) -> NodeSpec:
+    """Return what the actor needs to start the agent. Reads the job's files, of which some are secret."""
+    tls = [f"tls/{name}" for name in PEER_FILES if (folder.tls / name).exists()]
+    names = [folder.plan.name, folder.secret.name, folder.function.name, folder.endpoint.name, *tls]
+    files = {name: (folder.path / name).read_text() for name in names if (folder.path / name).exists()}
+    return NodeSpec(
+        name=folder.path.name,
+        uid=uid,
+        attempt=placed.attempt,
+        node=node.number,
+        incarnation=node.incarnation,
+        unseen=placed.unseen,
+        host=where["address"],
+        machine=where["node_id"],
+        tls=bool(tls),
+        files=files,
+    )
+
+
+def _endpoint(folder: JobFolder) -> str:
+    try:
+        return folder.endpoint.read_text()
+    except OSError:
+        return ""
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    files = [folder / "agent.log", *folder.glob("logs/round-*/rank-*")]
+    return {str(path.relative_to(folder)): path.stat().st_size for path in files if path.exists()}
+
+
+def _append(folder: Path, name: str, offset: int, data: bytes) -> None:
+    path = folder / name
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with path.open("r+b" if path.exists() else "w+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def _line(error: Exception) -> str:
+    if isinstance(error, ActorDiedError):
+        cause = next((line for line in str(error).splitlines() if "died because" in line or "Cause" in line), "")
+        if cause:
+            return cause.strip()
+    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)

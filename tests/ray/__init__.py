@@ -1,0 +1,1 @@
+"""The Ray backend, on real local Ray clusters."""

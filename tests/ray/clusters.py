@@ -1,0 +1,84 @@
+"""A real Ray cluster on this machine, as processes that a test may kill: a head without CPUs, and nodes with logical resources."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.live.jobs import processes
+
+__all__ = ["RayCluster", "ray_cluster"]
+
+#: Variables with which Ray starts: no reports to anywhere, and no warnings about a small machine.
+_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DISABLE_DOCKER_CPU_WARNING": "1",
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_failure_threshold": "3",
+}
+
+
+@dataclass
+class RayCluster:
+    """One cluster; `nodes` are its worker nodes in the order in which they joined."""
+
+    inner: Any
+    url: str
+    folder: Path
+    nodes: list[Any] = field(default_factory=list)
+
+    def add(self, **given: Any) -> Any:
+        """Add a worker node."""
+        node = self.inner.add_node(**{"num_cpus": 8, "object_store_memory": 80_000_000, **given})
+        self.nodes.append(node)
+        return node
+
+    def lose(self, node: Any) -> None:
+        """Kill a node without a word."""
+        self.nodes.remove(node)
+        self.inner.remove_node(node, allow_graceful=False)
+
+
+@contextlib.contextmanager
+def ray_cluster(folder: Path, *, nodes: int = 2, variables: dict[str, str] | None = None, **given: Any) -> Iterator[RayCluster]:
+    """Have a cluster while the context lasts; `given` are options of its worker nodes."""
+    from ray.cluster_utils import Cluster  # noqa: PLC0415  slow to import
+
+    before = dict(os.environ)
+    home = folder / "ray-home"
+    home.mkdir()
+    os.environ.update({**_QUIET, **(variables or {}), "HOME": str(home)})
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    try:
+        port = _free_port()
+        head = {"num_cpus": 0, "include_dashboard": True, "dashboard_port": port, "object_store_memory": 80_000_000}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            made = RayCluster(inner=cluster, url=f"http://127.0.0.1:{port}", folder=folder)
+            for _ in range(nodes):
+                made.add(**given)
+            cluster.wait_for_nodes(timeout=60)
+            yield made
+        finally:
+            cluster.shutdown()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def left_over(marker: str) -> list[str]:
+    """Return the command lines of processes that carry a marker in their environment."""
+    return [process.command for process in processes(marker)]

@@ -1,0 +1,42 @@
+"""One real Ray cluster per module, and a namespace of it per test."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.light import without_torch
+from tests.ray.clusters import RayCluster, ray_cluster
+from tests.ray.sites import RaySite
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything that needs a cluster starts processes."""
+    for item in items:
+        if item.path.is_relative_to(HERE) and "cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.live)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    """A head without CPUs and two nodes; what is started there finds no torch."""
+    import ray  # noqa: PLC0415  slow to import
+
+    folder = tmp_path_factory.mktemp("ray")
+    with ray_cluster(folder, variables={"PYTHONPATH": without_torch(folder)}) as made:
+        ray.init(address=made.inner.address, namespace="test", log_to_driver=False, logging_level="warning")
+        try:
+            yield made
+        finally:
+            ray.shutdown()
+
+
+@pytest.fixture
+async def site(cluster: RayCluster, tmp_path: Path) -> AsyncIterator[RaySite]:
+    """A namespace of the cluster."""
+    yield RaySite(tmp_path, cluster, f"test-{secrets.token_hex(4)}")

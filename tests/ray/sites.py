@@ -1,0 +1,131 @@
+"""A Ray cluster as a place where the behaviours suite runs, with the hands that a test needs there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from rallypoint.backends.contract import Backend
+from rallypoint.backends.ray.access import Access
+from rallypoint.backends.ray.backend import RayBackend
+from rallypoint.backends.site import RAY
+from rallypoint.backends.site import Site as Where
+from rallypoint.wire.status import RankStatus
+from tests.cluster.sites import Site
+from tests.ray.clusters import RayCluster
+
+__all__ = ["Found", "RaySite", "marked", "states"]
+
+
+class Found:
+    """A process of a job."""
+
+    def __init__(self, pid: int, command: str, mark: str) -> None:
+        self.pid, self.command, self.mark = pid, command, mark
+
+
+class RaySite(Site):
+    """One namespace of a cluster of this machine."""
+
+    def __init__(self, folder: Path, cluster: RayCluster, namespace: str) -> None:
+        super().__init__(folder)
+        self.cluster, self.namespace = cluster, namespace
+        self.storage = folder / "ledger"
+        self.where = Where(kind=RAY, address=cluster.url, namespace=namespace, storage=str(self.storage))
+        self.gate = folder / "gate"
+        self.gate.mkdir()
+        self._uids: dict[str, str] = {}
+
+    def env(self) -> dict[str, str]:
+        return {"GATE": str(self.gate)}
+
+    def fields(self) -> dict[str, Any]:
+        return {"resources": {"cpu": "1"}}
+
+    def open(self) -> Backend:
+        return RayBackend(Access(address=self.cluster.url, namespace=self.namespace, storage=str(self.storage)))
+
+    async def uid(self, job: str) -> str:
+        """Return the uid of a job, also after its deletion."""
+        backend = self.open()
+        try:
+            stored = await backend.load(job)
+        finally:
+            await backend.close()
+        if stored is not None:
+            self._uids[job] = stored.record.uid
+        return self._uids.get(job, "")
+
+    async def tell(self, job: str, worker: RankStatus, word: str) -> None:
+        partial = self.gate / f".{worker.rank}"
+        partial.write_text(word)
+        partial.replace(self.gate / str(worker.rank))
+
+    async def processes(self, job: str, *words: str) -> list[Found]:
+        """Return the job's processes whose command lines have all `words`."""
+        uid = await self.uid(job)
+        found = await asyncio.to_thread(marked, uid) if uid else []
+        return [process for process in found if all(word in process.command for word in words)]
+
+    async def nodes(self, job: str) -> dict[int, str]:
+        agents = [p for p in await self.processes(job, "rallypoint.agent node") if "shim" not in p.command]
+        return {int(p.mark.split("/")[-2]): str(p.pid) for p in agents}
+
+    async def lose_node(self, job: str, node: int) -> None:
+        uid = await self.uid(job)
+        for name, pid in (await asyncio.to_thread(states, self.namespace)).items():
+            if name.startswith(f"{uid}-") and name.split("-")[-2] == str(node):
+                os.kill(pid, signal.SIGKILL)
+
+    async def lose_coordinator(self, job: str) -> None:
+        for process in await self.processes(job, "rallypoint.agent coordinator"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+
+    async def left(self, job: str) -> list[str]:
+        uid = self._uids.get(job, "")
+        if not uid:
+            return []
+        found = [p.command for p in await asyncio.to_thread(marked, uid)]
+        found += [name for name in await asyncio.to_thread(states, self.namespace) if name.startswith(uid)]
+        found += [name for name in await asyncio.to_thread(groups) if name.startswith(uid)]
+        folder = self.storage / "jobs" / job
+        return found + ([str(folder)] if folder.exists() else [])
+
+
+def marked(uid: str) -> list[Found]:
+    """Return every live process of the job with this uid."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            environment = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
+            command = (entry / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ").strip()
+        except OSError:
+            continue
+        mark = next((v.partition("=")[2] for v in environment if v.startswith(f"RALLYPOINT_JOB_MARK={uid}/")), "")
+        if mark and command:
+            found.append(Found(int(entry.name), command, mark))
+    return found
+
+
+def states(namespace: str) -> dict[str, int]:
+    """Return the process of each living named actor of a namespace, by its name."""
+    import ray  # noqa: PLC0415  slow to import
+    from ray.util.state import list_actors  # noqa: PLC0415
+
+    assert ray.is_initialized()
+    found = list_actors(filters=[("state", "=", "ALIVE"), ("ray_namespace", "=", namespace)], detail=True, limit=1000)
+    return {actor.name: int(actor.pid) for actor in found if actor.name}
+
+
+def groups() -> list[str]:
+    """Return the names of the placement groups that are not removed."""
+    from ray.util.placement_group import placement_group_table  # noqa: PLC0415
+
+    return [str(group["name"]) for group in placement_group_table().values() if group["state"] != "REMOVED"]

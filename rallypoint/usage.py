@@ -46,7 +46,8 @@ class UsageParser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._titled = {
-            title: self.add_argument_group(title) for title in (KUBERNETES_OPTIONS, RAY_OPTIONS, ADVANCED_OPTIONS, COMPATIBILITY_OPTIONS)
+            title: self.add_argument_group(title)
+            for title in (KUBERNETES_OPTIONS, RAY_OPTIONS, ADVANCED_OPTIONS, COMPATIBILITY_OPTIONS)
         }
 
     def group(self, title: str) -> Any:

@@ -65,7 +65,9 @@ def site_options(parser: UsageParser, *, default: str | None) -> None:
         default=default,
         help="folder of local jobs (default: $RALLYPOINT_HOME, ~/.rallypoint)",
     )
-    group.add_argument("--namespace", metavar="NS", default=default, help="namespace of Kubernetes or Ray (default: kubeconfig)")
+    group.add_argument(
+        "--namespace", metavar="NS", default=default, help="namespace of Kubernetes or Ray (default: kubeconfig)"
+    )
     group.add_argument("--context", metavar="NAME", default=default, help="kubeconfig context (default: current context)")
     group.add_argument(
         "--kubeconfig",

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferralError, TaskDeferralTimeout
 
-from rallypoint.backends.site import KUBERNETES, LOCAL
+from rallypoint.backends.site import KUBERNETES, LOCAL, RAY
 from rallypoint.operators.reporting import TellsLineage, advice, count_end, growing, mark_outlets, note_job
 from rallypoint.provider import doors
 from rallypoint.provider.claim import Claim, End, Ending
@@ -69,7 +69,7 @@ _FAILURES = {
 }
 
 #: Seconds between two looks where nobody says otherwise: the watches of a cluster tell of every change by themselves.
-_POLLS = {LOCAL: 2.0, KUBERNETES: 15.0}
+_POLLS = {LOCAL: 2.0, KUBERNETES: 15.0, RAY: 15.0}
 
 #: The trigger reports the end of the task's time itself; Airflow's own sweep only catches a triggerer that is gone.
 _SWEEP_PAD = 60.0

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rallypoint.backends.site import KUBERNETES, LOCAL
+from rallypoint.backends.site import KUBERNETES, LOCAL, RAY
 from rallypoint.provider import doors
 from rallypoint.provider.place import Place
 
@@ -68,7 +68,7 @@ class LiveAccess:
         if place.conn_id not in self.connections:
             how = f"connection {place.conn_id!r} is not in {OPTION}" if place.conn_id else "the task uses no connection"
             raise NotLiveError(f"Live data is off: {how}. An administrator can add a connection to the option {OPTION}.")
-        if kind not in ("", KUBERNETES):
+        if kind not in ("", KUBERNETES, RAY):
             raise NotLiveError(f"Live data is off: backend {kind!r} is unknown.")
         return Place(backend=kind, conn_id=place.conn_id, namespace=place.namespace)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rallypoint.backends.site import KINDS, KUBERNETES, LOCAL
+from rallypoint.backends.site import KINDS, KUBERNETES, LOCAL, RAY
 from rallypoint.provider.connections.connection import CONN_TYPE, POLICIES
 from rallypoint.version import __version__
 
@@ -18,15 +18,27 @@ def _text(label: str, description: str) -> dict[str, Any]:
 _FIELDS: dict[str, Any] = {
     "platform": {
         "label": "Platform",
-        "description": "Backend of the jobs: local (processes of the worker's machine) or kubernetes (pods).",
-        "schema": {"type": "string", "enum": sorted(KINDS, key=(LOCAL, KUBERNETES).index), "default": LOCAL},
+        "description": "Backend of the jobs: local (the worker's machine), kubernetes (pods) or ray (a Ray cluster).",
+        "schema": {"type": "string", "enum": sorted(KINDS, key=(LOCAL, KUBERNETES, RAY).index), "default": LOCAL},
     },
     "kubernetes_conn_id": _text(
         "Kubernetes connection",
         "kubernetes: ID of the Kubernetes connection to the cluster. Default: the kubeconfig, or the cluster of the "
         "worker's pod.",
     ),
-    "namespace": _text("Namespace", "kubernetes: namespace of the jobs."),
+    "namespace": _text("Namespace", "kubernetes, ray: namespace of the jobs."),
+    "address": _text("Address", "ray: URL of the dashboard, such as http://ray-head:8265."),
+    "storage": _text("Storage", "ray: folder of the job records on the head node. Default: ~/.rallypoint/ray/NAMESPACE."),
+    "runtime_env": {
+        "label": "Runtime environment",
+        "description": "ray: runtime environment of the nodes, as a JSON object. No secrets: it is stored with each job.",
+        "schema": {"type": ["object", "string", "null"], "format": "json"},
+    },
+    "verify_ssl": {
+        "label": "Verify TLS",
+        "description": "ray: verify the certificate of an https address.",
+        "schema": {"type": ["boolean", "null"], "default": True},
+    },
     "image": _text("Image", "kubernetes: default container image."),
     "account": _text("Service account", "kubernetes: default service account of the node pods."),
     "coordinator_account": _text("Coordinator service account", "kubernetes: default service account of the coordinator pod."),
@@ -61,7 +73,7 @@ CONNECTION_TYPE: dict[str, Any] = {
         "hidden-fields": ["host", "schema", "login", "port"],
         "relabeling": {"password": "Token"},
         "placeholders": {
-            "password": "kubernetes: bearer token; replaces other credentials",
+            "password": "kubernetes, ray: bearer token; replaces other credentials",
             "policies": '{"fault_tolerance": {"retry_limit": 3}}',
             "arguments": '{"max_restarts": 3, "precheck": 1}',
         },

@@ -37,9 +37,10 @@ class Place:
     The connection is read by whoever goes there (`doors.resolve`): a worker, a triggerer, the page in the UI.
 
     Attributes:
-        backend: `local` or `kubernetes`; "" is what the connection says, and without one `local`.
+        backend: `local`, `kubernetes` or `ray`; "" is what the connection says, and without one `local`.
         conn_id: Airflow's connection, of type `rallypoint` or `kubernetes`; "" is none.
         home, namespace, kubeconfig, context: as in `Site`; what is given here wins over the connection.
+        address, storage, runtime_env: as in `Site`; of the connection alone, and kept with a task that waits.
     """
 
     backend: str = ""
@@ -48,6 +49,9 @@ class Place:
     namespace: str = ""
     kubeconfig: str = ""
     context: str = ""
+    address: str = ""
+    storage: str = ""
+    runtime_env: str = ""
 
     @classmethod
     def of(cls, words: Mapping[str, Any]) -> Place:
@@ -62,7 +66,7 @@ class Place:
     @property
     def site(self) -> Site:
         """Where that is, as far as it is known without the connection. Raises `SiteError`."""
-        words = {word: getattr(self, word) for word in _WORDS.values()}
+        words = {word: getattr(self, word) for word in (*_WORDS.values(), "address", "storage", "runtime_env")}
         return Site(kind=self.backend or LOCAL, **words)
 
 

@@ -1,4 +1,4 @@
-"""A real Ray cluster on this machine, as processes that a test may kill: a head without CPUs, and nodes with logical resources."""
+"""A real Ray cluster on this machine: a head without CPUs, and nodes with logical resources."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from tests.live.jobs import processes
 
 __all__ = ["RayCluster", "ray_cluster"]
 
@@ -49,7 +47,7 @@ class RayCluster:
 @contextlib.contextmanager
 def ray_cluster(folder: Path, *, nodes: int = 2, variables: dict[str, str] | None = None, **given: Any) -> Iterator[RayCluster]:
     """Have a cluster while the context lasts; `given` are options of its worker nodes."""
-    from ray.cluster_utils import Cluster  # noqa: PLC0415  slow to import
+    from ray.cluster_utils import Cluster
 
     before = dict(os.environ)
     home = folder / "ray-home"
@@ -77,8 +75,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def left_over(marker: str) -> list[str]:
-    """Return the command lines of processes that carry a marker in their environment."""
-    return [process.command for process in processes(marker)]

@@ -116,8 +116,8 @@ def marked(uid: str) -> list[Found]:
 
 def states(namespace: str) -> dict[str, int]:
     """Return the process of each living named actor of a namespace, by its name."""
-    import ray  # noqa: PLC0415  slow to import
-    from ray.util.state import list_actors  # noqa: PLC0415
+    import ray
+    from ray.util.state import list_actors
 
     assert ray.is_initialized()
     found = list_actors(filters=[("state", "=", "ALIVE"), ("ray_namespace", "=", namespace)], detail=True, limit=1000)
@@ -126,6 +126,6 @@ def states(namespace: str) -> dict[str, int]:
 
 def groups() -> list[str]:
     """Return the names of the placement groups that are not removed."""
-    from ray.util.placement_group import placement_group_table  # noqa: PLC0415
+    from ray.util.placement_group import placement_group_table
 
     return [str(group["name"]) for group in placement_group_table().values() if group["state"] != "REMOVED"]

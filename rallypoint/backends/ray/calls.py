@@ -1,7 +1,8 @@
 """The calls between a client and the ledger of a cluster: JSON over HTTP, one POST each. Pure.
 
-A call names a method of the ledger and carries its arguments; the answer is a JSON value, or an error of `backends/contract.py` by
-its name. The key in the header `Authorization` proves that the caller may use the Jobs API of the cluster, which gave it out.
+A call names a method of the ledger and carries its arguments; the answer is a JSON value, or an error of
+`backends/contract.py` by its name. The key in the header `Authorization` proves that the caller may use the Jobs API of the
+cluster, which gave it out.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def action_to(action: Action) -> dict[str, Any]:
 
 def action_from(data: Any) -> Action:
     """Return the action of such JSON; raises `BackendError`."""
-    kind = _ACTIONS.get(data.get("kind")) if isinstance(data, dict) else None
+    kind = _ACTIONS.get(str(data.get("kind"))) if isinstance(data, dict) else None
     if kind is None:
         raise BackendError(f"action: {data!r:.200} is not allowed; expected one of {', '.join(_ACTIONS)}")
     found: Action = codec.from_json(kind, data.get("fields"))

@@ -101,7 +101,7 @@ class Cluster:
                     raise BackendError(f"{method} {where}: {_refusal(answer.status, text)}")
                 return json.loads(text) if text.strip().startswith(("{", "[", '"')) else text
         except _BROKEN as error:
-            raise BackendError(f"cannot reach the Ray dashboard at {self.access.url}: {error or type(error).__name__}") from error
+            raise BackendError(f"cannot reach the Ray dashboard at {self.access.url}: {_words(error)}") from error
         except ValueError as error:
             raise BackendError(f"{method} {where}: the answer is not JSON; expected the URL of a Ray dashboard") from error
 
@@ -158,7 +158,7 @@ class Cluster:
                 if answer.status == 401:
                     raise LedgerLostError(f"another program answers at the address of the ledger, {url}")
         except (*_BROKEN, ValueError) as error:
-            raise LedgerLostError(f"cannot reach the ledger at {url}: {error or type(error).__name__}") from error
+            raise LedgerLostError(f"cannot reach the ledger at {url}: {_words(error)}") from error
         if "error" in found:
             raise calls.error_from(found["error"], name=job)
         return found.get("value")
@@ -234,3 +234,7 @@ def _refusal(status: int, text: str) -> str:
         return f"the Ray dashboard refuses the token (HTTP {status}); set the token of the cluster"
     last = next((line for line in reversed(text.splitlines()) if line.strip()), "")
     return f"HTTP {status}: {last.strip()[:500]}"
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__

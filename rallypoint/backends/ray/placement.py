@@ -119,7 +119,7 @@ def _check(job: ElasticJob, plan: Plan) -> None:
 def _bundle(job: ElasticJob, plan: Plan, role: Role) -> dict[str, float]:
     """Return the resources of one node; without any, one CPU for each worker, as Ray Train requests."""
     asked = role.resources
-    workers = plan.nproc_per_node if isinstance(plan.nproc_per_node, int) and plan.nproc_per_node > 0 else 1
+    workers = max(1, plan.nproc_per_node)
     cpu = float(quantity(asked.cpu)) if asked.cpu else float(0 if asked.gpus else workers)
     found = {
         "CPU": cpu,

@@ -34,7 +34,8 @@ def package(folder: str, excludes: tuple[str, ...] = ()) -> tuple[str, bytes]:
             size += len(content)
             if size > LIMIT:
                 raise SubmitError(
-                    f"runtime_env.working_dir: {folder!r} has more than {LIMIT >> 20} MiB; exclude files with runtime_env.excludes"
+                    f"runtime_env.working_dir: {folder!r} has more than {LIMIT >> 20} MiB; exclude files with "
+                    "runtime_env.excludes"
                 )
             entry = zipfile.ZipInfo(str(path.relative_to(root)), _EPOCH)
             entry.external_attr = (path.stat().st_mode & 0o777 | 0o100000) << 16

@@ -5,12 +5,13 @@ The token is the connection's password, which Airflow encrypts, masks and never 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rallypoint.backends.site import KUBERNETES, LOCAL
-from rallypoint.wire.arguments import PLATFORMS, RAY, WORDS
+from rallypoint.backends.site import KUBERNETES, LOCAL, RAY
+from rallypoint.wire.arguments import PLATFORMS, WORDS
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.sanitize import parse
 
@@ -46,9 +47,16 @@ _OF_CLUSTERS = (
     "network_policy",
 )
 _OF_THIS_MACHINE = ("home",)
+_OF_RAY = ("address", "namespace", "storage")
+
+#: Further fields of a Ray cluster that are no single word.
+_OBJECTS_OF_RAY = ("runtime_env", "verify_ssl")
+
+#: What a connection of each platform may say of those.
+_FIELDS_OF = {LOCAL: _OF_THIS_MACHINE, KUBERNETES: _OF_CLUSTERS, RAY: _OF_RAY}
 
 #: Every field of the extra.
-KNOWN = ("platform", "policies", "arguments", *_OF_CLUSTERS, *_OF_THIS_MACHINE)
+KNOWN = ("platform", "policies", "arguments", *_OF_CLUSTERS, *_OF_THIS_MACHINE, "address", "storage", *_OBJECTS_OF_RAY)
 
 #: Arguments of DLRover's document that a connection may have defaults for: not those that say which job, and where.
 _ARGUMENTS = tuple(name for name in WORDS if name not in {"job_name", "namespace", "platform"})
@@ -103,10 +111,12 @@ class Settings:
 
     Attributes:
         conn_id: its name, for errors.
-        platform: `local` or `kubernetes`.
+        platform: `local`, `kubernetes` or `ray`.
         kubernetes_conn_id: the connection that says how the cluster is reached; "" is as kubectl finds one.
         namespace, home: as in `Site`.
+        address, storage, runtime_env: as in `Site`.
         token: bearer token for the cluster, in the place of what else authenticates.
+        verify_ssl: whether the dashboard of a Ray cluster must prove who it is.
     """
 
     conn_id: str
@@ -114,7 +124,11 @@ class Settings:
     kubernetes_conn_id: str = ""
     namespace: str = ""
     home: str = ""
+    address: str = ""
+    storage: str = ""
+    runtime_env: str = ""
     token: str = field(default="", repr=False)
+    verify_ssl: bool = True
     defaults: Defaults = NO_DEFAULTS
 
 
@@ -157,17 +171,32 @@ def read_settings(conn_id: str, *, own: Fields, extra: Fields) -> Settings:
     refuse_unknown(conn_id, extra, KNOWN)
     password = own.get("password") or ""
     platform = _platform(conn_id, text_of(conn_id, extra, "platform") or LOCAL)
-    others = _OF_CLUSTERS if platform == LOCAL else _OF_THIS_MACHINE
-    words = {name: text_of(conn_id, extra, name) for name in (*_OF_CLUSTERS, *_OF_THIS_MACHINE)}
-    for name in others:
-        if words[name]:
-            raise ConnectionFieldError(conn_id, name, words[name], f"no value, because the platform is {platform!r}")
-    if password and platform != KUBERNETES:
+    words = {name: text_of(conn_id, extra, name) for name in (*_OF_CLUSTERS, *_OF_THIS_MACHINE, "address", "storage")}
+    others = {} if platform == RAY else {name: extra.get(name) for name in _OBJECTS_OF_RAY}
+    for name, value in {**words, **others}.items():
+        if value and name not in _FIELDS_OF[platform]:
+            raise ConnectionFieldError(conn_id, name, value, f"no value, because the platform is {platform!r}")
+    if password and platform == LOCAL:
         raise ConnectionFieldError(conn_id, "password", None, f"no value, because the platform is {platform!r}", secret=True)
-    where = {name: words.pop(name) for name in ("kubernetes_conn_id", "namespace", "home")}
+    where: dict[str, Any] = {
+        name: words.pop(name) for name in ("kubernetes_conn_id", "namespace", "home", "address", "storage")
+    }
+    if platform == RAY:
+        where.update(_of_ray(conn_id, extra, where["address"]))
     arguments = _arguments(conn_id, extra.get("arguments"))
     defaults = Defaults(**words, policies=_policies(conn_id, extra.get("policies")), arguments=arguments)
     return Settings(conn_id=conn_id, platform=platform, token=password, defaults=defaults, **where)
+
+
+def _of_ray(conn_id: str, extra: Fields, address: str) -> dict[str, Any]:
+    """Return what a connection says of a Ray cluster beside its single words."""
+    if not address:
+        raise ConnectionFieldError(conn_id, "address", address, "the URL of the Ray dashboard, such as http://ray-head:8265")
+    runtime_env = _object(conn_id, "runtime_env", extra.get("runtime_env"), "a JSON object, such as {'working_dir': '...'}")
+    verify = extra.get("verify_ssl")
+    if verify not in (None, "", True, False):
+        raise ConnectionFieldError(conn_id, "verify_ssl", verify, "true or false")
+    return {"runtime_env": json.dumps(runtime_env) if runtime_env else "", "verify_ssl": verify is not False}
 
 
 def _platform(conn_id: str, platform: str) -> str:

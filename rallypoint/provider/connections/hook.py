@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
 
-from rallypoint.backends.site import LOCAL
+from rallypoint.backends.site import LOCAL, RAY
 from rallypoint.provider import doors
 from rallypoint.provider.connections.connection import CONN_TYPE
 from rallypoint.provider.connections.locating import Located
@@ -67,4 +67,7 @@ def _whereabouts(located: Located) -> str:
     site = located.site
     if site.kind == LOCAL:
         return f"Connection works: jobs run on this machine{f', in {site.home}' if site.home else ''}"
+    if site.kind == RAY:
+        where = f", in namespace {site.namespace}" if site.namespace else ""
+        return f"Connection works: jobs run on the Ray cluster at {site.address}{where}"
     return f"Connection works: jobs run on the cluster{f', in namespace {site.namespace}' if site.namespace else ''}"

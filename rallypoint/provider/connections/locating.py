@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 
 from rallypoint.backends.credentials import Credentials
-from rallypoint.backends.site import KINDS, KUBERNETES, LOCAL, Site
+from rallypoint.backends.site import KINDS, KUBERNETES, LOCAL, RAY, Site
 from rallypoint.provider.connections.connection import NO_DEFAULTS, Defaults, Settings
 from rallypoint.provider.connections.kubernetes_connection import KubernetesSettings
 from rallypoint.provider.place import Place
@@ -35,7 +35,16 @@ class Located:
 
         Whoever edits a connection does not lose the jobs that are where it pointed.
         """
-        return dataclasses.replace(place, backend=self.site.kind, home=self.site.home, namespace=self.site.namespace)
+        site = self.site
+        return dataclasses.replace(
+            place,
+            backend=site.kind,
+            home=site.home,
+            namespace=site.namespace,
+            address=site.address,
+            storage=site.storage,
+            runtime_env=site.runtime_env,
+        )
 
 
 def locate(place: Place, settings: Settings | None = None, cluster: KubernetesSettings | None = None) -> Located:
@@ -62,6 +71,8 @@ def locate(place: Place, settings: Settings | None = None, cluster: KubernetesSe
     if kind == LOCAL:
         home = place.home or (settings.home if settings is not None else "")
         return Located(site=Site(kind=kind, home=home), defaults=defaults)
+    if kind == RAY:
+        return _on_ray(place, settings, defaults)
     namespace = place.namespace or _namespace(settings, cluster)
     if place.kubeconfig:
         # Another file is another cluster: what the connections know of theirs has no meaning there.
@@ -77,6 +88,24 @@ def locate(place: Place, settings: Settings | None = None, cluster: KubernetesSe
         credentials=dataclasses.replace(reached.credentials, token=token),
         defaults=defaults,
     )
+
+
+def _on_ray(place: Place, settings: Settings | None, defaults: Defaults) -> Located:
+    """Return a place on a Ray cluster. The token is only for the cluster whose connection has it."""
+    known = settings or Settings(conn_id="", platform=RAY)
+    site = Site(
+        kind=RAY,
+        address=place.address or known.address,
+        namespace=place.namespace or known.namespace,
+        storage=place.storage or known.storage,
+        runtime_env=place.runtime_env or known.runtime_env,
+    )
+    if known.token and place.address and place.address != known.address:
+        raise PlaceError(
+            f"connection {place.conn_id!r}: address: {known.address!r} is not allowed for this job, which is on the cluster "
+            f"{place.address!r}; use another connection for another cluster"
+        )
+    return Located(site=site, credentials=Credentials(token=known.token, verify_ssl=known.verify_ssl), defaults=defaults)
 
 
 def _check(place: Place, kind: str) -> None:

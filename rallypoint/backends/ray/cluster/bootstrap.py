@@ -64,4 +64,3 @@ class _Ledger(Ledger):
 
     def __init__(self, home: str, namespace: str) -> None:
         super().__init__(home, namespace, ray.util.get_node_ip_address())
-

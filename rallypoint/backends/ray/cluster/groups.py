@@ -15,7 +15,18 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rallypoint.backends.ray.cluster.host import Host
 from rallypoint.backends.ray.placement import Placement
 
-__all__ = ["Group", "ensure_group", "NodeHost", "find_actor", "finish", "groups_of", "kill_actor", "missing_resource", "remove_group", "start_actor"]
+__all__ = [
+    "Group",
+    "NodeHost",
+    "ensure_group",
+    "find_actor",
+    "finish",
+    "groups_of",
+    "kill_actor",
+    "missing_resource",
+    "remove_group",
+    "start_actor",
+]
 
 #: Ray's word for a group that holds its resources.
 _READY = "CREATED"
@@ -156,4 +167,3 @@ def _nodes(bundles: int) -> str:
 
 def _shown(name: str, amount: float) -> str:
     return f"{name} {amount / _GIB:g} GiB" if name == "memory" else f"{name} {amount:g}"
-

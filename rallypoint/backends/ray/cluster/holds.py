@@ -1,7 +1,7 @@
 """Which supervisor holds which job, and the heartbeats of supervisors, which are files that coordinators read.
 
-A hold lasts as long as its supervisor beats. After the ledger was lost a hold that its supervisor still claims with its beats is
-given to it again; a new supervisor waits for one silence first.
+A hold lasts as long as its supervisor beats. After the ledger was lost, a supervisor claims its holds again with its beats; a
+new supervisor waits for one silence first.
 """
 
 from __future__ import annotations

@@ -201,4 +201,3 @@ def _remove_stale(root: Path) -> None:
         gone = pid.isdigit() and ticks.isdigit() and proc.start_ticks(int(pid)) != int(ticks)
         if gone and path.is_dir() and path.stat().st_uid == os.geteuid():
             shutil.rmtree(path, ignore_errors=True)
-

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -102,7 +101,9 @@ class ClusterJobs(LocalBackend):
         for name in found:
             stored = self._store.load(name)
             folder = self._store.job(name)
-            for _, node in folder.nodes() if stored is not None else ():
+            if stored is None:
+                continue
+            for _, node in folder.nodes():
                 self._nodes.follow(stored.record.uid, folder, node)
         return found
 
@@ -119,7 +120,7 @@ class ClusterJobs(LocalBackend):
         paths = [folder.record, folder.status, *sorted(folder.path.glob("coordinator/term-*/exit.json"))]
         for path in paths:
             with contextlib.suppress(OSError):
-                found.append(os.stat(path).st_mtime_ns)
+                found.append(path.stat().st_mtime_ns)
         return tuple(found)
 
 

@@ -1,7 +1,7 @@
 """The ledger: the detached actor that holds the jobs of a Ray namespace and answers the calls of their supervisors.
 
-It keeps records, coordinators and logs in a folder of its machine, by default on the head node, so that another ledger finds them
-there after it was lost. It decides nothing: supervisors do, by the same loop as on every backend.
+It keeps records, coordinators and logs in a folder of its machine, by default on the head node, so that another ledger finds
+them there after it was lost. It decides nothing: supervisors do, by the same loop as on every backend.
 """
 
 from __future__ import annotations
@@ -252,4 +252,3 @@ def _blueprint(given: dict[str, Any]) -> Blueprint:
         function=given["function"],
         claimant=given["claimant"],
     )
-

@@ -112,9 +112,7 @@ class Nodes:
         self.follow(record.uid, folder, node)
 
     def _place(self, record: JobRecord, folder: JobFolder, placement: Placement, action: CreateNode) -> Placed:
-        name = actor_name(
-            record.uid, placement.role, attempt=action.attempt, node=action.node, incarnation=action.incarnation
-        )
+        name = actor_name(record.uid, placement.role, attempt=action.attempt, node=action.node, incarnation=action.incarnation)
         base = group_name(record.uid)
         patience = 0.1 if (folder.path / _WAITING).exists() else _PATIENCE
         group = groups.ensure_group(base, placement, bundles=placement.nodes, patience=patience)
@@ -132,9 +130,7 @@ class Nodes:
                 raise ActionError(f"node {action.node} waits for its placement group: {reason}", waits=True)
         bundle = action.node if in_base else 0
         groups.start_actor(name, group, bundle=bundle, placement=placement)
-        return Placed(
-            attempt=action.attempt, actor=name, group=base, bundle=bundle, own=not in_base, unseen=action.unseen
-        )
+        return Placed(attempt=action.attempt, actor=name, group=base, bundle=bundle, own=not in_base, unseen=action.unseen)
 
     def _waits(self, folder: JobFolder, placement: Placement, group: groups.Group, action: CreateNode) -> ActionError:
         """Return the error of a base group that is not ready; fatal once it has waited for longer than the job allows."""
@@ -231,7 +227,8 @@ class Nodes:
                 continue
             seen = dataclasses.replace(seen, host=host)
             if news["over"]:
-                return dataclasses.replace(seen, present=False, deleting=False)
+                final: NodeSeen = dataclasses.replace(seen, present=False, deleting=False)
+                return final
             if not seen.ended and self._live.get(node.path) != seen:
                 self._live[node.path] = seen
                 self._changed(folder.path.name)

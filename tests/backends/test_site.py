@@ -14,7 +14,7 @@ from rallypoint.wire.env import HOME
         pytest.param(
             {"kind": "slurm"},
             "backend",
-            "'slurm' is not allowed; expected one of kubernetes, local",
+            "'slurm' is not allowed; expected one of kubernetes, local, ray",
             id="kind",
         ),
         pytest.param(

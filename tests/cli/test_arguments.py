@@ -186,10 +186,9 @@ def test_the_environment_says_the_platform(run, place, capsys, job_file, monkeyp
 
 
 @pytest.mark.argument("platform")
-def test_ray_is_allowed_and_not_installed_in_this_version(run, capsys, job_file):
-    """It is said so, at each door."""
-    assert run("plan", job_file, "--platform", "ray") == 1
-    assert "--platform: 'ray' is not available in this version" in capsys.readouterr().err
+def test_a_job_for_ray_goes_to_ray(run, place, job_file):
+    """By the option and by the document."""
+    assert run("plan", job_file, "--platform", "ray") == 0
     job_file.write_text(job_file.read_text() + "platform: ray\n")
-    assert run("plan", job_file) == 1
-    assert "platform: 'ray' is not available in this version" in capsys.readouterr().err
+    assert run("plan", job_file) == 0
+    assert [site.kind for site in place.sites] == ["ray", "ray"]

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from rallypoint.job import JobError
 from rallypoint.operators import AppWrapperOperator, ElasticTrainingOperator
 from rallypoint.provider.errors import OptionError
 from tests.operators.tasks import operator
@@ -72,14 +71,6 @@ def test_a_job_says_where_it_is_and_the_task_overrules_it():
 
     assert [op.build_job(context(FakeTask())).namespace for op in (said, overruled)] == ["team", "mine"]
     assert [claim_of(op).namespace for op in (said, overruled)] == ["team", "mine"]
-
-
-def test_a_platform_that_is_not_there_is_an_error():
-    """Ray is allowed, and not installed."""
-    op = ElasticTrainingOperator(task_id="train", job={"entrypoint": "train.py", "platform": "ray"})
-
-    with pytest.raises(JobError, match="platform: 'ray' is not available in this version"):
-        op.build_job(context(FakeTask()))
 
 
 def test_the_name_of_a_connection_may_be_a_template():

@@ -97,7 +97,7 @@ def test_a_connection_that_says_nothing_means_this_machine():
         pytest.param(
             {},
             {"platform": "ray"},
-            "platform: 'ray' is not allowed; expected one of k8s, kubernetes, local, pyk8s",
+            "address: '' is not allowed; expected the URL of the Ray dashboard, such as http://ray-head:8265",
             id="ray",
         ),
         pytest.param(

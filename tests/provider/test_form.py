@@ -29,7 +29,7 @@ def test_the_form_has_the_fields_that_are_read():
     fields = CONNECTION_TYPE["conn-fields"]
 
     assert set(fields) == set(connection.KNOWN)
-    assert fields["platform"]["schema"]["enum"] == ["local", "kubernetes"]
+    assert fields["platform"]["schema"]["enum"] == ["local", "kubernetes", "ray"]
     assert fields["platform"]["schema"]["default"] == connection.Settings(conn_id="x").platform
 
 

@@ -74,7 +74,7 @@ def test_a_wrong_field_is_told_before_anything_is_asked(connect):
     """The text is that of the task's error."""
     assert connect({"platform": "slurm"}).test_connection() == (
         False,
-        ("connection 'train': platform: 'slurm' is not allowed; expected one of k8s, kubernetes, local, pyk8s"),
+        ("connection 'train': platform: 'slurm' is not allowed; expected one of k8s, kubernetes, local, pyk8s, ray"),
     )
 
 

@@ -18,7 +18,7 @@ class Claim:
     """One try's claim on a job. It is stored as plain text, so it names things and holds no secret.
 
     Attributes:
-        backend, conn_id, home, namespace, context, kubeconfig: where the job is, as in `Place`.
+        backend, conn_id, home, namespace, context, kubeconfig, address, storage, runtime_env: where the job is, as in `Place`.
         name: the job's name.
         owner: this try's id (`ti.id`); only the owner may cancel.
         poll_interval: seconds between two looks, at the most.
@@ -42,6 +42,9 @@ class Claim:
     namespace: str = ""
     context: str = ""
     kubeconfig: str = ""
+    address: str = ""
+    storage: str = ""
+    runtime_env: str = ""
     supervisor_image: str = ""
     conn_id: str = ""
     try_number: int = 0

@@ -15,6 +15,9 @@ __all__ = ["PLACE_FIELDS", "Place", "Placed", "check_place", "place_of"]
 #: Arguments that say where on a backend a job is, and the words of `Site` for them (`context` is what Airflow calls its own).
 _WORDS = {"home": "home", "namespace": "namespace", "kubeconfig": "kubeconfig", "cluster_context": "context"}
 
+#: Words of `Site` that only the connection of a Ray cluster says.
+_OF_RAY = ("address", "storage", "runtime_env")
+
 #: The templated arguments of whatever is at a place.
 PLACE_FIELDS = ("conn_id", *_WORDS)
 
@@ -60,13 +63,14 @@ class Place:
         return cls(**{word: str(value or "") for word, value in words.items() if word in known})
 
     def words(self) -> dict[str, str]:
-        """Return the place as a trigger's arguments."""
-        return dataclasses.asdict(self)
+        """Return the place as a trigger's arguments; what only a Ray cluster has is left out elsewhere."""
+        found = dataclasses.asdict(self)
+        return {word: value for word, value in found.items() if value or word not in _OF_RAY}
 
     @property
     def site(self) -> Site:
         """Where that is, as far as it is known without the connection. Raises `SiteError`."""
-        words = {word: getattr(self, word) for word in (*_WORDS.values(), "address", "storage", "runtime_env")}
+        words = {word: getattr(self, word) for word in (*_WORDS.values(), *_OF_RAY)}
         return Site(kind=self.backend or LOCAL, **words)
 
 

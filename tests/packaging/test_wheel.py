@@ -25,8 +25,10 @@ for room in rooms:
             # What adapts a trainer of somebody else's says what it needs.
             if module.name in {trainers!r} and "; pip install " in str(error):
                 continue
-            # What speaks to an API server is of the extra `kubernetes`.
-            if ".kubernetes." not in module.name or error.name.partition(".")[0] not in ("aiohttp", "kubernetes"):
+            # What speaks to an API server is of the extra `kubernetes`, and what speaks to a Ray cluster of `ray`.
+            if not any(part in module.name for part in (".kubernetes.", ".ray.")) or (
+                error.name.partition(".")[0] not in ("aiohttp", "kubernetes", "ray")
+            ):
                 raise
 print(sorted(name for name in unwanted if name in sys.modules))
 """
@@ -56,6 +58,7 @@ def test_the_wheel_asks_for_nothing_without_an_extra(wheel):
         "huggingface",
         "kubernetes",
         "lightning",
+        "ray",
         "tls",
     }
 

@@ -44,6 +44,7 @@ NAVIGATION: Mapping[str, tuple[str, ...]] = {
     ),
     "Guides: health": ("guides/hangs", "guides/node-check", "guides/pre-checks", "guides/metrics"),
     "Guides: where jobs run": (
+        "guides/ray",
         "guides/kubernetes",
         "guides/local-backend",
         "guides/tls",

@@ -9,9 +9,10 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-from rallypoint.provider.claim import End, Ending
+from rallypoint.backends.contract import Backend
+from rallypoint.provider.claim import Claim, End, Ending
 from rallypoint.provider.conduct import Post, cancel, conduct, is_local
 from rallypoint.provider.publishing import Publication, publish_interval
 from rallypoint.provider.task_state import may_cancel
@@ -19,13 +20,30 @@ from rallypoint.provider.task_xcom import XComBookmark, write_xcom
 from rallypoint.report.page.published import PAGE_KEY
 from rallypoint.wire.errors import RallypointError
 
-if TYPE_CHECKING:
-    from rallypoint.provider.trigger import ElasticTrainingTrigger
-
-__all__ = ["attend", "give_up", "publication_of"]
+__all__ = ["Deferred", "attend", "give_up", "publication_of"]
 
 
-async def attend(trigger: ElasticTrainingTrigger) -> Ending:
+class Deferred(Protocol):
+    """The trigger of a deferred task, as it supervises the job of `claim`."""
+
+    claim: Claim
+    task_instance: Any
+
+    @property
+    def log(self) -> Any:
+        """Logs for the task."""
+
+    def open_backend(self) -> Backend:
+        """Return the backend that holds the job. Blocks; called in a thread."""
+
+    def spawn_supervisor(self, claim: Claim) -> None:
+        """Start a supervisor that continues without the triggerer. Blocks; called in a thread."""
+
+    async def ask_state(self) -> str | None:
+        """Return the present state of the task that waits for this trigger."""
+
+
+async def attend(trigger: Deferred) -> Ending:
     """Supervise the job of a trigger to its end; raises only when the trigger is cancelled."""
     ending, claim = None, trigger.claim
     try:
@@ -44,7 +62,7 @@ async def attend(trigger: ElasticTrainingTrigger) -> Ending:
         return ending
 
 
-async def give_up(trigger: ElasticTrainingTrigger) -> None:
+async def give_up(trigger: Deferred) -> None:
     """Have the job deleted when its task has ended."""
     state = await trigger.ask_state()
     if not may_cancel(state):
@@ -56,7 +74,7 @@ async def give_up(trigger: ElasticTrainingTrigger) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _post(trigger: ElasticTrainingTrigger) -> AsyncIterator[Post]:
+async def _post(trigger: Deferred) -> AsyncIterator[Post]:
     # In a thread: opening a backend imports what it needs, and nobody else may wait for that.
     backend = await asyncio.to_thread(trigger.open_backend)
     try:
@@ -73,7 +91,7 @@ async def _post(trigger: ElasticTrainingTrigger) -> AsyncIterator[Post]:
         await backend.close()
 
 
-def publication_of(trigger: ElasticTrainingTrigger) -> Publication | None:
+def publication_of(trigger: Deferred) -> Publication | None:
     """Return where the page of a trigger's job is published; None where it is not."""
     ti, claim = trigger.task_instance, trigger.claim
     if ti is None or not claim.publish:

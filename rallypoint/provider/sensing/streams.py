@@ -12,7 +12,7 @@ import operator
 import weakref
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from rallypoint.backends.contract import Backend, BackendError, JobNotFoundError
 from rallypoint.provider.place import Place
@@ -23,10 +23,7 @@ from rallypoint.provider.sensing.seen import GAP, Memory, Seen
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.status import JobStatus
 
-if TYPE_CHECKING:
-    from rallypoint.provider.sensing.watching import JobConditionTrigger
-
-__all__ = ["PATIENCE", "Opener", "Sight", "Watcher", "look", "see", "streaming", "watched"]
+__all__ = ["PATIENCE", "Opener", "Sight", "Waiting", "Watcher", "look", "see", "streaming", "watched"]
 
 log = logging.getLogger(__name__)
 
@@ -237,7 +234,25 @@ async def look(
     return judge(condition, name, _seen(sight, now=now, poll=poll), memory)
 
 
-async def watched(trigger: JobConditionTrigger, name: str) -> Finding:
+class Waiting(Protocol):
+    """What a sensor's trigger waits for: `condition` of the job at `place`, looked at every `poll_interval` seconds."""
+
+    condition: Condition
+    poll_interval: float
+
+    @property
+    def log(self) -> Any:
+        """Logs for the task."""
+
+    @property
+    def place(self) -> Place:
+        """Where the job is."""
+
+    def open_backend(self) -> Backend:
+        """Return the backend that holds the job. Blocks; called in a thread."""
+
+
+async def watched(trigger: Waiting, name: str) -> Finding:
     """Watch a job until the condition of a trigger is met or cannot be. Raises `BackendError`."""
     loop, memory, told, tell_at = asyncio.get_running_loop(), Memory(), "", 0.0
     stream = streaming(trigger.place, name, trigger.open_backend, poll=trigger.poll_interval, live=trigger.condition.live)

@@ -73,6 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_node(commands.add_parser("node", help="run the agent of one node of a supervised job"))
     _add_coordinator(commands.add_parser("coordinator", help="run the coordinator of a supervised job"))
     _add_host(commands.add_parser("host", help="run instances of the simple roles of a supervised job"))
+    _add_directory(commands.add_parser("roles-directory", help="serve the addresses of the instances of roles"))
     return parser
 
 
@@ -133,6 +134,15 @@ def _add_host(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=_late("host"))
 
 
+def _add_directory(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--job", required=True, help="name of the job")
+    parser.add_argument("--secret-file", type=Path, required=True, help="file with the secret of calls between roles")
+    parser.add_argument("--tls", type=Path, default=None, metavar="DIR", help="folder with ca.crt, tls.crt and tls.key")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at")
+    parser.add_argument("--port", type=_port, required=True, help="port to listen at")
+    parser.set_defaults(command=_late("roles-directory"))
+
+
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", type=Path, required=True, help="file plan.json of the job")
     parser.add_argument("--attempt", type=int, required=True, metavar="N", help="number of the attempt, from 1")
@@ -187,6 +197,10 @@ def _late(name: str) -> Callable[[argparse.Namespace], int]:
                 from rallypoint.agent.run import run  # noqa: PLC0415
 
             return run(args)
+        if name == "roles-directory":
+            from rallypoint.agent.directory import roles_directory  # noqa: PLC0415
+
+            return roles_directory(args)
         if name == "node":
             with uncollected():
                 from rallypoint.agent.commands import node  # noqa: PLC0415

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["COORDINATOR_PATH", "HEALTH_PATH", "METRICS_PATH", "REPORT_PATH", "ROSTER_PATH", "STATUS_PATH", "SUPERVISOR_HEADER"]
+__all__ = [
+    "COORDINATOR_PATH",
+    "ENTRIES_PATH",
+    "HEALTH_PATH",
+    "METRICS_PATH",
+    "REPORT_PATH",
+    "ROSTER_PATH",
+    "STATUS_PATH",
+    "SUPERVISOR_HEADER",
+]
 
 #: Coordinator: an agent's report, answered by long poll.
 REPORT_PATH = "/v1/report"
@@ -15,6 +24,9 @@ ROSTER_PATH = "/v1/roster"
 
 #: Agent: the `Endpoint` of the coordinator that announces itself.
 COORDINATOR_PATH = "/v1/coordinator"
+
+#: Directory of roles: all entries; an entry has its name after it.
+ENTRIES_PATH = "/v1/entries"
 
 #: Coordinator, on a port of its own: the job's metrics for Prometheus; needs no token.
 METRICS_PATH = "/metrics"

@@ -91,7 +91,7 @@ def job(tmp_path):
 
 def call(job: RoleJob, script: str, **more: str) -> Instance:
     """Start the trainer with a script."""
-    return job.start(CLIENT + script, "trainer", **more)
+    return job.start(CLIENT + script, "trainer", 0, 0, **more)
 
 
 def line(instance: Instance, pattern: str) -> re.Match[str]:
@@ -310,7 +310,7 @@ except UnreachableError as error:
         **{env.ROLES_SECRET_FILE: str(wrong)},
     )
     assert "before the proof of the secret" in caller.finish()
-    assert line(server, "authentication failed: the caller does not have the secret of this job")
+    line(server, "authentication failed: the caller does not have the secret of this job")
 
     port = json.loads((job.folder / "directory" / "rollout.0.json").read_text())["port"]
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(300)]
@@ -384,3 +384,36 @@ assert group.call_rank0("add", 1) == 1
 
     assert "rollout/0" in caller.finish()
     assert "added 77" not in server.log.read_text()
+
+
+def test_instances_find_each_other_through_the_directory_server(job):
+    """`rallypoint-agent roles-directory` is killed: calls go on, and its successor knows all instances after seconds."""
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    url = {env.ROLES_URL: f"http://127.0.0.1:{port}"}
+    directory = (
+        "import sys\nfrom rallypoint.agent.main import main\n"
+        f"sys.exit(main(['roles-directory', '--job', 'rl', '--port', '{port}', '--secret-file', '{job.folder}/secret']))"
+    )
+    first = job.start(directory, "trainer", 0, 0)
+    job.start(SERVER, "rollout", 0, 0, **url)
+    caller = call(
+        job,
+        """
+print("pid", group.call_rank0("place")[2])
+until("killed")
+print("again", group.call_rank0("add", 1))
+until("restarted")
+other = RoleGroup("rollout", timeout=20)
+print("found", other.call_rank0("add", 2))
+""",
+        **url,
+    )
+    line(caller, r"pid \d+")
+    first.kill()
+    (job.folder / "killed").touch()
+    job.start(directory, "trainer", 0, 0)
+    line(caller, "again 1")
+    (job.folder / "restarted").touch()
+
+    assert "found 2" in caller.finish()

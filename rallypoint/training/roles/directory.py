@@ -23,6 +23,8 @@ from rallypoint.training.roles.errors import RolesError
 from rallypoint.training.roles.secure import client_context
 from rallypoint.wire import codec
 from rallypoint.wire.codec import WireError
+from rallypoint.wire.messages import TOKEN_HEADER
+from rallypoint.wire.paths import ENTRIES_PATH
 from rallypoint.wire.private import PRIVATE_FILE, private_folder
 from rallypoint.wire.roles import ENTRY_LIMIT, RoleEntry, directory_token, read_entry
 from rallypoint.wire.tls import peer_name
@@ -136,17 +138,17 @@ class HttpDirectory:
 
     def announce(self, entry: RoleEntry) -> bool:
         """Send an entry."""
-        status, _ = self._request("PUT", f"/v1/entries/{entry.name}", codec.dumps(entry).encode())
+        status, _ = self._request("PUT", f"{ENTRIES_PATH}/{entry.name}", codec.dumps(entry).encode())
         return status != http.client.CONFLICT
 
     def find(self, name: str) -> RoleEntry | None:
         """Request one entry."""
-        status, text = self._request("GET", f"/v1/entries/{name}")
+        status, text = self._request("GET", f"{ENTRIES_PATH}/{name}")
         return None if status == http.client.NOT_FOUND else _entry(text)
 
     def entries(self) -> dict[str, RoleEntry]:
         """Request all entries."""
-        _, text = self._request("GET", "/v1/entries")
+        _, text = self._request("GET", ENTRIES_PATH)
         try:
             listed = json.loads(text)
             found = [read_entry(json.dumps(one)) for one in listed["entries"]]
@@ -158,7 +160,7 @@ class HttpDirectory:
         """Return status and body of an answer; raises `OSError` for any other status than 200, 404 and 409."""
         connection = self._connection()
         try:
-            headers = {"Authorization": f"Bearer {directory_token(self._settings.secret)}"}
+            headers = {TOKEN_HEADER: directory_token(self._settings.secret)}
             connection.request(method, path, body=body, headers=headers)
             answer = connection.getresponse()
             text = answer.read(_ANSWER_LIMIT)
@@ -167,9 +169,7 @@ class HttpDirectory:
         finally:
             connection.close()
         if answer.status not in {http.client.OK, http.client.NOT_FOUND, http.client.CONFLICT}:
-            raise OSError(
-                f"the directory at {self._settings.url} answered {answer.status} {text[:200].decode(errors='replace')}"
-            )
+            raise OSError(f"the directory at {self._settings.url} answered {answer.status}: {text[:200]!r}")
         return answer.status, text
 
     def _connection(self) -> http.client.HTTPConnection:

@@ -20,7 +20,7 @@ REPORT ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-airflow lint bench soak endings node-check hang-corpus gpu docs site environment lock sbom peers clean
+.PHONY: help demo demo-roles test test-all test-airflow lint bench soak endings node-check hang-corpus gpu docs site environment lock sbom peers clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ help:  ## show this list
 
 demo: environment  ## train a network through a kill, in an Airflow DAG on this machine
 	@$(VENV_PYTHON) -m dags_examples.demo
+
+demo-roles: environment  ## learn to balance a pole with three roles, through the kill of a rollout and of a trainer rank
+	@$(VENV_PYTHON) -m dags_examples.demo_roles
 
 test: environment  ## lint, types, unit tests, wheel tests, and a fast sample of the live tests
 	@$(VENV_PYTHON) tools/check.py
@@ -98,5 +101,5 @@ environment:  ## create or refresh .venv (the others do it by themselves)
 	@$(PYTHON) tools/environment.py --index "$(PIP_INDEX)" --extra-index "$(TORCH_INDEX)"
 
 clean:  ## remove .venv and everything that was made here
-	rm -rf .venv .make .demo build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .make .demo .demo-roles build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

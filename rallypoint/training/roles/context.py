@@ -109,15 +109,15 @@ def identity(environ: Mapping[str, str] | None = None) -> tuple[str, int, int]:
     environ = os.environ if environ is None else environ
     role = environ.get(env.ROLE) or environ.get("ROLE_NAME") or "trainer"
     rank = _first_int(environ, (env.ROLE_RANK, "RANK"), 0)
-    return role, rank, environment_int(environ, env.INCARNATION, default=0) or _first_round(environ)
+    return role, rank, _incarnation(environ)
 
 
-def _first_round(environ: Mapping[str, str]) -> int:
-    """Return the round in which this process started, which numbers the lives of an elastic worker; 0 in a simple role."""
-    number = environment_int(environ, env.ROUND, default=0)
-    if environ is not os.environ:
-        return number
-    return _rounds.setdefault(os.getpid(), number)
+def _incarnation(environ: Mapping[str, str]) -> int:
+    """Return the number of this life; that of an elastic worker is the round in which it started, and stays."""
+    told = environment_int(environ, env.INCARNATION, default=0)
+    if env.ROUND not in environ or environ is not os.environ:
+        return told or environment_int(environ, env.ROUND, default=0)
+    return _rounds.setdefault(os.getpid(), environment_int(environ, env.ROUND))
 
 
 def role_specs(environ: Mapping[str, str] | None = None) -> dict[str, RoleSpec]:

@@ -137,7 +137,15 @@ def test_subclasses_arrive_as_plain_types():
 
 @pytest.mark.parametrize(
     "value",
-    [object(), {1, 2}, print, np.array([object()]), np.ma.masked_array([1, 2], [0, 1]), torch.eye(2).to_sparse(), 10**5000],
+    [
+        object(),
+        {1, 2},
+        print,
+        np.array([object()]),
+        np.ma.masked_array([1, 2], [False, True]),
+        torch.eye(2).to_sparse(),
+        10**5000,
+    ],
     ids=["object", "set", "function", "object array", "masked", "sparse", "huge"],
 )
 def test_other_types_are_refused(value):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rallypoint.capabilities.node_check.wire import PlanSection
 from rallypoint.job import JobError, compile_plan, load_job
 from rallypoint.job.check import as_check, bare_check
 
@@ -24,9 +25,10 @@ def test_the_nodes_stay_and_nothing_is_tried_again() -> None:
     plan = compile_plan(load_job(as_check(JOB, level=2, all_pairs=True, timeout="90s")))[0]
 
     assert (plan.name, plan.min_nodes, plan.max_nodes, plan.nproc_per_node) == ("digits-check", 2, 4, 8)
-    assert (plan.check_level, plan.check_only, plan.check_all_pairs, plan.check_timeout) == (2, True, True, 90.0)
+    checked = PlanSection.of(plan)
+    assert (checked.check_level, checked.check_only, checked.check_all_pairs, checked.check_timeout) == (2, True, True, 90.0)
     assert (plan.retry_limit, plan.node_replacements, plan.max_restarts, plan.report_interval) == (0, 0, 1, 0.5)
-    assert plan.check_program == ("probe.sh",)
+    assert checked.check_program == ("probe.sh",)
     assert repr(JOB) == before
 
 
@@ -40,7 +42,13 @@ def test_a_long_name_is_cut() -> None:
 def test_any_number_of_nodes_can_be_checked_without_a_job() -> None:
     """The plan of a check by itself has its nodes and nothing to train."""
     plan = compile_plan(load_job(as_check(bare_check("3", 2, name="check-1"), level=1, name="check-1")))[0]
-    assert (plan.name, plan.min_nodes, plan.max_nodes, plan.nproc_per_node, plan.check_only) == ("check-1", 3, 3, 2, True)
+    assert (plan.name, plan.min_nodes, plan.max_nodes, plan.nproc_per_node, PlanSection.of(plan).check_only) == (
+        "check-1",
+        3,
+        3,
+        2,
+        True,
+    )
 
 
 def test_what_is_wrong_with_the_job_is_told() -> None:

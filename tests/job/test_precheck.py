@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rallypoint.capabilities.node_check.wire import PlanSection
 from rallypoint.job.compile import compile_plan
 from rallypoint.job.errors import JobError
 from rallypoint.job.model import load_job
@@ -27,7 +28,7 @@ def plan(**health: object) -> Plan:
 )
 def test_the_level_of_the_check(health: dict[str, object], level: int) -> None:
     """What is written decides the level, and the level what is tried."""
-    assert plan(**health).check_level == level
+    assert PlanSection.of(plan(**health)).check_level == level
 
 
 def test_everything_reaches_the_plan() -> None:
@@ -40,8 +41,14 @@ def test_everything_reaches_the_plan() -> None:
         precheck_only=True,
         precheck_program=["probe.sh", 3],
     )
-    assert (told.exclude_straggler, told.check_timeout, told.check_all_pairs, told.check_only) == (True, 90.0, True, True)
-    assert told.check_program == ("probe.sh", "3")
+    checked = PlanSection.of(told)
+    assert (checked.exclude_straggler, checked.check_timeout, checked.check_all_pairs, checked.check_only) == (
+        True,
+        90.0,
+        True,
+        True,
+    )
+    assert checked.check_program == ("probe.sh", "3")
 
 
 @pytest.mark.parametrize(

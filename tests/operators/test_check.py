@@ -7,6 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from rallypoint.capabilities.node_check.wire import PlanSection
 from rallypoint.operators.check import XCOM_KEYS, NodeCheckOperator
 from rallypoint.provider.errors import InvalidJob, NodesRefused, OptionError
 from rallypoint.wire import codec
@@ -73,7 +74,9 @@ def test_what_was_found_is_returned_and_pushed():
     assert ET.fromstring(told["bandwidth_svg"]).tag.endswith("svg")
     assert {key: ti.pushed[key] for key in XCOM_KEYS} == {key: told[key] for key in XCOM_KEYS}
     plan = fake.submitted[0].plan
-    assert (plan.check_only, plan.check_level, plan.check_all_pairs, plan.max_nodes, plan.retry_limit) == (True, 2, True, 3, 0)
+    checked = PlanSection.of(plan)
+    assert (checked.check_only, checked.check_level, checked.check_all_pairs) == (True, 2, True)
+    assert (plan.max_nodes, plan.retry_limit) == (3, 0)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +111,7 @@ def test_the_nodes_of_a_job_are_checked(tmp_path):
     Operator(fake=fake, job=str(path), round_timeout="90s").execute(context(FakeTask()))
 
     plan = fake.submitted[0].plan
-    assert (plan.max_nodes, plan.check_only, plan.check_timeout) == (4, True, 90.0)
+    assert (plan.max_nodes, PlanSection.of(plan).check_only, PlanSection.of(plan).check_timeout) == (4, True, 90.0)
 
 
 def test_wrong_arguments_are_told():

@@ -102,31 +102,25 @@ CLOCKS: tuple[Clock, ...] = (
     Clock(
         name="failure",
         setting="fault_tolerance.failure_grace_period",
-        starts="the job becomes unhealthy; a later fault with another reason starts the clock from zero again",
+        starts="the job becomes unhealthy, or an unhealthy job has a fault with another reason",
         pauses="never",
         ends="the fault has cleared",
         then="a new attempt starts; if no retry is left or the exit code is terminal, the job fails",
         actor="supervisor",
-        wins=(
-            "has priority over the admission and warm-up clocks; a failed or missing component, or a failed verdict,"
-            " does not wait for this clock"
-        ),
+        wins=("has priority over the admission and warm-up clocks"),
     ),
     Clock(
         name="pending",
         setting="fault_tolerance.pending_timeout",
-        starts=(
-            "a node is created but does not run yet; with `pending_fail_strategy: 1`, the clock runs only while fewer"
-            " than MIN nodes run"
-        ),
-        pauses="never; a node that waits for quota does not start this clock",
-        ends="all nodes run; with `pending_fail_strategy: 1`, when MIN nodes run",
+        starts=("a node is created but does not run yet (with `pending_fail_strategy: 1`: fewer than MIN nodes run)"),
+        pauses="never",
+        ends="all nodes run (with `pending_fail_strategy: 1`: MIN nodes run)",
         then=(
-            "with `pending_fail_strategy` 1 or 2, the job fails (PendingTimeout); with 0, the supervisor records a warning;"
+            "with `pending_fail_strategy` 1 or 2, the job fails; with 0, the supervisor records a warning;"
             " with -1, nothing happens"
         ),
         actor="supervisor",
-        wins="the warm-up clock waits while fewer than MIN nodes run; the profile `appwrapper` does not use this clock",
+        wins="the profile `appwrapper` does not use this clock",
     ),
     Clock(
         name="pending-rounds",
@@ -136,18 +130,15 @@ CLOCKS: tuple[Clock, ...] = (
         ends="the replacement pods run",
         then="the supervisor deletes all pods and creates them again in a new attempt",
         actor="supervisor (`mindcluster` only)",
-        wins="expires before the pending clock, whose period is longer",
+        wins="expires before the pending clock",
     ),
     Clock(
         name="wait-reschedule",
         setting="annotation wait-reschedule-timeout",
-        starts="a node is faulty, and process-level recovery handles the fault",
+        starts="a node is faulty, and process-level recovery is active",
         pauses="never",
         ends="no node is faulty or missing",
-        then=(
-            "if `elastic-training` is configured, the job continues without the node; otherwise process-level"
-            " recovery ends and MindCluster's scheduler decides"
-        ),
+        then="with `elastic-training`, the job continues without the node; otherwise the supervisor reschedules pods",
         actor="supervisor (`mindcluster` only)",
         wins="the pending-rounds clock runs only after this clock",
     ),
@@ -187,7 +178,7 @@ CLOCKS: tuple[Clock, ...] = (
         starts="the supervisor starts to delete objects after a reset, suspension, failure, success or delete request",
         pauses="never",
         ends="no pod is left",
-        then="the supervisor deletes the remaining objects with force, and repeats this until no object is left",
+        then="the supervisor deletes the remaining objects with force",
         actor="supervisor",
         wins="has priority over all other clocks",
     ),
@@ -219,13 +210,13 @@ CLOCKS: tuple[Clock, ...] = (
         ends="the agents of the job have exited",
         then="the supervisor deletes the agents that still run",
         actor="supervisor",
-        wins="runs beside the success-ttl clock; agents that still run are deleted without waiting for success-ttl",
+        wins="runs beside the success-ttl clock",
     ),
     Clock(
         name="healthy-progress",
         setting="recovery.refill.*.healthy_for",
         starts="the job is ready and healthy",
-        pauses="never; when the job is not ready or not healthy, the clock returns to zero",
+        pauses="never; starts again from zero if the job is not ready or not healthy",
         ends="the budget is refilled",
         then="earlier faults no longer count against the budget",
         actor="for the node and reset budgets: supervisor; for the process and hang budgets: coordinator",
@@ -234,7 +225,7 @@ CLOCKS: tuple[Clock, ...] = (
     Clock(
         name="join",
         setting="rendezvous.join_timeout",
-        starts="a running agent waits for a round; a node that is still pending does not start this clock",
+        starts="a running agent waits for a round",
         pauses="while members of the last round are still stopping",
         ends="MIN nodes have joined",
         then="the attempt fails (RendezvousTimeout)",
@@ -259,7 +250,7 @@ CLOCKS: tuple[Clock, ...] = (
         ends="the coordinator receives the next report of this agent",
         then="the node counts as lost; the other nodes continue without it",
         actor="coordinator",
-        wins="if the agent's connection closes and does not reopen within 20 ms, the node is lost before the lease expires",
+        wins="a node whose connection stays closed for 20 ms is lost before its lease expires",
     ),
     Clock(
         name="lost-machine",
@@ -267,22 +258,19 @@ CLOCKS: tuple[Clock, ...] = (
         starts="the kubelet renews the Lease of its Kubernetes node",
         pauses="never",
         ends="the kubelet renews the Lease again, the agent reports to the coordinator, or the pod answers the supervisor",
-        then="the pod counts as lost and is replaced; a pod that is already being deleted is deleted with force",
+        then="the pod counts as lost and is replaced",
         actor="supervisor",
-        wins="expires before `health.node_unreachable`, after which Kubernetes evicts the pods of an unreachable node",
+        wins="none",
     ),
     Clock(
         name="hang",
         setting="health.hang_downtime",
         starts="a rank of the round makes progress",
-        pauses="while an agent with running workers sends no report; a gap counts for at most a tenth of the limit",
+        pauses="while an agent with running workers sends no report",
         ends="any rank makes progress",
         then="the action of `health.hang_detection`: a log line, an incident, or a restart of the workers",
         actor="coordinator",
-        wins=(
-            "before the first progress in a round, the limit is at least the warm-up period; positive evidence"
-            " ends the wait earlier"
-        ),
+        wins=("runs at least for the warm-up period before the first progress in a round; positive evidence ends it earlier"),
     ),
     Clock(
         name="fence-timeout",
@@ -290,8 +278,8 @@ CLOCKS: tuple[Clock, ...] = (
         starts="an agent loses its connection to the coordinator",
         pauses="never",
         ends="the agent reaches a coordinator again",
-        then="the agent stops its workers; the coordinator may start a world without members of the last world",
-        actor="agent; also the coordinator, if it does not know whether the last world has ended",
+        then="the agent stops its workers; afterwards, a new world without members of the last world may start",
+        actor="agent, coordinator",
         wins="expires before the lease clock if the lease is longer",
     ),
     Clock(
@@ -302,17 +290,17 @@ CLOCKS: tuple[Clock, ...] = (
         ends="all these workers have exited",
         then="the agent kills the workers and their process groups",
         actor="agent",
-        wins="if another worker fails meanwhile, the clock does not start again",
+        wins="a further failure of a worker does not start the clock again",
     ),
     Clock(
         name="lease",
         setting="fault_tolerance.lease",
         starts="the heartbeat of the job's supervisor stops",
-        pauses="never; a gap, for example while the machine is suspended, counts for at most 30 s",
+        pauses="while the machine is suspended",
         ends="the heartbeat continues, or another supervisor takes over",
-        then="the orphan policy applies: with `continue` the job trains on, with `stop` it saves a checkpoint and ends",
-        actor="coordinator; the agents if the coordinator is lost too",
-        wins="if the supervisor is back before the lease expires, nothing happens",
+        then="the orphan policy applies: `continue`: training continues; `stop`: the job saves a checkpoint and ends",
+        actor="coordinator; if it is lost, the agents",
+        wins="none",
     ),
 )
 

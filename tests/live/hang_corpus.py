@@ -243,11 +243,8 @@ def table(results: Iterable[Found]) -> str:
     for found in results:
         by_kind.setdefault(found.kind.name, []).append(found)
     lines = [
-        (
-            "| Kind | The hang | Runs | Hang found after (median) | Hang found after (longest)"
-            " | Cause of the restart | Workers restarted after (median) |"
-        ),
-        "|---|---|---|---|---|---|---|",
+        "| Kind | The hang | Runs | Hang found after | Cause of the restart | Workers restarted after |",
+        "|---|---|---|---|---|---|",
     ]
     for name, all_found in by_kind.items():
         took = [found.took for found in all_found if found.took is not None]
@@ -256,7 +253,6 @@ def table(results: Iterable[Found]) -> str:
             all_found[0].kind.what,
             str(len(all_found)),
             f"{statistics.median(took):.1f} s" if took else "-",
-            f"{max(took):.1f} s" if took else "-",
             *_restarts(all_found),
         )
         lines.append(f"| {' | '.join(told)} |")
@@ -317,7 +313,7 @@ Each row of the table is one way to hang. [tests/live/hang_corpus.py](../../test
 without Rallypoint code that hang in this way, with `hang_detection: 2` and `hang_downtime: 12s`. The guide
 [Hangs and slow ranks](../guides/hangs.md) explains the detection.
 
-- Times count from the start of the hang. The columns *Hang found after* show when the agents started to inspect the workers.
+- Times are medians and count from the start of the hang. A hang is found when the agents start to inspect the workers.
 - A hang is *found in time* if it is found within three times the 99th percentile of the step time, but at least five seconds.
   Before the first step and after the last step, the limit is `hang_downtime` plus five seconds.
 - *Positive evidence* is a state of the ranks that proves that they can never continue. Rallypoint then restarts the workers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+import omegaconf
 
 from rallypoint.job import ElasticJob, compile_plan, load_job
 from rallypoint.job.builder import DLJobBuilder, Job, JobBuilder
@@ -43,7 +43,6 @@ def test_single_role():
 
 def test_dict_config():
     """A DictConfig is resolved, and its numbers keep their kind."""
-    omegaconf = pytest.importorskip("omegaconf")
     args = {"lr": 1e-5, "steps": 10, "half": "${steps}", "name": "1.10"}
 
     job = JobBuilder().config(omegaconf.DictConfig(args)).train("train.run").build()

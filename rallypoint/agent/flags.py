@@ -204,7 +204,7 @@ def _add_nodes(flags: _Flags) -> None:
         default=None,
         read=int,
         metavar="PORT",
-        text="port of the store on node 0, with --rdzv-backend static (29500)",
+        text="port of the store on node 0, with --rdzv-backend static (default: 29500)",
     )
     flags.value("--local-addr", default=None, metavar="HOST", text="address at which other nodes reach this node")
 
@@ -280,7 +280,7 @@ def _add_processes(flags: _Flags) -> None:
         default=Plan.exit_grace,
         read=float,
         metavar="S",
-        text="seconds until a worker whose script ended is killed; 0: off (10)",
+        text="seconds that a worker may exist after its script; 0: no limit (default: 10)",
     )
     flags.value(
         "--signals-to-handle",

@@ -85,7 +85,9 @@ def _add_run(parser: RunParser) -> None:
 def _add_node(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
     parser.add_argument("--node", type=int, required=True, metavar="I", help="number of this node in the job, from 0")
-    parser.add_argument("--incarnation", type=int, required=True, metavar="K", help="how often this node was replaced")
+    parser.add_argument(
+        "--incarnation", type=int, required=True, metavar="K", help="how often this node was started, this time included"
+    )
     parser.add_argument("--dir", type=Path, required=True, help="working folder of this node's agent")
     parser.add_argument("--shm", type=Path, default=None, help="folder in shared memory for worker state (default: --dir)")
     parser.add_argument(
@@ -152,7 +154,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_endpoint_file(parser: argparse.ArgumentParser | argparse._MutuallyExclusiveGroup) -> None:
-    parser.add_argument("--endpoint-file", type=Path, default=None, help="file with the coordinator's address")
+    parser.add_argument("--endpoint-file", type=Path, default=None, help="file to write the coordinator's address to")
 
 
 def _port(text: str) -> int:
@@ -178,7 +180,7 @@ def _require_home(args: argparse.Namespace) -> None:
     else:
         way, ours, others = "--status-configmap", cluster, shared
     if getattr(args, ours[0]) is None:
-        raise UsageError(f"{_flag(ours[0])}: is missing; {way} requires it")
+        raise UsageError(f"{_flag(ours[0])}: is missing; {way} requires this flag")
     for name in others:
         if getattr(args, name) is not None:
             raise UsageError(f"{_flag(name)}: is not allowed with {way}")

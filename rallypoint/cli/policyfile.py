@@ -86,7 +86,7 @@ def _of_fields(document: Mapping[str, Any], path: str) -> PolicyRead:
     if nodes is None:
         nodes = _world(low, high, path)
     elif (low, high) != (None, None):
-        raise WireError(f"{path}: nodes", nodes, "either nodes or min_nodes and max_nodes")
+        raise WireError(f"{path}: nodes", nodes, "no value, because min_nodes or max_nodes is set")
     given = {name: changes.pop(name) for name in _OF_JOB if name in changes}
     if profile is not None:
         given["profile"] = profile
@@ -120,7 +120,11 @@ def _changed(policy: Policy, changes: Mapping[str, Any], path: str, warnings: li
         elif key in _FIELDS:
             plain[key] = _plain(key, value, f"{path}.{key}")
         else:
-            raise WireError(f"{path}.{key}", value, f"nodes, labels, one of {', '.join(_FIELDS)}, or an AppWrapper annotation")
+            raise WireError(
+                f"{path}.{key}",
+                value,
+                f"one of the keys nodes, labels, {', '.join(_FIELDS)}, or the name of an AppWrapper annotation",
+            )
     try:
         read = read_annotations(annotations)
     except JobError as error:

@@ -241,7 +241,7 @@ def _matching(pattern: str, *, kind: str, allowed: str) -> Rule:
 
 def _read_variable(value: Any) -> str:
     if value in _TAKEN:
-        raise RefusedError("the name of a variable that Rallypoint does not set")
+        raise RefusedError("another name, because Rallypoint sets this variable")
     return _need(read_text(value), lambda text: re.fullmatch(_VARIABLE, text) is not None)
 
 

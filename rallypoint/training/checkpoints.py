@@ -153,7 +153,7 @@ class Checkpoints:
         named = directory if directory is not None else os.environ.get(env.CHECKPOINT_DIR)
         if not named:
             raise CheckpointError(
-                f"directory: is missing; pass one, or set it in the job or in the environment variable {env.CHECKPOINT_DIR}"
+                f"directory: is missing; pass a folder, or set checkpoint_dir in the job or {env.CHECKPOINT_DIR}"
             )
         self.directory, self.keep = Path(named), keep
         self._claimed: tuple[Fence | None, Fence] | None = None

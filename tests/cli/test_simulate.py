@@ -167,7 +167,7 @@ def test_what_is_out_of_range_is_clamped_with_a_warning(simulate):
         pytest.param(
             "{nodes: 2, min_nodes: 1}",
             "[]",
-            "nodes: 2 is not allowed; expected either nodes or min_nodes",
+            "nodes: 2 is not allowed; expected no value, because min_nodes or max_nodes is set",
             id="twice",
         ),
         pytest.param("{profile: appwrapper, nodes: '1:2'}", "[]", "nodes", id="an elastic AppWrapper"),

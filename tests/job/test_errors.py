@@ -209,7 +209,7 @@ def text_of(document: Any) -> str:
         ),
         pytest.param(
             {"env": {"WORLD_SIZE": 8}},
-            "env.WORLD_SIZE: 'WORLD_SIZE' is not allowed; expected the name of a variable that Rallypoint does not set",
+            "env.WORLD_SIZE: 'WORLD_SIZE' is not allowed; expected another name, because Rallypoint sets this variable",
             id="a variable that is ours",
         ),
         pytest.param(

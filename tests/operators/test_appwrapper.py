@@ -37,10 +37,10 @@ def work(**arguments) -> Manifest:
     [
         pytest.param(
             {},
-            "settings: None is not allowed; expected either settings or a manifest",
+            "settings: None is not allowed; expected exactly one of settings and manifest",
             id="nothing",
         ),
-        pytest.param({"settings": "a.yaml", "manifest": {}}, "expected either settings or a manifest", id="both"),
+        pytest.param({"settings": "a.yaml", "manifest": {}}, "expected exactly one of settings and manifest", id="both"),
         pytest.param(
             {"manifest": MANIFEST, "kind": "pods"},
             "kind: 'pods' is not allowed; expected one of",

@@ -245,7 +245,7 @@ def test_a_kubernetes_connection_means_what_it_means_elsewhere(extra, expected):
         ),
         pytest.param(
             {"kube_config_path": 3},
-            "kube_config_path: 3 is not allowed; expected the path",
+            "kube_config_path: 3 is not allowed; expected a non-empty text, the path",
             id="path",
         ),
     ],

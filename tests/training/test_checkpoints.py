@@ -349,13 +349,13 @@ def test_a_missing_entry_is_named(tmp_path):
 
 def test_two_keys_of_one_name_are_refused(tmp_path):
     """Tensors whose keys differ only as objects would overwrite each other on disk."""
-    with pytest.raises(CheckpointError, match="two tensors have the name state/values/1"):
+    with pytest.raises(CheckpointError, match="two tensors get the name state/values/1"):
         Checkpoints(tmp_path).save(1, {"values": {1: torch.ones(1), "1": torch.zeros(1)}})
 
 
 def test_wrong_arguments_are_named(tmp_path, monkeypatch):
     """No folder, nothing to keep, a negative step: one clear error each. The job's folder is the default."""
-    with pytest.raises(CheckpointError, match="directory: is missing; pass one"):
+    with pytest.raises(CheckpointError, match="directory: is missing; pass a folder"):
         Checkpoints()
     with pytest.raises(CheckpointError, match="keep: 0 is not allowed"):
         Checkpoints(tmp_path, keep=0)

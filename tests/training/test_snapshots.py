@@ -274,7 +274,7 @@ def test_the_control_groups_limit_counts(tmp_path):
 
 
 BAD = [
-    pytest.param({"persist_every": 1}, "storage: is missing; pass one", id="nowhere"),
+    pytest.param({"persist_every": 1}, "storage: is missing; pass a folder or a URL", id="nowhere"),
     pytest.param({"keep": 0}, "keep: 0 is not allowed", id="keep"),
     pytest.param({"persist_every": -1}, "persist_every: -1 is not allowed", id="negative"),
     pytest.param({"keep_every": True}, "keep_every: True is not allowed", id="a bool"),

@@ -227,7 +227,7 @@ class Host:
         logs = open_logs(unit.folder, unit.start.index, STDOUT | STDERR)
         try:
             if _was_stopped(unit):
-                raise ConfigError("it was stopped before")
+                raise ConfigError("the supervisor stopped this instance before it started")
             command = _command(unit, role, logs)
             unit.pid = await role.launcher.spawn(command, unit.ended.set_result)
         finally:

@@ -79,7 +79,7 @@ def _flag(conn_id: str, fields: Fields, name: str) -> bool:
 def _path(conn_id: str, fields: Fields) -> str:
     value = fields.get("kube_config_path") or ""
     if not isinstance(value, str):
-        raise ConnectionFieldError(conn_id, "kube_config_path", value, "the path of a kubeconfig")
+        raise ConnectionFieldError(conn_id, "kube_config_path", value, "a non-empty text, the path of a kubeconfig")
     return value.strip()
 
 

@@ -72,7 +72,7 @@ class StateCondition(Condition):
 
     def __post_init__(self) -> None:
         if bool(self.phase) is bool(self.condition):
-            raise OptionError("phase", self.phase, f"either one of {', '.join(PHASES)} or a condition")
+            raise OptionError("phase", self.phase, f"one of {', '.join(PHASES)}, or no value if condition is set")
         if self.phase:
             one_of("phase", self.phase, PHASES)
         else:
@@ -145,9 +145,9 @@ class ProgressCondition(Condition):
             positive("no_progress_for", self.no_progress_for)
         if self.metric:
             if not isinstance(self.metric, str):
-                raise OptionError("metric", self.metric, "the name of a metric that the script reports")
+                raise OptionError("metric", self.metric, "a non-empty text, the name of a metric that the script reports")
             if (self.above is None) is (self.below is None):
-                raise OptionError("above", self.above, "a number for either `above` or `below`")
+                raise OptionError("above", self.above, "a number for exactly one of the fields above and below")
         for name in ("above", "below"):
             _number(name, getattr(self, name), wanted=bool(self.metric))
 

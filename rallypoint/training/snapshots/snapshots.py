@@ -87,7 +87,9 @@ class Snapshots:
                 raise CheckpointError(f"{name}: {number!r} is not allowed; expected a whole number of at least {least}")
         where = os.fspath(storage) if storage is not None else os.environ.get(env.CHECKPOINT_DIR, "")
         if persist_every and not where:
-            raise CheckpointError(f"storage: is missing; pass one, or set the environment variable {env.CHECKPOINT_DIR}")
+            raise CheckpointError(
+                f"storage: is missing; pass a folder or a URL, or set the environment variable {env.CHECKPOINT_DIR}"
+            )
         self._state, self._every = state, persist_every
         self._destination = Destination(where=where, count=keep, interval=keep_every) if where else None
         self._store: Store | None = open_store(where) if where else None

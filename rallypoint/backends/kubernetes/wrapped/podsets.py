@@ -51,7 +51,7 @@ def _of_component(component: Mapping[str, Any], where: str) -> Iterator[PodSet]:
     templates = [_at(component, path, where) for path, _ in declared or implied]
     if declared and implied and sorted(declared) != sorted(implied):
         raise PodSetError(
-            f"{where}podSets: pods {_words(declared)} are not allowed; expected the pods of the template: {_words(implied)}"
+            f"{where}podSets: {_words(declared)} is not allowed; expected {_words(implied)}, as in the pod template"
         )
     for (path, replicas), template in zip(declared or implied, templates, strict=True):
         yield PodSet(path=f"{where}{path}", template=template, replicas=int(replicas))

@@ -147,7 +147,7 @@ def _row(place: RankSpan, top: int, axis: _Axis, note: str) -> Iterator[str]:
 def _ticks(axis: _Axis) -> Iterator[int]:
     """Yield some steps at round numbers."""
     size = 1
-    for size in (factor * 10**power for power in range(12) for factor in (1, 2, 5)):
+    for size in (factor * 10**power for power in range(20) for factor in (1, 2, 5)):
         if (axis.last - axis.first) / size <= 10:
             break
     yield from range(-(-axis.first // size) * size, axis.last + 1, size)

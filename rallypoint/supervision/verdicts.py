@@ -9,7 +9,6 @@ retryable ones is not empty) one code that is not retryable, ends the job; termi
 
 from __future__ import annotations
 
-import functools
 import re
 import signal
 import sys
@@ -17,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rallypoint.supervision.patterns import matches
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind
 from rallypoint.wire.plan import EndRule
@@ -316,12 +316,7 @@ def _matches(rule: EndRule, end: End) -> bool:
         return False
     if rule.signals and not set(rule.signals).intersection(end.signals):
         return False
-    return not rule.log_pattern or _pattern(rule.log_pattern).search(end.text) is not None
-
-
-@functools.lru_cache(maxsize=256)
-def _pattern(text: str) -> re.Pattern[str]:
-    return re.compile(text, re.MULTILINE)
+    return not rule.log_pattern or matches(rule.log_pattern, end.text)
 
 
 def _words(rule: EndRule) -> str:

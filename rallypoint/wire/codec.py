@@ -11,6 +11,9 @@ A number that JSON does not have is written as its name (`"NaN"`), and read from
 A class with `reported = True` holds what a job reports: all its texts and free values, and those of its parts, pass through
 `rallypoint.wire.sanitize`, when they are written and when they are read.
 
+A class with `limits` names the least and the most value of some of its numbers. Each number that decides how much is allocated
+or how often something is done has such limits: a script can write any number into the files of its job.
+
 The sections of a record (`rallypoint.wire.sections`) are written beside its fixed fields, and a key that no section knows is
 kept: there alone an unknown field is no error in our own version.
 """
@@ -385,6 +388,7 @@ def _dict_of(reader: _Reader, *, reported: bool) -> _Reader:
 
 def _dataclass(kind: type, *, lenient: bool, reported: bool) -> _Reader:
     readers = {name: _reader(hint, lenient, reported) for name, hint in _hints(kind).items()}
+    readers |= {name: _within(readers[name], *limits) for name, limits in _limits(kind).items()}
     keeps, owners = _has_sections(kind), sections.flat(kind) if _has_sections(kind) else {}
     required = [name for name, default in _defaults(kind).items() if default is dataclasses.MISSING]
 
@@ -409,6 +413,21 @@ def _dataclass(kind: type, *, lenient: bool, reported: bool) -> _Reader:
             if name not in values:
                 raise _Wrong(None, "a value, because this field is required", name)
         return kind(**(_with_sections(values, owners, unknown) if keeps else values))
+
+    return read
+
+
+def _limits(kind: type) -> Mapping[str, tuple[int, int]]:
+    limits: Mapping[str, tuple[int, int]] = getattr(kind, "limits", {})
+    return limits
+
+
+def _within(reader: _Reader, least: int, most: int) -> _Reader:
+    def read(data: Any) -> Any:
+        value = reader(data)
+        if value is not None and not least <= value <= most:
+            raise _Wrong(data, f"a number from {least} to {most}")
+        return value
 
     return read
 

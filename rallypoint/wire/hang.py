@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rallypoint.wire.incident import IncidentId
 
@@ -79,6 +80,8 @@ class GroupSeen:
         called: sequence number of the last collective that this rank has called in it.
         pending: calls that have not completed.
     """
+
+    limits: ClassVar = {"first": (0, 1 << 30), "step": (1, 1 << 30), "size": (0, 1 << 17)}
 
     name: str
     first: int

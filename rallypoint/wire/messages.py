@@ -17,6 +17,7 @@ from rallypoint.wire.failover import Failover
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.hang import Evidence
 from rallypoint.wire.incident import Culprit
+from rallypoint.wire.node_range import MAX_WORKERS
 from rallypoint.wire.pulse import Learned, Pace, Phase
 from rallypoint.wire.sections import NO_SECTIONS, Sections
 from rallypoint.wire.status import Verdict
@@ -134,6 +135,8 @@ class AgentReport:
 
     neighbours: ClassVar[bool] = True
     reported: ClassVar[bool] = True
+
+    limits: ClassVar = {"local_world_size": (0, MAX_WORKERS), "keeps": (0, MAX_WORKERS)}
 
     version: int = MESSAGES_VERSION
     job: str

@@ -5,10 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["NODE_RANGE_ALLOWED", "NodeRange", "parse_node_range"]
+__all__ = ["MAX_NODES", "MAX_WORKERS", "NODE_RANGE_ALLOWED", "NodeRange", "parse_node_range"]
+
+#: Nodes of the largest job: the record with a slot for each has to be readable (wire/bounds.py).
+MAX_NODES = 16_384
+
+#: Workers of one node.
+MAX_WORKERS = 65_535
 
 #: Completes "'x' is not allowed; expected ...".
-NODE_RANGE_ALLOWED = "N or MIN:MAX with 1 <= MIN <= MAX <= 999999"
+NODE_RANGE_ALLOWED = f"N or MIN:MAX with 1 <= MIN <= MAX <= {MAX_NODES}"
 
 _FORM = re.compile(r"(\d{1,6})(?::(\d{1,6}))?", re.ASCII)
 
@@ -30,6 +36,6 @@ def parse_node_range(value: int | str) -> NodeRange:
     if match is None:
         raise ValueError(f"{value!r} is not allowed; expected {NODE_RANGE_ALLOWED}")
     least, most = int(match[1]), int(match[2] or match[1])
-    if not 1 <= least <= most:
+    if not 1 <= least <= most <= MAX_NODES:
         raise ValueError(f"{value!r} is not allowed; expected {NODE_RANGE_ALLOWED}")
     return NodeRange(min=least, max=most)

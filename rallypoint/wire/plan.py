@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from rallypoint.wire import reset_file
 from rallypoint.wire.incident import Answer
+from rallypoint.wire.node_range import MAX_NODES
 from rallypoint.wire.sections import NO_SECTIONS, Sections
 
 __all__ = ["PLAN_VERSION", "ElasticMode", "EndRule", "Entry", "Kind", "OrphanPolicy", "Plan", "Profile", "Refill", "Scheduling"]
@@ -208,6 +209,8 @@ class Plan:
     """
 
     neighbours: ClassVar[bool] = True
+
+    limits: ClassVar = {"min_nodes": (0, MAX_NODES), "max_nodes": (0, MAX_NODES)}
 
     version: int = PLAN_VERSION
     name: str

@@ -10,6 +10,7 @@ from rallypoint.wire.fence import Fence
 from rallypoint.wire.hang import Hang
 from rallypoint.wire.incident import Culprit, Folded, Incident
 from rallypoint.wire.missing import Missing
+from rallypoint.wire.node_range import MAX_NODES, MAX_WORKERS
 from rallypoint.wire.pulse import Learned
 from rallypoint.wire.sections import NO_SECTIONS, Sections
 
@@ -74,6 +75,8 @@ class Member:
 
     `first_rank` .. `first_rank + local_world_size - 1` are its ranks; -1 while it waits.
     """
+
+    limits: ClassVar = {"local_world_size": (0, MAX_WORKERS), "first_rank": (-1, MAX_NODES * MAX_WORKERS)}
 
     node: int
     incarnation: int

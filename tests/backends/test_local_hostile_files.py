@@ -14,9 +14,11 @@ import pytest
 
 from rallypoint.backends.contract import ActionError, BackendError
 from rallypoint.backends.local import certificates, durable, files, heartbeat, proc, store
+from rallypoint.backends.local.backend import LocalBackend
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.local.node import NodeFolder
 from rallypoint.backends.local.store import Store
+from rallypoint.job import ElasticJob
 from rallypoint.supervision.record import Holder
 from rallypoint.wire.bounds import VALUES
 from tests.waiting import eventually
@@ -226,3 +228,28 @@ def test_root_replaces_no_certificate_of_a_user(tmp_path):
 
     assert certificates.renew(folder, "job", time.time(), after=0.0) is False
     assert (folder.tls / "tls.crt").read_bytes() == before
+
+
+async def test_numbers_of_a_script_make_no_supervisor_allocate(tmp_path):
+    """Two members of 10**9 and -10**9 ranks are none in all; 10**9 nodes would be 10**9 slots."""
+    backend = LocalBackend(tmp_path, agent_command=["true"])
+    blueprint = backend.plan(ElasticJob.model_validate({"name": "digits", "entrypoint": ["true"], "workdir": str(tmp_path)}))
+    stored = await backend.submit(blueprint, owner="cli")
+    folder = JobFolder(path=tmp_path / "jobs" / "digits")
+    member = {"node": 0, "incarnation": 1, "agent": "a", "host": "h", "first_rank": 0}
+    world = [{**member, "local_world_size": size} for size in (10**9, -(10**9))]
+    status = {"version": 2, "job": "digits", "uid": stored.record.uid, "fence": {"attempt": 1}, "state": "running"}
+    folder.status.write_text(json.dumps({**status, "world": world}))
+
+    assert await backend.status("digits") is None
+    assert (await backend.observe(stored.record)).status is None
+
+    folder.status.write_text(json.dumps({**status, "world": []}))
+    assert await backend.status("digits") is not None
+    for path, key in ((folder.record, "size"), (folder.plan, None)):
+        before = path.read_text()
+        size = {"min_nodes": 1, "max_nodes": 10**9}
+        path.write_text(json.dumps(json.loads(before) | (size if key is None else {key: size})))
+        with pytest.raises(BackendError, match="max_nodes: 1000000000 is not allowed; expected a number from 0 to 16384"):
+            await backend.load("digits")
+        path.write_text(before)

@@ -19,7 +19,7 @@ HEALTH = (
     "network_check, comm_perf_test, exclude_straggler, "
     "precheck_timeout, precheck_all_pairs, precheck_only, precheck_program, pre_check_ops, xpu_type, metrics_port"
 )
-NODES = "a number of nodes N or MIN:MAX with 1 <= MIN <= MAX <= 999999"
+NODES = "a number of nodes N or MIN:MAX with 1 <= MIN <= MAX <= 16384"
 ENTRYPOINT = (
     "the path of a script, '-m MODULE', 'module:function', a list (a command), or a mapping with script, module, function "
     "or command"

@@ -1,7 +1,8 @@
 """A training that writes more than any other: `hostile_script.py KIND JOB_FOLDER`.
 
-KIND: `lines` (lines of 64 KiB of control characters), `ranks`, `events` or `metrics` (the largest status that is read, in the
-place of the coordinator's, with that many of these).
+KIND: `pattern` (one last line on which the pattern of the job's rule takes years, and exit code 1), `lines` (lines of 64 KiB of
+control characters), `ranks`, `events` or `metrics` (the largest status that is read, in the place of the coordinator's, with
+that many of these).
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ def filled(status: dict[str, Any], kind: str) -> dict[str, Any]:
 def main(kind: str, folder: Path) -> None:
     """Write, again and again."""
     report_progress(1, loss=1.0)
+    if kind == "pattern":
+        sys.exit("x" * 60 + "!")
     end = time.monotonic() + SECONDS
     line = b"\x01" * 65_000 + b"\n"
     target, fresh = folder / "status.json", folder / "status.mine"

@@ -70,7 +70,7 @@ async def events(home: Path, kind: str, beats: Beats) -> list[Any]:
         "entrypoint": str(SCRIPT),
         "args": [kind, str(home / "jobs" / "hostile")],
         "recovery": {"max_restarts": 0},
-        "fault_tolerance": {"retry_limit": 0},
+        "fault_tolerance": {"retry_limit": 0, "rules": [{"log_pattern": r"^(\w+\s?)*: fatal$", "answer": "fail-now"}]},
         "health": {"report_interval": "500ms"},
     }
     backend = LocalBackend(home)
@@ -95,14 +95,15 @@ async def events(home: Path, kind: str, beats: Beats) -> list[Any]:
 
 @pytest.mark.parametrize(
     "kind",
-    ["lines", "ranks", *(pytest.param(kind, marks=pytest.mark.extended) for kind in ("events", "metrics"))],
+    ["lines", "ranks", "pattern", *(pytest.param(kind, marks=pytest.mark.extended) for kind in ("events", "metrics"))],
 )
 def test_a_trigger_blocks_its_event_loop_for_milliseconds(light: Any, home: Path, kind: str) -> None:
-    """Its job prints binary data, or replaces the status file by the largest that is read."""
+    """Its job prints binary data, replaces the status file by the largest that is read, or fails with a line for its rule."""
     beats = Beats()
     with beats.watching_collections():
         ended, sensed = asyncio.run(events(Path(os.environ[env.HOME]), kind, beats))
 
     print(f"{kind}: longest blocks {[round(each, 3) for each in sorted(beats.blocks)[-5:]]} s, {len(beats.blocks)} beats")
-    assert (ended.payload["end"], sensed.payload["found"]) == ("succeeded", "impossible")
+    assert ended.payload["end"] == ("failed" if kind == "pattern" else "succeeded")
+    assert sensed.payload["found"] == "impossible"
     assert max(beats.blocks) <= LONGEST

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.wire.node_range import NodeRange, parse_node_range
+from rallypoint.wire.node_range import MAX_NODES, NodeRange, parse_node_range
 
-numbers = st.integers(1, 999_999)
+numbers = st.integers(1, MAX_NODES)
 
 
 @given(numbers, numbers)
@@ -25,7 +25,7 @@ def test_a_range_reads_back_from_its_text(one, other):
         0,
         -1,
         True,
-        1_000_000,
+        MAX_NODES + 1,
         "",
         "0",
         "2:1",
@@ -46,7 +46,7 @@ def test_a_range_reads_back_from_its_text(one, other):
 )
 def test_anything_else_is_refused(value):
     """The error shows the value and what is allowed."""
-    with pytest.raises(ValueError, match="is not allowed; expected N or MIN:MAX with 1 <= MIN <= MAX <= 999999") as refused:
+    with pytest.raises(ValueError, match="is not allowed; expected N or MIN:MAX with 1 <= MIN <= MAX <= 16384") as refused:
         parse_node_range(value)
 
     assert repr(value) in str(refused.value)

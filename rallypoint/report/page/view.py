@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rallypoint.backends.site import Site
@@ -102,10 +104,15 @@ def nodes(status: JobStatus | None, incidents: Iterable[ListedIncident]) -> Iter
     """Yield the nodes of the world, and then those that wait for a place; none where the coordinator is silent."""
     if status is None:
         return
-    faults = [listed for listed in incidents if listed.fault]
+    of_rank, of_node = Counter[int](), Counter[int]()
+    for listed in incidents:
+        if listed.fault:
+            of_rank[listed.rank] += listed.count
+            of_node[listed.node] += listed.count
     few = status.world_size <= RANKS
     furthest, slack = max((w.step for w in status.ranks if w.step is not None), default=0), _slack(status)
     steps = {worker.rank: worker for worker in status.ranks}
+    present = sorted(steps)
     for member in status.world:
         ranks = range(member.first_rank, member.first_rank + member.local_world_size)
         cells = tuple(
@@ -114,11 +121,12 @@ def nodes(status: JobStatus | None, incidents: Iterable[ListedIncident]) -> Iter
                 step=steps[rank].step if rank in steps else None,
                 behind=_behind(steps.get(rank), furthest, slack),
                 pid=steps[rank].pid if rank in steps else 0,
-                faults=sum(listed.count for listed in faults if listed.rank == rank),
+                faults=of_rank[rank],
             )
             for rank in (ranks if few else ())
         )
-        state, mood = _node_state(member, any(rank in steps for rank in ranks), status)
+        first = bisect.bisect_left(present, ranks.start)
+        state, mood = _node_state(member, first < len(present) and present[first] in ranks, status)
         yield NodeRow(
             node=member.node,
             host=member.host,
@@ -126,7 +134,7 @@ def nodes(status: JobStatus | None, incidents: Iterable[ListedIncident]) -> Iter
             state=state,
             mood=mood,
             ranks=cells,
-            faults=sum(listed.count for listed in faults if listed.node == member.node),
+            faults=of_node[member.node],
         )
     for member in status.waiting:
         yield NodeRow(

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from torch import distributed as dist
 
+from rallypoint.training import signed
 from rallypoint.training.errors import CheckpointError
 from rallypoint.wire.errors import RallypointError
 
@@ -42,7 +43,7 @@ def agree(decide: Callable[[], T]) -> T:
             cause = error
             box[1] = str(error) if isinstance(error, RallypointError) else f"{type(error).__name__}: {error}"
     if size > 1:
-        dist.broadcast_object_list(box, src=0)
+        box = signed.broadcast(box, 0)
     value, refusal = box
     if refusal is not None:
         raise CheckpointError(refusal) from cause

@@ -35,6 +35,7 @@ from torch.optim import Optimizer
 from rallypoint.training import values
 from rallypoint.training.commit_slots import Form, Held, Slot
 from rallypoint.training.randomness import random_state, restore_random_state
+from rallypoint.training.signed import sign, verify
 from rallypoint.training.snapshots.capture import guarded_by, optimizers_of, state_size
 from rallypoint.training.snapshots.crew import Crew, Piece
 from rallypoint.training.snapshots.device_copies import Marks
@@ -195,9 +196,9 @@ class Commits:
         self._slot(number)[0].renumber(to)
 
     def flat(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return a commit's memory and its description, to be sent."""
+        """Return a commit's memory and its signed description, to be sent."""
         slot, held = self._slot(number)
-        text = torch.frombuffer(bytearray(slot.text()), dtype=torch.uint8)
+        text = torch.frombuffer(bytearray(sign(slot.text())), dtype=torch.uint8)
         return slot.data(held.data_bytes), text
 
     def receive(self, data_bytes: int, text_bytes: int, *, spare: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -208,9 +209,14 @@ class Commits:
         return self._into.data(data_bytes), torch.empty(text_bytes, dtype=torch.uint8)
 
     def received(self, text: torch.Tensor, number: int, source: int, world_size: int, step: int = -1) -> None:
-        """Note that what `receive` gave is filled; it was the commit `number` of rank `source`."""
+        """Note that what `receive` gave is filled; it was the commit `number` of rank `source`.
+
+        Raises:
+            CheckpointError: if no worker of this job has signed the description; it is not unpickled.
+
+        """
         assert self._into is not None
-        self._into.finish(bytes(text.numpy()), number, source, world_size, step)
+        self._into.finish(verify(bytes(text.numpy())), number, source, world_size, step)
 
     def dropped(self) -> None:
         """Note that what `receive` gave is not needed."""

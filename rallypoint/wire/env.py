@@ -11,6 +11,7 @@ __all__ = [
     "CONFIG",
     "CONFIG_FILE",
     "DEBUG",
+    "EXCHANGE_KEY",
     "FUNCTION_FILE",
     "GROUP",
     "HOME",
@@ -63,6 +64,9 @@ BACKEND = "RALLYPOINT_BACKEND"
 
 #: Set to 1, the `rallypoint` command shows an error with its traceback.
 DEBUG = "RALLYPOINT_DEBUG"
+
+#: In workers: the key with which they sign what they exchange; it is derived from the job's secret.
+EXCHANGE_KEY = "RALLYPOINT_EXCHANGE_KEY"
 
 #: The job's secret, for agents started by hand (`rallypoint-agent run` with one `--rdzv-endpoint`).
 SECRET = "RALLYPOINT_SECRET"

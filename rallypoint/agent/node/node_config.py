@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import hmac
+import secrets
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +15,7 @@ from rallypoint.agent.signals import SIGNALS
 from rallypoint.agent.tls import Tls
 from rallypoint.agent.workers.logs import Streams
 from rallypoint.agent.workers.tee import DEFAULT_PREFIX
+from rallypoint.wire import env
 from rallypoint.wire.plan import Plan
 
 __all__ = ["NodeConfig"]
@@ -61,3 +66,10 @@ class NodeConfig:
     def told(self) -> str:
         """The machine, as it is told."""
         return self.machine or self.host
+
+    @functools.cached_property
+    def worker_environment(self) -> Mapping[str, str]:
+        """Variables of all workers, with the key that signs what they exchange: the same on all nodes, and not the secret."""
+        secret = (self.secret or secrets.token_hex(32)).encode()
+        key = hmac.new(secret, b"exchange between workers", hashlib.sha256).hexdigest()
+        return {**self.environment, env.EXCHANGE_KEY: key}

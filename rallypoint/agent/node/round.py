@@ -139,7 +139,7 @@ class Round:
             progress_file=folder / "progress",
             stack_file=folder / "stacks",
             result_file=folder / "result",
-            told=self._config.environment,
+            told=self._config.worker_environment,
         )
         argv = worker_argv(plan, 0, os.environ)
         return Command(argv=argv, env=worker_env(os.environ, plan, place), cwd=plan.workdir)
@@ -185,7 +185,7 @@ class Round:
                 result_file=folder / f"result-{round_}.json",
                 line=line,
                 told={
-                    **config.environment,
+                    **config.worker_environment,
                     **self._given(environ, round_, local_rank),
                     **shown_errors(config, opened.paths, local_rank),
                 },

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import distributed as dist
@@ -15,6 +16,7 @@ from torch import distributed as dist
 from rallypoint.checkpoint.errors import DamagedCheckpointError
 from rallypoint.checkpoint.memory import Held, Part, everything
 from rallypoint.checkpoint.room import require_memory
+from rallypoint.training import signed
 from rallypoint.training.agreement import place
 from rallypoint.training.snapshots.crew import Crew
 from rallypoint.training.snapshots.parts import OpenPart, proven
@@ -30,15 +32,16 @@ _PIECE = 64 << 20
 
 T = TypeVar("T")
 
+#: The header of no part.
+_NONE: tuple[Part | None, bytes] = (None, b"")
+
 
 def gather(mine: T) -> list[T]:
     """Return what every rank says, by rank."""
     _, size = place()
     if size == 1:
         return [mine]
-    told: list[Any] = [None] * size
-    dist.all_gather_object(told, mine)
-    return told
+    return signed.all_gather(mine)
 
 
 def node_name(folder: Path) -> str:
@@ -58,15 +61,14 @@ def send_whole(parts: Sequence[OpenPart], crew: Crew) -> list[OpenPart]:
         return list(parts)
     rank, _ = place()
     source = has.index(True)
-    box: list[Any] = [parts[0].part if rank == source else None]
-    dist.broadcast_object_list(box, src=source)
-    part: Part = box[0]
+    part, values = signed.broadcast(_header(parts[0]) if rank == source else _NONE, source)
+    assert part is not None
     data = parts[0].data if parts else torch.empty(part.size, dtype=torch.uint8)
     _broadcast(data, source)
     arrived = list(parts)
     if not parts:
         try:
-            arrived = [proven(part, data, crew, f"the snapshot of rank {source}")]
+            arrived = [_received(part, values, data, crew, f"the snapshot of rank {source}")]
         except DamagedCheckpointError:
             arrived = []
     return arrived if all(gather(bool(arrived))) else []
@@ -95,9 +97,7 @@ def send_own(
         if source is None:
             continue
         parts = find(lacking) if rank == source else ()
-        box: list[Any] = [parts[0].part if parts else None]
-        dist.broadcast_object_list(box, src=source)
-        part: Part | None = box[0]
+        part, values = signed.broadcast(_header(parts[0]) if parts else _NONE, source)
         if part is None:
             continue
         if rank == source:
@@ -106,7 +106,7 @@ def send_own(
             data = torch.empty(part.size, dtype=torch.uint8)
             _pass(data, source, sends=False)
             try:
-                found = [proven(part, data, crew, f"the copy of rank {source}")]
+                found = [_received(part, values, data, crew, f"the copy of rank {source}")]
             except DamagedCheckpointError as error:
                 _log.warning("skipping a damaged snapshot: %s", error)
     return found
@@ -133,22 +133,38 @@ def send_missing(folder: Path, parts: Sequence[OpenPart]) -> list[Held]:
         lacking = {name for name, _ in told} - {name for name, held in told if any(n == number for _, _, n in held)}
         if lacking:
             part, data = _spread(number, holders[number], parts)
-            if node in lacking and rank == writer:
+            if part is not None and node in lacking and rank == writer:
                 _keep(folder / f"fetched-{number}", part, data)
     gather(None)
     found = {one.part.rank: one for one in everything(folder) if one.part.age == age}
     return [found[number] for number in sorted(found)]
 
 
-def _spread(number: int, source: int, parts: Sequence[OpenPart]) -> tuple[Part, torch.Tensor]:
-    """Give part `number` of rank `source` to all."""
+def _header(part: OpenPart) -> tuple[Part | None, bytes]:
+    """Return what is signed of a part: its header, and a digest of what is unpickled of it."""
+    return part.part, _digest(part.part, part.data)
+
+
+def _digest(part: Part, data: torch.Tensor) -> bytes:
+    values = data[part.values_at : part.values_at + part.values_size]
+    return hashlib.sha256(values.numpy().tobytes()).digest()
+
+
+def _received(part: Part, values: bytes, data: torch.Tensor, crew: Crew, where: str) -> OpenPart:
+    """Return a part that has arrived; raises `DamagedCheckpointError` where it is not that of its sender."""
+    if _digest(part, data) != values:
+        raise DamagedCheckpointError(f"{where}: the values are not those that its sender has signed")
+    return proven(part, data, crew, where)
+
+
+def _spread(number: int, source: int, parts: Sequence[OpenPart]) -> tuple[Part | None, torch.Tensor]:
+    """Give part `number` of rank `source` to all; None where what has arrived is not that of its sender."""
     mine = next((part for part in parts if part.part.rank == number), None) if place()[0] == source else None
-    box: list[Any] = [None if mine is None else mine.part]
-    dist.broadcast_object_list(box, src=source)
-    part: Part = box[0]
+    part, values = signed.broadcast(_NONE if mine is None else _header(mine), source)
+    assert part is not None
     data = torch.empty(part.size, dtype=torch.uint8) if mine is None else mine.data
     _broadcast(data, source)
-    return part, data
+    return (part if _digest(part, data) == values else None), data
 
 
 def _keep(area: Path, part: Part, data: torch.Tensor) -> None:

@@ -1,0 +1,94 @@
+"""Exchange of Python values between ranks, signed with a key that all workers of a job have.
+
+torch's object collectives unpickle whatever arrives. A process that reaches the store of a round, such as one of another user
+of the machine, can take a rank's place in the group, and its pickle would run as the job's user. Here a value is unpickled only
+if it was signed by a worker of this job. Without a key (a script that Rallypoint's agent has not started) nothing is proven, as
+in torch's collectives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import pickle
+from typing import Any, TypeVar
+
+import torch
+from torch import distributed as dist
+
+from rallypoint.training.errors import CheckpointError
+from rallypoint.wire import env
+
+__all__ = ["all_gather", "broadcast", "sign", "verify"]
+
+T = TypeVar("T")
+
+#: Bytes of a signature.
+_SIZE = 32
+
+#: Bytes of the largest value; a foreign rank could name any size.
+_LARGEST = 1 << 30
+
+
+def sign(content: bytes) -> bytes:
+    """Return the content with its signature in front."""
+    return _signature(content) + content
+
+
+def verify(signed: bytes) -> bytes:
+    """Return the content; raises `CheckpointError` if another process than a worker of this job has signed it."""
+    content = signed[_SIZE:]
+    if not hmac.compare_digest(signed[:_SIZE], _signature(content)):
+        raise CheckpointError(
+            "a value of another rank is not signed by a worker of this job; another process has joined the process group"
+        )
+    return content
+
+
+def all_gather(mine: T) -> list[T]:
+    """Return the values of all ranks, by rank. A collective."""
+    content = _tensor(sign(pickle.dumps(mine, protocol=5)))
+    size = torch.tensor([content.numel()], dtype=torch.int64, device=content.device)
+    sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size())]
+    dist.all_gather(sizes, size)
+    lengths = [_length(one) for one in sizes]
+    padded = torch.zeros(max(lengths), dtype=torch.uint8, device=content.device)
+    padded[: content.numel()] = content
+    parts = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(parts, padded)
+    return [_value(part[:length]) for part, length in zip(parts, lengths, strict=True)]
+
+
+def broadcast(value: T, source: int) -> T:
+    """Return the value of the rank `source`; those of other ranks are not used. A collective."""
+    sends = dist.get_rank() == source
+    content = _tensor(sign(pickle.dumps(value, protocol=5)) if sends else b"")
+    size = torch.tensor([content.numel()], dtype=torch.int64, device=content.device)
+    dist.broadcast(size, src=source)
+    if not sends:
+        content = torch.empty(_length(size), dtype=torch.uint8, device=content.device)
+    dist.broadcast(content, src=source)
+    received: T = value if sends else _value(content)
+    return received
+
+
+def _signature(content: bytes) -> bytes:
+    key = os.environ.get(env.EXCHANGE_KEY, "").encode()
+    return hmac.digest(key or b"none", content, hashlib.sha256)
+
+
+def _tensor(content: bytes) -> torch.Tensor:
+    made = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+    return made.cuda() if dist.get_backend() == "nccl" else made
+
+
+def _length(size: torch.Tensor) -> int:
+    length = int(size.item())
+    if not _SIZE <= length <= _LARGEST:
+        raise CheckpointError(f"a rank announces a value of {length} bytes; expected {_SIZE} to {_LARGEST}")
+    return length
+
+
+def _value(content: torch.Tensor) -> Any:
+    return pickle.loads(verify(content.cpu().numpy().tobytes()))  # noqa: S301  a worker of this job has signed it

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from rallypoint.report.page.values import Page
 from rallypoint.report.page.view import as_of, page_of, plain_page
 from rallypoint.wire import codec
 from rallypoint.wire.errors import RallypointError
+from rallypoint.wire.masked import Masking, mask_of
 
 if TYPE_CHECKING:
     from rallypoint.backends.contract import Backend, LogLine, Stored
@@ -104,10 +105,13 @@ class Looker:
         if not task.job:
             return ()
         place = self._access.allowed(task.place)
-        if await self._own(place, task) is None:
+        seen = await self._own(place, task)
+        if seen is None or seen.stored is None:
             return ()
         backend = await self._backend(place)
-        return (await asyncio.wait_for(backend.tail(task.job, lines=lines, rank=rank), self._patience)).lines
+        found = (await asyncio.wait_for(backend.tail(task.job, lines=lines, rank=rank), self._patience)).lines
+        plan = seen.stored.plan
+        return await asyncio.to_thread(_masked, found, mask_of(plan.env, plan.args))
 
     async def _own(self, place: Place, task: TaskSeen) -> _Seen | None:
         """Return what is seen of a task's job, None where there is none or it is another task's; nothing else of it was opened.
@@ -179,6 +183,10 @@ def _owned(record: JobRecord, tries: Collection[str]) -> bool:
     Any task may note any name. A job that another task has adopted since is that task's.
     """
     return record.owner in tries
+
+
+def _masked(lines: Iterable[LogLine], mask: Masking) -> tuple[LogLine, ...]:
+    return tuple(dataclasses.replace(line, text=mask(line.text)) for line in lines)
 
 
 def _page(place: Place, tries: Mapping[str, int], seen: _Seen) -> Page:

@@ -21,6 +21,8 @@ from rallypoint.provider.termination import Bell
 from rallypoint.report.story import story_of
 from rallypoint.report.summary import summarize
 from rallypoint.supervision.record import Advice, JobRecord
+from rallypoint.wire.env import MASKED
+from rallypoint.wire.masked import mask_spec
 
 __all__ = ["Advise", "Ask", "Work", "no_growth", "settle", "submit", "submit_and_leave", "submit_and_wait", "tidy"]
 
@@ -111,7 +113,7 @@ async def _submit(post: Post, work: Work) -> Adoption:
     owner, stored = post.claim.owner, await post.backend.load(work.name)
     before = None if stored is None else stored.record
     fresh = before is not None and before.owner != owner and _begins_anew(post, before)
-    work = work if before is None else _advised(work, before.advice)
+    work = _masked(work if before is None else _advised(work, before.advice))
     kept = before is not None and _was_not_told(post, before)
     blueprint = dataclasses.replace(_draw(post, work), claimant=post.claimant)
     for warning in env_warnings(blueprint.job):
@@ -140,6 +142,28 @@ def _advised(work: Work, advice: Advice) -> Work:
     if isinstance(work, FunctionJob):
         return dataclasses.replace(work, job=advised(work.job, advice))
     return advised(work, advice) if isinstance(work, ElasticJob) else work
+
+
+def _masked(work: Work) -> Work:
+    """Return the job with a note of where the values are that Airflow masks; a manifest of another author stays as it is."""
+    if isinstance(work, FunctionJob):
+        return dataclasses.replace(work, job=_with_mask(work.job))
+    return _with_mask(work) if isinstance(work, ElasticJob) else work
+
+
+def _with_mask(job: ElasticJob) -> ElasticJob:
+    roles = []
+    for role in job.roles:
+        spec = mask_spec(role.env, role.args, _redacted)
+        roles.append(role.model_copy(update={"env": {**role.env, MASKED: spec}}) if spec else role)
+    return job.model_copy(update={"roles": tuple(roles)})
+
+
+def _redacted(name: str, value: str) -> str:
+    from airflow.sdk.log import redact  # type: ignore[attr-defined]  # noqa: PLC0415  a DAG file does without
+
+    shown: Any = redact({name: value}) if name else {name: redact(value)}
+    return str(shown[name])
 
 
 def _draw(post: Post, work: Work) -> Blueprint:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rallypoint.backends.contract import Backend, LogLine
 from rallypoint.report.format import counted, metrics_text
+from rallypoint.wire.masked import Masking, mask_of
 from rallypoint.wire.sanitize import clean_text, one_line
 from rallypoint.wire.status import Event, JobState, JobStatus
 
@@ -84,7 +85,7 @@ async def tell_culprit(backend: Backend, name: str, log: LineLog, rank: int) -> 
     last = (await backend.tail(name, lines=CULPRIT_LINES, rank=rank)).lines
     if not last:
         return
-    texts = await asyncio.to_thread(_texts, last)
+    texts = await asyncio.to_thread(_texts, last, await _mask(backend, name))
     log.info("::group::%s", f"Last {len(last)} lines of rank {rank}, which failed first")
     for text in texts:
         log.info("%s", text)
@@ -99,12 +100,14 @@ class _Teller:
     ) -> None:
         self._backend, self._name, self._log, self._ranks, self._bookmark = backend, name, log, ranks, bookmark
         self._lines: list[LogLine] = []
+        self._mask: Masking = str
         self._flushing = asyncio.Lock()
         self._waiting = asyncio.Event()
         self._cursor = self._marked = ""
         self._mark_at = 0.0
 
     async def run(self) -> None:
+        self._mask = await _mask(self._backend, self._name)
         cursor = await self._resumed()
         flushing = asyncio.create_task(self._flush_now_and_then())
         try:
@@ -161,7 +164,7 @@ class _Teller:
             self._waiting.clear()
             while self._lines:
                 part = _first(self._lines)
-                texts = await asyncio.to_thread(_texts, part)
+                texts = await asyncio.to_thread(_texts, part, self._mask)
                 del self._lines[: len(part)]
                 self._cursor = part[-1].cursor
                 self._log_part(part, texts)
@@ -173,7 +176,7 @@ class _Teller:
             return
         ranks = sorted({line.rank for line in lines})
         who = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
-        last = one_line(lines[-1].text[: _TITLE + 1], _TITLE)
+        last = one_line(self._mask(lines[-1].text)[: _TITLE + 1], _TITLE)
         _tell_group(self._log, f"{len(lines)} lines of {who}, the last one: {last}", texts)
 
     async def mark(self) -> None:
@@ -193,8 +196,14 @@ def _first(lines: Sequence[LogLine]) -> Sequence[LogLine]:
     return lines[:_MANY]
 
 
-def _texts(lines: Sequence[LogLine]) -> list[str]:
-    return [f"[rank {line.rank} {line.stream}] {clean_text(line.text)}" for line in lines]
+def _texts(lines: Sequence[LogLine], mask: Masking) -> list[str]:
+    return [f"[rank {line.rank} {line.stream}] {clean_text(mask(line.text))}" for line in lines]
+
+
+async def _mask(backend: Backend, name: str) -> Masking:
+    """Return what hides the secrets of a job: a triggerer renders no templates, so Airflow does not know them there."""
+    stored = await backend.load(name)
+    return str if stored is None else mask_of(stored.plan.env, stored.plan.args)
 
 
 def _tell_group(log: LineLog, title: str, texts: Sequence[str]) -> None:

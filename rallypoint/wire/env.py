@@ -25,6 +25,7 @@ __all__ = [
     "LINE",
     "LOCAL_RANK",
     "MACHINE",
+    "MASKED",
     "MODULES_FILE",
     "POD_NAME",
     "POD_UID",
@@ -64,6 +65,9 @@ BACKEND = "RALLYPOINT_BACKEND"
 
 #: Set to 1, the `rallypoint` command shows an error with its traceback.
 DEBUG = "RALLYPOINT_DEBUG"
+
+#: Where secrets are in the job's environment and arguments (wire/masked.py); set by Airflow's operators.
+MASKED = "RALLYPOINT_MASKED"
 
 #: In workers: the key with which they sign what they exchange; it is derived from the job's secret.
 EXCHANGE_KEY = "RALLYPOINT_EXCHANGE_KEY"

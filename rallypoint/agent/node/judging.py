@@ -21,6 +21,7 @@ from rallypoint.supervision.inplace import is_same_fault
 from rallypoint.supervision.strategy import Strategy
 from rallypoint.wire.incident import Culprit, FaultKind
 from rallypoint.wire.line import Failed
+from rallypoint.wire.masked import mask_of
 from rallypoint.wire.plan import Profile
 
 __all__ = ["Judge", "went_wrong"]
@@ -49,9 +50,10 @@ class Judge:
 
     async def raised(self, worker: Worker, word: Failed, *, broke: bool, step: int | None) -> StepFailed:
         """Say what the step after `step` of a worker raised; with its log where that may be what `broke` the round."""
-        log.info("worker rank=%d pid=%d: a training step raised %s", worker.place.rank, worker.pid, word.error)
         config = self._config
-        failure = raised(worker, word.error, host=config.told, incarnation=config.incarnation, at=self._now())
+        error = mask_of(config.plan.env, config.plan.args)(word.error)
+        log.info("worker rank=%d pid=%d: a training step raised %s", worker.place.rank, worker.pid, error)
+        failure = raised(worker, error, host=config.told, incarnation=config.incarnation, at=self._now())
         if broke and not is_collateral(failure):
             # Of the others nobody will want to read the log, and who broke the round may have to wait for this.
             end = await asyncio.to_thread(self.end_of, worker)
@@ -70,7 +72,8 @@ class Judge:
     def end_of(self, worker: Worker) -> Culprit:
         """Return what is known of a worker's end. Reads files."""
         plan = self._config.plan
-        end = end_of(worker, host=self._config.told, incarnation=self._config.incarnation, log_tail=plan.log_tail)
+        mask = mask_of(plan.env, plan.args)
+        end = end_of(worker, host=self._config.told, incarnation=self._config.incarnation, log_tail=plan.log_tail, mask=mask)
         if end.signal == signal.SIGKILL and self._memory.killed():
             return dataclasses.replace(end, kind=FaultKind.OOM)
         return self._with_device(end)

@@ -12,6 +12,7 @@ from rallypoint.agent.workers.group import Worker
 from rallypoint.agent.workers.logs import RankLogs
 from rallypoint.wire import sanitize
 from rallypoint.wire.incident import Culprit, FaultKind
+from rallypoint.wire.masked import Masking
 from rallypoint.wire.process_exit import describe_exit
 from rallypoint.wire.tail import Bounds, last_lines
 
@@ -109,13 +110,13 @@ def tail_lines(lines: Sequence[str], count: int, limit: int = TAIL_BYTES) -> tup
     return tuple(reversed(kept))
 
 
-def end_of(worker: Worker, *, host: str, incarnation: int, log_tail: int) -> Culprit:
+def end_of(worker: Worker, *, host: str, incarnation: int, log_tail: int, mask: Masking = str) -> Culprit:
     """Return how a worker ended badly, from its exit code and its files; never raises for what it cannot read.
 
-    `host` is the machine, `log_tail` the number of lines kept.
+    `host` is the machine, `log_tail` the number of lines kept; `mask` hides the job's secrets in what the script wrote.
     """
     path, lines = _read_tail(worker.logs)
-    recorded = _read_text(worker.logs.error_file)
+    lines, recorded = tuple(map(mask, lines)), mask(_read_text(worker.logs.error_file))
     lines = with_traceback(lines, recorded_traceback(recorded))
     error = first_error(recorded_error(recorded), lines)
     if path is not None and _disk_is_full(path.parent):

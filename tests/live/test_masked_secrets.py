@@ -1,0 +1,79 @@
+"""What Airflow masks in the task's log is not readable in the record, the page, the XComs and the trigger's log either."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from airflow.sdk.log import mask_secret
+
+from rallypoint.backends.local.backend import LocalBackend
+from rallypoint.operators import ElasticTrainingOperator
+from rallypoint.provider.errors import TrainingFailed
+from rallypoint.provider.task_log import telling_logs
+from rallypoint.report.page.published import published_page
+from rallypoint.wire import env
+from tests.provider.tasks import FakeTask, context
+
+SCRIPT = Path(__file__).with_name("leaking_script.py")
+
+SECRET = "hunter2-of-the-warehouse"
+
+
+class Operator(ElasticTrainingOperator):
+    async def ask_state(self, context: Any) -> str:
+        return "running"
+
+    def defer(self, **_: Any) -> NoReturn:
+        raise AssertionError
+
+
+class Log:
+    """A log that masks nothing, as that of a triggerer which has not rendered the task's templates."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def info(self, line: str, /, *values: object) -> None:
+        self.lines.append(line % values if values else line)
+
+
+async def shown(home: Path, name: str) -> str:
+    """Return what a trigger would log, and the page that it would publish."""
+    backend, log = LocalBackend(home), Log()
+    async with telling_logs(backend, name, log, ranks=None, bookmark=None) as task:
+        await asyncio.wait([task], timeout=5)
+    page = await published_page(backend, name, tries={"x": 1}, place="here")
+    return json.dumps([log.lines, page])
+
+
+def test_a_secret_of_a_connection_is_masked_wherever_a_job_is_shown(light: Any, home: Path) -> None:
+    """The script prints it, and its error quotes it; the job's own private files hold it still."""
+    mask_secret(SECRET)
+    ti = FakeTask()
+    operator = Operator(
+        task_id="train",
+        entrypoint=str(SCRIPT),
+        env={"WAREHOUSE": SECRET, "URL": f"postgres://me:{SECRET}@host/db"},
+        recovery={"max_restarts": 0, "node_replacements": 0},
+        fault_tolerance={"retry_limit": 0},
+        on_finish_action="keep_job",
+        deferrable=False,
+    )
+
+    with pytest.raises(TrainingFailed) as failed:
+        operator.execute(context(ti))
+
+    folder = Path(os.environ[env.HOME])
+    (job,) = (folder / "jobs").iterdir()
+    told = asyncio.run(shown(folder, job.name))
+    record, status = ((job / name).read_text() for name in ("record.json", "status.json"))
+    for text in (str(failed.value), json.dumps(ti.pushed), record, status, told):
+        assert SECRET not in text
+    assert "cannot log in with ***" in str(failed.value)
+    assert "postgres://me:***@host/db" in told
+    assert SECRET in (job / "plan.json").read_text()

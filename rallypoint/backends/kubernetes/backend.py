@@ -38,6 +38,7 @@ from rallypoint.backends.kubernetes.manifests.kueue import queue_of
 from rallypoint.backends.kubernetes.manifests.parts import role_of
 from rallypoint.backends.kubernetes.names import job_configmap
 from rallypoint.backends.kubernetes.roles.units import KubernetesUnits, UnitParts
+from rallypoint.backends.kubernetes.roles.wrapped import appwrapper_of
 from rallypoint.backends.kubernetes.standby import settle_supervisors, standing_by
 from rallypoint.backends.kubernetes.statuses import Statuses
 from rallypoint.backends.kubernetes.store import Store, is_job_name
@@ -54,6 +55,7 @@ from rallypoint.backends.kubernetes.wrapped.template import pytorchjob_of
 from rallypoint.backends.sweeping import EVERY, sweeping
 from rallypoint.backends.units import UnitBackend
 from rallypoint.job import ElasticJob
+from rallypoint.job.compile_roles import has_roles
 from rallypoint.job.platform import refuse_elsewhere
 from rallypoint.supervision.actions import Action
 from rallypoint.supervision.observation import Observation
@@ -145,7 +147,8 @@ class KubernetesBackend(Backend):
         """Return what `submit` would create for a job of any kind: as `plan`, in a PyTorchJob or an AppWrapper around it."""
         if kind is Kind.PODS:
             return self.plan(job, orphan_policy=orphan_policy)
-        made, where = pytorchjob_of(job), self.access.namespace
+        several = kind is Kind.APPWRAPPER and has_roles(job)
+        made, where = appwrapper_of(job) if several else pytorchjob_of(job), self.access.namespace
         refuse_elsewhere(job.platform, job.namespace, backend=self.name, its_namespace=where)
         return draw_wrapped(made, namespace=where, kind=kind, job=job, orphan_policy=orphan_policy)
 

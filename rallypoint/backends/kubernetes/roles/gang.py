@@ -54,8 +54,8 @@ def gang_of(ref: JobRef, job: ElasticJob) -> Gang | None:
     return Gang(name=names.group(ref), total=total, queue=queue, priority=priority)
 
 
-def gang_problems(job: ElasticJob) -> Iterator[Wrong]:
-    """Yield why the pods of a job cannot be admitted as one group."""
+def gang_problems(job: ElasticJob, *, coordinators: bool = True) -> Iterator[Wrong]:
+    """Yield why the pods of a job, with those of its `coordinators`, cannot be admitted as one group."""
     for field, values in (
         ("queue", {role.name: queue_of(role) for role in job.roles}),
         ("queue_priority", {role.name: role.queue_priority for role in job.roles}),
@@ -67,7 +67,7 @@ def gang_problems(job: ElasticJob) -> Iterator[Wrong]:
                 allowed = f"the same as of role {first} ({given[first]}), or no value; all roles are admitted as one group"
                 yield Place(path=f"roles.{name}.{field}").refused(value, allowed)
     shapes = len(elastic_roles(job)) + len(places(job)) + bool(elastic_roles(job))
-    if any(queue_of(role) for role in job.roles) and shapes > MOST_SHAPES:
+    if coordinators and any(queue_of(role) for role in job.roles) and shapes > MOST_SHAPES:
         yield Place(path="roles").wrong(
             f"{shapes} kinds of pods are not allowed with a queue; Kueue admits at most {MOST_SHAPES} as one group: one for "
             "each elastic role, for each simple role or group of roles, and for all coordinators. Collocate roles in groups, "

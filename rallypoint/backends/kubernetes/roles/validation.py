@@ -31,12 +31,22 @@ _MAPS_OF_THE_POD = ("node_selector", "pod_security_context", "affinity")
 _NAMED_OF_THE_POD = ("volumes", "init_containers", "sidecars")
 
 
-def check(job: ElasticJob, plan: Plan) -> None:
-    """Raise `SubmitError` with everything that keeps the job from running as pods, one line for each field."""
+def check(job: ElasticJob, plan: Plan, *, coordinators: bool = True) -> None:
+    """Raise `SubmitError` with everything that keeps the job from running as pods, one line for each field.
+
+    `coordinators`: its elastic roles have pods of their coordinators.
+    """
     wrong: list[Wrong] = []
     for role in job.roles:
         wrong += role_problems(Place(path=f"roles.{role.name}"), _plan(plan, role), role)
-    wrong += [*_needs(job), *_groups(job), *_agreement(job), *gang_problems(job), *_whole(job), *_names(job)]
+    wrong += [
+        *_needs(job),
+        *_groups(job),
+        *_agreement(job),
+        *gang_problems(job, coordinators=coordinators),
+        *_whole(job),
+        *_names(job),
+    ]
     if wrong:
         lines = "\n".join(f"{problem.path}: {problem.text}" for problem in dict.fromkeys(wrong))
         raise SubmitError(f"job {job.name} cannot run on Kubernetes:\n{lines}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rallypoint.backends.contract import Blueprint, SubmitError
@@ -18,6 +18,7 @@ from rallypoint.backends.kubernetes.wrapped.manifest import MANIFEST_KEY, kind_o
 from rallypoint.backends.kubernetes.wrapped.podsets import PodSet, PodSetError, pod_sets
 from rallypoint.job import ElasticJob, JobError, compile_plan
 from rallypoint.job.annotations import PREFIX, PolicyRead, read_annotations
+from rallypoint.job.compile_roles import compile_roles, has_roles
 from rallypoint.job.profiles import DEFAULTS, MOST_RESETS
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.plan import Kind, OrphanPolicy, Plan, Profile
@@ -58,7 +59,7 @@ def draw(
     if job is None:
         read = _policies(manifest)
         job = _job(manifest, sets, read)
-    (plan,) = compile_plan(job, orphan_policy=orphan_policy)
+    plan = _plan(job, sets, orphan_policy)
     # The controller has no upper limit of retries, a job file has.
     limit = max(plan.retry_limit, read.values.get("retry_limit", 0))
     plan = dataclasses.replace(plan, kind=kind_of(manifest), digest=_digest(manifest), retry_limit=limit)
@@ -75,6 +76,15 @@ def draw(
         warnings=read.warnings,
         attached=attached,
     )
+
+
+def _plan(job: ElasticJob, sets: Iterable[PodSet], orphan_policy: OrphanPolicy) -> Plan:
+    if not has_roles(job):
+        (plan,) = compile_plan(job, orphan_policy=orphan_policy)
+        return plan
+    # Another controller decides about the roles: for the supervisor they are so many pods.
+    pods = sum(each.replicas for each in sets)
+    return dataclasses.replace(compile_roles(job, orphan_policy=orphan_policy), min_nodes=pods, max_nodes=pods, roles=())
 
 
 def _beside(ref: JobRef, plan: Plan) -> Iterator[dict[str, Any]]:

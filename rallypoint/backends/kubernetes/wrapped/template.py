@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rallypoint.backends.contract import SubmitError
 from rallypoint.backends.kubernetes.labels import DOMAIN
 from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER, in_the_image
 from rallypoint.backends.kubernetes.manifests.kueue import QUEUE, queue_of
@@ -18,19 +19,19 @@ from rallypoint.backends.kubernetes.manifests.validation import check
 from rallypoint.backends.kubernetes.manifests.volumes import OURS, TLS
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.wrapped.kinds import WRAPPING
-from rallypoint.backends.roles import only_plan
-from rallypoint.job import ElasticJob, Role
+from rallypoint.job import ElasticJob, Role, compile_plan
 from rallypoint.job.annotations import write_annotations
+from rallypoint.job.compile_roles import has_roles
 from rallypoint.wire.env import CHECKPOINT_DIR
 from rallypoint.wire.plan import Entry, Kind, Plan
 
-__all__ = ["pytorchjob_of"]
+__all__ = ["MASTER_PORT", "pod_template", "pytorchjob_of"]
 
 #: The training operator finds the container of a replica, and the port of its master, by these names alone.
 _CONTAINER, _PORT = "pytorch", "pytorchjob-port"
 
 #: Where the master's agent listens: the operator's own default.
-_MASTER_PORT = 23456
+MASTER_PORT = 23456
 
 _SECRET = f"{OURS}secret"
 _KUEUE = "kueue.x-k8s.io/"
@@ -41,11 +42,16 @@ def pytorchjob_of(job: ElasticJob) -> dict[str, Any]:
 
     Raises `SubmitError` for a job of several roles, and for one that cannot run as pods.
     """
-    plan = only_plan(job, backend="kubernetes")
+    if has_roles(job):
+        names = ", ".join(role.name for role in job.roles)
+        raise SubmitError(
+            f"kind: pytorchjob runs one elastic role, and job {job.name} has the roles {names}; use kind pods or appwrapper"
+        )
+    (plan,) = compile_plan(job)
     role = role_of(job, plan)
     plan = in_the_image(plan, role)
     check(job, plan, role)
-    template = _template(job, plan, role)
+    template = pod_template(job, plan, role)
     replicas = {"Master": 1, "Worker": plan.max_nodes - 1}
     queue = queue_of(role)
     return {
@@ -66,7 +72,7 @@ def pytorchjob_of(job: ElasticJob) -> dict[str, Any]:
     }
 
 
-def _template(job: ElasticJob, plan: Plan, role: Role) -> dict[str, Any]:
+def pod_template(job: ElasticJob, plan: Plan, role: Role) -> dict[str, Any]:
     """Return the pod of a node as it is of any job, without what only our own supervisor could give it."""
     ref = JobRef(name=job.name, uid=PLACEHOLDER, namespace="")
     pod = node_pod(ref, spec=job, plan=plan, attempt=1, node=0, incarnation=1)
@@ -74,7 +80,7 @@ def _template(job: ElasticJob, plan: Plan, role: Role) -> dict[str, Any]:
     spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] != _SECRET]
     trainer, *others = spec["containers"]
     trainer["name"] = _CONTAINER
-    trainer["ports"] = [{"name": _PORT, "containerPort": plan.coordinator_port or _MASTER_PORT, "protocol": "TCP"}]
+    trainer["ports"] = [{"name": _PORT, "containerPort": plan.coordinator_port or MASTER_PORT, "protocol": "TCP"}]
     trainer["volumeMounts"] = [mount for mount in trainer["volumeMounts"] if mount["name"] != _SECRET]
     trainer["env"] = [*trainer.get("env", ()), *_environment(plan)]
     trainer["command"] = _command(plan, role)

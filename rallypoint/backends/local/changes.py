@@ -27,8 +27,6 @@ _LOOK = 0.2
 #: The same, in seconds, of an instance that is about to begin or to be told of as ended.
 _SOON = 0.01
 
-_UNKNOWN = -1
-
 #: Identity of a file's content as far as `stat` tells: each writer replaces the whole file.
 _Stamp = tuple[tuple[int, int, int] | None, ...]
 
@@ -63,8 +61,10 @@ class LocalChanges(Changes):
         # Where files were replaced before, there is nothing to wait for.
         if await in_thread(self._find_shims) or await in_thread(self.look):
             return
-        if await in_thread(self._find_units):
-            timeout = min(timeout, _SOON)
+        ended, soon = await in_thread(self._find_units)
+        if ended:
+            return
+        timeout = min(timeout, _SOON) if soon else timeout
         loop = asyncio.get_running_loop()
         watched = [descriptor for descriptor in self._shims.values() if descriptor is not None]
         try:
@@ -98,24 +98,27 @@ class LocalChanges(Changes):
                     missed = missed or self._shims[key] is None
         return missed
 
-    def _find_units(self) -> bool:
-        """Follow the processes of instances; return whether one is about to begin, or ended a moment ago."""
-        soon = False
+    def _find_units(self) -> tuple[bool, bool]:
+        """Follow the processes of instances; return whether an end was written since the last look, and whether to look soon.
+
+        It is looked soon for an instance that is about to begin, or that ended and whose end is not written yet.
+        """
+        ended = soon = False
         for folder in self._folder.path.glob(f"hosts/*/*/{UNITS}/*/*"):
             key = str(folder)
-            if self._shims.get(key, _UNKNOWN) is None and key in self._over:
+            if key in self._over:
                 continue
             if (folder / EXIT).exists():
                 self._over.add(key)
-                self._shims.setdefault(key, None)
+                ended = True
                 continue
-            soon = soon or self._shims.get(key) is None
             if key not in self._shims:
                 with contextlib.suppress(BackendError):
                     started = read_optional(UnitStarted, folder / STARTED)
                     if started is not None:
                         self._shims[key] = _open(started)
-        return soon
+            soon = soon or self._shims.get(key) is None
+        return ended, soon
 
     def _forget_ended(self) -> None:
         for key, descriptor in self._shims.items():

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+
+import pytest
 
 from tests.live.jobs import cli
 from tests.live.roles.jobs import RolesJob, kill
@@ -74,3 +77,43 @@ def test_a_second_submission(place: Path, home: Path) -> None:
     job.may_end()
     assert job.ends().phase.value == "Succeeded"
     assert job.pids() == before
+
+
+@pytest.mark.extended
+def test_the_next_life_is_warm(place: Path, home: Path, warm: None) -> None:
+    """From the kill to the first line of the next life it takes at most 0.2 s on a quiet machine, and torch is there."""
+    job = RolesJob.write(place, home, roles={"trainer": None}).submit()
+    pid = job.begins("rollout", 1).pid
+    took = []
+    for life in range(2, 5):
+        eventually(lambda: len(_standbys(job)) >= 1, why=job.tell)
+        began = job.begins("rollout", 1, life=life - 1)
+        assert began.pid == pid
+        took.append(_kill_and_wait(job, pid, life))
+        after = job.begins("rollout", 1, life=life)
+        pid = after.pid
+        assert after.torch
+
+    print("kill to first line:", *(f"{seconds:.3f} s" for seconds in took))
+    assert min(took) <= 0.2
+    job.may_end()
+    job.ends()
+
+
+def _standbys(job: RolesJob) -> list[int]:
+    """Return forks of the zygote of rollout 1 that wait: they have the command line of the zygote, and another parent."""
+    _, host = job.host("rollout-1")
+    children = [pid for task in Path(f"/proc/{host}/task").iterdir() for pid in (task / "children").read_text().split()]
+    found = []
+    for child in children:
+        command = Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0")
+        if "rallypoint.agent.workers.zygote" in command:
+            found.append(int(child))
+    return found[1:]
+
+
+def _kill_and_wait(job: RolesJob, pid: int, life: int) -> float:
+
+    at = time.time()
+    kill(pid)
+    return job.begins("rollout", 1, life=life).at - at

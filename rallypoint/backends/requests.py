@@ -22,10 +22,12 @@ from rallypoint.backends.contract import (
 )
 from rallypoint.backends.supervise import supervise
 from rallypoint.backends.turns import OnTurn
+from rallypoint.backends.units import role_job
 from rallypoint.supervision.record import Advice, JobRecord, Phase
 from rallypoint.supervision.resizing import refusal, size_of
 from rallypoint.wire.node_range import parse_node_range
 from rallypoint.wire.plan import Kind
+from rallypoint.wire.role_plans import role_plans
 from rallypoint.wire.size import Size
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "request_resize",
     "request_resumption",
     "request_suspension",
+    "role_of",
     "submit_or_adopt",
 ]
 
@@ -258,10 +261,11 @@ def read_size(nodes: int | str) -> Size:
     return Size(min_nodes=found.min, max_nodes=found.max)
 
 
-async def request_resize(backend: Backend, name: str, size: Size, *, owner: str | None = None) -> bool:
+async def request_resize(backend: Backend, name: str, size: Size, *, owner: str | None = None, role: str = "") -> bool:
     """Ask for a job to have other bounds of its world; its supervisor makes or ends nodes, and no other node is touched.
 
-    They hold until the job is submitted anew. With `owner` only if the job is still theirs. Returns whether that is news.
+    They hold until the job is submitted anew. With `owner` only if the job is still theirs; `role` is the elastic role that is
+    meant of a job with several. Returns whether that is news.
 
     Raises `JobNotFoundError`, `JobFinishedError` for a job that is over or being deleted, and `ResizeError` for bounds that it
     cannot have.
@@ -269,6 +273,12 @@ async def request_resize(backend: Backend, name: str, size: Size, *, owner: str 
     stored = await backend.load(name)
     if stored is None:
         raise JobNotFoundError(f"job {name!r} not found")
+    if role or stored.plan.roles:
+        if owner is not None and stored.record.owner != owner:
+            return False
+        _require_unfinished(stored.record, "resized")
+        jobs, own = await role_of(backend, stored, role)
+        return await request_resize(jobs, own, size)
     if refused := refusal(stored.plan, size):
         raise ResizeError(f"job {name}: {refused}")
     await backend.check_size(stored, size)
@@ -284,6 +294,19 @@ async def request_resize(backend: Backend, name: str, size: Size, *, owner: str 
 
     await _change(backend, name, ask)
     return changed
+
+
+async def role_of(backend: Backend, stored: Stored, role: str) -> tuple[Backend, str]:
+    """Return where the job of an elastic role is, and its name; raises `ResizeError` where that has no size of its own."""
+    name, roles = stored.record.name, role_plans(stored.plan)
+    elastic = [one.name for one in roles if one.elastic]
+    allowed = f"expected an elastic role: {', '.join(elastic)}" if elastic else "the job has no elastic role"
+    if not roles:
+        raise ResizeError(f"job {name}: role {role!r} is not allowed; the job has one role; omit the role")
+    if role not in elastic:
+        told = f"role {role!r} is not allowed" if role else "a job with several roles has no size of its own"
+        raise ResizeError(f"job {name}: {told}; {allowed}")
+    return backend.units(name).jobs, role_job(name, role)
 
 
 def _require_unfinished(record: JobRecord, done: str) -> None:

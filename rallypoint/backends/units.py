@@ -7,7 +7,7 @@ submits, supervises and suspends it by the usual contract. What is left for a ba
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
 from rallypoint.supervision.conductor import UnitKey, UnitSeen
@@ -16,7 +16,7 @@ from rallypoint.wire.plan import Plan
 from rallypoint.wire.role_plans import RolePlan
 
 if TYPE_CHECKING:
-    from rallypoint.backends.contract import Backend, Blueprint
+    from rallypoint.backends.contract import Backend, Blueprint, LogLine, Tail
 
 __all__ = ["UnitBackend", "role_job"]
 
@@ -77,3 +77,21 @@ class UnitBackend(abc.ABC):
         They say where instances find each other: RALLYPOINT_ROLES_URL, RALLYPOINT_ROLES_SECRET_FILE (or
         RALLYPOINT_ROLES_SECRET), RALLYPOINT_CONFIG_FILE, and RALLYPOINT_HOST where it is the same for all.
         """
+
+    def logs(
+        self, record: JobRecord, role: RolePlan, *, rank: int | None = None, cursor: str = "", follow: bool = False
+    ) -> AsyncIterator[LogLine]:
+        """Yield what the instances of a simple role have written, as `Backend.logs` does; `rank` is the index of one."""
+        raise _no_output(record, role)
+
+    async def tail(self, record: JobRecord, role: RolePlan, *, lines: int, rank: int | None = None) -> Tail:
+        """Return the last lines of the instances of a simple role, as `Backend.tail` does."""
+        raise _no_output(record, role)
+
+
+def _no_output(record: JobRecord, role: RolePlan) -> Exception:
+    from rallypoint.backends.contract import BackendError  # noqa: PLC0415  it imports this module
+
+    return BackendError(
+        f"job {record.name}: this backend does not read the output of role {role.name}; read it where the role runs"
+    )

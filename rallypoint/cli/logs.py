@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from rallypoint.cli.doors import Doors
+from rallypoint.cli.logs_of_roles import role_lines, wanted
 from rallypoint.cli.lookup import find
 from rallypoint.cli.options import Commands, add_job_command, natural
 from rallypoint.cli.terminal import is_screen
@@ -46,6 +47,7 @@ def add(commands: Commands) -> None:
     parser = add_job_command(commands, "logs", "print the output of a job's ranks", _DESCRIPTION)
     parser.add_argument("name", metavar="NAME", help="name of the job")
     parser.add_argument("-r", "--rank", metavar="R", type=natural, help="print only the output of rank R")
+    parser.add_argument("--role", metavar="ROLE", default="", help="print only the output of ROLE, of a job with several roles")
     parser.add_argument("-f", "--follow", action="store_true", help="follow the output until the job ends")
     parser.add_argument(
         "-n", "--tail", metavar="N", type=natural, help="skip all but the last N lines of each rank's stdout and stderr"
@@ -68,7 +70,13 @@ def run(args: argparse.Namespace) -> int:
 async def _print(doors: Doors, args: argparse.Namespace) -> None:
     shown, out = _shown(args), terminal_stream(sys.stdout)
     async with doors.backend(args.where) as backend:
-        plan = (await find(backend, args.name)).plan
+        stored = await find(backend, args.name)
+        plan = stored.plan
+        if plan.roles or args.role:
+            async for label, line in role_lines(backend, stored, wanted(args)):
+                if args.stream in (None, line.stream):
+                    print(f"{label}{shown(line.text)}", file=out, flush=args.follow)
+            return
         ranks = plan.max_nodes * plan.nproc_per_node
         if args.rank is not None and args.rank >= ranks:
             raise RankError(args.rank, plan)

@@ -32,6 +32,7 @@ def add(commands: Commands) -> None:
     parser = add_job_command(commands, "resize", "change the number of nodes of a job", _DESCRIPTION)
     parser.add_argument("name", metavar="NAME", help="name of the job")
     parser.add_argument("nodes", metavar="N[:MAX]", help="number of nodes, or a range MIN:MAX")
+    parser.add_argument("--role", metavar="ROLE", default="", help="the elastic role to resize, of a job with several roles")
     parser.set_defaults(run=run)
 
 
@@ -42,16 +43,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _wish(doors: Doors, args: argparse.Namespace) -> list[str]:
-    from rallypoint.backends.requests import request_resize  # noqa: PLC0415  --help does without
+    from rallypoint.backends.requests import request_resize, role_of  # noqa: PLC0415  --help does without
     from rallypoint.supervision.resizing import size_of  # noqa: PLC0415
 
     size = _read(args.nodes)
     async with doors.backend(args.where) as backend:
         stored = await find(backend, args.name)
-        before = size_of(stored.record, stored.plan)
-        if not await request_resize(backend, args.name, size):
-            return [f"Job {args.name} already has {size} nodes; nothing changed"]
-        told = f"Job {args.name} is being resized from {before} to {size} nodes"
+        what, sized = f"Job {args.name}", stored
+        if args.role or stored.plan.roles:
+            jobs, own = await role_of(backend, stored, args.role)
+            what, sized = f"Role {args.role} of job {args.name}", await find(jobs, own)
+        before = size_of(sized.record, sized.plan)
+        if not await request_resize(backend, args.name, size, role=args.role):
+            return [f"{what} already has {size} nodes; nothing changed"]
+        told = f"{what} is being resized from {before} to {size} nodes"
         return [told, *await nobody(backend, args.name, args.where)]
 
 

@@ -68,7 +68,8 @@ def _role(role: Role, plan: Plan, place: str) -> RolePlan:
     grace = plan.stop_grace + _SLACK
     if elastic:
         resets = 0 if role.on_failure in {"job", "none"} else min(plan.retry_limit, ROLE_RESETS)
-        plan = dataclasses.replace(plan, name=f"{plan.name}-{role.name}", retry_limit=resets, forceful_deletion_grace=grace)
+        plan = dataclasses.replace(plan, name=f"{plan.name}-{role.name}", retry_limit=resets)
+        plan = dataclasses.replace(plan, forceful_deletion_grace=grace, deletion_on_failure_grace=0.0)
     return RolePlan(
         name=role.name,
         elastic=elastic,

@@ -47,6 +47,22 @@ async def test_only_what_succeeded_long_ago_goes(home, tmp_path):
     assert not any(path.name.startswith(".deleted") for path in store.jobs.iterdir())
 
 
+async def test_the_job_of_a_role_stays(home, tmp_path):
+    """It goes with the whole job: until then its record says that the role has succeeded."""
+    (tmp_path / "train.py").touch()
+    backend = LocalBackend(home, agent_command=("true",))
+    blueprint = backend.plan(load_job({"name": "rl-trainer", "entrypoint": "train.py"}, base=tmp_path))
+    await backend.submit(dataclasses.replace(blueprint, plan=dataclasses.replace(blueprint.plan, job="rl")), owner="rl/1.0.1")
+    stored = await backend.load("rl-trainer")
+    attempt = Attempt(number=1, owner="rl/1.0.1", started_at=ENDED - 10, ended_at=ENDED)
+    record = dataclasses.replace(stored.record, phase=Phase.SUCCEEDED, attempt=1, attempts=(attempt,))
+    await backend.save(record, version=stored.version)
+
+    sweep(Store(home=home), ENDED + WEEK)
+
+    assert Store(home=home).names() == ("rl-trainer",)
+
+
 async def test_what_somebody_holds_stays(home, tmp_path):
     """They may be about to begin it again."""
     await place(home, tmp_path, "digits", Phase.SUCCEEDED)

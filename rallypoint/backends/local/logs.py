@@ -22,8 +22,9 @@ from rallypoint.backends.local.files import open_below
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.tail import LINE_BYTES, Bounds, TailLine, last_lines, read_line
+from rallypoint.wire.unit_files import UNITS, read_life
 
-__all__ = ["LogReader"]
+__all__ = ["LogReader", "UnitLogReader"]
 
 #: Lines and bytes that one call of `read` returns, so that a long log need not fit into memory.
 _BATCH, _BATCH_BYTES = 1000, 4 << 20
@@ -32,6 +33,9 @@ _BATCH, _BATCH_BYTES = 1000, 4 << 20
 _TAIL_BYTES, _ALL_TAIL_BYTES = 2 << 20, 64 << 20
 
 _STREAMS = ("out", "err")
+
+#: More lives than an instance has between two resets of its role.
+_LIVES = 1_000_000
 _RANK = re.compile(r"round-(\d+)/rank-(\d+)\.(?:out|err)", re.ASCII)
 _PLACE = re.compile(r"(\d+)=(\d+)\.(\d+)\.(\d+)\.(\d+)", re.ASCII)
 
@@ -168,6 +172,26 @@ class LogReader:
                 if match:
                     base = path.with_suffix("")
                     found.add(_Segment(attempt=attempt, round=int(match[1]), rank=int(match[2]), base=base, root=root))
+        return found
+
+
+class UnitLogReader(LogReader):
+    """Reads what the instances of one simple role have written; the ranks are their indices."""
+
+    def __init__(self, folder: JobFolder, plan: Plan, role: str, *, rank: int | None, cursor: str = "") -> None:
+        super().__init__(folder, plan, rank=rank, cursor=cursor, own_folder=True)
+        self._role = role
+
+    def _segments(self) -> set[_Segment]:
+        found = set()
+        for _, host in self._folder.hosts():
+            for path in host.path.glob(f"{UNITS}/{self._role}-{'*' if self._rank is None else self._rank}/*/rank-*.*"):
+                index, life = path.parents[1].name.removeprefix(f"{self._role}-"), read_life(path.parent.name)
+                if not index.isdigit() or life is None or path.name.rpartition(".")[2] not in _STREAMS:
+                    continue
+                attempt, reset, incarnation = life
+                number, base = reset * _LIVES + incarnation, path.with_suffix("")
+                found.add(_Segment(attempt=attempt, round=number, rank=int(index), base=base, root=self._folder.path.parent))
         return found
 
 

@@ -32,7 +32,7 @@ def sweep(store: Store, now: float) -> None:
 
 def _expired(store: Store, name: str, now: float) -> JobRecord | None:
     stored = store.load(name)
-    if stored is None or not stored.record.attempts:
+    if stored is None or not stored.record.attempts or stored.plan.job:  # a role goes with the whole job
         return None
     record = stored.record
     kept, ended = kept_for(record, Policy.from_plan(stored.plan)), record.attempts[-1].ended_at

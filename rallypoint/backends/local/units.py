@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import hmac
@@ -9,17 +10,18 @@ import os
 import signal
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rallypoint.backends.contract import ActionError, Backend, Blueprint
+from rallypoint.backends.contract import ActionError, Backend, Blueprint, LogLine, Tail
 from rallypoint.backends.local import durable, proc
 from rallypoint.backends.local.blueprint import HOST as ADDRESS
 from rallypoint.backends.local.blueprint import host_command, mark, role_blueprint
 from rallypoint.backends.local.devices import assigned, visible
 from rallypoint.backends.local.files import read_optional, telling
 from rallypoint.backends.local.layout import JobFolder
+from rallypoint.backends.local.logs import UnitLogReader
 from rallypoint.backends.local.node import NodeFolder
 from rallypoint.backends.local.threads import in_thread
 from rallypoint.backends.units import UnitBackend
@@ -52,6 +54,9 @@ __all__ = ["LocalUnits", "node_devices"]
 
 #: Seconds that a host without instances has to end before it is ended by force.
 _HOST_GRACE = 10.0
+
+#: How often the output of a role is looked at that is followed, in seconds.
+_FOLLOW = 0.2
 
 #: Ports that are given to simple roles as MASTER_PORT; nothing listens there before the role does.
 _FIRST_PORT, _PORTS = 20_000, 12_000
@@ -209,6 +214,34 @@ class LocalUnits(UnitBackend):
     def environment(self, record: JobRecord, plan: Plan) -> Mapping[str, str]:
         """Return where the instances of the job find each other on this machine."""
         return role_environment(self._folder, plan)
+
+    async def logs(
+        self, record: JobRecord, role: RolePlan, *, rank: int | None = None, cursor: str = "", follow: bool = False
+    ) -> AsyncIterator[LogLine]:
+        """Read the files of all lives; see `UnitBackend.logs`."""
+        reader = UnitLogReader(self._folder, role.read(), role.name, rank=rank, cursor=cursor)
+        over = False
+        while True:
+            lines = await in_thread(reader.read, final=over)
+            for line in lines:
+                yield line
+            if lines:
+                continue
+            if over:
+                return
+            over = await in_thread(self._is_over)
+            if not over and not follow:
+                return
+            await asyncio.sleep(0 if over else _FOLLOW)
+
+    async def tail(self, record: JobRecord, role: RolePlan, *, lines: int, rank: int | None = None) -> Tail:
+        """Read the ends of the files; see `UnitBackend.tail`."""
+        reader = UnitLogReader(self._folder, role.read(), role.name, rank=rank)
+        return await in_thread(reader.tail, lines, final=await in_thread(self._is_over))
+
+    def _is_over(self) -> bool:
+        record = read_optional(JobRecord, self._folder.record)
+        return record is None or record.released
 
 
 def role_environment(folder: JobFolder, plan: Plan) -> dict[str, str]:

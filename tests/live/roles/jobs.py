@@ -47,10 +47,11 @@ class RolesJob:
 
     @classmethod
     def write(cls, folder: Path, home: Path, roles: dict[str, Any] | None = None, **fields: Any) -> RolesJob:
-        """Write the job's file; `roles` replaces fields of single roles, and None takes one away."""
+        """Write the job's file; `roles` replaces fields of single roles; None takes a field or a role away."""
         named: dict[str, Any] = {name: dict(role) for name, role in _ROLES.items()}
         for name, changed in (roles or {}).items():
-            named[name] = None if changed is None else {**named.get(name, {}), **changed}
+            merged = None if changed is None else {**named.get(name, {}), **changed}
+            named[name] = None if merged is None else {key: value for key, value in merged.items() if value is not None}
         document = {
             "name": "rl",
             "recovery": {"stop_grace_period": "1s", "node_replacements": 3},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -37,6 +38,7 @@ def test_status_and_explain_show_every_role(place: Path, home: Path) -> None:
     assert not job.place.exists()
 
 
+@pytest.mark.extended
 def test_a_suspended_job_goes_on_where_it_was(place: Path, home: Path) -> None:
     """No process is left while it is suspended; what has succeeded does not run again, and nothing is charged."""
     job = RolesJob.write(place, home).submit()
@@ -57,6 +59,56 @@ def test_a_suspended_job_goes_on_where_it_was(place: Path, home: Path) -> None:
     assert len(job.lines("judge", 0)) == 1
 
 
+@pytest.mark.extended
+def test_the_output_of_each_role(place: Path, home: Path) -> None:
+    """All roles with their names, one role with its ranks, one rank as it is; what a job has not is refused by name."""
+    RolesJob.write(
+        place,
+        home,
+        roles={
+            "trainer": {"entrypoint": [sys.executable, "-c", "print('train')"], "process_group": None},
+            "rollout": {"entrypoint": [sys.executable, "-c", "print('roll')"], "driver": True},
+            "judge": {"entrypoint": [sys.executable, "-c", "import sys; print('judge', file=sys.stderr)"]},
+        },
+    )
+    followed = cli("submit", place / "rl.json", "--supervise", "here")
+    assert "Job rl succeeded" in followed.stdout + followed.stderr
+
+    assert sorted(cli("logs", "rl").stdout.splitlines()) == [
+        "[judge 0] judge",
+        "[rollout 0] roll",
+        "[rollout 1] roll",
+        "[trainer 0] train",
+        "[trainer 1] train",
+    ]
+    assert cli("logs", "rl", "--follow", "--role", "rollout").stdout == "[0] roll\n[1] roll\n"
+    assert cli("logs", "rl", "--role", "rollout", "--rank", "1", "--tail", "1").stdout == "roll\n"
+    assert cli("logs", "rl", "--role", "judge", "--stderr").stdout == "judge\n"
+    assert "expected one of trainer, rollout, judge" in cli("logs", "rl", "--role", "critic", check=False).stderr
+    assert "role rollout has ranks 0 to 1" in cli("logs", "rl", "--role", "rollout", "--rank", "2", check=False).stderr
+    refused = cli("resize", "rl", "2", "--role", "trainer", check=False).stderr
+    assert "job rl cannot be resized any more: the job has ended (Succeeded)" in refused
+
+
+@pytest.mark.extended
+def test_the_trainer_is_resized_alone(place: Path, home: Path) -> None:
+    """Its second node joins, and no process of another role ends."""
+    job = RolesJob.write(place, home, roles={"trainer": {"nodes": "1:2", "nproc_per_node": 1}}).submit()
+    before = {("rollout", rank): job.begins("rollout", rank).pid for rank in range(2)}
+    job.begins("trainer", 0)
+    job.begins("trainer", 1)
+
+    assert "expected an elastic role: trainer" in cli("resize", "rl", "1", check=False).stderr
+    assert "role 'judge' is not allowed" in cli("resize", "rl", "1", "--role", "judge", check=False).stderr
+    assert "Role trainer of job rl is being resized from 1:2 to 1 nodes" in cli("resize", "rl", "1", "--role", "trainer").stdout
+
+    eventually(lambda: (status := job.trainer.status) is not None and len(status.world) == 1, why=job.tell)
+    assert {key: pid for key, pid in job.pids().items() if key[0] == "rollout"} == before
+    job.may_end()
+    assert job.ends().phase.value == "Succeeded"
+
+
+@pytest.mark.extended
 def test_a_second_submission(place: Path, home: Path) -> None:
     """Of the same document it re-attaches where nobody supervises, of another it is refused; both leave the job as it is."""
     job = RolesJob.write(place, home).submit()

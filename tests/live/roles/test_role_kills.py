@@ -137,6 +137,7 @@ def test_a_server_that_ignores_sigterm(place: Path, home: Path) -> None:
     assert job.causes() == []
 
 
+@pytest.mark.extended
 def test_a_function_that_exits_with_code_3(place: Path, home: Path) -> None:
     """It is started again as often as its node may be, then its role, then the job; then the job has failed with code 3."""
     job = RolesJob.write(

@@ -1,0 +1,126 @@
+"""What the instances of a job with several roles say: those of one role, or of all."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rallypoint.wire.errors import RallypointError
+from rallypoint.wire.role_plans import RolePlan, role_plans
+
+if TYPE_CHECKING:
+    from rallypoint.backends.contract import Backend, LogLine, Stored
+
+__all__ = ["RoleError", "Wanted", "role_lines", "wanted"]
+
+#: Seconds between two looks for the job of an elastic role that has not begun.
+_LOOK = 0.2
+
+
+class RoleError(RallypointError):
+    """A job cannot have this role or rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is to be printed; `role` "" is all, `tail` None is from the beginning."""
+
+    role: str = ""
+    rank: int | None = None
+    tail: int | None = None
+    follow: bool = False
+
+
+def wanted(args: argparse.Namespace) -> Wanted:
+    """Return what a command line asks for."""
+    return Wanted(role=args.role, rank=args.rank, tail=args.tail, follow=args.follow)
+
+
+async def role_lines(backend: Backend, stored: Stored, what: Wanted) -> AsyncIterator[tuple[str, LogLine]]:
+    """Yield each line with what stands before it (`[rollout 1] `): role by role, or as they are written with `follow`."""
+    roles = _chosen(stored, what)
+    if not what.follow:
+        for role in roles:
+            async for line in _lines(backend, stored, role, what):
+                yield _label(role, line, what), line
+        return
+    lines: asyncio.Queue[tuple[str, LogLine] | None] = asyncio.Queue(maxsize=1000)
+
+    async def read(role: RolePlan) -> None:
+        try:
+            async for line in _lines(backend, stored, role, what):
+                await lines.put((_label(role, line, what), line))
+        finally:
+            await lines.put(None)
+
+    tasks = [asyncio.create_task(read(role)) for role in roles]
+    try:
+        left = len(tasks)
+        while left:
+            found = await lines.get()
+            if found is None:
+                left -= 1
+            else:
+                yield found
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _chosen(stored: Stored, what: Wanted) -> tuple[RolePlan, ...]:
+    roles, name = role_plans(stored.plan), stored.plan.name
+    if what.role and what.role not in {role.name for role in roles}:
+        there = f"expected one of {', '.join(role.name for role in roles)}" if roles else "the job has one role; omit --role"
+        raise RoleError(f"--role {what.role} is not allowed for job {name}; {there}")
+    if what.rank is not None and not what.role:
+        raise RoleError(f"--rank {what.rank} requires --role, because job {name} has several roles")
+    chosen = tuple(role for role in roles if what.role in ("", role.name))
+    if what.rank is not None and what.rank >= chosen[0].total:
+        raise RoleError(f"--rank {what.rank} is not allowed; role {what.role} has ranks 0 to {chosen[0].total - 1}")
+    return chosen
+
+
+def _label(role: RolePlan, line: LogLine, what: Wanted) -> str:
+    if what.role:
+        return "" if what.rank is not None or role.total == 1 else f"[{line.rank}] "
+    return f"[{role.name} {line.rank}] "
+
+
+async def _lines(backend: Backend, stored: Stored, role: RolePlan, what: Wanted) -> AsyncIterator[LogLine]:
+    units, record, cursor = backend.units(stored.plan.name), stored.record, ""
+    own = f"{stored.plan.name}-{role.name}"
+    if role.elastic and not await _begun(backend, units.jobs, stored, own, what):
+        return
+    if what.tail is not None:
+        if role.elastic:
+            tail = await units.jobs.tail(own, lines=what.tail, rank=what.rank)
+        else:
+            tail = await units.tail(record, role, lines=what.tail, rank=what.rank)
+        cursor = tail.cursor
+        for line in tail.lines:
+            yield line
+        if not what.follow:
+            return
+    if role.elastic:
+        lines = units.jobs.logs(own, rank=what.rank, cursor=cursor, follow=what.follow)
+    else:
+        lines = units.logs(record, role, rank=what.rank, cursor=cursor, follow=what.follow)
+    async with contextlib.aclosing(lines) as following:  # type: ignore[type-var]
+        async for line in following:
+            yield line
+
+
+async def _begun(backend: Backend, jobs: Backend, stored: Stored, name: str, what: Wanted) -> bool:
+    """Return whether the job of an elastic role is there; with `follow` once it is, or the whole job is over."""
+    while await jobs.load(name) is None:
+        current = await backend.load(stored.plan.name)
+        if not what.follow or current is None or current.record.released:
+            return False
+        await asyncio.sleep(_LOOK)
+    return True

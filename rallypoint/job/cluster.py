@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from rallypoint.job.part import Model
-from rallypoint.job.rules import LIST, NAME, QUANTITY, WORD, choice, duration, whole
+from rallypoint.job.rules import FLAG, LIST, NAME, QUANTITY, WORD, choice, duration, whole
 
-__all__ = ["CPU", "DEVICE_TYPES", "Cluster", "Group", "Master"]
+__all__ = ["CPU", "DEVICE_TYPES", "Cluster", "Group", "Master", "Rpc"]
 
 CPU = "cpu"
 
@@ -48,3 +48,11 @@ class Master(Model):
     """How often the coordinator of one attempt is replaced; 100 without it."""
     isolation: Annotated[str, WORD] = ""
     """A resource of the machines for masters: the master requests one of it."""
+
+
+class Rpc(Model):
+    """Calls between roles (`rallypoint.training.roles`)."""
+
+    pickle: Annotated[bool | None, FLAG] = None
+    """Calls may contain any Python object as a pickle, so a process with the job's secret can execute code in the others;
+    `false` without it."""

@@ -46,7 +46,10 @@ _LATER: Mapping[str, tuple[str, ...]] = {
     "mindcluster": ("framework", "variables", "hot_reset", "backoff_limit"),
 }
 #: The same of the job itself.
-_LATER_OF_THE_JOB = ("insecure_token", "network_policy", "tls", "config", "cluster", "groups", "master", "worker_isolation")
+_LATER_OF_THE_JOB = (
+    *("insecure_token", "network_policy", "tls", "config", "cluster", "groups", "master", "worker_isolation"),
+    "rpc",
+)
 _STREAMS = {"none": 0, "stdout": 1, "stderr": 2, "both": 3}
 
 
@@ -191,6 +194,7 @@ def _agents(job: ElasticJob) -> dict[str, Any]:
         "insecure_token": job.insecure_token,
         "tls": job.tls,
         "network_policy": job.network_policy,
+        "rpc_pickle": job.rpc.pickle is True,
         "training_port": job.rendezvous.training_port,
         "xpu_type": job.health.xpu_type,
         "node_lease": job.health.node_lease,

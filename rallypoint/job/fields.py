@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from rallypoint.job.cluster import Cluster, Group, Master
+from rallypoint.job.cluster import Cluster, Group, Master, Rpc
 from rallypoint.job.mindcluster import MindCluster
 from rallypoint.job.part import Model
 from rallypoint.job.platform import PLATFORM
@@ -93,3 +93,5 @@ class JobFields(Model):
     """The coordinator and supervisor."""
     worker_isolation: Annotated[str, WORD] = ""
     """A resource of the machines for workers: each worker requests one of it."""
+    rpc: Rpc = Rpc()
+    """Calls between roles."""

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from rallypoint.job import mindcluster
 from rallypoint.job.annotations import ANNOTATIONS, PREFIX
 from rallypoint.job.arguments import ARGUMENTS, Argument
-from rallypoint.job.cluster import Cluster, Group, Master
+from rallypoint.job.cluster import Cluster, Group, Master, Rpc
 from rallypoint.job.endings import EndingRule
 from rallypoint.job.mindcluster import MindCluster
 from rallypoint.job.model import ElasticJob
@@ -123,6 +123,7 @@ _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("cluster", Cluster),
     ("groups", Group),
     ("master", Master),
+    ("rpc", Rpc),
 )
 
 
@@ -287,6 +288,7 @@ _PARTS = (
     Cluster,
     Group,
     Master,
+    Rpc,
 )
 _FOLDER = Path("docs/reference")
 

@@ -202,6 +202,7 @@ class Plan:
         network_policy: "" creates no NetworkPolicy; `on`, or the networks of the API server, separated by commas.
         coordinator_replacements: coordinators that may be lost within one attempt.
         insecure_token: agents that another controller's pods start do without a secret.
+        rpc_pickle: calls between roles may contain pickles.
         job: the job that this is the elastic role of; "" for a job of its own.
         queue_group, queue_group_total: of an elastic role of a job in a Kueue queue: the pod group of that job, its size.
         roles: of a job with several or simple ones, as JSON (wire/role_plans.py); all other fields then hold for the whole job.
@@ -288,6 +289,7 @@ class Plan:
     tls: str = ""
     network_policy: str = ""
     coordinator_replacements: int = 100
+    rpc_pickle: bool = False
     job: str = ""
     queue_group: str = ""
     queue_group_total: int = 0

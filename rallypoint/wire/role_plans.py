@@ -71,7 +71,8 @@ def roles_env(plan: Plan, role: RolePlan) -> dict[str, str]:
         one.name: {"launch": "elastic" if one.elastic else "simple", "total": one.total, "driver": one.driver}
         for one in role_plans(plan)
     }
-    return {env.JOB_NAME: plan.name, env.ROLE: role.name, env.ROLES: json.dumps(told), "JOB": plan.name, "ROLE": role.name}
+    found = {env.JOB_NAME: plan.name, env.ROLE: role.name, env.ROLES: json.dumps(told), "JOB": plan.name, "ROLE": role.name}
+    return {**found, env.ROLES_PICKLE: "1"} if plan.rpc_pickle else found
 
 
 @dataclass(frozen=True, kw_only=True)

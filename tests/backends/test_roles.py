@@ -12,6 +12,7 @@ from rallypoint.backends.roles import RolesError, only_plan, policy_of
 from rallypoint.job import ElasticJob, load_job
 from rallypoint.job.compile_roles import compile_roles
 from rallypoint.supervision.conductor import ConductorPolicy, Level, RolePolicy
+from rallypoint.wire.role_plans import role_plans, roles_env
 
 
 def job(**fields: Any) -> ElasticJob:
@@ -99,3 +100,11 @@ def test_a_conductor_decides_by_the_job():
         job_max_restart=6,
         master_max_restart=4,
     )
+
+
+@pytest.mark.parametrize(("rpc", "told"), [({}, None), ({"pickle": False}, None), ({"pickle": True}, "1")], ids=repr)
+def test_processes_may_use_pickles_only_where_the_job_says_so(rpc, told):
+    """The variable reaches every role."""
+    plan = compile_roles(job(roles={"a": {"entrypoint": "a.py"}, "b": SERVER}, rpc=rpc))
+
+    assert [roles_env(plan, role).get("RALLYPOINT_ROLES_PICKLE") for role in role_plans(plan)] == [told, told]

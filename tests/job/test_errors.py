@@ -39,6 +39,11 @@ def text_of(document: Any) -> str:
     ("change", "text"),
     [
         pytest.param(
+            {"rpc": {"pickle": "some"}},
+            "rpc.pickle: 'some' is not allowed; expected true or false",
+            id="pickles of calls",
+        ),
+        pytest.param(
             {"nodes": "3:1"},
             f"nodes: '3:1' is not allowed; expected {NODES}",
             id="nodes upside down",

@@ -89,6 +89,7 @@ POLICIES = {
         },
     ),
     "worker_isolation": WORDS,
+    "rpc": st.fixed_dictionaries({}, optional={"pickle": st.booleans()}),
     "profile": st.sampled_from(["ladder", "mindcluster"]),
     "labels": LABELS,
     "annotations": LABELS,

@@ -21,7 +21,14 @@ from rallypoint.wire.status import JobStatus
 PREVIOUS = Path(__file__).parents[1] / "data" / "previous"
 #: Fields that came with this version, and what they hold in a record of the one before.
 LATER: dict[type, dict[str, object]] = {
-    Plan: {"coordinator_replacements": 100, "job": "", "roles": [], "queue_group": "", "queue_group_total": 0}
+    Plan: {
+        "coordinator_replacements": 100,
+        "job": "",
+        "roles": [],
+        "queue_group": "",
+        "queue_group_total": 0,
+        "rpc_pickle": False,
+    }
 }
 REPLIES = ("assignment", "continue", "refusal", "regroup", "stop")
 

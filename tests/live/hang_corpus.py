@@ -243,15 +243,14 @@ def table(results: Iterable[Found]) -> str:
     for found in results:
         by_kind.setdefault(found.kind.name, []).append(found)
     lines = [
-        "| Kind | The hang | Runs | Hang found after | Cause of the restart | Workers restarted after |",
-        "|---|---|---|---|---|---|",
+        "| Kind | The hang | Hang found after | Cause of the restart | Workers restarted after |",
+        "|---|---|---|---|---|",
     ]
     for name, all_found in by_kind.items():
         took = [found.took for found in all_found if found.took is not None]
         told = (
             f"`{name}`",
             all_found[0].kind.what,
-            str(len(all_found)),
             f"{statistics.median(took):.1f} s" if took else "-",
             *_restarts(all_found),
         )

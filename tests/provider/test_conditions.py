@@ -352,7 +352,7 @@ def test_the_evidence_of_a_hang_is_told():
             id="phase",
         ),
         pytest.param(StateCondition, {}, "phase: '' is not allowed", id="nothing"),
-        pytest.param(StateCondition, {"phase": "Running", "condition": "Unhealthy"}, "either", id="both"),
+        pytest.param(StateCondition, {"phase": "Running", "condition": "Unhealthy"}, "or no value if condition", id="both"),
         pytest.param(
             StateCondition,
             {"condition": "Happy"},
@@ -373,7 +373,7 @@ def test_the_evidence_of_a_hang_is_told():
             id="half a step",
         ),
         pytest.param(ProgressCondition, {"metric": "loss"}, "above: None is not allowed", id="no side"),
-        pytest.param(ProgressCondition, {"metric": "loss", "above": 1, "below": 2}, "for either", id="two sides"),
+        pytest.param(ProgressCondition, {"metric": "loss", "above": 1, "below": 2}, "for exactly one of", id="two sides"),
         pytest.param(ProgressCondition, {"metric": "loss", "above": "1"}, "above: '1' is not allowed", id="a text"),
         pytest.param(
             ProgressCondition,

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -253,3 +254,28 @@ async def test_numbers_of_a_script_make_no_supervisor_allocate(tmp_path):
         with pytest.raises(BackendError, match="max_nodes: 1000000000 is not allowed; expected a number from 0 to 16384"):
             await backend.load("digits")
         path.write_text(before)
+
+
+@pytest.mark.parametrize(
+    "link", ["nodes", "nodes/0", "nodes/0/attempt-1.1/logs/round-1", "nodes/0/attempt-1.1/logs/round-1/rank-0.out"]
+)
+def test_only_logs_of_the_job_are_emptied_for_a_deletion(tmp_path, link):
+    """Where the disk is full; a script has put a link to files of another user in the place of one of its folders."""
+    job = JobFolder(path=tmp_path / "jobs" / "job")
+    own = job.path / "nodes" / "1" / "attempt-1.1" / "logs" / "round-1" / "rank-1.err"
+    own.parent.mkdir(parents=True)
+    own.write_text("a log")
+    elsewhere = tmp_path / "elsewhere"
+    theirs = elsewhere / "0" / "attempt-1.1" / "logs" / "round-1" / "rank-0.out"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text(PRECIOUS)
+    path = job.path / link
+    if link == "nodes":
+        shutil.rmtree(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(elsewhere / Path(link).relative_to("nodes"))
+
+    store._empty_logs(job)
+
+    assert theirs.read_text() == PRECIOUS
+    assert link == "nodes" or own.read_text() == ""

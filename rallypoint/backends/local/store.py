@@ -12,6 +12,7 @@ import re
 import secrets
 import shutil
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -292,8 +293,19 @@ def _write_record(folder: JobFolder, text: str, *, deletion: bool) -> None:
 
 
 def _empty_logs(folder: JobFolder) -> None:
-    for path in (folder.path / "nodes").rglob("rank-*"):
-        if path.suffix in (".out", ".err"):
-            descriptor = durable.open_regular(str(path), os.O_WRONLY)
+    # A script could replace any folder by a link to another one, also while this walks: nothing is opened by its path.
+    for _, _, names, parent in os.fwalk(folder.path / "nodes", follow_symlinks=False):
+        for name in names:
+            if name.startswith("rank-") and name.endswith((".out", ".err")):
+                with contextlib.suppress(OSError):
+                    _empty(name, parent)
+
+
+def _empty(name: str, parent: int) -> None:
+    descriptor = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        found = os.fstat(descriptor)
+        if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
             os.ftruncate(descriptor, 0)
-            os.close(descriptor)
+    finally:
+        os.close(descriptor)

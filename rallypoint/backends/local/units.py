@@ -118,6 +118,7 @@ class LocalUnits(UnitBackend):
         group = f"{role.place or role.name}-{key.index // role.per_group}"
         life = Path(UNITS, unit_name(key.role, key.index), life_name(key.attempt, key.reset, key.incarnation))
         with telling(self._folder.path, ActionError):
+            self._require_own()
             hosts = [host for _, host in self._folder.hosts(group)]
             known = next((host for host in hosts if (host.path / life / START).exists()), None)
             host = known or self._live_host(hosts, group)
@@ -129,7 +130,14 @@ class LocalUnits(UnitBackend):
             if self._look(host) is None:
                 command = host_command(self._agent, self._folder, uid=record.uid, folder=host.path)
                 self._start_host(record, host, command, mark(record.uid, "host", group, host.incarnation))
-            _ring(host)
+            _ring(host, self._folder.owner())
+
+    def _require_own(self) -> None:
+        """Raise `ActionError` for another user's job: its processes are started as its user, and its files written as such."""
+        user = self._folder.owner()
+        if user != os.geteuid():
+            told = f"job {self._folder.path.name} belongs to user {user}, and this process runs as user {os.geteuid()}"
+            raise ActionError(f"{told}; expected the user of the job", fatal=True)
 
     def _live_host(self, hosts: Sequence[NodeFolder], group: str) -> NodeFolder | None:
         if not hosts:
@@ -183,7 +191,7 @@ class LocalUnits(UnitBackend):
                             host.end(force=True)
                         continue
                     os.close(durable.open_regular(str(folder / (KILL if force else STOP)), os.O_WRONLY | os.O_CREAT))
-                    _ring(host)
+                    _ring(host, self._folder.owner())
 
     async def release(self, record: JobRecord, plan: Plan) -> bool:
         """End all hosts; see `UnitBackend.release`."""
@@ -290,7 +298,8 @@ def _lives(host: NodeFolder, roles: Mapping[str, RolePlan]) -> Iterator[tuple[Un
     for path in sorted(host.path.glob(f"{UNITS}/*/*/{START}")):
         folder = path.parent
         life, (role, _, index) = read_life(folder.name), folder.parent.name.rpartition("-")
-        if life is None or role not in roles or not index.isdigit() or folder.is_symlink():
+        linked = any(one.is_symlink() for one in (folder, *folder.parents[:2]))  # a script could link to another folder
+        if life is None or role not in roles or not index.isdigit() or linked:
             continue
         attempt, reset, incarnation = life
         yield UnitKey(role=role, attempt=attempt, reset=reset, index=int(index), incarnation=incarnation), folder
@@ -308,15 +317,15 @@ def _unit(key: UnitKey, folder: Path, host: NodeSeen | None) -> UnitSeen:
     return UnitSeen(key=key, state=UnitState.RUNNING, present=True)
 
 
-def _ring(host: NodeFolder) -> None:
-    """Have a host look at its folder; one that is not ready yet looks when it is."""
+def _ring(host: NodeFolder, user: int) -> None:
+    """Have a host, a process of `user`, look at its folder; one that is not ready yet looks when it is."""
     ready = read_optional(HostReady, host.path / HOST)
     if ready is None:
         return
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(ready.pid)
         try:
-            if proc.lives(ready.pid, ready.start_ticks, ready.boot_id) and proc.owner(ready.pid) == os.geteuid():
+            if proc.lives(ready.pid, ready.start_ticks, ready.boot_id) and proc.owner(ready.pid) == user:
                 signal.pidfd_send_signal(descriptor, signal.Signals[BELL])
         finally:
             os.close(descriptor)

@@ -161,7 +161,8 @@ def _seen(job: str, role: str, record: JobRecord) -> UnitSeen | None:
     if record.finished:
         state = UnitState.SUCCEEDED if record.phase is Phase.SUCCEEDED else UnitState.FAILED
         message = "" if record.verdict is None else record.verdict.message
-        return UnitSeen(key=key, state=state, present=not record.released, reason=f"{role}: {message}" if message else "")
+        reason = f"{role}: {message}" if message else ""
+        return UnitSeen(key=key, state=state, present=not record.released, reason=reason, result=record.result)
     if record.phase is Phase.SUSPENDED and record.suspend:
         return UnitSeen(key=key, state=UnitState.LOST, present=False, reason=f"{role} was stopped")
     return UnitSeen(key=key, state=UnitState.RUNNING, present=True)

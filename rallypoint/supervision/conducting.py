@@ -80,7 +80,7 @@ def conduct_job(record: JobRecord, seen: Iterable[UnitSeen], policy: ConductorPo
     decision = conductor.conduct(asked, units, policy, now)
     record = _with_steps(record, decision.record)
     record = _with_phase(record, decision.record, policy)
-    record = _with_readiness(record, units, policy)
+    record = _with_readiness(_with_results(record, units, policy), units, policy)
     record = dataclasses.replace(record, conductor=decision.record)
     at_rest = decision.record.finished or decision.record.phase is conductor.Phase.SUSPENDED
     return RolesDecision(
@@ -108,7 +108,7 @@ def _begun(record: JobRecord, policy: ConductorPolicy) -> JobRecord:
 def _deployed(record: JobRecord, attempt: int, policy: ConductorPolicy) -> JobRecord:
     """Begin an attempt."""
     started = Attempt(number=attempt, owner=record.owner, started_at=record.last_now)
-    record = dataclasses.replace(record, attempt=attempt, attempts=(*record.attempts, started))
+    record = dataclasses.replace(record, attempt=attempt, attempts=(*record.attempts, started), result=None)
     for kind, value in ((ConditionType.QUOTA_RESERVED, True), (ConditionType.RESOURCES_DEPLOYED, True)):
         record = record.with_condition(kind, "Resuming", value=value)
     for kind in (ConditionType.PODS_READY, ConditionType.UNHEALTHY):
@@ -245,6 +245,19 @@ def _with_readiness(record: JobRecord, units: tuple[UnitSeen, ...], policy: Cond
         *earlier, last = record.attempts
         record = dataclasses.replace(record, attempts=(*earlier, dataclasses.replace(last, ready_at=record.last_now)))
     return record
+
+
+def _with_results(record: JobRecord, units: tuple[UnitSeen, ...], policy: ConductorPolicy) -> JobRecord:
+    """Keep what drivers have left as their result, by role: of a simple role its first instance speaks."""
+    drivers = {role.name for role in policy.roles if role.driver}
+    found = {
+        unit.key.role: unit.result
+        for unit in units
+        if unit.state is UnitState.SUCCEEDED and unit.key.index == 0 and unit.key.role in drivers
+        if unit.result is not None and unit.key.attempt == record.attempt
+    }
+    known = record.result if isinstance(record.result, dict) else {}
+    return dataclasses.replace(record, result={**known, **found}) if {**known, **found} != known else record
 
 
 def _healed(record: JobRecord) -> JobRecord:

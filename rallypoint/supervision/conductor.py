@@ -26,7 +26,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 __all__ = [
     "ConductorPolicy",
@@ -144,7 +145,7 @@ class UnitKey:
 class UnitSeen:
     """A unit as a backend sees it; `present` while anything of it may still run.
 
-    `exit_code` is as of `subprocess`, negative for a signal; None where nobody knows it.
+    `exit_code` is as of `subprocess`, negative for a signal; None where nobody knows it. `result` is what it left for its job.
     """
 
     key: UnitKey
@@ -152,6 +153,7 @@ class UnitSeen:
     present: bool
     reason: str = ""
     exit_code: int | None = None
+    result: Any = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from rallypoint.backends.requests import request_deletion, request_resumption, request_suspension, submit_or_adopt
 from rallypoint.backends.supervise import supervise
 from rallypoint.backends.turns import Snapshot
-from rallypoint.supervision.conductor import UnitKey
+from rallypoint.supervision.conductor import UnitKey, UnitState
 from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.status import Outcome
 from tests.backends.fake import FakeBackend
@@ -202,3 +203,25 @@ def run(coroutine: Any) -> None:
     """Run a coroutine of the fake, which never waits."""
     with contextlib.suppress(StopIteration):
         coroutine.send(None)
+
+
+async def test_the_result_of_each_driver_is_kept_by_its_role(place):
+    """Of a simple role the first instance speaks; what a server left is not kept, nor what an earlier attempt left."""
+    await submit(place)
+
+    def leave() -> None:
+        for key, unit in list(place.world.units["rl"].items()):
+            if key.role != "trainer":
+                left = dataclasses.replace(unit, state=UnitState.SUCCEEDED, present=False, result={"from": key.role})
+                place.world.units["rl"][key] = left
+        place.world.changed += 1
+
+    def finish() -> None:
+        status = verdict(place.world.record("rl-trainer"), Outcome.SUCCEEDED)
+        place.say(dataclasses.replace(status, result=[1.5]))
+
+    record = await drive(place, Story(place, (all_run(place), leave), (lambda: True, finish)))
+
+    assert record is not None
+    assert record.phase is Phase.SUCCEEDED
+    assert record.result == {"judge": {"from": "judge"}, "trainer": [1.5]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import hashlib
 import hmac
 import os
@@ -310,7 +311,8 @@ def _unit(key: UnitKey, folder: Path, host: NodeSeen | None) -> UnitSeen:
     ended = read_optional(UnitExit, folder / EXIT)
     if ended is not None:
         state = UnitState.LOST if ended.exit_code is None else UnitState.FAILED if ended.exit_code else UnitState.SUCCEEDED
-        return UnitSeen(key=key, state=state, present=False, reason=ended.reason, exit_code=ended.exit_code)
+        seen = UnitSeen(key=key, state=state, present=False, reason=ended.reason, exit_code=ended.exit_code)
+        return dataclasses.replace(seen, result=ended.result)
     if host is not None and host.ended:
         reason = f"{key.role} {key.index} was lost with its host{f' ({host.reason})' if host.reason else ''}"
         return UnitSeen(key=key, state=UnitState.LOST, present=host.present, reason=reason)

@@ -109,6 +109,15 @@ def test_the_trainer_is_resized_alone(place: Path, home: Path) -> None:
 
 
 @pytest.mark.extended
+def test_each_driver_leaves_a_result(place: Path, home: Path) -> None:
+    """The result of the job holds that of each driver role by its name."""
+    said = {"entrypoint": "role_parts:report"}
+    job = RolesJob.write(place, home, roles={"trainer": said, "judge": said, "rollout": said}).submit()
+
+    assert job.ends().result == {name: {"role": name} for name in ("trainer", "judge")}
+
+
+@pytest.mark.extended
 def test_a_second_submission(place: Path, home: Path) -> None:
     """Of the same document it re-attaches where nobody supervises, of another it is refused; both leave the job as it is."""
     job = RolesJob.write(place, home).submit()

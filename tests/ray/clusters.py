@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rallypoint.wire.env import HOME
+
 __all__ = ["RayCluster", "ray_cluster"]
 
 #: Variables with which Ray starts: no reports to anywhere, and no warnings about a small machine.
@@ -34,7 +36,12 @@ class RayCluster:
 
     def add(self, **given: Any) -> Any:
         """Add a worker node."""
-        node = self.inner.add_node(**{"num_cpus": 8, "object_store_memory": 80_000_000, **given})
+        own = os.environ.pop(HOME, None)  # a node outlives the test that adds it
+        try:
+            node = self.inner.add_node(**{"num_cpus": 8, "object_store_memory": 80_000_000, **given})
+        finally:
+            if own is not None:
+                os.environ[HOME] = own
         self.nodes.append(node)
         return node
 

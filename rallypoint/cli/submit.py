@@ -50,6 +50,7 @@ class Submitted:
         size: nodes and processes, for people.
         folder: of the job, on this machine; "" elsewhere.
         configmap: that holds the job, as NAMESPACE/NAME, on Kubernetes; "" elsewhere.
+        ledger: Ray namespace whose ledger holds the job, on Ray; "" elsewhere.
         supervise: who supervises it, one of the words of the option.
         supervisor_pid, supervisor_pod: the supervisor that was left behind, a process of this machine or a pod; else 0 and "".
     """
@@ -60,6 +61,7 @@ class Submitted:
     size: str
     folder: str
     configmap: str = ""
+    ledger: str = ""
     supervise: str = Way.PROCESS.value
     supervisor_pid: int
     supervisor_pod: str = ""
@@ -110,9 +112,15 @@ def told(done: Submitted, where: Where) -> tuple[str, ...]:
     return (
         f"Job {done.name} {happened}: {done.size}{_supervisor(done)}",
         f"Watch it: {status}   {logs}",
-        f"Folder: {done.folder}" if done.folder else f"Record: ConfigMap {done.configmap}",
+        _whereabouts(done),
         *_still_to_do(done, where),
     )
+
+
+def _whereabouts(done: Submitted) -> str:
+    if done.ledger:
+        return f"Record: ledger of the Ray namespace {done.ledger}"
+    return f"Folder: {done.folder}" if done.folder else f"Record: ConfigMap {done.configmap}"
 
 
 def _supervisor(done: Submitted) -> str:
@@ -147,6 +155,7 @@ async def _submit(args: argparse.Namespace, plan: Leaving) -> tuple[Submitted, L
         size=world_words(stored.plan),
         folder=folder,
         configmap=configmap,
+        ledger=next((str(item["namespace"]) for item in blueprint.objects if item.get("kind") == "Ledger"), ""),
         supervise=plan.way.value,
         supervisor_pid=left.pid,
         supervisor_pod=left.pod,

@@ -117,8 +117,8 @@ class Cluster:
         }
         try:
             await self._ask("POST", "/api/jobs/", body)
-        except BackendError as error:
-            if "already exists" not in str(error):
+        except BackendError:
+            if not await self._ask("GET", f"/api/jobs/{uid}", missing={}):
                 raise
 
     async def upload(self, runtime_env: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,7 +232,7 @@ class Cluster:
 def _refusal(status: int, text: str) -> str:
     if status in (401, 403):
         return f"the Ray dashboard refuses the token (HTTP {status}); set the token of the cluster"
-    last = next((line for line in reversed(text.splitlines()) if line.strip()), "")
+    last = next((line for line in reversed(text.splitlines()) if any(map(str.isalnum, line))), "")
     return f"HTTP {status}: {last.strip()[:500]}"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,13 +32,13 @@ class _Hold:
 
 
 class Holds:
-    """The holds of one ledger. Times are of this machine's monotonic clock."""
+    """The holds of one ledger. `clock` returns seconds and never goes back."""
 
-    def __init__(self, home: Path) -> None:
-        self._folder = home / "supervisors"
+    def __init__(self, home: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder, self._clock = home / "supervisors", clock
         self._holds: dict[str, _Hold] = {}
         self._beats: dict[str, float] = {}
-        self._began = time.monotonic()
+        self._began = clock()
         #: Supervisors that beat shortly before this ledger was started: they may hold any job.
         self._earlier = {path.stem for path in self._folder.glob("*.json") if time.time() - path.stat().st_mtime < SILENT}
         self._count = 0
@@ -46,7 +46,7 @@ class Holds:
     @property
     def any(self) -> bool:
         """Whether a supervisor beats."""
-        now = time.monotonic()
+        now = self._clock()
         return any(now - at < SILENT for at in self._beats.values())
 
     def take(self, name: str, me: str, holder: str) -> None:
@@ -54,9 +54,9 @@ class Holds:
         current = self._holds.get(name)
         if current is not None and current.me != me and self._alive(current.me):
             raise HeldError(name, current.holder)
-        if current is None and self._earlier - {me} and time.monotonic() - self._began < SILENT:
+        if current is None and self._earlier - {me} and self._clock() - self._began < SILENT:
             raise HeldError(name, "an unknown supervisor (the ledger has just been started again)")
-        self._beats.setdefault(me, time.monotonic())
+        self._beats.setdefault(me, self._clock())
         self._holds[name] = _Hold(me=me, holder=holder)
 
     def expired(self) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ class Holds:
         return found
 
     def _alive(self, me: str) -> bool:
-        return time.monotonic() - self._beats.get(me, float("-inf")) < SILENT
+        return self._clock() - self._beats.get(me, float("-inf")) < SILENT
 
     def check(self, name: str, me: str) -> None:
         """Raise `HeldError` when another supervisor has taken the job over from `me`."""
@@ -90,7 +90,7 @@ class Holds:
             self._beats.pop(me, None)
             path.unlink(missing_ok=True)
             return path
-        self._beats[me] = time.monotonic()
+        self._beats[me] = self._clock()
         for name, holder in jobs.items():
             self._holds.setdefault(name, _Hold(me=me, holder=holder))
         self._count += 1

@@ -1,0 +1,107 @@
+"""Jobs on a real local Ray cluster beside the same jobs of the local backend, in turn.
+
+One script (`recovery_worker.py`: DDP over gloo, one node with two workers) whose last rank ends itself with SIGKILL. Two times:
+
+    recovery    from the SIGKILL to the first optimizer step of every rank of the next round
+    submission  from the call of `submit` to the first optimizer step of the first round; the cluster and its ledger are warm
+
+Launches of the two backends alternate, so that a machine that drifts does so for both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.recovery_marks import read_marks, recoveries
+from rallypoint.backends.contract import Backend
+from rallypoint.backends.local.backend import LocalBackend
+from rallypoint.backends.ray.access import Access
+from rallypoint.backends.ray.backend import RayBackend
+from rallypoint.backends.requests import delete, submit_or_adopt
+from rallypoint.backends.supervise import supervise
+from rallypoint.job import load_job
+from tests.ray.clusters import ray_cluster
+
+__all__ = ["main"]
+
+SCRIPT = Path(__file__).with_name("recovery_worker.py")
+
+#: Seconds for one launch.
+_LIMIT = 120.0
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-n", type=int, default=3, help="launches of each backend")
+    parser.add_argument("--kills", type=int, default=4, help="kills of each launch")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with ray_cluster(folder, nodes=1) as cluster:
+            found = asyncio.run(_measure(folder, cluster.url, args.n, args.kills))
+    for kind, (recovered, began) in found.items():
+        for what, times in (("recovery", recovered), ("submission", began)):
+            sys.stdout.write(f"{kind:6} {what:11} {_shown(times)}\n")
+    return 0
+
+
+def _shown(times: list[float]) -> str:
+    if not times:
+        return "no value"
+    return f"{statistics.median(times):.3f} s [{min(times):.3f}..{max(times):.3f}] n={len(times)}"
+
+
+async def _measure(folder: Path, url: str, launches: int, kills: int) -> dict[str, tuple[list[float], list[float]]]:
+    backends: dict[str, Backend] = {
+        "local": LocalBackend(folder / "home"),
+        "ray": RayBackend(Access(address=url, storage=str(folder / "ledger"))),
+    }
+    found: dict[str, tuple[list[float], list[float]]] = {kind: ([], []) for kind in backends}
+    keeper = await _submit(backends["ray"], "keeper", folder / "keeper", 10**6)  # keeps the ledger: it ends without a job
+    try:
+        for launch in range(launches):
+            for kind, backend in backends.items():
+                run = folder / f"{kind}-{launch}"
+                began = time.time()
+                await _submit(backend, run.name, run, kills)
+                await asyncio.wait_for(supervise(backend, run.name, holder="benchmark"), _LIMIT)
+                marks = read_marks(run)
+                first = max(mark.at for mark in marks if mark.mark == "stepped" and mark.attempt == 0)
+                found[kind][0].extend(each.total for each in recoveries(marks, _NO_LOG, workers=2))
+                found[kind][1].append(first - began)
+                await delete(backend, run.name, holder="benchmark", timeout=_LIMIT)
+    finally:
+        await delete(backends["ray"], keeper, holder="benchmark", timeout=_LIMIT)
+        for backend in backends.values():
+            await backend.close()
+    return found
+
+
+_NO_LOG: dict[str, tuple[float, ...]] = {"detect": (), "stop": (), "rendezvous": ()}
+
+
+async def _submit(backend: Backend, name: str, run: Path, kills: int) -> str:
+    await asyncio.to_thread(run.mkdir)
+    job = load_job(
+        {
+            "name": name,
+            "entrypoint": {"command": [sys.executable, str(SCRIPT)]},
+            "nproc_per_node": 2,
+            "env": {"BENCH_KILLS": str(kills), "BENCH_RUN": str(run), "BENCH_FIRST": "4"},
+            "recovery": {"max_restarts": 100},
+        },
+        based=False,
+    )
+    await submit_or_adopt(backend, backend.plan(job), owner="benchmark")
+    return name
+
+
+if __name__ == "__main__":
+    sys.exit(main())

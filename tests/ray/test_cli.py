@@ -1,0 +1,60 @@
+"""A job on Ray from the terminal: submitted, looked at, submitted again, and deleted with all that it made."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from rallypoint.wire.env import HOME
+from tests.cluster.jobs import nothing_left
+from tests.ray.sites import RaySite
+from tests.waiting import eventually_async
+
+pytestmark = [pytest.mark.extended, pytest.mark.may_block("the hands of a test read /proc")]
+
+
+async def rallypoint(site: RaySite, home: Path, *words: str) -> tuple[int, str]:
+    """Return exit code and output of a command."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "rallypoint.cli.main", *words, *site.where.options()),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, HOME: str(home)},
+    )
+    out, _ = await process.communicate()
+    return int(process.returncode or 0), out.decode()
+
+
+async def test_a_job_from_the_terminal(site: RaySite, home: Path, tmp_path: Path) -> None:
+    """Each command finds the job by the options alone; a second submission starts nothing."""
+    file = tmp_path / "job.yaml"
+    file.write_text(site.job("digits", nodes=2).to_yaml())
+
+    code, told = await rallypoint(site, home, "submit", str(file))
+    assert code == 0, told
+    assert "Job digits submitted: 2 nodes x 1 process" in told
+    assert f"Record: ledger of the Ray namespace {site.namespace}" in told
+    uid = await site.uid("digits")
+
+    async def trains() -> bool:
+        return "rank 1 of 2 begins" in (await rallypoint(site, home, "logs", "digits"))[1]
+
+    await eventually_async(trains, timeout=60.0, why="both ranks should begin")
+    code, told = await rallypoint(site, home, "submit", str(file))
+    assert code != 0
+    assert "already running with the same specification" in told
+    assert await site.uid("digits") == uid
+    code, told = await rallypoint(site, home, "status", "digits")
+    assert (code, "digits" in told) == (0, True)
+    code, told = await rallypoint(site, home, "explain", "digits")
+    assert code == 0, told
+    code, told = await rallypoint(site, home, "delete", "digits")
+    assert code == 0, told
+    await nothing_left(site, "digits")
+    code, told = await rallypoint(site, home, "status", "digits")
+    assert code != 0
+    assert "not found" in told

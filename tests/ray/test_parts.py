@@ -1,0 +1,215 @@
+"""The parts of the Ray backend that need no cluster."""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+
+import pytest
+
+from rallypoint.backends.contract import ActionError, BackendError, ConflictError, HeldError, SubmitError
+from rallypoint.backends.ray import calls
+from rallypoint.backends.ray.access import Access
+from rallypoint.backends.ray.cluster.holds import SILENT, Holds
+from rallypoint.backends.ray.placement import FILE, Placement, draw
+from rallypoint.backends.ray.working_dir import package
+from rallypoint.job import ElasticJob, load_job
+from rallypoint.supervision.actions import CreateNode, Purge, RemoveCoordinator
+from rallypoint.supervision.record import Holder
+from rallypoint.wire import codec
+
+
+def job(**fields: object) -> ElasticJob:
+    return load_job({"name": "digits", "entrypoint": "train.py", **fields}, based=False)
+
+
+def placed(**fields: object) -> Placement:
+    blueprint = draw(job(**fields), namespace="team", runtime_env={})
+    return codec.loads(Placement, blueprint.attached[FILE])
+
+
+@pytest.mark.parametrize(
+    ("fields", "bundle"),
+    [
+        pytest.param({"nproc_per_node": 4}, {"CPU": 4.0}, id="one CPU for each worker"),
+        pytest.param({"nproc_per_node": 4, "resources": {"gpus": 4}}, {"GPU": 4.0}, id="devices alone"),
+        pytest.param(
+            {"resources": {"cpu": "500m", "memory": "1536Mi"}}, {"CPU": 0.5, "memory": 1610612736.0}, id="memory in bytes"
+        ),
+        pytest.param({"resources": {"cpu": "1", "memory": "100M"}}, {"CPU": 1.0, "memory": 1e8}, id="decimal megabytes"),
+        pytest.param({"worker_isolation": "TRAINERS"}, {"CPU": 1.0, "TRAINERS": 1.0}, id="isolation"),
+        pytest.param(
+            {"resources": {"cpu": "1", "extended": {"example.com/rdma": "2"}}},
+            {"CPU": 1.0, "example.com/rdma": 2.0},
+            id="custom",
+        ),
+    ],
+)
+def test_the_resources_of_a_node(fields, bundle):
+    """By Ray's names and units."""
+    assert dict(placed(**fields).bundle) == bundle
+
+
+def test_the_smallest_world_is_one_group_and_each_further_node_another():
+    """All of the smallest world is placed at once, or nothing of it."""
+    blueprint = draw(job(nodes="2:4", host_ignore_list=["a1"]), namespace="team", runtime_env={"pip": ["einops"]})
+
+    groups = [item for item in blueprint.objects if item["kind"] == "PlacementGroup"]
+    actors = [item for item in blueprint.objects if item["kind"] == "Actor"]
+    assert [(group["name"], len(group["bundles"])) for group in groups] == [("UID-base", 2), ("UID-1-2-1", 1), ("UID-1-3-1", 1)]
+    assert [actor["placement_group"] for actor in actors] == ["UID-base", "UID-base", "UID-1-2-1", "UID-1-3-1"]
+    assert {(actor["lifetime"], actor["max_restarts"], str(actor["runtime_env"])) for actor in actors} == {
+        ("detached", 0, "{'pip': ['einops']}")
+    }
+    assert placed(nodes="2:4", host_ignore_list=["a1"]).exclude == ("a1",)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"tls": {"secret": "mine"}}, "tls: {secret: mine} is not allowed with backend ray; expected off or auto"),
+        ({"master": {"isolation": "HEAD"}}, "master.isolation: 'HEAD' is not allowed with backend ray"),
+    ],
+)
+def test_what_cannot_run_there_is_refused(fields, told):
+    """At submission, with the field."""
+    with pytest.raises(SubmitError) as raised:
+        draw(job(**fields), namespace="team", runtime_env={})
+    assert told in str(raised.value)
+
+
+def test_what_is_ignored_is_said():
+    """A field of pods has no meaning there."""
+    blueprint = draw(job(image="train:1", master={"cpu": "2"}), namespace="team", runtime_env={})
+
+    assert {"image: ignored by the ray backend", "master.cpu: ignored by the ray backend"} <= set(blueprint.notes)
+
+
+@pytest.mark.parametrize(
+    "address", ["", "ray-head:8265", "ftp://head:1", "http://", "http://me:secret@head:8265", "http://head?x=1"]
+)
+def test_a_wrong_address_is_an_error_that_shows_no_password(address):
+    """With what is expected."""
+    with pytest.raises(BackendError, match="expected the URL of the Ray dashboard") as raised:
+        Access(address=address)
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "1", '"a"'])
+def test_a_wrong_runtime_environment_is_an_error(text):
+    """It is a JSON object."""
+    with pytest.raises(BackendError, match=r"runtime_env: .* is not allowed; expected a JSON object"):
+        Access(address="http://head:8265", runtime_env=text)
+
+
+def test_the_token_is_not_shown():
+    """Neither in logs nor in errors."""
+    assert "hidden" not in repr(Access(address="http://head:8265", token="hidden"))
+
+
+@pytest.mark.parametrize(
+    "action",
+    [CreateNode(attempt=1, node=2, incarnation=3, unseen=2), RemoveCoordinator(attempt=1, term=2, force=True), Purge()],
+)
+def test_an_action_travels(action):
+    """It is the same after the call."""
+    assert calls.action_from(calls.action_to(action)) == action
+
+
+def test_a_strange_action_is_refused():
+    """Its name is no class of anything else."""
+    with pytest.raises(BackendError, match="expected one of CreateComponents"):
+        calls.action_from({"kind": "Action", "fields": {}})
+
+
+def test_errors_travel():
+    """With what a supervisor reads of them."""
+    told = calls.error_from(calls.error_to(ActionError("no room", waits=True)), name="digits")
+    held = calls.error_from(calls.error_to(HeldError("digits", "ada")), name="digits")
+    conflict = calls.error_from(calls.error_to(ConflictError("changed")), name="digits")
+
+    assert (type(told), str(told), told.waits, told.fatal) == (ActionError, "no room", True, False)
+    assert (type(held), held.holder) == (HeldError, "ada")
+    assert (type(conflict), str(conflict)) == (ConflictError, "changed")
+
+
+def test_a_job_has_one_holder_until_it_is_silent(tmp_path):
+    """After that another takes it, and the first is told so."""
+    now = [1000.0]
+    holds = Holds(tmp_path, clock=lambda: now[0])
+    holds.beat("one", {})
+    holds.take("digits", "one", "ada")
+    with pytest.raises(HeldError):
+        holds.take("digits", "two", "bob")
+    now[0] += SILENT + 1
+    assert holds.expired() == ("digits",)
+    holds.take("digits", "two", "bob")
+
+    with pytest.raises(HeldError, match="bob"):
+        holds.check("digits", "one")
+    holds.release("digits", "one")
+    holds.check("digits", "two")
+
+
+def test_after_a_restart_a_new_supervisor_waits_for_the_old_one(tmp_path):
+    """Who held a job before the ledger was lost claims it again with the next beat."""
+    now = [1000.0]
+    Holds(tmp_path).beat("one", {"digits": "ada"})
+    holds = Holds(tmp_path, clock=lambda: now[0])
+    with pytest.raises(HeldError):
+        holds.take("digits", "two", "bob")
+    holds.beat("one", {"digits": "ada"})
+    now[0] += SILENT - 1
+    holds.beat("one", {"digits": "ada"})
+    now[0] += 2
+    with pytest.raises(HeldError, match="ada"):
+        holds.take("digits", "two", "bob")
+
+
+def test_a_heartbeat_changes_with_each_beat(tmp_path):
+    """Coordinators read its file; a supervisor that leaves takes it away."""
+    holds = Holds(tmp_path)
+    path = holds.beat("one", {})
+    first = path.read_text()
+    holds.beat("one", {})
+    assert path.read_text() != first
+    assert holds.pulse(Holder(id="one", name="ada")) is not None
+    holds.beat("one", {}, leave=True)
+    assert holds.pulse(Holder(id="one", name="ada")) is None
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", "x" * 100])
+def test_a_hostile_supervisor_id_names_no_other_file(tmp_path, name):
+    """It is refused before any path is made of it."""
+    holds = Holds(tmp_path)
+    with pytest.raises(ValueError, match="is not allowed"):
+        holds.beat(name, {})
+    assert holds.pulse(Holder(id=name, name="x")) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_packed_the_same_way_each_time(tmp_path):
+    """Its name is that of its content; what is excluded is not in it."""
+    for name in ("train.py", "data/big.bin", "__pycache__/x.pyc", ".git/config"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(name)
+    (tmp_path / "run.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "run.sh").chmod(0o755)
+
+    name, content = package(str(tmp_path), ("data",))
+    os.utime(tmp_path / "train.py", (1, 1))
+
+    assert package(str(tmp_path), ("data",)) == (name, content)
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        assert archive.namelist() == ["run.sh", "train.py"]
+        assert archive.getinfo("run.sh").external_attr >> 16 & 0o111
+    (tmp_path / "train.py").write_text("other")
+    assert package(str(tmp_path), ("data",))[0] != name
+
+
+def test_a_folder_that_is_not_there_is_an_error():
+    """Before anything is sent."""
+    with pytest.raises(SubmitError, match=r"runtime_env.working_dir: '/no/such' is not a folder"):
+        package("/no/such")

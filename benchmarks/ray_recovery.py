@@ -64,7 +64,7 @@ async def _measure(folder: Path, url: str, launches: int, kills: int) -> dict[st
         "ray": RayBackend(Access(address=url, storage=str(folder / "ledger"))),
     }
     found: dict[str, tuple[list[float], list[float]]] = {kind: ([], []) for kind in backends}
-    keeper = await _submit(backends["ray"], "keeper", folder / "keeper", 10**6)  # keeps the ledger: it ends without a job
+    keeper = await _keep_ledger(backends["ray"])
     try:
         for launch in range(launches):
             for kind, backend in backends.items():
@@ -85,6 +85,13 @@ async def _measure(folder: Path, url: str, launches: int, kills: int) -> dict[st
 
 
 _NO_LOG: dict[str, tuple[float, ...]] = {"detect": (), "stop": (), "rendezvous": ()}
+
+
+async def _keep_ledger(backend: Backend) -> str:
+    """Submit a job that no process supervises, so nothing of it runs: a ledger without jobs would end."""
+    job = load_job({"name": "keeper", "entrypoint": {"command": ["true"]}}, based=False)
+    await submit_or_adopt(backend, backend.plan(job), owner="benchmark")
+    return job.name
 
 
 async def _submit(backend: Backend, name: str, run: Path, kills: int) -> str:

@@ -17,11 +17,13 @@ from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.reconcile import Decision, reconcile
 from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.supervision.resizing import sized
+from rallypoint.wire.env import MASKED
+from rallypoint.wire.masked import mask_of
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.sanitize import clean_text
 from rallypoint.wire.status import JobStatus
 
-__all__ = ["Backoff", "Job", "OnTurn", "Snapshot", "Turn", "Turns", "held", "new_lines", "told"]
+__all__ = ["Backoff", "Job", "OnTurn", "Snapshot", "Turn", "Turns", "held", "masked", "new_lines", "told"]
 
 
 T = TypeVar("T")
@@ -224,7 +226,7 @@ class Turns:
     async def _decide(self, stored: Stored, seen: Observation, now: float) -> Decision:
         seen = dataclasses.replace(seen, create_errors=self._create_errors)
         # In a thread: a script can write a status of a megabyte, and the event loop may have other jobs and other triggers.
-        return self._signed(await asyncio.to_thread(reconcile, stored.record, seen, Policy.from_plan(stored.plan), now))
+        return self._signed(await asyncio.to_thread(_reconciled, stored, seen, now))
 
     async def _look_again(self, record: JobRecord) -> Observation:
         return await self._backend.confirm(record) or await self._backend.observe(record)
@@ -270,6 +272,21 @@ def new_lines(before: JobRecord, after: JobRecord) -> list[str]:
     known = set(before.history)
     new = [event for event in after.history if event not in known]
     return [f"{event.kind}: {clean_text(event.detail, _LINE)}" for event in new[-_LINES:]]
+
+
+def _reconciled(stored: Stored, seen: Observation, now: float) -> Decision:
+    return reconcile(stored.record, masked(seen, stored.plan), Policy.from_plan(stored.plan), now)
+
+
+def masked(seen: Observation, plan: Plan) -> Observation:
+    """Return an observation whose last words of nodes do not show the secrets of the job (wire/masked.py)."""
+    if MASKED not in plan.env:
+        return seen
+    mask = mask_of(plan.env, plan.args)
+    nodes = tuple(
+        dataclasses.replace(node, reason=mask(node.reason), log_tail=tuple(map(mask, node.log_tail))) for node in seen.nodes
+    )
+    return dataclasses.replace(seen, nodes=nodes)
 
 
 def _create_errors(errors: Iterable[tuple[Action, ActionError]]) -> Iterable[CreateError]:

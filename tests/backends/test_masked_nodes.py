@@ -1,0 +1,49 @@
+"""The last words of a node, which a pod's log has, do not bring a secret of the job into its record."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from rallypoint.backends.requests import submit_or_adopt
+from rallypoint.backends.supervise import supervise
+from rallypoint.job import ElasticJob
+from rallypoint.supervision.observation import Observation
+from rallypoint.supervision.record import JobRecord
+from rallypoint.wire.env import MASKED
+from tests.backends.fake import FakeBackend, World
+
+SECRET = "hunter2-of-the-warehouse"
+
+
+class Dying(FakeBackend):
+    """Each node that runs ends at once, and its log quotes the secret."""
+
+    async def observe(self, record: JobRecord) -> Observation:
+        for key in self.world.alive(record.name):
+            if key[1] >= 0:
+                self.world.end(record.name, key, 9)
+                node = self.world.jobs[record.name].nodes[key]
+                lines = (f"cannot log in with {SECRET}",)
+                self.world.jobs[record.name].nodes[key] = dataclasses.replace(node, log_tail=lines)
+        return await super().observe(record)
+
+
+async def test_the_last_words_of_a_node_are_masked() -> None:
+    """The record holds them with `***` in the secret's place, and so do all that read the record."""
+    backend = Dying(World(pause=0.005))
+    job = {
+        "name": "digits",
+        "entrypoint": "train.py",
+        "recovery": {"node_replacements": 0},
+        "fault_tolerance": {"retry_limit": 0, "failure_grace_period": "0s"},
+    }
+    made = ElasticJob.model_validate(job)
+    role = made.roles[0].model_copy(update={"env": {"PW": SECRET, MASKED: json.dumps([["PW", 0, len(SECRET)]])}})
+    await submit_or_adopt(backend, backend.plan(made.model_copy(update={"roles": (role,)})), owner="cli")
+
+    record = await supervise(backend, "digits", holder="test", poll=0.01)
+
+    assert record is not None
+    assert "cannot log in with ***" in record.to_json()
+    assert SECRET not in record.to_json()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from rallypoint.backends.contract import Backend, Blueprint, Changes, Pulse, Stored
+from rallypoint.backends.units import UnitBackend
 from rallypoint.supervision.actions import Action
+from rallypoint.supervision.conductor import UnitKey, UnitSeen
 from rallypoint.supervision.observation import Observation
 from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.wire.plan import OrphanPolicy, Plan
+from rallypoint.wire.role_plans import RolePlan
 from rallypoint.wire.status import JobStatus
 
 __all__ = ["Crashed", "Crashing"]
@@ -62,6 +66,9 @@ class Crashing(Backend):
         await self._backend.act(record, plan, action)
         self.fuse.burn()
 
+    def units(self, name: str) -> UnitBackend:
+        return _CrashingUnits(self._backend.units(name), self.fuse)
+
     def changes(self, name: str) -> AbstractAsyncContextManager[Changes]:
         return self._backend.changes(name)
 
@@ -91,3 +98,33 @@ class Crashing(Backend):
 
     async def close(self) -> None:
         await self._backend.close()
+
+
+class _CrashingUnits(UnitBackend):
+    """Other units until the fuse is burnt; the jobs of elastic roles are not killed here."""
+
+    def __init__(self, units: UnitBackend, fuse: Fuse) -> None:
+        self.jobs, self._units, self._fuse = units.jobs, units, fuse
+
+    async def observe(self, record: JobRecord, plan: Plan) -> tuple[UnitSeen, ...]:
+        return await self._units.observe(record, plan)
+
+    async def start(self, record: JobRecord, plan: Plan, key: UnitKey) -> None:
+        self._fuse.burn()
+        await self._units.start(record, plan, key)
+        self._fuse.burn()
+
+    async def stop(self, record: JobRecord, plan: Plan, key: UnitKey, *, force: bool) -> None:
+        self._fuse.burn()
+        await self._units.stop(record, plan, key, force=force)
+        self._fuse.burn()
+
+    async def release(self, record: JobRecord, plan: Plan) -> bool:
+        self._fuse.burn()
+        return await self._units.release(record, plan)
+
+    async def blueprint(self, record: JobRecord, plan: Plan, role: RolePlan) -> Blueprint:
+        return await self._units.blueprint(record, plan, role)
+
+    def environment(self, record: JobRecord, plan: Plan) -> Mapping[str, str]:
+        return self._units.environment(record, plan)

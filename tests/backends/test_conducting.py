@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from rallypoint.backends.contract import Backend
 from rallypoint.backends.requests import request_deletion, request_resumption, request_suspension, submit_or_adopt
 from rallypoint.backends.supervise import supervise
 from rallypoint.backends.turns import Snapshot
 from rallypoint.supervision.conductor import UnitKey, UnitState
 from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.status import Outcome
-from tests.backends.fake import FakeBackend
+from tests.backends.crashing import Crashed, Crashing
 from tests.backends.stage import FakeStage, running, verdict
 
 ROLES = {
@@ -56,7 +57,7 @@ async def submit(place: FakeStage, **fields: Any) -> None:
     await submit_or_adopt(place.backend, place.backend.plan(job), owner="ann", clock=place.world.clock)
 
 
-async def drive(place: FakeStage, story: Story, backend: FakeBackend | None = None) -> JobRecord | None:
+async def drive(place: FakeStage, story: Story, backend: Backend | None = None) -> JobRecord | None:
     return await supervise(backend or place.backend, "rl", holder="test", on_turn=story, clock=place.world.clock)
 
 
@@ -225,3 +226,40 @@ async def test_the_result_of_each_driver_is_kept_by_its_role(place):
     assert record is not None
     assert record.phase is Phase.SUCCEEDED
     assert record.result == {"judge": {"from": "judge"}, "trainer": [1.5]}
+
+
+def failing_once(place: FakeStage) -> Story:
+    """A rollout fails once, then the judge and the trainer succeed."""
+    return Story(
+        place,
+        (all_run(place), ends(place, "rollout", 0, 3)),
+        (all_run(place), ends(place, "judge", 0, 0)),
+        (lambda: True, says(place, Outcome.SUCCEEDED)),
+    )
+
+
+async def test_a_supervisor_that_is_killed_anywhere_is_succeeded(tmp_path):
+    """After any save, start, stop or release: no life begins twice, no failure is charged twice, and nothing is left."""
+    for steps in range(200):
+        place = FakeStage(tmp_path)
+        await submit(place)
+        story, crashed = failing_once(place), False
+        try:
+            record = await drive(place, story, Crashing(place.backend, steps))
+        except Crashed:
+            crashed = True
+            record = await drive(place, story, place.another())
+        assert record is not None
+        assert (record.phase, record.attempt, record.retries, record.released) == (Phase.SUCCEEDED, 1, 0, True)
+        told = [event.detail for event in record.history if event.kind == "restarted"]
+        assert told == ["rollout 0 exited with code 3; the instance is started again"]
+        assert len(record.incidents) == 1
+        lives = [(key.role, key.index, key.incarnation) for key in sorted(place.world.units["rl"])]
+        assert lives == [("judge", 0, 1), ("rollout", 0, 1), ("rollout", 0, 2), ("rollout", 1, 1)]
+        assert len(place.world.record("rl-trainer").attempts) == 1
+        assert place.world.running_units("rl") == []
+        assert place.world.serving["rl"] == 0
+        if not crashed:
+            assert steps > 20
+            return
+    pytest.fail("it never came to its end")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.live.jobs import cli
-from tests.live.roles.jobs import RolesJob, kill
+from tests.live.roles.jobs import SCRIPTS, RolesJob, kill
 from tests.waiting import eventually
 
 
@@ -56,6 +56,35 @@ def test_a_rank_of_the_elastic_role(place: Path, home: Path) -> None:
     assert job.causes() == []
     (incident,) = job.trainer.record.incidents
     assert (incident.cause.value, incident.culprit is not None and incident.culprit.rank) == ("process", 0)
+
+
+@pytest.mark.extended
+def test_a_rank_with_five_lines_loses_no_step(place: Path, home: Path, warm: None) -> None:
+    """The other rank and all other roles keep their processes; every step is trained once, and none is missing."""
+    trainer = {"entrypoint": str(SCRIPTS / "recovering.py"), "args": [str(place)], "process_group": None}
+    job = RolesJob.write(place, home, roles={"trainer": trainer}).submit()
+    eventually(lambda: len(_steps(place, 1)) > 50, timeout=60.0, why=job.tell)
+    before = job.pids()
+    assert set(before) == {("rollout", 0), ("rollout", 1), ("judge", 0)}
+
+    (place / "fault.0").write_text("kill")
+    eventually(lambda: {round_ for round_, _, _ in _steps(place, 1)} == {1, 2}, timeout=60.0, why=job.tell)
+    reached = _steps(place, 1)[-1][2]
+    eventually(lambda: _steps(place, 1)[-1][2] > reached + 20, why=job.tell)
+
+    assert job.pids() == before
+    assert len({pid for _, pid, _ in _steps(place, 1)}) == 1
+    assert len({pid for _, pid, _ in _steps(place, 0)}) == 2
+    succeeds(job)
+    (incident,) = job.trainer.record.incidents
+    assert (incident.rung.value, incident.steps_lost) == ("recover-in-place", 0)
+
+
+def _steps(place: Path, rank: int) -> list[tuple[int, int, int]]:
+    """Return round, process and step of each line of a rank of scripts/recovering.py."""
+    path = place / f"steps.{rank}"
+    rows = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    return [(int(row[1]), int(row[2]), int(row[3])) for row in rows if len(row) == 5]
 
 
 @pytest.mark.extended

@@ -28,10 +28,12 @@ from rallypoint.agent.node.health.vitals import Vitals
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import Settings, State
 from rallypoint.agent.workers.logs import RankLogs, written
+from rallypoint.capabilities.base import coordinator_capabilities
 from rallypoint.training import startup
 from rallypoint.wire import env
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.messages import AgentReport, AgentState, WorkerReport
+from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.progress import ProgressFile, life_offset
 
 __all__ = ["main"]
@@ -145,8 +147,9 @@ def _beats(path: Path) -> Callable[[], None]:
 
 def coordinator() -> float:
     """Return seconds per report of an agent with 8 workers, all of the core's work on it."""
-    settings = Settings(min_nodes=1, max_nodes=1, hang_downtime=1800.0)
-    state = rendezvous.new(settings, job="job", uid="u", attempt=1, term=1, now=0.0)
+    plan = Plan(name="job", role="r", min_nodes=1, max_nodes=1, entry=Entry.SCRIPT, entrypoint="train.py")
+    registered = coordinator_capabilities(plan)
+    state = rendezvous.new(Settings.from_plan(plan), job="job", uid="u", attempt=1, term=1, now=0.0, registered=registered)
     state = rendezvous.tick(rendezvous.receive(state, _report(0, AgentState.WAITING, 0), 0.0), 0.0)
 
     def hear(number: int) -> None:

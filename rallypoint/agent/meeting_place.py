@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from rallypoint.agent.clock import monotone_clock
+from rallypoint.agent.coordinator.services import running_services
 from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.options import RunOptions
 from rallypoint.agent.tls import Tls
 from rallypoint.agent.transport.service import Exchange
-from rallypoint.capabilities.base import ServiceContext, services
 from rallypoint.wire.endpoint import Endpoint
 
 __all__ = ["ATTEMPT", "TERM", "Agreement", "Met", "address_towards", "endpoint_at", "with_services"]
@@ -51,24 +50,9 @@ class Met:
     tls: Tls | None = None
 
 
-@contextlib.asynccontextmanager
-async def with_services(shell: Coordinator, options: RunOptions) -> AsyncIterator[None]:
-    """Run the services of optional capabilities meanwhile; the agent that hosts the coordinator does."""
-    context = ServiceContext(
-        plan=options.plan,
-        host=_LOOPBACK,
-        pod=False,
-        clock=monotone_clock(),
-        status=shell.status,
-        note=shell.note,
-        send=shell.send,
-        state_of=shell.state_of,
-        requested=None,
-    )
-    async with contextlib.AsyncExitStack() as running:
-        for service in services(context):
-            await running.enter_async_context(service)
-        yield
+def with_services(shell: Coordinator, options: RunOptions) -> contextlib.AbstractAsyncContextManager[None]:
+    """Return a context in which the services of optional capabilities run; the agent that hosts the coordinator enters it."""
+    return running_services(shell, options.plan, _LOOPBACK, monotone_clock())
 
 
 def endpoint_at(host: str, port: int) -> Endpoint:

@@ -27,6 +27,7 @@ __all__ = ["NAMES", "modules"]
 #: The registered capabilities. To remove one, delete its folder and its line here.
 NAMES: tuple[str, ...] = (
     "commands",
+    "hang",
     "metrics",
     "node_check",
     "stragglers",

@@ -18,11 +18,13 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from rallypoint.capabilities import modules
 from rallypoint.wire.fence import Fence
-from rallypoint.wire.incident import Incident
+from rallypoint.wire.hang import Evidence
+from rallypoint.wire.incident import Incident, IncidentId
 from rallypoint.wire.line import FromAgent, FromWorker
 from rallypoint.wire.messages import AgentReport, Assignment, Continue, WorkerReport
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.progress import ProgressSlot
+from rallypoint.wire.pulse import Learned
 from rallypoint.wire.sections import Section
 from rallypoint.wire.status import JobState, JobStatus, Member, Verdict
 
@@ -31,12 +33,15 @@ __all__ = [
     "Effect",
     "EndAttempt",
     "Gauge",
+    "HealIncident",
     "NodeCapability",
     "NodeContext",
     "RecordEvent",
+    "RecordIncident",
     "ReplaceNode",
     "ReportedPeer",
     "RestartForming",
+    "RestartWorkers",
     "RoundView",
     "ServiceContext",
     "coordinator_capabilities",
@@ -84,12 +89,33 @@ class EndAttempt:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecordIncident:
+    """Add an incident of the job; its budget pays if its rung is not `notify`."""
+
+    incident: Incident
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealIncident:
+    """Note that an incident has ended, if it has not."""
+
+    incident: IncidentId
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartWorkers:
+    """Add an incident, and restart all workers for it; a spent budget ends the attempt."""
+
+    incident: Incident
+
+
+@dataclass(frozen=True, kw_only=True)
 class RestartForming:
     """Give the next round its whole join timeout from now on."""
 
 
 #: Changes that a capability may request from the rendezvous.
-Effect = RecordEvent | ReplaceNode | EndAttempt | RestartForming
+Effect = RecordEvent | RecordIncident | HealIncident | ReplaceNode | RestartWorkers | RestartForming | EndAttempt
 
 
 class ReportedPeer(Protocol):
@@ -162,8 +188,8 @@ class CoordinatorCapability(Generic[S]):
 
     name: str
 
-    def restore(self, published: JobStatus | None, *, continues: bool) -> S:
-        """Return the state of a starting coordinator.
+    def restore(self, published: JobStatus | None, *, continues: bool, now: float) -> S:
+        """Return the state of a coordinator that starts at `now`.
 
         Args:
             published: last status of the same job, or None.
@@ -172,7 +198,7 @@ class CoordinatorCapability(Generic[S]):
         """
         raise NotImplementedError
 
-    def on_report(self, state: S, report: AgentReport, before: AgentReport | None, now: float) -> S:
+    def on_report(self, state: S, report: AgentReport, before: AgentReport | None, view: RoundView, now: float) -> S:
         """Return the state after a report; `before` is the previous report of the same agent, or None."""
         return state
 
@@ -187,6 +213,10 @@ class CoordinatorCapability(Generic[S]):
     def after_losses(self, state: S, view: RoundView, now: float) -> tuple[S, Sequence[Effect]]:
         """Return the state and the effects at `now`; called while there is no verdict, after lost agents were removed."""
         return state, ()
+
+    def after_tick(self, state: S, view: RoundView, now: float) -> S:
+        """Return the state at the end of a tick, after a round was closed or ended."""
+        return state
 
     def holds_round(self, state: S) -> bool:
         """Return whether the next round must wait for the capability; its join timeout does not expire meanwhile."""
@@ -211,6 +241,10 @@ class CoordinatorCapability(Generic[S]):
     def reply_key(self, state: S) -> object:
         """Return a value that changes whenever `reply_for` may return something else for the same report."""
         return None
+
+    def report_period(self, state: S, view: RoundView) -> float:
+        """Return the seconds between two reports of an agent that the capability needs; 0 as usual."""
+        return 0.0
 
     def next_deadline(self, state: S) -> float | None:
         """Return the earliest time at which `on_tick` changes the state without a report, or None."""
@@ -249,6 +283,8 @@ class NodeContext:
         changed: a capability calls it when the content of its section has changed.
         send: sends a message to a worker by its local rank; returns False if the worker has no connection to the agent.
         spawner: starts processes.
+        evidence: collects stacks and states of the workers, as the answer to the request of a number.
+        learned: returns the durations of the phases of the workers so far in this round.
         stop_workers: sends SIGTERM to all workers, and SIGKILL after the grace period.
     """
 
@@ -260,6 +296,8 @@ class NodeContext:
     send: Callable[[int, FromAgent], bool]
     stop_workers: Callable[[], None]
     spawner: ProcessSpawner
+    evidence: Callable[[int], Awaitable[Evidence]]
+    learned: Callable[[], tuple[Learned, ...]]
 
 
 class NodeCapability:

@@ -214,8 +214,6 @@ def _details(story: Story, now: float) -> Iterable[Fact]:
         yield Fact(label="waits for", text=record.waits_for)
     if status is not None and (trouble := _undurable(status)):
         yield Fact(label="note", text=trouble)
-    if status is not None and status.hang is not None:
-        yield Fact(label="hang", text=f"{status.hang.state.value}: {status.hang.reason}")
     if status is not None:
         yield from (Fact(label=label, text=text) for module in modules("report") for label, text in module.facts(status))
     yield Fact(label="time", text=_time(record, now))

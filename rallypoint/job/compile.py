@@ -199,9 +199,6 @@ def _agents(job: ElasticJob) -> dict[str, Any]:
         "xpu_type": job.health.xpu_type,
         "node_lease": job.health.node_lease,
         "report_interval": job.health.report_interval,
-        "hang_downtime": job.health.hang_downtime,
-        "hang_detection": job.health.hang_detection,
-        "hang_learning": job.health.hang_learning,
         "log_dir": job.logs.dir,
         # What is shown is captured, too: a culprit's last lines are read from its file.
         "redirects": _STREAMS[job.logs.redirects] | tee,

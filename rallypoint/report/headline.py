@@ -12,6 +12,7 @@ from rallypoint.report.model import Headline, Mood, State
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase
 from rallypoint.wire.hang import Hang, HangState
 from rallypoint.wire.incident import Cause, FaultKind, Incident
+from rallypoint.wire.sections import value_of
 from rallypoint.wire.status import JobState, JobStatus
 
 __all__ = ["headline", "no_data", "no_job", "not_live", "unreachable"]
@@ -81,8 +82,9 @@ def _quiet(told: Headline, quiet: str) -> Headline:
 def _training(record: JobRecord, status: JobStatus, incidents: Sequence[Incident], faults: int) -> Headline:
     nodes, ranks = len(status.world), status.world_size
     where = f"on {counted(nodes, 'node')}, {counted(ranks, 'rank')}"
-    if status.hang is not None:
-        return _hanging(status.hang)
+    hang: Hang | None = value_of(status, "hang")
+    if hang is not None:
+        return _hanging(hang)
     broken = [i for i in incidents if i.healed_at is None and _present(i, record)]
     if broken:
         return _mending(record, broken)

@@ -16,6 +16,7 @@ from rallypoint.supervision.record import ConditionType, JobRecord, Phase
 from rallypoint.wire.incident import FREE, Cause, Incident, Rung
 from rallypoint.wire.missing import Absence
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.sections import value_of
 from rallypoint.wire.status import JobState, JobStatus, Progress
 
 __all__ = ["QUIET", "silence", "story_of"]
@@ -140,7 +141,8 @@ def silence(status: JobStatus | None, age: float | None) -> str:
         return ""
     if age is not None and age >= QUIET:
         return f"last report {span(age)} ago"
-    if status.state is not JobState.RUNNING or not status.lively_at:
+    lively_at: float = value_of(status, "lively_at", 0.0)
+    if status.state is not JobState.RUNNING or not lively_at:
         return ""
     # These times are all the coordinator's own; what has passed since its word is added.
     now = status.updated_at + (age or 0.0)
@@ -149,7 +151,7 @@ def silence(status: JobStatus | None, age: float | None) -> str:
         first = min(silent, key=lambda one: one.since)
         more = "" if len(silent) == 1 else f" (and {len(silent) - 1} more)"
         return f"last report of node {first.node}{more} {span(now - first.since)} ago"
-    quiet = now - status.lively_at
+    quiet = now - lively_at
     return f"last sign of life {span(quiet)} ago" if quiet >= QUIET else ""
 
 

@@ -15,10 +15,9 @@ from rallypoint.wire.codec import WireError, from_json, neighbour, to_json
 from rallypoint.wire.dump import DumpAsk, DumpTold
 from rallypoint.wire.failover import Failover
 from rallypoint.wire.fence import Fence
-from rallypoint.wire.hang import Evidence
 from rallypoint.wire.incident import Culprit
 from rallypoint.wire.node_range import MAX_WORKERS
-from rallypoint.wire.pulse import Learned, Pace, Phase
+from rallypoint.wire.pulse import Pace, Phase
 from rallypoint.wire.sections import NO_SECTIONS, Sections
 from rallypoint.wire.status import Verdict
 
@@ -118,13 +117,11 @@ class AgentReport:
         failover_note: why the extension could not say anything, for people.
         reason: why it leaves or failed, for people.
         result: what rank 0 left as the job's result, if it ended well here; None where there is none (wire/result.py).
-        evidence: what it found of its workers, as long as the coordinator asks for it.
         keeps: how many of its workers live on where the round breaks, or that do because it broke.
         resizable: they can follow into a world of another size, too.
         replicas: `host:port` at which it takes other nodes' snapshots; "" where it takes none.
         dumps: it holds a snapshot, and knows where a last checkpoint would go; `dump` is its last answer about one.
         tolerance: what graceful fault tolerance has put into MindCluster's reset file; "" for nothing.
-        learned: how long the phases of its workers took so far in this round.
         free_ports: ranges that are free on its node for the workers' own use, as first, last, first, last, ...; empty where the
             plan needs none.
         ready: nothing is left that it could prepare before its workers start: imports, standbys, the process of its stores.
@@ -155,13 +152,11 @@ class AgentReport:
     failover_note: str = ""
     reason: str = ""
     result: Any = field(default=None, hash=False)
-    evidence: Evidence | None = None
     keeps: int = 0
     resizable: bool = False
     replicas: str = ""
     dumps: bool = False
     dump: DumpTold | None = None
-    learned: tuple[Learned, ...] = ()
     tolerance: str = ""
     free_ports: tuple[int, ...] = ()
     ready: bool = True
@@ -224,15 +219,13 @@ class Continue:
     """Nothing new.
 
     `unsupervised`: seconds since the coordinator saw a sign of life of the job's supervisor, None where it looks for none. The
-    agent counts on by itself when the coordinator is gone. `evidence`: number of a request for what can be found of the workers
-    of the running round, repeated until a report has the answer; 0 asks for nothing. `dump`: what it is asked about a last
-    checkpoint, repeated until a report has the answer. `pace`: seconds after which to report again, while it is doubted whether
-    the workers go on; 0 is as usual. `sections`: requests of optional capabilities, each repeated until a report answers it.
+    agent counts on by itself when the coordinator is gone. `dump`: what it is asked about a last checkpoint, repeated until a
+    report has the answer. `pace`: seconds after which to report again, while it is doubted whether the workers go on; 0 is as
+    usual. `sections`: requests of optional capabilities, each repeated until a report answers it.
     """
 
     fence: Fence
     unsupervised: float | None = None
-    evidence: int = 0
     dump: DumpAsk | None = None
     pace: float = 0.0
     sections: Sections = NO_SECTIONS

@@ -152,10 +152,7 @@ class Plan:
         fence_timeout: an agent that reaches no coordinator for this long stops its workers.
         coordinator_port: 0 takes a free one.
         report_interval: period of an agent's reports of progress while nothing happens.
-        hang_downtime: so long without a sign of life of any rank is a hang; 0 is off.
-        hang_detection: what is done about a hang: 0 it is logged, 1 it is told as an incident, 2 the workers are restarted.
-        hang_learning: how long the phases of the job take is learned, and a hang is found by that, too.
-                                max_restarts: how often workers are restarted for process faults, within one attempt.
+        max_restarts: how often workers are restarted for process faults, within one attempt.
         node_replacements: how often the node of one slot is replaced, within one attempt.
         replace_delay: pause before a lost node is replaced.
         stop_grace: TERM to KILL when workers are stopped.
@@ -197,7 +194,7 @@ class Plan:
         accelerator: what a node's devices are: `nvidia.com/gpu`, `ascend-npu` or `cpu`.
         xpu_type: whose tools say how busy they are: `nvidia` or `ascend`.
         training_port: where all nodes look for a range of free ports for the workers' own use; for `ascend-npu` alone.
-            auto_config: each node has as many workers as it has devices, where it has any, in the place of `nproc_per_node`.
+        auto_config: each node has as many workers as it has devices, where it has any, in the place of `nproc_per_node`.
         tls: how the parts of the job secure their connections: `auto`, `secret:NAME`; "" does not (wire/tls.py).
         network_policy: "" creates no NetworkPolicy; `on`, or the networks of the API server, separated by commas.
         coordinator_replacements: coordinators that may be lost within one attempt.
@@ -235,9 +232,6 @@ class Plan:
     fence_timeout: float = 600.0
     coordinator_port: int = 0
     report_interval: float = 1.0
-    hang_downtime: float = 1800.0
-    hang_detection: int = 1
-    hang_learning: bool = True
     max_restarts: int = 3
     node_replacements: int = 3
     replace_delay: float = 0.0

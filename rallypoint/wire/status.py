@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rallypoint.wire.fence import Fence
-from rallypoint.wire.hang import Hang
 from rallypoint.wire.incident import Culprit, Folded, Incident
 from rallypoint.wire.missing import Missing
 from rallypoint.wire.node_range import MAX_NODES, MAX_WORKERS
-from rallypoint.wire.pulse import Learned
 from rallypoint.wire.sections import NO_SECTIONS, Sections
 
 __all__ = [
@@ -148,13 +146,10 @@ class JobStatus:
     a coordinator of a higher term finds it; where it is not, no second one may start before the first is known to be dead.
     `result` is what rank 0 left as the job's result, once it has succeeded (wire/result.py).
     `samples`: the whole attempt in at most 96 of them, the oldest first (version 2).
-    `hang`: a doubt or a verdict that training does not go on, None while it does or nobody looks (version 2).
     `phases`: how many ranks of the running round are in which phase (wire/pulse.py), of those that tell one (version 2).
-    `learned`: how long the phases of the job took so far, now and then renewed; the next attempt begins with it (version 2).
     `lost`: how many seconds it took to heal those incidents that are counts by now, by cause (version 2).
     `missing`: nodes that are wanted and not there, at most 64 of them, and `missing_count` how many there are (version 2).
     `tolerance`: what graceful fault tolerance has put into MindCluster's reset file; "" for nothing (version 2).
-    `lively_at`: when a rank of the running round last showed a sign of life, or the round began; 0 before any (version 2).
     `training_port`: the first of the ports that are free on all nodes, 0 where none were asked for or found (version 2).
     `sections`: what optional capabilities publish (wire/sections.py).
     """
@@ -180,15 +175,12 @@ class JobStatus:
     updated_at: float = 0.0
     durable: bool = True
     result: Any = field(default=None, hash=False)
-    hang: Hang | None = None
     phases: dict[str, int] = field(default_factory=dict, hash=False)
-    learned: tuple[Learned, ...] = ()
     tolerance: str = ""
     lost: dict[str, float] = field(default_factory=dict, hash=False)
     missing: tuple[Missing, ...] = ()
     missing_count: int = 0
     training_port: int = 0
-    lively_at: float = 0.0
     sections: Sections = NO_SECTIONS
 
     @property

@@ -29,11 +29,9 @@ from rallypoint.simulation.simulator import Frame, simulate
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import Phase
 from rallypoint.wire import env
-from rallypoint.wire.hang import HangState
 from rallypoint.wire.messages import AgentState
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.status import JobState
-from tests.agent.test_hang_rounds import found, quiet, says
 from tests.agent.test_rendezvous import PATIENT, killed, report, say, start
 
 BARE = {"name": "digits", "entrypoint": "train.py", "nproc_per_node": 2}
@@ -115,44 +113,6 @@ async def test_agents_speak_by_the_service_that_is_named() -> None:
 
     assert [speaks_grpc(plan(service_type=service).service_type) for service in ("grpc", "http")] == [True, False]
     assert speaks_grpc(plan().service_type)
-
-
-@pytest.mark.argument("hang_detection")
-@pytest.mark.difference(2)
-@pytest.mark.parametrize(
-    ("action", "incidents", "state"),
-    [
-        pytest.param(0, 0, JobState.RUNNING, id="0 logs"),
-        pytest.param(1, 1, JobState.RUNNING, id="1 notifies"),
-        pytest.param(2, 1, JobState.FORMING, id="2 restarts the workers"),
-    ],
-)
-def test_what_a_hang_leads_to(action: int, incidents: int, state: JobState) -> None:
-    """A line of the story, an incident, or a restart; 0 is allowed, and 7 is not."""
-    kept = dataclasses.replace(settings(nnodes=2, hang_detection=action, hang_downtime=1), warmup_grace=100.0)
-    hung = quiet(say(running(kept, 2), says(0), says(1), now=1.0), 1.0, 61.0)
-    judged = say(hung, says(0, evidence=found(0)), says(1, evidence=found(1, culprit=True)), now=62.0)
-
-    assert (len(judged.incidents), judged.state) == (incidents, state)
-    with pytest.raises(
-        JobError,
-        match="hang_detection: '7' is not allowed; expected one of 0, 1, 2",
-    ):
-        plan(hang_detection=7)
-
-
-@pytest.mark.argument("hang_downtime")
-@pytest.mark.difference(3)
-def test_so_many_minutes_without_life_are_a_hang() -> None:
-    """30 of them by default; 1 is one and not two; 0 is off."""
-    kept = dataclasses.replace(settings(nnodes=2, hang_downtime=1), warmup_grace=60.0)
-    doubt = quiet(say(running(kept, 2), says(0), says(1), now=1.0), 1.0, 31.0)
-    off = dataclasses.replace(kept, hang_downtime=settings(hang_downtime=0).hang_downtime)
-
-    assert doubt.hang is not None
-    assert doubt.hang.state is HangState.DOUBT
-    assert quiet(say(running(off, 2), says(0), says(1), now=1.0), 1.0, 4000.0).hang is None
-    assert (plan().hang_downtime, plan(hang_downtime=0).hang_downtime) == (1800.0, 0.0)
 
 
 @pytest.mark.argument("training_elastic_mode")

@@ -15,10 +15,6 @@ from benchmarks.gpu.fake_nvml import FakeNvml
 from rallypoint.agent.node.health.driver import DeviceFault
 from rallypoint.agent.node.health.gpus import Gpus
 from rallypoint.agent.node.judging import Judge
-from rallypoint.agent.rendezvous.health.blame import blame
-from rallypoint.agent.rendezvous.health.doubt import borne_out
-from rallypoint.agent.rendezvous.health.words import groups, place
-from rallypoint.wire.hang import RankSeen
 from rallypoint.wire.incident import Culprit, FaultKind
 from rallypoint.wire.plan import Entry, Plan
 from tests.waiting import eventually
@@ -198,18 +194,3 @@ def test_an_end_is_told_with_what_the_gpu_said(
 
     assert (told.error.startswith(expected[0]), told.kind) == (True, expected[1])
     assert ("XID" in told.error) == ("XID" in expected[0])
-
-
-def test_a_rank_whose_gpu_has_an_error_is_to_blame_for_a_hang() -> None:
-    """However alike all ranks look; and the verdict says how busy its GPU is, and with which error."""
-    waits = {"state": "S", "frames": ("torch/distributed/distributed_c10d.py:3 all_reduce",), "cpu": 1.0}
-    ranks = {n: RankSeen(local_rank=n, pid=n + 1, gpu=1.0, **waits) for n in range(3)}  # type: ignore[arg-type]
-    assert (blame(ranks), borne_out(ranks)) == ((), False)
-
-    ranks[2] = RankSeen(local_rank=2, pid=3, gpu=0.97, device="GPU 2: XID 74 (NVLink error)", **waits)  # type: ignore[arg-type]
-
-    assert (blame(ranks), borne_out(ranks)) == ((2,), True)
-    assert place(ranks[2]).endswith(", GPU 97% busy; GPU 2: XID 74 (NVLink error)")
-    culprit, others = groups(ranks, (2,))
-    assert (culprit.gpu, culprit.device) == (0.97, "GPU 2: XID 74 (NVLink error)")
-    assert (others.ranks, others.gpu, others.device) == ((0, 1), 1.0, "")

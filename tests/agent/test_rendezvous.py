@@ -23,6 +23,7 @@ from rallypoint.wire.messages import (
     Stop,
     WorkerReport,
 )
+from rallypoint.wire.sections import build
 from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobState, JobStatus, Outcome
 
@@ -60,7 +61,7 @@ def report(
         "state": state,
         "round": round_,
     }
-    return AgentReport(**{**fields, **more})  # type: ignore[arg-type]
+    return build(AgentReport, **{**fields, **more})
 
 
 def say(state: State, *reports: AgentReport, now: float = 0.0) -> State:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rallypoint.capabilities.hang.wire import StatusSection
 from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.hang import Hang, HangState
 from rallypoint.wire.incident import Cause, FaultKind, Incident, Rung
@@ -39,7 +40,7 @@ def verdict(job: Job) -> Hang:
     """Wait until the status tells of a verdict."""
 
     def told() -> Hang | None:
-        hang = None if job.status is None else job.status.hang
+        hang = None if job.status is None else StatusSection.of(job.status).hang
         return hang if hang is not None and hang.state is HangState.VERDICT else None
 
     return eventually(told, timeout=60.0, why=job.tell)

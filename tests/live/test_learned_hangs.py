@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rallypoint.capabilities.hang.wire import StatusSection
 from rallypoint.supervision.record import Phase as JobPhase
 from rallypoint.wire.hang import HangState
 from rallypoint.wire.incident import Cause, Incident, Rung
@@ -25,7 +26,7 @@ SEEN = 5
 
 def learned(job: Job) -> bool:
     """Return whether the coordinator knows how long each phase of the script takes, from many of them."""
-    known = {} if job.status is None else {one.phase: one.count for one in job.status.learned}
+    known = {} if job.status is None else {one.phase: one.count for one in StatusSection.of(job.status).learned}
     phases = (Phase.STEP, Phase.DATA, Phase.CHECKPOINT, Phase.EVALUATION)
     return all(known.get(phase, 0) >= SEEN for phase in phases)
 
@@ -64,7 +65,8 @@ def test_a_silence_is_notified_long_before_hang_downtime(tmp_path: Path, home: P
     assert notified.rule.endswith("no positive evidence")
     assert notified.culprit is not None
     assert notified.culprit.rank == 1
-    assert status.hang is None or status.hang.state is HangState.DOUBT
+    hang = StatusSection.of(status).hang
+    assert hang is None or hang.state is HangState.DOUBT
 
     os.kill(next(rank.pid for rank in status.ranks if rank.rank == 1), signal.SIGSTOP)
     eventually((tmp_path / "trains-2").exists, timeout=180.0, why=job.tell)
@@ -76,7 +78,10 @@ def test_a_silence_is_notified_long_before_hang_downtime(tmp_path: Path, home: P
     [restarted, *_] = (incident for incident in record.incidents if incident.rung is Rung.RESTART_WORKERS)
     assert restarted.rule.endswith("; positive evidence")
     assert restarted.reason.endswith("; rank 1 is stopped by a signal")
-    assert {Phase.STEP, Phase.DATA, Phase.CHECKPOINT, Phase.EVALUATION} <= {one.phase for one in status.learned}
-    assert status.hang is None or status.hang.state is HangState.DOUBT
+    assert {Phase.STEP, Phase.DATA, Phase.CHECKPOINT, Phase.EVALUATION} <= {
+        one.phase for one in StatusSection.of(status).learned
+    }
+    hang = StatusSection.of(status).hang
+    assert hang is None or hang.state is HangState.DOUBT
     assert record.phase is JobPhase.SUCCEEDED
     cli("delete", job.name)

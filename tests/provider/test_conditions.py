@@ -25,6 +25,7 @@ from rallypoint.supervision.record import ConditionType, Phase, Slot
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.hang import Hang, HangState
 from rallypoint.wire.incident import Answer, Cause, Rung
+from rallypoint.wire.sections import replaced
 from rallypoint.wire.status import JobState, Progress
 from tests.provider.records import failed, incident, record, status, succeeded
 
@@ -317,7 +318,7 @@ def test_a_hang_is_doubted_or_judged(level, told, incidents, found):
     """What stands now, and what has happened in this run."""
     job = record(incidents=incidents)
 
-    assert look(HangCondition(level=level), job, dataclasses.replace(status(0, 1), hang=told))[0].found is found
+    assert look(HangCondition(level=level), job, replaced(status(0, 1), hang=told))[0].found is found
 
 
 def test_a_hang_of_an_earlier_run_is_not_this_ones():
@@ -331,7 +332,7 @@ def test_a_hang_of_an_earlier_run_is_not_this_ones():
 def test_the_evidence_of_a_hang_is_told():
     """Who the others wait for, and everything that was kept of it."""
     job = record(incidents=(incident(cause=Cause.HANG),))
-    finding, _ = look(HangCondition(evidence=True), job, dataclasses.replace(status(0, 1), hang=hang(HangState.VERDICT, 3, 1)))
+    finding, _ = look(HangCondition(evidence=True), job, replaced(status(0, 1), hang=hang(HangState.VERDICT, 3, 1)))
 
     assert finding.text == "job digits: a hang: no rank has moved for 5m"
     assert (finding.values["hang"], finding.values["culprits"]) == ("verdict", [3, 1])

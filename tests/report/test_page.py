@@ -19,6 +19,7 @@ from rallypoint.supervision.record import Attempt, ConditionType, Phase
 from rallypoint.wire import codec
 from rallypoint.wire.hang import Hang, HangState
 from rallypoint.wire.incident import Cause, FaultKind, RankGroup, Rung
+from rallypoint.wire.sections import replaced
 from rallypoint.wire.status import Event, Sample
 from tests.cli.samples import PLAN
 from tests.plugin import scenes
@@ -364,7 +365,7 @@ def hanging(state: HangState) -> Page:
     )
     reason = "no progress of any rank for 31m 40s"
     hang = Hang(round=4, state=state, quiet_since=START + 900, since=START + 1000, reason=reason)
-    status = dataclasses.replace(status, hang=hang, incidents=(*status.incidents, told))
+    status = replaced(status, hang=hang, incidents=(*status.incidents, told))
     return page_of(record, status, now=START + 1180)
 
 

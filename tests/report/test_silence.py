@@ -10,9 +10,10 @@ import pytest
 from rallypoint.report.story import silence
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.missing import Absence, Missing
+from rallypoint.wire.sections import build, replaced
 from rallypoint.wire.status import JobState, JobStatus, Outcome, Verdict
 
-STATUS = JobStatus(job="j", uid="u", fence=Fence(attempt=1), state=JobState.RUNNING, updated_at=100.0, lively_at=99.0)
+STATUS = build(JobStatus, job="j", uid="u", fence=Fence(attempt=1), state=JobState.RUNNING, updated_at=100.0, lively_at=99.0)
 SILENT = Missing(node=3, why=Absence.SILENT, since=90.0)
 OVER = Verdict(outcome=Outcome.SUCCEEDED, reason="Completed", message="")
 
@@ -40,7 +41,7 @@ OVER = Verdict(outcome=Outcome.SUCCEEDED, reason="Completed", message="")
 )
 def test_silence_is_said_with_its_age(known: dict[str, Any], age: float | None, text: str) -> None:
     """From five seconds on, by the clock of one machine."""
-    assert silence(dataclasses.replace(STATUS, **known), age) == text
+    assert silence(replaced(STATUS, **known), age) == text
 
 
 def test_without_a_word_nothing_is_said() -> None:

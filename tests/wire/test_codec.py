@@ -7,7 +7,6 @@ import pytest
 from rallypoint.wire import codec
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.fence import Fence
-from rallypoint.wire.hang import Evidence, Hang, HangState, RankSeen
 from rallypoint.wire.incident import Cause, Culprit, Incident, IncidentId, RankGroup, Rung
 from rallypoint.wire.messages import (
     AgentReport,
@@ -49,16 +48,6 @@ STATUS = JobStatus(
     events=(Event(at=1.0, kind="round", detail="round 3", round=3),),
     samples=(Sample(at=2.0, round=3, world_size=2), Sample(at=3.0, round=3, world_size=2, step=3, metrics={"loss": 0.5})),
     verdict=VERDICT,
-    hang=Hang(
-        round=3,
-        state=HangState.VERDICT,
-        quiet_since=1.0,
-        since=2.0,
-        verdict_at=3.0,
-        culprits=(3,),
-        reason="r",
-        incident=INCIDENT.id,
-    ),
 )
 REPORT = AgentReport(
     job="digits",
@@ -73,7 +62,6 @@ REPORT = AgentReport(
     round=3,
     workers=(WorkerReport(local_rank=0, pid=7, step=4, metrics={"loss": 1.0}),),
     failures=(CULPRIT,),
-    evidence=Evidence(round=3, number=1, path="/p", ranks=(RankSeen(local_rank=0, pid=7, cpu=0.5, frames=("a.py:1 f",)),)),
 )
 ENDPOINT = Endpoint(attempt=1, term=1, host="h", port=1)
 PLAN = Plan(name="digits", role="trainer", min_nodes=1, max_nodes=2, entry=Entry.SCRIPT, entrypoint="train.py", env={"A": "1"})

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from rallypoint.agent.rendezvous import capabilities
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import State
-from rallypoint.agent.rendezvous.health import rounds as hang_rounds
 from rallypoint.agent.rendezvous.settings import HEARD_EVERY
 from rallypoint.agent.transport.service import MAX_HOLD
 from rallypoint.wire.messages import AgentReport, Assignment, Continue, Reply, Stop
@@ -111,7 +110,7 @@ class Answers:
     def nothing_new(self) -> Continue:
         """What an agent is told that waited for nothing."""
         state = self._newest()
-        return Continue(fence=state.fence, unsupervised=self.unsupervised, pace=hang_rounds.pace(state))
+        return Continue(fence=state.fence, unsupervised=self.unsupervised, pace=capabilities.report_period(state))
 
     def give(self, asked: Asked, reply: Reply) -> None:
         """Answer, once."""
@@ -176,6 +175,4 @@ class Answers:
 
 def _audible(state: State) -> tuple[object, ...]:
     """What of the state an answer to a parked report can depend on; its own report cannot change while it is parked."""
-    inquiry = None if state.inquiry is None else state.inquiry.number
-    asked = inquiry, capabilities.reply_key(state)
-    return state.state, state.fence, state.broken, state.verdict, state.away, *asked
+    return state.state, state.fence, state.broken, state.verdict, state.away, capabilities.reply_key(state)

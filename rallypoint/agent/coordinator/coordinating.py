@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import gc
 import signal
 from collections.abc import Coroutine
@@ -17,6 +16,7 @@ from rallypoint.agent.coordinator.home import FileHome, Home
 from rallypoint.agent.coordinator.losses import keep_losses
 from rallypoint.agent.coordinator.orphan import keep_watch
 from rallypoint.agent.coordinator.pod_home import PodHome
+from rallypoint.agent.coordinator.services import running_services
 from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.coordinator.sink import refuse_later
 from rallypoint.agent.coordinator.size import keep_size
@@ -25,7 +25,7 @@ from rallypoint.agent.files import read_plan, read_secret
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.tls import Tls, job_tls
 from rallypoint.agent.transport.choosing import Servers
-from rallypoint.capabilities.base import ServiceContext, coordinator_capabilities, services
+from rallypoint.capabilities.base import coordinator_capabilities
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.plan import Plan
@@ -139,20 +139,7 @@ async def _live(args: argparse.Namespace, plan: Plan, home: Home, signals: _Sign
         await signals.unless_asked(_publish_first(shell, home))
         await home.announce(Endpoint(attempt=args.attempt, term=args.term, host=args.host, port=port, grpc=grpc))
         pod = args.status_configmap is not None
-        context = ServiceContext(
-            plan=plan,
-            host=args.host,
-            pod=pod,
-            clock=clock,
-            status=shell.status,
-            note=shell.note,
-            send=shell.send,
-            state_of=shell.state_of,
-            requested=home.requested,
-        )
-        async with contextlib.AsyncExitStack() as running:
-            for service in services(context):
-                await running.enter_async_context(service)
+        async with running_services(shell, plan, args.host, clock, pod=pod, requested=home.requested):
             await _serve(shell, home, plan, clock)
     finally:
         await server.close()

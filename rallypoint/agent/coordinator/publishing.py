@@ -139,6 +139,5 @@ def gist(status: JobStatus) -> JobStatus:
         missing=gone,
         missing_count=len(gone),
         updated_at=0.0,
-        lively_at=0.0,
         sections=status.sections.steady(),
     )

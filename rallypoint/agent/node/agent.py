@@ -136,7 +136,7 @@ class NodeAgent:
                 talk.result()  # it only ends by an error
             return await live
         finally:
-            tasks = (talk, live, teardowns, *self._talker.asking, *self._advice, *self._parts.looker.tasks)
+            tasks = (talk, live, teardowns, *self._talker.asking, *self._advice)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -332,7 +332,6 @@ class NodeAgent:
 
     def _heard(self, reply: Reply) -> None:
         """Do what an answer asks for beside what is decided on it."""
-        self._parts.looker.asked(reply.evidence if isinstance(reply, Continue) else 0, self._node.round)
         self._talker.hurry(reply.pace if isinstance(reply, Continue) else 0.0)
         if isinstance(reply, (Assignment, Continue)):
             for capability in self._parts.capabilities:

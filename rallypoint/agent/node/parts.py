@@ -10,7 +10,6 @@ from rallypoint.agent.accelerators import CPU
 from rallypoint.agent.clock import Clock
 from rallypoint.agent.linux import become_subreaper
 from rallypoint.agent.node.adviser import Adviser
-from rallypoint.agent.node.health.looking import Looker
 from rallypoint.agent.node.health.npus import meter
 from rallypoint.agent.node.lines import Lines
 from rallypoint.agent.node.node_config import NodeConfig
@@ -25,7 +24,9 @@ from rallypoint.agent.workers.reaper import Reaper
 from rallypoint.agent.workers.spawner import Spawner
 from rallypoint.agent.workers.store import StoreKeeper
 from rallypoint.capabilities.base import NodeContext, node_capabilities
+from rallypoint.wire.hang import Evidence
 from rallypoint.wire.line import FromAgent, FromWorker
+from rallypoint.wire.pulse import Learned
 
 __all__ = ["Parts"]
 
@@ -71,7 +72,6 @@ class Parts:
         self.devices = meter(plan.xpu_type, {**os.environ, **plan.env})
         self.round = Round(config, self.group, now=now, devices=self.devices, capabilities=self.capabilities)
         self.lines = Lines(config.folder / f"line-{os.getpid()}.sock", said)
-        self.looker = Looker(self.round.evidence, changed)
         self.stores = StoreKeeper(config.host, self._launcher.own, store_lost)
         self._launcher.when_ready(self.stores.host_ahead)
         self._launcher.when_prepared(changed)
@@ -88,10 +88,18 @@ class Parts:
             send=self._send,
             stop_workers=lambda: self.group.stop(lambda: None),
             spawner=self._spawner,
+            evidence=self._evidence,
+            learned=self._learned,
         )
 
     def _send(self, local_rank: int, message: FromAgent) -> bool:
         return self.lines.say(local_rank, message)
+
+    async def _evidence(self, number: int) -> Evidence:
+        return await self.round.evidence(number)
+
+    def _learned(self) -> tuple[Learned, ...]:
+        return self.round.learned()
 
     def _pids(self) -> dict[int, int]:
         return self.round.pids()

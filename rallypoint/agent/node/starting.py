@@ -14,6 +14,7 @@ from rallypoint.agent.workers.zygote.launcher import Launcher
 from rallypoint.agent.workers.zygote.nursery import Nursery, Wanted, declared
 from rallypoint.wire import env
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.sections import value_of
 
 __all__ = ["launcher", "restarts"]
 
@@ -24,7 +25,7 @@ _FILE = "modules.txt"
 
 def restarts(plan: Plan) -> bool:
     """Return whether workers of this plan may be started a second time on one node."""
-    return plan.max_restarts > 0 or plan.max_nodes > 1 or (plan.hang_detection > 1 and plan.max_hangs > 0)
+    return plan.max_restarts > 0 or plan.max_nodes > 1 or (value_of(plan, "hang_detection", 0) > 1 and plan.max_hangs > 0)
 
 
 def launcher(config: NodeConfig, spawner: Spawner, reaper: Reaper, base: Mapping[str, str] = os.environ) -> Launcher:

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterable
 
 from rallypoint.agent.rendezvous import capabilities, dumping, picture, telling
-from rallypoint.agent.rendezvous.health import rounds as hang_rounds
 from rallypoint.agent.rendezvous.lookup import places, world_size
 from rallypoint.agent.rendezvous.peers import Peer, State, living, opened, sealed, with_peer
 from rallypoint.wire.messages import AgentState, Assignment, Regroup, Reply, Stop
@@ -31,7 +30,7 @@ def answer(state: State, agent: str) -> Reply | None:
         return Regroup(fence=state.fence, reason=reason, keep=state.living, dead=state.dead)
     if _is_current(state, peer) and agent in places(state.world):
         running = peer.report.state is AgentState.RUNNING
-        asked = hang_rounds.asks(state, agent) or capabilities.reply_for(state, peer.report)
+        asked = capabilities.reply_for(state, peer.report)
         return asked if running else None
     return Regroup(fence=state.fence, reason=f"the other nodes continued in round {state.fence.round}")
 

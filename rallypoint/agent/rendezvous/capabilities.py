@@ -6,22 +6,25 @@ This module depends on no particular capability; `rallypoint.capabilities.base` 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from rallypoint.agent.rendezvous import telling
+from rallypoint.agent.rendezvous import faults, telling
 from rallypoint.agent.rendezvous.lookup import places
 from rallypoint.agent.rendezvous.peers import Capabilities, State
 from rallypoint.capabilities.base import (
     CoordinatorCapability,
     Effect,
+    HealIncident,
     RecordEvent,
+    RecordIncident,
     ReplaceNode,
     ReportedPeer,
     RestartForming,
+    RestartWorkers,
     RoundView,
 )
-from rallypoint.wire.incident import Answer, FaultKind
+from rallypoint.wire.incident import Answer, FaultKind, Incident, merge_incidents
 from rallypoint.wire.messages import AgentReport, Continue
 from rallypoint.wire.sections import Sections
 from rallypoint.wire.status import JobStatus, Member
@@ -29,6 +32,7 @@ from rallypoint.wire.status import JobStatus, Member
 __all__ = [
     "Registered",
     "after_losses",
+    "after_tick",
     "assignment_sections",
     "before_round",
     "holds_round",
@@ -39,6 +43,7 @@ __all__ = [
     "reply_for",
     "reply_for_waiting",
     "reply_key",
+    "report_period",
     "restored",
     "status_sections",
     "view",
@@ -46,23 +51,25 @@ __all__ = [
 
 Registered = Sequence[CoordinatorCapability[Any]]
 
+_Step = Callable[[CoordinatorCapability[Any], Any, RoundView], tuple[Any, Sequence[Effect]]]
 
-def restored(registered: Registered, previous: JobStatus | None, *, uid: str, attempt: int) -> Capabilities:
+
+def restored(registered: Registered, previous: JobStatus | None, *, uid: str, attempt: int, now: float) -> Capabilities:
     """Return the capabilities of a starting coordinator; `previous` is the last published status, or None."""
     known = previous if previous is not None and previous.uid == uid else None
     continues = known is not None and known.fence.attempt == attempt
     return Capabilities(
         registered=tuple(registered),
-        states=tuple(one.restore(known, continues=continues) for one in registered),
+        states=tuple(one.restore(known, continues=continues, now=now) for one in registered),
         unknown=known.sections.unknown if known is not None and continues else {},
     )
 
 
 def on_report(state: State, report: AgentReport, before: AgentReport | None, now: float) -> State:
     """Return the state after a report; `before` is the one that the same agent sent last."""
-    known = state.capabilities.states
+    known, seen = state.capabilities.states, view(state)
     for place, one in enumerate(state.capabilities.registered):
-        own = one.on_report(known[place], report, before, now)
+        own = one.on_report(known[place], report, before, seen, now)
         if own is not known[place]:
             state = _with(state, place, own)
     return state
@@ -79,19 +86,29 @@ def on_request(state: State, name: str, request: object, now: float) -> State:
 
 def on_tick(state: State, now: float) -> State:
     """Return the state after `on_tick` of each capability, with the effects applied."""
-    for place, one in enumerate(state.capabilities.registered):
-        own, effects = one.on_tick(state.capabilities.states[place], view(state), now)
-        state = _taken(state, place, own, effects, now)
-    return state
+    return _each(state, lambda one, own, seen: one.on_tick(own, seen, now), now)
 
 
 def after_losses(state: State, now: float) -> State:
     """Return the state after `after_losses` of each capability, up to the first verdict."""
+    return _each(state, lambda one, own, seen: one.after_losses(own, seen, now), now, verdict=False)
+
+
+def after_tick(state: State, now: float) -> State:
+    """Return the state after `after_tick` of each capability."""
+    known, seen = state.capabilities.states, view(state)
     for place, one in enumerate(state.capabilities.registered):
-        if state.verdict is None:
-            own, effects = one.after_losses(state.capabilities.states[place], view(state), now)
-            state = _taken(state, place, own, effects, now)
+        own = one.after_tick(known[place], seen, now)
+        if own is not known[place]:
+            state = _with(state, place, own)
     return state
+
+
+def report_period(state: State) -> float:
+    """Return the shortest period between reports that a capability needs; 0 as usual."""
+    known, seen = state.capabilities, view(state)
+    found = (one.report_period(own, seen) for one, own in zip(known.registered, known.states, strict=True))
+    return min(filter(None, found), default=0.0)
 
 
 def holds_round(state: State) -> bool:
@@ -154,7 +171,9 @@ def status_sections(state: State) -> Sections:
 
 def view(state: State) -> RoundView:
     """Return what capabilities may read."""
-    return RoundView(
+    # What the constructor does, without setting each field by itself: each report comes by here several times.
+    seen = object.__new__(RoundView)
+    seen.__dict__.update(
         fence=state.fence,
         state=state.state,
         world=state.world,
@@ -167,6 +186,21 @@ def view(state: State) -> RoundView:
         max_nodes=state.settings.max_nodes,
         since=state.since,
     )
+    return seen
+
+
+def _each(state: State, step: _Step, now: float, *, verdict: bool = True) -> State:
+    """Return the state after a step of each capability; without `verdict` up to the first one that gives a verdict."""
+    seen, of = view(state), state  # most steps change nothing, so that one view serves them all
+    for place, one in enumerate(state.capabilities.registered):
+        if not verdict and state.verdict is not None:
+            break
+        if of is not state:
+            seen, of = view(state), state
+        own, effects = step(one, state.capabilities.states[place], seen)
+        if effects or own is not state.capabilities.states[place]:
+            state = _taken(state, place, own, effects, now)
+    return state
 
 
 def _taken(state: State, place: int, own: Any, effects: Iterable[Effect], now: float) -> State:
@@ -187,12 +221,28 @@ def _performed(state: State, effects: Iterable[Effect], now: float) -> State:
             state = record(state, effect.kind, effect.detail, now)
         elif isinstance(effect, ReplaceNode):
             state = _replaced(state, effect, now)
+        elif isinstance(effect, RecordIncident):
+            state = telling.incident(state, _with_step(state, effect.incident))
+        elif isinstance(effect, HealIncident):
+            state = _healed(state, effect, now)
+        elif isinstance(effect, RestartWorkers):
+            state = faults.restart(state, _with_step(state, effect.incident), now)
         elif isinstance(effect, RestartForming):
             state = dataclasses.replace(state, forming_since=now, enough_since=None)
         elif state.verdict is None:
             result = state.result if effect.result is None else effect.result
             state = telling.verdict(dataclasses.replace(state, result=result), effect.verdict, now)
     return state
+
+
+def _with_step(state: State, told: Incident) -> Incident:
+    return told if told.last_step is not None else dataclasses.replace(told, last_step=telling.last_step(state))
+
+
+def _healed(state: State, effect: HealIncident, now: float) -> State:
+    open_ = (i for i in state.incidents if i.id == effect.incident and i.healed_at is None)
+    healed = tuple(dataclasses.replace(i, healed_at=now) for i in open_)
+    return dataclasses.replace(state, incidents=merge_incidents(state.incidents, healed)) if healed else state
 
 
 def _replaced(state: State, effect: ReplaceNode, now: float) -> State:

@@ -77,7 +77,6 @@ def _close(state: State, ready: Sequence[Peer], usable: int, now: float) -> Stat
         world=world,
         kept=kept,
         living=True,
-        lively_at=now,
         store=chosen[0].report.store,
         training_port=ports.common(chosen),
         broken="",

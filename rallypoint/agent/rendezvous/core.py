@@ -16,7 +16,7 @@ A round closes when every live member of the last world has left that world (it 
 - at least `min_nodes` nodes have joined, and either this is not the first round or `last_call_timeout` has expired. After the
   first round all live nodes are already back; a node that returns later enlarges the world.
 
-Before a round closes, the coordinator runs the plan's node check (`checks.py`) and pre-check operators (`prechecks.py`).
+A capability may hold the next round, as the node check and pre-check operators do (`capabilities.holds_round`).
 
 A world without any member of the last world starts only when the last world is known to have ended (`last_world.py`), because
 an unreachable agent may still train.
@@ -35,8 +35,6 @@ Other verdicts end the job, without regard to budgets.
 
 Optional capabilities (`capabilities.py`) are called with each report, at the start of each tick, and for each reply and status.
 The rendezvous depends on no particular capability.
-
-A world without a sign of life for `hang_downtime` hangs (`health/hang.py`); `health/rounds.py` decides the reaction.
 
 A rank whose peer is lost fails too, and its failure may be reported first. While a member does not answer, or if all reported
 errors are errors of lost connections, the failure is stored as an echo. A lost node or the failure of another rank replaces the
@@ -68,8 +66,6 @@ from rallypoint.agent.rendezvous import (
 )
 from rallypoint.agent.rendezvous.answering import answer, dismissed, told, told_all
 from rallypoint.agent.rendezvous.faults import ECHO_GRACE, ECHO_LIMIT, echoes_due
-from rallypoint.agent.rendezvous.health import known as hang_known
-from rallypoint.agent.rendezvous.health import rounds as hang_rounds
 from rallypoint.agent.rendezvous.peers import (
     Peer,
     State,
@@ -138,8 +134,7 @@ def new(
     report within `TAKEOVER` seconds, or within their lease if that is longer.
     """
     state = State.fresh(settings, job=job, uid=uid, attempt=attempt, term=term, now=now)
-    state = state.with_capabilities(capabilities.restored(registered, previous, uid=uid, attempt=attempt))
-    state = hang_known.inherited(state, previous)
+    state = state.with_capabilities(capabilities.restored(registered, previous, uid=uid, attempt=attempt, now=now))
     if previous is None or previous.uid != uid or previous.fence.attempt != attempt:
         return telling.event(state, "coordinator", f"term {term} started", now)
     settled = all(incident.healed_at is not None for incident in previous.incidents)
@@ -150,7 +145,6 @@ def new(
         world=previous.world,
         store=previous.store,
         training_port=previous.training_port,
-        lively_at=min(previous.lively_at, now),
         round_step=previous.progress.step if settled else None,
         away=sent_away(previous),
         inherited=frozenset(incident.id for incident in previous.incidents),
@@ -165,7 +159,7 @@ def new(
         result=previous.result,
         peers={m.agent: Peer.recalled(m, previous, now) for m in previous.world},
     )
-    state = missing.inherited(hang_rounds.inherited(state, previous), previous)
+    state = missing.inherited(state, previous)
     state = attempted.inherited(dumping.inherited(state, previous, now), previous, now)
     return telling.event(state, "coordinator", f"term {term} took over in round {previous.fence.round}", now)
 
@@ -188,7 +182,6 @@ def hear(state: State, report: AgentReport, now: float) -> State:
     state = progress.heard(state, report, now)
     last = None if before is None else before.report
     state = newcomers.heard(state, last, report, now)
-    state = hang_rounds.heard(state, last, report, now)
     return dumping.heard(capabilities.on_report(state, report, last, now), report)
 
 
@@ -256,9 +249,6 @@ def tick(state: State, now: float, *, listened: float | None = None) -> State:
     state = missing.noted(telling.refilled(state, now), heard_to)
     if state.verdict is None and state.state is JobState.RUNNING:
         state = faults.judge_round(state, now)
-    if state.verdict is None and state.state is JobState.RUNNING:
-        state, hang = hang_rounds.concluded(state, now)
-        state = state if hang is None else faults.restart(state, hang, now)
     if state.verdict is None and state.echoes:
         state = faults.judge_echoes(state, now)
     if state.verdict is None and state.dumping is None and state.state is JobState.FORMING:
@@ -269,7 +259,7 @@ def tick(state: State, now: float, *, listened: float | None = None) -> State:
     if state.verdict is None and state.dumping is None and state.state is JobState.FORMING:
         state = closing.form(state, now)
     state = dumping.advanced(state, now)
-    return hang_rounds.tidied(state)
+    return capabilities.after_tick(state, now)
 
 
 def wakes(state: State) -> float | None:
@@ -281,7 +271,6 @@ def deadline(state: State) -> float | None:
     """Return the earliest time at which `tick` changes the state without a report, or None."""
     times = [_expires(state, peer) for peer in state.peers.values()]
     more = (
-        hang_rounds.due(state),
         dumping.due(state),
         newcomers.due(state),
         capabilities.next_deadline(state),

@@ -8,18 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rallypoint.agent.rendezvous.dump_course import Dumping
-from rallypoint.agent.rendezvous.health.hang import Watch
 from rallypoint.agent.rendezvous.lookup import Draft, places
 from rallypoint.agent.rendezvous.settings import Settings
 from rallypoint.capabilities.base import CoordinatorCapability
 from rallypoint.supervision.budget import Course
 from rallypoint.supervision.strategy import Strategy
 from rallypoint.wire.fence import Fence
-from rallypoint.wire.hang import Evidence, Hang
 from rallypoint.wire.incident import Answer, Cause, Folded, Incident, IncidentId
 from rallypoint.wire.messages import AgentReport, AgentState
 from rallypoint.wire.missing import Missing
-from rallypoint.wire.pulse import Learned
 from rallypoint.wire.status import Event, JobState, JobStatus, Member, Progress, Sample, Verdict
 
 __all__ = [
@@ -27,7 +24,6 @@ __all__ = [
     "Absent",
     "Attempted",
     "Capabilities",
-    "Inquiry",
     "Loss",
     "Peer",
     "State",
@@ -54,7 +50,6 @@ TAKEOVER = 15.0
 _CALM, _EACH, _LONGEST_STRETCH = 500, 0.001, 5.0
 
 _UNTOUCHED = Course()
-_UNWATCHED = Watch()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,15 +89,6 @@ class Peer:
             round=status.fence.round,
         )
         return cls(report=report, node=member.node, incarnation=member.incarnation, heard_at=now, patience=TAKEOVER)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Inquiry:
-    """What the agents of a round are asked to find, since when, and what each of them has found."""
-
-    number: int
-    since: float
-    found: Mapping[str, Evidence] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,12 +172,8 @@ class State:
         course: how training goes, for the refill of budgets.
         result: what rank 0 left, once every worker of the world has ended well.
         dumping: a last checkpoint that is written before the end (`dumping.py`).
-        learned: how long the phases of the job take, as it was last told, at `learned_at`; `before`: as it was when this round
-            began; `learned_in`: the last round that is over, of which all is in it.
-        watch: how silent the running round is; `hang` what is told of that, `inquiry` what the agents are asked for it.
         capabilities: the registered optional capabilities with their states (`capabilities.py`).
         training_port: first of the ports that were free on all nodes of the world; 0 for none.
-        lively_at: when a rank of the running round last showed a sign of life, or the round began.
         lost: how many seconds it took to heal those incidents that are counts by now, by cause.
         gone: by slot, since when who was in it last is missing, or since when somebody is wanted there (`missing.py`).
         silent: agents whose report is overdue, as of the last conclusion (`missing.py`).
@@ -222,17 +204,9 @@ class State:
     since: float = 0.0
     inherited: frozenset[IncidentId] = frozenset()
     course: Course = _UNTOUCHED
-    learned: tuple[Learned, ...] = ()
-    learned_at: float = 0.0
-    learned_in: int = 0
-    before: tuple[Learned, ...] = ()
-    watch: Watch = _UNWATCHED
-    inquiry: Inquiry | None = None
-    hang: Hang | None = None
     dumping: Dumping | None = None
     capabilities: Capabilities = _NO_CAPABILITIES
     training_port: int = 0
-    lively_at: float = 0.0
     lost: Mapping[str, float] = field(default_factory=dict, hash=False)
     gone: Mapping[int, Missing] = field(default_factory=dict, hash=False)
     silent: frozenset[str] = frozenset()
@@ -253,17 +227,9 @@ class State:
         """Return the state with other peers."""
         return self._with(peers=peers)
 
-    def with_watch(self, watch: Watch) -> State:
-        """Return the state with another watch of its round."""
-        return self._with(watch=watch)
-
     def with_capabilities(self, capabilities: Capabilities) -> State:
         """Return the state with other states of its capabilities."""
         return self._with(capabilities=capabilities)
-
-    def with_life(self, at: float) -> State:
-        """Return the state after a sign of life of its round."""
-        return self._with(lively_at=at)
 
     def _with(self, **changed: object) -> State:
         # What `dataclasses.replace` does, without handing all the other fields over one by one: each report comes by here.

@@ -57,11 +57,8 @@ def status(state: State, now: float) -> JobStatus:
         events=state.events,
         samples=state.samples,
         verdict=state.verdict,
-        hang=state.hang,
-        learned=state.learned,
         training_port=state.training_port,
         updated_at=now,
-        lively_at=state.lively_at,
         result=state.result,
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from rallypoint.agent.rendezvous.health.hang import Limits
 from rallypoint.supervision.budget import Budget
 from rallypoint.wire.incident import Cause
 from rallypoint.wire.plan import EndRule, Plan, Profile, Refill, Scheduling
@@ -42,11 +41,7 @@ class Settings:
     retryable_exit_codes: tuple[int, ...] = ()
     end_rules: tuple[EndRule, ...] = ()
     failover_extension: str = ""
-    warmup_grace: float = 300.0
     report_interval: float = 1.0
-    hang_downtime: float = 1800.0
-    hang_detection: int = 1
-    hang_learning: bool = True
 
     @classmethod
     def from_plan(cls, plan: Plan) -> Settings:
@@ -67,11 +62,6 @@ class Settings:
     def hangs(self) -> Budget:
         """The budget of hangs."""
         return Budget(cause=Cause.HANG, limit=self.max_hangs, refill=self.hang_refill)
-
-    @property
-    def silence(self) -> Limits:
-        """How long a world may be silent."""
-        return Limits.of(downtime=self.hang_downtime, warmup=self.warmup_grace, pace=self.report_interval)
 
     @property
     def pace(self) -> float:

@@ -22,7 +22,7 @@ class Commands(CoordinatorCapability[State]):
 
     name = "commands"
 
-    def restore(self, published: JobStatus | None, *, continues: bool) -> State:
+    def restore(self, published: JobStatus | None, *, continues: bool, now: float) -> State:
         """Begin without a command: the service reads the last one again."""
         return None
 

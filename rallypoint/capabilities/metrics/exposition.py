@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from rallypoint.capabilities import modules
 from rallypoint.version import __version__
-from rallypoint.wire.hang import HangState
 from rallypoint.wire.incident import Cause, Incident, Rung
 from rallypoint.wire.missing import Absence
 from rallypoint.wire.pulse import Phase
@@ -148,11 +147,6 @@ def _since(base: Sample, status: JobStatus) -> float | None:
 
 
 def _health(status: JobStatus) -> Iterator[Family]:
-    hang = status.hang
-    states = _one_of("state", HangState, None if hang is None else hang.state)
-    yield _gauge("rallypoint_hang", "1 while a hang is suspected or confirmed.", states)
-    silent = 0.0 if hang is None else status.updated_at - hang.quiet_since
-    yield _gauge("rallypoint_hang_seconds", "Seconds without progress of any rank while a hang is suspected.", silent)
     for module in modules("report"):
         for one in module.gauges(status):
             yield _gauge(one.name, one.help, one.value)

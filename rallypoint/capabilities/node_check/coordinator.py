@@ -70,7 +70,7 @@ class NodeChecks(CoordinatorCapability[State]):
     def __init__(self, settings: PlanSection) -> None:
         self._settings = settings
 
-    def restore(self, published: JobStatus | None, *, continues: bool) -> State:
+    def restore(self, published: JobStatus | None, *, continues: bool, now: float) -> State:
         """Return the state of a coordinator that takes over: members were checked, and a running check begins again."""
         told = None if published is None or not continues else StatusSection.of(published).check
         if published is None or told is None or told.state is CheckState.RUNNING:
@@ -79,7 +79,7 @@ class NodeChecks(CoordinatorCapability[State]):
         checked = frozenset(member.agent for member in published.world)
         return State(told=told, number=told.number, checked=checked, losses=frozenset(ours))
 
-    def on_report(self, state: State, report: AgentReport, before: AgentReport | None, now: float) -> State:
+    def on_report(self, state: State, report: AgentReport, before: AgentReport | None, view: RoundView, now: float) -> State:
         """Return the state with the result of a node's probe."""
         said = None if state.course is None else ReportSection.of(report).check
         if state.course is None or said is None:

@@ -133,11 +133,11 @@ class Stragglers(CoordinatorCapability[State]):
 
     name = "stragglers"
 
-    def restore(self, published: JobStatus | None, *, continues: bool) -> State:
+    def restore(self, published: JobStatus | None, *, continues: bool, now: float) -> State:
         """Begin to measure anew."""
         return _NOTHING
 
-    def on_report(self, state: State, report: AgentReport, before: AgentReport | None, now: float) -> State:
+    def on_report(self, state: State, report: AgentReport, before: AgentReport | None, view: RoundView, now: float) -> State:
         """Note whether a rank was measured since the report before."""
         if state.news or before is None or report.state is not AgentState.RUNNING:
             return state

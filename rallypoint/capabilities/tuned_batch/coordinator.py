@@ -142,11 +142,11 @@ class TunedBatch(CoordinatorCapability[State]):
 
     name = "tuned_batch"
 
-    def restore(self, published: JobStatus | None, *, continues: bool) -> State:
+    def restore(self, published: JobStatus | None, *, continues: bool, now: float) -> State:
         """Begin with the batch that is known: also that of an earlier attempt."""
         return State(tuning=None if published is None else StatusSection.of(published).tuning)
 
-    def on_report(self, state: State, report: AgentReport, before: AgentReport | None, now: float) -> State:
+    def on_report(self, state: State, report: AgentReport, before: AgentReport | None, view: RoundView, now: float) -> State:
         """Note whether a node measured something, or a worker of it ran out of memory."""
         ours = ReportSection.of(report).tuning
         if ours is None:

@@ -58,7 +58,7 @@ class UserHooks(CoordinatorCapability[PreChecks]):
         self._ops = PlanSection.of(plan).pre_check_ops
         self._replaceable = plan.node_replacements > 0 or plan.profile is Profile.APPWRAPPER
 
-    def restore(self, published: JobStatus | None, *, continues: bool) -> PreChecks:
+    def restore(self, published: JobStatus | None, *, continues: bool, now: float) -> PreChecks:
         """Return the initial state; the operators of an attempt that has trained do not run again."""
         if not self._ops:
             return PreChecks()

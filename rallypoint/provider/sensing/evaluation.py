@@ -20,6 +20,7 @@ from rallypoint.supervision.record import ConditionType, JobRecord, Phase
 from rallypoint.wire import codec
 from rallypoint.wire.hang import Hang, HangState
 from rallypoint.wire.incident import Cause, Incident, Rung, merge_incidents
+from rallypoint.wire.sections import value_of
 from rallypoint.wire.status import JobState, JobStatus, Progress
 
 __all__ = ["judge", "judge_hang", "judge_progress", "judge_state", "judge_world"]
@@ -33,7 +34,7 @@ def judge_hang(
     memory: Memory,
 ) -> tuple[Finding, Memory]:
     """Look at what the coordinator says now, and at the incidents that it or the record has kept."""
-    hang = status.hang if status is not None else None
+    hang: Hang | None = value_of(status, "hang") if status is not None else None
     incidents = _hangs(record, status)
     values = {**job_values(record, status), "hang": _level(hang, incidents), "culprits": _culprits(hang, incidents)}
     if asked.evidence:

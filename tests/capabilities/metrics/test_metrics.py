@@ -23,7 +23,6 @@ from rallypoint.capabilities import NAMES, modules
 from rallypoint.capabilities.base import ServiceContext
 from rallypoint.capabilities.metrics import exposition, server, service
 from rallypoint.wire.fence import Fence
-from rallypoint.wire.hang import Hang, HangState
 from rallypoint.wire.incident import Cause, Culprit, Folded, Incident, IncidentId, Rung
 from rallypoint.wire.messages import AgentState, WorkerReport
 from rallypoint.wire.missing import Absence, Missing
@@ -187,14 +186,6 @@ def test_ranks_are_counted_by_phase() -> None:
 
     assert set(told) == {phase.value for phase in Phase}
     assert {phase: count for phase, count in told.items() if count} == {"step": 6, "data wait": 2}
-
-
-def test_a_doubt_is_told_with_its_silence() -> None:
-    """As a state and as seconds."""
-    found = scraped(status_of(hang=Hang(round=5, state=HangState.DOUBT, quiet_since=NOW - 900, since=NOW - 10)))
-
-    assert (found["rallypoint_hang", "doubt"], found["rallypoint_hang", "verdict"]) == (1, 0)
-    assert found["rallypoint_hang_seconds", ""] == 900
 
 
 def test_nothing_is_told_that_needs_the_secret() -> None:

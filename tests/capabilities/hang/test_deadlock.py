@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rallypoint.agent.rendezvous.health.deadlock import (
+from rallypoint.capabilities.hang.deadlock import (
     Clock,
     Deadlock,
     DeadlockKind,

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 
 from rallypoint.agent.rendezvous.core import State
+from rallypoint.capabilities.hang.scene import HangSettings
 from rallypoint.wire.hang import CallSeen, Evidence, GroupSeen, RankSeen
 from rallypoint.wire.incident import Rung
 from rallypoint.wire.messages import AgentReport, AgentState, WorkerReport
 from rallypoint.wire.pulse import Learned, Phase
-from tests.agent.test_rendezvous import TWO, report, say, training
+from tests.agent.test_rendezvous import report, say
+from tests.capabilities.hang.jobs import own, watched
 
-SETTINGS = dataclasses.replace(TWO, hang_downtime=600.0, hang_detection=2, report_interval=1.0)
+HANG = HangSettings(hang_downtime=600.0, hang_detection=2, report_interval=1.0)
 STEPS = Learned(phase=Phase.STEP, count=500, p99=0.02, longest=0.05)
 REDUCE = ("torch/distributed/distributed_c10d.py:3252 all_reduce", "train.py:20 step")
 PENDING = GroupSeen(
@@ -30,21 +32,21 @@ def says(now: float, evidence: Evidence | None = None) -> AgentReport:
 
 def looked(state: State, now: float, *, own_code: bool) -> State:
     """Let time pass until the first node is asked, and have it answer: its ranks wait, or one of them is in its own code."""
-    while state.inquiry is None:
+    while (inquiry := own(state).inquiry) is None:
         now += 0.25
         state = say(state, says(now), now=now)
     waits = [RankSeen(local_rank=n, pid=10 + n, state="S", frames=REDUCE, groups=(PENDING,)) for n in (0, 1)]
     if own_code:
         late = dataclasses.replace(PENDING, called=8, pending=())
         waits[1] = dataclasses.replace(waits[1], frames=("train.py:9 load",), groups=(late,))
-    found = Evidence(round=1, number=state.inquiry.number, path="/logs/hang-1.txt", ranks=tuple(waits))
+    found = Evidence(round=1, number=inquiry.number, path="/logs/hang-1.txt", ranks=tuple(waits))
     return say(state, says(now + 0.1, found), now=now + 0.1)
 
 
 def begun() -> State:
     """Return a job whose second node is done."""
     done = report(1, AgentState.DONE, 1, workers=())
-    return say(training(SETTINGS), says(100.0), done, now=100.0)
+    return say(watched(HANG), says(100.0), done, now=100.0)
 
 
 def test_ranks_of_a_node_that_is_done_are_waited_for_in_vain() -> None:

@@ -9,20 +9,26 @@ import pytest
 
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import Settings, State
-from rallypoint.agent.rendezvous.health.rounds import EVIDENCE_WITHIN
+from rallypoint.capabilities.hang.coordinator import HangDetection
+from rallypoint.capabilities.hang.rounds import EVIDENCE_WITHIN
+from rallypoint.capabilities.hang.scene import HangSettings
+from rallypoint.capabilities.hang.wire import StatusSection
 from rallypoint.wire import codec
 from rallypoint.wire.hang import Evidence, HangState, RankSeen
 from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind, Incident, Rung
 from rallypoint.wire.messages import AgentReport, AgentState, Continue, Regroup, WorkerReport
+from rallypoint.wire.sections import build
 from rallypoint.wire.status import JobState, JobStatus
-from tests.agent.test_rendezvous import TWO, report, say, training
+from tests.agent.test_rendezvous import TWO, report, say
+from tests.capabilities.hang.jobs import own, watched
 
 REDUCE, SLEEP = ("torch/distributed/x.py:1 all_reduce", "t.py:2 step"), ("t.py:9 nap",)
 STEPS = 7
+CAPABILITY = (HangDetection(HangSettings(hang_downtime=60.0, hang_detection=2, warmup_grace=100.0)),)
 
 
-def settings(action: int = 2, **more: Any) -> Settings:
-    return dataclasses.replace(TWO, hang_downtime=60.0, hang_detection=action, warmup_grace=100.0, **more)
+def settings(action: int = 2) -> HangSettings:
+    return HangSettings(hang_downtime=60.0, hang_detection=action, warmup_grace=100.0)
 
 
 def says(node: int, liveness: int = STEPS, round_: int = 1, **more: Any) -> AgentReport:
@@ -41,7 +47,7 @@ def quiet(state: State, since: float, until: float) -> State:
 
 def hung(action: int = 2, until: float = 61.0, **more: Any) -> State:
     """Return a job whose ranks took their last step at 1 s, and whose agents have told nothing new until `until`."""
-    return quiet(say(training(settings(action, **more)), says(0), says(1), now=1.0), 1.0, until)
+    return quiet(say(watched(settings(action), dataclasses.replace(TWO, **more)), says(0), says(1), now=1.0), 1.0, until)
 
 
 def found(node: int, *, number: int = 1, culprit: bool = False) -> Evidence:
@@ -54,6 +60,12 @@ def judged(action: int = 2, **more: Any) -> State:
     return say(hung(action, **more), says(0, evidence=found(0)), says(1, evidence=found(1, culprit=True)), now=62.0)
 
 
+def taken(settings: Settings, *, now: float, previous: JobStatus) -> State:
+    """Return the state of another coordinator."""
+    more = {"previous": previous, "registered": CAPABILITY}
+    return rendezvous.new(settings, job="digits", uid="u1", attempt=1, term=2, now=now, **more)  # type: ignore[arg-type]
+
+
 def the_incident(state: State) -> Incident:
     [incident] = state.incidents
     return incident
@@ -63,17 +75,18 @@ def test_a_doubt_is_told_and_nothing_is_done() -> None:
     """At half of `hang_downtime`."""
     state = hung(until=31.0)
 
-    assert state.hang is not None
-    assert (state.hang.state, state.hang.round, state.hang.since, state.hang.quiet_since) == (HangState.DOUBT, 1, 31.0, 1.0)
+    assert own(state).hang is not None
+    doubt = own(state).hang
+    assert (doubt.state, doubt.round, doubt.since, doubt.quiet_since) == (HangState.DOUBT, 1, 31.0, 1.0)
     assert (state.state, state.incidents, rendezvous.answer(state, "agent-0.1")) == (JobState.RUNNING, (), None)
-    assert rendezvous.status(state, 31.0).hang == state.hang
+    assert StatusSection.of(rendezvous.status(state, 31.0)).hang == own(state).hang
 
 
 def test_life_ends_a_doubt() -> None:
     """And the story says after how long."""
     state = say(hung(until=41.0), says(1, liveness=STEPS + 1), now=42.0)
 
-    assert (state.hang, state.events[-1].kind, state.events[-1].detail) == (
+    assert (own(state).hang, state.events[-1].kind, state.events[-1].detail) == (
         None,
         "hang-over",
         "training made progress after 41 s",
@@ -83,14 +96,14 @@ def test_life_ends_a_doubt() -> None:
 def test_before_a_verdict_the_agents_are_asked() -> None:
     """Each until it has answered, and the verdict waits for them."""
     state = hung()
-    assert rendezvous.answer(state, "agent-0.1") == Continue(fence=state.fence, evidence=1)
+    assert rendezvous.answer(state, "agent-0.1") == build(Continue, fence=state.fence, evidence=1)
 
     state = say(state, says(0, evidence=found(0)), now=62.0)
 
     assert rendezvous.answer(state, "agent-0.1") is None
-    assert rendezvous.answer(state, "agent-1.1") == Continue(fence=state.fence, evidence=1)
-    assert state.hang is not None
-    assert (state.hang.state, state.incidents) == (HangState.DOUBT, ())
+    assert rendezvous.answer(state, "agent-1.1") == build(Continue, fence=state.fence, evidence=1)
+    assert own(state).hang is not None
+    assert (own(state).hang.state, state.incidents) == (HangState.DOUBT, ())
 
 
 def test_what_was_found_names_the_culprit() -> None:
@@ -108,8 +121,8 @@ def test_what_was_found_names_the_culprit() -> None:
         ((3,), True, SLEEP),
         ((0, 1, 2), False, REDUCE),
     ]
-    assert state.hang is not None
-    assert (state.hang.state, state.hang.culprits, state.hang.incident) == (HangState.VERDICT, (3,), incident.id)
+    assert own(state).hang is not None
+    assert (own(state).hang.state, own(state).hang.culprits, own(state).hang.incident) == (HangState.VERDICT, (3,), incident.id)
 
 
 def test_a_verdict_does_not_wait_for_ever() -> None:
@@ -128,8 +141,8 @@ def test_log_only_is_a_line_in_the_story() -> None:
     state = judged(0)
 
     assert (state.incidents, state.state, state.events[-1].kind) == ((), JobState.RUNNING, "hang")
-    assert state.hang is not None
-    assert (state.hang.state, state.hang.incident) == (HangState.VERDICT, None)
+    assert own(state).hang is not None
+    assert (own(state).hang.state, own(state).hang.incident) == (HangState.VERDICT, None)
 
 
 def test_notify_is_an_incident_that_costs_nothing() -> None:
@@ -138,14 +151,14 @@ def test_notify_is_an_incident_that_costs_nothing() -> None:
     later = quiet(state, 62.0, 400.0)
 
     assert (the_incident(later).rung, the_incident(later).healed_at, later.state) == (Rung.NOTIFY, None, JobState.RUNNING)
-    assert later.hang == state.hang
+    assert own(later).hang == own(state).hang
     assert state.settings.hangs.total(later.incidents, 1) == 0
 
 
 def test_what_was_only_told_is_healed_by_life_and_may_come_again() -> None:
     """The second hang of a round is another incident."""
     state = say(judged(1), says(0, liveness=STEPS + 1), says(1), now=100.0)
-    assert (state.hang, the_incident(state).healed_at) == (None, 100.0)
+    assert (own(state).hang, the_incident(state).healed_at) == (None, 100.0)
 
     now = 100.0
     while now < 160.0:
@@ -169,11 +182,11 @@ def test_recover_restarts_the_workers() -> None:
 def test_a_new_round_knows_nothing_of_the_old_one() -> None:
     """What belonged to the dead round is gone: no doubt, no inquiry, no count."""
     state = say(judged(2), report(0, round_=1), report(1, round_=1), now=63.0)
-    assert (state.state, state.fence.round, state.hang, state.inquiry) == (JobState.RUNNING, 2, None, None)
+    assert (state.state, state.fence.round, own(state).hang, own(state).inquiry) == (JobState.RUNNING, 2, None, None)
 
     state = say(state, says(0, liveness=0, round_=2), says(1, liveness=0, round_=2), now=64.0)
 
-    assert (state.watch.round, state.watch.begun, state.watch.quiet) == (2, False, 0.0)
+    assert (own(state).watch.round, own(state).watch.begun, own(state).watch.quiet) == (2, False, 0.0)
 
 
 def test_a_spent_budget_ends_the_attempt() -> None:
@@ -188,20 +201,20 @@ def test_a_spent_budget_ends_the_attempt() -> None:
 def test_off_is_off() -> None:
     """0 minutes: nobody looks."""
     off = dataclasses.replace(settings(), hang_downtime=0.0)
-    state = quiet(say(training(off), says(0), says(1), now=1.0), 1.0, 5000.0)
+    state = quiet(say(watched(off), says(0), says(1), now=1.0), 1.0, 5000.0)
 
-    assert (state.hang, state.incidents, state.state) == (None, (), JobState.RUNNING)
+    assert (own(state).hang, state.incidents, state.state) == (None, (), JobState.RUNNING)
 
 
 def test_who_is_done_is_not_waited_for() -> None:
     """A node whose workers ended well says nothing about the others, and is not asked."""
-    state = say(training(settings()), says(0), says(1), now=1.0)
+    state = say(watched(settings()), says(0), says(1), now=1.0)
     now = 1.0
     while now < 66.0:
         now += 5.0
         state = say(state, says(0), says(1, state=AgentState.DONE), now=now)
 
-    assert rendezvous.answer(state, "agent-0.1") == Continue(fence=state.fence, evidence=1)
+    assert rendezvous.answer(state, "agent-0.1") == build(Continue, fence=state.fence, evidence=1)
     assert rendezvous.answer(state, "agent-1.1") is None
 
 
@@ -210,7 +223,7 @@ def test_a_fault_ends_a_doubt() -> None:
     broken = Culprit(node=0, host="host-0", rank=0, local_rank=0, exit_code=1)
     state = say(hung(until=41.0), report(0, AgentState.FAILED, 1, failures=(broken,)), now=42.0)
 
-    assert (state.hang, the_incident(state).cause) == (None, Cause.PROCESS)
+    assert (own(state).hang, the_incident(state).cause) == (None, Cause.PROCESS)
 
 
 @pytest.mark.parametrize("until", [pytest.param(41.0, id="a doubt"), pytest.param(None, id="a verdict")])
@@ -218,13 +231,13 @@ def test_another_coordinator_takes_over_what_was_told(until: float | None) -> No
     """It goes on to tell it, judges nothing twice, and takes it back when somebody shows a sign of life."""
     before = judged(1) if until is None else hung(1, until=until)
     status = codec.loads(JobStatus, codec.dumps(rendezvous.status(before, 63.0)))
-    state = rendezvous.new(before.settings, job="digits", uid="u1", attempt=1, term=2, now=1000.0, previous=status)
-    assert state.hang == before.hang
+    state = taken(before.settings, now=1000.0, previous=status)
+    assert own(state).hang == own(before).hang
 
     state = say(state, says(0), says(1), now=1001.0)
     state = say(state, says(0, liveness=STEPS + 1), says(1), now=1002.0)
 
-    assert (state.hang, len(state.incidents)) == (None, len(before.incidents))
+    assert (own(state).hang, len(state.incidents)) == (None, len(before.incidents))
 
 
 @pytest.mark.parametrize("quiet", [pytest.param(None, id="from an older agent"), pytest.param(12.0, id="as old as they say")])
@@ -232,17 +245,24 @@ def test_another_coordinator_knows_how_old_the_last_sign_of_life_is(quiet: float
     """The first report that it receives counts what its ranks have done so far, which may be long ago."""
     before = hung(until=21.0)
     state = rendezvous.new(
-        before.settings, job="digits", uid="u1", attempt=1, term=2, now=21.0, previous=rendezvous.status(before, 21.0)
+        before.settings,
+        job="digits",
+        uid="u1",
+        attempt=1,
+        term=2,
+        now=21.0,
+        previous=rendezvous.status(before, 21.0),
+        registered=CAPABILITY,
     )
     worker = WorkerReport(local_rank=0, pid=10, liveness=STEPS, quiet=quiet)
     state = say(state, report(0, AgentState.RUNNING, 1, workers=(worker,)), now=22.0)
 
-    assert rendezvous.status(state, 22.0).lively_at == 22.0 - (quiet or 0.0)
+    assert StatusSection.of(rendezvous.status(state, 22.0)).lively_at == 22.0 - (quiet or 0.0)
 
 
 def test_the_sign_of_life_of_another_coordinators_clock_is_not_in_the_future() -> None:
     """Its machine's clock may be ahead of ours."""
-    before = rendezvous.status(say(training(settings()), says(0), says(1), now=1000.0), 1000.0)
-    state = rendezvous.new(settings(), job="digits", uid="u1", attempt=1, term=2, now=900.0, previous=before)
+    before = rendezvous.status(say(watched(settings()), says(0), says(1), now=1000.0), 1000.0)
+    state = taken(TWO, now=900.0, previous=before)
 
-    assert rendezvous.status(state, 930.0).lively_at == 900.0
+    assert StatusSection.of(rendezvous.status(state, 930.0)).lively_at == 900.0

@@ -6,10 +6,13 @@ import random
 
 import pytest
 
-from rallypoint.agent.rendezvous.health.known import bound_of
+from rallypoint.agent.rendezvous import capabilities
+from rallypoint.capabilities.hang.known import bound_of
+from rallypoint.capabilities.hang.scene import Scene
 from rallypoint.wire.hang import HangState
 from rallypoint.wire.pulse import Phase
-from tests.agent.hang_world import PACE, World
+from tests.capabilities.hang.jobs import own
+from tests.capabilities.hang.world import PACE, World
 
 #: How long a step takes as a rule, in seconds; one in fifty takes five times as long.
 STEP = 0.25
@@ -48,7 +51,13 @@ def does(world: World, phase: Phase, chance: random.Random) -> None:
     world.lives()
     began, part = world.now, chance.uniform(0.1, 0.9)
     world.passes(PACE + 0.1)  # now both agents have told the phase
-    most = min(bound_of(world.state).seconds, world.settings.hang_downtime) - SPARE
+    most = (
+        min(
+            bound_of(Scene(own=own(world.state), view=capabilities.view(world.state), settings=world.settings)).seconds,
+            world.settings.hang_downtime,
+        )
+        - SPARE
+    )
     seconds = max(PACE + 0.1, part * min(most, LONGEST[phase]))
     world.passes(began + seconds - world.now)
     world.took(phase, seconds)
@@ -110,7 +119,7 @@ def test_a_stopped_agent_expires_nothing_by_itself() -> None:
     world.stopped = {0: world.now + 3000.0, 1: world.now + 3000.0}
     world.passes(2900.0)
 
-    assert (world.alarms, world.state.hang) == ([], None)
+    assert (world.alarms, own(world.state).hang) == ([], None)
 
 
 def test_a_clock_that_jumps_is_at_most_a_doubt() -> None:
@@ -122,4 +131,4 @@ def test_a_clock_that_jumps_is_at_most_a_doubt() -> None:
     world.passes(PACE)
 
     assert world.alarms == []
-    assert world.state.hang is None or world.state.hang.state is HangState.DOUBT
+    assert own(world.state).hang is None or own(world.state).hang.state is HangState.DOUBT

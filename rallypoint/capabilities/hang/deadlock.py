@@ -25,8 +25,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from rallypoint.agent.rendezvous.health.blame import Ranks, waits
-from rallypoint.agent.rendezvous.health.words import ended
+from rallypoint.capabilities.hang.blame import Ranks, waits
+from rallypoint.capabilities.hang.words import ended
 from rallypoint.wire.hang import GroupSeen, RankSeen
 
 __all__ = [

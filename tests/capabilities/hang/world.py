@@ -7,21 +7,21 @@ do: the phase, the age of the last beat, the count of the steps, and how long ea
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 
-from rallypoint.agent.rendezvous.core import Settings, State
-from rallypoint.agent.rendezvous.health import rounds as hang_rounds
+from rallypoint.agent.rendezvous.core import State
+from rallypoint.capabilities.hang.scene import HangSettings
 from rallypoint.wire.messages import AgentReport, AgentState, WorkerReport
 from rallypoint.wire.pulse import BUCKETS, Learned, Phase, bucket, learned_of
-from tests.agent.test_rendezvous import TWO, report, say, training
+from tests.agent.test_rendezvous import TWO, report, say
+from tests.capabilities.hang.jobs import own, pace, watched
 
 __all__ = ["PACE", "World"]
 
 #: Seconds between two reports of an agent.
 PACE = 1.0
 
-_SETTINGS = dataclasses.replace(TWO, hang_downtime=1800.0, hang_detection=2, warmup_grace=300.0, report_interval=PACE)
+_SETTINGS = HangSettings(hang_downtime=1800.0, hang_detection=2, warmup_grace=300.0, report_interval=PACE)
 
 
 @dataclass
@@ -35,7 +35,7 @@ class World:
         stopped: agents that say nothing until then.
     """
 
-    settings: Settings = _SETTINGS
+    settings: HangSettings = _SETTINGS
     state: State = field(init=False)
     now: float = 0.0
     jumped: float = 0.0
@@ -52,8 +52,8 @@ class World:
     _due: dict[int, float] = field(default_factory=lambda: {0: 0.0, 1: 0.4})
 
     def __post_init__(self) -> None:
-        self.state = training(self.settings)
-        self.now = self.settings.last_call
+        self.state = watched(self.settings)
+        self.now = TWO.last_call
 
     def lives(self) -> None:
         """Show a sign of life, on all ranks."""
@@ -73,14 +73,15 @@ class World:
         self.now = until
 
     def _reports(self, node: int) -> None:
-        doubted = hang_rounds.pace(self.state) or PACE
+        doubted = pace(self.state) or PACE
         self._due[node] = self.now + min(PACE, doubted)
         if self.stopped.get(node, 0.0) > self.now:
             self._due[node] = self.stopped[node]
             return
         self.state = say(self.state, self._report(node), now=self.now + self.jumped)
-        if self.state.inquiry is not None and (not self.alarms or self.alarms[-1][0] != self.state.inquiry.since):
-            self.alarms.append((self.state.inquiry.since, self.phase))
+        inquiry = own(self.state).inquiry
+        if inquiry is not None and (not self.alarms or self.alarms[-1][0] != inquiry.since):
+            self.alarms.append((inquiry.since, self.phase))
 
     def _report(self, node: int) -> AgentReport:
         quiet = round(self.now - self.beat, 3)

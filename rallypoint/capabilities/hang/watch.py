@@ -34,8 +34,8 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from rallypoint.agent.rendezvous.health.deadlock import Deadlock
-from rallypoint.agent.rendezvous.health.learned import Bound
+from rallypoint.capabilities.hang.deadlock import Deadlock
+from rallypoint.capabilities.hang.learned import Bound
 from rallypoint.wire.hang import HangState
 from rallypoint.wire.messages import AgentReport
 from rallypoint.wire.pulse import Phase

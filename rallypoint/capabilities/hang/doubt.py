@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-from rallypoint.agent.rendezvous.health.blame import Ranks, waits
-from rallypoint.agent.rendezvous.health.words import ended
+from rallypoint.capabilities.hang.blame import Ranks, waits
+from rallypoint.capabilities.hang.words import ended
 from rallypoint.wire.hang import RankSeen
 
 __all__ = ["BUSY", "borne_out"]

@@ -8,20 +8,24 @@ from typing import Any
 import pytest
 
 from rallypoint.agent.rendezvous import core as rendezvous
-from rallypoint.agent.rendezvous.core import Settings, State
-from rallypoint.agent.rendezvous.health import rounds as hang_rounds
-from rallypoint.agent.rendezvous.health.hang import MOVES, PACE
+from rallypoint.agent.rendezvous.core import State
+from rallypoint.capabilities.hang.coordinator import HangDetection
+from rallypoint.capabilities.hang.scene import HangSettings
+from rallypoint.capabilities.hang.watch import MOVES, PACE
+from rallypoint.capabilities.hang.wire import StatusSection
 from rallypoint.wire import codec
 from rallypoint.wire.hang import Evidence, HangState, RankSeen
 from rallypoint.wire.incident import Rung
 from rallypoint.wire.messages import AgentReport, AgentState, WorkerReport
 from rallypoint.wire.pulse import Learned, Phase
 from rallypoint.wire.status import JobState, JobStatus
-from tests.agent.test_rendezvous import TWO, report, say, training
+from tests.agent.test_rendezvous import TWO, report, say
+from tests.capabilities.hang.jobs import own, pace, watched
 
 STEPS = Learned(phase=Phase.STEP, count=500, p99=0.02, longest=0.05)
 SAVES = Learned(phase=Phase.CHECKPOINT, count=3, p99=20.0, longest=20.0)
-SETTINGS = dataclasses.replace(TWO, hang_downtime=600.0, hang_detection=2, report_interval=1.0)
+HANG = HangSettings(hang_downtime=600.0, hang_detection=2, report_interval=1.0)
+CAPABILITY = (HangDetection(HANG),)
 
 
 def says(node: int, *, quiet: float, now: float, learned: tuple[Learned, ...] = (STEPS,), **more: Any) -> AgentReport:
@@ -35,9 +39,9 @@ def says(node: int, *, quiet: float, now: float, learned: tuple[Learned, ...] = 
     return report(node, AgentState.RUNNING, round_, workers=workers, learned=learned, **fields)
 
 
-def trained(settings: Settings = SETTINGS, **more: Any) -> State:
+def trained(settings: HangSettings = HANG, **more: Any) -> State:
     """Return a job whose ranks showed their last sign of life at 100 s, heard at once."""
-    return say(training(settings), says(0, quiet=0.0, now=100.0, **more), says(1, quiet=0.0, now=100.0, **more), now=100.0)
+    return say(watched(settings), says(0, quiet=0.0, now=100.0, **more), says(1, quiet=0.0, now=100.0, **more), now=100.0)
 
 
 def silent(state: State, until: float, since: float = 100.0, every: float = 0.5, **more: Any) -> State:
@@ -59,7 +63,7 @@ def found(*, busy: bool, stopped: bool, number: int) -> Evidence:
 
 def answered(state: State, now: float, *, busy: bool = False, stopped: bool = False) -> State:
     """Let both agents answer the request of the coordinator."""
-    number = 1 if state.inquiry is None else state.inquiry.number
+    number = 1 if own(state).inquiry is None else own(state).inquiry.number
     told: dict[str, Any] = {"quiet": now - 100.0, "now": now, "evidence": found(busy=busy, stopped=stopped, number=number)}
     return say(state, says(0, **told), says(1, **told), now=now)
 
@@ -67,25 +71,25 @@ def answered(state: State, now: float, *, busy: bool = False, stopped: bool = Fa
 def confirmed(state: State, now: float) -> State:
     """Let both agents answer with positive evidence, twice."""
     state = answered(state, now, stopped=True)
-    assert (state.incidents, state.inquiry, hang_rounds.pace(state)) == ((), None, PACE)
+    assert (state.incidents, own(state).inquiry, pace(state)) == ((), None, PACE)
     state = silent(state, now + 1.0, now, every=PACE)
-    assert state.inquiry is not None
+    assert own(state).inquiry is not None
     return answered(state, now + 1.2, stopped=True)
 
 
 def test_a_hang_is_found_within_seconds() -> None:
     """Doubted after two, looked into after four: the floor for steps that take a fiftieth of one."""
     state = silent(trained(), 101.5)
-    assert (state.hang, hang_rounds.pace(state)) == (None, 0.0)
+    assert (own(state).hang, pace(state)) == (None, 0.0)
 
     state = silent(state, 102.0, 101.5)
-    assert state.hang is not None
-    assert (state.hang.state, state.inquiry, hang_rounds.pace(state)) == (HangState.DOUBT, None, PACE)
+    assert own(state).hang is not None
+    assert (own(state).hang.state, own(state).inquiry, pace(state)) == (HangState.DOUBT, None, PACE)
     assert [event.kind for event in state.events if event.kind.startswith("hang")] == []
 
     state = silent(state, 104.0, 102.0)
-    assert state.inquiry is not None
-    assert (state.inquiry.since, hang_rounds.pace(state)) == (104.0, 0.0)
+    assert own(state).inquiry is not None
+    assert (own(state).inquiry.since, pace(state)) == (104.0, 0.0)
 
     state = confirmed(state, 104.2)
     [incident] = state.incidents
@@ -98,13 +102,13 @@ def test_what_is_not_borne_out_is_taken_back_and_looked_into_again_later() -> No
     """All ranks compute: they may be at work on something that they do not tell. They are looked at again later."""
     state = answered(silent(trained(), 104.0), 104.2, busy=True)
 
-    assert (state.incidents, state.inquiry, state.state) == ((), None, JobState.RUNNING)
-    assert state.hang is not None
-    assert state.hang.state is HangState.DOUBT
+    assert (state.incidents, own(state).inquiry, state.state) == ((), None, JobState.RUNNING)
+    assert own(state).hang is not None
+    assert own(state).hang.state is HangState.DOUBT
     state = silent(state, 107.5, 104.2)
-    assert state.inquiry is None
+    assert own(state).inquiry is None
     state = silent(state, 108.5, 107.5)
-    assert state.inquiry is not None
+    assert own(state).inquiry is not None
     state = answered(state, 108.7)
     assert len(state.incidents) == 1
 
@@ -118,9 +122,9 @@ def test_a_silence_without_positive_evidence_is_notified_and_nothing_is_restarte
     assert (incident.rung, incident.detected_at, state.state) == (Rung.NOTIFY, 104.0, JobState.RUNNING)
     assert incident.answer is None
     assert incident.rule == "hang_detection 2, learned: step usually takes 20 ms, limit 4.0 s; no positive evidence"
-    assert state.hang is not None
-    assert (state.hang.state, state.hang.incident, hang_rounds.pace(state)) == (HangState.DOUBT, incident.id, 0.0)
-    assert (later.incidents, later.hang) == (state.incidents, state.hang)
+    assert own(state).hang is not None
+    assert (own(state).hang.state, own(state).hang.incident, pace(state)) == (HangState.DOUBT, incident.id, 0.0)
+    assert (later.incidents, own(later).hang) == (state.incidents, own(state).hang)
     assert state.settings.hangs.total(later.incidents, 1) == 0
     assert [event.kind for event in later.events if event.kind.startswith("hang")] == []
 
@@ -132,7 +136,7 @@ def test_a_silence_that_ends_is_healed_and_was_nothing_to_speak_of() -> None:
     long = answered(silent(answered(silent(state, 140.0, 104.2), 140.2), 164.5, 140.2), 164.7)
     over = say(long, says(0, quiet=0.0, now=170.0, liveness=501), now=170.0)
 
-    assert (short.hang, short.incidents[0].healed_at) == (None, 112.0)
+    assert (own(short).hang, short.incidents[0].healed_at) == (None, 112.0)
     assert [event.kind for event in short.events if event.kind.startswith("hang")] == []
     assert [event.kind for event in over.events if event.kind.startswith("hang")] == ["hang-doubt", "hang-over"]
     assert len(over.incidents) == 1
@@ -155,7 +159,7 @@ def test_evidence_that_is_not_confirmed_restarts_nothing() -> None:
     state = answered(silent(state, 105.2, 104.2, every=PACE), 105.4)
 
     assert [incident.rung for incident in state.incidents] == [Rung.NOTIFY]
-    assert (state.state, state.watch.found) == (JobState.RUNNING, None)
+    assert (state.state, own(state).watch.found) == (JobState.RUNNING, None)
 
 
 def test_a_sign_of_life_forgets_the_evidence() -> None:
@@ -163,16 +167,18 @@ def test_a_sign_of_life_forgets_the_evidence() -> None:
     state = answered(silent(trained(), 104.0), 104.2, stopped=True)
     state = say(state, says(0, quiet=0.0, now=104.5, liveness=501), now=104.5)
 
-    assert (state.watch.found, state.watch.not_before, state.incidents) == (None, 0.0, ())
+    assert (own(state).watch.found, own(state).watch.not_before, state.incidents) == (None, 0.0, ())
 
 
 def test_another_coordinator_goes_on_where_a_silence_was_only_notified() -> None:
     """It restarts the workers when `hang_downtime` is over."""
     before = answered(silent(trained(), 104.0), 104.2)
-    again = rendezvous.new(SETTINGS, job="digits", uid="u1", attempt=1, term=2, now=0.0, previous=published(before, 105.0))
+    again = taken(uid="u1", attempt=1, previous=published(before, 105.0))
     state = say(again, says(0, quiet=5.0, now=105.0), says(1, quiet=5.0, now=105.0), now=105.0)
     for now in range(106, 800):
-        state = answered(state, float(now)) if state.inquiry is not None else silent(state, float(now), now - 1.0, every=1.0)
+        state = (
+            answered(state, float(now)) if own(state).inquiry is not None else silent(state, float(now), now - 1.0, every=1.0)
+        )
         if state.state is not JobState.RUNNING:
             break
     *early, last = sorted(state.incidents, key=lambda one: one.detected_at)
@@ -188,7 +194,7 @@ def test_ranks_that_have_left_their_world_are_no_reason_for_doubt() -> None:
         left: dict[str, Any] = {"quiet": now - 100.0, "now": now, "finished": True}
         state = say(state, says(0, **left), says(1, **left), now=now)
 
-    assert (state.hang, state.inquiry) == (None, None)
+    assert (own(state).hang, own(state).inquiry) == (None, None)
 
 
 def test_hang_downtime_is_the_upper_bound_whatever_they_compute() -> None:
@@ -214,17 +220,17 @@ def test_hang_downtime_is_the_upper_bound_whatever_they_compute() -> None:
 def test_a_phase_has_its_own_bound(more: dict[str, Any], found_by: float | None) -> None:
     """What is not known has `hang_downtime`."""
     state, now = trained(**more), 100.0
-    while state.inquiry is None and now < 200.0:
+    while own(state).inquiry is None and now < 200.0:
         state, now = silent(state, now + 1.0, now, every=1.0, **more), now + 1.0
 
-    assert (None if state.inquiry is None else now) == found_by
+    assert (None if own(state).inquiry is None else now) == found_by
 
 
 def test_it_can_be_switched_off() -> None:
     """`health.hang_learning: false`."""
-    off = dataclasses.replace(SETTINGS, hang_learning=False)
+    off = dataclasses.replace(HANG, hang_learning=False)
 
-    assert silent(trained(off), 300.0).inquiry is None
+    assert own(silent(trained(off), 300.0)).inquiry is None
 
 
 @pytest.mark.parametrize("field", ["output", "moved"])
@@ -234,19 +240,19 @@ def test_a_rank_that_writes_or_reads_is_busy_with_something(field: str) -> None:
     for number in range(1, 60):
         state = silent(state, now + 3.0, now, every=1.0, **{field: number * MOVES})
         now += 3.0
-    assert state.inquiry is None
-    assert state.watch.quiet == pytest.approx(177.0)
+    assert own(state).inquiry is None
+    assert own(state).watch.quiet == pytest.approx(177.0)
 
-    assert silent(state, now + 5.0, now, every=1.0, **{field: 59 * MOVES}).inquiry is not None
+    assert own(silent(state, now + 5.0, now, every=1.0, **{field: 59 * MOVES})).inquiry is not None
 
 
 def test_how_old_the_last_beat_was_counts() -> None:
     """An agent speaks once in a second; what it tells may be nearly as old."""
     late = says(0, quiet=0.9, now=100.9), says(1, quiet=0.9, now=100.9)
-    state = say(training(SETTINGS), *late, now=100.9)
+    state = say(watched(HANG), *late, now=100.9)
 
-    assert silent(state, 104.5, 100.9).inquiry is not None
-    assert silent(state, 103.9, 100.9).inquiry is None
+    assert own(silent(state, 104.5, 100.9)).inquiry is not None
+    assert own(silent(state, 103.9, 100.9)).inquiry is None
 
 
 def test_a_gap_is_not_silence() -> None:
@@ -254,7 +260,7 @@ def test_a_gap_is_not_silence() -> None:
     state = silent(trained(), 101.0)
     state = silent(state, 1000.0, 101.0, every=899.0)
 
-    assert (state.watch.brisk, state.inquiry) == (2.5, None)
+    assert (own(state).watch.brisk, own(state).inquiry) == (2.5, None)
 
 
 def test_a_rank_that_has_ended_says_nothing_about_the_phase() -> None:
@@ -267,24 +273,29 @@ def test_a_rank_that_has_ended_says_nothing_about_the_phase() -> None:
         reports = (report(n, AgentState.RUNNING, 1, workers=(gone, lives), learned=(STEPS,)) for n in (0, 1))
         state = say(state, *reports, now=now)
 
-    assert state.inquiry is not None
+    assert own(state).inquiry is not None
 
 
 def published(state: State, now: float) -> JobStatus:
     return codec.loads(JobStatus, codec.dumps(rendezvous.status(state, now)))
 
 
+def taken(*, uid: str, attempt: int, previous: JobStatus) -> State:
+    more = {"previous": previous, "registered": CAPABILITY}
+    return rendezvous.new(TWO, job="digits", uid=uid, attempt=attempt, term=2, now=0.0, **more)  # type: ignore[arg-type]
+
+
 def test_a_new_coordinator_and_a_new_attempt_begin_with_what_was_learned() -> None:
     """It stands in the status; of another job of the same name nobody takes it."""
     status = published(silent(trained(), 131.0, every=1.0), 131.0)
-    assert [(one.phase, one.count, one.ranks) for one in status.learned] == [(Phase.STEP, 500, 4)]
+    assert [(one.phase, one.count, one.ranks) for one in StatusSection.of(status).learned] == [(Phase.STEP, 500, 4)]
 
-    again = rendezvous.new(SETTINGS, job="digits", uid="u1", attempt=1, term=2, now=0.0, previous=status)
-    attempt = rendezvous.new(SETTINGS, job="digits", uid="u1", attempt=2, term=3, now=0.0, previous=status)
-    other = rendezvous.new(SETTINGS, job="digits", uid="u2", attempt=1, term=1, now=0.0, previous=status)
+    again = taken(uid="u1", attempt=1, previous=status)
+    attempt = taken(uid="u1", attempt=2, previous=status)
+    other = taken(uid="u2", attempt=1, previous=status)
 
-    assert again.before == attempt.before == status.learned
-    assert (attempt.round_step, attempt.hang, other.before) == (None, None, ())
+    assert own(again).before == own(attempt).before == StatusSection.of(status).learned
+    assert (attempt.round_step, own(attempt).hang, own(other).before) == (None, None, ())
 
 
 def test_a_restart_forgets_the_hang_and_keeps_what_was_learned() -> None:
@@ -296,5 +307,5 @@ def test_a_restart_forgets_the_hang_and_keeps_what_was_learned() -> None:
     begin: dict[str, Any] = {"round_": 2, "learned": (), "liveness": 0, "phase": Phase.START_UP, "quiet": 0.0}
     state = say(state, says(0, now=110.0, **begin), says(1, now=110.0, **begin), now=110.0)
 
-    assert (state.hang, state.watch.round, state.watch.begun, state.watch.brisk) == (None, 2, False, 0.0)
-    assert [(one.phase, one.p99) for one in state.before] == [(Phase.STEP, 0.02)]
+    assert (own(state).hang, own(state).watch.round, own(state).watch.begun, own(state).watch.brisk) == (None, 2, False, 0.0)
+    assert [(one.phase, one.p99) for one in own(state).before] == [(Phase.STEP, 0.02)]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.agent.rendezvous.health.hang import BUSY, Limits, Sign, Watch, judge, sign_of
+from rallypoint.capabilities.hang.watch import BUSY, Limits, Sign, Watch, judge, sign_of
 from rallypoint.wire.hang import HangState
 from rallypoint.wire.messages import AgentReport, AgentState, WorkerReport
 from tests.agent.fakes import report

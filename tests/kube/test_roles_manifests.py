@@ -132,7 +132,10 @@ def test_all_roles_are_one_gang():
     """MIN nodes, coordinators and all simple pods are admitted together; a node above MIN is not of the group."""
     blueprint = drawn({"trainer": role(TRAINER, queue="gpus", queue_priority="high"), "rollout": role(ROLLOUT)})
 
-    every = [one for one in blueprint.objects if one["kind"] == "Pod"]
+    (directory,) = pods(blueprint, "directory")
+    assert GROUP not in directory["metadata"]["labels"]
+    assert list(unrestricted(directory)) == []
+    every = [one for one in blueprint.objects if one["kind"] == "Pod" and one != directory]
     gang = [pod for pod in every if GROUP in pod["metadata"]["labels"]]
     assert len(every) == 5
     assert {pod["metadata"]["labels"][GROUP] for pod in gang} == {f"rl-{PLACEHOLDER}"}

@@ -154,7 +154,7 @@ class KubernetesBackend(Backend):
 
     def units(self, name: str) -> UnitBackend:
         """Return the pods of a job's simple roles; the jobs of its elastic roles are in this backend."""
-        return KubernetesUnits(self, self._of_units)
+        return KubernetesUnits(self, self._of_units, namespace=self.access.namespace)
 
     async def _of_units(self) -> UnitParts:
         its = await self._its()

@@ -64,6 +64,7 @@ class Part(str, enum.Enum):
     NODE = "node"
     SUPERVISOR = "supervisor"
     UNIT = "unit"  #: a pod with instances of simple roles
+    DIRECTORY = "directory"  #: the pod through which instances find each other
     UNITS = "units"  #: which life of each instance was started last
     DEVICES = "devices"  #: what the pods of a group claim
     WRAPPER = "wrapper"  #: the AppWrapper or PyTorchJob for which another controller makes the pods
@@ -114,14 +115,14 @@ def read_pod(found: Mapping[str, str]) -> PodLabels | None:
         part = Part(found[PART])
         if part is Part.WRAPPED:
             return _wrapped(found)
-        if part not in (Part.COORDINATOR, Part.NODE, Part.UNIT):
+        if part not in (Part.COORDINATOR, Part.DIRECTORY, Part.NODE, Part.UNIT):
             return None
         return PodLabels(
             job=found[JOB],
             uid=found[UID],
             part=part,
             attempt=_number(found[ATTEMPT]),
-            node=-1 if part is Part.COORDINATOR else _number(found[NODE]),
+            node=-1 if part in (Part.COORDINATOR, Part.DIRECTORY) else _number(found[NODE]),
             incarnation=_number(found[INCARNATION]),
             place=found[PLACE] if part is Part.UNIT else "",
         )

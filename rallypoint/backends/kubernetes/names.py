@@ -21,6 +21,7 @@ __all__ = [
     "attempt_secret",
     "claim_template",
     "coordinator_pod",
+    "directory_pod",
     "function_secret",
     "group",
     "hostname",
@@ -139,6 +140,11 @@ def units_configmap(job: JobRef) -> str:
 def roles_secret(job: JobRef) -> str:
     """Return the name of the Secret with which the instances of all roles call each other."""
     return _named(job, "-roles")
+
+
+def directory_pod(job: JobRef) -> str:
+    """Return the name of the pod through which the instances of all roles find each other."""
+    return _named(job, "-d")
 
 
 def unit_pod(job: JobRef, attempt: int, place: str, number: int, life: int) -> str:

@@ -15,6 +15,7 @@ from tests.emulator.store import Store
 
 __all__ = ["ConfigError", "check_user", "command_of", "environment_of", "image_environment"]
 
+_HOST = re.compile(r"//([-a-z0-9]+\.[-a-z0-9]+)\.[-a-z0-9]+\.svc(?=:)")
 _REFERENCE = re.compile(r"\$(\$)?\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
 
 
@@ -58,7 +59,25 @@ def environment_of(pod: Body, container: Body, store: Store, mounts: Mounts, bas
         value = _expanded(entry["value"], given) if "value" in entry else _referred(pod, container, entry, store)
         if value is not None:
             given[entry["name"]] = value
-    return {**variables, **{name: mounts.rewrite(value) for name, value in given.items()}}
+    rewritten = {name: mounts.rewrite(value) for name, value in given.items()}
+    return {**variables, **{name: _resolved(pod, value, store) for name, value in rewritten.items()}}
+
+
+def _resolved(pod: Body, text: str, store: Store) -> str:
+    """The addresses of pods for their names in the cluster's DNS, which no process of this machine can ask for."""
+    namespace = pod["metadata"]["namespace"]
+    for found in _HOST.findall(text):
+        host, _, subdomain = found.partition(".")
+        at = [
+            (one.body.get("status") or {}).get("podIP", "")
+            for one in store.all("pods", namespace)
+            if (one.body["spec"].get("hostname"), one.body["spec"].get("subdomain")) == (host, subdomain)
+        ]
+        address = next((each for each in at if each), "")
+        if not address:
+            raise ConfigError(f"no address of {found} yet: names are looked up here before a container starts")
+        text = text.replace(f"{found}.{namespace}.svc", address)
+    return text
 
 
 def check_user(pod: Body, container: Body, *, root: bool) -> None:

@@ -12,6 +12,7 @@ from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.labels import Part, labels
 from rallypoint.backends.kubernetes.manifests.objects import attempt_secret, encoded, job_configmap, metadata, service
 from rallypoint.backends.kubernetes.names import JobRef
+from rallypoint.backends.kubernetes.roles.directory import directory_pod, directory_url
 from rallypoint.backends.kubernetes.roles.gang import gang_of
 from rallypoint.backends.kubernetes.roles.layout import Group, elastic_roles, groups, places
 from rallypoint.backends.kubernetes.roles.lives import Life
@@ -49,13 +50,16 @@ def objects(ref: JobRef, job: ElasticJob, plan: Plan, *, owner: str = "", now: f
     record = JobRecord.new(name=plan.name, uid=ref.uid, digest=plan.digest, owner=owner, now=now)
     yield job_configmap(ref, spec=job, plan=plan, record=record)
     yield from serving(ref, job, token=ref.uid)
+    yield directory_pod(ref, spec=job, plan=plan)
     yield attempt_secret(ref, plan=plan, attempt=1, token=ref.uid)
     for role in elastic_roles(job):
         yield from _of_child(ref, job, plan, role_plan(plan, role.name))
     gang = gang_of(ref, job)
     for group in groups(job):
         lives = dict.fromkeys(group.instances, Life())
-        yield unit_pod(ref, spec=job, plan=plan, group=group, attempt=1, number=1, lives=lives, gang=gang)
+        yield unit_pod(
+            ref, spec=job, plan=plan, group=group, attempt=1, number=1, lives=lives, url=directory_url(ref), gang=gang
+        )
 
 
 def serving(ref: JobRef, job: ElasticJob, *, token: str) -> Iterator[dict[str, Any]]:
@@ -116,7 +120,8 @@ def child(ref: JobRef, job: ElasticJob, plan: Plan, role: RolePlan) -> tuple[Ela
         own = dataclasses.replace(own, queue_group=gang.name, queue_group_total=gang.total)
     # A role by itself is an elastic job as any other: its place among the roles says nothing more.
     single = single.model_copy(update=update)
-    own = dataclasses.replace(own, job=job.name, env={**own.env, **roles_env(plan, role)})
+    found = {env.ROLES_URL: directory_url(ref), **roles_env(plan, role)}
+    own = dataclasses.replace(own, job=job.name, env={**own.env, **found})
     return whole.model_copy(update={"roles": (single,), "worker_isolation": "", "master": job.master}), own
 
 

@@ -60,10 +60,13 @@ def unit_pod(
     attempt: int,
     number: int,
     lives: Mapping[Instance, Life],
+    url: str = "",
     gang: Gang | None = None,
     off: Exclusion = ANYWHERE,
 ) -> dict[str, Any]:
     """Return the pod with the instances of a group that have a life in `lives`; `number` is that of this life of the pod.
+
+    `url` is where instances find each other.
 
     It keeps off the machines of `off`, and off those of the lists of its roles.
     """
@@ -76,7 +79,7 @@ def unit_pod(
             "restartPolicy": "OnFailure" if len(group.instances) > 1 else "Never",
             "hostname": names.unit_hostname(group.place, group.number),
             "terminationGracePeriodSeconds": max(grace_seconds(role, role_plan(plan, role.name).read()) for role in roles),
-            "containers": [_container(spec, plan, group, one, lives[one], attempt=attempt, tmp=tmp) for one in lives],
+            "containers": [_container(spec, plan, group, one, lives[one], attempt=attempt, url=url, tmp=tmp) for one in lives],
             "volumes": _volumes(job, roles, attempt, tmp=tmp),
             **({"resourceClaims": [_claim(job, group)]} if group.shared else {}),
         },
@@ -132,7 +135,7 @@ def _layers(role: Role) -> Iterator[dict[str, Any]]:
 
 
 def _container(
-    spec: ElasticJob, plan: Plan, group: Group, one: Instance, life: Life, *, attempt: int, tmp: bool
+    spec: ElasticJob, plan: Plan, group: Group, one: Instance, life: Life, *, attempt: int, url: str, tmp: bool
 ) -> dict[str, Any]:
     """Return the container of one instance."""
     role, its = next(role for role in spec.roles if role.name == one.role), role_plan(plan, one.role)
@@ -142,7 +145,7 @@ def _container(
     needed: dict[str, Any] = {
         "name": one.container,
         "command": _command(role, child, one, life, shared=len(group.instances) > 1),
-        "env": [*_environment(its, child, plan, one, life, attempt=attempt)],
+        "env": [*_environment(its, child, plan, one, life, attempt=attempt, url=url)],
         "resources": merge_all(template.get("resources") or {}, resources(role, group, isolation=spec.worker_isolation)),
         "volumeMounts": [*_our_mounts(tmp=tmp)],
     }
@@ -172,7 +175,7 @@ def _quoted(text: str) -> str:
 
 
 def _environment(
-    its: RolePlan, child: Plan, plan: Plan, one: Instance, life: Life, *, attempt: int
+    its: RolePlan, child: Plan, plan: Plan, one: Instance, life: Life, *, attempt: int, url: str
 ) -> Iterator[dict[str, Any]]:
     """Yield the variables of one instance; those of its place win over the user's."""
     yield {"name": POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
@@ -187,6 +190,7 @@ def _environment(
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "29500",
         env.ROLES_SECRET_FILE: f"{ROLES_FOLDER}/{ROLES_SECRET}",
+        env.ROLES_URL: url,
     }
     yield from ({"name": name, "value": value} for name, value in values.items())
     yield {"name": env.HOST, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}

@@ -19,6 +19,7 @@ from rallypoint.backends.kubernetes.labels import Part
 from rallypoint.backends.kubernetes.manifests.blueprint import in_the_image
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.roles.blueprint import child, serving
+from rallypoint.backends.kubernetes.roles.directory import directory_pod, directory_url
 from rallypoint.backends.kubernetes.roles.gang import gang_of
 from rallypoint.backends.kubernetes.roles.layout import Group, Instance, groups
 from rallypoint.backends.kubernetes.roles.lives import LIVES_KEY, Life, Lives, MadePod
@@ -29,7 +30,7 @@ from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.views import PodView
 from rallypoint.backends.units import UnitBackend
 from rallypoint.job import ElasticJob
-from rallypoint.supervision.conductor import ConductorRecord, UnitKey, UnitSeen, wants
+from rallypoint.supervision.conductor import ConductorRecord, Phase, UnitKey, UnitSeen, wants
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import env
 from rallypoint.wire.plan import Plan
@@ -80,10 +81,11 @@ class KubernetesUnits(UnitBackend):
     Args:
         jobs: the backend of the job, which holds the jobs of its elastic roles, too.
         parts: gives what does the work, once this event loop has a cluster.
+        namespace: of the job.
     """
 
-    def __init__(self, jobs: Backend, parts: Parts) -> None:
-        self.jobs = jobs
+    def __init__(self, jobs: Backend, parts: Parts, *, namespace: str) -> None:
+        self.jobs, self._namespace = jobs, namespace
         self._parts = parts
         self._known: tuple[str, str, Lives] | None = None
         self._served: set[tuple[str, int]] = set()
@@ -94,7 +96,25 @@ class KubernetesUnits(UnitBackend):
         its = await self._parts()
         ref = its.store.ref(record)
         lives = await self._lives(its, ref)
+        await self._keep_directory(its, record)
         return seen(await _pods(its, ref), lives, tuple(its.cluster.cache.hosts))
+
+    async def _keep_directory(self, its: UnitParts, record: JobRecord) -> None:
+        """Replace the pod of the directory once it is gone, while the job runs."""
+        conductor, ref = record.conductor, its.store.ref(record)
+        if conductor is None or conductor.phase is not Phase.RUNNING:
+            return
+        known = its.cluster.cache.pods_of(ref.uid) if its.cluster.fresh else await its.cluster.pods_of(ref)
+        pod = next((pod for pod in known if pod.labels.part is Part.DIRECTORY), None)
+        if pod is not None:
+            if pod.over:
+                await its.actor.end_pod(pod, force=True)
+            return
+        spec, plan, ref = await its.store.spec(record)
+        try:
+            await its.actor.ensure("pods", directory_pod(ref, spec=spec, plan=plan))
+        except BackendError as error:
+            log.warning("job %s: cannot create the directory of its roles; retrying: %s", record.name, error)
 
     async def start(self, record: JobRecord, plan: Plan, key: UnitKey) -> None:
         """Note the life, then create its pod; a container that the kubelet restarts needs none. See `UnitBackend.start`."""
@@ -146,6 +166,7 @@ class KubernetesUnits(UnitBackend):
             attempt=last.attempt,
             number=last.number,
             lives=first,
+            url=directory_url(job.ref),
             gang=gang_of(job.ref, job.spec),
         )
         await its.actor.ensure("pods", manifest)
@@ -184,13 +205,18 @@ class KubernetesUnits(UnitBackend):
     async def blueprint(self, record: JobRecord, plan: Plan, role: RolePlan) -> Blueprint:
         """Return an elastic role as a job that the ConfigMap of this one owns; see `UnitBackend.blueprint`."""
         its = await self._parts()
-        spec, plan, ref = await its.store.spec(record)
-        whole, own = child(ref, spec, plan, role)
-        return Blueprint(job=whole, plan=in_the_image(own, whole.roles[0]), objects=(), parent=ref)
+        job = await self._job(its, record)
+        if job is None:
+            raise ActionError(f"job {record.name} was deleted")
+        # A job of elastic roles alone starts no instance, and its pods need the same.
+        await self._serve(its, job, job.conductor.attempt)
+        whole, own = child(job.ref, job.spec, job.plan, role)
+        return Blueprint(job=whole, plan=in_the_image(own, whole.roles[0]), objects=(), parent=job.ref)
 
     def environment(self, record: JobRecord, plan: Plan) -> Mapping[str, str]:
         """Return where every process finds the token of calls between roles; see `UnitBackend.environment`."""
-        return {env.ROLES_SECRET_FILE: f"{ROLES_FOLDER}/{ROLES_SECRET}"}
+        ref = JobRef(name=record.name, uid=record.uid, namespace=self._namespace)
+        return {env.ROLES_SECRET_FILE: f"{ROLES_FOLDER}/{ROLES_SECRET}", env.ROLES_URL: directory_url(ref)}
 
     # --- What is stored
 
@@ -209,6 +235,7 @@ class KubernetesUnits(UnitBackend):
         for manifest in serving(job.ref, job.spec, token=secrets.token_hex(32)):
             await its.actor.ensure(_KINDS[manifest["kind"]], manifest)
         await its.secrets.ensure(job.ref, job.plan, attempt)
+        await its.actor.ensure("pods", directory_pod(job.ref, spec=job.spec, plan=job.plan))
         self._served.add((job.ref.uid, attempt))
 
     async def _lives(self, its: UnitParts, ref: JobRef) -> Lives:

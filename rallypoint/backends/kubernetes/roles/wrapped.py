@@ -170,7 +170,7 @@ def _simple(ref: JobRef, job: ElasticJob, plan: Plan, group: Group, pods: int) -
 
 def _number(container: dict[str, Any], index: int, per_group: int) -> None:
     """Let a container, which is changed in place, work out its rank from the number of its pod."""
-    dropped = {*_RANKS, *_GROUPS, "NAME", env.ATTEMPT, env.ROLES_SECRET_FILE}
+    dropped = {*_RANKS, *_GROUPS, "NAME", env.ATTEMPT, env.ROLES_SECRET_FILE, env.ROLES_URL}
     container["env"] = [one for one in container["env"] if one["name"] not in dropped]
     role = next(one["value"] for one in container["env"] if one["name"] == env.ROLE)
     ranks = " ".join(f'{name}="$rank"' for name in _RANKS)

@@ -18,7 +18,9 @@ is in the head. A receiver allocates memory for buffers after it has verified th
 
 from __future__ import annotations
 
+import contextlib
 import hmac
+import mmap
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -60,6 +62,9 @@ _SIGNED = struct.Struct(">QBHI")
 
 #: Buffers up to this size are sent together with the head.
 _SMALL = 1 << 16
+
+#: Buffers from this size on are memory of their own.
+_LARGE = 4 << 20
 
 
 class Kind(IntEnum):
@@ -156,11 +161,11 @@ class FrameReader:
         self._prefix: tuple[int, int, int, bytes] | None = None
         self._head: dict[str, Any] | None = None
         self._sizes: list[int] = []
-        self._buffers: list[bytearray] = []
+        self._buffers: list[bytearray | mmap.mmap] = []
         self._expect(_PREFIX.size)
 
     def _expect(self, size: int) -> None:
-        self._part, self._filled = bytearray(size), 0
+        self._part, self._filled = _memory(size), 0
 
     @property
     def between(self) -> bool:
@@ -212,6 +217,16 @@ class FrameReader:
         self._number += 1
         self._begin()
         return frame
+
+
+def _memory(size: int) -> bytearray | mmap.mmap:
+    """Return writable memory; large blocks have large pages, which the kernel provides several times faster."""
+    if size < _LARGE:
+        return bytearray(size)
+    made = mmap.mmap(-1, size)
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        made.madvise(mmap.MADV_HUGEPAGE)
+    return made
 
 
 def _server_nonce(told: bytes) -> bytes:

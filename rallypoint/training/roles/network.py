@@ -51,11 +51,15 @@ class Network:
 
     def take(self, entry: RoleEntry, until: float) -> Channel:
         """Return an idle connection to an instance, or a new one; raises `OSError`, `ProtocolError`, `CallTimeoutError`."""
+        return self.take_idle(entry) or connect(self.settings, entry.host, entry.port, until=until)
+
+    def take_idle(self, entry: RoleEntry) -> Channel | None:
+        """Return an idle connection to an instance that the instance has not closed."""
         while (channel := self._pop(entry.id)) is not None:
             if channel.is_silent():
                 return channel
             channel.close()
-        return connect(self.settings, entry.host, entry.port, until=until)
+        return None
 
     def give_back(self, entry: RoleEntry, channel: Channel) -> None:
         """Keep a connection on which no answer is outstanding."""
@@ -98,6 +102,7 @@ class Target:
     def __init__(self, network: Network, name: str, label: str, *, any_rank: bool = False) -> None:
         self._network, self._name, self._label, self._any_rank = network, name, label, any_rank
         self._known: RoleEntry | None = None
+        self._looked = 0.0
         self._lock = threading.Lock()
 
     def call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any], timeout: float) -> Any:
@@ -127,6 +132,12 @@ class Target:
     def _open(self, until: float, timeout: float) -> tuple[Channel, RoleEntry]:
         """Return a connection to the instance, once it has one; raises as `call`."""
         pause, why = _SOON, "has not called rallypoint.training.roles.serve()"
+        known = self._known
+        if known is not None and time.monotonic() < self._looked + LOOK:
+            # A process that has ended has closed its connections; one that is stopped or cut off is found by the next look.
+            channel = self._network.take_idle(known)
+            if channel is not None:
+                return channel, known
         while True:
             try:
                 entry = self._look(self._known)
@@ -201,6 +212,7 @@ class Target:
     def _look(self, expected: RoleEntry | None) -> RoleEntry | None:
         """Return the entry of the instance; raises `Restarted` if it is another life than the expected one, and `OSError`."""
         entry = self._network.directory.find(self._name)
+        self._looked = time.monotonic()
         if entry is None or expected is None or entry.id == expected.id:
             return entry
         with self._lock:

@@ -17,6 +17,7 @@ import hashlib
 import hmac
 import json
 import math
+import mmap
 import pickle
 import re
 import sys
@@ -27,7 +28,7 @@ from rallypoint.training.roles.errors import ProtocolError, ValueTypeError
 
 __all__ = ["DEPTH", "Buffer", "decode", "dump_json", "encode", "load_json"]
 
-Buffer = bytes | bytearray | memoryview
+Buffer = bytes | bytearray | memoryview | mmap.mmap
 
 #: Maximum nesting of a value.
 DEPTH = 64
@@ -219,9 +220,9 @@ class _Decoder:
             raise ProtocolError(f"value: torch type {name[:40]!r} is not allowed")
         buffer = self._buffer(index)
         _require_size(buffer, kind.itemsize, _dimensions(shape))
-        writable = buffer if isinstance(buffer, bytearray) else bytearray(buffer)
+        writable = buffer if isinstance(buffer, (bytearray, mmap.mmap)) else bytearray(buffer)
         with _refused(shape):
-            return (torch.frombuffer(writable, dtype=kind) if writable else torch.empty(0, dtype=kind)).reshape(shape)
+            return (torch.frombuffer(writable, dtype=kind) if len(writable) else torch.empty(0, dtype=kind)).reshape(shape)
 
     def _unpickle(self, told: Any, _: int) -> Any:
         if not isinstance(told, list) or len(told) != 2 or not isinstance(told[1], str):

@@ -16,10 +16,13 @@ _METRICS = 256
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
+#: Seconds of a million days, and the first day of the year 9999: what a script reports may be any float.
+_LONGEST, _LAST = 1e6 * _DAY, 253_370_764_800.0
+
 
 def span(seconds: float) -> str:
     """Return a length of time to two figures that matter: `0.35 s`, `3.2 s`, `42 s`, `2m 13s`, `1h 05m`, `3d 4h`."""
-    seconds = max(0.0, seconds)
+    seconds = min(max(0.0, seconds), _LONGEST)
     for digits, limit in ((2, 1), (1, 10), (0, _MINUTE)):
         if round(seconds, digits) < limit:
             return f"{seconds:.{digits}f} s"
@@ -52,13 +55,18 @@ def describe_end(culprit: Culprit) -> str:
 
 def time_of_day(at: float, zone: datetime.tzinfo | None = None) -> str:
     """Return `2026-01-02 14:00:40`, in this machine's zone unless another is given."""
-    moment = datetime.datetime.fromtimestamp(at, tz=datetime.timezone.utc).astimezone(zone)
+    moment = _moment(at, datetime.timezone.utc).astimezone(zone)
     return moment.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _moment(at: float, zone: datetime.tzinfo | None) -> datetime.datetime:
+    """Return a time between 1970 and 9999; NaN is the first of them."""
+    return datetime.datetime.fromtimestamp(min(max(0.0, at), _LAST), zone)
 
 
 def clock_time(at: float, now: float, zone: datetime.tzinfo | None = None) -> str:
     """Return the time of day, after the date where that is not today's: `14:02:11`, `03-09 14:02`."""
-    then, today = datetime.datetime.fromtimestamp(at, zone), datetime.datetime.fromtimestamp(now, zone)
+    then, today = _moment(at, zone), _moment(now, zone)
     return then.strftime("%H:%M:%S" if then.date() == today.date() else "%m-%d %H:%M")
 
 

@@ -145,7 +145,8 @@ def nodes(status: JobStatus | None, incidents: Iterable[ListedIncident]) -> Iter
 def _slack(status: JobStatus) -> int:
     """Return how many steps a rank may be behind before that is worth a word."""
     pace = timeline.seconds_per_step(status)
-    return _SLACK_STEPS if not pace else max(_SLACK_STEPS, round(_SLACK / pace))
+    steps = _SLACK / pace if pace else 0.0
+    return max(_SLACK_STEPS, round(steps)) if math.isfinite(steps) else _SLACK_STEPS
 
 
 def _behind(worker: RankStatus | None, furthest: int, slack: int) -> int:

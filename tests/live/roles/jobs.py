@@ -152,7 +152,7 @@ class RolesJob:
     def host(self, group: str) -> tuple[int, int]:
         """Return the process numbers of the shim and the host of a group of instances."""
         (folder,) = self.place.glob(f"hosts/{group}/host-*")
-        return tuple(json.loads((folder / name).read_text())["pid"] for name in ("shim.json", "host.json"))  # type: ignore[return-value]
+        return tuple(json.loads((folder / name).read_text())["pid"] for name in ("shim.json", "host.json"))
 
     def causes(self) -> list[str]:
         """Return why instances, roles or the job were started again, in order."""

@@ -7,6 +7,7 @@ processes, and the picture. The demo leaves no process running.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import shutil
@@ -29,8 +30,8 @@ JOB = Path(__file__).with_name("rl_cartpole.yaml")
 #: Seconds in which the job must reach its score.
 LIMIT = 120.0
 
-#: What is killed, and the number of updates after which it is.
-KILLS = (("rollout", 1, 6), ("trainer", 1, 20))
+#: What is killed, unless `--kill` names others, and the numbers of updates after which it is.
+KILLS, AFTER = ("rollout/1", "trainer/1"), (6, 20)
 
 _LOOK = 0.05
 
@@ -40,6 +41,7 @@ class Watch:
     """Events of the processes and of the demo so far."""
 
     folder: Path
+    victims: Sequence[str]
     kills: list[Event] = field(default_factory=list)
 
     def events(self) -> list[Event]:
@@ -51,31 +53,32 @@ class Watch:
 
     def kill(self) -> None:
         """Kill the next process if the training has come far enough."""
-        if len(self.kills) == len(KILLS):
+        if len(self.kills) == len(self.victims):
             return
-        role, rank, after = KILLS[len(self.kills)]
+        name, after = self.victims[len(self.kills)], AFTER[len(self.kills)]
         events = self.events()
         if max((event.step or 0 for event in events), default=0) < after:
             return
-        victim = [event for event in events if (event.role, event.rank, event.what) == (role, rank, "started")][-1]
+        victim = [event for event in events if (event.name, event.what) == (name, "started")][-1]
         os.kill(victim.pid, signal.SIGKILL)
-        killed = Event(at=time.time(), role=role, rank=rank, pid=victim.pid, incarnation=victim.incarnation, what="killed")
-        self.kills.append(killed)
-        print(f"  ---> SIGKILL to {role}/{rank} (process {victim.pid}) after {after} updates", flush=True)
+        self.kills.append(dataclasses.replace(victim, at=time.time(), what="killed"))
+        print(f"  ---> SIGKILL to {name} (process {victim.pid}) after {after} updates", flush=True)
 
 
 def main() -> int:
     """Run the demo; return 0 if the job reaches its score and only the killed processes were replaced, 1 otherwise."""
     parser = argparse.ArgumentParser(prog="python -m dags_examples.demo_roles", description=__doc__)
     parser.add_argument("--folder", type=Path, default=ROOT / ".demo-roles", help="folder of the demo, which is replaced")
-    folder = parser.parse_args().folder.absolute()
+    parser.add_argument("--kill", nargs=2, default=KILLS, metavar="ROLE/RANK", help="the two processes to kill")
+    args = parser.parse_args()
+    folder = args.folder.absolute()
     end_job(folder)  # of a demo that was itself killed
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     document = folder / "rl_cartpole.yaml"
     document.write_text(JOB.read_text().replace("config: {", f"config: {{folder: {json.dumps(str(folder))}, "))
     shutil.copy(JOB.with_suffix(".py"), folder)
-    watch = Watch(folder)
+    watch = Watch(folder, args.kill)
     print(
         f"== Trainer (2 ranks), 2 rollouts and an evaluator learn until 20 episodes last {GOAL:g} steps in the mean", flush=True
     )
@@ -139,12 +142,11 @@ def report(watch: Watch, began: float, code: int) -> int:
     events = watch.events()
     scores = [event.score for event in events if event.score is not None]
     steps = [event.step for event in events if event.score is not None and event.step is not None]
-    replaced = [(event.role, event.rank) for event in events if event.what == "started"]
+    replaced = [event.name for event in events if event.what == "started"]
     again = sorted({one for one in replaced if replaced.count(one) > 1})
-    expected = sorted((role, rank) for role, rank, _ in KILLS)
     good: dict[str, Any] = {
         f"the job succeeded with a score of {max(scores, default=0.0):.1f}": code == 0 and max(scores, default=0.0) >= GOAL,
-        "only the killed processes were started again": again == expected,
+        "only the killed processes were started again": again == sorted(watch.victims),
         "no update was lost": steps == sorted(steps),
     }
     print("\n== Events")

@@ -87,7 +87,8 @@ def draw(events: Sequence[Event], began: float, path: Path, *, goal: float) -> N
     below.set_xlim(left=0)
     below.set_xlabel("seconds since the job was submitted", color=_INK)
     figure.suptitle("Three roles learn through two kills", x=0.1, ha="left", fontsize=16, fontweight="bold", color=_INK)
-    text = "One rollout and one rank of the trainer were killed with SIGKILL; all other processes continued."
+    killed = " and ".join(event.name for event in events if event.what == "killed")
+    text = f"{killed} were killed with SIGKILL; all other processes continued."
     figure.text(0.1, 0.905, text, fontsize=10.5, color=_GREY)
     figure.subplots_adjust(left=0.1, right=0.975, top=0.87, bottom=0.09, hspace=0.12)
     figure.savefig(path)
@@ -103,8 +104,9 @@ def _draw_scores(axes: Axes, events: Sequence[Event], began: float, goal: float)
     axes.annotate(f"goal {goal:g}", xy=(0.005, goal), xycoords=("axes fraction", "data"), va="bottom", fontsize=9, color=_GREY)
     killed = [event for event in events if event.what == "killed"]
     for row, event in enumerate(killed):
-        at = (event.at - began, 0.3 - 0.08 * row)
-        axes.annotate(f" SIGKILL to {event.name}", xy=at, xycoords=("data", "axes fraction"), fontsize=9, color=_RED)
+        at = (event.at - began, 0.6 - 0.08 * row)
+        text = f"SIGKILL to {event.name} "
+        axes.annotate(text, xy=at, xycoords=("data", "axes fraction"), ha="right", fontsize=9, color=_RED)
     axes.set_ylabel("mean steps of an episode", color=_INK)
     axes.set_ylim(0, 540)
     axes.grid(visible=True, color="#e5e7eb", linewidth=0.8)

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
 
 import pytest
 
+from rallypoint.backends.ray.access import Access
+from rallypoint.backends.ray.backend import RayBackend
+from rallypoint.backends.requests import delete, submit_or_adopt
+from rallypoint.backends.supervise import supervise
+from rallypoint.job import load_job
 from rallypoint.supervision.record import Phase
 from tests.cluster.jobs import submitted
 from tests.ray.sites import RaySite
@@ -60,3 +67,33 @@ async def test_excluded_nodes_and_bytes(site: RaySite) -> None:
     assert hosts == {0: other}
     assert memory == 64 * 2**20
     assert record.phase is Phase.SUCCEEDED
+
+
+async def test_a_local_folder_is_uploaded(site: RaySite, tmp_path: Path) -> None:
+    """Its script runs on the nodes, in a copy of the folder, with a path relative to it."""
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "part.py").write_text("VALUE = 7\n")
+    (folder / "train.py").write_text(
+        "import os, part\nfrom rallypoint.training import report_result\n"
+        "report_result({'value': part.VALUE, 'at': os.getcwd()})\n"
+    )
+    runtime_env = json.dumps({"working_dir": str(folder)})
+    backend = RayBackend(
+        Access(address=site.cluster.url, namespace=site.namespace, storage=str(site.storage), runtime_env=runtime_env)
+    )
+    try:
+        job = load_job({"name": "code", "entrypoint": "train.py", "resources": {"cpu": "1"}}, based=False)
+        await submit_or_adopt(backend, backend.plan(job), owner="test")
+        record = await asyncio.wait_for(supervise(backend, "code", holder="test"), 60)
+        status = await backend.status("code")
+        await delete(backend, "code", holder="test", timeout=60)
+    finally:
+        await backend.close()
+
+    assert record is not None
+    assert record.phase is Phase.SUCCEEDED
+    assert status is not None
+    result = status.result if isinstance(status.result, dict) else json.loads(str(status.result))
+    assert result["value"] == 7
+    assert result["at"] != str(folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
@@ -30,7 +31,7 @@ def connection(site: RaySite, monkeypatch: pytest.MonkeyPatch) -> str:
     return "ray"
 
 
-def operator(site: RaySite, connection: str, **given: object) -> ElasticTrainingOperator:
+def operator(site: RaySite, connection: str, **given: Any) -> ElasticTrainingOperator:
     command = [site.python, "-c", SCRIPT]
     job = {"entrypoint": {"command": command}, "nproc_per_node": 2, "resources": {"cpu": "1"}}
     return Operator(task_id="train", conn_id=connection, job=job, **given)

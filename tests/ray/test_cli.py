@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ async def test_a_job_from_the_terminal(site: RaySite, home: Path, tmp_path: Path
     assert f"Record: ledger of the Ray namespace {site.namespace}" in told
     uid = await site.uid("digits")
 
-    async def trains() -> bool:
+    async def trains() -> Any:
         return "rank 1 of 2 begins" in (await rallypoint(site, home, "logs", "digits"))[1]
 
     await eventually_async(trains, timeout=60.0, why="both ranks should begin")

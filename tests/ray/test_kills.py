@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,7 +89,7 @@ async def test_the_job_does_not_need_its_ray_job(site: RaySite) -> None:
         try:
             known: dict[str, str] = {}
 
-            async def ended() -> bool:
+            async def ended() -> Any:
                 known.update({str(entry["submission_id"]): entry["status"] for entry in await dashboard.jobs()})
                 return known.get(uid) in ("SUCCEEDED", "FAILED")
 
@@ -137,5 +138,5 @@ def _send(processes: list[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-async def _gone(pid: int) -> bool:
+async def _gone(pid: int) -> Any:
     return not await asyncio.to_thread(Path(f"/proc/{pid}").exists)

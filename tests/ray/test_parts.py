@@ -129,6 +129,8 @@ def test_errors_travel():
     held = calls.error_from(calls.error_to(HeldError("digits", "ada")), name="digits")
     conflict = calls.error_from(calls.error_to(ConflictError("changed")), name="digits")
 
+    assert isinstance(told, ActionError)
+    assert isinstance(held, HeldError)
     assert (type(told), str(told), told.waits, told.fatal) == (ActionError, "no room", True, False)
     assert (type(held), held.holder) == (HeldError, "ada")
     assert (type(conflict), str(conflict)) == (ConflictError, "changed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ async def test_a_job_that_cannot_be_placed_says_what_is_missing(site: RaySite) -
 
 async def test_two_jobs_never_hold_half_of_each_others_resources(site: RaySite) -> None:
     """Each needs more than half of the cluster: the second waits without any of it, and begins when the first has ended."""
-    each = {"resources": {"cpu": "5"}, "nodes": 2}
+    each: dict[str, Any] = {"resources": {"cpu": "5"}, "nodes": 2}
     async with submitted(site, site.job("first", **each)) as first:
         await first.trains(ranks=2)
         async with submitted(site, site.job("second", **each)) as second:

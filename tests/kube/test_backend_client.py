@@ -121,7 +121,7 @@ async def test_a_pod_does_not_fill_the_memory_of_its_supervisor(hostile):
     url, _ = hostile
     api = KubeApi(Access(namespace="default", server=url))
     try:
-        with pytest.raises(ApiError, match="the response exceeds 33554432 bytes"):
+        with pytest.raises(ApiError, match="the response exceeds 8388608 bytes"):
             await api.request("GET", "/api/v1/namespaces/default/pods/p:29600/proxy/v1/endless")
     finally:
         await api.close()

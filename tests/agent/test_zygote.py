@@ -187,7 +187,6 @@ def test_declared_modules_are_listed_once() -> None:
     [
         pytest.param({"max_restarts": 0}, False, id="nothing is ever restarted"),
         pytest.param({"max_restarts": 0, "max_nodes": 2}, True, id="nodes come and go"),
-        pytest.param({"max_restarts": 0, "hang_detection": 2}, True, id="hangs are answered by a restart"),
         pytest.param({}, True, id="faults are"),
     ],
 )

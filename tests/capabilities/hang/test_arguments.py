@@ -6,11 +6,15 @@ import dataclasses
 
 import pytest
 
+from rallypoint.agent.node.starting import restarts
 from rallypoint.capabilities.hang.scene import HangSettings
+from rallypoint.capabilities.hang.wire import PlanSection
 from rallypoint.job import JobError
 from rallypoint.wire.hang import HangState
+from rallypoint.wire.sections import replaced
 from rallypoint.wire.status import JobState
 from tests.agent.test_argument_effects import plan, settings
+from tests.agent.test_options import read
 from tests.agent.test_rendezvous import say
 from tests.capabilities.hang.jobs import own, watched
 from tests.capabilities.hang.test_rounds import found, quiet, says
@@ -57,3 +61,23 @@ def test_so_many_minutes_without_life_are_a_hang() -> None:
     assert own(doubt).hang.state is HangState.DOUBT
     assert own(quiet(say(watched(off, settings(nnodes=2)), says(0), says(1), now=1.0), 1.0, 4000.0)).hang is None
     assert (kept().hang_downtime, off.hang_downtime) == (1800.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "expected"),
+    [
+        pytest.param("t.py", "hang_downtime", 1800.0, id="half an hour is a hang"),
+        pytest.param("--hang-downtime 0.5 t.py", "hang_downtime", 30.0, id="hang, in minutes"),
+        pytest.param("--hang_detection 2 t.py", "hang_detection", 2, id="hangs are answered"),
+    ],
+)
+def test_a_flag_of_a_run_by_hand_reaches_the_plan(line: str, field: str, expected: object) -> None:
+    """Each flag has its effect."""
+    assert getattr(PlanSection.of(read(line).plan), field) == expected
+
+
+def test_a_zygote_pays_where_hangs_are_answered_by_a_restart() -> None:
+    """Also in a job whose faults are not."""
+    once = dataclasses.replace(plan(nnodes=1), max_restarts=0)
+
+    assert [restarts(replaced(once, hang_detection=action)) for action in (1, 2)] == [False, True]

@@ -8,6 +8,7 @@ from rallypoint.agent.rendezvous.core import State
 from rallypoint.capabilities.node_check.wire import PlanSection, StatusSection
 from rallypoint.job import JobError
 from tests.agent.test_argument_effects import plan, settings
+from tests.agent.test_options import read
 from tests.capabilities.node_check import test_rounds as checks
 
 
@@ -64,3 +65,18 @@ def test_to_exclude_stragglers_without_a_check_is_an_error() -> None:
         match="exclude_straggler: 'true' is not allowed; expected no value, because the job has no node check",
     ):
         plan(exclude_straggler="true")
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "expected"),
+    [
+        pytest.param("--precheck 0 t.py", "check_level", 0, id="no check"),
+        pytest.param("--precheck 1 t.py", "check_level", 1, id="check in pairs"),
+        pytest.param("--network-check t.py", "check_level", 1, id="check in pairs, by its older name"),
+        pytest.param("--comm_perf_test --precheck 1 t.py", "check_level", 2, id="check of all"),
+        pytest.param("--precheck 1 --exclude-straggler t.py", "exclude_straggler", True, id="stragglers leave"),
+    ],
+)
+def test_a_flag_of_a_run_by_hand_reaches_the_plan(line: str, field: str, expected: object) -> None:
+    """Each flag has its effect."""
+    assert getattr(PlanSection.of(read(line).plan), field) == expected

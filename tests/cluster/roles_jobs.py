@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator
@@ -14,7 +15,7 @@ from rallypoint.job import ElasticJob, load_job
 from rallypoint.supervision.conductor import ConductorRecord, Level
 from rallypoint.wire.status import JobState, JobStatus
 from tests.cluster.jobs import Job, submitted
-from tests.cluster.sites import ClusterSite, Site
+from tests.cluster.sites import ClusterSite, LocalSite, Site
 from tests.waiting import eventually_async
 
 __all__ = ["SERVER", "SIMPLE", "TRAINER", "RolesJob", "roles_job"]
@@ -69,6 +70,8 @@ class RolesJob:
     async def lives(self) -> dict[str, str]:
         """Return each process of simple roles that runs, by `role-index`: another word for another process."""
         site = self.site
+        if isinstance(site, LocalSite):
+            return await asyncio.to_thread(_instances, site.gate)
         assert isinstance(site, ClusterSite)
         return {
             status["name"]: f"{pod['metadata']['uid']} {status['name']} {status['restartCount']}"
@@ -100,6 +103,11 @@ class RolesJob:
         """Say a word to an instance of a simple role, once it listens."""
         role, _, index = instance.rpartition("-")
         site = self.site
+        if isinstance(site, LocalSite):
+            partial = site.gate / f".{instance}"
+            partial.write_text(word)
+            partial.replace(site.gate / instance)
+            return
         assert isinstance(site, ClusterSite)
 
         async def said() -> Any:
@@ -180,9 +188,23 @@ class RolesJob:
     async def left(self) -> list[str]:
         """Return what there is of the job of which `site.left` does not know: objects of the jobs of its roles."""
         site = self.site
+        if isinstance(site, LocalSite):
+            return list(await asyncio.to_thread(_instances, site.gate))
         assert isinstance(site, ClusterSite)
         every = [(kind, await site.listed(kind, f"{PARENT}={self.job.name}")) for kind in ("configmaps", "secrets", "pods")]
         return [f"{kind}/{one['metadata']['name']}" for kind, items in every for one in items]
+
+
+def _instances(gate: Path) -> dict[str, str]:
+    """Return the processes of this machine that take words from a folder, by `role-rank`."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            lines = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
+            known = dict(line.split("=", 1) for line in lines if "=" in line)
+            if known.get("GATE") == str(gate) and b"begins, pid" in (entry / "cmdline").read_bytes():
+                found[f"{known['RALLYPOINT_ROLE']}-{known['RANK']}"] = entry.name
+    return found
 
 
 @contextlib.asynccontextmanager

@@ -11,14 +11,14 @@ from rallypoint.backends.requests import request_resumption, request_suspension
 from rallypoint.supervision.conductor import Level
 from rallypoint.supervision.record import Phase
 from tests.cluster.roles_jobs import SERVER, SIMPLE, TRAINER, roles_job
-from tests.cluster.sites import ClusterSite
+from tests.cluster.sites import ClusterSite, Site
 
 pytestmark = pytest.mark.may_block("the hands of a test read files and kubeconfigs")
 
 
-async def test_a_driver_ends_while_servers_loop(place: ClusterSite) -> None:
+async def test_a_driver_ends_while_servers_loop(site: Site) -> None:
     """Servers are ended once all drivers have succeeded, and the job has succeeded."""
-    async with roles_job(place, {"driver": SIMPLE, "server": {**SERVER, "total": 2}}) as job:
+    async with roles_job(site, {"driver": SIMPLE, "server": {**SERVER, "total": 2}}) as job:
         await job.run("driver-0", "server-0", "server-1")
         await job.tell("driver-0", "end")
         record = await job.job.over()
@@ -39,6 +39,17 @@ async def test_a_killed_instance_is_started_again_alone(place: ClusterSite) -> N
         assert await job.steps() == [(Level.INSTANCE, "driver", 1)]
         [step] = (await job.conductor()).history
         assert step.reason == "driver 1 was killed by signal 9"
+
+
+async def test_two_instances_are_hit_at_once(site: Site) -> None:
+    """Each is answered by itself, with its reason; the third keeps its process."""
+    async with roles_job(site, {"one": SIMPLE, "two": SIMPLE, "three": SERVER}) as job:
+        before = await job.run("one-0", "two-0", "three-0")
+        await asyncio.gather(job.tell("one-0", "die"), job.tell("two-0", "fail"))
+        after = await job.run("one-0", "two-0", "three-0", but=(before["one-0"], before["two-0"]))
+        assert after["three-0"] == before["three-0"]
+        await job.until_steps(2)
+        assert sorted(await job.steps()) == [(Level.INSTANCE, "one", 0), (Level.INSTANCE, "two", 0)]
 
 
 async def test_a_killed_rank_of_an_elastic_role_disturbs_no_other_role(place: ClusterSite) -> None:
@@ -95,10 +106,10 @@ async def test_two_roles_are_hit_at_once(place: ClusterSite) -> None:
         assert sorted(await job.steps()) == [(Level.INSTANCE, "one", 0), (Level.INSTANCE, "two", 0)]
 
 
-async def test_a_role_that_fails_too_often_resets_the_job_and_then_fails_it(place: ClusterSite) -> None:
+async def test_a_role_that_fails_too_often_resets_the_job_and_then_fails_it(site: Site) -> None:
     """Instance, role, job: each has its budget, and nothing of the job runs in the end."""
     fields: dict[str, Any] = {"recovery": {"stop_grace_period": "1s", "node_replacements": 1}}
-    async with roles_job(place, {"driver": {**SIMPLE, "on_failure": "job"}, "server": SERVER}, **fields) as job:
+    async with roles_job(site, {"driver": {**SIMPLE, "on_failure": "job"}, "server": SERVER}, **fields) as job:
         before = await job.run("driver-0", "server-0")
         await job.tell("driver-0", "fail")
         await job.run("driver-0", "server-0", but=tuple(before.values()))

@@ -52,6 +52,7 @@ async def test_two_instances_are_hit_at_once(site: Site) -> None:
         assert sorted(await job.steps()) == [(Level.INSTANCE, "one", 0), (Level.INSTANCE, "two", 0)]
 
 
+@pytest.mark.extended
 async def test_a_killed_rank_of_an_elastic_role_disturbs_no_other_role(place: ClusterSite) -> None:
     """It recovers within its role: its nodes stay, and the conductor has nothing to do."""
     async with roles_job(place, {"trainer": TRAINER, "driver": SIMPLE}) as job:
@@ -95,6 +96,7 @@ async def test_a_lost_node_takes_its_whole_group(place: ClusterSite) -> None:
         assert (await job.incarnation("driver-1"), await job.incarnation("server-1")) == ("2", "2")
 
 
+@pytest.mark.extended
 async def test_two_roles_are_hit_at_once(place: ClusterSite) -> None:
     """Each is answered by itself, and the third keeps its process."""
     async with roles_job(place, {"trainer": TRAINER, "one": SIMPLE, "two": SIMPLE, "three": SERVER}) as job:
@@ -133,6 +135,7 @@ async def test_a_drained_pod_is_lost_and_not_failed(place: ClusterSite) -> None:
         assert (step.level, step.role, step.lost) == (Level.INSTANCE, "server", True)
 
 
+@pytest.mark.extended
 async def test_another_supervisor_takes_over(place: ClusterSite) -> None:
     """The first is killed; under the second all processes go on, and a failure in between is answered once."""
     async with roles_job(place, {"trainer": TRAINER, "driver": {**SIMPLE, "total": 2}}, supervised=False) as job:
@@ -146,6 +149,7 @@ async def test_another_supervisor_takes_over(place: ClusterSite) -> None:
         assert await job.steps() == [(Level.INSTANCE, "driver", 1)]
 
 
+@pytest.mark.extended
 async def test_it_is_suspended_and_resumed(place: ClusterSite) -> None:
     """Suspended it has no pods; resumed all of its roles run again."""
     async with roles_job(place, {"trainer": TRAINER, "driver": SIMPLE}) as job:

@@ -22,12 +22,12 @@ _TIMEOUT = 60.0
 _PAUSE = """\
 Pause all workers of a running job after the same step, until the job is
 resumed. The processes keep running and keep their memory and devices. Timeouts
-and leases continue during the pause. For health.hang_downtime, the pause counts
-as time without progress.
+and leases keep counting down during the pause, and can expire. The pause counts
+as time without progress for health.hang_downtime.
 
-The script must use rallypoint.training.State or call stop_requested once per
-step. Without State and stop_requested, the ranks have no common step boundary,
-and the command reports that the job cannot be paused.
+The training script must either use rallypoint.training.State or call
+stop_requested once per step. If it does neither, the ranks cannot stop after
+the same step, and the command reports that the job cannot be paused.
 """
 
 _SAVE = """\

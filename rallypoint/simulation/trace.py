@@ -230,7 +230,7 @@ def _check_step(step: Step, path: str) -> None:
             raise WireError(f"{path}.components.{name}", count, "one of deployed, failed, deleting")
         _check_natural(count, f"{path}.components.{name}")
     if step.gone and step.pods is not None:
-        raise WireError(f"{path}.pods", step.pods, "no 'pods' in a step with 'gone: true'")
+        raise WireError(f"{path}.pods", step.pods, "either 'pods' or 'gone: true' in a step of the trace")
     _check_compact(step, path)
 
 

@@ -89,7 +89,7 @@ def test_the_dead_come_back_as_forks(job: Agents, monkeypatch: pytest.MonkeyPatc
     code, output = said(run)
 
     assert code == Exit.OK, output
-    assert "the preload process exited with signal 9; restarting it" in output
+    assert "the preload process (zygote) exited with signal 9; starting it again" in output
     assert not any(map(alive, {*first.values(), *second.values(), *third.values()}))
     assert re.search(r"standby worker pid=\d+ is ready; memory: \d+ MB private, \d+ MB proportional \(PSS\)", output), output
     assert "rank 1 is done" in output

@@ -258,7 +258,7 @@ class Nursery:
         if self._stillbirths >= _STILLBIRTHS:
             self._give_up(f"{_STILLBIRTHS} preload processes exited before they were ready, the last with {how}")
             return
-        log.warning("the preload process exited with %s; restarting it", how)
+        log.warning("the preload process (zygote) exited with %s; starting it again", how)
         self._start()
 
     def _end_zygote(self) -> None:

@@ -71,7 +71,7 @@ def _local_secret(options: RunOptions, derived: str, base: Mapping[str, str]) ->
     except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
         if options.plan.max_nodes == 1:
             # The run has one agent, so a random secret is sufficient.
-            log.info("cannot write the file with the key of this user (%s); this run uses a random secret, which no other agent needs", error)
+            log.info("cannot write the key of this user to a file (%s); this run of one agent uses a random secret", error)
             return secrets.token_hex(_KEY_SIZE)
         raise ConfigError(
             f"{env.SECRET}: is not set, and the agent cannot store a key file: {error}. Set {env.SECRET} to the same secret "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from typing import Any
@@ -31,6 +32,9 @@ _TIMEOUT = 5.0
 #: Seconds that a coordinator has to say that it is there.
 _ANSWER = 3.0
 
+#: Bytes of a status that is read in a thread; a shorter one takes a few milliseconds.
+_LONG = 1 << 15
+
 
 class Coordinators:
     """The coordinators of a namespace's jobs. Tokens are read once per attempt, and kept nowhere but here."""
@@ -48,7 +52,8 @@ class Coordinators:
         if why := excess(data):
             raise BackendError(f"pod {pod.name}: {STATUS_PATH}: the response {why}")
         try:
-            return codec.loads(JobStatus, data)
+            # In a thread where it is long: the event loop may have other jobs and other triggers.
+            return codec.loads(JobStatus, data) if len(data) < _LONG else await asyncio.to_thread(codec.loads, JobStatus, data)
         except codec.WireError as error:
             raise BackendError(f"pod {pod.name}: {STATUS_PATH}: {error}") from error
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from rallypoint.backends.contract import BackendError, Blueprint, ConflictError, JobExistsError, Stored
 from rallypoint.backends.kubernetes import names
@@ -35,6 +36,8 @@ from rallypoint.wire.plan import Plan
 from rallypoint.wire.status import STATUS_WRITTEN, JobStatus
 
 __all__ = ["Store", "UnreadableStatusError", "is_job_name"]
+
+T = TypeVar("T")
 
 #: What the name of a ConfigMap, and of a job, may be.
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")
@@ -85,17 +88,13 @@ class Store:
         if view is None:
             self._forget(name)
             return None
-        return self._stored(view)
+        return await self._stored(view)
 
-    def _stored(self, view: ConfigMapView) -> Stored:
+    async def _stored(self, view: ConfigMapView) -> Stored:
         known = self._parsed.get(view.job)
         if known is not None and known[:2] == (view.uid, view.version):
             return known[2]
-        try:
-            record = JobRecord.from_json(view.data.get(RECORD_KEY, ""))
-            plan = codec.loads(Plan, view.data.get(PLAN_KEY, ""))
-        except codec.WireError as error:
-            raise BackendError(f"ConfigMap {view.name}: {error}") from error
+        record, plan = await _aside(_read_job, view, size=sum(map(len, view.data.values())))
         if known is not None and known[2].plan == plan:
             plan = known[2].plan  # the same object for everybody who holds it
         stored = Stored(record=record, plan=plan, version=view.version)
@@ -110,8 +109,8 @@ class Store:
         text = view.data.get(JOB_KEY, "")
         known = self._specs.get(record.name)
         if known is None or known[0] != text:
-            known = self._specs[record.name] = (text, _read_spec(text, view.name))
-        plan = self._stored(view).plan
+            known = self._specs[record.name] = (text, await asyncio.to_thread(_read_spec, text, view.name))
+        plan = (await self._stored(view)).plan
         return known[1], plan, self.ref(record, view.uid, parent=plan.job)
 
     async def create(self, blueprint: Blueprint, *, owner: str, now: float) -> Stored:
@@ -210,7 +209,8 @@ class Store:
             return None
         known = self._statuses.get(record.name)
         if known is None or known[:2] != (view.uid, view.version):
-            known = self._statuses[record.name] = (view.uid, view.version, _read_status(view))
+            status = await _aside(_read_status, view, size=len(view.data[STATUS_KEY]))
+            known = self._statuses[record.name] = (view.uid, view.version, status)
         return known[2]
 
     async def status_age(self, record: JobRecord) -> float | None:
@@ -228,12 +228,27 @@ class Store:
         self._cluster.cache.statuses.put(await self._cluster.patch("configmaps", name, change, MERGE_PATCH))
 
 
+async def _aside(read: Callable[[ConfigMapView], T], view: ConfigMapView, *, size: int) -> T:
+    """Read a ConfigMap; a long one in a thread, since the event loop may have other jobs and other triggers."""
+    return read(view) if size < _LONG else await asyncio.to_thread(read, view)
+
+
+def _read_job(view: ConfigMapView) -> tuple[JobRecord, Plan]:
+    try:
+        return JobRecord.from_json(view.data.get(RECORD_KEY, "")), codec.loads(Plan, view.data.get(PLAN_KEY, ""))
+    except codec.WireError as error:
+        raise BackendError(f"ConfigMap {view.name}: {error}") from error
+
+
 def _read_status(view: ConfigMapView) -> JobStatus:
     try:
         return codec.loads(JobStatus, view.data[STATUS_KEY])
     except codec.WireError as error:
         raise UnreadableStatusError(f"ConfigMap {view.name}: {error}") from error
 
+
+#: Characters of a text that is read in a thread; a shorter one takes a few milliseconds.
+_LONG = 1 << 15
 
 #: Bytes of a job as we have written it: indented, and with every alias expanded.
 _SPEC_LIMIT = 8 * BYTES_LIMIT

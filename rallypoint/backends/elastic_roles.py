@@ -11,9 +11,16 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from rallypoint.backends.contract import Backend, ConflictError, JobFinishedError, JobNotFoundError, Stored
+from rallypoint.backends.contract import (
+    Backend,
+    ConflictError,
+    JobFinishedError,
+    JobNotFoundError,
+    Stored,
+    UnitBackend,
+    role_job,
+)
 from rallypoint.backends.requests import delete, request_suspension
-from rallypoint.backends.units import UnitBackend, role_job
 from rallypoint.supervision.conductor import UnitKey, UnitSeen, UnitState
 from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.plan import Plan

@@ -19,10 +19,10 @@ from rallypoint.backends.contract import (
     JobNotFoundError,
     ResizeError,
     Stored,
+    role_job,
 )
 from rallypoint.backends.supervise import supervise
 from rallypoint.backends.turns import OnTurn
-from rallypoint.backends.units import role_job
 from rallypoint.supervision.record import Advice, JobRecord, Phase
 from rallypoint.supervision.resizing import refusal, size_of
 from rallypoint.wire.node_range import parse_node_range

@@ -66,7 +66,10 @@ def site_options(parser: UsageParser, *, default: str | None) -> None:
         help="folder of local jobs (default: $RALLYPOINT_HOME, ~/.rallypoint)",
     )
     group.add_argument(
-        "--namespace", metavar="NS", default=default, help="namespace of Kubernetes or Ray (default: kubeconfig)"
+        "--namespace",
+        metavar="NS",
+        default=default,
+        help="namespace in Kubernetes (default: that of the kubeconfig context) or in Ray",
     )
     group.add_argument("--context", metavar="NAME", default=default, help="kubeconfig context (default: current context)")
     group.add_argument(

@@ -48,7 +48,10 @@ class XComBookmark:
         try:
             kept = await asyncio.to_thread(read_xcom, self.ti, LOG_CURSOR_KEY)
         except Exception as error:  # noqa: BLE001  whatever an XCom backend may raise
-            log.info("cannot read which lines of the job's output are already in the task log: %s", error)
+            log.info(
+                "cannot read which lines of the job's output are already in the task log, so some lines may appear twice: %s",
+                error,
+            )
             return ""
         return str(kept or "")
 

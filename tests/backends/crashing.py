@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
-from rallypoint.backends.contract import Backend, Blueprint, Changes, Pulse, Stored
-from rallypoint.backends.units import UnitBackend
+from rallypoint.backends.contract import Backend, Blueprint, Changes, Pulse, Stored, UnitBackend
 from rallypoint.supervision.actions import Action
 from rallypoint.supervision.conductor import UnitKey, UnitSeen
 from rallypoint.supervision.observation import Observation

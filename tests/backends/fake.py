@@ -24,8 +24,8 @@ from rallypoint.backends.contract import (
     Stored,
     SubmitError,
     Tail,
+    UnitBackend,
 )
-from rallypoint.backends.units import UnitBackend
 from rallypoint.job import ElasticJob, compile_plan
 from rallypoint.job.compile_roles import compile_roles, has_roles
 from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveCoordinator, RemoveNode

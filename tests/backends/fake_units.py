@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from rallypoint.backends.contract import ActionError, Blueprint, JobNotFoundError
-from rallypoint.backends.units import UnitBackend, role_job
+from rallypoint.backends.contract import ActionError, Blueprint, JobNotFoundError, UnitBackend, role_job
 from rallypoint.job.compile_roles import one_role
 from rallypoint.supervision.conductor import UnitKey, UnitSeen, UnitState, wants
 from rallypoint.supervision.record import JobRecord

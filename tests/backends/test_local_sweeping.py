@@ -54,6 +54,7 @@ async def test_the_job_of_a_role_stays(home, tmp_path):
     blueprint = backend.plan(load_job({"name": "rl-trainer", "entrypoint": "train.py"}, base=tmp_path))
     await backend.submit(dataclasses.replace(blueprint, plan=dataclasses.replace(blueprint.plan, job="rl")), owner="rl/1.0.1")
     stored = await backend.load("rl-trainer")
+    assert stored is not None
     attempt = Attempt(number=1, owner="rl/1.0.1", started_at=ENDED - 10, ended_at=ENDED)
     record = dataclasses.replace(stored.record, phase=Phase.SUCCEEDED, attempt=1, attempts=(attempt,))
     await backend.save(record, version=stored.version)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rallypoint.backends.contract import SubmitError
-from rallypoint.backends.kubernetes.manifests.blueprint import draw
+from rallypoint.backends.kubernetes.blueprint import draw
 from rallypoint.backends.roles import RolesError, only_plan, policy_of
 from rallypoint.job import ElasticJob, load_job
 from rallypoint.job.compile_roles import compile_roles

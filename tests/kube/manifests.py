@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rallypoint.backends.kubernetes.manifests.blueprint import draw, objects
+from rallypoint.backends.kubernetes.blueprint import draw
+from rallypoint.backends.kubernetes.manifests.blueprint import objects
 from rallypoint.backends.kubernetes.manifests.coordinator import coordinator_pod
 from rallypoint.backends.kubernetes.manifests.hosts import Exclusion
 from rallypoint.backends.kubernetes.manifests.pods import node_pod

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rallypoint.backends.contract import Blueprint, SubmitError
+from rallypoint.backends.kubernetes.blueprint import draw
 from rallypoint.backends.kubernetes.labels import JOB, PARENT, UID
-from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER, draw
+from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.roles.blueprint import serving
 from rallypoint.backends.kubernetes.roles.layout import groups

@@ -309,7 +309,7 @@ except UnreachableError as error:
 """,
         **{env.ROLES_SECRET_FILE: str(wrong)},
     )
-    assert "before the proof of the secret" in caller.finish()
+    assert "before it proved that it has the secret of the job" in caller.finish()
     line(server, "authentication failed: the caller does not have the secret of this job")
 
     port = json.loads((job.folder / "directory" / "rollout.0.json").read_text())["port"]

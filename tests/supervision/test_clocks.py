@@ -28,7 +28,7 @@ ELSEWHERE = {
     "last-call": ("agent/test_rendezvous.py", "test_the_last_call_lets_more_nodes_come"),
     "node-lease": ("agent/test_rendezvous.py", "test_a_silent_node_is_lost_after_its_lease"),
     "lost-machine": ("kube/test_machines.py", "test_a_renewal_is_overdue"),
-    "hang": ("agent/test_hang.py", "test_a_doubt_comes_at_half_of_the_bound_and_a_verdict_at_all_of_it"),
+    "hang": ("capabilities/hang/test_watch.py", "test_a_doubt_comes_at_half_of_the_bound_and_a_verdict_at_all_of_it"),
     "fence-timeout": ("agent/test_client.py", "test_contact_is_lost_after_the_fence_time_out"),
     "stop-grace": ("live/test_ends.py", "test_one_that_ignores_sigterm_is_killed_after_the_grace"),
     "lease": ("agent/test_lease.py", "test_a_lease_is_over_after_its_seconds"),

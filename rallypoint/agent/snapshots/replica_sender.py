@@ -96,7 +96,7 @@ class ReplicaSender:
         except ConnectionError:
             pass  # it has ended, and what it offered is sent all the same
         except (OSError, ValueError) as error:
-            log.warning("snapshots of one worker are no longer copied to another node: %s", error)
+            log.warning("stopped copying the snapshots of one worker of this node to another node: %s", error)
         finally:
             self._open.discard(writer)
             writer.close()

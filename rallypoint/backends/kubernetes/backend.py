@@ -23,17 +23,18 @@ from rallypoint.backends.contract import (
     ResizeError,
     Stored,
     Tail,
+    UnitBackend,
 )
 from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.act import Actor
 from rallypoint.backends.kubernetes.attempt_secrets import AttemptSecrets
+from rallypoint.backends.kubernetes.blueprint import draw
 from rallypoint.backends.kubernetes.coordinators import Coordinators
 from rallypoint.backends.kubernetes.heartbeat import BEAT, read_pulse
 from rallypoint.backends.kubernetes.hold import Holds
 from rallypoint.backends.kubernetes.lease import SILENT
 from rallypoint.backends.kubernetes.loss_clocks import loss_clocks
 from rallypoint.backends.kubernetes.machines import LostPods, Machines
-from rallypoint.backends.kubernetes.manifests.blueprint import draw
 from rallypoint.backends.kubernetes.manifests.kueue import queue_of
 from rallypoint.backends.kubernetes.manifests.parts import role_of
 from rallypoint.backends.kubernetes.names import job_configmap
@@ -53,7 +54,6 @@ from rallypoint.backends.kubernetes.wrapped.runtime import Wrapped, sweep_wrappe
 from rallypoint.backends.kubernetes.wrapped.submission import check as check_wrapped
 from rallypoint.backends.kubernetes.wrapped.template import pytorchjob_of
 from rallypoint.backends.sweeping import EVERY, sweeping
-from rallypoint.backends.units import UnitBackend
 from rallypoint.job import ElasticJob
 from rallypoint.job.compile_roles import has_roles
 from rallypoint.job.platform import refuse_elsewhere

@@ -24,6 +24,7 @@ from rallypoint.backends.contract import (
     Pulse,
     Stored,
     Tail,
+    UnitBackend,
 )
 from rallypoint.backends.local import checks, proc
 from rallypoint.backends.local.blueprint import HOST, coordinator_command, draw, mark, node_command
@@ -38,7 +39,6 @@ from rallypoint.backends.local.sweeping import sweep
 from rallypoint.backends.local.threads import in_thread
 from rallypoint.backends.local.units import LocalUnits, node_devices
 from rallypoint.backends.sweeping import EVERY, sweeping
-from rallypoint.backends.units import UnitBackend
 from rallypoint.job import ElasticJob
 from rallypoint.job.platform import refuse_elsewhere
 from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveCoordinator, RemoveNode

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rallypoint.backends.contract import ActionError, Backend, Blueprint, LogLine, Tail
+from rallypoint.backends.contract import ActionError, Backend, Blueprint, LogLine, Tail, UnitBackend
 from rallypoint.backends.local import durable, proc
 from rallypoint.backends.local.blueprint import HOST as ADDRESS
 from rallypoint.backends.local.blueprint import host_command, mark, role_blueprint
@@ -25,7 +25,6 @@ from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.local.logs import UnitLogReader
 from rallypoint.backends.local.node import NodeFolder
 from rallypoint.backends.local.threads import in_thread
-from rallypoint.backends.units import UnitBackend
 from rallypoint.job.model import load_job
 from rallypoint.supervision.conductor import UnitKey, UnitSeen, UnitState
 from rallypoint.supervision.record import JobRecord

@@ -165,7 +165,9 @@ def _read(sock: socket.socket, size: int, until: float) -> bytes:
         sock.settimeout(_left(until))
         data = sock.recv(size - len(text))
         if not data:
-            raise ConnectionResetError("the connection ended before the proof of the secret")
+            raise ConnectionResetError(
+                "the other process closed the connection before it proved that it has the secret of the job"
+            )
         text += data
     return text
 

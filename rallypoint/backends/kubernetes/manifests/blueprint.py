@@ -18,17 +18,15 @@ from rallypoint.backends.kubernetes.manifests.pods import node_pod
 from rallypoint.backends.kubernetes.manifests.validation import check
 from rallypoint.backends.kubernetes.manifests.volumes import RUN, TMP
 from rallypoint.backends.kubernetes.names import JobRef
-from rallypoint.backends.kubernetes.roles.blueprint import draw as draw_roles
 from rallypoint.backends.roles import ignored_master, isolation
 from rallypoint.job import ElasticJob, Role, compile_plan
-from rallypoint.job.compile_roles import has_roles
 from rallypoint.job.mindcluster import without_cause
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.plan import Entry, OrphanPolicy, Plan
 from rallypoint.wire.ports import AGENT_PORT
 from rallypoint.wire.tls import AUTHORITY_KEY, AUTO, PEER_FILES
 
-__all__ = ["PLACEHOLDER", "draw", "drawn_secret", "in_the_image", "objects", "service_ports"]
+__all__ = ["PLACEHOLDER", "draw_one", "drawn_secret", "in_the_image", "objects", "service_ports"]
 
 #: Stands for the uid, and for the token, which a submission draws.
 PLACEHOLDER = "xxxxxxxx"
@@ -38,14 +36,12 @@ _OURS_IN_CONTAINER = ("args", "command")
 _OURS_IN_SPEC = ("hostname", "restartPolicy", "subdomain")
 
 
-def draw(job: ElasticJob, *, namespace: str, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> Blueprint:
-    """Return the blueprint of a job; raises `SubmitError` for one that cannot run as pods.
+def draw_one(job: ElasticJob, *, namespace: str, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> Blueprint:
+    """Return the blueprint of a job with one role; raises `SubmitError` for one that cannot run as pods.
 
     Paths of the job are paths in its image: the job is to be read without a base folder (`load_job(..., based=False)`).
     `orphan_policy` is that of the one who submits, for a job that names none.
     """
-    if has_roles(job):
-        return draw_roles(job, namespace=namespace, uid=PLACEHOLDER, orphan_policy=orphan_policy)
     (plan,), (role,) = compile_plan(job, orphan_policy=orphan_policy), job.roles
     for field in isolation(job):
         raise SubmitError(

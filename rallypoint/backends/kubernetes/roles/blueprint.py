@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from rallypoint.backends.certificates import require_cryptography
-from rallypoint.backends.contract import Blueprint
+from rallypoint.backends.contract import Blueprint, role_job
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.labels import Part, labels
+from rallypoint.backends.kubernetes.manifests.blueprint import in_the_image
+from rallypoint.backends.kubernetes.manifests.blueprint import objects as objects_of_one
 from rallypoint.backends.kubernetes.manifests.objects import attempt_secret, encoded, job_configmap, metadata, service
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.roles.directory import directory_pod, directory_url
@@ -19,7 +21,6 @@ from rallypoint.backends.kubernetes.roles.lives import Life
 from rallypoint.backends.kubernetes.roles.pods import ROLES_SECRET, roles_mount, roles_volume, unit_pod
 from rallypoint.backends.kubernetes.roles.resources import claim_template
 from rallypoint.backends.kubernetes.roles.validation import check
-from rallypoint.backends.units import role_job
 from rallypoint.job import ElasticJob, Role
 from rallypoint.job.compile_roles import compile_roles, one_role
 from rallypoint.supervision.record import JobRecord
@@ -138,9 +139,6 @@ def _isolated(role: Role, resource: str) -> Any:
 
 
 def _of_child(ref: JobRef, job: ElasticJob, plan: Plan, role: RolePlan) -> Iterator[dict[str, Any]]:
-    from rallypoint.backends.kubernetes.manifests.blueprint import in_the_image  # noqa: PLC0415  it draws both kinds of jobs
-    from rallypoint.backends.kubernetes.manifests.blueprint import objects as objects_of_one  # noqa: PLC0415
-
     spec, own = child(ref, job, plan, role)
     its = dataclasses.replace(ref, name=spec.name, parent=ref.name)
     yield from objects_of_one(its, spec, in_the_image(own, spec.roles[0]))

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from rallypoint.backends.contract import ActionError, Backend, BackendError, Blueprint
+from rallypoint.backends.contract import ActionError, Backend, BackendError, Blueprint, UnitBackend
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.act import Actor
 from rallypoint.backends.kubernetes.attempt_secrets import AttemptSecrets
@@ -28,7 +28,6 @@ from rallypoint.backends.kubernetes.roles.seen import seen
 from rallypoint.backends.kubernetes.store import Store
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.views import PodView
-from rallypoint.backends.units import UnitBackend
 from rallypoint.job import ElasticJob
 from rallypoint.supervision.conductor import ConductorRecord, Phase, UnitKey, UnitSeen, wants
 from rallypoint.supervision.record import JobRecord

@@ -6,14 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from rallypoint.backends.contract import SubmitError
+from rallypoint.backends.contract import SubmitError, role_job
 from rallypoint.backends.kubernetes.manifests.checks.place import Place, Wrong
 from rallypoint.backends.kubernetes.manifests.parts import TRAINER, container_of, template_of
 from rallypoint.backends.kubernetes.manifests.validation import role_problems
 from rallypoint.backends.kubernetes.roles.gang import gang_problems
 from rallypoint.backends.kubernetes.roles.layout import places, simple_roles
 from rallypoint.backends.kubernetes.roles.resources import isolation_problems, problems
-from rallypoint.backends.units import role_job
 from rallypoint.job import ElasticJob, Role
 from rallypoint.job.placement import counts
 from rallypoint.job.role import ELASTIC, InstanceResources

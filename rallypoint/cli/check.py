@@ -59,7 +59,7 @@ def add(commands: Commands) -> None:
         "--level", type=int, choices=(1, 2), default=1, help="1: test pairs of nodes; 2: then test all healthy nodes together"
     )
     parser.add_argument("--all-pairs", action="store_true", help="check every pair of nodes (full matrix)")
-    parser.add_argument("--timeout", metavar="DURATION", help="timeout of each round of the check (default: 5m)")
+    parser.add_argument("--timeout", metavar="DURATION", help="timeout of each test run of the node check (default: 5m)")
     parser.add_argument("--exclude-straggler", action="store_true", help="treat a slow node as faulty")
     parser.add_argument("--svg", metavar="OUT", type=Path, help="draw the bandwidth between all nodes to an SVG file")
     parser.add_argument("--json", action="store_true", help="print one JSON document")

@@ -307,7 +307,7 @@ class _Health(Model):
     exclude_straggler: Annotated[bool, FLAG] = False
     """A node that takes more than twice the median in the check is replaced, as one at fault is; needs a check."""
     precheck_timeout: Annotated[float, _TIMEOUT] = 300.0
-    """How long each round of the check may take."""
+    """How long each test run of the node check may take."""
     precheck_all_pairs: Annotated[bool, FLAG] = False
     """Each node is tried with each other, for a whole matrix of bandwidths; as many rounds as there are nodes."""
     precheck_only: Annotated[bool, FLAG] = False

@@ -209,7 +209,9 @@ def _secret(environ: Mapping[str, str]) -> bytes:
     if path:
         text = _private_text(Path(path))
     if not text.strip():
-        raise RolesError(f"{env.ROLES_SECRET_FILE}: not set or empty; expected a file with the secret of the job")
+        raise RolesError(
+            f"{env.ROLES_SECRET_FILE}: not set or empty; expected the path of the file with the secret for calls between roles"
+        )
     return text.strip().encode()
 
 

@@ -116,7 +116,7 @@ class Server:
             try:
                 threading.Thread(target=self._serve, args=(sock, address[0]), name="rallypoint-call", daemon=True).start()
             except RuntimeError as error:
-                log.error("cannot serve a connection of %s: %s", address[0], error)  # noqa: TRY400  one line
+                log.error("cannot answer a request from %s: %s", address[0], error)  # noqa: TRY400  one line
                 self._forget(sock)
                 sock.close()
                 time.sleep(_PAUSE)

@@ -275,12 +275,13 @@ async def test_the_second_supervisor_looks_on_and_takes_over(place):
 
 
 async def test_one_who_only_looks_on_ends_with_the_job(place):
-    """The final record is the same for both."""
+    """The final record is the same for both but for its clock: the second may get hold of the ended job, and take a turn."""
     await submit(place)
 
     records = await asyncio.gather(drive(place, Inside(place, Outcome.SUCCEEDED)), drive(place, None, FakeBackend(place.world)))
 
-    assert records[0] == records[1]
+    holder, onlooker = (dataclasses.replace(record, clock=0.0, last_now=0.0) for record in records)
+    assert holder == onlooker
 
 
 @pytest.mark.parametrize(

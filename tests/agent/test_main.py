@@ -32,9 +32,9 @@ def refused(args: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     [
         pytest.param([], "one of the arguments --status-file --status-configmap is required", id="nowhere"),
         pytest.param(
-            ["--status-configmap", "lab/s"], "--status-dir: is missing; --status-configmap requires it", id="no folder"
+            ["--status-configmap", "lab/s"], "--status-dir: is missing; --status-configmap requires this flag", id="no folder"
         ),
-        pytest.param(["--status-file", "s"], "--endpoint-file: is missing; --status-file requires it", id="no endpoint"),
+        pytest.param(["--status-file", "s"], "--endpoint-file: is missing; --status-file requires this flag", id="no endpoint"),
         pytest.param(
             ["--status-file", "s", "--endpoint-file", "e", "--status-dir", "d"],
             "--status-dir: is not allowed with --status-file",

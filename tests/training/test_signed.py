@@ -35,6 +35,11 @@ print("agreed", attempt(lambda: signed.broadcast(("of", rank), 1)))
 print("decided", attempt(lambda: agree(lambda: [1, None, "a"])))
 """
 
+#: A process that ends while gloo's threads still work for its group may be aborted by them.
+LEAVE = """
+dist.destroy_process_group()
+"""
+
 STRANGER = """
 import os, pickle, sys
 import torch
@@ -62,7 +67,7 @@ def world(*scripts, keys, args=()):
         "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
     ranks = [
-        python("-c", script, *args, environ={**common, "RANK": str(rank), "LOCAL_RANK": str(rank), env.EXCHANGE_KEY: key})
+        python("-c", script + LEAVE, *args, environ={**common, "RANK": str(rank), "LOCAL_RANK": str(rank), env.EXCHANGE_KEY: key})
         for rank, (script, key) in enumerate(zip(scripts, keys, strict=True))
     ]
     try:

@@ -67,7 +67,9 @@ def world(*scripts, keys, args=()):
         "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
     ranks = [
-        python("-c", script + LEAVE, *args, environ={**common, "RANK": str(rank), "LOCAL_RANK": str(rank), env.EXCHANGE_KEY: key})
+        python(
+            "-c", script + LEAVE, *args, environ={**common, "RANK": str(rank), "LOCAL_RANK": str(rank), env.EXCHANGE_KEY: key}
+        )
         for rank, (script, key) in enumerate(zip(scripts, keys, strict=True))
     ]
     try:

@@ -100,6 +100,6 @@ def test_the_form_and_its_button(tmp_path):
     assert "the API server rejected the credentials" in unknown["message"]
     assert ("platform: 'slurm' is not allowed; expected one of k8s, kubernetes, local, pyk8s") in wrong["message"]
     fields, standard = answer["form"]["extra_fields"], answer["form"]["standard_fields"]
-    assert fields["platform"]["schema"]["enum"] == ["local", "kubernetes"]
+    assert fields["platform"]["schema"]["enum"] == ["local", "kubernetes", "ray"]
     assert (standard["password"]["title"], standard["host"]["hidden"]) == ("Token", True)
     assert [secret for secret in (cluster.admin_token, INLINE) if secret in done.stdout + done.stderr] == []

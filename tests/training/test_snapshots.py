@@ -211,6 +211,7 @@ def test_a_writer_of_an_older_round_is_refused(node):
     state = {"x": torch.zeros(10)}
     old, new = SnapshotMemory(node, writer(1)), SnapshotMemory(node, writer(2))
     old.take(50, state)
+    old.wait()
     new.take(7, state)
     new.wait()
     with pytest.raises(CheckpointError, match=r"newer fencing token 1\.1\.2 .* this worker has token 1\.1\.1"):

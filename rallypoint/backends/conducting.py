@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from rallypoint.backends.contract import ActionError, Changes, Stored
 from rallypoint.backends.elastic_roles import ElasticRoles
@@ -15,8 +15,9 @@ from rallypoint.backends.supervise import supervise
 from rallypoint.backends.turns import Job, OnTurn, Snapshot, Turn, Turns, log, new_lines, told
 from rallypoint.supervision.actions import Purge
 from rallypoint.supervision.conducting import RolesDecision, conduct_job, taken_over
-from rallypoint.supervision.conductor import ConductorPolicy, StartUnit, StopUnit
+from rallypoint.supervision.conductor import ConductorPolicy, StartUnit, StopUnit, UnitSeen
 from rallypoint.supervision.record import Holder, JobRecord
+from rallypoint.wire.masked import mask_of_plan
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.sanitize import clean_text
 
@@ -81,7 +82,7 @@ class ConductorTurns(Turns):
         now, plan, policy = self._clock(), stored.plan, policy_of(stored.plan)
         record = self._greeted(stored.record, policy, now)
         seen = (*await self._units.observe(record, plan), *await self._roles.observe(record, plan))
-        decision = await asyncio.to_thread(conduct_job, record, seen, policy, now)
+        decision = await asyncio.to_thread(_conducted, record, seen, plan, policy, now)
         decision = dataclasses.replace(decision, record=self._named(decision.record))
         for line in await asyncio.to_thread(new_lines, stored.record, decision.record):
             log.info("job %s: %s", self._name, line)
@@ -156,6 +157,13 @@ class ConductorTurns(Turns):
             await self._roles.stop(record, key)
         else:
             await self._units.stop(record, plan, key, force=action.force)
+
+
+def _conducted(record: JobRecord, seen: Iterable[UnitSeen], plan: Plan, policy: ConductorPolicy, now: float) -> RolesDecision:
+    """Decide on units whose last words do not show the secrets of the job (wire/masked.py)."""
+    mask = mask_of_plan(plan)
+    units = [dataclasses.replace(unit, reason=mask(unit.reason)) for unit in seen]
+    return conduct_job(record, units, policy, now)
 
 
 def _described(action: StartUnit | StopUnit) -> str:

@@ -18,11 +18,12 @@ from rallypoint.report.page.values import Page
 from rallypoint.report.page.view import as_of, page_of, plain_page
 from rallypoint.wire import codec
 from rallypoint.wire.errors import RallypointError
-from rallypoint.wire.masked import Masking, mask_of
+from rallypoint.wire.masked import mask_of_plan
 
 if TYPE_CHECKING:
     from rallypoint.backends.contract import Backend, LogLine, Stored
     from rallypoint.supervision.record import JobRecord
+    from rallypoint.wire.plan import Plan
     from rallypoint.wire.status import JobStatus
 
 __all__ = ["Looker"]
@@ -110,8 +111,7 @@ class Looker:
             return ()
         backend = await self._backend(place)
         found = (await asyncio.wait_for(backend.tail(task.job, lines=lines, rank=rank), self._patience)).lines
-        plan = seen.stored.plan
-        return await asyncio.to_thread(_masked, found, mask_of(plan.env, plan.args))
+        return await asyncio.to_thread(_masked, found, seen.stored.plan)
 
     async def _own(self, place: Place, task: TaskSeen) -> _Seen | None:
         """Return what is seen of a task's job, None where there is none or it is another task's; nothing else of it was opened.
@@ -185,7 +185,8 @@ def _owned(record: JobRecord, tries: Collection[str]) -> bool:
     return record.owner in tries
 
 
-def _masked(lines: Iterable[LogLine], mask: Masking) -> tuple[LogLine, ...]:
+def _masked(lines: Iterable[LogLine], plan: Plan) -> tuple[LogLine, ...]:
+    mask = mask_of_plan(plan)
     return tuple(dataclasses.replace(line, text=mask(line.text)) for line in lines)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rallypoint.backends.contract import Backend, LogLine
 from rallypoint.report.format import counted, metrics_text
-from rallypoint.wire.masked import Masking, mask_of
+from rallypoint.wire.masked import Masking, mask_of_plan
 from rallypoint.wire.sanitize import clean_text, one_line
 from rallypoint.wire.status import Event, JobState, JobStatus
 
@@ -203,7 +203,7 @@ def _texts(lines: Sequence[LogLine], mask: Masking) -> list[str]:
 async def _mask(backend: Backend, name: str) -> Masking:
     """Return what hides the secrets of a job: a triggerer renders no templates, so Airflow does not know them there."""
     stored = await backend.load(name)
-    return str if stored is None else mask_of(stored.plan.env, stored.plan.args)
+    return str if stored is None else await asyncio.to_thread(mask_of_plan, stored.plan)
 
 
 def _tell_group(log: LineLog, title: str, texts: Sequence[str]) -> None:

@@ -7,14 +7,19 @@ wrote reads that variable and replaces the values by `***`, as Airflow does.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from rallypoint.wire import sanitize
 from rallypoint.wire.env import MASKED
 
-__all__ = ["HIDDEN", "Masking", "mask_of", "mask_spec"]
+if TYPE_CHECKING:
+    from rallypoint.wire.plan import Plan
+
+__all__ = ["HIDDEN", "Masking", "mask_of", "mask_of_plan", "mask_spec"]
 
 #: Takes the place of a secret; Airflow's own word.
 HIDDEN = "***"
@@ -24,6 +29,12 @@ Masking = Callable[[str], str]
 #: Characters of the shortest secret that is masked, as in Airflow.
 _SHORTEST = 5
 
+#: Secrets of one job, their characters, and the characters of the notes of where they are; above that whole texts are masked.
+_MOST, _MOST_CHARS, _MOST_NOTED = 256, 16 * 1024, 64 * 1024
+
+#: Characters of a value in which several secrets are told apart, and places at which the end of one is looked for.
+_SEARCHED, _TRIES = 16 * 1024, 1024
+
 
 def mask_spec(env: Mapping[str, str], args: Sequence[str], redact: Callable[[str, str], str]) -> str:
     """Return where secrets are, as JSON text; "" if there are none.
@@ -32,35 +43,99 @@ def mask_spec(env: Mapping[str, str], args: Sequence[str], redact: Callable[[str
     """
     named = [(name, name, value) for name, value in env.items() if name != MASKED]
     numbered = [(place, "", value) for place, value in enumerate(args)]
-    found = [[key, *_place(value, redact(name, value))] for key, name, value in (*named, *numbered)]
-    hidden = [one for one in found if len(one) == 3]
+    hidden = [
+        [key, begin, end]
+        for key, name, value in (*named, *numbered)
+        for begin, end in _places(value, redact(name, value), functools.partial(redact, ""))
+        if value[begin:end] != HIDDEN
+    ]
     return json.dumps(hidden) if hidden else ""
 
 
-def _place(value: str, shown: str) -> tuple[int, ...]:
-    """Return where the secret of a value begins and ends; nothing if it has none."""
+def _places(value: str, shown: str, redact: Callable[[str], str]) -> list[tuple[int, int]]:
+    """Return where the secrets of a value begin and end: all of the value where they cannot be told apart."""
     if shown == value:
-        return ()
-    before, _, after = shown.partition(HIDDEN)
-    if HIDDEN in after or not value.startswith(before) or not value.endswith(after):
-        return 0, len(value)
-    return len(before), len(value) - len(after)
+        return []
+    whole = [(0, len(value))]
+    first, *between = shown.split(HIDDEN)
+    if not between or not value.startswith(first) or not value.endswith(between[-1]):
+        return whole
+    begin, end = len(first), len(value) - len(between.pop())
+    if not between:
+        return [(begin, end)]
+    if len(value) > _SEARCHED:
+        return whole
+    found = []
+    for text in between:
+        stop = _stop(value, begin, text, redact)
+        if stop < 0:
+            return whole
+        found.append((begin, stop))
+        begin = stop + len(text)
+    return [*found, (begin, end)] if redact(value[begin:end]) == HIDDEN else whole
+
+
+def _stop(value: str, begin: int, text: str, redact: Callable[[str], str]) -> int:
+    """Return where a secret ends that `text` follows; -1 if that is not found. The secret may have that text in it."""
+    stop = begin
+    for _ in range(_TRIES):
+        stop = value.find(text, stop + 1)
+        if stop < 0 or redact(value[begin:stop]) == HIDDEN:
+            return stop
+    return -1
 
 
 def mask_of(env: Mapping[str, str], args: Sequence[str]) -> Masking:
-    """Return the function that masks the secrets of a job in a text."""
-    secrets = sorted({text for text in _secrets(env, args) if len(text) >= _SHORTEST}, key=len, reverse=True)
-    if not secrets:
-        return lambda text: text
-    pattern = re.compile("|".join(map(re.escape, secrets)))
-    return lambda text: pattern.sub(HIDDEN, text)
+    """Return the function that masks the secrets of a process in a text: the whole text if there are too many of them."""
+    return _mask([(env, args)])
 
 
-def _secrets(env: Mapping[str, str], args: Sequence[str]) -> Iterator[str]:
-    try:
-        spec: Any = json.loads(env.get(MASKED) or "[]")
-        for key, begin, end in spec:
-            value = env[key] if isinstance(key, str) else args[key]
-            yield value[begin:end]
-    except (ValueError, TypeError, LookupError):  # a script can write its own plan
-        return
+def mask_of_plan(plan: Plan) -> Masking:
+    """Return the function that masks the secrets of a job, with those of all its roles, as `mask_of` does."""
+    found: list[tuple[Any, Any]] = [(plan.env, plan.args)]
+    for role in plan.roles:
+        told = role.get("plan")
+        if isinstance(told, Mapping):
+            found.append((told.get("env"), told.get("args")))
+    return _mask(found)
+
+
+def _mask(values: Iterable[tuple[Any, Any]]) -> Masking:
+    secrets: set[str] = set()
+    size = 0
+    for place, secret in enumerate(_secrets(values)):
+        if secret not in secrets:
+            secrets.add(secret)
+            size += len(secret)
+        if place >= _MOST or size > _MOST_CHARS:
+            return _hidden
+    # The longest first: one may be part of another. A pattern of all of them would cost pattern times text in one call.
+    ordered = sorted((secret for secret in secrets if len(secret) >= _SHORTEST), key=len, reverse=True)
+
+    def mask(text: str) -> str:
+        for secret in ordered:
+            text = text.replace(secret, HIDDEN)
+        return text
+
+    return mask
+
+
+def _hidden(text: str) -> str:
+    return HIDDEN if text else text
+
+
+def _secrets(values: Iterable[tuple[Any, Any]]) -> Iterator[str]:
+    """Return the secrets that the notes name, up to what is wrong in one: a script can write its own plan."""
+    left = _MOST_NOTED
+    for env, args in values:
+        noted = env.get(MASKED) if isinstance(env, Mapping) else None
+        if not isinstance(noted, str) or not noted:
+            continue
+        left -= len(noted)
+        if left < 0:
+            yield noted  # too long to read, and so too long a secret
+            return
+        with contextlib.suppress(ValueError, TypeError, LookupError):
+            for key, begin, end in sanitize.parse(noted):
+                value = env[key] if isinstance(key, str) else args[key]
+                yield value[begin:end] if isinstance(value, str) else ""

@@ -10,6 +10,8 @@ import pytest
 from rallypoint.agent.workers.facts import TAIL_BYTES, end_of, first_error, recorded_error, tail_lines
 from rallypoint.agent.workers.group import Worker
 from rallypoint.agent.workers.logs import RankLogs
+from rallypoint.wire.env import MASKED
+from rallypoint.wire.masked import mask_of
 from tests.agent.test_worker_env import PLACE
 
 TRACEBACK = [
@@ -122,3 +124,17 @@ def test_stdout_speaks_where_stderr_is_empty(tmp_path: Path) -> None:
     logs = RankLogs(out=tmp_path / "o", err=tmp_path / "e", error_file=tmp_path / "x")
 
     assert end_of(Worker(place=PLACE, logs=logs, code=1), host="h", incarnation=0, log_tail=5).error == "no such dataset"
+
+
+@pytest.mark.parametrize("secret", ['Zx9-"Geheim"-77', "Zx9-Gehäim-77", "back\\slash-77"])
+def test_a_secret_is_masked_that_json_text_has_otherwise(secret: str, tmp_path: Path) -> None:
+    """In the recorded error and in the recorded traceback: both are read from JSON text."""
+    recorded = {"message": f"cannot log in with {secret}", "extraInfo": {"py_callstack": f"Traceback\n  with {secret}"}}
+    (tmp_path / "e").write_text("rallypoint: the same error as on rank 0\n")
+    (tmp_path / "x").write_text(json.dumps({"message": recorded}))
+    worker = Worker(place=PLACE, logs=RankLogs(out=None, err=tmp_path / "e", error_file=tmp_path / "x"), code=1)
+
+    mask = mask_of({"A": secret, MASKED: json.dumps([["A", 0, len(secret)]])}, ())
+    culprit = end_of(worker, host="h", incarnation=0, log_tail=5, mask=mask)
+
+    assert (culprit.error, culprit.log_tail) == ("cannot log in with ***", ("Traceback", "  with ***"))

@@ -16,6 +16,7 @@ from rallypoint.backends.supervise import supervise
 from rallypoint.backends.turns import Snapshot
 from rallypoint.supervision.conductor import UnitKey, UnitState
 from rallypoint.supervision.record import JobRecord, Phase
+from rallypoint.wire.env import MASKED
 from rallypoint.wire.status import Outcome
 from tests.backends.crashing import Crashed, Crashing
 from tests.backends.stage import FakeStage, running, verdict
@@ -263,3 +264,23 @@ async def test_a_supervisor_that_is_killed_anywhere_is_succeeded(tmp_path):
             assert steps > 20
             return
     pytest.fail("it never came to its end")
+
+
+async def test_the_last_words_of_an_instance_are_masked(place):
+    """The record has `***` in the place of a secret of a role, and so do all that read the record."""
+    secret = "hunter2-of-the-warehouse"
+    judge = {**ROLES["judge"], "env": {"PW": secret, MASKED: f'[["PW", 0, {len(secret)}]]'}, "on_failure": "job"}
+    job = place.job(name="rl", roles={**ROLES, "judge": judge}, fault_tolerance={"retry_limit": 0})
+    await submit_or_adopt(place.backend, place.backend.plan(job), owner="ann", clock=place.world.clock)
+
+    def quotes() -> None:
+        ends(place, "judge", 0, 1)()
+        (key,) = (key for key in place.world.units["rl"] if key.role == "judge")
+        seen = place.world.units["rl"][key]
+        place.world.units["rl"][key] = dataclasses.replace(seen, reason=f"judge 0: cannot log in with {secret}")
+
+    record = await drive(place, Story(place, (all_run(place), quotes)))
+
+    assert record is not None
+    assert "judge 0: cannot log in with ***" in record.to_json()
+    assert secret not in record.to_json()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import threading
 from pathlib import Path
 
 import pytest
 
-from rallypoint.backends.contract import BackendError, Stored
+from rallypoint.backends.contract import BackendError, LogLine, Stored, Tail
 from rallypoint.plugin.jobs import FRESH, KEPT_OPEN, MOST_BACKENDS, Looker
 from rallypoint.plugin.live_access import LiveAccess, NotLiveError
 from rallypoint.plugin.task import TaskKey, TaskSeen
@@ -17,6 +18,7 @@ from rallypoint.report.model import State
 from rallypoint.report.page.published import LIMIT, published_page
 from rallypoint.report.page.values import Page
 from rallypoint.wire import codec
+from rallypoint.wire.env import MASKED
 from tests.backends import fake
 from tests.cli.samples import PLAN
 from tests.plugin import scenes
@@ -261,3 +263,28 @@ async def test_a_page_that_is_kept_is_small_whatever_happened():
     assert kept is not None
     assert len(json.dumps(kept)) <= LIMIT
     assert codec.from_json(Page, kept).faults[-1].round == 99
+
+
+async def test_the_secrets_of_a_role_are_masked_and_looked_for_in_a_thread():
+    """A script can write a long note of them into its plan; the event loop serves all of Airflow's users."""
+    threads = set()
+
+    class Noted(dict):
+        def get(self, key, default=None):
+            threads.add(threading.current_thread())
+            return super().get(key, default)
+
+    class Roles(Shelf):
+        async def load(self, name):
+            env = Noted({"PW": "hunter2-secret", MASKED: '[["PW", 0, 14]]'})
+            stored = await super().load(name)
+            return dataclasses.replace(stored, plan=dataclasses.replace(PLAN, env={}, roles=({"plan": {"env": env}},)))
+
+        async def tail(self, name, *, lines, rank=None):
+            return Tail(lines=(LogLine(rank=0, stream="out", text="got hunter2-secret", cursor=""),), cursor="")
+
+    (line,) = await Looker(lambda place: Roles(scenes.running()), access=HERE).tail(task(), 0, lines=9)
+
+    assert line.text == "got ***"
+    assert threads
+    assert threading.main_thread() not in threads

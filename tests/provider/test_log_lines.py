@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import threading
 from dataclasses import dataclass, field
 
 import pytest
@@ -11,6 +13,7 @@ from rallypoint.backends.contract import BackendError, LogLine
 from rallypoint.provider.errors import OptionError
 from rallypoint.provider.ranks import check_get_logs, ranks_of
 from rallypoint.provider.task_log import EARLIER_LINES, tell_culprit, telling_logs
+from rallypoint.wire.env import MASKED
 from rallypoint.wire.status import Outcome, Verdict
 from tests.provider.fake_backend import SUCCESS, FakeBackend
 from tests.provider.records import CULPRIT
@@ -149,6 +152,30 @@ async def test_the_culprits_last_lines_are_a_group_of_their_own():
         "[rank 3 out] ZeroDivisionError",
         "::endgroup::",
     ]
+
+
+async def test_the_secrets_of_a_role_are_looked_for_in_a_thread():
+    """A script can write a long note of them into its plan; a triggerer's event loop has other triggers."""
+    threads = set()
+
+    class Noted(dict):
+        def get(self, key, default=None):
+            threads.add(threading.current_thread())
+            return super().get(key, default)
+
+    class Roles(FakeBackend):
+        async def load(self, name):
+            stored = await super().load(name)
+            env = Noted({"PW": "hunter2-secret", MASKED: '[["PW", 0, 14]]'})
+            return dataclasses.replace(stored, plan=dataclasses.replace(stored.plan, roles=({"plan": {"env": env}},)))
+
+    fake, log = Roles(), Log()
+    fake.lines = (line(3, "got hunter2-secret"),)
+    await tell_culprit(await submitted(fake), "digits", log, 3)
+
+    assert log.lines[1] == "[rank 3 out] got ***"
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 async def test_a_job_that_fails_tells_of_its_culprit_though_only_rank_0_is_followed(capsys):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 
 from rallypoint.wire.env import MASKED
-from rallypoint.wire.masked import mask_of, mask_spec
+from rallypoint.wire.masked import mask_of, mask_of_plan, mask_spec
+from tests.cli.samples import PLAN
 
 
 def redact(_: str, value: str) -> str:
@@ -22,7 +24,7 @@ def test_the_place_of_a_secret_is_noted_and_not_the_secret():
     spec = mask_spec(env, args, redact)
 
     assert "hunter2" not in spec
-    assert json.loads(spec) == [["URL", 14, 28], ["WAREHOUSE", 0, 14], [1, 0, 14], [2, 0, 36]]
+    assert json.loads(spec) == [["URL", 14, 28], ["WAREHOUSE", 0, 14], [1, 0, 14], [2, 8, 22], [2, 22, 36]]
     mask = mask_of({**env, MASKED: spec}, args)
     assert mask("cannot connect with hunter2-secret as me") == "cannot connect with *** as me"
     assert mask_spec({"PLAIN": "x"}, (), redact) == ""
@@ -33,3 +35,82 @@ def test_the_place_of_a_secret_is_noted_and_not_the_secret():
 def test_a_note_that_names_no_secret_masks_nothing(spec):
     """A script can write its own plan; texts of less than five characters would mask too much, as in Airflow."""
     assert mask_of({"A": "abcdefgh", MASKED: spec}, ())("abcdefgh abc") == "abcdefgh abc"
+
+
+SECRETS = ("hunter2-secret", "lake,password")
+
+
+@pytest.mark.parametrize(
+    ("value", "places"),
+    [
+        ("hunter2-secret,lake,password", [[0, 14], [15, 28]]),
+        ("lake,password,hunter2-secret", [[0, 13], [14, 28]]),
+        ("a***b,hunter2-secret;", [[6, 20]]),
+        ("hunter2-secretlake,password", [[0, 14], [14, 27]]),
+        ("x" * 20_000 + "hunter2-secret,hunter2-secret", [[0, 20_029]]),
+    ],
+    ids=["two", "the text between them is in one", "a literal ***", "nothing between them", "too long to be searched"],
+)
+def test_each_secret_of_a_value_has_its_place(value, places):
+    """A script prints one of them, not the value."""
+
+    def shown(_: str, text: str) -> str:
+        for secret in SECRETS:
+            text = text.replace(secret, "***")
+        return text
+
+    spec = mask_spec({"A": value}, (), shown)
+
+    assert json.loads(spec) == [["A", *place] for place in places]
+    for begin, end in places:
+        assert mask_of({"A": value, MASKED: spec}, ())(f"got {value[begin:end]}") in ("got ***", "***")
+
+
+def test_a_value_whose_secrets_cannot_be_told_apart_is_masked_as_a_whole():
+    """The shown value does not have the form that the value has."""
+    env = {"A": "first-secret,other-secret"}
+
+    assert mask_spec(env, (), lambda _, value: "***,***" if "," in value else value) == '[["A", 0, 25]]'
+    assert mask_spec(env, (), lambda _, __: "redacted") == '[["A", 0, 25]]'
+
+
+@pytest.mark.parametrize(
+    ("size", "places"),
+    [
+        (5_000_000, [["A", begin, 5_000_000] for begin in range(2000)]),
+        (20_000, [["A", 0, 17_000]]),
+        (20_000, [["A", begin, begin + 6] for begin in range(257)]),
+        (20_000, [["A", 0, 6]] * 5000),
+    ],
+    ids=["quadratic", "long", "many", "a long note"],
+)
+def test_a_note_of_too_many_secrets_masks_whole_texts(size, places):
+    """A script can write its own plan: what it notes costs no memory and no time, and nothing is shown."""
+    value = "".join(chr(97 + place * 7919 % 26) for place in range(20_000)) * (size // 20_000)
+    mask = mask_of({"A": value, MASKED: json.dumps(places)}, ())
+
+    assert (mask("a text"), mask("")) == ("***", "")
+
+
+def test_as_many_secrets_as_are_allowed_are_masked_one_by_one():
+    """The same one in many variables counts once in characters."""
+    env = {f"A{place}": "x" * 10_000 for place in range(200)} | {"B": "hunter2-secret"}
+    spec = json.dumps([[name, 0, len(value)] for name, value in env.items()])
+
+    assert mask_of({**env, MASKED: spec}, ())("got hunter2-secret") == "got ***"
+
+
+@pytest.mark.parametrize("spec", ["[" * 50_000, '["A", 0, ' + "9" * 5000 + "]"], ids=["deep", "a long number"])
+def test_a_note_that_cannot_be_read_masks_nothing(spec):
+    """And raises nothing."""
+    assert mask_of({"A": "abcdefgh", MASKED: spec}, ())("abcdefgh") == "abcdefgh"
+
+
+def test_the_secrets_of_all_roles_are_those_of_the_job():
+    """The plan of a job with roles has no environment of its own; what is no plan of a role is passed over."""
+    env = {"PW": "hunter2-secret", MASKED: '[["PW", 0, 14]]'}
+    roles = ({}, {"plan": []}, {"plan": {"env": 5}}, {"plan": {"env": {MASKED: '[["PW", 0, 9]]', "PW": 7}}})
+    plan = dataclasses.replace(PLAN, env={}, roles=(*roles, {"plan": {"env": env, "args": ()}}))
+
+    assert mask_of_plan(plan)("got hunter2-secret") == "got ***"
+    assert mask_of_plan(dataclasses.replace(PLAN, env=env))("got hunter2-secret") == "got ***"

@@ -45,8 +45,8 @@ _TRACEBACK = "Traceback (most recent call last):"
 _AGAIN = "rallypoint: the same error as on rank "
 
 
-def recorded_error(text: str) -> str:
-    """Return the error in one line from the text of torch's error file; "" when there is none in it.
+def recorded_error(text: str, mask: Masking = str) -> str:
+    """Return the error in one line from the text of torch's error file, masked; "" when there is none in it.
 
     The file holds `{"message": {"message": ..., "extraInfo": {...}}}`, or `{"message": "..."}` from older writers.
     """
@@ -57,11 +57,11 @@ def recorded_error(text: str) -> str:
     message = data.get("message") if isinstance(data, dict) else None
     if isinstance(message, dict):
         message = message.get("message")
-    return _one_line(message) if isinstance(message, str) else ""
+    return _one_line(mask(message)) if isinstance(message, str) else ""
 
 
-def recorded_traceback(text: str) -> tuple[str, ...]:
-    """Return the lines of the traceback in the text of torch's error file; none where it has none."""
+def recorded_traceback(text: str, mask: Masking = str) -> tuple[str, ...]:
+    """Return the lines of the traceback in the text of torch's error file, masked; none where it has none."""
     try:
         data: Any = sanitize.parse(text)
     except ValueError:
@@ -69,7 +69,7 @@ def recorded_traceback(text: str) -> tuple[str, ...]:
     message = data.get("message") if isinstance(data, dict) else None
     extra = message.get("extraInfo") if isinstance(message, dict) else None
     traceback = extra.get("py_callstack") if isinstance(extra, dict) else None
-    return tuple(traceback.splitlines()) if isinstance(traceback, str) else ()
+    return tuple(mask(traceback).splitlines()) if isinstance(traceback, str) else ()
 
 
 def with_traceback(lines: Sequence[str], recorded: Sequence[str]) -> tuple[str, ...]:
@@ -116,9 +116,10 @@ def end_of(worker: Worker, *, host: str, incarnation: int, log_tail: int, mask: 
     `host` is the machine, `log_tail` the number of lines kept; `mask` hides the job's secrets in what the script wrote.
     """
     path, lines = _read_tail(worker.logs)
-    lines, recorded = tuple(map(mask, lines)), mask(_read_text(worker.logs.error_file))
-    lines = with_traceback(lines, recorded_traceback(recorded))
-    error = first_error(recorded_error(recorded), lines)
+    recorded = _read_text(worker.logs.error_file)
+    # Masked as parsed: JSON text has other characters in the place of some. And masked before anything is cut.
+    lines = with_traceback(tuple(map(mask, lines)), recorded_traceback(recorded, mask))
+    error = first_error(recorded_error(recorded, mask), lines)
     if path is not None and _disk_is_full(path.parent):
         full = f"no space left on the disk of its log: {path.parent}"
         error = f"{error} ({full})" if error else full

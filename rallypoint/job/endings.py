@@ -16,6 +16,7 @@ from rallypoint.job.part import Model
 from rallypoint.job.rules import Rule, choice, refusal
 from rallypoint.job.values import RefusedError, read_text
 from rallypoint.wire.incident import Answer
+from rallypoint.wire.plan import PATTERN_LENGTH
 
 __all__ = ["CODES", "EndingRule", "read_codes"]
 
@@ -93,6 +94,8 @@ def _signal(item: object) -> int:
 
 def _read_pattern(value: object) -> str:
     text = read_text(value)
+    if len(text) > PATTERN_LENGTH:
+        raise RefusedError(f"a regular expression of at most {PATTERN_LENGTH} characters; this one has {len(text)}")
     try:
         re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
@@ -121,7 +124,7 @@ _PATTERN = Rule(
     kind="regular expression",
     allowed="a regular expression for Python's re module",
     read=_read_pattern,
-    schema={"type": "string", "format": "regex"},
+    schema={"type": "string", "format": "regex", "maxLength": PATTERN_LENGTH},
 )
 
 

@@ -19,7 +19,7 @@ from rallypoint.job.endings import CODES, EndingRule
 from rallypoint.job.part import Model, extended
 from rallypoint.job.rules import ARGUMENT, FLAG, LIST, PATH, QUANTITY, Rule, choice, duration, one_of, refusal, whole
 from rallypoint.job.values import MODULE, RefusedError, read_flag, read_text, read_whole
-from rallypoint.wire.plan import ElasticMode, OrphanPolicy, Plan
+from rallypoint.wire.plan import RULES, ElasticMode, OrphanPolicy, Plan
 from rallypoint.wire.pre_check import DLROVER_MODULE, NO_PRE_CHECK, PreCheckOp
 
 __all__ = [
@@ -192,6 +192,12 @@ class FaultTolerance(Model):
     """A job that nobody has supervised for so long does what its `orphan_policy` says."""
     orphan_policy: Annotated[str | None, choice(*(policy.value for policy in OrphanPolicy))] = None
     """`continue`, or `stop`: save and end. Without it whoever submits decides: the CLI continues, an Airflow task stops."""
+
+    @model_validator(mode="after")
+    def _has_few_rules(self) -> Self:
+        if len(self.rules) <= RULES:
+            return self
+        raise refusal(f"at most {RULES} rules; there are {len(self.rules)}", at="rules", value=f"[{self.rules[0]!r}, ...]")
 
 
 class BudgetRefill(Model):

@@ -14,9 +14,25 @@ from rallypoint.wire.incident import Answer
 from rallypoint.wire.node_range import MAX_NODES
 from rallypoint.wire.sections import NO_SECTIONS, Sections
 
-__all__ = ["PLAN_VERSION", "ElasticMode", "EndRule", "Entry", "Kind", "OrphanPolicy", "Plan", "Profile", "Refill", "Scheduling"]
+__all__ = [
+    "PATTERN_LENGTH",
+    "PLAN_VERSION",
+    "RULES",
+    "ElasticMode",
+    "EndRule",
+    "Entry",
+    "Kind",
+    "OrphanPolicy",
+    "Plan",
+    "Profile",
+    "Refill",
+    "Scheduling",
+]
 
 PLAN_VERSION = 2
+
+#: Characters of a rule's `log_pattern`, and rules of a job: the search for each may take seconds.
+PATTERN_LENGTH, RULES = 1000, 100
 
 
 class Entry(str, enum.Enum):
@@ -81,6 +97,8 @@ class EndRule:
         log_pattern: a regular expression that is searched for in the error and the log tail; "" matches any.
         answer: what is done.
     """
+
+    limits: ClassVar = {"log_pattern": (0, PATTERN_LENGTH)}
 
     exit_codes: tuple[int, ...] = ()
     signals: tuple[int, ...] = ()

@@ -117,6 +117,11 @@ def test_rules_keep_their_order():
             id="a broken pattern",
         ),
         pytest.param(
+            {"log_pattern": "a" * 1001, "answer": "fail-now"},
+            ".log_pattern: 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+            id="a long pattern",
+        ),
+        pytest.param(
             {"signal": "SIGOOPS", "answer": "fail-now"},
             ".signals: 'SIGOOPS' is not allowed; expected signals such "
             "as SIGKILL, or their numbers from 1 to 64, as a list or separated by commas",
@@ -141,6 +146,18 @@ def test_a_wrong_rule_is_told_with_its_place(rule, text):
     fine = {"exit_code": 1, "answer": "fail-now"}
 
     assert text_of(fault_tolerance={"rules": [fine, rule]}).startswith(f"fault_tolerance.rules[1]{text}")
+
+
+def test_long_patterns_and_long_lists_of_rules_are_refused_with_their_length():
+    """Each rule with a pattern may take seconds."""
+    long = {"log_pattern": "a" * 1001, "answer": "fail-now"}
+    rule = {"exit_code": 1, "answer": "fail-now"}
+
+    assert text_of(fault_tolerance={"rules": [long]}).endswith(
+        "expected a regular expression of at most 1000 characters; this one has 1001"
+    )
+    assert text_of(fault_tolerance={"rules": [rule] * 101}).endswith("expected at most 100 rules; there are 101")
+    assert len(plan_of(fault_tolerance={"rules": [rule] * 100}).end_rules) == 100
 
 
 @pytest.mark.parametrize("value", ["mine::Failover", "pkg.sub_mod::Failover2"])

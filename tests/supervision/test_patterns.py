@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
 
 from rallypoint.supervision import patterns
 from rallypoint.supervision.patterns import matches
+from rallypoint.wire.plan import PATTERN_LENGTH
 
 TEXT = "RuntimeError: CUDA error 48\nlast line \u2028 \ud800 \x00 end"
 
@@ -23,6 +25,8 @@ TEXT = "RuntimeError: CUDA error 48\nlast line \u2028 \ud800 \x00 end"
         (r"(?i)cuda\s+error", True),
         (r"line .* end$", True),
         (r"Xid \d+", False),
+        ("error 4", True),
+        ("a b", False),
         ("[", False),
         ("(", False),
         ("(?:a{1000}){1000}{1000}", False),
@@ -41,3 +45,28 @@ def test_a_slow_pattern_matches_nothing_in_time(monkeypatch: pytest.MonkeyPatch)
         assert matches(r"^(\w+\s?)*: fatal$", "x" * 60 + "!") is False
 
     assert time.monotonic() - began < 5.0
+
+
+def test_a_long_pattern_without_repetitions_leaves_the_interpreter_to_others() -> None:
+    """Alternatives alone cost the length of the pattern times that of the text, in one call that holds the interpreter lock."""
+    longest, over = 0.0, threading.Event()
+
+    def beat() -> None:
+        nonlocal longest
+        while not over.is_set():
+            wall, cpu = time.monotonic(), time.process_time()
+            over.wait(0.005)
+            longest = max(longest, min(time.monotonic() - wall, time.process_time() - cpu))
+
+    def pattern(count: int) -> str:
+        return "|".join("a" * length + "b" for length in range(count, 0, -1))
+
+    beating = threading.Thread(target=beat)
+    beating.start()
+    found = [matches(pattern(count), "a" * 8192) for count in (40, 600)]
+    over.set()
+    beating.join()
+
+    assert found == [False, False]
+    assert len(pattern(40)) <= PATTERN_LENGTH < len(pattern(600))
+    assert longest <= 0.1

@@ -75,6 +75,7 @@ class Looker:
         self._seen: dict[tuple[Place, str], _Seen] = {}
         self._opening = asyncio.Lock()
         self._looking: dict[tuple[Place, str], asyncio.Lock] = {}
+        self._pages: dict[tuple[Place, str, frozenset[tuple[str, int]]], tuple[_Seen, asyncio.Future[Page]]] = {}
 
     async def look(self, task: TaskSeen) -> Page:
         """Return the page of a task's job: as it is now, or as the task has published it, or why there is none."""
@@ -94,9 +95,21 @@ class Looker:
         if seen is None:
             return _published(task, gone=True) or plain_page(no_data(task.job), job=task.job)
         try:
-            return await asyncio.to_thread(_page, place, task.tries, seen)
+            return await asyncio.wait_for(asyncio.shield(self._shared_page(place, task, seen)), self._patience)
+        except asyncio.TimeoutError:
+            return self._unreachable(task, f"no page of its record within {self._patience:g} s")
         except Exception as error:  # noqa: BLE001  whatever a damaged record makes of it: the tab says so
             return self._unreachable(task, f"cannot display its record ({type(error).__name__})")
+
+    def _shared_page(self, place: Place, task: TaskSeen, seen: _Seen) -> asyncio.Future[Page]:
+        """Return the page of a job for all who look at it: it is made once, in one thread, also if they leave before."""
+        key = (place, task.job, frozenset(task.tries.items()))
+        made_of, page = self._pages.get(key, (None, None))
+        if page is None or (made_of is not seen and page.done()):
+            page = asyncio.ensure_future(asyncio.to_thread(_page, place, task.tries, seen))
+            page.add_done_callback(_retrieved)
+            self._pages[key] = (seen, page)
+        return page
 
     async def tail(self, task: TaskSeen, rank: int, *, lines: int) -> tuple[LogLine, ...]:
         """Return the last lines of a rank of the task's job; none where the job is gone.
@@ -152,10 +165,11 @@ class Looker:
             return self._seen[key]
 
     def _forget(self, now: float) -> None:
-        """Drop what was not looked at for a while, the oldest of too many, and locks that nobody waits for."""
+        """Drop what was not looked at for a while, the oldest of too many, and locks and pages that nobody waits for."""
         kept = sorted(self._seen.items(), key=lambda item: item[1].at)[-MOST_JOBS:]
         self._seen = {key: seen for key, seen in kept if now - seen.at <= FRESH}
         self._looking = {key: lock for key, lock in self._looking.items() if key in self._seen or lock.locked()}
+        self._pages = {key: kept for key, kept in self._pages.items() if key[:2] in self._seen or not kept[1].done()}
 
     async def _backend(self, place: Place) -> Backend:
         async with self._opening:
@@ -175,6 +189,12 @@ class Looker:
     def _close_later(self, backend: Backend) -> None:
         """Close a backend once those who are still waiting for it have their answer."""
         asyncio.get_running_loop().call_later(self._linger, lambda: asyncio.ensure_future(backend.close()))
+
+
+def _retrieved(page: asyncio.Future[Page]) -> None:
+    """Take the error of a page that nobody waits for any more: it was shown to those who did."""
+    if not page.cancelled():
+        page.exception()
 
 
 def _owned(record: JobRecord, tries: Collection[str]) -> bool:

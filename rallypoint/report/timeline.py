@@ -125,15 +125,25 @@ def work(record: JobRecord, status: JobStatus | None, incidents: Sequence[Incide
         for start, end, kind in _occupied(record, status, incidents, until)
         if min(end, until) > max(start, begin)
     )
-    edges = sorted({begin, until, *(s for s, _, _ in known), *(e for _, e, _ in known)})
     spans: list[Span] = []
-    for start, end in itertools.pairwise(edges):
-        kinds = {kind for s, e, kind in known if s <= start and e >= end}
-        kind = min(kinds, key=_FIRST.index) if kinds else TRAINING
+    for start, end, kind in _swept(known, begin, until):
         if spans and spans[-1].kind == kind:
             start = spans.pop().start  # noqa: PLW2901  it goes on
         spans.append(Span(kind=kind, label=LOST.get(kind, "Training"), start=start, end=end))
     return tuple(spans)
+
+
+def _swept(known: Sequence[tuple[float, float, str]], begin: float, until: float) -> Iterator[tuple[float, float, str]]:
+    """Yield the time from each edge of a span to the next one, with the first of the kinds that it belongs to."""
+    changes: dict[float, list[tuple[str, int]]] = {begin: [], until: []}
+    for start, end, kind in known:
+        changes.setdefault(start, []).append((kind, 1))
+        changes.setdefault(end, []).append((kind, -1))
+    open_spans = dict.fromkeys(_FIRST, 0)
+    for start, end in itertools.pairwise(sorted(changes)):
+        for kind, change in changes[start]:
+            open_spans[kind] += change
+        yield start, end, next((kind for kind, count in open_spans.items() if count), TRAINING)
 
 
 def goodput(spans: Iterable[Span]) -> Goodput:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rallypoint.backends.contract import BackendError, LogLine, Stored, Tail
+from rallypoint.plugin import jobs
 from rallypoint.plugin.jobs import FRESH, KEPT_OPEN, MOST_BACKENDS, Looker
 from rallypoint.plugin.live_access import LiveAccess, NotLiveError
 from rallypoint.plugin.task import TaskKey, TaskSeen
@@ -214,6 +215,42 @@ async def test_a_hundred_viewers_are_one_look():
     clock.now += 2 * FRESH
     await looker.look(task())
     assert shelf.asked == 2
+
+
+async def test_a_slow_page_is_made_once_for_all_viewers_and_none_waits_for_long(monkeypatch):
+    """A browser that leaves does not stop the thread that makes the page; its next request must not start another one."""
+    made, go_on = [], threading.Event()
+
+    def slow_page(place, tries, seen):
+        made.append(seen)
+        assert go_on.wait(20.0)
+        return page_of_job(place, tries, seen)
+
+    page_of_job = jobs._page
+    monkeypatch.setattr(jobs, "_page", slow_page)
+    looker = Looker(lambda place: Shelf(scenes.running()), access=HERE, patience=0.05, clock=iter(range(1000)).__next__)
+    pages = [page for _ in range(5) for page in await asyncio.gather(*(looker.look(task()) for _ in range(10)))]
+    go_on.set()
+
+    assert len(made) == 1
+    assert len(pages) == 50
+    assert all("no page of its record within 0.05 s" in codec.dumps(page) for page in pages)
+
+
+async def test_a_page_is_made_once_for_each_look_at_a_job(monkeypatch):
+    """Viewers of the same second share it; the next second has its own."""
+    made, now = [], [0.0]
+    page_of_job = jobs._page
+    monkeypatch.setattr(jobs, "_page", lambda *args: (made.append(args), page_of_job(*args))[1])
+    looker = Looker(lambda place: Shelf(scenes.running()), access=HERE, clock=lambda: now[0])
+
+    first = await asyncio.gather(*(looker.look(task()) for _ in range(20)))
+    assert len(made) == 1
+    assert all(page == first[0] for page in first)
+
+    now[0] += FRESH
+    await looker.look(task())
+    assert len(made) == 2
 
 
 async def test_a_backend_is_kept_open_for_a_while():

@@ -113,6 +113,8 @@ async def _submit(post: Post, work: Work) -> Adoption:
     owner, stored = post.claim.owner, await post.backend.load(work.name)
     before = None if stored is None else stored.record
     fresh = before is not None and before.owner != owner and _begins_anew(post, before)
+    if shown := _unmasked_arguments(work):
+        post.log.warning("%s", shown)
     work = _masked(work if before is None else _advised(work, before.advice))
     kept = before is not None and _was_not_told(post, before)
     blueprint = dataclasses.replace(_draw(post, work), claimant=post.claimant)
@@ -159,7 +161,23 @@ def _with_mask(job: ElasticJob) -> ElasticJob:
     return job.model_copy(update={"roles": tuple(roles)})
 
 
-def _redacted(name: str, value: str) -> str:
+def _unmasked_arguments(work: Work) -> str:
+    """Return a warning about arguments of a function that Airflow masks and agents cannot: they are sent pickled."""
+    if not isinstance(work, FunctionJob):
+        return ""
+    sent = work.function
+    args = [f"argument {place}" for place, value in enumerate(sent.args) if _redacted("", value) != str(value)]
+    kwargs = [f"argument {name}" for name, value in sent.kwargs.items() if _redacted(name, value) != str(value)]
+    if not (args or kwargs):
+        return ""
+    return (
+        f"function {sent.name}: {', '.join((*args, *kwargs))}: Airflow masks this value, but Rallypoint does not mask "
+        "arguments of a function. If the function prints this value, the tab, XComs and the log of a deferred task show it. "
+        "Pass this value in `env` instead"
+    )
+
+
+def _redacted(name: str, value: Any) -> str:
     from airflow.sdk.log import redact  # type: ignore[attr-defined]  # noqa: PLC0415  a DAG file does without
 
     shown: Any = redact({name: value}) if name else {name: redact(value)}

@@ -12,6 +12,7 @@ import pytest
 from airflow.sdk.log import mask_secret
 
 from rallypoint.backends.local.backend import LocalBackend
+from rallypoint.decorators.elastic_training import _ElasticTrainingDecoratedOperator
 from rallypoint.operators import ElasticTrainingOperator
 from rallypoint.provider.errors import TrainingFailed
 from rallypoint.provider.task_log import telling_logs
@@ -77,3 +78,32 @@ def test_a_secret_of_a_connection_is_masked_wherever_a_job_is_shown(light: Any, 
     assert "cannot log in with ***" in str(failed.value)
     assert "postgres://me:***@host/db" in told
     assert SECRET in (job / "plan.json").read_text()
+
+
+def echo(password: str, *, options: dict[str, str]) -> str:
+    return f"{password} {options}"[:0]
+
+
+class Decorated(_ElasticTrainingDecoratedOperator):
+    async def ask_state(self, context: Any) -> str:
+        return "running"
+
+
+def test_a_secret_among_the_arguments_of_a_function_is_warned_of(
+    light: Any, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are sent with the function, so no agent knows them; the warning names them and not their values."""
+    mask_secret(SECRET)
+    task = Decorated(
+        task_id="train",
+        python_callable=echo,
+        op_args=(SECRET,),
+        op_kwargs={"options": {"url": f"postgres://me:{SECRET}@host"}},
+        deferrable=False,
+    )
+
+    task.execute(context(FakeTask()))
+
+    log = capsys.readouterr().out
+    assert "function echo: argument 0, argument options: Airflow masks this value" in log
+    assert SECRET not in log

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from rallypoint.job import ElasticJob
+    from rallypoint.job.builder import Job, JobBuilder, RoleBuilder
 
-__all__ = ["FIELDS", "JobArguments", "folder_of", "key_of", "notes_of"]
+    Buildable = Job | JobBuilder | RoleBuilder[Any]
+
+__all__ = ["FIELDS", "JobArguments", "document_of", "folder_of", "key_of", "notes_of"]
 
 #: Arguments that are keys of the job's document, and what the document calls them (`resources` is taken by Airflow).
 FIELDS = {
@@ -50,8 +53,8 @@ class JobArguments(PlacedOperator):
     A field overrides the key of the same name in the document. A mapping (a policy block, `env`, `node_resources`) is merged
     key by key. Missing values come from the connection. The job is validated when the task runs, after templates are rendered.
 
-    :param job: the job as a mapping, the path of a YAML or JSON file (relative to the DAG's folder), or YAML text. Templates
-        inside the file are rendered.
+    :param job: the job as a mapping, the path of a YAML or JSON file (relative to the DAG's folder), YAML text, or a
+        `JobBuilder` (or its `build()`). Templates inside the file are rendered.
     :param name: name of the job, a DNS label of at most 52 characters. Default: a name that is unique to the task instance; all
         tries share it.
     :param entrypoint: program of each worker: path of a script, `-m module`, or a list (a command).
@@ -86,7 +89,7 @@ class JobArguments(PlacedOperator):
     def __init__(  # noqa: PLR0913  the words of a job
         self,
         *,
-        job: Mapping[str, Any] | str | None = None,
+        job: Mapping[str, Any] | str | Buildable | None = None,
         name: str | None = None,
         entrypoint: str | Sequence[str] | Mapping[str, Any] | None = None,
         args: Sequence[str | float] | None = None,
@@ -106,7 +109,7 @@ class JobArguments(PlacedOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.job = job
+        self.job = document_of(job)
         self.name = name
         self.entrypoint = entrypoint
         self.args = args
@@ -151,6 +154,18 @@ class JobArguments(PlacedOperator):
             self.namespace = said["namespace"]
         ours = {"platform": self.backend, "namespace": self.namespace}
         return {word: value for word, value in ours.items() if value and said.get(word)}
+
+
+def document_of(job: Any) -> Any:
+    """Return the document of a `JobBuilder`, a `Job` or an `ElasticJob`; everything else as it is. Raises `JobError`.
+
+    A document is the same at every parsing of a DAG file. Its classes are not imported: they bring pydantic.
+    """
+    if callable(getattr(type(job), "build", None)):
+        job = job.build()
+    if not callable(getattr(type(job), "to_document", None)):
+        return job
+    return job.document if hasattr(type(job), "document") else job.to_document()
 
 
 def folder_of(operator: BaseOperator) -> Path:

@@ -29,13 +29,14 @@ class ResizeJobOperator(PlacedOperator):
     :param job_name: name of the job. (templated)
     :param nodes: `N` or `MIN:MAX`. (templated)
     :param min_nodes, max_nodes: the two bounds, instead of `nodes`. (templated)
+    :param role: of a job with several roles: the elastic role to resize. (templated)
 
-    Returns the new size: `{"job": ..., "min_nodes": ..., "max_nodes": ..., "changed": ...}`.
+    Returns the new size: `{"job": ..., "min_nodes": ..., "max_nodes": ..., "changed": ...}`, and with `role` its name.
 
     Raises `JobRefused` (no retry) if the job does not exist, has ended, or does not support this size.
     """
 
-    template_fields: Sequence[str] = ("job_name", "nodes", "min_nodes", "max_nodes", *PlacedOperator.template_fields)
+    template_fields: Sequence[str] = ("job_name", "nodes", "min_nodes", "max_nodes", "role", *PlacedOperator.template_fields)
     ui_color = "#e8eef9"
 
     def __init__(
@@ -45,6 +46,7 @@ class ResizeJobOperator(PlacedOperator):
         nodes: int | str | None = None,
         min_nodes: int | str | None = None,
         max_nodes: int | str | None = None,
+        role: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -57,6 +59,7 @@ class ResizeJobOperator(PlacedOperator):
         self.nodes = nodes
         self.min_nodes = min_nodes
         self.max_nodes = max_nodes
+        self.role = role
 
     def open_backend(self) -> Backend:
         """Return the backend that the job runs on."""
@@ -71,14 +74,16 @@ class ResizeJobOperator(PlacedOperator):
             changed = asyncio.run(self._ask(size))
         except (contract.JobNotFoundError, contract.JobFinishedError, contract.ResizeError) as error:
             raise JobRefused(str(error)) from error
-        self.log.info("Job %s: requested %s nodes%s", self.job_name, size, "" if changed else ", the same as before")
-        return {"job": self.job_name, "min_nodes": size.min_nodes, "max_nodes": size.max_nodes, "changed": changed}
+        what = f"{self.job_name}, role {self.role}" if self.role else self.job_name
+        self.log.info("Job %s: requested %s nodes%s", what, size, "" if changed else ", the same as before")
+        told = {"job": self.job_name, "min_nodes": size.min_nodes, "max_nodes": size.max_nodes, "changed": changed}
+        return {**told, "role": self.role} if self.role else told
 
     async def _ask(self, size: Size) -> bool:
         from rallypoint.backends.requests import request_resize  # noqa: PLC0415  as above
 
         backend = self.open_backend()
         try:
-            return await request_resize(backend, self.job_name, size)
+            return await request_resize(backend, self.job_name, size, role=self.role or "")
         finally:
             await backend.close()

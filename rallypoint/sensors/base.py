@@ -42,6 +42,8 @@ class JobSensor(PlacedOperator, BaseSensorOperator):
     :param job_task_id: instead of `job_name`: the task of the same DAG run that owns the job. The sensor reads the XCom
         `job_name` of that task as soon as it exists, so both tasks can run at the same time. (templated)
     :param job_map_index: map index of a mapped `job_task_id`. Default: the map index of the sensor, or the unmapped task.
+    :param role: of a job with several roles: the role that is meant. Only `JobStateSensor` also accepts simple roles, and waits
+        for the whole job without this argument; all other sensors require an elastic role. (templated)
     :param on_job_end: result if the job ends or is deleted first: `fail`, `skip` or `succeed`.
     :param conn_id, backend, home, namespace, kubeconfig, cluster_context: location of the job, as for the operators.
     :param deferrable: wait in the triggerer, where all sensors of a job share one watch; False polls in a worker.
@@ -50,7 +52,7 @@ class JobSensor(PlacedOperator, BaseSensorOperator):
     :param poke_interval: seconds between two checks; in the triggerer, the interval of checks while no event arrives.
     """
 
-    template_fields: Sequence[str] = ("job_name", "job_task_id", *PlacedOperator.template_fields)
+    template_fields: Sequence[str] = ("job_name", "job_task_id", "role", *PlacedOperator.template_fields)
     ui_color = "#eef3e6"
 
     def __init__(
@@ -60,6 +62,7 @@ class JobSensor(PlacedOperator, BaseSensorOperator):
         job_name: str | None = None,
         job_task_id: str | None = None,
         job_map_index: int | None = None,
+        role: str | None = None,
         on_job_end: str = "fail",
         deferrable: bool = True,
         start_from_trigger: bool = False,
@@ -70,6 +73,7 @@ class JobSensor(PlacedOperator, BaseSensorOperator):
         self.job_name = job_name
         self.job_task_id = job_task_id
         self.job_map_index = job_map_index
+        self.role = role
         self.on_job_end = on_job_end
         self.deferrable = deferrable
         self.start_from_trigger = start_from_trigger
@@ -144,7 +148,8 @@ class JobSensor(PlacedOperator, BaseSensorOperator):
         name = await find_name(whose, -1 if own is None else own, self.ask(context))
         if isinstance(name, Finding):
             return name, memory
-        finding, memory = await look(self.open_backend, name, self._condition, memory, now=time.time(), poll=self.poke_interval)
+        role, poll = self.role or "", self.poke_interval
+        finding, memory = await look(self.open_backend, name, self._condition, memory, now=time.time(), poll=poll, role=role)
         # As it would come from the triggerer: cleaned for XCom.
         return Finding.from_event(finding.to_event()), memory
 
@@ -167,7 +172,7 @@ class JobSensor(PlacedOperator, BaseSensorOperator):
         raise ConditionImpossible(text)
 
     def _trigger_arguments(self) -> dict[str, Any]:
-        fields = ("job_name", "job_task_id", "job_map_index", "backend", *PLACE_FIELDS)
+        fields = ("job_name", "job_task_id", "job_map_index", "role", "backend", *PLACE_FIELDS)
         given = {field: getattr(self, field) for field in fields}
         return {"condition": self._condition.words(), "poll_interval": self.poke_interval, **given}
 

@@ -36,4 +36,12 @@ def test_a_task_runs_all_roles_and_returns_the_result_of_each_driver(tmp_path: P
 
     assert told["state"] == "success", done.stdout + done.stderr
     assert told["tasks"]["train"]["xcom"]["return_value"]["result"] == {name: {"role": name} for name in ("trainer", "judge")}
+    both = {name: {"role": name} for name in ("trainer", "judge")}
+    assert told["tasks"]["chained"]["xcom"]["return_value"]["result"] == both, "a builder is a document"
+    built = told["tasks"]["decorated"]["xcom"]
+    assert built["return_value"] == both, "a function that returns a builder is a job"
+    assert {name: built[name] for name in both} == both, "each driver role has an XCom of its own"
+    met = told["tasks"]["met"]["xcom"]["return_value"]
+    assert (met["role"], met["phase"]) == ("judge", "Succeeded"), "a sensor waits for one role"
+    assert told["tasks"]["late"]["state"] == "skipped", "the role has ended without a step"
     assert told["tasks"]["take"]["xcom"]["return_value"] == ["judge", "trainer"]

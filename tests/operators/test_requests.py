@@ -71,6 +71,9 @@ def test_a_job_is_resized(fake, words):
             id="no size",
         ),
         pytest.param({"job_name": "digits", "nodes": 0}, "nodes: 0 is not allowed", id="none"),
+        pytest.param(
+            {"job_name": "digits", "nodes": 2, "role": "trainer"}, "role 'trainer' is not allowed; the job has one role", id="role"
+        ),
     ],
 )
 def test_what_cannot_be_is_not_tried_again(fake, words, says):

@@ -136,7 +136,7 @@ def test_sensors_defer_with_names_only():
 
     path, arguments = caught.value.trigger.serialize()
     assert path == "rallypoint.provider.sensing.watching.JobConditionTrigger"
-    none = ("job_task_id", "job_map_index", "backend", "home", "namespace", "kubeconfig", "cluster_context")
+    none = ("job_task_id", "job_map_index", "role", "backend", "home", "namespace", "kubeconfig", "cluster_context")
     assert arguments == {
         "condition": {"kind": "rendezvous", "min_nodes": 2, "min_world_size": 0, "stable_for": 0.0, "missing_for": None},
         "job_name": "digits",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import secrets
@@ -46,6 +45,12 @@ class Job:
             raise JobError(found)
         return cls(text=json.dumps(document))
 
+    @property
+    def document(self) -> dict[str, Any]:
+        """The job document without a name."""
+        document: dict[str, Any] = json.loads(self.text)
+        return document
+
     def to_document(self, job_name: str | None = None, **settings: Unpack[options.SubmitSettings]) -> dict[str, Any]:
         """Return the job document, with the settings of `submit` that are given.
 
@@ -53,7 +58,7 @@ class Job:
         """
         given = options.read({**settings, **({} if job_name is None else {"job_name": job_name})}, {})
         digest = hashlib.sha256(self.text.encode()).hexdigest()[:8]
-        return given.applied({"name": given.name or f"dlrover-{digest}", **json.loads(self.text)})
+        return given.applied({"name": given.name or f"dlrover-{digest}", **self.document})
 
     def to_yaml(self, job_name: str | None = None, **settings: Unpack[options.SubmitSettings]) -> str:
         """Return `to_document` as YAML."""
@@ -80,7 +85,7 @@ class Job:
 
         """
         given = options.from_environment({**settings, **({} if job_name is None else {"job_name": job_name})})
-        document = given.with_defaults().applied({"name": given.name or _random_name(), **copy.deepcopy(json.loads(self.text))})
+        document = given.with_defaults().applied({"name": given.name or _random_name(), **self.document})
         ElasticJob.model_validate(document)
         return launch(document, blocking=blocking)
 

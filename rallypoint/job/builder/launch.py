@@ -30,7 +30,7 @@ _AIRFLOW_TASK = "AIRFLOW_CTX_TASK_ID"
 def launch(document: dict[str, Any], *, blocking: bool) -> int:
     """Submit a document; return 0 or 1, as `rallypoint submit` does. Raises `KeyboardInterrupt` if the wait was interrupted."""
     if os.environ.get(_AIRFLOW_TASK):
-        told = "is not possible in an Airflow task; use ElasticTrainingOperator(job=job.to_document())"
+        told = "is not possible in an Airflow task; use ElasticTrainingOperator(job=job)"
         raise JobError([Problem(path="submit", text=told)])
     if _is_local(document, os.environ):
         # Relative paths start here, not where the file is written.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from rallypoint.provider.sensing.conditions import (
@@ -262,15 +263,36 @@ _JUDGES: dict[type[Condition], Any] = {
 
 
 def judge(condition: Condition, name: str, seen: Seen, memory: Memory) -> tuple[Finding, Memory]:
-    """Say whether a job is where it is expected, may still come there, or cannot any more."""
+    """Say whether a job, or a role of it, is where it is expected, may still come there, or cannot any more."""
+    refused = "" if seen.roles is None else _refused_role(condition, name, seen.role, seen.roles)
+    if refused:
+        return Finding(found=Found.IMPOSSIBLE, text=refused, values={"job": name}), memory
     record = seen.record
     if record is None:
         if memory.uid:
             return Finding(found=Found.IMPOSSIBLE, text=f"job {name} was deleted", values={"job": name}), memory
-        return Finding(found=Found.WAITING, text=f"job {name!r} does not exist yet"), memory
+        what = f"role {seen.role} of job {name!r}" if seen.role else f"job {name!r}"
+        return Finding(found=Found.WAITING, text=f"{what} does not exist yet"), memory
     if record.uid != memory.uid:
         memory = Memory(uid=record.uid)  # submitted anew: nothing of the other one counts
     status = seen.status
     mine = status if status is not None and status.uid == record.uid and status.fence.attempt == record.attempt else None
     judged: tuple[Finding, Memory] = _JUDGES[type(condition)](condition, record, mine, seen, memory)
-    return judged
+    if not seen.role:
+        return judged
+    finding, memory = judged
+    return dataclasses.replace(finding, values={**finding.values, "job": name, "role": seen.role}), memory
+
+
+def _refused_role(condition: Condition, name: str, role: str, roles: Mapping[str, bool]) -> str:
+    """Return why a condition cannot be asked of a role of a job, "" where it can."""
+    whole = isinstance(condition, StateCondition)
+    if not roles:
+        return f"role: {role!r} is not allowed, because job {name} has one role; omit role" if role else ""
+    allowed = [one for one, elastic in roles.items() if elastic or whole]
+    if role in allowed or (whole and not role):
+        return ""
+    expected = f"expected {'a role' if whole else 'an elastic role'} of job {name}: {', '.join(allowed)}"
+    if not allowed:
+        expected = f"job {name} has no elastic role; use JobStateSensor"
+    return f"role: {role!r} is not allowed; {expected}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -29,6 +30,8 @@ class Seen:
         max_nodes: nodes that the job would have, 0 where that is not known.
         now: seconds on a clock of the one who looks; only differences of it matter.
         gap: longest time since the last look that counts, in seconds.
+        role: the role that is asked about, "" for the whole job.
+        roles: those of a job with several, by name: whether each is elastic. None where no job was seen.
     """
 
     record: JobRecord | None
@@ -36,6 +39,8 @@ class Seen:
     max_nodes: int = 0
     now: float = 0.0
     gap: float = GAP
+    role: str = ""
+    roles: Mapping[str, bool] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

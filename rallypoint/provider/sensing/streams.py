@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import operator
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rallypoint.backends.contract import Backend, BackendError, JobNotFoundError
+from rallypoint.backends.contract import Backend, BackendError, Changes, JobNotFoundError, role_job
 from rallypoint.provider.place import Place
 from rallypoint.provider.sensing.conditions import Condition
 from rallypoint.provider.sensing.evaluation import judge
 from rallypoint.provider.sensing.finding import Finding, Found
+from rallypoint.provider.sensing.roles import elastic_record, simple_record
 from rallypoint.provider.sensing.seen import GAP, Memory, Seen
 from rallypoint.supervision.record import JobRecord
+from rallypoint.wire.role_plans import RolePlan, role_plans
 from rallypoint.wire.status import JobStatus
 
 __all__ = ["PATIENCE", "Opener", "Sight", "Waiting", "Watcher", "look", "see", "streaming", "watched"]
@@ -39,20 +43,39 @@ Opener = Callable[[], Backend]
 
 @dataclass(frozen=True, kw_only=True)
 class Sight:
-    """What was seen of a job; nothing of it where there is none. `max_nodes` is 0 then."""
+    """What was seen of a job, or of one of its roles; nothing of it where there is none. `max_nodes` is 0 then.
+
+    `roles` are those of a job with several, by name: whether each is elastic. None where no job was seen.
+    """
 
     record: JobRecord | None = None
     status: JobStatus | None = None
     max_nodes: int = 0
+    roles: Mapping[str, bool] | None = None
 
 
-async def see(backend: Backend, name: str, *, live: bool) -> Sight:
+async def see(backend: Backend, name: str, *, live: bool, role: str = "") -> Sight:
     """Look once: `live` asks the coordinator, or else what is written down has to do. Raises `BackendError`."""
     stored = await backend.load(name)
     if stored is None:
         return Sight()
+    roles = {one.name: one for one in role_plans(stored.plan)}
+    told = {one.name: one.elastic for one in roles.values()}
+    if role in roles:
+        return dataclasses.replace(await _see_role(backend, stored.record, roles[role], live=live), roles=told)
     status = await (backend.status(name) if live else backend.written(name))
-    return Sight(record=stored.record, status=status, max_nodes=stored.plan.max_nodes)
+    return Sight(record=stored.record, status=status, max_nodes=stored.plan.max_nodes, roles=told)
+
+
+async def _see_role(backend: Backend, job: JobRecord, role: RolePlan, *, live: bool) -> Sight:
+    if not role.elastic:
+        return Sight(record=simple_record(job, role))
+    jobs, name = backend.units(job.name).jobs, role_job(job.name, role.name)
+    own = await jobs.load(name)
+    if own is None:
+        return Sight(record=elastic_record(job, None, name))
+    status = await (jobs.status(name) if live else jobs.written(name))
+    return Sight(record=elastic_record(job, own.record, name), status=status, max_nodes=own.plan.max_nodes)
 
 
 class Watcher:
@@ -89,15 +112,17 @@ class Watcher:
 
 
 @contextlib.asynccontextmanager
-async def streaming(place: Place, name: str, opener: Opener, *, poll: float, live: bool = False) -> AsyncIterator[Watcher]:
-    """Watch a job while the context lasts, with everybody else in this event loop who does. Raises `BackendError`."""
+async def streaming(
+    place: Place, name: str, opener: Opener, *, poll: float, live: bool = False, role: str = ""
+) -> AsyncIterator[Watcher]:
+    """Watch a job or a role while the context lasts, with everybody else in this event loop who does. Raises `BackendError`."""
     stations = _stations.setdefault(asyncio.get_running_loop(), {})
     station = stations.get(place)
     if station is None or station.broken:
         station = stations[place] = _Station()
     station.users += 1
     try:
-        async with station.watching(name, opener, poll=poll, live=live) as watcher:
+        async with station.watching(name, opener, poll=poll, live=live, role=role) as watcher:
             yield watcher
     finally:
         station.users -= 1
@@ -108,10 +133,10 @@ async def streaming(place: Place, name: str, opener: Opener, *, poll: float, liv
 
 
 class _Stream:
-    """One job of one backend, looked at by a task of its own."""
+    """One job of one backend, or one role of it, looked at by a task of its own."""
 
-    def __init__(self, backend: Backend, name: str) -> None:
-        self._backend, self._name = backend, name
+    def __init__(self, backend: Backend, name: str, role: str) -> None:
+        self._backend, self._name, self._role = backend, name, role
         self._task: asyncio.Task[None] | None = None
         self.watchers: set[Watcher] = set()
         self.sight: Sight | None = None
@@ -131,9 +156,10 @@ class _Stream:
         failing, pause, loop = None, _FIRST_PAUSE, asyncio.get_running_loop()
         while True:
             try:
-                async with self._backend.changes(self._name) as changes:
+                async with self._changes() as changes:
                     while True:
-                        await self._tell(await see(self._backend, self._name, live=any(w.live for w in self.watchers)))
+                        live = any(watcher.live for watcher in self.watchers)
+                        await self._tell(await see(self._backend, self._name, live=live, role=self._role))
                         failing, pause = None, _FIRST_PAUSE
                         await changes.wait(min((watcher.poll for watcher in self.watchers), default=_LAST_PAUSE))
             except (BackendError, OSError) as error:
@@ -148,6 +174,12 @@ class _Stream:
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LAST_PAUSE)
+
+    def _changes(self) -> AbstractAsyncContextManager[Changes]:
+        """Follow the job; of a role, the job that it is, since what else changes there is seen at the next look."""
+        if not self._role:
+            return self._backend.changes(self._name)
+        return self._backend.units(self._name).jobs.changes(role_job(self._name, self._role))
 
     async def _tell(self, sight: Sight) -> None:
         if self.sight is None or await asyncio.to_thread(operator.ne, sight, self.sight):
@@ -173,7 +205,7 @@ class _Station:
         self.users = 0
         self._backend: Backend | None = None
         self._opening = asyncio.Lock()
-        self._streams: dict[str, _Stream] = {}
+        self._streams: dict[tuple[str, str], _Stream] = {}
 
     @property
     def broken(self) -> bool:
@@ -181,11 +213,11 @@ class _Station:
         return any(s.error is not None and not isinstance(s.error, JobNotFoundError) for s in self._streams.values())
 
     @contextlib.asynccontextmanager
-    async def watching(self, name: str, opener: Opener, *, poll: float, live: bool) -> AsyncIterator[Watcher]:
-        backend = await self._opened(opener)
-        stream = self._streams.get(name)
+    async def watching(self, name: str, opener: Opener, *, poll: float, live: bool, role: str) -> AsyncIterator[Watcher]:
+        backend, key = await self._opened(opener), (name, role)
+        stream = self._streams.get(key)
         if stream is None:
-            stream = self._streams[name] = _Stream(backend, name)
+            stream = self._streams[key] = _Stream(backend, name, role)
         watcher = Watcher(stream, poll=poll, live=live)
         stream.watchers.add(watcher)
         stream.start()
@@ -194,7 +226,7 @@ class _Station:
         finally:
             stream.watchers.discard(watcher)
             if not stream.watchers:
-                del self._streams[name]
+                del self._streams[key]
                 await stream.stop()
 
     async def _opened(self, opener: Opener) -> Backend:
@@ -221,17 +253,17 @@ _TELL_EVERY = 15.0
 
 
 async def look(
-    backend: Callable[[], Backend], name: str, condition: Condition, memory: Memory, *, now: float, poll: float
+    backend: Callable[[], Backend], name: str, condition: Condition, memory: Memory, *, now: float, poll: float, role: str = ""
 ) -> tuple[Finding, Memory]:
     """Judge the job as it is now; one that does not exist may still be submitted. Raises `BackendError`."""
     opened = await asyncio.to_thread(backend)
     try:
-        sight = await see(opened, name, live=True)
+        sight = await see(opened, name, live=True, role=role)
     except JobNotFoundError as error:
         return _no_job(error), memory
     finally:
         await opened.close()
-    return judge(condition, name, _seen(sight, now=now, poll=poll), memory)
+    return judge(condition, name, _seen(sight, now=now, poll=poll, role=role), memory)
 
 
 class Waiting(Protocol):
@@ -239,6 +271,7 @@ class Waiting(Protocol):
 
     condition: Condition
     poll_interval: float
+    role: str | None
 
     @property
     def log(self) -> Any:
@@ -255,14 +288,15 @@ class Waiting(Protocol):
 async def watched(trigger: Waiting, name: str) -> Finding:
     """Watch a job until the condition of a trigger is met or cannot be. Raises `BackendError`."""
     loop, memory, told, tell_at = asyncio.get_running_loop(), Memory(), "", 0.0
-    stream = streaming(trigger.place, name, trigger.open_backend, poll=trigger.poll_interval, live=trigger.condition.live)
+    role, live = trigger.role or "", trigger.condition.live
+    stream = streaming(trigger.place, name, trigger.open_backend, poll=trigger.poll_interval, live=live, role=role)
     async with stream as watcher:
         while True:
             try:
                 sight = await watcher.look()
             except JobNotFoundError as error:
                 return _no_job(error)
-            seen = _seen(sight, now=loop.time(), poll=trigger.poll_interval)
+            seen = _seen(sight, now=loop.time(), poll=trigger.poll_interval, role=role)
             # In a thread: a job's record and status may be megabytes, and other triggers share the event loop.
             finding, memory = await asyncio.to_thread(judge, trigger.condition, name, seen, memory)
             if finding.found is not Found.WAITING:
@@ -275,9 +309,9 @@ async def watched(trigger: Waiting, name: str) -> Finding:
             await watcher.wait(left)
 
 
-def _seen(sight: Sight, *, now: float, poll: float) -> Seen:
-    gap = max(GAP, 2 * poll)
-    return Seen(record=sight.record, status=sight.status, max_nodes=sight.max_nodes, now=now, gap=gap)
+def _seen(sight: Sight, *, now: float, poll: float, role: str) -> Seen:
+    seen = Seen(record=sight.record, status=sight.status, max_nodes=sight.max_nodes, now=now, gap=max(GAP, 2 * poll))
+    return dataclasses.replace(seen, role=role, roles=sight.roles)
 
 
 def _no_job(error: JobNotFoundError) -> Finding:

@@ -39,13 +39,14 @@ class JobConditionTrigger(BaseTrigger):
     is started from its trigger. `poll_interval` is in seconds.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  the words of a sensor
         self,
         *,
         condition: dict[str, Any],
         job_name: str | None = None,
         job_task_id: str | None = None,
         job_map_index: int | None = None,
+        role: str | None = None,
         asked_by: dict[str, Any] | None = None,
         poll_interval: float = 5.0,
         backend: str | None = None,
@@ -60,6 +61,7 @@ class JobConditionTrigger(BaseTrigger):
         self.job_name = job_name
         self.job_task_id = job_task_id
         self.job_map_index = job_map_index
+        self.role = role
         self.asked_by = asked_by
         self.poll_interval = poll_interval
         self.backend = backend
@@ -76,6 +78,7 @@ class JobConditionTrigger(BaseTrigger):
             "job_name": self.job_name,
             "job_task_id": self.job_task_id,
             "job_map_index": self.job_map_index,
+            "role": self.role,
             "asked_by": self.asked_by,
             "poll_interval": self.poll_interval,
             "backend": self.backend,

@@ -46,7 +46,7 @@ def roles() -> None:
     met = JobStateSensor(task_id="met", job_name=name, role="judge", phase="Succeeded", poke_interval=1)
     late = ProgressSensor(task_id="late", job_name=name, role="trainer", min_step=1, on_job_end="skip", poke_interval=1)
 
-    train >> [met, late]  # type: ignore[list-item]
+    train >> [met, late]
     take(train.output) >> chained >> decorated()  # type: ignore[arg-type]
 
 

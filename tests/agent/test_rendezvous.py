@@ -493,4 +493,4 @@ def test_the_only_agent_of_a_world_tells_of_no_echo() -> None:
     alone = dataclasses.replace(TWO, min_nodes=1, max_nodes=1)
     state = say(training(alone, nodes=1), report(0, AgentState.FAILED, 1, failures=(echo(0),)), now=50.0)
 
-    assert (state.echoes, [i.culprit for i in state.incidents]) == ((), [echo(0)])
+    assert (state.echoes, [i.culprit for i in state.incidents]) == (None, [echo(0)])

@@ -111,7 +111,7 @@ def test_plain_scripts_are_restarted() -> None:
 def test_a_job_of_mindcluster_allows_what_its_words_say(settings: Settings, failure: Culprit, expected: Rung) -> None:
     """And where they do not allow it, nobody lives on, whatever the workers can."""
     state = say(running(settings), report(0, AgentState.FAILED, 1, failures=(failure,), keeps=1), now=15.0)
-    assert (rung(state), state.living) == (expected, expected is not Rung.RESTART_WORKERS)
+    assert (rung(state), state.forming.keep) == (expected, expected is not Rung.RESTART_WORKERS)
     assert bool(kept(back(state, 1, 2))[0]) is (expected is not Rung.RESTART_WORKERS)
 
 

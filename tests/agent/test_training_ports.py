@@ -107,7 +107,7 @@ def test_every_agent_is_told_the_same_port() -> None:
     assert [place.training_port for place in places if isinstance(place, Assignment)] == [60004, 60004]
     assert "60004 to 60019 on every node" in [event.detail for event in state.events if event.kind == "training-ports"]
     after = rendezvous.new(TWO, job="digits", uid="u1", attempt=1, term=2, now=2.0, previous=rendezvous.status(state, 2.0))
-    assert after.training_port == 60004
+    assert after.closed.training_port == 60004
 
 
 def test_no_range_in_common_is_told() -> None:
@@ -115,7 +115,7 @@ def test_no_range_in_common_is_told() -> None:
     state = rendezvous.receive(new_state(TWO, now=0.0), report(0, free_ports=(60000, 60015)), 1.0)
     state = rendezvous.receive(state, report(1, free_ports=(60100, 60200)), 1.0)
 
-    assert state.training_port == 0
+    assert state.closed.training_port == 0
     assert "no 16 consecutive ports are free on all nodes" in [
         event.detail for event in state.events if event.kind == "training-ports"
     ]

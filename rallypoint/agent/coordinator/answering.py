@@ -175,4 +175,4 @@ class Answers:
 
 def _audible(state: State) -> tuple[object, ...]:
     """What of the state an answer to a parked report can depend on; its own report cannot change while it is parked."""
-    return state.state, state.fence, state.broken, state.verdict, state.away, capabilities.reply_key(state)
+    return state.state, state.fence, state.forming.reason, state.verdict, state.away, capabilities.reply_key(state)

@@ -113,7 +113,7 @@ class Coordinator:
     @property
     def store(self) -> str:
         """The `host:port` of the last closed round's store, "" before the first."""
-        return self._state.store
+        return self._state.closed.store
 
     # --- What somebody beside the agents tells ------------------------------------------------------------------------------
 

@@ -26,8 +26,9 @@ def answer(state: State, agent: str) -> Reply | None:
     if peer.report.state is AgentState.WAITING:
         return _assignment(state, peer) or dumping.asks(state, peer) or capabilities.reply_for_waiting(state, peer.report)
     if state.state is JobState.FORMING:
-        reason = state.broken or "a new round is forming"
-        return Regroup(fence=state.fence, reason=reason, keep=state.living, dead=state.dead)
+        forming = state.forming
+        reason = forming.reason or "a new round is forming"
+        return Regroup(fence=state.fence, reason=reason, keep=forming.keep, dead=forming.dead)
     if _is_current(state, peer) and agent in places(state.world):
         running = peer.report.state is AgentState.RUNNING
         asked = capabilities.reply_for(state, peer.report)
@@ -53,13 +54,13 @@ def _assignment(state: State, peer: Peer) -> Assignment | None:
         group_world_size=len(state.world),
         first_rank=member.first_rank,
         world_size=world_size(state.world),
-        store=state.store,
+        store=state.closed.store,
         restart_count=restarts,
         max_restarts=state.settings.max_restarts,
         digest=picture.digest(state),
-        kept=state.kept,
+        kept=state.closed.kept,
         replicas=_next_in_ring(state, member),
-        training_port=state.training_port,
+        training_port=state.closed.training_port,
         sections=capabilities.assignment_sections(state, member),
     )
 

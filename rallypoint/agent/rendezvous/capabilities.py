@@ -184,7 +184,7 @@ def view(state: State) -> RoundView:
         verdict=state.verdict,
         min_nodes=state.settings.min_nodes,
         max_nodes=state.settings.max_nodes,
-        since=state.since,
+        since=state.start.at,
     )
     return seen
 
@@ -228,7 +228,7 @@ def _performed(state: State, effects: Iterable[Effect], now: float) -> State:
         elif isinstance(effect, RestartWorkers):
             state = faults.restart(state, _with_step(state, effect.incident), now)
         elif isinstance(effect, RestartForming):
-            state = dataclasses.replace(state, forming_since=now, enough_since=None)
+            state = state.with_forming(since=now, enough_since=None)
         elif state.verdict is None:
             result = state.result if effect.result is None else effect.result
             state = telling.verdict(dataclasses.replace(state, result=result), effect.verdict, now)

@@ -16,7 +16,7 @@ from rallypoint.agent.rendezvous import (
     rungs,
     telling,
 )
-from rallypoint.agent.rendezvous.peers import Peer, State, outstanding, waiting, world_of
+from rallypoint.agent.rendezvous.peers import ClosedRound, Forming, Peer, State, outstanding, waiting, world_of
 from rallypoint.wire.status import JobState, Outcome, Verdict
 
 __all__ = ["form"]
@@ -28,11 +28,11 @@ def form(state: State, now: float) -> State:
     usable = state.settings.usable(len(ready))
     if outstanding(state) or capabilities.holds_round(state):
         return state
-    if usable >= state.settings.min_nodes and state.enough_since is None:
-        state = dataclasses.replace(state, enough_since=now)
+    if usable >= state.settings.min_nodes and state.forming.enough_since is None:
+        state = state.with_forming(enough_since=now)
     if usable < state.settings.min_nodes:
-        state = dataclasses.replace(state, enough_since=None)
-        return _give_up(state, len(ready), now) if now >= state.forming_since + state.settings.join_timeout else state
+        state = state.with_forming(enough_since=None)
+        return _give_up(state, len(ready), now) if now >= state.forming.since + state.settings.join_timeout else state
     if last_world.blocked(state, ready, now):
         return telling.once(
             state, "fenced", "waiting for the previous round: its nodes are gone but may still be training", now
@@ -40,11 +40,12 @@ def form(state: State, now: float) -> State:
     full = usable == state.settings.usable(state.settings.max_nodes)
     if not full and awaiting.waits(state):
         return telling.once(state, "awaiting", "waiting for lost nodes before starting a smaller round", now)
-    called = state.enough_since is not None and now >= state.enough_since + state.settings.last_call
+    enough_since = state.forming.enough_since
+    called = enough_since is not None and now >= enough_since + state.settings.last_call
     if not (full or called or state.world):
         return state
-    if state.echoes:
-        state = faults.charge_echoes(state, now)
+    if state.echoes is not None:
+        state = faults.charge_echoes(state, state.echoes, now)
         # The charge may end the attempt, begin a last checkpoint, or send away an agent that waits here.
         return state if state.verdict is not None or state.dumping is not None else form(state, now)
     state = capabilities.before_round(state, ready, now)
@@ -75,15 +76,10 @@ def _close(state: State, ready: Sequence[Peer], usable: int, now: float) -> Stat
         fence=fence,
         state=JobState.RUNNING,
         world=world,
-        kept=kept,
-        living=True,
-        store=chosen[0].report.store,
-        training_port=ports.common(chosen),
-        broken="",
+        closed=ClosedRound(store=chosen[0].report.store, training_port=ports.common(chosen), kept=kept),
+        forming=Forming(),
         absent=(),
         loss=None,
-        enough_since=None,
-        round_step=None,
     )
     size = sum(m.local_world_size for m in state.world)
     state = progress.began(ports.noted(state, now), now)

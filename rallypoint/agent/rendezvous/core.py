@@ -67,6 +67,8 @@ from rallypoint.agent.rendezvous import (
 from rallypoint.agent.rendezvous.answering import answer, dismissed, told, told_all
 from rallypoint.agent.rendezvous.faults import ECHO_GRACE, ECHO_LIMIT, echoes_due
 from rallypoint.agent.rendezvous.peers import (
+    ClosedRound,
+    CoordinatorStart,
     Peer,
     State,
     accept,
@@ -137,17 +139,14 @@ def new(
     state = state.with_capabilities(capabilities.restored(registered, previous, uid=uid, attempt=attempt, now=now))
     if previous is None or previous.uid != uid or previous.fence.attempt != attempt:
         return telling.event(state, "coordinator", f"term {term} started", now)
-    settled = all(incident.healed_at is not None for incident in previous.incidents)
     state = dataclasses.replace(
         state,
         fence=dataclasses.replace(state.fence, round=previous.fence.round),
         state=previous.state,
         world=previous.world,
-        store=previous.store,
-        training_port=previous.training_port,
-        round_step=previous.progress.step if settled else None,
+        closed=ClosedRound.restored(previous),
         away=sent_away(previous),
-        inherited=frozenset(incident.id for incident in previous.incidents),
+        start=CoordinatorStart(at=now, inherited=frozenset(incident.id for incident in previous.incidents)),
         course=Course.inherited(previous.progress),
         incidents=previous.incidents,
         folded=previous.folded,
@@ -249,8 +248,8 @@ def tick(state: State, now: float, *, listened: float | None = None) -> State:
     state = missing.noted(telling.refilled(state, now), heard_to)
     if state.verdict is None and state.state is JobState.RUNNING:
         state = faults.judge_round(state, now)
-    if state.verdict is None and state.echoes:
-        state = faults.judge_echoes(state, now)
+    if state.verdict is None and state.echoes is not None:
+        state = faults.judge_echoes(state, state.echoes, now)
     if state.verdict is None and state.dumping is None and state.state is JobState.FORMING:
         state = faults.judge_late(state, now)
     if state.verdict is None and state.dumping is None and state.loss is not None:
@@ -278,20 +277,20 @@ def deadline(state: State) -> float | None:
     times += [at for at in more if at is not None]
     if state.dumping is not None:
         return min(times, default=None)
-    if state.echoes:
-        times.append(echoes_due(state))
+    if state.echoes is not None:
+        times.append(echoes_due(state, state.echoes))
     awaited = awaiting.due(state)
     if awaited is not None:
         times.append(awaited)
     forming = state.verdict is None and state.state is JobState.FORMING
     if forming and not (outstanding(state) or capabilities.holds_round(state)):
-        if state.enough_since is None:
-            times.append(state.forming_since + state.settings.join_timeout)
+        if state.forming.enough_since is None:
+            times.append(state.forming.since + state.settings.join_timeout)
         elif state.world:
             over = last_world.over_at(state)
             times.extend(() if over is None else (over,))
         else:
-            times.append(state.enough_since + state.settings.last_call)
+            times.append(state.forming.enough_since + state.settings.last_call)
     return min(times, default=None)
 
 

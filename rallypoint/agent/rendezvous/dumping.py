@@ -65,7 +65,7 @@ def _begun(state: State, told: Incident, verdict: Verdict, agents: frozenset[str
     state = telling.incident(state, dataclasses.replace(told, rung=Rung.DUMP))
     state = telling.event(state, "dump", f"saving a last checkpoint before the job ends: {verdict.message}", now)
     dumping = Dumping(number=state.fence.round, since=now, verdict=verdict, agents=agents)
-    return dataclasses.replace(state, dumping=dumping, living=False, echoes=())
+    return dataclasses.replace(state.with_forming(keep=False), dumping=dumping, echoes=None)
 
 
 def inherited(state: State, previous: JobStatus, now: float) -> State:
@@ -79,7 +79,8 @@ def inherited(state: State, previous: JobStatus, now: float) -> State:
     verdict = Verdict(outcome=Outcome.FAILED, reason=reason, message=message, culprit=last.culprit)
     # Nobody has spoken yet, so nobody is left out.
     state = _begun(state, last, verdict, frozenset(member.agent for member in previous.world), now)
-    return dataclasses.replace(state, state=JobState.FORMING, broken=last.reason, dead=True, forming_since=now)
+    state = state.with_forming(reason=last.reason, dead=True, since=now)
+    return dataclasses.replace(state, state=JobState.FORMING)
 
 
 def asks(state: State, peer: Peer) -> Continue | None:

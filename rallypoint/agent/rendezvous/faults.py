@@ -22,7 +22,7 @@ from rallypoint.agent.rendezvous import (
     telling,
     tolerance,
 )
-from rallypoint.agent.rendezvous.peers import Peer, State, living, members
+from rallypoint.agent.rendezvous.peers import Echoes, Peer, State, living, members
 from rallypoint.supervision import verdicts
 from rallypoint.supervision.scheduling import replaces_alone
 from rallypoint.supervision.verdicts import Judgement
@@ -60,7 +60,7 @@ def lose(state: State, peer: Peer, how: str, now: float) -> State:
     incident = telling.node_incident(state, peer, how, now)
     incident = dataclasses.replace(incident, rung=awaiting.rung(state, incident.rung, now))
     # Whatever failed in the same round failed because of this.
-    state = dataclasses.replace(telling.incident(state, incident), echoes=(), living=rungs.spares(state, incident.rung))
+    state = dataclasses.replace(_charged(state, incident, keep=rungs.spares(state, incident.rung)), echoes=None)
     return _break(state, incident.reason, now)
 
 
@@ -119,8 +119,8 @@ def judge_round(state: State, now: float) -> State:
     here = members(state)
     failed = [p for p in here if p.report.round == state.fence.round and _ended_badly(p.report)]
     if failed and _may_be_echoes(state, failed) and not any(rulings.advised(state.settings, p) for p in failed):
-        living = rungs.spares(state, rungs.of_failure(state, failed, now))
-        state = dataclasses.replace(state, echoes=tuple(failed), echo_since=now, living=living)
+        state = state.with_forming(keep=rungs.spares(state, rungs.of_failure(state, failed, now)))
+        state = dataclasses.replace(state, echoes=Echoes(peers=tuple(failed), since=now))
         return _break(state, telling.process_incident(state, failed, now).reason, now)
     if failed:
         return _fail_round(state, failed, now)
@@ -149,27 +149,27 @@ def _may_be_echoes(state: State, failed: list[Peer]) -> bool:
     return any(p.gone_at is not None for p in members(state)) or (bool(failures) and all(map(is_collateral, failures)))
 
 
-def judge_echoes(state: State, now: float) -> State:
-    """Charge the fault behind the echoes once it is told; for want of one, the echoes themselves."""
+def judge_echoes(state: State, echoes: Echoes, now: float) -> State:
+    """Charge the fault behind the echoes once it is reported; for want of one, the echoes themselves."""
     told = [p for p in members(state) if p.report.round == state.fence.round and p.report.failures]
     causes = [p for p in told if not all(map(is_collateral, p.report.failures))]
     if causes and all(p.gone_at is None for p in members(state)):
-        return _fail_round(dataclasses.replace(state, echoes=()), causes, now)
-    return charge_echoes(state, now) if now >= echoes_due(state) else state
+        return _fail_round(dataclasses.replace(state, echoes=None), causes, now)
+    return charge_echoes(state, echoes, now) if now >= echoes_due(state, echoes) else state
 
 
-def echoes_due(state: State) -> float:
+def echoes_due(state: State, echoes: Echoes) -> float:
     """Return when the echoes themselves are charged: later while a member has not reported since the first of them.
 
     Such a member may be the one whose worker broke the round: on an overloaded machine its agent is late.
     """
-    late = any(p.heard_at < state.echo_since and p.gone_at is None for p in members(state))
-    return state.echo_since + (ECHO_LIMIT if late else ECHO_GRACE)
+    late = any(p.heard_at < echoes.since and p.gone_at is None for p in members(state))
+    return echoes.since + (ECHO_LIMIT if late else ECHO_GRACE)
 
 
-def charge_echoes(state: State, now: float) -> State:
-    """Charge what is kept as echoes of a fault that has not shown."""
-    return _fail_round(dataclasses.replace(state, echoes=()), list(state.echoes), now) if state.echoes else state
+def charge_echoes(state: State, echoes: Echoes, now: float) -> State:
+    """Charge the echoes of a fault that was not reported."""
+    return _fail_round(dataclasses.replace(state, echoes=None), list(echoes.peers), now)
 
 
 def _fail_round(state: State, failed: list[Peer], now: float) -> State:
@@ -252,11 +252,11 @@ def _send_away(
 
     `rung` is what answers the fault; None is what answers the loss of the node.
     """
-    state = dataclasses.replace(state, away=state.away | {peer.report.agent}, echoes=())
+    state = dataclasses.replace(state, away=state.away | {peer.report.agent}, echoes=None)
     state = awaiting.begun(state, peer.node, now)
     told = telling.away_incident(state, peer, culprit, judged, now)
     told = dataclasses.replace(told, rung=rung or awaiting.rung(state, told.rung, now))
-    state = dataclasses.replace(telling.incident(state, told), living=rungs.spares(state, told.rung))
+    state = _charged(state, told, keep=rungs.spares(state, told.rung))
     return _break(telling.event(state, "sent-away", told.reason, now), told.reason, now)
 
 
@@ -267,8 +267,7 @@ def restart(state: State, told: Incident, now: float) -> State:
         return _send_away(state, rescheduled[0], told.culprit, rescheduled[1], now)
     hang = told.cause is Cause.HANG
     budget = state.settings.hangs if hang else state.settings.restarts
-    living = not hang and rungs.spares(state, told.rung)
-    charged = dataclasses.replace(telling.incident(state, told), living=living)
+    charged = _charged(state, told, keep=not hang and rungs.spares(state, told.rung))
     last = told.rung in (Rung.DUMP, Rung.EXIT)
     if not last and not budget.exceeded(
         charged.incidents, state.fence.attempt, folded=charged.folded, clock=now, when=charged.when
@@ -306,7 +305,7 @@ def _end_pod(state: State, peer: Peer, told: Incident, why: str, now: float) -> 
     rung = Rung.EXIT if told.rung is Rung.EXIT else None
     state = _send_away(state, peer, told.culprit, judged, now, rung=rung)
     # `exit` and a spent budget restart all workers of the pods that stay.
-    return dataclasses.replace(state, living=False)
+    return state.with_forming(keep=False)
 
 
 def _scale(state: State, peer: Peer, reason: str, now: float, *, round_: int, rung: Rung = Rung.ELASTIC_TRAINING) -> State:
@@ -318,7 +317,7 @@ def _scale(state: State, peer: Peer, reason: str, now: float, *, round_: int, ru
         detected_at=now,
         last_step=telling.last_step(state),
     )
-    state = dataclasses.replace(telling.incident(state, incident), living=rungs.spares(state, incident.rung))
+    state = _charged(state, incident, keep=rungs.spares(state, incident.rung))
     return _break(state, reason, now, dead=False)
 
 
@@ -331,9 +330,15 @@ def _grow(state: State, now: float) -> State:
     return _scale(state, more[0], f"node {nodes} joins", now, round_=state.fence.round)
 
 
+def _charged(state: State, told: Incident, *, keep: bool) -> State:
+    """Return the state with an incident; `keep`: workers may live on into the next round for it."""
+    return telling.incident(state, told).with_forming(keep=keep)
+
+
 def _break(state: State, reason: str, now: float, *, dead: bool = True) -> State:
     """End the running round: everyone is told to regroup. `dead`: somebody is gone whom the others may wait for."""
     if state.state is not JobState.RUNNING:
-        return dataclasses.replace(state, dead=state.dead or dead)
-    state = dataclasses.replace(state, state=JobState.FORMING, broken=reason, dead=dead, forming_since=now, enough_since=None)
+        return state.with_forming(dead=state.forming.dead or dead)
+    state = state.with_forming(since=now, enough_since=None, reason=reason, dead=dead)
+    state = dataclasses.replace(state, state=JobState.FORMING)
     return telling.event(state, "regroup", reason, now)

@@ -1,7 +1,7 @@
 """Who is missing, and since when: slots that the job wants and in which nobody is. Pure.
 
-What is told is read from the agents as they are now, so it can be no older than the moment it is asked for. Only when somebody
-was lost cannot be read from who is there: that alone is remembered (`State.gone`), and a later coordinator takes it over.
+The published list is derived from the agents as they are now. Only the time of a loss cannot be derived from them: it is stored
+(`MissingNodes.gone`), and a later coordinator restores it from the status.
 
 A node whose report is overdue is told at once, long before its lease is over: it may come back, and then it was never missing.
 Somebody has to look when that is (`due`), since whoever is silent says nothing; who was found silent then is noted, so that
@@ -47,7 +47,7 @@ def due(state: State) -> float | None:
     if state.verdict is not None:
         return None
     pace, more = state.settings.pace, stretch(state)
-    heard = (p for name, p in state.peers.items() if name not in state.silent)
+    heard = (p for name, p in state.peers.items() if name not in state.missing.silent)
     awaited = (p for p in heard if p.report.state is not AgentState.LEAVING)
     return min((_overdue_at(p, pace, more) for p in awaited), default=None)
 
@@ -58,7 +58,9 @@ def noted(state: State, now: float) -> State:
         return state
     pace, more = state.settings.pace, stretch(state)
     silent = frozenset(p.report.agent for p in state.peers.values() if _is_silent(p, pace, more, now))
-    return state if silent == state.silent else dataclasses.replace(state, silent=silent)
+    if silent == state.missing.silent:
+        return state
+    return dataclasses.replace(state, missing=dataclasses.replace(state.missing, silent=silent))
 
 
 def inherited(state: State, previous: JobStatus) -> State:
@@ -67,7 +69,10 @@ def inherited(state: State, previous: JobStatus) -> State:
 
 
 def _with(state: State, *more: Missing) -> State:
-    return dataclasses.replace(state, gone={**state.gone, **{one.node: one for one in more}}) if more else state
+    if not more:
+        return state
+    gone = {**state.missing.gone, **{one.node: one for one in more}}
+    return dataclasses.replace(state, missing=dataclasses.replace(state.missing, gone=gone))
 
 
 def told(status: JobStatus, state: State, now: float) -> JobStatus:
@@ -90,9 +95,9 @@ def _empty(state: State, here: dict[int, Peer]) -> list[Missing]:
     few = state.settings.max_nodes - len(here) + len(leaving)
     if few <= 0:
         return []
-    found = [_of(p, Absence.LEFT, p.heard_at) for p in leaving]
+    found, gone = [_of(p, Absence.LEFT, p.heard_at) for p in leaving], state.missing.gone
     slots = (node for node in range(state.settings.max_nodes) if node not in here)
-    found += (state.gone.get(node) or Missing(node=node, why=Absence.EXPECTED, since=state.since) for node in slots)
+    found += (gone.get(node) or Missing(node=node, why=Absence.EXPECTED, since=state.start.at) for node in slots)
     return sorted(found, key=_rank(state))[:few]
 
 
@@ -111,7 +116,7 @@ def _overdue_at(peer: Peer, pace: float, more: float) -> float:
 
 def _known(state: State, peer: Peer) -> Missing | None:
     """Return what the last coordinator told of one of its world whom this one has not heard yet, None where it was there."""
-    told = state.gone.get(peer.node) if peer.patience else None
+    told = state.missing.gone.get(peer.node) if peer.patience else None
     return told if told is not None and told.incarnation == peer.incarnation else None
 
 

@@ -24,7 +24,12 @@ __all__ = [
     "Absent",
     "Attempted",
     "Capabilities",
+    "ClosedRound",
+    "CoordinatorStart",
+    "Echoes",
+    "Forming",
     "Loss",
+    "MissingNodes",
     "Peer",
     "State",
     "accept",
@@ -126,6 +131,77 @@ class Loss:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClosedRound:
+    """The last closed round, without its members.
+
+    Attributes:
+        store: address of its store.
+        training_port: first of the ports that were free on all its nodes; 0 for none.
+        kept: number of workers that continued from the round before.
+        first_step: first step that was reported in it; None until then.
+    """
+
+    store: str = ""
+    training_port: int = 0
+    kept: int = 0
+    first_step: int | None = None
+
+    @classmethod
+    def restored(cls, status: JobStatus) -> ClosedRound:
+        """Return the round of a published status."""
+        settled = all(incident.healed_at is not None for incident in status.incidents)
+        step = status.progress.step if settled else None
+        return cls(store=status.store, training_port=status.training_port, first_step=step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forming:
+    """The round that forms.
+
+    Attributes:
+        since: when it was first requested; `enough_since`: since when enough nodes wait for it, None before.
+        reason: why the last round ended; "" before the first.
+        keep: workers of the last round may continue in this one.
+        dead: a member is gone for which workers of the last round may wait.
+    """
+
+    since: float = 0.0
+    enough_since: float | None = None
+    reason: str = ""
+    keep: bool = True
+    dead: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Echoes:
+    """Agents whose workers failed in a way that looks like the echo of another fault, and the time of the first failure."""
+
+    peers: tuple[Peer, ...]
+    since: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MissingNodes:
+    """Missing nodes and overdue agents.
+
+    Attributes:
+        gone: by slot, the node that was in it last and is missing, or the node that is expected there.
+        silent: agents whose report was overdue at the last tick.
+    """
+
+    gone: Mapping[int, Missing] = field(default_factory=dict, hash=False)
+    silent: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorStart:
+    """Start of a coordinator: its time, and the incidents of its predecessor, which count as if they had happened then."""
+
+    at: float = 0.0
+    inherited: frozenset[IncidentId] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Capabilities:
     """The registered optional capabilities (`capabilities.py`).
 
@@ -144,7 +220,8 @@ class Capabilities:
         return {one.name: state for one, state in zip(self.registered, self.states, strict=True)}[name]
 
 
-_NO_CAPABILITIES = Capabilities()
+_NO_CAPABILITIES, _NO_ROUND, _FORMING = Capabilities(), ClosedRound(), Forming()
+_START, _NOBODY_MISSING = CoordinatorStart(), MissingNodes()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,27 +233,21 @@ class State:
         fence: attempt and term of this coordinator, and the last closed round.
         state: forming, running, or over.
         peers: by name of agent.
-        world: members of the last closed round; `store` the address of that round's store.
-        broken: why the last round ended; `living`: its workers may live on into the next; `dead`: somebody is gone whom
-            they may wait for.
-        kept: how many of them do, in the round that runs.
-        forming_since: when the round that is forming was first asked for; `enough_since` when enough nodes waited for it.
-        echoes: agents whose workers failed in a way that looks like the echo of another fault, not charged yet, and since when
-            (`echo_since`).
-        round_step: the first step reported in this round; None until then.
+        world: members of the last closed round.
+        closed: other facts about that round.
+        forming: facts about the round that forms, or will form after the running one.
+        echoes: failures that look like echoes of another fault and are not charged yet; None if there are none.
         absent: members of the last world that are out of reach and may still train (`last_world.py`).
         attempted: the strategy that answered the last process fault (`attempted.py`).
         loss: lost nodes whose replacements are awaited (`awaiting.py`); None while there are none.
         away: agents that were told to leave, so that another node takes their place.
-        since: when this coordinator began; the incidents that it `inherited` count as if they had happened then.
+        start: start of this coordinator.
         course: how training goes, for the refill of budgets.
         result: what rank 0 left, once every worker of the world has ended well.
         dumping: a last checkpoint that is written before the end (`dumping.py`).
         capabilities: the registered optional capabilities with their states (`capabilities.py`).
-        training_port: first of the ports that were free on all nodes of the world; 0 for none.
         lost: how many seconds it took to heal those incidents that are counts by now, by cause.
-        gone: by slot, since when who was in it last is missing, or since when somebody is wanted there (`missing.py`).
-        silent: agents whose report is overdue, as of the last conclusion (`missing.py`).
+        missing: missing nodes and overdue agents (`missing.py`).
         incidents, folded, events, progress, samples, verdict: as in `JobStatus`.
     """
 
@@ -187,29 +258,19 @@ class State:
     state: JobState = JobState.FORMING
     peers: Mapping[str, Peer] = field(default_factory=dict, hash=False)
     world: tuple[Member, ...] = ()
-    store: str = ""
-    broken: str = ""
-    living: bool = True
-    dead: bool = False
-    kept: int = 0
-    forming_since: float = 0.0
-    enough_since: float | None = None
-    echoes: tuple[Peer, ...] = ()
-    echo_since: float = 0.0
-    round_step: int | None = None
+    closed: ClosedRound = _NO_ROUND
+    forming: Forming = _FORMING
+    echoes: Echoes | None = None
     absent: tuple[Absent, ...] = ()
     attempted: Attempted | None = None
     loss: Loss | None = None
     away: frozenset[str] = frozenset()
-    since: float = 0.0
-    inherited: frozenset[IncidentId] = frozenset()
+    start: CoordinatorStart = _START
     course: Course = _UNTOUCHED
     dumping: Dumping | None = None
     capabilities: Capabilities = _NO_CAPABILITIES
-    training_port: int = 0
     lost: Mapping[str, float] = field(default_factory=dict, hash=False)
-    gone: Mapping[int, Missing] = field(default_factory=dict, hash=False)
-    silent: frozenset[str] = frozenset()
+    missing: MissingNodes = _NOBODY_MISSING
     incidents: tuple[Incident, ...] = ()
     folded: tuple[Folded, ...] = ()
     events: tuple[Event, ...] = ()
@@ -221,7 +282,8 @@ class State:
     @classmethod
     def fresh(cls, settings: Settings, *, job: str, uid: str, attempt: int, term: int, now: float) -> State:
         """Return the state of a job whose first round is asked for now."""
-        return cls(settings=settings, job=job, uid=uid, fence=Fence(attempt=attempt, term=term), forming_since=now, since=now)
+        fence, start = Fence(attempt=attempt, term=term), CoordinatorStart(at=now)
+        return cls(settings=settings, job=job, uid=uid, fence=fence, forming=Forming(since=now), start=start)
 
     def with_peers(self, peers: Mapping[str, Peer]) -> State:
         """Return the state with other peers."""
@@ -231,6 +293,10 @@ class State:
         """Return the state with other states of its capabilities."""
         return self._with(capabilities=capabilities)
 
+    def with_forming(self, **changes: Any) -> State:
+        """Return the state with changes of the round that forms."""
+        return self._with(forming=dataclasses.replace(self.forming, **changes))
+
     def _with(self, **changed: object) -> State:
         # What `dataclasses.replace` does, without handing all the other fields over one by one: each report comes by here.
         after = object.__new__(State)
@@ -239,7 +305,7 @@ class State:
 
     def when(self, incident: Incident) -> float:
         """Return when an incident was, on our own clock: that of the coordinator before us says nothing here."""
-        return self.since if incident.id in self.inherited else incident.detected_at
+        return self.start.at if incident.id in self.start.inherited else incident.detected_at
 
 
 def opened(state: State) -> State:

@@ -47,7 +47,7 @@ def status(state: State, now: float) -> JobStatus:
         state=state.state,
         world=world,
         waiting=waiting,
-        store=state.store,
+        store=state.closed.store,
         ranks=_ranks(state),
         phases=_phases(state),
         progress=state.progress,
@@ -57,7 +57,7 @@ def status(state: State, now: float) -> JobStatus:
         events=state.events,
         samples=state.samples,
         verdict=state.verdict,
-        training_port=state.training_port,
+        training_port=state.closed.training_port,
         updated_at=now,
         result=state.result,
     )

@@ -67,6 +67,6 @@ def noted(state: State, now: float) -> State:
     """Tell in the job's story which ports a round has, and where it would need some and has none."""
     if not any(peer.report.free_ports for peer in members(state)):
         return state
-    first = state.training_port
+    first = state.closed.training_port
     what = f"{first} to {first + RANGE - 1} on every node" if first else f"no {RANGE} consecutive ports are free on all nodes"
     return telling.event(state, "training-ports", what, now)

@@ -55,10 +55,10 @@ def _moment(state: State, now: float) -> Sample:
 
 def _first_step(state: State, speaker: WorkerReport, now: float) -> State:
     """Note where a round resumed: what the script says, or else the step before the first one it reports."""
-    if state.round_step is not None or speaker.step is None:
+    if state.closed.first_step is not None or speaker.step is None:
         return state
     resumed = max(0, speaker.step - 1) if speaker.resumed_from is None else speaker.resumed_from
-    state = dataclasses.replace(state, round_step=speaker.step)
+    state = dataclasses.replace(state, closed=dataclasses.replace(state.closed, first_step=speaker.step))
     incidents = tuple(
         dataclasses.replace(i, healed_at=now, trained_at=now, resumed_step=resumed)
         for i in state.incidents

@@ -97,7 +97,7 @@ def _in_place(state: State, failed: Iterable[Peer]) -> bool:
 def kept_in(state: State, chosen: Iterable[Peer], world: tuple[Member, ...]) -> int:
     """Return how many workers live on into the next world: none where they may not, or cannot follow into its shape."""
     keeping = [peer for peer in chosen if peer.report.keeps and peer.report.round == state.fence.round]
-    if not keeping or not state.living:
+    if not keeping or not state.forming.keep:
         return 0
     before = {member.agent: member.first_rank for member in state.world}
     after = {member.agent: member.first_rank for member in world}

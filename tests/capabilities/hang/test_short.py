@@ -295,7 +295,7 @@ def test_a_new_coordinator_and_a_new_attempt_begin_with_what_was_learned() -> No
     other = taken(uid="u2", attempt=1, previous=status)
 
     assert own(again).before == own(attempt).before == StatusSection.of(status).learned
-    assert (attempt.round_step, own(attempt).hang, own(other).before) == (None, None, ())
+    assert (attempt.closed.first_step, own(attempt).hang, own(other).before) == (None, None, ())
 
 
 def test_a_restart_forgets_the_hang_and_keeps_what_was_learned() -> None:

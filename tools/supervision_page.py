@@ -76,7 +76,7 @@ def _table() -> Iterator[str]:
     yield _row(_TITLES)
     yield _row(("---",) * len(_TITLES))
     for clock in CLOCKS:
-        first = (f"**{clock.name}**", _setting(clock.setting))
+        first = (f"**{clock.name}** clock", _setting(clock.setting))
         yield _row((*first, clock.starts, clock.pauses, clock.ends, clock.then, clock.actor, clock.wins))
 
 

@@ -83,28 +83,31 @@ CLOCKS: tuple[Clock, ...] = (
         name="admission",
         setting="fault_tolerance.admission_grace_period",
         starts="the supervisor deploys an attempt, or a job that was ready is no longer ready",
-        pauses="while a node waits for quota",
-        ends="enough pods exist (`appwrapper`: all pods; other profiles: pods of MIN nodes), or the job is ready",
-        then="the job is unhealthy (reason InsufficientPodsReady or CreateFailed), and the clock `failure` starts",
+        pauses="while a node of the job waits for quota",
+        ends="enough pods exist (profile `appwrapper`: all pods; other profiles: MIN pods), or the job is ready",
+        then="the job is unhealthy (reason InsufficientPodsReady or CreateFailed), and the failure clock starts",
         actor="supervisor",
-        wins="decides while too few pods exist; otherwise the warm-up clock decides",
+        wins="counts only while too few pods exist; once enough exist, only the warm-up clock counts",
     ),
     Clock(
         name="warm-up",
         setting="fault_tolerance.warmup_grace_period",
         starts="the admission clock starts",
-        pauses="while a node waits for quota; in `ladder` and `mindcluster` also while fewer than MIN nodes run",
+        pauses=(
+            "while a node of the job waits for quota;"
+            " with the profiles `ladder` and `mindcluster` also while fewer than MIN nodes run"
+        ),
         ends="the job is ready",
-        then="the job is unhealthy (reason InsufficientPodsReady), and the clock `failure` starts",
+        then="the job is unhealthy (reason InsufficientPodsReady), and the failure clock starts",
         actor="supervisor",
-        wins="decides while enough pods exist; otherwise the admission clock decides",
+        wins="counts only while enough pods exist; before that, only the admission clock counts",
     ),
     Clock(
         name="failure",
         setting="fault_tolerance.failure_grace_period",
-        starts="the job becomes unhealthy, or an unhealthy job has a fault with another reason",
+        starts="the job becomes unhealthy, or an unhealthy job gets a second fault with another reason",
         pauses="never",
-        ends="the fault has cleared",
+        ends="the job is healthy again",
         then="a new attempt starts; if no retry is left or the exit code is terminal, the job fails",
         actor="supervisor",
         wins=("has priority over the admission and warm-up clocks"),
@@ -112,9 +115,11 @@ CLOCKS: tuple[Clock, ...] = (
     Clock(
         name="pending",
         setting="fault_tolerance.pending_timeout",
-        starts=("a node is created but does not run yet (with `pending_fail_strategy: 1`: fewer than MIN nodes run)"),
+        starts=(
+            "a node has been created but does not run yet; with `pending_fail_strategy: 1`, only if fewer than MIN nodes run"
+        ),
         pauses="never",
-        ends="all nodes run (with `pending_fail_strategy: 1`: MIN nodes run)",
+        ends="all nodes run; with `pending_fail_strategy: 1`, MIN nodes run",
         then=(
             "with `pending_fail_strategy` 1 or 2, the job fails; with 0, the supervisor records a warning;"
             " with -1, nothing happens"
@@ -138,19 +143,22 @@ CLOCKS: tuple[Clock, ...] = (
         starts="a node is faulty, and process-level recovery is active",
         pauses="never",
         ends="no node is faulty or missing",
-        then="with `elastic-training`, the job continues without the node; otherwise the supervisor reschedules pods",
+        then=(
+            "with the recovery strategy `elastic-training`, the job continues without the node;"
+            " otherwise the pods are rescheduled"
+        ),
         actor="supervisor (`mindcluster` only)",
         wins="the pending-rounds clock runs only after this clock",
     ),
     Clock(
         name="last-checkpoint",
-        setting="30 s until writing starts; 630 s if writing has started",
+        setting="none (fixed: 30 s until the checkpoint is being written, 630 s once it is)",
         starts="a node is lost, the supervisor must delete the other nodes, and the job's recovery strategies include `dump`",
         pauses="never",
-        ends="the checkpoint is written, or no snapshot exists",
+        ends="the last checkpoint is written, or the nodes have no snapshot to write",
         then="the supervisor deletes the remaining nodes without a checkpoint",
         actor="supervisor (`mindcluster` only)",
-        wins="while this clock runs, the clock `failure` does not start, and the supervisor deletes no node",
+        wins="while this clock runs, the failure clock does not start, and the supervisor deletes no node",
     ),
     Clock(
         name="replace-delay",
@@ -160,7 +168,7 @@ CLOCKS: tuple[Clock, ...] = (
         ends="the node is replaced",
         then="the supervisor creates the node again, as its next incarnation",
         actor="supervisor",
-        wins="the clock `failure` has priority if fewer than MIN nodes can be restored",
+        wins="the failure clock has priority if fewer than MIN nodes can be restored",
     ),
     Clock(
         name="retry-pause",
@@ -177,8 +185,8 @@ CLOCKS: tuple[Clock, ...] = (
         setting="fault_tolerance.forceful_deletion_grace_period",
         starts="the supervisor starts to delete objects after a reset, suspension, failure, success or delete request",
         pauses="never",
-        ends="no pod is left",
-        then="the supervisor deletes the remaining objects with force",
+        ends="no pod of the job is left",
+        then="the supervisor deletes the remaining objects by force, without a grace period",
         actor="supervisor",
         wins="has priority over all other clocks",
     ),
@@ -190,7 +198,7 @@ CLOCKS: tuple[Clock, ...] = (
         ends="the job is suspended or deleted",
         then="the supervisor deletes the job's objects",
         actor="supervisor",
-        wins="the forceful-deletion clock starts only after this clock",
+        wins="the forceful-deletion clock starts only when this clock has expired",
     ),
     Clock(
         name="success-ttl",
@@ -210,23 +218,23 @@ CLOCKS: tuple[Clock, ...] = (
         ends="the agents of the job have exited",
         then="the supervisor deletes the agents that still run",
         actor="supervisor",
-        wins="runs beside the success-ttl clock",
+        wins="can run at the same time as the success-ttl clock",
     ),
     Clock(
         name="healthy-progress",
         setting="recovery.refill.*.healthy_for",
         starts="the job is ready and healthy",
         pauses="never; starts again from zero if the job is not ready or not healthy",
-        ends="the budget is refilled",
+        ends="the budget is full again",
         then="earlier faults no longer count against the budget",
-        actor="for the node and reset budgets: supervisor; for the process and hang budgets: coordinator",
+        actor="the supervisor for the node and reset budgets; the coordinator for the process and hang budgets",
         wins="counts only time between newer steps of the job; has no effect on other clocks",
     ),
     Clock(
         name="join",
         setting="rendezvous.join_timeout",
-        starts="a running agent waits for a round",
-        pauses="while members of the last round are still stopping",
+        starts="an agent runs and waits for a round",
+        pauses="while nodes of the last round still stop their workers",
         ends="MIN nodes have joined",
         then="the attempt fails (RendezvousTimeout)",
         actor="coordinator",
@@ -240,7 +248,7 @@ CLOCKS: tuple[Clock, ...] = (
         ends="MAX nodes have joined",
         then="the round starts with the nodes that have joined",
         actor="coordinator",
-        wins="runs after the join clock",
+        wins="starts only when the join clock is cancelled",
     ),
     Clock(
         name="node-lease",
@@ -266,11 +274,14 @@ CLOCKS: tuple[Clock, ...] = (
         name="hang",
         setting="health.hang_downtime",
         starts="a rank of the round makes progress",
-        pauses="while an agent with running workers sends no report",
-        ends="any rank makes progress",
+        pauses="while an agent whose workers run sends no report",
+        ends="any rank of the round makes progress",
         then="the action of `health.hang_detection`: a log line, an incident, or a restart of the workers",
         actor="coordinator",
-        wins=("runs at least for the warm-up period before the first progress in a round; positive evidence ends it earlier"),
+        wins=(
+            "before the first progress in a round, runs at least for the warm-up period;"
+            " positive evidence ends this clock earlier"
+        ),
     ),
     Clock(
         name="fence-timeout",
@@ -297,8 +308,11 @@ CLOCKS: tuple[Clock, ...] = (
         setting="fault_tolerance.lease",
         starts="the heartbeat of the job's supervisor stops",
         pauses="while the machine is suspended",
-        ends="the heartbeat continues, or another supervisor takes over",
-        then="the orphan policy applies: `continue`: training continues; `stop`: the job saves a checkpoint and ends",
+        ends="the heartbeat starts again, or another supervisor takes over",
+        then=(
+            "`fault_tolerance.orphan_policy` applies: with `continue`, training continues;"
+            " with `stop`, the job saves a checkpoint and ends"
+        ),
         actor="coordinator; if it is lost, the agents",
         wins="none",
     ),

@@ -275,8 +275,8 @@ def _sum(results: Sequence[Found]) -> str:
     return (
         f"The scripts hung {len(hangs)} times in {len({f.kind.name for f in hangs})} ways. Rallypoint found {soon} hangs in"
         f" time ({soon / count:.1%}), and restarted the workers after {restarted} hangs ({restarted / count:.1%}):"
-        f" {proven} times because of positive evidence, otherwise because `hang_downtime` expired. It named the right ranks in"
-        f" {right} hangs ({right / count:.1%}), and collected evidence about every rank in {complete} hangs"
+        f" {proven} times because of positive evidence, otherwise because `hang_downtime` expired. Rallypoint named the right"
+        f" ranks in {right} hangs ({right / count:.1%}), and collected evidence about every rank in {complete} hangs"
         f" ({complete / count:.1%}). In {len(results) - len(hangs)} runs, the ranks were only slow; Rallypoint reported a hang"
         f" in {false} of these runs."
     )
@@ -309,14 +309,14 @@ $ make hang-corpus      # about an hour; writes this page
 ```
 
 Each row of the table is one way to hang. [tests/live/hang_corpus.py](../../tests/live/hang_corpus.py) runs training scripts
-without Rallypoint code that hang in this way, with `hang_detection: 2` and `hang_downtime: 12s`. The guide
+that hang in this way, with `hang_detection: 2` and `hang_downtime: 12s`. The scripts contain no Rallypoint code. The guide
 [Hangs and slow ranks](../guides/hangs.md) explains the detection.
 
 - Times are medians and count from the start of the hang. A hang is found when the agents start to inspect the workers.
-- A hang is *found in time* if it is found within three times the 99th percentile of the step time, but at least five seconds.
-  Before the first step and after the last step, the limit is `hang_downtime` plus five seconds.
-- *Positive evidence* is a state of the ranks that proves that they can never continue. Rallypoint then restarts the workers
-  without waiting for `hang_downtime`.
+- A hang is *found in time* if it is found within a limit: three times the 99th percentile of the step time, and at least five
+  seconds. Before the first step and after the last step, the limit is `hang_downtime` plus five seconds.
+- *Positive evidence* is a state of the ranks that proves that they can never continue. With such evidence, Rallypoint restarts
+  the workers without waiting for `hang_downtime`.
 
 {table}
 """

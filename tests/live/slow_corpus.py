@@ -149,8 +149,8 @@ def slow_summary(results: Sequence[SlowRun]) -> str:
     """Return the sum of all runs as sentences."""
     notified, restarted = sum(one.notified for one in results), sum(not one.healthy for one in results)
     return (
-        f"Rallypoint restarted the workers in {restarted} of {len(results)} runs. In {notified} of these runs, it logged a"
-        " notification that the job makes no step."
+        f"Rallypoint restarted the workers in {restarted} of {len(results)} runs. In {notified} of these runs, Rallypoint"
+        " logged a notification that the job makes no step."
     )
 
 
@@ -180,7 +180,8 @@ _SECTION = (
 
 A healthy job can make no step for a while, for example because one rank uploads a checkpoint, waits for a file lock or runs a
 long loop in C. [tests/live/slow_corpus.py](../../tests/live/slow_corpus.py) has {kinds} such cases. In each run, two ranks
-train, make no step for {seconds:g} s, and continue to train. `hang_detection` is 2, and `hang_downtime` is 30 minutes.
+train, make no step for {seconds:g} s, and continue to train. The runs use `hang_detection: 2` and
+`hang_downtime: 30m`.
 
 {summary}
 """

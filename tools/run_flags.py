@@ -18,7 +18,7 @@ from rallypoint.agent.command_line import RunParser
 from rallypoint.agent.flags import REFUSED, WHY, add_run_flags
 from rallypoint.agent.rdzv_conf import WITHOUT_EFFECT
 from rallypoint.compat.launch_agent.config import LaunchConfig
-from rallypoint.job.profiles import DEFAULTS
+from rallypoint.job.profiles import defaults_of
 from rallypoint.wire.plan import Profile
 
 __all__ = ["PAGE", "PINNED", "main", "page"]
@@ -94,7 +94,7 @@ def _row(action: argparse.Action, its: argparse.Action | None) -> tuple[str, ...
     if its is not None and action.dest in _SAME:
         there = here
     job = _JOB.get(action.dest)
-    profile = _NOTHING if job is None else f"`{DEFAULTS[Profile.MINDCLUSTER][job]:g}` (`{job}`)"
+    profile = _NOTHING if job is None else f"`{defaults_of(Profile.MINDCLUSTER)[job]:g}` (`{job}`)"
     return _name(action), here if there in (here, _NOTHING) else f"**{here}**", there, _field(action.dest), profile
 
 

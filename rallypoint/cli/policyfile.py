@@ -19,6 +19,7 @@ from rallypoint.job import JobError, compile_plan, load_job
 from rallypoint.job.annotations import ANNOTATIONS, PREFIX, read_annotations
 from rallypoint.job.document import read_document
 from rallypoint.job.duration import DurationError, parse_duration
+from rallypoint.job.profiles import specs
 from rallypoint.supervision.policy import Policy
 from rallypoint.wire import codec
 from rallypoint.wire.codec import WireError
@@ -43,8 +44,8 @@ _HINTS = typing.get_type_hints(Policy)
 _FIELDS = tuple(field.name for field in dataclasses.fields(Policy))
 _BOUNDS = ("min_nodes", "max_nodes")
 
-#: What a policy by itself may have of a job, for the words of MindCluster.
-_OF_JOB = ("annotations", "labels", "mindcluster")
+#: Keys of a job that a policy file may have: those of profiles with a block.
+_OF_JOB = ("annotations", "labels", *(profile.BLOCK for profile in specs().values()))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rallypoint.job.duration import parse_duration
 from rallypoint.job.endings import read_codes
 from rallypoint.job.errors import JobError, Problem, dotted, show
+from rallypoint.job.rules import MOST_RESETS
 from rallypoint.job.values import RefusedError
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ __all__ = ["ANNOTATIONS", "PREFIX", "Annotation", "PolicyRead", "read_annotation
 
 PREFIX = "workload.codeflare.dev.appwrapper/"
 
-_DAY, _TTL, _MOST_RESETS = 86400.0, 604800.0, 100
+_DAY, _TTL = 86400.0, 604800.0
+
 #: In Go's units alone, so that a controller of AppWrappers reads what is recommended here.
 _FORMS = "90s, 1h30m, 300ms, 24h or 0"
 _GO = re.compile(r"([+-]?)((?:(?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|μs|ms|s|m|h|d))+|0)", re.ASCII)
@@ -119,10 +121,10 @@ def _limit(name: str) -> Annotation:
     # An AppWrapper may have any limit; a negative one allows no retry, as 0 does.
     return Annotation(
         field=name,
-        allowed=f"a whole number from 0 to {_MOST_RESETS}",
+        allowed=f"a whole number from 0 to {MOST_RESETS}",
         read=_read_integer,
         bound=lambda limit: max(limit, 0),
-        fits=lambda limit: 0 <= limit <= _MOST_RESETS,
+        fits=lambda limit: 0 <= limit <= MOST_RESETS,
         write=str,
     )
 

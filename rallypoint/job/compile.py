@@ -11,16 +11,15 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from rallypoint.capabilities import modules
-from rallypoint.job.mindcluster import MindCluster, environment, labels, scheduling
 from rallypoint.job.model import ElasticJob
 from rallypoint.job.policies import BudgetRefill
-from rallypoint.job.profiles import MOST_RESETS
+from rallypoint.job.profiles import block_of, specs
 from rallypoint.job.quantity import quantity
 from rallypoint.job.role import ELASTIC, Role
 from rallypoint.wire.env import CONFIG
 from rallypoint.wire.function import CALL_MODULE
 from rallypoint.wire.incident import Answer
-from rallypoint.wire.plan import ElasticMode, EndRule, Entry, OrphanPolicy, Plan, Profile, Refill
+from rallypoint.wire.plan import ElasticMode, EndRule, Entry, OrphanPolicy, Plan, Refill
 from rallypoint.wire.sections import build
 
 __all__ = ["compile_plan", "digest"]
@@ -43,7 +42,6 @@ _LATER: Mapping[str, tuple[str, ...]] = {
         *("pre_check_ops", "xpu_type", "node_unreachable"),
     ),
     "rendezvous": ("training_port",),
-    "mindcluster": ("framework", "variables", "hot_reset", "backoff_limit"),
 }
 #: The same of the job itself.
 _LATER_OF_THE_JOB = (
@@ -72,7 +70,7 @@ def compile_plan(job: ElasticJob, *, orphan_policy: OrphanPolicy = OrphanPolicy.
 
 
 def _plan(job: ElasticJob, role: Role, shared: Mapping[str, Any]) -> Plan:
-    fields = {**shared, **_role(role), **_recovery(job, role), **_capabilities(job, role), **_on_failure(role)}
+    fields = {**shared, **_role(role), **_profile(job, role), **_capabilities(job, role), **_on_failure(role)}
     return build(Plan, **fields)
 
 
@@ -94,7 +92,8 @@ def _spec(job: ElasticJob) -> dict[str, Any]:
     for block, keys in _later():
         if block in spec:
             spec[block] = {k: value for k, value in spec[block].items() if k not in keys or value != bare[block].get(k)}
-    added = labels(job.mindcluster) if job.profile is Profile.MINDCLUSTER else {}
+    profile = specs().get(job.profile)
+    added = {} if profile is None else profile.added_labels(block_of(job, profile))
     kept = {key: text for key, text in spec.pop("labels", {}).items() if added.get(key) != text}
     return {**spec, "labels": kept} if kept else spec
 
@@ -102,14 +101,15 @@ def _spec(job: ElasticJob) -> dict[str, Any]:
 def _later() -> Iterator[tuple[str, Collection[str]]]:
     """Yield the later fields by block; those of optional capabilities may be all fields that they add to a block."""
     yield from _LATER.items()
+    yield from ((profile.BLOCK, profile.LATER) for profile in specs().values())
     for module in modules("spec"):
         yield from getattr(module, "LATER", {}).items()
 
 
 @functools.cache
 def _bare() -> dict[str, Any]:
-    block = {name: field.get_default(call_default_factory=True) for name, field in MindCluster.model_fields.items()}
-    return {**ElasticJob.model_validate({"name": "bare", "entrypoint": "bare"}).to_document(), "mindcluster": block}
+    blocks = {profile.BLOCK: dict(profile.MODEL()) for profile in specs().values()}
+    return {**ElasticJob.model_validate({"name": "bare", "entrypoint": "bare"}).to_document(), **blocks}
 
 
 def _supervision(job: ElasticJob) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def _verdicts(job: ElasticJob) -> dict[str, Any]:
 def _budgets(job: ElasticJob) -> dict[str, Any]:
     recovery, refill = job.recovery, job.recovery.refill
     return {
-        "retry_limit": _retry_limit(job),
+        "retry_limit": job.fault_tolerance.retry_limit,
         "coordinator_replacements": _or_default(job.master.max_restarts, Plan.coordinator_replacements),
         "no_progress_limit": job.fault_tolerance.no_progress_limit,
         "max_restarts": recovery.max_restarts,
@@ -156,13 +156,6 @@ def _budgets(job: ElasticJob) -> dict[str, Any]:
         "hang_refill": _refill(refill.hang),
         "reset_refill": _refill(refill.reset),
     }
-
-
-def _retry_limit(job: ElasticJob) -> int:
-    """Return the resets of a job; `fault_retry_times` may be more than a job file may give here, and then counts in full."""
-    own, times = job.fault_tolerance.retry_limit, job.mindcluster.fault_retry_times
-    follows = job.profile is Profile.MINDCLUSTER and own == min(times, MOST_RESETS)
-    return times if follows else own
 
 
 def _or_default(value: int | None, default: int) -> int:
@@ -248,12 +241,13 @@ def _on_failure(role: Role) -> dict[str, Any]:
     return {"max_restarts": 0, "node_replacements": 0, "max_hangs": 0, **resets}
 
 
-def _recovery(job: ElasticJob, role: Role) -> dict[str, Any]:
+def _profile(job: ElasticJob, role: Role) -> dict[str, Any]:
     config = {CONFIG: json.dumps(job.config, ensure_ascii=True)} if job.config else {}
-    if job.profile is not Profile.MINDCLUSTER:
-        return {"scheduling": None, "env": {**config, **role.env}}
-    block = job.mindcluster
-    return {"scheduling": scheduling(block, role), "env": {**config, **environment(block, role), **role.env}}
+    profile = specs().get(job.profile)
+    if profile is None:
+        return {"env": {**config, **role.env}}
+    fields = profile.plan_fields(block_of(job, profile), role, job.fault_tolerance.retry_limit)
+    return {**fields, "env": {**config, **fields.get("env", {}), **role.env}}
 
 
 def _script(role: Role, path: str) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field
 
 from rallypoint.job.cluster import Cluster, Group, Master, Rpc
-from rallypoint.job.mindcluster import MindCluster
 from rallypoint.job.part import Model
 from rallypoint.job.platform import PLATFORM
 from rallypoint.job.policies import FaultTolerance, Health, Logs, Recovery, Rendezvous
-from rallypoint.job.profiles import PROFILE
+from rallypoint.job.profiles import PROFILE, with_blocks
 from rallypoint.job.role import Role, Texts
 from rallypoint.job.rules import (
     CONFIG,
@@ -44,7 +43,7 @@ def _different(roles: tuple[Role, ...]) -> tuple[Role, ...]:
     raise refusal("a list of roles with different names", value=names)
 
 
-class JobFields(Model):
+class _JobFields(Model):
     """What a job says, field by field."""
 
     name: Annotated[str, NAME]
@@ -56,11 +55,11 @@ class JobFields(Model):
     namespace: Annotated[str, NAMESPACE] = ""
     """Where in a cluster (DLRover's argument). Without it where it is submitted to."""
     profile: Annotated[Profile, PROFILE] = Profile.LADDER
-    """Whose rules hold, and whose defaults. `mindcluster` also where a label or annotation of it is given and no profile is."""
+    """Rules and defaults of the job. Without it, labels, annotations or the block of a profile choose that profile."""
     labels: Texts = Field(default_factory=dict)
-    """Labels of the job and of all its pods. Those of MindCluster are read, too."""
+    """Labels of the job and of all its pods. Some set fields of a profile."""
     annotations: Texts = Field(default_factory=dict)
-    """Annotations of the job and of all its pods. Those of AppWrapper and MindCluster are read, too."""
+    """Annotations of the job and of all its pods. Those of AppWrapper, and some of a profile, set fields."""
     fault_tolerance: FaultTolerance = FaultTolerance()
     """What a supervisor does about the job as a whole."""
     recovery: Recovery = Recovery()
@@ -69,8 +68,6 @@ class JobFields(Model):
     """How nodes find each other."""
     health: Health = Health()
     """How the coordinator and the agents know of each other's life."""
-    mindcluster: MindCluster = MindCluster()
-    """What MindCluster's labels and annotations say, and what they cannot say."""
     insecure_token: Annotated[bool, FLAG] = False
     """The agents of a PyTorchJob or an AppWrapper have no secret, for namespaces in which no Secret may be created: a process
     that reaches a pod and knows the job's name can join the job. Plain pods and local jobs always have a secret."""
@@ -95,3 +92,9 @@ class JobFields(Model):
     """A resource of the machines for workers: each worker requests one of it."""
     rpc: Rpc = Rpc()
     """Calls between roles."""
+
+
+if TYPE_CHECKING:
+    JobFields = _JobFields
+else:
+    JobFields = with_blocks(_JobFields)

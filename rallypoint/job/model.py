@@ -20,12 +20,12 @@ from rallypoint.job import several
 from rallypoint.job.document import read_document, write_yaml
 from rallypoint.job.errors import JobError, Problem, Step, dotted, show
 from rallypoint.job.fields import JobFields
+from rallypoint.job.profiles import specs
 from rallypoint.job.role import DEFAULT_ROLE, ELASTIC, Role, resolve
 from rallypoint.job.rules import REFUSED, rule_of
-from rallypoint.job.settle import WITHOUT_EFFECT, settle
+from rallypoint.job.settle import settle
 from rallypoint.job.shape import ROLE_KEYS, Form, Shape, normal
 from rallypoint.job.spelling import Spelled, spell
-from rallypoint.wire.plan import Profile
 
 __all__ = ["ElasticJob", "JobSource", "load_job", "problems"]
 
@@ -165,11 +165,12 @@ class ElasticJob(JobFields):
         document["roles"] = [self._own(role) for role in self.roles]
         if self.config:
             document["config"] = self.config  # whole: an empty value inside is content
-        if self.profile is Profile.MINDCLUSTER:
-            for block, _, field in (path.partition(".") for path in WITHOUT_EFFECT):
+        for profile, spec in specs().items():
+            if self.profile is not profile:
+                del document[spec.BLOCK]
+                continue
+            for block, _, field in (path.partition(".") for path in spec.WITHOUT_EFFECT):
                 document[block].pop(field, None)
-        else:
-            del document["mindcluster"]
         if len(self.roles) == 1 and self.roles[0].name == DEFAULT_ROLE and not _OWN & document["roles"][0].keys():
             (role,) = document.pop("roles")
             short = {key: value for key, value in role.items() if key != "name"}

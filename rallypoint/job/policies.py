@@ -17,7 +17,20 @@ from typing_extensions import Self
 from rallypoint.job.duration import DurationError, format_duration, parse_duration
 from rallypoint.job.endings import CODES, EndingRule
 from rallypoint.job.part import Model, extended
-from rallypoint.job.rules import ARGUMENT, FLAG, LIST, PATH, QUANTITY, Rule, choice, duration, one_of, refusal, whole
+from rallypoint.job.rules import (
+    ARGUMENT,
+    FLAG,
+    LIST,
+    MOST_RESETS,
+    PATH,
+    QUANTITY,
+    Rule,
+    choice,
+    duration,
+    one_of,
+    refusal,
+    whole,
+)
 from rallypoint.job.values import MODULE, RefusedError, read_flag, read_text, read_whole
 from rallypoint.wire.plan import RULES, ElasticMode, OrphanPolicy, Plan
 from rallypoint.wire.pre_check import DLROVER_MODULE, NO_PRE_CHECK, PreCheckOp
@@ -158,7 +171,7 @@ _MINUTES = Rule(
 class FaultTolerance(Model):
     """What a supervisor does about the job as a whole; grace periods and pauses are AppWrapper's, from 0s to 24h."""
 
-    retry_limit: Annotated[int, whole(0, 100, unit="resets")] = Plan.retry_limit
+    retry_limit: Annotated[int, whole(0, MOST_RESETS, unit="resets")] = Plan.retry_limit
     """How often the whole job is reset and tried again; `retry_limit + 1` attempts at the most."""
     admission_grace_period: Annotated[float, _GRACE] = Plan.admission_grace
     """Until every node exists, from the deployment of an attempt."""

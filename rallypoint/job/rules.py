@@ -48,6 +48,7 @@ __all__ = [
     "FLAG",
     "LIST",
     "MAPPING",
+    "MOST_RESETS",
     "NAME",
     "NAMESPACE",
     "NETWORK_POLICY",
@@ -73,6 +74,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+#: The highest `fault_tolerance.retry_limit` of a job file.
+MOST_RESETS = 100
 
 #: Type of the errors raised here; their context carries `allowed`, and `at` and `value` where not pydantic's are to be shown.
 REFUSED = "refused"

@@ -16,16 +16,14 @@ from typing import Annotated, Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rallypoint.job import mindcluster
 from rallypoint.job.annotations import ANNOTATIONS, PREFIX
 from rallypoint.job.arguments import ARGUMENTS, Argument
 from rallypoint.job.cluster import Cluster, Group, Master, Rpc
 from rallypoint.job.endings import EndingRule
-from rallypoint.job.mindcluster import MindCluster
 from rallypoint.job.model import ElasticJob
 from rallypoint.job.part import Model
 from rallypoint.job.policies import BudgetRefill, FaultTolerance, Health, Logs, Recovery, Refills, Rendezvous
-from rallypoint.job.profiles import DEFAULTS
+from rallypoint.job.profiles import ProfileSpec, defaults_of, specs
 from rallypoint.job.role import InstanceResources, NodeGroupFailover, Resources, Role
 from rallypoint.job.rules import rule_of
 from rallypoint.job.shape import ROLE_KEYS
@@ -78,17 +76,16 @@ only `true` and `false` are booleans; duplicate keys are errors; inside `config`
 _PROFILES = """\
 ## Profiles
 
-`profile` selects rules and defaults. A label or annotation of MindCluster (except `framework`), or a block `mindcluster`,
-selects `mindcluster` if no profile is set, and is an error with another profile.
+`profile` selects rules and defaults. {chosen}
 
 - `ladder` (default): lost nodes are replaced, the world shrinks and grows between MIN and MAX, rank 0 is not special.
 - `appwrapper`: AppWrapper's rules: a fixed world (MIN = MAX), no replacement of nodes, a loss past its grace resets the job.
-- `mindcluster`: the scheduler of Ascend MindCluster (see [the rules](../guides/mindcluster.md)).
+{summaries}
 
 A profile sets values that the job omits; `rallypoint plan` prints them, and the stored job contains them.
 
 {defaults}
-In `mindcluster`, `retry_limit` and `node_replacements` follow `fault-retry-times`, also beyond the 100 that a job file may set.
+{notes}
 
 ## Annotations of AppWrapper
 
@@ -97,11 +94,14 @@ values are errors. Values read from an AppWrapper (`rallypoint.job.annotations.r
 controller does, with a warning; `write_annotations` writes them in Go's units.
 
 {appwrapper}
-## Labels and annotations of MindCluster
+{keys}"""
 
-Each one sets a field of the block `mindcluster`; if both are given, they must agree.
+_KEYS = """\
+## Labels and annotations of {title}
 
-{mindcluster}"""
+Each one sets a field of the block `{block}`; if both are given, they must agree.
+
+{table}"""
 
 _COLUMNS = "| Field | Type | Default | Unit | Meaning |\n|---|---|---|---|---|"
 
@@ -118,7 +118,7 @@ _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("a refill", BudgetRefill),
     ("rendezvous", Rendezvous),
     ("health", Health),
-    ("mindcluster", MindCluster),
+    *((spec.BLOCK, spec.MODEL) for spec in specs().values()),
     ("logs", Logs),
     ("cluster", Cluster),
     ("groups", Group),
@@ -134,23 +134,29 @@ def reference() -> str:
 
 def _profiles() -> str:
     appwrapper = ((f"`{key}`", f"`{known.field}`", known.allowed) for key, known in ANNOTATIONS.items())
-    keys = (("label", mindcluster.LABELS), ("annotation", mindcluster.ANNOTATIONS))
-    words = (
-        (f"{kind} `{key}`", f"`{known.field}`", known.allowed) for kind, known_keys in keys for key, known in known_keys.items()
-    )
+    known = specs()
     return _PROFILES.format(
         prefix=PREFIX,
         defaults=_table(("Field", *(f"`{profile.value}`" for profile in Profile)), _default_rows()),
         appwrapper=_table(("Key", "Field", "Allowed"), appwrapper),
-        mindcluster=_table(("Key", "Field", "Allowed"), words),
+        chosen=" ".join(spec.CHOSEN for spec in known.values()),
+        summaries="\n".join(f"- `{profile.value}`: {spec.SUMMARY}." for profile, spec in known.items()),
+        notes="\n".join(spec.NOTE for spec in known.values()),
+        keys="\n".join(map(_keys, known.values())),
     )
 
 
+def _keys(spec: ProfileSpec) -> str:
+    keys = (("label", spec.LABELS), ("annotation", spec.ANNOTATIONS))
+    rows = ((f"{kind} `{key}`", f"`{known.field}`", known.allowed) for kind, group in keys for key, known in group.items())
+    return _KEYS.format(title=spec.TITLE, block=spec.BLOCK, table=_table(("Key", "Field", "Allowed"), rows))
+
+
 def _default_rows() -> Iterator[tuple[str, ...]]:
-    for path in DEFAULTS[Profile.LADDER]:
+    for path in defaults_of(Profile.LADDER):
         block, name = path.split(".")
         rule = rule_of(dict(_SECTIONS)[block].model_fields[name].metadata)
-        values = (DEFAULTS[profile][path] for profile in Profile)
+        values = (defaults_of(profile)[path] for profile in Profile)
         yield (f"`{path}`", *(f"`{rule.write(value) if rule else value}`" for value in values))
 
 
@@ -271,7 +277,7 @@ def _description(kind: type) -> str:
     return inspect.getdoc(kind) or kind.__name__
 
 
-_PARTS = (
+_PARTS: tuple[type[Model], ...] = (
     Role,
     Resources,
     InstanceResources,
@@ -283,7 +289,7 @@ _PARTS = (
     BudgetRefill,
     Rendezvous,
     Health,
-    MindCluster,
+    *(spec.MODEL for spec in specs().values()),
     Logs,
     Cluster,
     Group,

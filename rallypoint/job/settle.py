@@ -5,17 +5,16 @@ Each field is given by the document, by one label or annotation, or by the profi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from rallypoint.job import mindcluster, recovery, several
+from rallypoint.job import several
 from rallypoint.job.annotations import ANNOTATIONS, PREFIX, read_annotations
 from rallypoint.job.duration import format_duration
 from rallypoint.job.errors import JobError, Problem, Step, dotted, show
-from rallypoint.job.mindcluster import PROCESS_LEVEL, MindCluster
 from rallypoint.job.part import Model
-from rallypoint.job.profiles import defaults_of
+from rallypoint.job.profiles import Key, Place, ProfileSpec, block_of, defaults_of, specs
 from rallypoint.job.role import Role
 from rallypoint.job.rules import rule_of
 from rallypoint.job.values import RefusedError, write_nodes
@@ -24,18 +23,9 @@ from rallypoint.wire.plan import Profile
 if TYPE_CHECKING:
     from rallypoint.job.fields import JobFields
 
-__all__ = ["WITHOUT_EFFECT", "Choice", "choices", "settle", "unread"]
+__all__ = ["Choice", "choices", "settle", "unread"]
 
-#: Where a path of the normal form stands in the document.
-Place = Callable[[tuple[Step, ...]], tuple[Step, ...]]
-
-_BLOCKS = ("fault_tolerance", "recovery", "health", "mindcluster")
-
-#: Settings of other profiles that MindCluster's scheduler does not have, and what to give in their place.
-WITHOUT_EFFECT: Mapping[str, str] = {
-    "fault_tolerance.forceful_deletion_grace_period": "set mindcluster.grace_over_time",
-    "recovery.replace_delay": "the scheduler replaces a lost pod at once",
-}
+_BLOCKS = ("fault_tolerance", "recovery", "health")
 
 M = TypeVar("M", bound=Model)
 
@@ -81,7 +71,7 @@ def settle(job: JobFields, place: Place) -> dict[str, Any]:
     _refuse(wrong)
     job = _with_defaults(job, profile)
     _refuse([*_late_reports(job), *_not_in_profile(job, place)])
-    return {name: getattr(job, name) for name in ("roles", "profile", "labels", *_BLOCKS)}
+    return {name: getattr(job, name) for name in ("roles", "profile", "labels", *_blocks())}
 
 
 def choices(job: JobFields) -> tuple[Choice, ...]:
@@ -90,9 +80,13 @@ def choices(job: JobFields) -> tuple[Choice, ...]:
 
 
 def unread(words: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels or annotations that are not read as policies: those that mean something on pods alone."""
-    read = {*mindcluster.LABELS, *mindcluster.ANNOTATIONS}
+    """Return the labels or annotations that set no policy, so that they have a meaning on pods only."""
+    read = {key for spec in specs().values() for key in (*spec.LABELS, *spec.ANNOTATIONS)}
     return {key: text for key, text in words.items() if key not in read and not key.startswith(PREFIX)}
+
+
+def _blocks() -> tuple[str, ...]:
+    return (*_BLOCKS, *(spec.BLOCK for spec in specs().values()))
 
 
 def _choice(job: JobFields, path: str, default: Any) -> Choice:
@@ -104,15 +98,12 @@ def _choice(job: JobFields, path: str, default: Any) -> Choice:
 
 
 def _defaults(job: JobFields) -> dict[str, Any]:
-    found = defaults_of(job.profile, job.mindcluster)
-    if job.profile is not Profile.MINDCLUSTER:
+    found = defaults_of(job.profile, job)
+    spec = specs().get(job.profile)
+    if spec is None:
         return found
-    found = {path: default for path, default in found.items() if path not in WITHOUT_EFFECT}
-    own = {name: field.get_default(call_default_factory=True) for name, field in MindCluster.model_fields.items()}
-    # Of what is given in full, only what follows from the rest is a default.
-    given = {"recover_strategy"} & job.mindcluster.model_fields_set
-    follow = mindcluster.derived(job.mindcluster, given, job.roles, _annotation(job))
-    return {**found, **{f"mindcluster.{name}": value for name, value in {**own, **follow}.items()}}
+    found = {path: default for path, default in found.items() if path not in spec.WITHOUT_EFFECT}
+    return {**found, **{f"{spec.BLOCK}.{name}": value for name, value in spec.block_defaults(job).items()}}
 
 
 def _refuse(wrong: list[Problem]) -> None:
@@ -135,28 +126,29 @@ def _said(job: JobFields) -> tuple[list[_Said], list[Problem]]:
             wrong += error.problems
         else:
             said += [_say("annotations", key, text, "fault_tolerance", *item) for item in found.values.items()]
-    for where, keys in (("labels", _labels(job)), ("annotations", mindcluster.ANNOTATIONS)):
-        for key, text in getattr(job, where).items():
-            if key not in keys:
-                continue
-            try:
-                said.append(_say(where, key, text, "mindcluster", keys[key].field, keys[key].read(text)))
-            except RefusedError as error:
-                told = f"{show(text)} is not allowed; expected {str(error) or keys[key].allowed}"
-                wrong.append(Problem(path=dotted((where, key)), text=told))
+    for spec in specs().values():
+        for where, keys in (("labels", _labels(job, spec)), ("annotations", spec.ANNOTATIONS)):
+            for key, text in getattr(job, where).items():
+                if key not in keys:
+                    continue
+                try:
+                    said.append(_say(where, key, text, spec.BLOCK, keys[key].field, keys[key].read(text)))
+                except RefusedError as error:
+                    told = f"{show(text)} is not allowed; expected {str(error) or keys[key].allowed}"
+                    wrong.append(Problem(path=dotted((where, key)), text=told))
     return said, wrong
 
 
-def _labels(job: JobFields) -> dict[str, mindcluster.Key]:
-    """Return the labels that are read as MindCluster's: some of them, only where something else is of it."""
-    named = {"profile", "mindcluster"} & job.model_fields_set
-    asks = (
-        job.profile is Profile.MINDCLUSTER
-        or (named == {"mindcluster"})
-        or any(key in job.labels and known.chooses for key, known in mindcluster.LABELS.items())
-        or any(key in job.annotations for key in mindcluster.ANNOTATIONS)
+def _labels(job: JobFields, spec: ProfileSpec) -> dict[str, Key]:
+    """Return the labels that set fields of a profile; some do so only if something else chooses the profile."""
+    named = {"profile", spec.BLOCK} & job.model_fields_set
+    chosen = (
+        specs().get(job.profile) is spec
+        or (named == {spec.BLOCK})
+        or any(key in job.labels and known.chooses for key, known in spec.LABELS.items())
+        or any(key in job.annotations for key in spec.ANNOTATIONS)
     )
-    return {key: known for key, known in mindcluster.LABELS.items() if known.chooses or asks}
+    return {key: known for key, known in spec.LABELS.items() if known.chooses or chosen}
 
 
 def _say(where: str, key: str, text: str, block: str, field: str, value: Any) -> _Said:
@@ -164,11 +156,10 @@ def _say(where: str, key: str, text: str, block: str, field: str, value: Any) ->
 
 
 def _misplaced(job: JobFields, place: Place) -> Iterator[Problem]:
-    """Yield what would have no effect where it stands: a label among the annotations, or the job's word at a role."""
-    for where, other, keys in (
-        ("annotations", "labels", {key: known for key, known in mindcluster.LABELS.items() if known.chooses}),
-        ("labels", "annotations", {**mindcluster.ANNOTATIONS, **{f"{PREFIX}{key}": None for key in ANNOTATIONS}}),
-    ):
+    """Yield keys without an effect where they are: a label among the annotations, or a key of the job in a role."""
+    labels = [key for spec in specs().values() for key, known in spec.LABELS.items() if known.chooses]
+    annotations = [*(key for spec in specs().values() for key in spec.ANNOTATIONS), *(f"{PREFIX}{key}" for key in ANNOTATIONS)]
+    for where, other, keys in (("annotations", "labels", labels), ("labels", "annotations", annotations)):
         for key in keys:
             if key in getattr(job, where):
                 yield Problem(path=dotted((where, key)), text=f"has no effect in {where}; move this key to {other}")
@@ -179,16 +170,16 @@ def _misplaced(job: JobFields, place: Place) -> Iterator[Problem]:
 
 
 def _misspelt(job: JobFields, place: Place) -> Iterator[Problem]:
-    """Yield labels and annotations that look like MindCluster's, and are none that is read."""
+    """Yield labels and annotations that look like those of a profile, but are not."""
     parts: list[tuple[tuple[Step, ...], Mapping[str, str]]] = []
     for where in ("labels", "annotations"):
         parts += [((where,), getattr(job, where))]
         parts += [(place(("roles", index, where)), getattr(role, where)) for index, role in enumerate(job.roles)]
     for path, words in parts:
         for key, text in words.items():
-            told = mindcluster.why_unread(key, text)
-            if told:
-                yield Problem(path=dotted((*path, key)), text=told)
+            why = next(filter(None, (spec.why_unread(key, text) for spec in specs().values())), "")
+            if why:
+                yield Problem(path=dotted((*path, key)), text=why)
 
 
 def _given_twice(job: JobFields, said: Iterable[_Said]) -> Iterator[Problem]:
@@ -218,36 +209,39 @@ def _inheriting(role: Role, job: JobFields) -> Role:
 
 
 def _profile(job: JobFields, said: Iterable[_Said]) -> tuple[Profile, list[Problem]]:
-    """Return the profile by name, or that whose words the job has; words of another one than the named are problems."""
-    words = [(item.path, item.text) for item in said if item.block == "mindcluster"]
-    block = job.mindcluster.model_fields_set or "mindcluster" in job.model_fields_set
-    if "profile" not in job.model_fields_set:
-        return (Profile.MINDCLUSTER if words or block else Profile.LADDER), []
-    if job.profile is Profile.MINDCLUSTER:
-        return job.profile, []
-    told = f"it requires profile mindcluster, but the profile is {job.profile.value}; remove one of them"
-    wrong = [Problem(path=path, text=f"{show(text)} is not allowed; {told}") for path, text in words]
-    if block and not wrong:
-        wrong.append(Problem(path="mindcluster", text=f"is not allowed; {told}"))
-    return job.profile, wrong
+    """Return the profile: the named one, or the one that labels, annotations or a block choose; a conflict is a problem."""
+    said = tuple(said)
+    for profile, spec in specs().items():
+        words = [(item.path, item.text) for item in said if item.block == spec.BLOCK]
+        block = block_of(job, spec).model_fields_set or spec.BLOCK in job.model_fields_set
+        if job.profile is profile or not (words or block):
+            continue
+        if "profile" not in job.model_fields_set:
+            return profile, []
+        why = f"it requires profile {profile.value}, but the profile is {job.profile.value}; remove one of them"
+        wrong = [Problem(path=path, text=f"{show(text)} is not allowed; {why}") for path, text in words]
+        return job.profile, wrong or [Problem(path=spec.BLOCK, text=f"is not allowed; {why}")]
+    return job.profile, []
 
 
 def _with_defaults(job: JobFields, profile: Profile) -> JobFields:
-    blocks: dict[str, Any] = {name: getattr(job, name) for name in _BLOCKS}
-    if profile is Profile.MINDCLUSTER:
-        block = job.mindcluster
-        follow = mindcluster.derived(block, block.model_fields_set, job.roles, _annotation(job))
-        blocks["mindcluster"] = _completed(block, follow)
-    for path, value in defaults_of(profile, blocks["mindcluster"]).items():
+    blocks: dict[str, Any] = {name: getattr(job, name) for name in _blocks()}
+    spec = specs().get(profile)
+    if spec is not None:
+        block = blocks[spec.BLOCK]
+        follow = spec.derived(block, block.model_fields_set, job.roles, job.annotations)
+        job = job.model_copy(update={spec.BLOCK: _completed(block, follow)})
+        blocks[spec.BLOCK] = block_of(job, spec)
+    for path, value in defaults_of(profile, job).items():
         name, field = path.split(".")
         if field not in blocks[name].model_fields_set:
             blocks[name] = _completed(blocks[name], {field: value})
     job = job.model_copy(update={"profile": profile, **blocks})
-    return _labelled(job) if profile is Profile.MINDCLUSTER else job
+    return job if spec is None else _labelled(job, spec)
 
 
-def _labelled(job: JobFields) -> JobFields:
-    labels = {**mindcluster.labels(job.mindcluster), **job.labels}
+def _labelled(job: JobFields, spec: ProfileSpec) -> JobFields:
+    labels = {**spec.added_labels(block_of(job, spec)), **job.labels}
     job = job.model_copy(update={"labels": labels})
     return job.model_copy(update={"roles": tuple(_inheriting(role, job) for role in job.roles)})
 
@@ -258,10 +252,6 @@ def _completed(block: M, values: Mapping[str, Any]) -> M:
     return cast("M", whole)
 
 
-def _annotation(job: JobFields) -> str | None:
-    return job.annotations.get("recover-strategy")
-
-
 def _late_reports(job: JobFields) -> Iterator[Problem]:
     """Yield a report interval of which two do not fit into a lease: a late report would cost a healthy node its place.
 
@@ -269,7 +259,7 @@ def _late_reports(job: JobFields) -> Iterator[Problem]:
     at least three times in a lease (`pace_of`).
     """
     health = job.health
-    given = {"report_interval"} if job.profile is Profile.MINDCLUSTER else {"report_interval", "node_lease"}
+    given = {"report_interval"} if job.profile in specs() else {"report_interval", "node_lease"}
     if given & health.model_fields_set and health.report_interval >= health.node_lease / 2:
         allowed = f"less than half of node_lease ({format_duration(health.node_lease)})"
         told = f"{show(format_duration(health.report_interval))} is not allowed; expected {allowed}"
@@ -279,7 +269,8 @@ def _late_reports(job: JobFields) -> Iterator[Problem]:
 def _not_in_profile(job: JobFields, place: Place) -> list[Problem]:
     if job.profile is Profile.APPWRAPPER:
         return list(_not_in_appwrapper(job, place))
-    return [*_not_in_mindcluster(job), *_not_in_roles(job, place)] if job.profile is Profile.MINDCLUSTER else []
+    spec = specs().get(job.profile)
+    return [] if spec is None else [*_without_effect(job, spec), *spec.problems(job, place)]
 
 
 def _not_in_appwrapper(job: JobFields, place: Place) -> Iterator[Problem]:
@@ -292,34 +283,13 @@ def _not_in_appwrapper(job: JobFields, place: Place) -> Iterator[Problem]:
         ("recovery.node_replacements", "0 with profile appwrapper, which replaces no nodes"),
         ("fault_tolerance.pending_fail_strategy", "-1 with profile appwrapper, whose warm-up clock limits pending nodes"),
     ):
-        chosen = _choice(job, path, defaults_of(job.profile, job.mindcluster)[path])
+        chosen = _choice(job, path, defaults_of(job.profile, job)[path])
         if chosen.value != chosen.default:
             yield Problem(path=path, text=f"{show(chosen.value)} is not allowed; expected {told}")
 
 
-def _not_in_mindcluster(job: JobFields) -> Iterator[Problem]:
-    block = job.mindcluster
-    for path, instead in WITHOUT_EFFECT.items():
-        chosen = _choice(job, path, defaults_of(Profile.LADDER, block).get(path, 0.0))
+def _without_effect(job: JobFields, spec: ProfileSpec) -> Iterator[Problem]:
+    for path, instead in spec.WITHOUT_EFFECT.items():
+        chosen = _choice(job, path, defaults_of(Profile.LADDER).get(path, 0.0))
         if chosen.given and chosen.value != chosen.default:
-            yield Problem(path=path, text=f"{show(chosen.value)} has no effect with profile mindcluster; {instead}")
-    graceful = block.fault_scheduling == "grace"
-    needy = [word for word in block.recover_strategy if word in PROCESS_LEVEL]
-    if needy and not graceful:
-        where = "labels.fault-scheduling" if "fault-scheduling" in job.labels else "mindcluster.fault_scheduling"
-        told = f"grace, which recover-strategy {', '.join(needy)} {'needs' if len(needy) == 1 else 'need'}"
-        yield Problem(
-            path=where, text=f"{show(block.fault_scheduling)} is not allowed; expected {told} (label fault-scheduling)"
-        )
-    stop = job.recovery.stop_grace_period
-    if graceful and not 0 < stop < block.grace_over_time:
-        told = f"more than 0s and less than mindcluster.grace_over_time ({format_duration(block.grace_over_time)})"
-        yield Problem(path="recovery.stop_grace_period", text=f"{show(format_duration(stop))} is not allowed; expected {told}")
-
-
-def _not_in_roles(job: JobFields, place: Place) -> Iterator[Problem]:
-    block = job.mindcluster
-    strategy = ",".join(block.recover_strategy) if "recover_strategy" in block.model_fields_set else None
-    for index, role in enumerate(job.roles):
-        for field, text in recovery.wrong(role, strategy):
-            yield Problem(path=dotted(place(("roles", index, *field.split(".")))), text=text)
+            yield Problem(path=path, text=f"{show(chosen.value)} has no effect with profile {job.profile.value}; {instead}")

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from rallypoint.job.cluster import CPU, Cluster, Group
 from rallypoint.job.errors import Problem, Step, dotted
 from rallypoint.job.placement import Capacity, Members, counts, fit, group_problems, members, solved
+from rallypoint.job.profiles import Place
 from rallypoint.job.quantity import quantity, write_bytes
 from rallypoint.job.role import ELASTIC, InstanceResources, Resources, Role
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["problems_beside", "settle"]
 
-Place = Callable[[tuple[Step, ...]], tuple[Step, ...]]
 _DISK = "ephemeral-storage"
 
 

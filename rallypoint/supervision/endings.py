@@ -11,6 +11,7 @@ from rallypoint.supervision.charges import after_fault, charged, counted, withou
 from rallypoint.supervision.clocks import Deadline
 from rallypoint.supervision.observation import NodeSeen
 from rallypoint.supervision.policy import Policy
+from rallypoint.supervision.profile import rules_of
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase
 from rallypoint.supervision.turn import Step, Turn, enter, over, since
 from rallypoint.wire.incident import Cause, Incident, IncidentId, Rung, merge_incidents
@@ -212,10 +213,9 @@ def delete(turn: Turn, *, spare_ended: bool = False) -> Step:
 
 
 def forceful_grace(policy: Policy) -> float:
-    """Return how many seconds a deletion may take before it is forced; fewer than none where it is forced from the first."""
-    if policy.scheduling is None:
-        return policy.forceful_deletion_grace
-    return -1.0 if policy.scheduling.fault_scheduling == "force" else policy.scheduling.grace_over_time
+    """Return the seconds after which a deletion is forced; negative forces it at once."""
+    rules = rules_of(policy.profile)
+    return policy.forceful_deletion_grace if rules is None else rules.forceful_grace(policy)
 
 
 def _of_nodes(turn: Turn, *, force: bool, spare_ended: bool) -> Iterable[Action]:

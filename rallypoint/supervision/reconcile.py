@@ -5,8 +5,8 @@ Theory of operation
 
 Rule 1: everything that decides a phase lives in this room. This file holds the turn and the phases, `turn.py` the table of
 which may follow which, `running.py` the checks of a running job in their order, `endings.py` resets, failures and deletions,
-and `healing.py` and `rescheduling.py` the replacement of single nodes. Nothing here reads a clock, a file or the network; `now`
-is an argument, and the same arguments always give the same decision.
+and `healing.py` the replacement of single nodes. Nothing here reads a clock, a file or the network; `now` is an argument, and
+the same arguments always give the same decision.
 
 A turn is: load the record, read the clock, observe, `reconcile`, save the new record, and only then act. Because the record is
 saved first, a supervisor that is killed at any point leaves a record that is at least as new as the world, and the next one
@@ -27,7 +27,8 @@ Phases are AppWrapper's::
 
 Three profiles share it. `appwrapper` is the reference's machine: a fixed world, and any loss past its grace resets the job.
 `ladder`: a job degrades before it resets; a lost node is replaced while the others go on, and only fewer than `min_nodes`
-that live or can come back, for longer than the failure grace, reset it. `mindcluster` asks the rules of Ascend's scheduler.
+that live or can come back, for longer than the failure grace, reset it. A profile with a package of its own answers faults by
+its own rules (`profile.py`).
 
 A reset deletes everything, sees that zero is left, pauses, and starts the next attempt with the next number; quota (the slot of
 the job) is kept throughout. `retry_limit` resets make `retry_limit + 1` attempts at the most. What costs nothing (suspension,

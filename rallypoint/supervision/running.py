@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 
-from rallypoint.supervision import clocks, coordinators, endings, healing, rescheduling
+from rallypoint.supervision import clocks, coordinators, endings, healing
 from rallypoint.supervision.actions import Action, CreateComponents, CreateCoordinator, CreateNode
 from rallypoint.supervision.census import exit_codes
 from rallypoint.supervision.charges import refilled
 from rallypoint.supervision.clocks import Deadline
 from rallypoint.supervision.endings import judge_pending
 from rallypoint.supervision.observation import NodeSeen, NodeState, how_it_ended
+from rallypoint.supervision.profile import rules_of
 from rallypoint.supervision.record import ConditionType, JobRecord
 from rallypoint.supervision.turn import Step, Turn, over, since
 from rallypoint.wire.exits import Exit
@@ -127,9 +128,9 @@ def _failed_component(turn: Turn) -> Step:
     status = turn.status
     if status is not None and status.verdict is not None and status.verdict.outcome is Outcome.FAILED:
         verdict = status.verdict
-        final = verdict.reason in FINAL
-        if turn.policy.profile is Profile.MINDCLUSTER and not final:
-            return rescheduling.judge(turn, verdict)
+        final, rules = verdict.reason in FINAL, rules_of(turn.policy.profile)
+        if rules is not None and not final:
+            return rules.answer_verdict(turn, verdict)
         return endings.reset_or_fail(turn, "FailedComponent", verdict.message, verdict=verdict, final=final)
     if status is not None and status.verdict is None and _stopped_by_themselves(turn):
         message = "the lease expired without a supervisor heartbeat, and the agents stopped the job"
@@ -210,7 +211,8 @@ def _failed_pods(turn: Turn) -> Step:
         return _tolerate(turn, len(failed), healing.describe_lost(turn.record, failed), final=hopeless is not None)
     if hopeless is not None:
         return endings.reset_or_fail(turn, *hopeless, final=True)
-    return rescheduling.reschedule(turn) if turn.policy.profile is Profile.MINDCLUSTER else _replace(turn)
+    rules = rules_of(turn.policy.profile)
+    return _replace(turn) if rules is None else rules.answer_losses(turn)
 
 
 def _anybody_lost(turn: Turn) -> bool:
@@ -260,7 +262,7 @@ def _evacuation(turn: Turn) -> Step:
     if turn.census.outdated and not turn.policy.wrapped:
         turn = turn.with_record(healing.evacuate(turn.record, turn.census.outdated))
     flagged = turn.census.flagged
-    if not flagged or turn.policy.profile is Profile.MINDCLUSTER:
+    if not flagged or rules_of(turn.policy.profile) is not None:
         return Step(record=turn.record)
     if turn.policy.profile is Profile.APPWRAPPER:
         where = "; ".join(f"node {n.node} on {n.host or 'an unknown host'}: {n.flagged}" for n in flagged)

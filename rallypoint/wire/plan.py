@@ -9,7 +9,6 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from rallypoint.wire import reset_file
 from rallypoint.wire.incident import Answer
 from rallypoint.wire.node_range import MAX_NODES
 from rallypoint.wire.sections import NO_SECTIONS, Sections
@@ -141,7 +140,7 @@ class Scheduling:
     elastic_wait: float = 20.0
     graceful_tolerance: bool = False
     never_upgrade: bool = False
-    reset_file: str = reset_file.PATH
+    reset_file: str = "/user/restore/reset/config/reset.json"
     switched_off: tuple[str, ...] = ()
 
 

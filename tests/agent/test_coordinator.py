@@ -22,9 +22,9 @@ from rallypoint.agent.coordinator.size import FileSize
 from rallypoint.agent.errors import StaleError
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import Settings
+from rallypoint.compat.mindcluster.reset_file import read_reset
 from rallypoint.wire import codec
 from rallypoint.wire.messages import AgentState, Assignment, Continue, Refusal, Regroup, Reply, Stop, WorkerReport
-from rallypoint.wire.reset_file import read_reset
 from rallypoint.wire.status import JobState, JobStatus, Outcome, Verdict
 from tests.agent.fakes import TWO, GatedSink, MemorySink, new_state, report
 from tests.waiting import eventually_async

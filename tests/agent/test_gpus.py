@@ -184,7 +184,7 @@ def test_an_end_is_told_with_what_the_gpu_said(
     faults: tuple[DeviceFault, ...], local_rank: int, error: str, expected: tuple[str, FaultKind]
 ) -> None:
     """A GPU that must be replaced makes it a fault of the hardware, which another node must heal."""
-    judge = Judge(SimpleNamespace(plan=PLAN), now=lambda: 0.0, devices=Devices(*faults))  # type: ignore[arg-type]
+    judge = Judge(SimpleNamespace(plan=PLAN), now=lambda: 0.0, devices=Devices(*faults), profile=None)  # type: ignore[arg-type]
     end = Culprit(
         node=0, incarnation=0, host="a", rank=local_rank, local_rank=local_rank, pid=7, error=error, at=0.0,
         kind=FaultKind.EXIT_CODE,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rallypoint.job import ElasticJob, JobError, compile_plan, load_job
-from rallypoint.job.profiles import DEFAULTS
+from rallypoint.job.profiles import defaults_of
 from rallypoint.job.settle import choices, unread
 from rallypoint.wire.plan import Plan, Profile
 
@@ -106,12 +106,12 @@ def test_the_models_own_defaults_are_the_ladders():
     """The reference shows them, so the table must not say otherwise."""
     job = ElasticJob.model_validate(GOOD)
     shown = {}
-    for path in DEFAULTS[Profile.LADDER]:
+    for path in defaults_of(Profile.LADDER):
         block, name = path.split(".")
         shown[path] = type(getattr(job, block)).model_fields[name].default
 
     assert job.profile is Profile.LADDER
-    assert shown == DEFAULTS[Profile.LADDER]
+    assert shown == defaults_of(Profile.LADDER)
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ class NodeAgent:
         )
         self._advice: set[asyncio.Task[None]] = set()
         self._signalled = False
-        self._judge = Judge(self._parts.config, now=clock, devices=self._parts.devices)
+        self._judge = Judge(self._parts.config, now=clock, devices=self._parts.devices, profile=self._parts.profile)
 
     async def run(self) -> Ending:
         """Take part in the job until it is over, or until this agent must end; leaves no process behind.

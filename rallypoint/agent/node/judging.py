@@ -13,16 +13,13 @@ from rallypoint.agent.culprit import is_collateral
 from rallypoint.agent.node.events import StepFailed, WorkersEnded
 from rallypoint.agent.node.health.npus import Meter
 from rallypoint.agent.node.node_config import NodeConfig
-from rallypoint.agent.rendezvous import rungs
+from rallypoint.agent.node.profile import NodeRules
 from rallypoint.agent.workers.facts import end_of, how, raised
 from rallypoint.agent.workers.group import Worker
 from rallypoint.agent.workers.memory import OomWatch
-from rallypoint.supervision.inplace import is_same_fault
-from rallypoint.supervision.strategy import Strategy
 from rallypoint.wire.incident import Culprit, FaultKind
 from rallypoint.wire.line import Failed
 from rallypoint.wire.masked import mask_of
-from rallypoint.wire.plan import Profile
 
 __all__ = ["Judge", "went_wrong"]
 
@@ -32,14 +29,9 @@ log = logging.getLogger("rallypoint.node")
 class Judge:
     """Reads what workers left behind. Made before the first of them starts: what the kernel kills from then on is counted."""
 
-    def __init__(self, config: NodeConfig, *, now: Clock, devices: Meter) -> None:
+    def __init__(self, config: NodeConfig, *, now: Clock, devices: Meter, profile: NodeRules | None) -> None:
         self._config, self._now, self._devices = config, now, devices
-        self._memory = OomWatch()
-        plan = config.plan
-        self._climbs = plan.profile is Profile.MINDCLUSTER
-        self._retries = Strategy.RETRY in rungs.allowed(plan.profile, plan.scheduling)
-        #: By local rank, the last step and the time of the last step that raised by itself.
-        self._raised: dict[int, tuple[int | None, float]] = {}
+        self._memory, self._profile = OomWatch(), profile
 
     async def ended(self, workers: Sequence[Worker]) -> WorkersEnded:
         """Say how each of the workers that ended by themselves has ended."""
@@ -62,12 +54,8 @@ class Judge:
         return StepFailed(round=word.round, failure=failure)
 
     def _replaces(self, local_rank: int, step: int | None) -> bool:
-        """Return whether a process whose step raised is to be replaced; the coordinator finds the same (`attempted.py`)."""
-        now = self._now()
-        last = self._raised.get(local_rank)
-        self._raised[local_rank] = (step, now)
-        again = last is not None and is_same_fault(last[0], step, now - last[1])
-        return self._climbs and (again or not self._retries)
+        """Return whether a process whose step raised must be replaced; the coordinator decides the same."""
+        return self._profile is not None and self._profile.replaces_raised(local_rank, step, self._now())
 
     def end_of(self, worker: Worker) -> Culprit:
         """Return what is known of a worker's end. Reads files."""

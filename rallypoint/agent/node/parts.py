@@ -13,7 +13,7 @@ from rallypoint.agent.node.adviser import Adviser
 from rallypoint.agent.node.health.npus import meter
 from rallypoint.agent.node.lines import Lines
 from rallypoint.agent.node.node_config import NodeConfig
-from rallypoint.agent.node.reset_watch import ResetWatch
+from rallypoint.agent.node.profile import node_rules
 from rallypoint.agent.node.round import Round
 from rallypoint.agent.node.starting import launcher
 from rallypoint.agent.node.training_ports import TrainingPorts
@@ -76,7 +76,7 @@ class Parts:
         self._launcher.when_ready(self.stores.host_ahead)
         self._launcher.when_prepared(changed)
         self.adviser = Adviser(plan, self._spawner)
-        self.reset_watch = ResetWatch.of(plan)
+        self.profile = node_rules(plan)
 
     def _context(self, config: NodeConfig, changed: Callable[[], None]) -> NodeContext:
         return NodeContext(

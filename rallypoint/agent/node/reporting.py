@@ -98,7 +98,7 @@ class Reporter:
             replicas=parts.snapshots.replicas,
             dumps=parts.snapshots.can_dump,
             dump=parts.dumper.told,
-            tolerance=parts.reset_watch.foreign(),
+            tolerance="" if parts.profile is None else parts.profile.tolerance(),
             free_ports=parts.ports.offer if state is AgentState.WAITING else (),
             ready=parts.ready,
             hold=_hold(config.plan, state, pace),

@@ -13,7 +13,7 @@ from rallypoint.backends.local.node import NodeFolder
 from rallypoint.backends.roles import ignored_master, isolation, only_plan
 from rallypoint.job import ElasticJob, Role
 from rallypoint.job.compile_roles import compile_roles, has_roles, one_role
-from rallypoint.job.mindcluster import without_cause
+from rallypoint.job.profiles import warnings_of
 from rallypoint.job.settle import unread
 from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.role_plans import RolePlan, role_plans
@@ -124,7 +124,7 @@ def draw(job: ElasticJob, folder: JobFolder, agent: Sequence[str], *, orphan_pol
         plan=plan,
         objects=tuple(_of_roles(plan, folder, agent) if roles else _objects(plan, folder, agent)),
         notes=tuple(_notes(job, plan)),
-        warnings=tuple(without_cause(plan.scheduling)),
+        warnings=warnings_of(plan),
     )
 
 

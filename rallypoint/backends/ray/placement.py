@@ -16,7 +16,7 @@ from rallypoint.backends.certificates import require_cryptography
 from rallypoint.backends.contract import Blueprint, SubmitError
 from rallypoint.backends.roles import only_plan
 from rallypoint.job import ElasticJob, Role
-from rallypoint.job.mindcluster import without_cause
+from rallypoint.job.profiles import warnings_of
 from rallypoint.job.quantity import quantity
 from rallypoint.wire import codec
 from rallypoint.wire.plan import OrphanPolicy, Plan
@@ -98,7 +98,7 @@ def draw(
         plan=plan,
         objects=tuple(_objects(plan, placement, namespace)),
         notes=tuple(_notes(job, role)),
-        warnings=tuple(without_cause(plan.scheduling)),
+        warnings=warnings_of(plan),
         attached={FILE: codec.dumps(placement)},
     )
 

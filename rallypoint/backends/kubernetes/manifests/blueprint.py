@@ -20,7 +20,7 @@ from rallypoint.backends.kubernetes.manifests.volumes import RUN, TMP
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.roles import ignored_master, isolation
 from rallypoint.job import ElasticJob, Role, compile_plan
-from rallypoint.job.mindcluster import without_cause
+from rallypoint.job.profiles import warnings_of
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.plan import Entry, OrphanPolicy, Plan
 from rallypoint.wire.ports import AGENT_PORT
@@ -57,7 +57,7 @@ def draw_one(job: ElasticJob, *, namespace: str, orphan_policy: OrphanPolicy = O
         plan=plan,
         objects=tuple(objects(ref, job, plan)),
         notes=(*_notes(plan, role), *_master_notes(job)),
-        warnings=tuple(without_cause(plan.scheduling)),
+        warnings=warnings_of(plan),
     )
 
 

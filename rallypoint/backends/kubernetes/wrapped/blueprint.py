@@ -19,7 +19,7 @@ from rallypoint.backends.kubernetes.wrapped.podsets import PodSet, PodSetError, 
 from rallypoint.job import ElasticJob, JobError, compile_plan
 from rallypoint.job.annotations import PREFIX, PolicyRead, read_annotations
 from rallypoint.job.compile_roles import compile_roles, has_roles
-from rallypoint.job.profiles import DEFAULTS, MOST_RESETS
+from rallypoint.job.profiles import MOST_RESETS, defaults_of
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.plan import Kind, OrphanPolicy, Plan, Profile
 
@@ -28,7 +28,7 @@ __all__ = ["draw"]
 #: Words at the end of annotations that hold a duration.
 _DURATION = "Duration"
 
-_DEFAULT_RETRIES = DEFAULTS[Profile.APPWRAPPER]["fault_tolerance.retry_limit"]
+_DEFAULT_RETRIES = defaults_of(Profile.APPWRAPPER)["fault_tolerance.retry_limit"]
 
 
 def draw(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from rallypoint.compat.mindcluster.reset_file import Entry, ResetFile, read_reset
 from rallypoint.wire.codec import WireError
-from rallypoint.wire.reset_file import Entry, ResetFile, read_reset
 
 #: As the device plugin writes it.
 DEVICE = {

@@ -1,6 +1,6 @@
-"""Ascend MindCluster's labels and annotations of a job, and the block that holds what they say. Pure.
+"""MindCluster in the job document: its block, its labels and annotations, and its defaults. Pure.
 
-A label sets the field of the block of the same meaning; what neither gives has MindCluster's own default.
+A label or annotation sets a field of the block; without either, the field has MindCluster's default.
 """
 
 from __future__ import annotations
@@ -9,34 +9,47 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
-from rallypoint.job import recovery
-from rallypoint.job.errors import show
+from rallypoint.compat.mindcluster import script
+from rallypoint.compat.mindcluster.environment import LABEL, Variant, recovery_environment, recovery_labels
+from rallypoint.job.duration import format_duration
+from rallypoint.job.errors import Problem, Step, dotted, show
 from rallypoint.job.part import Model
+from rallypoint.job.profiles import Key
 from rallypoint.job.role import Role
-from rallypoint.job.rules import FLAG, Rule, choice, duration, whole
+from rallypoint.job.rules import FLAG, MOST_RESETS, Rule, choice, duration, whole
 from rallypoint.job.values import RefusedError, read_text
-from rallypoint.wire import reset_file
-from rallypoint.wire.plan import Scheduling
-from rallypoint.wire.recovery_env import LABEL, Variant, recovery_environment, recovery_labels
+from rallypoint.wire.plan import Plan, Scheduling
 
 __all__ = [
     "ANNOTATIONS",
+    "BLOCK",
+    "CHOSEN",
+    "DEFAULTS",
     "LABELS",
+    "LATER",
+    "MODEL",
+    "NOTE",
     "PROCESS_LEVEL",
     "STRATEGIES",
+    "SUMMARY",
+    "TITLE",
     "WAIT_VARIABLE",
-    "Key",
+    "WITHOUT_EFFECT",
+    "Fields",
     "MindCluster",
+    "added_labels",
+    "block_defaults",
+    "defaults",
     "derived",
     "elastic_wait",
     "environment",
-    "labels",
+    "plan_fields",
+    "problems",
     "scheduling",
+    "warnings",
     "why_unread",
-    "without_cause",
 ]
 
 #: The words of recover-strategy, in the order in which MindCluster tries them.
@@ -136,7 +149,7 @@ class MindCluster(Model):
     """How long elastic-training waits for the lost pod; MINDIO_WAIT_MINDX_TIME less 10s where a role's `env` has it."""
     graceful_tolerance: Annotated[bool, FLAG] = False
     """Graceful fault tolerance is in use, which rules out the recovery of single processes: faults reschedule the job."""
-    reset_file: Annotated[str, _RESET_FILE] = reset_file.PATH
+    reset_file: Annotated[str, _RESET_FILE] = Scheduling.reset_file
     """Where a pod has MindCluster's reset file: an entry of graceful tolerance there has the effect of that field."""
     never_upgrade: Annotated[bool, FLAG] = False
     """Rescheduling of pods never becomes one of the job. Annotation `huawei.com/recover_policy_path: pod`."""
@@ -146,23 +159,6 @@ class MindCluster(Model):
     """By which table: the documentation's, or that of the operator's code, which differs for `exit` and in the watchdog."""
     hot_reset: Annotated[int, _HOT_RESET] = -1
     """The device plugin's hotReset: `2` is offline recovery. It resets devices, not we: the value is checked and kept."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Key:
-    """One label or annotation.
-
-    Attributes:
-        field: of the block, which it sets.
-        allowed: completes the sentence "'x' is not allowed; ...".
-        read: from its text; raises `RefusedError`.
-        chooses: its presence chooses the profile.
-    """
-
-    field: str
-    allowed: str
-    read: Callable[[str], Any]
-    chooses: bool = True
 
 
 def _ruled(field: str, rule: Rule) -> Key:
@@ -227,14 +223,14 @@ def why_unread(key: str, text: str) -> str:
     return f"is not a known MindCluster name; did you mean {names[near[0]]!r}?" if near else ""
 
 
-def derived(block: MindCluster, given: set[str], roles: Iterable[Role], annotation: str | None = None) -> dict[str, Any]:
-    """Return the fields that follow from others where they are not `given`; `annotation` is that of the strategy."""
+def derived(block: MindCluster, given: set[str], roles: Iterable[Role], annotations: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields that follow from other fields and from the roles, without those that are `given`."""
     roles, found = tuple(roles), dict[str, Any]()
     graceful = block.fault_scheduling == "grace"
-    asked = tuple(word for word in recovery.wanted(roles) if graceful or word not in PROCESS_LEVEL)
+    asked = tuple(word for word in script.wanted(roles) if graceful or word not in PROCESS_LEVEL)
     if "recover_strategy" not in given and asked:
         found["recover_strategy"] = asked
-    strategy = _text(found.get("recover_strategy", block.recover_strategy), annotation)
+    strategy = _text(found.get("recover_strategy", block.recover_strategy), annotations.get("recover-strategy"))
     if "process_recover" not in given and recovery_labels(strategy, variant=Variant(block.variables)):
         found["process_recover"] = "on"
     wait = elastic_wait(role.env[WAIT_VARIABLE] for role in roles if WAIT_VARIABLE in role.env)
@@ -254,8 +250,8 @@ def elastic_wait(texts: Iterator[str]) -> float | None:
     return max(waits, default=None)
 
 
-def labels(block: MindCluster) -> dict[str, str]:
-    """Return the label that a job is given where its processes may be recovered one by one."""
+def added_labels(block: MindCluster) -> dict[str, str]:
+    """Return the label that a job gets if its processes may be recovered one by one."""
     return {LABEL: "on"} if block.process_recover == "on" else {}
 
 
@@ -267,7 +263,7 @@ def environment(block: MindCluster, role: Role) -> dict[str, str]:
         pod_rescheduling="on" if block.pod_rescheduling else "",
         variant=Variant(block.variables),
     )
-    return {name: text for name, text in found.items() if recovery.variable(role, name) is None}
+    return {name: text for name, text in found.items() if script.variable(role, name) is None}
 
 
 #: What no part of this product reports, by the strategy that would answer it.
@@ -277,9 +273,9 @@ _NOT_REPORTED: Mapping[str, str] = {
 }
 
 
-def without_cause(settings: Scheduling | None) -> Iterator[str]:
-    """Yield which faults of MindCluster nothing here reports, for each strategy of a job that would answer them."""
-    for word in () if settings is None else settings.recover_strategy:
+def warnings(plan: Plan) -> Iterator[str]:
+    """Yield the faults that no part of this product reports, for each strategy of a job that would answer them."""
+    for word in () if plan.scheduling is None else plan.scheduling.recover_strategy:
         if word in _NOT_REPORTED:
             yield f"recover-strategy {word}: nothing here reports {_NOT_REPORTED[word]}"
 
@@ -290,4 +286,91 @@ _UNPLANNED = ("framework", "variables", "hot_reset")
 def scheduling(block: MindCluster, role: Role) -> Scheduling:
     """Return the block as the plan of a role has it."""
     fields = {name: getattr(block, name) for name in MindCluster.model_fields if name not in _UNPLANNED}
-    return Scheduling(**fields, switched_off=recovery.switched_off(role))
+    return Scheduling(**fields, switched_off=script.switched_off(role))
+
+
+# --- the profile (`rallypoint.job.profiles.ProfileSpec`) -------------------------------------------------------------------
+
+
+class Fields(Model):
+    """The field of the job for the block."""
+
+    mindcluster: MindCluster = MindCluster()
+    """What MindCluster's labels and annotations say, and what they cannot say."""
+
+
+BLOCK, MODEL = "mindcluster", MindCluster
+
+#: Fields of the block that jobs of earlier versions had not.
+LATER = ("framework", "variables", "hot_reset", "backoff_limit")
+
+#: Settings of other profiles that MindCluster's scheduler does not have, and what to give in their place.
+WITHOUT_EFFECT: Mapping[str, str] = {
+    "fault_tolerance.forceful_deletion_grace_period": "set mindcluster.grace_over_time",
+    "recovery.replace_delay": "the scheduler replaces a lost pod at once",
+}
+
+DEFAULTS: Mapping[str, Any] = {
+    "fault_tolerance.retry_limit": 0,
+    "fault_tolerance.no_progress_limit": 0,
+    "recovery.max_restarts": 32767,
+    "recovery.node_replacements": 0,
+    # It reports less often: three reports fit into a lease, as elsewhere.
+    "health.node_lease": 15.0,
+    "health.report_interval": 5.0,
+}
+
+SUMMARY = "the scheduler of Ascend MindCluster (see [the rules](../guides/mindcluster.md))"
+TITLE = "MindCluster"
+CHOSEN = """\
+A label or annotation of MindCluster (except `framework`), or a block `mindcluster`,
+selects `mindcluster` if no profile is set, and is an error with another profile."""
+NOTE = """\
+In `mindcluster`, `retry_limit` and `node_replacements` follow `fault-retry-times`, also beyond the \
+100 that a job file may set."""
+
+
+def defaults(block: MindCluster) -> dict[str, Any]:
+    """Return the defaults that differ from those of `ladder`; two of them follow `fault_retry_times`."""
+    times = block.fault_retry_times
+    follow = {"fault_tolerance.retry_limit": min(times, MOST_RESETS), "recovery.node_replacements": times}
+    return {**DEFAULTS, **follow}
+
+
+def block_defaults(job: Any) -> dict[str, Any]:
+    """Return the default of each field of the block."""
+    block: MindCluster = job.mindcluster
+    # A given strategy is no default, but fields that follow from it are.
+    follow = derived(block, {"recover_strategy"} & block.model_fields_set, job.roles, job.annotations)
+    return {**dict(MindCluster()), **follow}
+
+
+def plan_fields(block: MindCluster, role: Role, retry_limit: int) -> dict[str, Any]:
+    """Return the fields of a role's plan; `env` has lower priority than the role's own.
+
+    `fault_retry_times` may be more resets than a job file may give as its `retry_limit`, and then counts in full.
+    """
+    times = block.fault_retry_times
+    resets = {"retry_limit": times} if retry_limit == min(times, MOST_RESETS) else {}
+    return {"scheduling": scheduling(block, role), "env": environment(block, role), **resets}
+
+
+def problems(job: Any, place: Callable[[tuple[Step, ...]], tuple[Step, ...]]) -> Iterator[Problem]:
+    """Yield what the profile does not allow in a job; `place` as in `Shape`."""
+    block: MindCluster = job.mindcluster
+    graceful = block.fault_scheduling == "grace"
+    needy = [word for word in block.recover_strategy if word in PROCESS_LEVEL]
+    if needy and not graceful:
+        where = "labels.fault-scheduling" if "fault-scheduling" in job.labels else "mindcluster.fault_scheduling"
+        told = f"grace, which recover-strategy {', '.join(needy)} {'needs' if len(needy) == 1 else 'need'}"
+        yield Problem(
+            path=where, text=f"{show(block.fault_scheduling)} is not allowed; expected {told} (label fault-scheduling)"
+        )
+    stop = job.recovery.stop_grace_period
+    if graceful and not 0 < stop < block.grace_over_time:
+        told = f"more than 0s and less than mindcluster.grace_over_time ({format_duration(block.grace_over_time)})"
+        yield Problem(path="recovery.stop_grace_period", text=f"{show(format_duration(stop))} is not allowed; expected {told}")
+    strategy = ",".join(block.recover_strategy) if "recover_strategy" in block.model_fields_set else None
+    for index, role in enumerate(job.roles):
+        for field, text in script.wrong(role, strategy):
+            yield Problem(path=dotted(place(("roles", index, *field.split(".")))), text=text)

@@ -1,16 +1,15 @@
-"""MindCluster's reset file, which its device plugin and its recovery write about a job's devices. Pure.
+"""The reset file that MindCluster's device plugin and its recovery write about the devices of a job. Pure.
 
-It is the ConfigMap `reset-config-JOB`, as a file in every pod of the job (`PATH`), with these keys; all may be missing:
+It is the ConfigMap `reset-config-JOB`, mounted in every pod of the job (`Scheduling.reset_file`). Each key is optional:
 
-- `RankList`: a list of objects, one per device that something is told of: `RankId` (whole number), `Status` (`unrecovered`,
-  `recovered`, `failed`, or `fault` where recovery of processes wrote it), `Policy` (a word, or none), and more that is about
-  devices alone.
-- `RetryTime` (how often all processes were restarted), `FaultFlushing`, `RestartFaultProcess` (true or false), `GracefulExit`
-  (0 or 1), `UpdateTime`.
+- `RankList`: a list of objects, one per device with an entry: `RankId` (whole number), `Status` (`unrecovered`, `recovered`,
+  `failed`, or `fault` if recovery of processes wrote it), `Policy` (text), and fields about the device itself.
+- `RetryTime` (restarts of all processes), `FaultFlushing`, `RestartFaultProcess` (true or false), `GracefulExit` (0 or 1),
+  `UpdateTime`.
 
-Recovery of processes writes entries with a status alone. One with the policy `reset` or `restart` is that of graceful fault
-tolerance: both cannot be in use at once, and the whole job is rescheduled instead. The other policies (`empty`, `ignore`,
-`restart_request`, `free_reset`, `isolate`) ask nothing of a job's processes.
+Recovery of processes writes entries with a status only. An entry with the policy `reset` or `restart` is one of graceful fault
+tolerance: both cannot be in use at once, so the whole job is rescheduled instead. The other policies (`empty`, `ignore`,
+`restart_request`, `free_reset`, `isolate`) require nothing of the job's processes.
 """
 
 from __future__ import annotations
@@ -20,18 +19,15 @@ from dataclasses import dataclass
 from rallypoint.wire import sanitize
 from rallypoint.wire.codec import WireError
 
-__all__ = ["PATH", "Entry", "ResetFile", "read_reset"]
+__all__ = ["Entry", "ResetFile", "read_reset"]
 
-#: Where MindCluster mounts it.
-PATH = "/user/restore/reset/config/reset.json"
-
-#: By these graceful fault tolerance handles a fault by itself: it restarts the training, or resets the device.
+#: Policies with which graceful fault tolerance handles a fault itself: it restarts the training or resets the device.
 _FOREIGN = frozenset({"reset", "restart"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What is told of one device: the rank that uses it, its status, and the policy, "" where there is none."""
+    """One device: the rank that uses it, its status, and its policy; "" without one."""
 
     rank: int
     status: str = ""
@@ -40,14 +36,14 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class ResetFile:
-    """The file as far as it concerns a job's processes.
+    """The content of the file that concerns the processes of a job.
 
     Attributes:
-        entries: one per device that something is told of.
-        retries: how often all processes were restarted.
+        entries: one per device in the list.
+        retries: number of restarts of all processes.
         flushing: faults are still being collected.
-        graceful_exit: all processes are to end.
-        in_place: only the faulty process is to be restarted.
+        graceful_exit: all processes must end.
+        in_place: only the faulty process is restarted.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -58,16 +54,16 @@ class ResetFile:
 
     @property
     def foreign(self) -> str:
-        """Say which entry is graceful fault tolerance's, "" where none is."""
+        """Return a description of the first entry of graceful fault tolerance, "" without one."""
         found = next((entry for entry in self.entries if entry.policy in _FOREIGN), None)
         return "" if found is None else f"rank {found.rank} has the policy {found.policy}"
 
 
 def read_reset(text: str) -> ResetFile:
-    """Return what the file says; keys that are not named above are passed over.
+    """Parse the file; other keys than those above are ignored.
 
     Raises:
-        WireError: where it is no such file, with the key, its value and what is allowed.
+        WireError: the file is malformed; the error names the key, its value and the allowed values.
 
     """
     try:

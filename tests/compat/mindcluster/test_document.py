@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rallypoint.compat.mindcluster.document import STRATEGIES
 from rallypoint.job import ElasticJob, JobError, compile_plan
-from rallypoint.job.mindcluster import STRATEGIES
 from rallypoint.wire.plan import Scheduling
 
 GOOD: dict[str, Any] = {"name": "digits", "entrypoint": "train.py", "profile": "mindcluster"}

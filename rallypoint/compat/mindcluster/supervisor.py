@@ -1,7 +1,7 @@
-"""The profile `mindcluster`: what Ascend's scheduler decides about faulty nodes, carried out. Pure.
+"""The supervisor's part of the profile `mindcluster`: apply the decisions of `scheduling.decide` to the job. Pure.
 
-`scheduling.decide` has the rules. Here its decision becomes one of the job's own: a reset of everything, the replacement of
-single nodes, or nothing; and what nobody answers does not stay so for ever: after the failure grace it ends the job.
+A decision becomes a reset of the job, the replacement of single nodes, or nothing. A fault without an answer ends the job after
+the failure grace.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from rallypoint.supervision import clocks, endings, healing, scheduling
 from rallypoint.supervision.charges import charged
 from rallypoint.supervision.clocks import Deadline
+from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import ConditionType, JobRecord, Slot
 from rallypoint.supervision.scheduling import Decision, Fault, FaultReason, Pending, Scope, State
 from rallypoint.supervision.strategy import Ability, Choice, Failure, FaultType, Situation, Strategy, after_failure, resolve
@@ -22,7 +23,7 @@ from rallypoint.wire.incident import Cause, FaultKind, Incident, Rung
 from rallypoint.wire.plan import Scheduling
 from rallypoint.wire.status import NODE_LOST, Verdict
 
-__all__ = ["judge", "reschedule"]
+__all__ = ["answer_losses", "answer_verdict", "forceful_grace"]
 
 _ROUNDS, _WAIT, _DUMP = "pending-rounds", "wait-reschedule", "last-checkpoint"
 
@@ -35,8 +36,8 @@ _MASTER = 0
 _OUTSIDE = frozenset({FaultKind.NODE_LOST, FaultKind.EVICTED, FaultKind.PREEMPTED, FaultKind.DELETED, FaultKind.FLAGGED})
 
 
-def reschedule(turn: Turn) -> Step:
-    """Answer the faults of this turn, and what time alone changes."""
+def answer_losses(turn: Turn) -> Step:
+    """Answer the faults of this turn, and apply what time alone changes."""
     state, faults = _state(turn), tuple(_faults(turn))
     own = _settings(turn)
     turn, settings = _process_level(turn, own, faults, state)
@@ -66,10 +67,16 @@ def _decide(turn: Turn, settings: Scheduling, faults: tuple[Fault, ...], state: 
     return scheduling.decide(settings, faults, state, turn.record.clock, **limits)
 
 
-def judge(turn: Turn, verdict: Verdict) -> Step:
-    """Answer the verdict of an attempt that its coordinator has ended.
+def forceful_grace(policy: Policy) -> float:
+    """Return the seconds after which a deletion is forced; negative forces it at once."""
+    settings = policy.scheduling or Scheduling()
+    return -1.0 if settings.fault_scheduling == "force" else settings.grace_over_time
 
-    One for a lost node costs what the scheduler's rules say, all others a retry; the backoff limit bounds both.
+
+def answer_verdict(turn: Turn, verdict: Verdict) -> Step:
+    """Answer the verdict of a coordinator that ended its attempt as failed.
+
+    The scheduler's rules charge the verdict for a lost node; every other verdict costs a retry. The backoff limit bounds both.
     """
     settings, state = _settings(turn), _state(turn)
     cost, free, reason = 1, False, ""

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from rallypoint.job.role import Role
-from rallypoint.wire.recovery_env import (
+from rallypoint.compat.mindcluster.environment import (
     ELASTIC_RECOVER,
     HIGH_AVAILABILITY,
     PROCESS_RECOVER,
@@ -20,6 +19,7 @@ from rallypoint.wire.recovery_env import (
     TOLERANCE,
     read_tolerance,
 )
+from rallypoint.job.role import Role
 
 __all__ = ["FLAGS", "flags_of", "switched_off", "variable", "wanted", "wrong"]
 

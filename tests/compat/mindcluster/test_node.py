@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.node.reset_watch import ResetWatch
+from rallypoint.agent.node.profile import node_rules
+from rallypoint.compat.mindcluster.node import ResetWatch
 from rallypoint.wire.plan import Entry, Plan, Profile, Scheduling
-from rallypoint.wire.reset_file import PATH
 
 
 def put(path: Path, policy: str) -> None:
@@ -78,7 +78,14 @@ def test_only_a_job_of_mindcluster_has_one(tmp_path: Path) -> None:
     path = tmp_path / "reset.json"
     put(path, "reset")
     scheduling = Scheduling(reset_file=str(path))
-    assert ResetWatch.of(plan(Profile.MINDCLUSTER, scheduling)).foreign()
-    assert not ResetWatch.of(plan(Profile.LADDER, scheduling)).foreign()
-    assert not ResetWatch.of(plan(Profile.MINDCLUSTER, Scheduling(reset_file=""))).foreign()
-    assert Scheduling().reset_file == PATH
+    assert tolerance(plan(Profile.MINDCLUSTER, scheduling)) == "rank 1 has the policy reset"
+    assert node_rules(plan(Profile.LADDER, scheduling)) is None
+    assert not tolerance(plan(Profile.MINDCLUSTER, Scheduling(reset_file="")))
+    assert Scheduling().reset_file == "/user/restore/reset/config/reset.json"
+
+
+def tolerance(plan: Plan) -> str:
+    """Return what an agent of a plan reports."""
+    rules = node_rules(plan)
+    assert rules is not None
+    return rules.tolerance()

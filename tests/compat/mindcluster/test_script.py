@@ -266,7 +266,7 @@ def test_what_cannot_be_is_told_at_submission(fields: dict[str, Any], text: str)
 @pytest.mark.parametrize("value", [-1, 0, 2])
 def test_hot_reset_may_be_offline_or_none(value: int) -> None:
     """The device plugin does it."""
-    assert job_of(mindcluster={"hot_reset": value}).mindcluster.hot_reset == value
+    assert job_of(mindcluster={"hot_reset": value}).to_document()["mindcluster"]["hot_reset"] == value
 
 
 def test_defaults_of_the_profile() -> None:

@@ -4,6 +4,7 @@ A package has, as far as it needs them:
 
 - `document.py`: its block, labels, annotations and defaults in the job document (`rallypoint.job.profiles.ProfileSpec`),
 - `supervisor.py`: how the supervisor answers faults (`rallypoint.supervision.profile.SupervisorRules`),
+- `coordinator.py`: how the coordinator answers faults (`rallypoint.agent.rendezvous.profile.CoordinatorRules`),
 - `node.py`: its part of the node agent (`rallypoint.agent.node.profile.NodeRules`).
 
 The core works with none of them: modules are loaded by the names below.

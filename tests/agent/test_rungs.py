@@ -7,9 +7,8 @@ import dataclasses
 import pytest
 
 from rallypoint.agent.rendezvous import core as rendezvous
-from rallypoint.agent.rendezvous import rungs
 from rallypoint.agent.rendezvous.core import Settings, State
-from rallypoint.supervision.strategy import Strategy
+from rallypoint.agent.rendezvous.profile import SPARING, rules
 from rallypoint.wire.incident import Culprit, FaultKind, Rung
 from rallypoint.wire.messages import AgentState, Assignment, Regroup, WorkerReport
 from rallypoint.wire.plan import Profile, Scheduling
@@ -140,11 +139,18 @@ def test_a_fault_that_comes_back_climbs() -> None:
 
 def test_the_words_that_a_job_allows() -> None:
     """All of them outside of the profile; else those of the annotation, and exit."""
-    assert rungs.allowed(Profile.LADDER, None) == frozenset(Strategy)
-    words = Scheduling(fault_scheduling="grace", recover_strategy=("retry", "dump"), process_recover="on")
-    assert rungs.allowed(Profile.MINDCLUSTER, words) == {Strategy.RETRY, Strategy.DUMP, Strategy.EXIT}
-    forced = dataclasses.replace(words, fault_scheduling="force")
-    assert rungs.allowed(Profile.MINDCLUSTER, forced) == {Strategy.DUMP, Strategy.EXIT}
+    assert permitted(TWO) == SPARING | {Rung.DUMP}
+    words = mindcluster("retry", "dump")
+    assert permitted(words) == {Rung.RETRY, Rung.DUMP, Rung.EXIT}
+    assert words.scheduling is not None
+    forced = dataclasses.replace(words, scheduling=dataclasses.replace(words.scheduling, fault_scheduling="force"))
+    assert permitted(forced) == {Rung.DUMP, Rung.EXIT}
+
+
+def permitted(settings: Settings) -> frozenset[Rung]:
+    """Return the rungs that a job of these settings allows."""
+    state = rendezvous.new(settings, job="job", uid="uid", attempt=1, term=1, now=0.0)
+    return rules(state).permitted(state)
 
 
 def test_a_lost_node_leaves_the_others_their_workers() -> None:

@@ -32,12 +32,10 @@ from rallypoint.agent.node.reporting import Reporter, report_pace
 from rallypoint.agent.node.round import StartError
 from rallypoint.agent.node.talking import Talker
 from rallypoint.agent.node.teardown import watch_teardowns
-from rallypoint.agent.rendezvous import rungs
 from rallypoint.agent.signals import SIGNALS
 from rallypoint.agent.transport.client import CoordinatorClient
 from rallypoint.agent.waiting import in_background
 from rallypoint.agent.workers.group import Worker
-from rallypoint.supervision.strategy import Strategy
 from rallypoint.wire import line as wire
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.failover import Failure
@@ -52,9 +50,6 @@ log = logging.getLogger("rallypoint.node")
 
 #: Seconds that the coordinator has to take note of an agent that leaves.
 _FAREWELL = 1.0
-
-#: The strategies for which workers may live on.
-_LIVING = frozenset({Strategy.RETRY, Strategy.RECOVER_IN_PLACE, Strategy.RECOVER, Strategy.ELASTIC_TRAINING})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,15 +79,16 @@ class NodeAgent:
 
     def __init__(self, config: NodeConfig, *, client: CoordinatorClient, clock: Clock) -> None:
         plan = config.plan
+        self._events: asyncio.Queue[events.Event | _WorkerSeen | _StepSeen] = asyncio.Queue()
+        self._ended: list[Worker] = []
+        self._parts = Parts(config, now=clock, changed=self._tell_news, said=self._worker_said, store_lost=self._store_lost)
+        profile = self._parts.profile
         self._node = Node(
             local_world_size=plan.nproc_per_node,
             fence=Fence(attempt=config.attempt),
             extension=bool(plan.failover_extension),
-            keeps=bool(rungs.allowed(plan.profile, plan.scheduling) & _LIVING),
+            keeps=profile is None or profile.keeps(),
         )
-        self._events: asyncio.Queue[events.Event | _WorkerSeen | _StepSeen] = asyncio.Queue()
-        self._ended: list[Worker] = []
-        self._parts = Parts(config, now=clock, changed=self._tell_news, said=self._worker_said, store_lost=self._store_lost)
         self._config, self._client, self._clock = self._parts.config, client, clock
         self._reporter = Reporter(self._parts)
         self._talker = Talker(
@@ -106,7 +102,7 @@ class NodeAgent:
         )
         self._advice: set[asyncio.Task[None]] = set()
         self._signalled = False
-        self._judge = Judge(self._parts.config, now=clock, devices=self._parts.devices, profile=self._parts.profile)
+        self._judge = Judge(self._parts.config, now=clock, devices=self._parts.devices, profile=profile)
 
     async def run(self) -> Ending:
         """Take part in the job until it is over, or until this agent must end; leaves no process behind.

@@ -17,6 +17,10 @@ class NodeRules(Protocol):
         """Return why another controller handles the faults of processes, so that the job must not; "" if it may."""
         ...
 
+    def keeps(self) -> bool:
+        """Return whether workers may continue after a fault of another worker or node."""
+        ...
+
     def replaces_raised(self, local_rank: int, step: int | None, now: float) -> bool:
         """Return whether a worker whose step raised must be replaced; `step` is its last finished step, None if unknown."""
         ...

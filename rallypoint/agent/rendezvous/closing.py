@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 
 from rallypoint.agent.rendezvous import (
-    awaiting,
     capabilities,
     faults,
     last_world,
@@ -38,7 +37,7 @@ def form(state: State, now: float) -> State:
             state, "fenced", "waiting for the previous round: its nodes are gone but may still be training", now
         )
     full = usable == state.settings.usable(state.settings.max_nodes)
-    if not full and awaiting.waits(state):
+    if not full and state.replacements_until is not None:
         return telling.once(state, "awaiting", "waiting for lost nodes before starting a smaller round", now)
     enough_since = state.forming.enough_since
     called = enough_since is not None and now >= enough_since + state.settings.last_call

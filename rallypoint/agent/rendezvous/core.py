@@ -50,8 +50,6 @@ import dataclasses
 from collections.abc import Iterable
 
 from rallypoint.agent.rendezvous import (
-    attempted,
-    awaiting,
     capabilities,
     closing,
     dumping,
@@ -62,7 +60,6 @@ from rallypoint.agent.rendezvous import (
     picture,
     progress,
     telling,
-    tolerance,
 )
 from rallypoint.agent.rendezvous.answering import answer, dismissed, told, told_all
 from rallypoint.agent.rendezvous.faults import ECHO_GRACE, ECHO_LIMIT, echoes_due
@@ -79,6 +76,7 @@ from rallypoint.agent.rendezvous.peers import (
     stretch,
     with_peer,
 )
+from rallypoint.agent.rendezvous.profile import rules
 from rallypoint.agent.rendezvous.refusing import refusal
 from rallypoint.agent.rendezvous.settings import Settings
 from rallypoint.supervision.budget import Course
@@ -159,7 +157,7 @@ def new(
         peers={m.agent: Peer.recalled(m, previous, now) for m in previous.world},
     )
     state = missing.inherited(state, previous)
-    state = attempted.inherited(dumping.inherited(state, previous, now), previous, now)
+    state = rules(state).restore(dumping.inherited(state, previous, now), previous, now)
     return telling.event(state, "coordinator", f"term {term} took over in round {previous.fence.round}", now)
 
 
@@ -253,7 +251,7 @@ def tick(state: State, now: float, *, listened: float | None = None) -> State:
     if state.verdict is None and state.dumping is None and state.state is JobState.FORMING:
         state = faults.judge_late(state, now)
     if state.verdict is None and state.dumping is None and state.loss is not None:
-        state = awaiting.timed(faults.judge_losses(state, now), now)
+        state = rules(state).on_tick(faults.judge_losses(state, now), now)
     state = capabilities.after_losses(state, now)
     if state.verdict is None and state.dumping is None and state.state is JobState.FORMING:
         state = closing.form(state, now)
@@ -279,9 +277,8 @@ def deadline(state: State) -> float | None:
         return min(times, default=None)
     if state.echoes is not None:
         times.append(echoes_due(state, state.echoes))
-    awaited = awaiting.due(state)
-    if awaited is not None:
-        times.append(awaited)
+    if state.replacements_until is not None:
+        times.append(state.replacements_until)
     forming = state.verdict is None and state.state is JobState.FORMING
     if forming and not (outstanding(state) or capabilities.holds_round(state)):
         if state.forming.enough_since is None:
@@ -308,6 +305,6 @@ def _how_lost(peer: Peer) -> str:
 
 def status(state: State, now: float) -> JobStatus:
     """Return the job status to publish."""
-    told = dataclasses.replace(picture.status(state, now), tolerance=tolerance.foreign(state))
+    told = dataclasses.replace(picture.status(state, now), tolerance=rules(state).tolerance(state))
     told = dataclasses.replace(told, sections=capabilities.status_sections(state))
     return missing.told(told, state, now)

@@ -19,10 +19,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from rallypoint.agent.rendezvous import rungs, telling
+from rallypoint.agent.rendezvous import telling
 from rallypoint.agent.rendezvous.dump_course import Dumping
 from rallypoint.agent.rendezvous.peers import Peer, State, living, members
-from rallypoint.supervision.strategy import Strategy
+from rallypoint.agent.rendezvous.profile import rules
 from rallypoint.wire.dump import DUMP_TIMEOUT, DumpAsk, DumpPhase, Kept
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Cause, Incident, Rung
@@ -34,7 +34,7 @@ __all__ = ["advanced", "asks", "begun", "choose", "due", "heard", "inherited", "
 
 def possible(state: State) -> bool:
     """Return whether the job allows it, and some agent has a snapshot and knows where to."""
-    return Strategy.DUMP in rungs.permitted(state) and bool(_holders(state))
+    return Rung.DUMP in rules(state).permitted(state) and bool(_holders(state))
 
 
 def regrouped(state: State) -> bool:

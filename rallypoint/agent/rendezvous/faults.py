@@ -11,8 +11,6 @@ from collections.abc import Sequence
 
 from rallypoint.agent.culprit import culprit_first, is_collateral
 from rallypoint.agent.rendezvous import (
-    attempted,
-    awaiting,
     dumping,
     last_world,
     missing,
@@ -20,15 +18,13 @@ from rallypoint.agent.rendezvous import (
     rulings,
     rungs,
     telling,
-    tolerance,
 )
 from rallypoint.agent.rendezvous.peers import Echoes, Peer, State, living, members
+from rallypoint.agent.rendezvous.profile import rules
 from rallypoint.supervision import verdicts
-from rallypoint.supervision.scheduling import replaces_alone
 from rallypoint.supervision.verdicts import Judgement
 from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind, Incident, IncidentId, Rung, merge_incidents
 from rallypoint.wire.messages import AgentReport, AgentState
-from rallypoint.wire.plan import Profile
 from rallypoint.wire.status import NODE_LOST, JobState, Outcome, Verdict
 
 __all__ = [
@@ -56,9 +52,9 @@ def lose(state: State, peer: Peer, how: str, now: float) -> State:
     member = next((m for m in state.world if m.agent == peer.report.agent), None)
     if member is None or state.verdict is not None or state.dumping is not None or peer.report.state is AgentState.LEAVING:
         return state
-    state = awaiting.begun(state, peer.node, now)
+    state = rules(state).on_loss(state, peer.node, now)
     incident = telling.node_incident(state, peer, how, now)
-    incident = dataclasses.replace(incident, rung=awaiting.rung(state, incident.rung, now))
+    incident = dataclasses.replace(incident, rung=rules(state).loss_rung(state, incident.rung, now))
     # Whatever failed in the same round failed because of this.
     state = dataclasses.replace(_charged(state, incident, keep=rungs.spares(state, incident.rung)), echoes=None)
     return _break(state, incident.reason, now)
@@ -71,9 +67,9 @@ def judge_losses(state: State, now: float) -> State:
     final, and therefore published only when all survivors have regrouped.
     """
     state = _note_leaving(state, now)
-    choice = awaiting.ends(state, now)
+    why = rules(state).end_for_losses(state, now)
     told = [i for i in state.incidents if _is_loss(state, i)]
-    if choice is None or not told:
+    if why is None or not told:
         return state
     final = any(i.rung is Rung.EXIT for i in told)
     if final or not dumping.possible(state):
@@ -82,7 +78,7 @@ def judge_losses(state: State, now: float) -> State:
         over = (dataclasses.replace(i, rung=Rung.EXIT) for i in told if i.rung is not Rung.EXIT)
         return functools.reduce(telling.incident, over, state)
     last = max(told, key=lambda incident: incident.detected_at)
-    message = f"{last.reason}; {choice.reason}"
+    message = f"{last.reason}; {why}"
     verdict = Verdict(outcome=Outcome.FAILED, reason=NODE_LOST, message=message, culprit=last.culprit)
     return dumping.begun(state, last, verdict, now)
 
@@ -104,13 +100,14 @@ def _note_leaving(state: State, now: float) -> State:
 
 
 def _leave(state: State, peer: Peer, now: float) -> State:
-    """Let a member leave its round; in profile `mindcluster` its replacement is awaited."""
-    state = awaiting.left(state, peer.node, now)
+    """Return the state after a member left its round."""
+    if peer.node < state.settings.max_nodes:
+        state = rules(state).on_loss(state, peer.node, now)
     reason = f"node {peer.node} leaves: {peer.report.reason or 'it was requested to leave'}"
-    if peer.report.incarnation and state.settings.profile is not Profile.MINDCLUSTER:
+    if peer.report.incarnation and not rules(state).scale_per_round:
         # The supervisor reports the end of this incarnation under the same id, so one end is one incident.
         return _scale(state, peer, reason, now, rung=telling.without(state, peer), round_=0)
-    rung = awaiting.rung(state, Rung.ELASTIC_TRAINING, now)
+    rung = rules(state).loss_rung(state, Rung.ELASTIC_TRAINING, now)
     return _scale(state, peer, reason, now, rung=rung, round_=state.fence.round)
 
 
@@ -119,7 +116,7 @@ def judge_round(state: State, now: float) -> State:
     here = members(state)
     failed = [p for p in here if p.report.round == state.fence.round and _ended_badly(p.report)]
     if failed and _may_be_echoes(state, failed) and not any(rulings.advised(state.settings, p) for p in failed):
-        state = state.with_forming(keep=rungs.spares(state, rungs.of_failure(state, failed, now)))
+        state = state.with_forming(keep=rungs.spares(state, rules(state).process_rung(state, failed, now)))
         state = dataclasses.replace(state, echoes=Echoes(peers=tuple(failed), since=now))
         return _break(state, telling.process_incident(state, failed, now).reason, now)
     if failed:
@@ -177,15 +174,15 @@ def _fail_round(state: State, failed: list[Peer], now: float) -> State:
     state, ruled = _rule(state, failed, now)
     if ruled:
         return state
-    told = dataclasses.replace(telling.process_incident(state, failed, now), rung=rungs.of_failure(state, failed, now))
+    told = dataclasses.replace(telling.process_incident(state, failed, now), rung=rules(state).process_rung(state, failed, now))
     found = rulings.on_culprit(state.settings, failed)
-    state = attempted.noted(state, failed, told.rung, now)
+    state = rules(state).on_process_fault(state, failed, told.rung, now)
     if found is not None:
         peer, culprit, judged = found
         if judged.reason:
             return _end(state, peer, culprit, judged, now)
         told = telling.judged_incident(told, judged)
-    leaving = awaiting.replaceable(state, _broken_first(failed)) if told.rung is Rung.RECOVER else ()
+    leaving = rules(state).pods_to_replace(state, _broken_first(failed)) if told.rung is Rung.RECOVER else ()
     return _replace_pods(state, leaving, told, now) if leaving else restart(state, told, now)
 
 
@@ -253,16 +250,16 @@ def _send_away(
     `rung` is what answers the fault; None is what answers the loss of the node.
     """
     state = dataclasses.replace(state, away=state.away | {peer.report.agent}, echoes=None)
-    state = awaiting.begun(state, peer.node, now)
+    state = rules(state).on_loss(state, peer.node, now)
     told = telling.away_incident(state, peer, culprit, judged, now)
-    told = dataclasses.replace(told, rung=rung or awaiting.rung(state, told.rung, now))
+    told = dataclasses.replace(told, rung=rung or rules(state).loss_rung(state, told.rung, now))
     state = _charged(state, told, keep=rungs.spares(state, told.rung))
     return _break(telling.event(state, "sent-away", told.reason, now), told.reason, now)
 
 
 def restart(state: State, told: Incident, now: float) -> State:
     """Charge an incident and have everyone regroup; where its budget is spent, end the attempt, after a last checkpoint."""
-    rescheduled = tolerance.master(state)
+    rescheduled = rules(state).leaves_instead(state)
     if rescheduled is not None:
         return _send_away(state, rescheduled[0], told.culprit, rescheduled[1], now)
     hang = told.cause is Cause.HANG
@@ -279,24 +276,14 @@ def restart(state: State, told: Incident, now: float) -> State:
     verdict = Verdict(outcome=Outcome.FAILED, reason="WorkersFailed", message=f"{told.reason}; {spent}", culprit=told.culprit)
     if dumping.possible(state):
         return _break(dumping.begun(state, told, verdict, now), told.reason, now)
-    leaving = None if hang else _pod_that_ends(state, told)
+    leaving = None if hang else rules(state).pod_that_ends(state, told)
     if leaving is not None:
         return _end_pod(state, leaving, told, spent, now)
     return telling.verdict(telling.incident(state, dataclasses.replace(told, rung=Rung.EXIT)), verdict, now)
 
 
-def _pod_that_ends(state: State, told: Incident) -> Peer | None:
-    """Return the agent whose container ends for a fault, where the scheduler then replaces that pod alone; else None."""
-    settings = tolerance.settings(state)
-    if state.settings.profile is not Profile.MINDCLUSTER or settings is None:
-        return None
-    if not replaces_alone(settings, told.id.node):
-        return None
-    return next((peer for peer in members(state) if peer.node == told.id.node), None)
-
-
 def _end_pod(state: State, peer: Peer, told: Incident, why: str, now: float) -> State:
-    """Let a container end whose restarts are spent, as in MindCluster; `max_restarts` begins anew with the next one."""
+    """End a container whose restarts are used up; `max_restarts` counts from 0 for the next one."""
     faults = [dataclasses.replace(i, refilled=True) for i in (*state.incidents, told) if i.cause is Cause.PROCESS]
     folded = tuple(dataclasses.replace(f, refilled=f.count) if f.cause is Cause.PROCESS else f for f in state.folded)
     state = dataclasses.replace(state, incidents=merge_incidents(state.incidents, faults), folded=folded)

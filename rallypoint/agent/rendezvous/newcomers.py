@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from rallypoint.agent.rendezvous import awaiting, telling
+from rallypoint.agent.rendezvous import telling
 from rallypoint.agent.rendezvous.lookup import places
 from rallypoint.agent.rendezvous.peers import Peer, State, members, waiting, with_peer
 from rallypoint.wire.messages import AgentReport, AgentState
@@ -77,7 +77,7 @@ def admitted(state: State, here: Sequence[Peer]) -> tuple[Peer, ...]:
     prepared = tuple(p for p in here if p.report.agent in known or p.ready_at is not None)
     enough = state.settings.usable(len(prepared)) >= state.settings.min_nodes
     goes_on = any(p.report.agent in known for p in prepared)
-    return prepared if enough and goes_on and not awaiting.waits(state) else tuple(here)
+    return prepared if enough and goes_on and state.replacements_until is None else tuple(here)
 
 
 def _outside(state: State) -> list[Peer]:

@@ -12,9 +12,8 @@ from rallypoint.agent.rendezvous.lookup import Draft, places
 from rallypoint.agent.rendezvous.settings import Settings
 from rallypoint.capabilities.base import CoordinatorCapability
 from rallypoint.supervision.budget import Course
-from rallypoint.supervision.strategy import Strategy
 from rallypoint.wire.fence import Fence
-from rallypoint.wire.incident import Answer, Cause, Folded, Incident, IncidentId
+from rallypoint.wire.incident import Answer, Cause, Folded, Incident, IncidentId, Rung
 from rallypoint.wire.messages import AgentReport, AgentState
 from rallypoint.wire.missing import Missing
 from rallypoint.wire.status import Event, JobState, JobStatus, Member, Progress, Sample, Verdict
@@ -108,19 +107,19 @@ class Absent:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempted:
-    """The strategy that answered the last process fault (`attempted.py`).
+    """The rung that answered the last process fault.
 
-    `step` is the last one of the rank that broke, None where it is not known; `at` is on our own clock.
+    `step` is the last step of the rank that broke, None if unknown; `at` is a time of the coordinator's own clock.
     """
 
-    strategy: Strategy
+    rung: Rung
     step: int | None
     at: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """Nodes of the last world that are lost and whose replacements are awaited (`awaiting.py`).
+    """Nodes of the last world that are lost and whose replacements are awaited.
 
     `since` and `until` are on our own clock; `until` None: no smaller world waits for them.
     """
@@ -238,8 +237,8 @@ class State:
         forming: facts about the round that forms, or will form after the running one.
         echoes: failures that look like echoes of another fault and are not charged yet; None if there are none.
         absent: members of the last world that are out of reach and may still train (`last_world.py`).
-        attempted: the strategy that answered the last process fault (`attempted.py`).
-        loss: lost nodes whose replacements are awaited (`awaiting.py`); None while there are none.
+        attempted: the rung that answered the last process fault; None in profiles of the core.
+        loss: lost nodes whose replacements are awaited; None without any, and in profiles of the core.
         away: agents that were told to leave, so that another node takes their place.
         start: start of this coordinator.
         course: how training goes, for the refill of budgets.
@@ -288,6 +287,11 @@ class State:
     def with_peers(self, peers: Mapping[str, Peer]) -> State:
         """Return the state with other peers."""
         return self._with(peers=peers)
+
+    @property
+    def replacements_until(self) -> float | None:
+        """Until when no smaller world may form, because replacements of lost nodes are awaited; None if one may."""
+        return None if self.loss is None else self.loss.until
 
     def with_capabilities(self, capabilities: Capabilities) -> State:
         """Return the state with other states of its capabilities."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from rallypoint.compat.mindcluster.in_place import is_same_fault
 from rallypoint.compat.mindcluster.reset_file import ResetFile, read_reset
-from rallypoint.supervision.inplace import is_same_fault
-from rallypoint.supervision.scheduling import strategies
-from rallypoint.supervision.strategy import Strategy
+from rallypoint.compat.mindcluster.scheduling import strategies
+from rallypoint.compat.mindcluster.strategy import Strategy
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.plan import Plan, Scheduling
 
@@ -66,7 +66,7 @@ class Node:
     def __init__(self, plan: Plan) -> None:
         settings = plan.scheduling or Scheduling()
         self._reset = ResetWatch("" if plan.scheduling is None else settings.reset_file)
-        self._retries = Strategy.RETRY in strategies(plan.scheduling)
+        self._strategies = frozenset(strategies(plan.scheduling))
         #: By local rank, the last step and the time of the last step that raised by itself.
         self._raised: dict[int, tuple[int | None, float]] = {}
 
@@ -74,12 +74,16 @@ class Node:
         """Return the entry of graceful fault tolerance in the reset file, "" without one."""
         return self._reset.foreign()
 
+    def keeps(self) -> bool:
+        """Return whether workers may continue after a fault of another worker or node."""
+        return bool(self._strategies - {Strategy.DUMP, Strategy.EXIT})
+
     def replaces_raised(self, local_rank: int, step: int | None, now: float) -> bool:
         """Return whether a worker whose step raised must be replaced; the coordinator decides the same."""
         last = self._raised.get(local_rank)
         self._raised[local_rank] = (step, now)
         again = last is not None and is_same_fault(last[0], step, now - last[1])
-        return again or not self._retries
+        return again or Strategy.RETRY not in self._strategies
 
 
 def create(plan: Plan) -> Node:

@@ -9,14 +9,24 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from rallypoint.supervision import clocks, endings, healing, scheduling
+from rallypoint.compat.mindcluster import scheduling
+from rallypoint.compat.mindcluster.scheduling import Decision, Fault, FaultReason, Pending, Scope, State
+from rallypoint.compat.mindcluster.strategy import (
+    Ability,
+    Choice,
+    Failure,
+    FaultType,
+    Situation,
+    Strategy,
+    after_failure,
+    resolve,
+)
+from rallypoint.compat.mindcluster.strategy import Fault as RankFault
+from rallypoint.supervision import clocks, endings, healing
 from rallypoint.supervision.charges import charged
 from rallypoint.supervision.clocks import Deadline
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import ConditionType, JobRecord, Slot
-from rallypoint.supervision.scheduling import Decision, Fault, FaultReason, Pending, Scope, State
-from rallypoint.supervision.strategy import Ability, Choice, Failure, FaultType, Situation, Strategy, after_failure, resolve
-from rallypoint.supervision.strategy import Fault as RankFault
 from rallypoint.supervision.turn import Step, Turn, over, since
 from rallypoint.wire.dump import DUMP_TIMEOUT
 from rallypoint.wire.incident import Cause, FaultKind, Incident, Rung

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from rallypoint.agent.workers.worker_env import worker_env
+from rallypoint.compat.mindcluster.scheduling import strategies
+from rallypoint.compat.mindcluster.strategy import Strategy
 from rallypoint.job import ElasticJob, JobError, compile_plan
-from rallypoint.supervision.scheduling import strategies
-from rallypoint.supervision.strategy import Strategy
 from rallypoint.wire.plan import Plan, Profile
 from tests.agent.test_worker_env import PLACE
 

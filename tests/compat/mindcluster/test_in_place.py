@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.supervision.inplace import CHECK_INTERVAL, CHECKS, Level, PodFaults, SubHealthy, judge
+from rallypoint.compat.mindcluster.in_place import CHECK_INTERVAL, CHECKS, Level, PodFaults, SubHealthy, judge
 
 
 def software(node, age=0.0):

@@ -21,7 +21,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rallypoint.supervision.strategy import Strategy
+from rallypoint.compat.mindcluster.strategy import Strategy
 from rallypoint.wire.plan import Scheduling
 
 __all__ = [

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.supervision import strategy as module
-from rallypoint.supervision.strategy import Ability, Choice, Failure, Fault, FaultType, Health, Situation, Strategy
+from rallypoint.compat.mindcluster import strategy as module
+from rallypoint.compat.mindcluster.strategy import Ability, Choice, Failure, Fault, FaultType, Health, Situation, Strategy
 
 MEMORY, ORDINARY, NETWORK = (Fault(type=kind, rank=3) for kind in (FaultType.MEMORY, FaultType.ORDINARY, FaultType.NETWORK))
 OTHER = Fault(type=FaultType.ORDINARY, rank=9)

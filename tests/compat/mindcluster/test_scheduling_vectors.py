@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.supervision.scheduling import (
+from rallypoint.compat.mindcluster.scheduling import (
     NOT_REGISTERED,
     Ending,
     Fault,
@@ -21,7 +21,7 @@ from rallypoint.supervision.scheduling import (
     admission,
     decide,
 )
-from rallypoint.supervision.strategy import Strategy
+from rallypoint.compat.mindcluster.strategy import Strategy
 from rallypoint.wire.plan import Scheduling
 
 GRACE = Scheduling(fault_scheduling="grace")
@@ -265,7 +265,7 @@ def test_process_level_recovery_acts_only_where_it_is_let(settings, allowed, cod
 
 def test_the_documentation_names_every_rule_in_its_order():
     """The rules of docs/guides/mindcluster.md are those of the code, in the order in which they are tried."""
-    page = (Path(__file__).parents[2] / "docs" / "guides" / "mindcluster.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "guides" / "mindcluster.md").read_text()
     rows = [
         line.split("`")[1] for line in page.splitlines() if line.startswith("| ") and "| `" in line[:10] and line[2].isdigit()
     ]

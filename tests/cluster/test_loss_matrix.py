@@ -30,7 +30,7 @@ SAMPLE = (
 )
 
 #: Those that `make test` runs.
-QUICK = ("b/submission/process", "b/full/trigger")
+QUICK = ("b/submission/process",)
 
 #: Read here: the environment of a test has none of our variables.
 NODE_KILL = os.environ.get("RALLYPOINT_TEST_NODE_KILL", "")

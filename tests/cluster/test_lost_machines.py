@@ -29,7 +29,7 @@ FENCE, STOP = 20.0, 2.0
 MACHINES = tuple(NodeOptions(name=f"node-{letter}") for letter in "abc")
 
 
-@pytest.fixture(params=["leases", "nodes"])
+@pytest.fixture(params=[pytest.param("leases", marks=pytest.mark.extended), "nodes"])
 def evidence(request: pytest.FixtureRequest) -> str:
     """By what a supervisor knows that a machine is lost: also by the Lease of its kubelet, or by its condition alone."""
     return str(request.param)

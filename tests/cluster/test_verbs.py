@@ -66,6 +66,7 @@ async def test_a_job_is_paused_resumed_and_stopped(site: Site) -> None:
     assert record.verdict.outcome is Outcome.SUCCEEDED
 
 
+@pytest.mark.extended
 async def test_pods_save_at_one_step(torch_emulator: Running, tmp_path: Path) -> None:
     """With the five lines, all ranks pause, save and stop after the same step, in pods as on one machine (tests/live)."""
     async with emulated(torch_emulator, tmp_path).opened() as place:

@@ -26,6 +26,7 @@ INLINE = "canary-kubeconfig-9c0e"
 pytestmark = [pytest.mark.airflow, pytest.mark.live, pytest.mark.timeout(3600)]
 
 
+@pytest.mark.extended
 def test_a_dag_runs_where_its_connection_says(tmp_path, home):
     """In the worker and deferred; neither the metadata database nor a log, an XCom or an object of the cluster has a secret."""
     with running(Options()) as cluster:

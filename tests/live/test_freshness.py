@@ -69,6 +69,7 @@ def test_what_is_stopped_is_shown_with_its_age(job: Job, part: str, words: str) 
     assert "last " not in (title := asyncio.run(tab(job)).title), title
 
 
+@pytest.mark.extended
 def test_another_coordinator_says_it_too(job: Job) -> None:
     """The first report that it receives tells of steps that were made long ago; they are no sign of life."""
     pids = [rank.pid for rank in job.trains(ranks=2).ranks]

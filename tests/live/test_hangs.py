@@ -84,6 +84,7 @@ def test_a_hang_is_found_and_the_workers_start_again(tmp_path: Path, home: Path,
     cli("delete", counter.name)
 
 
+@pytest.mark.extended
 def test_notify_tells_and_touches_nothing(tmp_path: Path, home: Path) -> None:
     """`hang_detection: 1`: one incident, every process is left alone, and a sign of life heals it."""
     counter = job(tmp_path, home, "stop", action=1)

@@ -167,6 +167,7 @@ def test_two_nodes_meet_and_threads_may_call() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.extended
 @needs_etcd
 def test_two_nodes_meet_through_etcd() -> None:
     """Nobody was told where the coordinator is, and the key is gone when all is over."""
@@ -210,6 +211,7 @@ def there(folder: Path, name: str) -> list[Path]:
     return eventually(lambda: found if all(path.is_file() and path.stat().st_size for path in found) else [])
 
 
+@pytest.mark.extended
 def test_a_signal_saves_and_stops_by_events(tmp_path: Path) -> None:
     """SIGTERM to the caller: all ranks save and leave their loops; torch's SignalException says which signal."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -229,7 +231,7 @@ def test_a_signal_saves_and_stops_by_events(tmp_path: Path) -> None:
     assert not any(alive(int(path.read_text())) for path in there(tmp_path, "pid"))
 
 
-@pytest.mark.parametrize("collective", ["socket", "none"])
+@pytest.mark.parametrize("collective", [pytest.param("socket", marks=pytest.mark.extended), "none"])
 def test_a_signal_loses_no_checkpoint(collective: str, tmp_path: Path) -> None:
     """All ranks save the same step, whenever the signal comes; a hundred of each: `python -m tests.live.stop_soak`."""
     for run, after in enumerate((0.0, 0.013, 0.031, 0.05)):

@@ -172,7 +172,9 @@ def test_an_outage_shorter_than_the_lease_costs_nothing(tmp_path: Path, home: Pa
             cli("delete", job.name)
 
 
-@pytest.mark.parametrize("supervised", [pytest.param(True, id="supervised"), pytest.param(False, id="by nobody")])
+@pytest.mark.parametrize(
+    "supervised", [pytest.param(True, id="supervised", marks=pytest.mark.extended), pytest.param(False, id="by nobody")]
+)
 def test_a_job_whose_folder_is_removed_is_over(tmp_path: Path, home: Path, supervised: bool) -> None:
     """Somebody removes it from outside: nothing of it is left, not even a supervisor, and nothing comes back."""
     job = write(tmp_path, home, lease="1h", policy="continue").submit()
@@ -199,6 +201,7 @@ def test_a_heart_leaves_nothing_behind(tmp_path: Path, home: Path) -> None:
         eventually(lambda: not list((home / "supervisors").iterdir()))
 
 
+@pytest.mark.extended
 def test_a_job_is_suspended_and_resumed(tmp_path: Path, home: Path) -> None:
     """Suspended, only its supervisor is left, and its scripts have saved; resumed, it goes on from there at no cost."""
     with submitted(write(tmp_path, home, lease="1h", policy="continue", mode="saving")) as job:

@@ -126,7 +126,10 @@ def test_elastic_training_goes_on_without_the_scheduler(tmp_path: Path, home: Pa
     assert (record.phase, record.attempt, record.restarts) == (Phase.SUCCEEDED, 1, 0)
 
 
-@pytest.mark.parametrize("reports", ["100ms", "10s"], ids=["snapshots reported", "not reported yet"])
+@pytest.mark.parametrize(
+    "reports",
+    [pytest.param("100ms", id="snapshots reported", marks=pytest.mark.extended), pytest.param("10s", id="not reported yet")],
+)
 def test_dump_saves_what_survives_a_lost_node(tmp_path: Path, home: Path, reports: str) -> None:
     """The pod of rank 0 is lost: the whole job is rescheduled, but first the other node's memory becomes a checkpoint."""
     health = {"report_interval": reports, "node_lease": "40s"}
@@ -143,6 +146,7 @@ def test_dump_saves_what_survives_a_lost_node(tmp_path: Path, home: Path, report
     assert (record.phase, record.attempt, len(record.charges)) == (Phase.SUCCEEDED, 2, 0)
 
 
+@pytest.mark.extended
 def test_dump_saves_what_survives_a_drained_pod(tmp_path: Path, home: Path) -> None:
     """Its agent leaves after SIGTERM. Pod 0 cannot be replaced alone, so the memory of node 1 becomes a checkpoint.
 
@@ -163,6 +167,7 @@ def test_dump_saves_what_survives_a_drained_pod(tmp_path: Path, home: Path) -> N
     assert (record.phase, record.attempt, len(record.charges)) == (Phase.SUCCEEDED, 2, 0)
 
 
+@pytest.mark.extended
 def test_a_last_checkpoint_is_the_end_of_an_attempt(tmp_path: Path, home: Path) -> None:
     """A rank reports lost connections only, and all nodes are back before another cause shows: no round follows the dump."""
     run = Elastic.submit(tmp_path, home, labels={**GRACE, "fault-retry-times": "0"}, annotations={"recover-strategy": "dump"})
@@ -287,6 +292,7 @@ def test_a_pause_by_the_user_leaves_the_scheduler(tmp_path: Path, home: Path) ->
     assert job.ends().phase is Phase.SUCCEEDED
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("light")
 def test_grace_over_time_forces_a_deletion(tmp_path: Path, home: Path) -> None:
     """A pod that does not end when it is asked to is deleted by force after grace_over_time."""
@@ -335,6 +341,7 @@ def test_off_leaves_a_lost_pod_alone(tmp_path: Path, home: Path) -> None:
     assert "fault-scheduling is off" in record.verdict.message
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("light")
 def test_retry_limit_bounds_what_fault_retry_times_allows(tmp_path: Path, home: Path) -> None:
     """The second end of a container is left alone, though fault-retry-times has four more. A lost host is free."""
@@ -385,12 +392,17 @@ def test_monitor_interval(tmp_path: Path, home: Path, written: dict[str, float],
 @pytest.mark.parametrize(
     ("fields", "node", "everything"),
     [
-        ({"annotations": {"huawei.com/recover_policy_path": "pod"}}, 0, False),
+        pytest.param({"annotations": {"huawei.com/recover_policy_path": "pod"}}, 0, False, marks=pytest.mark.extended),
         ({"labels": {"pod-rescheduling": "on"}}, 0, True),
-        ({"labels": {"pod-rescheduling": "yes"}}, 1, True),
+        pytest.param({"labels": {"pod-rescheduling": "yes"}}, 1, True, marks=pytest.mark.extended),
         ({"labels": {"process-recover-enable": "on"}}, 1, False),
-        ({"labels": {"process-recover-enable": "off"}}, 1, True),
-        ({"labels": {"process-recover-enable": "on"}, "mindcluster": {"graceful_tolerance": True}}, 1, True),
+        pytest.param({"labels": {"process-recover-enable": "off"}}, 1, True, marks=pytest.mark.extended),
+        pytest.param(
+            {"labels": {"process-recover-enable": "on"}, "mindcluster": {"graceful_tolerance": True}},
+            1,
+            True,
+            marks=pytest.mark.extended,
+        ),
     ],
     ids=["recover_policy_path", "rank 0", "no pod-rescheduling", "process-recover-enable", "off", "graceful_tolerance"],
 )

@@ -95,7 +95,7 @@ def test_commands_write_no_file_that_a_script_names(tmp_path, home):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root looks after the jobs of others")
-@pytest.mark.parametrize("command", ["supervise", "delete"])
+@pytest.mark.parametrize("command", ["supervise", pytest.param("delete", marks=pytest.mark.extended)])
 def test_root_starts_no_process_of_a_users_job(tmp_path, home, command):
     """A script that restores its record while root deletes the job would run again, and as root."""
     job = Job.write(tmp_path, home, 3, 0.01, endless=True).submit()

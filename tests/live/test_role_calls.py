@@ -277,6 +277,7 @@ def _resident(pid: int) -> int:
         return int(file.read().split()[1]) * 4096
 
 
+@pytest.mark.extended
 def test_tensors_of_64_mib_arrive_unchanged(job):
     """Torch tensors and numpy arrays, with NaN, in both directions."""
     job.start(SERVER.replace("import os", "import torch, os"), "rollout", 0)

@@ -89,7 +89,7 @@ async def events(home: Path, kind: str, beats: Beats) -> list[Any]:
 
 @pytest.mark.parametrize(
     "kind",
-    ["lines", "ranks", "pattern", *(pytest.param(kind, marks=pytest.mark.extended) for kind in ("events", "metrics"))],
+    ["ranks", "pattern", *(pytest.param(kind, marks=pytest.mark.extended) for kind in ("lines", "events", "metrics"))],
 )
 def test_a_trigger_blocks_its_event_loop_for_milliseconds(light: Any, home: Path, kind: str) -> None:
     """Its job prints binary data, replaces the status file by the largest that is read, or fails with a line for its rule."""

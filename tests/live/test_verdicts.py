@@ -95,6 +95,7 @@ def test_an_extension_that_answers_abort_ends_the_job(tmp_path: Path, home: Path
     assert record.verdict.message.endswith("extension my_failover::Decides returned ABORT")
 
 
+@pytest.mark.extended
 def test_an_extension_that_answers_global_resets_the_job_once(tmp_path: Path, home: Path) -> None:
     """One reset is charged, and the second attempt runs to its end."""
     tolerance = {"dynamic_failover_extension": "my_failover::Decides"}

@@ -12,7 +12,7 @@ A capability's folder has, as far as it needs them:
 - `report.py`: what status tables and metrics show of it.
 
 Nothing outside a folder imports it: modules are loaded by the names below. The rendezvous, the node agent and the supervisor
-work with none of them.
+work without any of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import importlib
 import importlib.util
 from types import ModuleType
 
-__all__ = ["NAMES", "modules"]
+__all__ = ["COMPAT", "NAMES", "modules"]
 
 #: The registered capabilities. To remove one, delete its folder and its line here.
 NAMES: tuple[str, ...] = (
@@ -31,14 +31,17 @@ NAMES: tuple[str, ...] = (
     "metrics",
     "node_check",
     "stragglers",
-    "trainer_status",
     "tuned_batch",
     "user_hooks",
 )
+
+#: Packages of `rallypoint.compat` that are called like capabilities.
+COMPAT: tuple[str, ...] = ("rallypoint.compat.kubeflow",)
 
 
 @functools.cache
 def modules(part: str) -> tuple[ModuleType, ...]:
     """Return the modules called `part` of the capabilities that have one, in order of registration."""
-    names = (f"{__name__}.{name}.{part}" for name in NAMES)
+    packages = (*(f"{__name__}.{name}" for name in NAMES), *COMPAT)
+    names = (f"{package}.{part}" for package in packages)
     return tuple(importlib.import_module(name) for name in names if importlib.util.find_spec(name) is not None)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rallypoint.agent.transport.guarded_port import Admission, Connection, GuardedPort
 from rallypoint.capabilities.base import NodeCapability, NodeContext
-from rallypoint.capabilities.trainer_status.protocol import (
+from rallypoint.compat.kubeflow.protocol import (
     HEAD_LIMIT,
     Refused,
     Request,

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.capabilities.trainer_status import protocol
-from rallypoint.capabilities.trainer_status.node import StatusServer
-from rallypoint.capabilities.trainer_status.protocol import (
+from rallypoint.compat.kubeflow import protocol
+from rallypoint.compat.kubeflow.node import StatusServer
+from rallypoint.compat.kubeflow.protocol import (
     BODY_LIMIT,
     TOKEN,
     URL,

@@ -20,6 +20,8 @@ _FILES = {
     "AppWrapper": "appwrappers",
     "JobSet": "jobsets",
     "PyTorchJob": "pytorchjobs",
+    "RayCluster": "rayclusters",
+    "RayJob": "rayjobs",
     "TrainJob": "trainjobs",
 }
 

@@ -22,11 +22,11 @@ def test_every_definition_says_where_it_is_from():
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     files = sorted(path.name for path in FOLDER.glob("*.gz"))
 
-    assert len(files) == 4
+    assert len(files) == 6
     assert [name for name in files if name not in text] == []
 
 
-@pytest.mark.parametrize("name", ["appwrappers", "jobsets", "pytorchjobs", "trainjobs"])
+@pytest.mark.parametrize("name", ["appwrappers", "jobsets", "pytorchjobs", "rayclusters", "rayjobs", "trainjobs"])
 def test_every_definition_is_one(name):
     """Each file holds one definition that serves a version with a schema."""
     definition = yaml.load(gzip.decompress((FOLDER / f"{name}.yaml.gz").read_bytes()), Loader=yaml.CSafeLoader)

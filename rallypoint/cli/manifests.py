@@ -49,6 +49,7 @@ def add(commands: Commands) -> None:
         help="the supervisor's service account (default: rallypoint-supervisor)",
     )
     parser.add_argument("--wrappers", action="store_true", help="allow supervisors to manage AppWrappers and PyTorchJobs")
+    parser.add_argument("--kuberay", action="store_true", help="allow supervisors to manage RayJobs and RayClusters")
     parser.add_argument("--queues", action="store_true", help="allow supervisors to patch pods, for jobs in Kueue queues")
     parser.add_argument("--tls", action="store_true", help="allow supervisors to renew certificates, for jobs with tls: auto")
     parser.add_argument(
@@ -89,6 +90,7 @@ def run(args: argparse.Namespace) -> int:
         coordinator=args.coordinator_account or COORDINATOR_ROLE,
         supervisor=args.supervisor_account or SUPERVISOR_ROLE,
         wrappers=args.wrappers,
+        kuberay=args.kuberay,
         queues=args.queues,
         nodes=args.nodes,
         tls=args.tls,

@@ -32,6 +32,8 @@ __all__ = [
     "PRELOAD",
     "PROGRESS_FILE",
     "RAY_ADDRESS",
+    "RAY_HOME",
+    "RAY_JOB",
     "RAY_TOKEN",
     "RESET",
     "RESULT_FILE",
@@ -100,6 +102,12 @@ JOB_MARK = "RALLYPOINT_JOB_MARK"
 
 #: For the parent process of a node on Ray: `PID TICKS` of the actor that started it. The node ends when that process has ended.
 LIFELINE = "RALLYPOINT_LIFELINE"
+
+#: In the driver of a RayJob or RayCluster: the document of its job, as JSON.
+RAY_JOB = "RALLYPOINT_RAY_JOB"
+
+#: In the same process: folder in which the ledger stores the job.
+RAY_HOME = "RALLYPOINT_RAY_HOME"
 
 #: In every worker: the job's name and the fence it belongs to, as three decimal numbers.
 JOB_NAME = "RALLYPOINT_JOB"

@@ -48,6 +48,8 @@ class Kind(str, enum.Enum):
     PODS = "pods"  #: we do both
     PYTORCHJOB = "pytorchjob"  #: the training operator makes them, we decide
     APPWRAPPER = "appwrapper"  #: its controller does both, and we watch and tell
+    RAYJOB = "rayjob"  #: KubeRay makes a Ray cluster and starts our driver in it; we decide about attempts
+    RAYCLUSTER = "raycluster"  #: the same, and the driver is a container of the head pod
 
 
 class Profile(str, enum.Enum):

@@ -28,7 +28,7 @@ def arguments() -> argparse.Namespace:
         "--speed", type=float, default=20.0, help="how much faster controllers wait than real ones (default: 20)"
     )
     parser.add_argument("--history", type=int, default=50_000, help="changes remembered for watches (default: 50000)")
-    parser.add_argument("--controllers", default="", help="comma-separated: appwrapper, pytorchjob, kueue")
+    parser.add_argument("--controllers", default="", help="comma-separated: appwrapper, pytorchjob, kueue, rayjob, raycluster")
     return parser.parse_args()
 
 

@@ -29,6 +29,8 @@ CONTROLLED = {
     "appwrapper": DEFINITIONS / "appwrappers.yaml.gz",
     "kueue": Path(__file__).parent / "controllers" / "workloads.yaml",
     "pytorchjob": DEFINITIONS / "pytorchjobs.yaml.gz",
+    "raycluster": DEFINITIONS / "rayclusters.yaml.gz",
+    "rayjob": DEFINITIONS / "rayjobs.yaml.gz",
 }
 
 

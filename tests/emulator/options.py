@@ -41,7 +41,7 @@ class Options:
     speed: float = 20.0
     """So many times faster do waits of controllers and the kubelet's back-offs pass. Never a pod's own grace period."""
     controllers: tuple[str, ...] = ()
-    """Which run beside Kubernetes' own, of `appwrapper`, `kueue`, `pytorchjob`; they bring the definitions that they need."""
+    """Which run beside Kubernetes' own (`controllers.NAMES`); they bring the definitions that they need."""
     routing: bool = True
     """Whether pods reach the API server where Kubernetes tells them it is."""
     history: int = 50_000

@@ -50,6 +50,8 @@ from rallypoint.backends.kubernetes.watching.cluster import Cluster, joined
 from rallypoint.backends.kubernetes.watching.follow import LogReader
 from rallypoint.backends.kubernetes.watching.observe import Observer
 from rallypoint.backends.kubernetes.wrapped.blueprint import draw as draw_wrapped
+from rallypoint.backends.kubernetes.wrapped.kinds import RAYS
+from rallypoint.backends.kubernetes.wrapped.kuberay import rays_of
 from rallypoint.backends.kubernetes.wrapped.runtime import Wrapped, sweep_wrappers
 from rallypoint.backends.kubernetes.wrapped.submission import check as check_wrapped
 from rallypoint.backends.kubernetes.wrapped.template import pytorchjob_of
@@ -144,11 +146,12 @@ class KubernetesBackend(Backend):
         return draw_wrapped(manifest, namespace=self.access.namespace, kind=kind, orphan_policy=orphan_policy)
 
     def plan_as(self, job: ElasticJob, kind: Kind, *, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> Blueprint:
-        """Return what `submit` would create for a job of any kind: as `plan`, in a PyTorchJob or an AppWrapper around it."""
+        """Return what `submit` would create for a job of any kind: as `plan`, or in an object of that kind."""
         if kind is Kind.PODS:
             return self.plan(job, orphan_policy=orphan_policy)
         several = kind is Kind.APPWRAPPER and has_roles(job)
-        made, where = appwrapper_of(job) if several else pytorchjob_of(job), self.access.namespace
+        made = rays_of(job, kind) if kind in RAYS else appwrapper_of(job) if several else pytorchjob_of(job)
+        where = self.access.namespace
         refuse_elsewhere(job.platform, job.namespace, backend=self.name, its_namespace=where)
         return draw_wrapped(made, namespace=where, kind=kind, job=job, orphan_policy=orphan_policy)
 

@@ -94,6 +94,22 @@ WRAPPERS = (
     ),
 )
 
+#: The supervisor's side of jobs of the kinds `rayjob` and `raycluster` comes on top.
+KUBERAY = (
+    Grant(
+        group="ray.io",
+        resource="rayjobs",
+        verbs=("create", "delete", "get", "list", "patch", "watch"),
+        why="manage jobs of kind rayjob",
+    ),
+    Grant(
+        group="ray.io",
+        resource="rayclusters",
+        verbs=("create", "delete", "get", "list", "patch", "watch"),
+        why="manage jobs of kind raycluster",
+    ),
+)
+
 #: The supervisor's side of plain pods in queues of Kueue comes on top.
 QUEUES = (Grant(resource="pods", verbs=("patch",), why="inform Kueue about the end of a pod group, which frees its quota"),)
 
@@ -153,12 +169,14 @@ def rbac(
     tls: bool = False,
     network: bool = False,
     claims: bool = False,
+    kuberay: bool = False,
 ) -> tuple[dict[str, Any], ...]:
     """Return ServiceAccount, Role and RoleBinding for each side; `coordinator` and `supervisor` name the service accounts.
 
-    With `wrappers` the supervisor's side may have jobs in AppWrappers and PyTorchJobs, too, and with `queues` plain pods in
-    queues of Kueue; with `tls` it may renew certificates of jobs, with `network` create NetworkPolicies, with `claims`
-    ResourceClaimTemplates. With `nodes` a ClusterRole lets it look at machines, and a Role at the Leases of their kubelets.
+    With `wrappers` the supervisor's side may have jobs in AppWrappers and PyTorchJobs, too, with `kuberay` in RayJobs and
+    RayClusters, and with `queues` plain pods in queues of Kueue; with `tls` it may renew certificates of jobs, with `network`
+    create NetworkPolicies, with `claims` ResourceClaimTemplates. With `nodes` a ClusterRole lets it look at machines, and a
+    Role at the Leases of their kubelets.
 
     Raises `BackendError` for a name that is none.
     """
@@ -167,7 +185,7 @@ def rbac(
     for account in (coordinator, supervisor):
         if not is_dns_name(account):
             raise BackendError(f"service account: {account!r} is not allowed; expected {DNS_NAME}")
-    asked = ((wrappers, WRAPPERS), (queues, QUEUES), (tls, TLS), (network, NETWORK), (claims, CLAIMS))
+    asked = ((wrappers, WRAPPERS), (queues, QUEUES), (tls, TLS), (network, NETWORK), (claims, CLAIMS), (kuberay, KUBERAY))
     more = tuple(grant for given, grants in asked if given for grant in grants)
     return (
         *_side(namespace, COORDINATOR_ROLE, coordinator, COORDINATOR),

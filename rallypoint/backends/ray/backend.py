@@ -56,9 +56,9 @@ class RayBackend(Backend):
     poll = 15.0
     clock_saved_every = 60.0
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, *, cluster: Cluster | None = None) -> None:
         self.access = access
-        self._opened: Cluster | None = None
+        self._opened = cluster
         self._hearts: Heart | None = None
 
     @property

@@ -22,7 +22,7 @@ from rallypoint.wire import codec
 from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.tls import AUTO, SECRET_PREFIX
 
-__all__ = ["CREATE_TIMEOUT", "FILE", "Placement", "actor_name", "draw", "group_name"]
+__all__ = ["CREATE_TIMEOUT", "FILE", "PODS", "Placement", "actor_name", "draw", "group_name"]
 
 #: Name under which the ledger stores the placement of a job.
 FILE = "placement.json"
@@ -31,7 +31,7 @@ FILE = "placement.json"
 CREATE_TIMEOUT = 600.0
 
 #: Fields of a role that only a backend that runs pods reads.
-_PODS = (
+PODS = (
     *("image", "image_pull_policy", "python", "pod_env", "env_from"),
     *("node_selector", "tolerations", "affinity", "priority_class", "scheduler_name"),
     *("volumes", "volume_mounts", "init_containers", "sidecars"),
@@ -173,7 +173,7 @@ def _objects(plan: Plan, placement: Placement, namespace: str) -> Iterator[dict[
 
 def _notes(job: ElasticJob, role: Role) -> Iterator[str]:
     defaults = Role(entrypoint=role.entrypoint)
-    unused = [name for name in _PODS if getattr(role, name) != getattr(defaults, name)]
+    unused = [name for name in PODS if getattr(role, name) != getattr(defaults, name)]
     unused += [f"resources.{name}" for name in ("cpu_limit", "memory_limit", "shm") if getattr(role.resources, name)]
     unused += [f"master.{name}" for name in ("cpu", "memory") if getattr(job.master, name)]
     for name in unused:

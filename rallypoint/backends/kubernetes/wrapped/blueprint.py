@@ -14,6 +14,7 @@ from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER, draw
 from rallypoint.backends.kubernetes.manifests.network_policy import network_policy_of
 from rallypoint.backends.kubernetes.manifests.objects import job_configmap
 from rallypoint.backends.kubernetes.names import JobRef
+from rallypoint.backends.kubernetes.wrapped.kinds import RAYS, has_secret
 from rallypoint.backends.kubernetes.wrapped.manifest import MANIFEST_KEY, kind_of, marked, wrapped_in
 from rallypoint.backends.kubernetes.wrapped.podsets import PodSet, PodSetError, pod_sets
 from rallypoint.job import ElasticJob, JobError, compile_plan
@@ -56,6 +57,10 @@ def draw(
         )
     sets = _pods(manifest)
     read = PolicyRead()
+    if job is None and kind_of(manifest) in RAYS:
+        raise SubmitError(
+            f"kind: a {manifest['kind']} manifest is not allowed; expected a job file, with --kind rayjob or raycluster"
+        )
     if job is None:
         read = _policies(manifest)
         job = _job(manifest, sets, read)
@@ -63,6 +68,8 @@ def draw(
     # The controller has no upper limit of retries, a job file has.
     limit = max(plan.retry_limit, read.values.get("retry_limit", 0))
     plan = dataclasses.replace(plan, kind=kind_of(manifest), digest=_digest(manifest), retry_limit=limit)
+    if plan.kind in RAYS:
+        plan = _of_driver(plan)
     ref = JobRef(name=plan.name, uid=PLACEHOLDER, namespace=namespace)
     record = JobRecord.new(name=plan.name, uid=ref.uid, digest=plan.digest, owner="", now=0.0)
     attached = {MANIFEST_KEY: json.dumps(manifest, separators=(",", ":"))}
@@ -71,7 +78,7 @@ def draw(
     return Blueprint(
         job=job,
         plan=plan,
-        objects=(configmap, *_beside(ref, plan), marked(manifest, ref, attempt=1, secret=not plan.insecure_token)),
+        objects=(configmap, *_beside(ref, plan), marked(manifest, ref, attempt=1, secret=has_secret(plan))),
         notes=tuple(_notes(plan)),
         warnings=read.warnings,
         attached=attached,
@@ -87,8 +94,15 @@ def _plan(job: ElasticJob, sets: Iterable[PodSet], orphan_policy: OrphanPolicy) 
     return dataclasses.replace(compile_roles(job, orphan_policy=orphan_policy), min_nodes=pods, max_nodes=pods, roles=())
 
 
+def _of_driver(plan: Plan) -> Plan:
+    """Return the plan of a job whose only node is the driver of a Ray cluster."""
+    # A RayCluster runs until it is deleted; of a RayJob KubeRay deletes the pods, and the object tells how it ended.
+    kept = plan.success_ttl if plan.kind is Kind.RAYJOB else 0.0
+    return dataclasses.replace(plan, min_nodes=1, max_nodes=1, node_unit=1, roles=(), tls="", success_ttl=kept)
+
+
 def _beside(ref: JobRef, plan: Plan) -> Iterator[dict[str, Any]]:
-    if not plan.insecure_token:
+    if has_secret(plan):
         yield drawn_secret(ref, plan)
     if plan.network_policy:
         yield network_policy_of(ref, plan)
@@ -165,3 +179,5 @@ def _notes(plan: Plan) -> Iterator[str]:
         yield "insecure_token: every process that reaches a pod and knows the job's name can join the job and read its status"
     if plan.kind is Kind.APPWRAPPER:
         yield "the AppWrapper controller retries; Rallypoint watches and records each attempt"
+    if plan.kind in RAYS:
+        yield "a driver in the Ray cluster supervises each attempt; Rallypoint decides about the next attempt"

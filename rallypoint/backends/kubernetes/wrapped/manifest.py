@@ -14,7 +14,7 @@ from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER
 from rallypoint.backends.kubernetes.manifests.objects import SECRET_KEY, metadata
 from rallypoint.backends.kubernetes.manifests.volumes import TLS_VOLUME
 from rallypoint.backends.kubernetes.names import RUN_SECRET_SUFFIX, JobRef, attempt_secret
-from rallypoint.backends.kubernetes.wrapped.kinds import KINDS, WRAPPING
+from rallypoint.backends.kubernetes.wrapped.kinds import KINDS, RAYS, WRAPPING
 from rallypoint.backends.kubernetes.wrapped.podsets import pod_sets
 from rallypoint.backends.kubernetes.wrapped.seen import SUSPENDED
 from rallypoint.wire import env
@@ -60,7 +60,7 @@ def kind_of(manifest: Mapping[str, Any]) -> Kind:
     """Return the kind of job that a manifest is; raises `SubmitError` for a manifest that is none."""
     kind = _known(manifest)
     if kind is None:
-        known = " or ".join(f"{wrapping.kind} of {wrapping.version}" for wrapping in WRAPPING.values())
+        known = " or ".join(f"{wrapping.kind} of {wrapping.version}" for kind, wrapping in WRAPPING.items() if kind not in RAYS)
         raise SubmitError(
             f"kind: {manifest.get('kind')!r} of API {manifest.get('apiVersion')!r} is not allowed; expected {known}"
         )
@@ -78,6 +78,8 @@ def wrapped_in(manifest: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
     """
     if kind_of(manifest) is kind:
         return dict(manifest)
+    if kind in RAYS:
+        raise SubmitError(f"kind: {kind.value} is not allowed for a {manifest['kind']} manifest; expected a job file")
     if kind is Kind.APPWRAPPER:
         return _around(manifest)
     components = (manifest.get("spec") or {}).get("components") or ()

@@ -13,8 +13,8 @@ from rallypoint.backends.kubernetes.labels import ATTEMPT, JOB, UID
 from rallypoint.backends.kubernetes.watching.cache import Shelf
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.watch import Target, Watch
-from rallypoint.backends.kubernetes.wrapped import seen
-from rallypoint.backends.kubernetes.wrapped.kinds import WRAPPING
+from rallypoint.backends.kubernetes.wrapped import rays, seen
+from rallypoint.backends.kubernetes.wrapped.kinds import RAYS, WRAPPING
 from rallypoint.supervision.observation import Components, Told
 from rallypoint.wire.plan import Kind
 
@@ -25,14 +25,15 @@ _WITHOUT = "read each job's own objects"
 
 @dataclass(frozen=True, kw_only=True)
 class Wrapper:
-    """What is kept of an AppWrapper or a PyTorchJob.
+    """What is kept of an AppWrapper, a PyTorchJob, a RayJob or a RayCluster.
 
     Attributes:
         version: its resourceVersion.
         job, job_uid: whose it is, by its labels; `attempt` is the one that it was made for.
         told: what an AppWrapper's controller says; `components` what a PyTorchJob's does.
         condition: the one that its controller set last, for people.
-        suspended: somebody, or a queue, has suspended a PyTorchJob: it has no pods.
+        suspended: somebody, or a queue, has suspended it, and it is no AppWrapper: it has no pods.
+        driver: of a RayJob.
     """
 
     name: str
@@ -45,12 +46,13 @@ class Wrapper:
     components: Components
     suspended: bool = False
     condition: str = ""
+    driver: rays.Driver | None = None
 
 
 def _view(kind: Kind, found: Mapping[str, Any]) -> Wrapper:
     metadata = found["metadata"]
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    attempt = str(annotations.get(ATTEMPT) or "0")
+    attempt, spec = str(annotations.get(ATTEMPT) or "0"), found.get("spec") or {}
     return Wrapper(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -60,8 +62,9 @@ def _view(kind: Kind, found: Mapping[str, Any]) -> Wrapper:
         attempt=int(attempt) if attempt.isdecimal() else 0,
         told=seen.told(found) if kind is Kind.APPWRAPPER else None,
         components=seen.components(found),
-        condition=seen.controller(WRAPPING[kind].kind, found),
-        suspended=bool(((found.get("spec") or {}).get("runPolicy") or {}).get("suspend")),
+        condition=(rays.condition if kind in RAYS else seen.controller)(WRAPPING[kind].kind, found),
+        suspended=bool((spec if kind in RAYS else spec.get("runPolicy") or {}).get("suspend")),
+        driver=rays.rayjob_driver(found) if kind is Kind.RAYJOB else None,
     )
 
 

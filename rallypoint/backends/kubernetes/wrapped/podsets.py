@@ -87,10 +87,21 @@ def _implied(template: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
             found = (spec.get("pytorchReplicaSpecs") or {}).get(role)
             if found is not None:
                 yield f"template.spec.pytorchReplicaSpecs.{role}.template", found.get("replicas", 1)
+    elif group == "ray.io" and kind in {"RayJob", "RayCluster"}:
+        yield from _of_ray(template, "template.spec.rayClusterSpec" if kind == "RayJob" else "template.spec")
     elif (group, kind) == ("jobset.x-k8s.io", "JobSet"):
         for index, job in enumerate(spec.get("replicatedJobs") or ()):
             path = f"template.spec.replicatedJobs[{index}].template.spec.template"
             yield path, job.get("replicas", 1) * _of_batch((job.get("template") or {}).get("spec") or {})
+
+
+def _of_ray(template: Mapping[str, Any], where: str) -> Iterator[tuple[str, int]]:
+    spec = template.get("spec") or {}
+    cluster = spec.get("rayClusterSpec") or {} if where.endswith("rayClusterSpec") else spec
+    yield f"{where}.headGroupSpec.template", 1
+    for index, group in enumerate(cluster.get("workerGroupSpecs") or ()):
+        pods = int(group.get("replicas", 1)) * int(group.get("numOfHosts", 1))
+        yield f"{where}.workerGroupSpecs[{index}].template", pods
 
 
 def _of_batch(spec: Mapping[str, Any]) -> int:

@@ -16,8 +16,8 @@ from rallypoint.backends.kubernetes.store import Store
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.logs import read_tail
 from rallypoint.backends.kubernetes.watching.views import PodView, Terminated
-from rallypoint.backends.kubernetes.wrapped import seen
-from rallypoint.backends.kubernetes.wrapped.kinds import WRAPPING
+from rallypoint.backends.kubernetes.wrapped import rays, seen
+from rallypoint.backends.kubernetes.wrapped.kinds import RAYS, WRAPPING, has_secret
 from rallypoint.backends.kubernetes.wrapped.manifest import MANIFEST_KEY, marked
 from rallypoint.backends.kubernetes.wrapped.objects import Wrapper, Wrappers, wrappers_of
 from rallypoint.backends.kubernetes.wrapped.seen import SUSPENDED
@@ -29,7 +29,7 @@ from rallypoint.supervision.actions import (
     RemoveNode,
     SuspendComponents,
 )
-from rallypoint.supervision.observation import Components, Observation
+from rallypoint.supervision.observation import Components, NodeSeen, Observation
 from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.plan import Kind, Plan
 
@@ -76,7 +76,7 @@ log = logging.getLogger(__name__)
 
 
 class Wrapped:
-    """What one backend does for jobs of the kinds `appwrapper` and `pytorchjob`."""
+    """What one backend does for jobs of the kinds that other controllers run."""
 
     def __init__(self, cluster: Cluster, store: Store) -> None:
         self._cluster, self._store = cluster, store
@@ -98,6 +98,8 @@ class Wrapped:
         if plan.kind is Kind.APPWRAPPER:
             told, condition = (None, "") if wrapper is None else (wrapper.told, wrapper.condition)
             return Observation(nodes=nodes, told=told, controller=condition)
+        if plan.kind in RAYS:
+            nodes = _driver(record, wrapper, nodes)
         # What has succeeded stays for its logs and holds nothing, as the ended pods of other kinds.
         over = record.phase is Phase.SUCCEEDED and not record.deletion
         rests = over and not any(node.present for node in nodes)
@@ -169,12 +171,12 @@ class Wrapped:
             raise ActionError(f"attempt {attempt} of job {record.name} has ended")
         ref = self._store.ref(record, view.uid)
         given = json.loads(view.data[MANIFEST_KEY])
-        manifest = marked(given, ref, attempt=attempt, suspend=record.suspend, secret=not plan.insecure_token)
+        manifest = marked(given, ref, attempt=attempt, suspend=record.suspend, secret=has_secret(plan))
         what = "the job's Secret"
         try:
             if plan.network_policy:
                 await self._let_in(ref, plan)
-            if not plan.insecure_token:
+            if has_secret(plan):
                 await self._secrets.ensure(ref, plan, attempt)
             what = f"the {WRAPPING[plan.kind].kind}"
             await self._ensure(record, plan, manifest)
@@ -238,6 +240,15 @@ class Wrapped:
         for pod in await self._pods(record, now=True):
             if pod.labels.node == action.node:
                 await self._cluster.delete("pods", pod.name, uid=pod.uid, grace=0 if action.force else None)
+
+
+def _driver(record: JobRecord, wrapper: Wrapper | None, pods: tuple[NodeSeen, ...]) -> tuple[NodeSeen, ...]:
+    """Return the driver of a Ray cluster, as the only node of its job."""
+    there = wrapper is not None and wrapper.components.deployed > 0
+    if wrapper is not None and wrapper.suspended and not any(pod.present for pod in pods):
+        return ()
+    found = rays.node(record, None if wrapper is None else wrapper.driver, pods, there=there)
+    return () if found is None else (found,)
 
 
 async def sweep_wrappers(cluster: Cluster, record: JobRecord) -> bool:

@@ -6,7 +6,6 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from rallypoint.cli.document import JobDocument, RoleDocument, SupervisorSeen
-from rallypoint.wire.role_plans import role_plans
 
 if TYPE_CHECKING:
     from rallypoint.backends.contract import Backend, Stored
@@ -62,16 +61,10 @@ async def _document(backend: Backend, stored: Stored) -> JobDocument:
 
 async def roles_of(backend: Backend, plan: Plan) -> tuple[RoleDocument, ...]:
     """Return the elastic roles of a job that have begun; none of a job that is one role."""
-    found = []
-    for role in role_plans(plan):
-        if not role.elastic:
-            continue
-        jobs, name = backend.units(plan.name).jobs, f"{plan.name}-{role.name}"
-        stored = await jobs.load(name)
-        if stored is not None:
-            own = _sized(stored)
-            found.append(RoleDocument(name=role.name, record=own.record, plan=own.plan, status=await jobs.status(name)))
-    return tuple(found)
+    from rallypoint.report.roles import read_roles  # noqa: PLC0415  as above
+
+    roles = await read_roles(backend, plan)
+    return tuple(RoleDocument(name=one.name, record=one.record, plan=one.plan, status=one.status) for one in roles)
 
 
 async def look_at_all(backend: Backend) -> tuple[tuple[JobDocument, ...], tuple[str, ...]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from rallypoint.cli.document import RoleDocument
 from rallypoint.cli.values import Column, Fact, Row, Table
 from rallypoint.report.model import Mood
-from rallypoint.supervision.conductor import RoleRecord
+from rallypoint.report.roles import ENDED, instances_of
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.role_plans import RolePlan, role_plans
@@ -24,51 +24,26 @@ _COLUMNS = (
     Column(title="STEP", right=True),
 )
 
-_ENDED = {
-    Phase.SUCCEEDED: "ended",
-    Phase.FAILED: "ended",
-    Phase.TERMINATING: "being deleted",
-    Phase.SUSPENDED: "suspended",
-    Phase.SUSPENDING: "being stopped",
-    Phase.RESETTING: "being stopped",
-    Phase.EMPTY: "-",
-}
-
 
 def role_table(record: JobRecord, plan: Plan, roles: Iterable[RoleDocument]) -> Table:
     """Return a row for each instance; of an elastic role one row, with what its own job reports."""
     jobs = {role.name: role for role in roles}
-    records = {} if record.conductor is None else {role.name: role for role in record.conductor.roles}
-    rows = tuple(row for role in role_plans(plan) for row in _rows(record, role, records.get(role.name), jobs))
+    rows = tuple(row for role in role_plans(plan) for row in _rows(record, role, jobs))
     return Table(columns=_COLUMNS, rows=rows, empty="no instances")
 
 
-def _rows(record: JobRecord, role: RolePlan, found: RoleRecord | None, jobs: Mapping[str, RoleDocument]) -> Iterator[Row]:
+def _rows(record: JobRecord, role: RolePlan, jobs: Mapping[str, RoleDocument]) -> Iterator[Row]:
     if role.elastic:
         yield _elastic(record, role, jobs.get(role.name))
         return
-    for index in range(role.total):
-        life = 0 if found is None else found.incarnations[index]
-        state, mood = _state(record, found, index)
-        group = index // role.per_group
-        restarts = 0 if found is None else found.restarts[group]
-        cells = (role.name, str(index), state, str(group), str(life or "-"), str(restarts), "-")
-        yield Row(cells=cells, mood=mood, continues=index > 0)
-
-
-def _state(record: JobRecord, found: RoleRecord | None, index: int) -> tuple[str, Mood]:
-    if found is not None and index in found.done:
-        return "succeeded", Mood.QUIET
-    if record.phase is not Phase.RUNNING:
-        return _ENDED.get(record.phase, "-"), Mood.QUIET
-    if found is not None and found.stop_at is not None:
-        return "being stopped", Mood.BUSY
-    return "running", Mood.GOOD
+    for one in instances_of(record, role):
+        cells = (role.name, str(one.index), one.state, str(one.group), str(one.life or "-"), str(one.restarts), "-")
+        yield Row(cells=cells, mood=one.mood, continues=one.index > 0)
 
 
 def _elastic(record: JobRecord, role: RolePlan, job: RoleDocument | None) -> Row:
     if job is None:
-        state, mood = ("starting", Mood.BUSY) if record.phase is Phase.RUNNING else (_ENDED.get(record.phase, "-"), Mood.QUIET)
+        state, mood = ("starting", Mood.BUSY) if record.phase is Phase.RUNNING else (ENDED.get(record.phase, "-"), Mood.QUIET)
         return Row(cells=(role.name, f"{role.total} workers", state, "-", "-", "-", "-"), mood=mood)
     own, status = job.record, job.status
     step = own.progress.step if status is None or status.progress.step is None else status.progress.step

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["TellsLineage", "advice", "asset_extra", "count", "count_end", "growing", "mark_outlets", "note_job", "open_library"]
 
 #: What an outlet's event has of the summary of its job.
-_EXTRA = ("job", "uid", "checkpoint", "step", "metrics", "attempts", "faults", "world_size", "result")
+_EXTRA = ("job", "uid", "checkpoint", "step", "metrics", "attempts", "faults", "world_size", "result", "roles")
 
 #: Numbers that are told to Airflow's metrics, by the field of the summary that each is.
 _GAUGES = {"step": "final_step", "world_size": "world_size", "steps_lost": "steps_lost"}
@@ -57,11 +57,22 @@ def mark_outlets(outlets: Iterable[Any], events: Any, summary: dict[str, Any]) -
 
 
 def count(stats: Any, summary: dict[str, Any], *, end: str, dag_id: str, task_id: str) -> None:
-    """Tell Airflow's metrics how a job ended: a counter by end, its duration, and what it lost."""
+    """Tell Airflow's metrics how a job ended: a counter by end, its duration, and what it lost.
+
+    Of a job with several roles, what was lost is told of each role, with the tag `role`.
+    """
     tags = {"dag_id": dag_id, "task_id": task_id}
     stats.incr(f"rallypoint.job.{end}", tags=tags)
     if summary.get("duration"):
         stats.timing("rallypoint.job.duration", float(summary["duration"]) * 1000, tags=tags)
+    roles = summary.get("roles") or {}
+    for role, told in roles.items():
+        _count_figures(stats, told, {**tags, "role": str(role)})
+    if not roles:
+        _count_figures(stats, summary, tags)
+
+
+def _count_figures(stats: Any, summary: Mapping[str, Any], tags: dict[str, str]) -> None:
     for field, name in _GAUGES.items():
         if isinstance(summary.get(field), (int, float)):
             stats.gauge(f"rallypoint.job.{name}", summary[field], tags=tags)

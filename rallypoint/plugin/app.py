@@ -5,7 +5,7 @@
 | `ti` | anybody: it holds nothing | the document, which asks for the rest |
 | `assets/{digest}/{name}` | anybody | a script, the style |
 | `api/dags/{dag_id}/job` | who may read this DAG's task instances and their logs | the page's values as JSON, with an ETag |
-| `api/dags/{dag_id}/log` | the same | the last lines of one rank as text |
+| `api/dags/{dag_id}/log` | the same | the last lines of one rank as text, of the role `role` |
 """
 
 from __future__ import annotations
@@ -143,15 +143,15 @@ def create_app(looker: Looker | None = None) -> FastAPI:
         return Response(body, media_type="application/json", headers=headers)
 
     @app.get("/api/dags/{dag_id}/log", dependencies=allowed)  # noqa: FAST003  as above
-    async def log(task: Seen, rank: Annotated[int, Query(ge=0)]) -> Response:
-        return Response(await _last_lines(looks, task, rank), media_type="text/plain; charset=utf-8")
+    async def log(task: Seen, rank: Annotated[int, Query(ge=0)], role: Annotated[str, Query(max_length=63)] = "") -> Response:
+        return Response(await _last_lines(looks, task, rank, role), media_type="text/plain; charset=utf-8")
 
     return app
 
 
-async def _last_lines(looks: Looker, task: TaskSeen, rank: int) -> str:
+async def _last_lines(looks: Looker, task: TaskSeen, rank: int, role: str) -> str:
     try:
-        lines = await looks.tail(task, rank, lines=_LINES)
+        lines = await looks.tail(task, rank, lines=_LINES, role=role)
     except NotLiveError as error:
         raise HTTPException(404, f"{error} The output is also in the task's log and in `rallypoint logs`.") from error
     except asyncio.TimeoutError as error:

@@ -14,8 +14,10 @@ from rallypoint.plugin.live_access import LiveAccess, NotLiveError, open_live
 from rallypoint.plugin.task import TaskSeen
 from rallypoint.provider.place import Place
 from rallypoint.report.headline import no_data, no_job, not_live, unreachable
+from rallypoint.report.page.roles import roles_as_of, roles_page
 from rallypoint.report.page.values import Page
 from rallypoint.report.page.view import as_of, page_of, plain_page
+from rallypoint.report.roles import RoleSeen, read_roles, tail_of
 from rallypoint.wire import codec
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.masked import mask_of_plan
@@ -47,6 +49,7 @@ class _Seen:
     stored: Stored | None
     status: JobStatus | None
     age: float | None = None
+    roles: tuple[RoleSeen, ...] = ()
 
 
 class Looker:
@@ -111,8 +114,8 @@ class Looker:
             self._pages[key] = (seen, page)
         return page
 
-    async def tail(self, task: TaskSeen, rank: int, *, lines: int) -> tuple[LogLine, ...]:
-        """Return the last lines of a rank of the task's job; none where the job is gone.
+    async def tail(self, task: TaskSeen, rank: int, *, lines: int, role: str = "") -> tuple[LogLine, ...]:
+        """Return the last lines of a rank of the task's job, or of a role of it; none where the job is gone.
 
         Raises `BackendError`, and `NotLiveError` where the API server may not read the job.
         """
@@ -123,8 +126,8 @@ class Looker:
         if seen is None or seen.stored is None:
             return ()
         backend = await self._backend(place)
-        found = (await asyncio.wait_for(backend.tail(task.job, lines=lines, rank=rank), self._patience)).lines
-        return await asyncio.to_thread(_masked, found, seen.stored.plan)
+        found = await asyncio.wait_for(tail_of(backend, seen.stored, role, lines=lines, rank=rank), self._patience)
+        return await asyncio.to_thread(_masked, found.lines, seen.stored.plan)
 
     async def _own(self, place: Place, task: TaskSeen) -> _Seen | None:
         """Return what is seen of a task's job, None where there is none or it is another task's; nothing else of it was opened.
@@ -159,7 +162,8 @@ class Looker:
                 # Not `status`: that asks the job's coordinator, at an address that a pod of the job has announced.
                 status = None if stored is None else await backend.written(job)
                 age = None if status is None else await backend.status_age(job, status)
-                self._seen[key] = _Seen(at=self._clock(), stored=stored, status=status, age=age)
+                roles = () if stored is None else await read_roles(backend, stored.plan, live=False)
+                self._seen[key] = _Seen(at=self._clock(), stored=stored, status=status, age=age, roles=roles)
             finally:
                 self._forget(now)
             return self._seen[key]
@@ -213,16 +217,13 @@ def _masked(lines: Iterable[LogLine], plan: Plan) -> tuple[LogLine, ...]:
 def _page(place: Place, tries: Mapping[str, int], seen: _Seen) -> Page:
     assert seen.stored is not None
     record, plan, status = seen.stored.record, seen.stored.plan, seen.status
-    return page_of(
-        record,
-        status,
-        now=as_of(record, status),
-        plan=plan,
-        status_age=seen.age,
-        site=None if place.conn_id else place.site,
-        tries=tries,
-        label=f"connection {place.conn_id}" if place.conn_id else place.site.kind,
-    )
+    site = None if place.conn_id else place.site
+    label = f"connection {place.conn_id}" if place.conn_id else place.site.kind
+    if plan.roles:
+        now = roles_as_of(record, seen.roles)
+        return roles_page(record, plan, seen.roles, now=now, site=site, tries=tries, label=label)
+    now = as_of(record, status)
+    return page_of(record, status, now=now, plan=plan, status_age=seen.age, site=site, tries=tries, label=label)
 
 
 def _published(task: TaskSeen, *, notice: str = "", gone: bool = False) -> Page | None:

@@ -18,10 +18,11 @@ from rallypoint.provider.publishing import Publication, publishing
 from rallypoint.provider.ranks import ranks_of
 from rallypoint.provider.task_log import Bookmark, Narrator, tell_culprit, telling_logs
 from rallypoint.report.endings import culprit_of, failure_story, success_line
+from rallypoint.report.roles import RoleSeen, read_roles, role_stories
 from rallypoint.report.story import story_of
 from rallypoint.report.summary import summarize
 from rallypoint.supervision.record import JobRecord, Phase
-from rallypoint.wire.plan import OrphanPolicy
+from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.status import JobStatus
 
 __all__ = ["Log", "Post", "cancel", "conclude", "conduct", "is_local", "time_out"]
@@ -127,13 +128,16 @@ def is_local(error: Exception) -> bool:
 
 async def conclude(backend: Backend, record: JobRecord) -> Ending:
     """Return how a finished job ended."""
+    stored = await backend.load(record.name) if record.conductor is not None else None
+    plan = None if stored is None else stored.plan
+    jobs = () if plan is None else await read_roles(backend, plan)
     # In a thread: a record of megabytes takes long, and other triggers share the event loop.
-    return await asyncio.to_thread(_ending, record, await backend.status(record.name))
+    return await asyncio.to_thread(_ending, record, await backend.status(record.name), plan, jobs)
 
 
-def _ending(record: JobRecord, status: JobStatus | None) -> Ending:
+def _ending(record: JobRecord, status: JobStatus | None, plan: Plan | None, jobs: tuple[RoleSeen, ...]) -> Ending:
     story = story_of(record, status, now=record.last_now)
-    summary = summarize(story)
+    summary = summarize(story, () if plan is None else role_stories(record, plan, jobs, now=record.last_now))
     if record.phase is Phase.SUCCEEDED:
         return Ending(end=End.SUCCEEDED, name=record.name, summary=summary, text=success_line(story))
     return Ending(end=End.FAILED, name=record.name, summary=summary, text=failure_story(record), failure=failure_of(record))

@@ -6,6 +6,7 @@ from typing import Any
 
 from rallypoint.report.incidents import to_xcom
 from rallypoint.report.model import Story
+from rallypoint.report.roles import RoleStory, faults_of
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import sanitize
 
@@ -19,10 +20,11 @@ XCOM_KEYS = {
     "final_step": "step",
     "metrics": "metrics",
     "checkpoint": "checkpoint",
+    "roles": "roles",
 }
 
 
-def summarize(story: Story) -> dict[str, Any]:
+def summarize(story: Story, roles: tuple[RoleStory, ...] = ()) -> dict[str, Any]:
     """Return the summary that a task returns, cleaned for XCom (docs/reference/payloads.md).
 
     Keys:
@@ -36,6 +38,8 @@ def summarize(story: Story) -> dict[str, Any]:
         world_size: ranks of the last world; 0 when there was none, or when it is no longer known.
         result: what rank 0 returned, or left with `rallypoint.training.report_result`; None where it left nothing.
         duration: seconds from the start of the first attempt to the end of the last.
+        roles: only of a job with several roles: figures of each role by its name. `incidents` are those of the whole job; those
+            of an elastic role are with the role. `faults` and `steps_lost` count all of them.
     """
     record, status, loss = story.record, story.status, story.loss
     progress = record.progress if record.finished or status is None else status.progress
@@ -56,6 +60,10 @@ def summarize(story: Story) -> dict[str, Any]:
         "result": record.result,
         "duration": _duration(record),
     }
+    if roles:
+        lost = sum(role.story.loss.steps for role in roles if role.story is not None)
+        summary |= {"faults": faults_of(story, roles), "steps_lost": loss.steps + lost}
+        summary["roles"] = {role.name: role.to_xcom() for role in roles}
     cleaned: dict[str, Any] = sanitize.clean(summary)
     return cleaned
 

@@ -36,6 +36,10 @@ def test_a_task_runs_all_roles_and_returns_the_result_of_each_driver(tmp_path: P
 
     assert told["state"] == "success", done.stdout + done.stderr
     assert told["tasks"]["train"]["xcom"]["return_value"]["result"] == {name: {"role": name} for name in ("trainer", "judge")}
+    summary, page = (told["tasks"]["train"]["xcom"][key] for key in ("roles", "rallypoint_page"))
+    launched = {"trainer": "elastic", "judge": "simple", "rollout": "simple"}
+    assert {name: role["launch"] for name, role in summary.items()} == launched
+    assert [(role["name"], role["state"]) for role in page["roles"]][:2] == [("trainer", "succeeded"), ("judge", "succeeded")]
     both = {name: {"role": name} for name in ("trainer", "judge")}
     assert told["tasks"]["chained"]["xcom"]["return_value"]["result"] == both, "a builder is a document"
     built = told["tasks"]["decorated"]["xcom"]

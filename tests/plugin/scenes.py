@@ -18,6 +18,7 @@ from rallypoint.supervision.record import Attempt, ConditionType, Holder, JobRec
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind, Incident, IncidentId, Rung
 from rallypoint.wire.status import Event, JobState, JobStatus, Member, Outcome, Progress, RankStatus, Sample, Verdict
+from tests.plugin.role_scenes import roles_running
 
 __all__ = ["OWNER", "SCENES", "START", "Scene", "failed", "page", "recovered", "running", "submitted"]
 
@@ -303,6 +304,7 @@ SCENES: dict[str, Callable[[], Page | None]] = {
     "running": lambda: page(running()),
     "recovered": lambda: page(recovered()),
     "failed": lambda: page(failed()),
+    "roles": lambda: roles_running(begun, recovered(), SITE, OWNER, start=START),
     "no-data": lambda: plain_page(no_job()),
     "no-permission": lambda: None,
 }

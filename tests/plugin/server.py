@@ -37,7 +37,7 @@ class Scenes(Looker):
         assert found is not None, f"{task.key.dag_id} is refused before anybody looks"
         return found
 
-    async def tail(self, task: TaskSeen, rank: int, *, lines: int) -> tuple[LogLine, ...]:
+    async def tail(self, task: TaskSeen, rank: int, *, lines: int, role: str = "") -> tuple[LogLine, ...]:
         texts = (f"step {number} of rank {rank}" for number in range(40))
         return tuple(LogLine(rank=rank, stream="err", text=text, cursor="") for text in texts)[-lines:]
 

@@ -315,12 +315,13 @@ async def test_the_secrets_of_a_role_are_masked_and_looked_for_in_a_thread():
         async def load(self, name):
             env = Noted({"PW": "hunter2-secret", MASKED: '[["PW", 0, 14]]'})
             stored = await super().load(name)
-            return dataclasses.replace(stored, plan=dataclasses.replace(PLAN, env={}, roles=({"plan": {"env": env}},)))
+            roles = ({"name": "a", "elastic": True, "total": 1, "plan": {"env": env}},)
+            return stored and dataclasses.replace(stored, plan=dataclasses.replace(PLAN, env={}, roles=roles))
 
         async def tail(self, name, *, lines, rank=None):
             return Tail(lines=(LogLine(rank=0, stream="out", text="got hunter2-secret", cursor=""),), cursor="")
 
-    (line,) = await Looker(lambda place: Roles(scenes.running()), access=HERE).tail(task(), 0, lines=9)
+    (line,) = await Looker(lambda place: Roles(scenes.running()), access=HERE).tail(task(), 0, lines=9, role="a")
 
     assert line.text == "got ***"
     assert threads

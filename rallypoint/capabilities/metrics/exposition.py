@@ -51,9 +51,10 @@ class Family:
     samples: tuple[tuple[Labels, float], ...]
 
 
-def render(status: JobStatus) -> str:
-    """Return the metrics of a status, as they were when it was read."""
-    return "".join(map(_text, families(status)))
+def render(status: JobStatus, *, role: str = "") -> str:
+    """Return the metrics of a status, as they were when it was read; all have the label `role` in an elastic role."""
+    labels = (("role", role),) if role else ()
+    return "".join(_text(family, labels) for family in families(status))
 
 
 def families(status: JobStatus) -> tuple[Family, ...]:
@@ -175,9 +176,9 @@ def _one_of(label: str, states: Iterable[enum.Enum], state: enum.Enum | None) ->
     return {(label, str(one.value)): int(one is state) for one in states}
 
 
-def _text(family: Family) -> str:
+def _text(family: Family, more: Labels) -> str:
     lines = [f"# HELP {family.name} {family.help}", f"# TYPE {family.name} {family.kind.value}"]
-    lines += (f"{family.name}{_labels(labels)} {value!r}" for labels, value in family.samples)
+    lines += (f"{family.name}{_labels((*labels, *more))} {value!r}" for labels, value in family.samples)
     return "\n".join(lines) + "\n"
 
 

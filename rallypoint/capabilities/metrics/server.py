@@ -18,6 +18,7 @@ from rallypoint.agent.transport.http_listen import listen
 from rallypoint.capabilities.base import ServiceContext
 from rallypoint.capabilities.metrics import exposition
 from rallypoint.wire.connections import Limits
+from rallypoint.wire.env import ROLE
 from rallypoint.wire.paths import METRICS_PATH
 
 __all__ = ["FRESH", "served"]
@@ -56,13 +57,14 @@ class _Scraped:
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
+        self._role = context.plan.env.get(ROLE, "") if context.plan.job else ""
         self._text, self._at = "", float("-inf")
 
     async def answer(self, _: web.Request) -> web.Response:
         """Return the metrics, `FRESH` seconds old at the most."""
         now = self._context.clock()
         if now - self._at >= FRESH:
-            self._text, self._at = exposition.render(self._context.status()), now
+            self._text, self._at = exposition.render(self._context.status(), role=self._role), now
         response = web.Response(body=self._text.encode(), headers={"Content-Type": exposition.CONTENT_TYPE})
         response.force_close()
         return response

@@ -5,6 +5,7 @@ import { curves } from "./curves.js";
 import { h } from "./dom.js";
 import { span } from "./format.js";
 import { ranks } from "./ranks.js";
+import { roles } from "./roles.js";
 import { coming, details, facts, faults, goodput, headline, logs, story } from "./sections.js";
 import { followTheme } from "./theme.js";
 import { timeline } from "./timeline.js";
@@ -15,6 +16,7 @@ const QUIET = 90;
 const PARTS = [
   { draw: headline, of: (p) => [p.state, p.mood, p.title, p.advice, p.job, p.place, p.kept, p.notice] },
   { draw: facts, of: (p) => [p.facts, p.goodput] },
+  { draw: roles, of: (p) => [p.roles] },
   { draw: timeline, of: (p) => [p.timeline, p.faults, p.curves] },
   { draw: faults, of: (p) => [p.faults, Boolean(p.timeline)] },
   { draw: coming, of: (p) => [p.coming] },
@@ -26,7 +28,7 @@ const PARTS = [
   { draw: details, of: (p) => [p.details] },
 ].map((part) => ({ ...part, host: h("div", { class: "part-host" }), drawn: "" }));
 
-const EMPTY = { live: false, as_of: 0, kept: false, job: "", place: "", facts: [], timeline: null, faults: [], nodes: [], curves: [], goodput: null, coming: [], story: [], logs: [], details: [], notice: "" };
+const EMPTY = { live: false, as_of: 0, kept: false, job: "", place: "", facts: [], timeline: null, faults: [], nodes: [], curves: [], goodput: null, coming: [], story: [], logs: [], details: [], notice: "", roles: [] };
 
 const REFUSED = {
   401: ["no-permission", "You are not signed in", "Sign in to Airflow in this browser, then reload this page."],

@@ -9,14 +9,14 @@ const LEFT = 52;
 const BOTTOM = 20;
 
 /** Return the section; the size of the world is drawn with the timeline. */
-export function curves(page) {
+export function curves(page, prefix = "") {
   const drawn = page.curves.filter((curve) => curve.name !== "World size" && curve.points.length > 1);
   if (!drawn.length) return null;
   const points = drawn.flatMap((curve) => curve.points);
   const axis = { start: Math.min(...points.map((p) => p.at)), end: Math.max(...points.map((p) => p.at)) };
   if (axis.end <= axis.start) return null;
   const faults = page.faults.filter((fault) => fault.at >= axis.start && fault.at <= axis.end);
-  return section("curves", "Progress", "of the current attempt", h("div", { class: "charts" }, drawn.map((curve) => chart(curve, axis, faults))));
+  return section(`${prefix}curves`, "Progress", "of the current attempt", h("div", { class: "charts" }, drawn.map((curve) => chart(curve, axis, faults))));
 }
 
 function chart(curve, axis, faults) {

@@ -7,14 +7,14 @@ import { number } from "./format.js";
 const SPELLED = 128;
 
 /** Return the section. */
-export function ranks(page) {
+export function ranks(page, prefix = "") {
   if (!page.nodes.length) return null;
   const steps = page.nodes.flatMap((node) => node.ranks).map((rank) => rank.step).filter((step) => step !== null);
   const furthest = steps.length ? Math.max(...steps) : null;
   const behind = page.nodes.flatMap((node) => node.ranks).filter((rank) => rank.behind).length;
   const note = furthest === null ? "the script reports no steps" : behind ? `${behind} of ${steps.length} ranks are behind the highest step, ${number(furthest)}` : `all ranks are near step ${number(furthest)}`;
   const small = page.nodes.reduce((sum, node) => sum + node.ranks.length, 0) > SPELLED;
-  return section("ranks", "Ranks", note, h("ul", { class: `nodes${small ? " small" : ""}` }, page.nodes.map((node) => row(node, small))));
+  return section(`${prefix}ranks`, "Ranks", note, h("ul", { class: `nodes${small ? " small" : ""}` }, page.nodes.map((node) => row(node, small))));
 }
 
 function row(node, small) {

@@ -4,7 +4,7 @@ import { address } from "./asking.js";
 import { h, section } from "./dom.js";
 import { clock, percent, span } from "./format.js";
 
-const CHIPS = {
+export const CHIPS = {
   waiting: "Waiting",
   running: "Running",
   recovering: "Recovering",
@@ -54,16 +54,16 @@ export function goodput(page) {
 }
 
 /** Return the incidents, the newest first; the newest that is not healed is open. */
-export function faults(page, opened) {
+export function faults(page, opened, prefix = "") {
   if (!page.timeline) return null;
-  if (!page.faults.length) return section("faults", "Incidents", "", h("p", { class: "hush" }, "No incidents."));
+  if (!page.faults.length) return section(`${prefix}faults`, "Incidents", "", h("p", { class: "hush" }, "No incidents."));
   const newest = [...page.faults].reverse();
   const first = newest.find((fault) => fault.healed_at === null && fault.mood !== "quiet");
-  return section("faults", "Incidents", `${page.faults.length}, newest first`, newest.map((fault) => incident(fault, fault === first, opened)));
+  return section(`${prefix}faults`, "Incidents", `${page.faults.length}, newest first`, newest.map((fault) => incident(fault, fault === first, opened, prefix)));
 }
 
-function incident(fault, open, opened) {
-  const id = `fault-${fault.number}`;
+function incident(fault, open, opened, prefix) {
+  const id = `${prefix}fault-${fault.number}`;
   const healed = fault.healed_at === null ? (fault.mood === "quiet" ? "ended" : "not recovered") : fault.recovered;
   const mood = fault.healed_at === null ? fault.mood : "good";
   const rows = [
@@ -112,10 +112,10 @@ export function logs(page) {
 async function bring(log, place, button) {
   button.disabled = true;
   try {
-    const answer = await fetch(address("log", { rank: log.rank }), { cache: "no-store" });
+    const answer = await fetch(address("log", { rank: log.rank, role: log.role ?? "" }), { cache: "no-store" });
     const said = await answer.text();
     const refused = answer.headers.get("Content-Type")?.includes("json") ? JSON.parse(said).detail : said;
-    place.replaceChildren(answer.ok ? tail(`Last lines of rank ${log.rank}`, said) : h("p", { class: "hush" }, String(refused)));
+    place.replaceChildren(answer.ok ? tail(`Last lines of ${log.role ? log.label : `rank ${log.rank}`}`, said) : h("p", { class: "hush" }, String(refused)));
     const shown = place.querySelector("pre");
     if (shown) shown.scrollTop = shown.scrollHeight;
   } catch (error) {

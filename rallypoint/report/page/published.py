@@ -7,14 +7,14 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from rallypoint.report.page.roles import roles_as_of, roles_page
 from rallypoint.report.page.values import Page
 from rallypoint.report.page.view import as_of, keepsake, page_of
+from rallypoint.report.roles import read_roles
 from rallypoint.wire import codec
 
 if TYPE_CHECKING:
     from rallypoint.backends.contract import Backend
-    from rallypoint.supervision.record import JobRecord
-    from rallypoint.wire.status import JobStatus
 
 __all__ = ["LIMIT", "PAGE_KEY", "published_page"]
 
@@ -25,7 +25,7 @@ PAGE_KEY = "rallypoint_page"
 LIMIT = 48 * 1024
 
 #: What a larger page is published without, in this order; of incidents and story the newest stay.
-_LEAST_USEFUL = ("nodes", "curves", "story", "faults")
+_LEAST_USEFUL = ("nodes", "curves", "story", "faults", "roles")
 _FEW = 20
 
 #: Items of a part that cannot fit; their text is not even made.
@@ -50,13 +50,24 @@ async def published_page(
     if stored is None:
         return None
     status = await backend.status(name)
+    roles = await read_roles(backend, stored.plan)
+
+    def made() -> dict[str, Any]:
+        if stored.plan.roles:
+            now = roles_as_of(stored.record, roles)
+            page = roles_page(stored.record, stored.plan, roles, now=now, tries=tries, label=place)
+        else:
+            page = page_of(stored.record, status, now=as_of(stored.record, status), tries=tries, label=place)
+        return _bounded(page, live=live)
+
     # In a thread: a record of megabytes takes long, and other triggers share the event loop.
-    return await asyncio.to_thread(_page, stored.record, status, tries=tries, place=place, live=live)
+    return await asyncio.to_thread(made)
 
 
-def _page(record: JobRecord, status: JobStatus | None, *, tries: Mapping[str, int], place: str, live: bool) -> dict[str, Any]:
-    page = page_of(record, status, now=as_of(record, status), tries=tries, label=place)
+def _bounded(page: Page, *, live: bool) -> dict[str, Any]:
     told = _json(keepsake(page, live=live and page.live))
+    for role in told["roles"] if len(json.dumps(told)) > LIMIT else ():
+        role.update(nodes=[], curves=[], instances=role["instances"][:_FEW], faults=role["faults"][-_FEW:])
     for part in _LEAST_USEFUL:
         if len(told[part]) > _MANY or len(json.dumps(told)) > LIMIT:
             told[part] = told[part][-_FEW:] if part in {"faults", "story"} else []

@@ -21,6 +21,8 @@ __all__ = [
     "Page",
     "Point",
     "RankCell",
+    "RoleInstance",
+    "RolePart",
 ]
 
 PAGE_VERSION = 1
@@ -124,12 +126,47 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class LogPlace:
-    """Where a log is; `rank` -1 is that of the task. `command` prints it at a terminal."""
+    """Where a log is; `rank` -1 is that of the task. `command` prints it at a terminal. `role`: of a job with several."""
 
     rank: int
     label: str
     path: str = ""
     command: str = ""
+    role: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleInstance:
+    """One instance of a simple role; `life` counts its processes in this attempt, `restarts` those of its group."""
+
+    index: int
+    state: str
+    mood: Mood
+    group: int
+    life: int
+    restarts: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolePart:
+    """One role of a job with several: that of a simple role has `instances`, an elastic one all else that a job has.
+
+    Attributes:
+        launch: `elastic` or `simple`; `driver`: the job waits for it.
+        state, mood, title: how it is.
+    """
+
+    name: str
+    launch: str
+    driver: bool
+    state: State
+    mood: Mood
+    title: str
+    facts: tuple[Fact, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    nodes: tuple[NodeRow, ...] = ()
+    curves: tuple[Curve, ...] = ()
+    instances: tuple[RoleInstance, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +179,7 @@ class Page:
         coming: what happens at which moment unless something changes, the next first.
         as_of: of when the newest of this is; 0 where nothing is known.
         kept: it is told from what the task has kept, since the job itself is gone.
+        roles: of a job with several.
         notice: why this is not the newest state of the job; "" where it is.
     """
 
@@ -168,3 +206,4 @@ class Page:
     logs: tuple[LogPlace, ...] = ()
     details: tuple[Fact, ...] = field(default=())
     notice: str = ""
+    roles: tuple[RolePart, ...] = ()

@@ -16,7 +16,7 @@ from rallypoint.report.format import counted, describe_end, describe_who, metric
 from rallypoint.report.hang import evidence_lines
 from rallypoint.report.incidents import ListedIncident, done, judgement, recovered_text
 from rallypoint.report.model import Headline, Mood, Story
-from rallypoint.report.page.values import Curve, Fact, Fault, Line, LogPlace, NodeRow, Page, Point, RankCell
+from rallypoint.report.page.values import Curve, Fact, Fault, Line, LogPlace, NodeRow, Page, Point, RankCell, RolePart
 from rallypoint.report.story import story_of
 from rallypoint.supervision.hindsight import remembered
 from rallypoint.supervision.policy import Policy
@@ -26,7 +26,18 @@ from rallypoint.wire.incident import FREE, Cause, Incident
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.status import Event, JobStatus, Member, RankStatus, Sample
 
-__all__ = ["RANKS", "as_of", "curves", "keepsake", "nodes", "page_of", "plain_page"]
+__all__ = [
+    "RANKS",
+    "as_of",
+    "curves",
+    "elastic_facts",
+    "fault_of",
+    "keepsake",
+    "nodes",
+    "nodes_and_curves",
+    "page_of",
+    "plain_page",
+]
 
 
 def curves(status: JobStatus | None) -> tuple[Curve, ...]:
@@ -163,8 +174,8 @@ def _node_state(member: Member, heard: bool, status: JobStatus) -> tuple[str, Mo
     return ("trains", Mood.GOOD) if heard else ("no report in this round", Mood.BUSY)
 
 
-#: Lines of the story, the newest.
-_STORY = 200
+#: Lines of the story, the newest; incidents of one role that a task publishes.
+_STORY, _KEPT_FAULTS = 200, 20
 
 
 def as_of(record: JobRecord, status: JobStatus | None) -> float:
@@ -186,7 +197,7 @@ def page_of(
     label: str = "",
     status_age: float | None = None,
 ) -> Page:
-    """Return the page of a job.
+    """Return the page of a job of one role.
 
     Args:
         record: what its supervisor remembers.
@@ -212,7 +223,7 @@ def page_of(
         place=label,
         facts=tuple(_facts(story)),
         timeline=story.timeline,
-        faults=tuple(_fault(number, i, record) for number, i in enumerate(story.details, start=1)),
+        faults=tuple(fault_of(number, i, record) for number, i in enumerate(story.details, start=1)),
         nodes=tuple(nodes(story.status, story.incidents)),
         curves=curves(story.status),
         goodput=story.goodput,
@@ -258,10 +269,26 @@ def keepsake(page: Page, *, live: bool = False) -> Page:
         faults=faults,
         story=page.story[-50:],
         nodes=page.nodes[:64],
+        roles=tuple(_kept(role) for role in page.roles),
     )
 
 
+def _kept(role: RolePart) -> RolePart:
+    faults = tuple(dataclasses.replace(fault, tail=()) for fault in role.faults[-_KEPT_FAULTS:])
+    return dataclasses.replace(role, faults=faults, nodes=role.nodes[:16])
+
+
 # --- Figures ---------------------------------------------------------------------------------------------------------------
+
+
+def elastic_facts(story: Story) -> tuple[Fact, ...]:
+    """Return the figures of a job of one role, or of an elastic role."""
+    return tuple(_facts(story))
+
+
+def nodes_and_curves(story: Story) -> tuple[tuple[NodeRow, ...], tuple[Curve, ...]]:
+    """Return the nodes and the curves of the same."""
+    return tuple(nodes(story.status, story.incidents)), curves(story.status)
 
 
 def _facts(story: Story) -> Iterator[Fact]:
@@ -317,7 +344,8 @@ _CAUSES = {
 }
 
 
-def _fault(number: int, incident: Incident, record: JobRecord) -> Fault:
+def fault_of(number: int, incident: Incident, record: JobRecord) -> Fault:
+    """Return an incident as the page tells it."""
     culprit = incident.culprit
     return Fault(
         number=number,

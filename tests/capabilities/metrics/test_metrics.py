@@ -244,9 +244,9 @@ def plan_of(port: int | None) -> Plan:
     return build(Plan, **fields, metrics_port=port)
 
 
-def context(shell: Coordinator, port: int, clock: Clock) -> ServiceContext:
+def context(shell: Coordinator, port: int, clock: Clock, plan: Plan | None = None) -> ServiceContext:
     return ServiceContext(
-        plan=plan_of(port),
+        plan=plan or plan_of(port),
         host="127.0.0.1",
         pod=False,
         clock=clock,
@@ -373,3 +373,17 @@ def test_the_page_tells_every_key() -> None:
     """The keys of an event line in the docs are those of the code."""
     page = (ROOT / "docs" / "guides" / "metrics.md").read_text().partition("## Event lines")[2].partition("\n## ")[0]
     assert tuple(re.findall(r"^\| `(\w+)` \| [^|]*\|$", page, re.MULTILINE)) == event_lines.KEYS
+
+
+async def test_metrics_of_an_elastic_role_have_its_label() -> None:
+    """All of them, after their own labels."""
+    clock, port = monotone_clock(), free_port()
+    plan = dataclasses.replace(plan_of(port), job="rl", env={"RALLYPOINT_ROLE": "trainer"})
+    async with (
+        service.running(context(shell_at(clock), port, clock, plan)) as bound,
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{bound}{METRICS_PATH}") as answer,
+    ):
+        lines = [line for line in (await answer.text()).splitlines() if not line.startswith("#")]
+    assert all('role="trainer"}' in line for line in lines), lines
+    assert any(line.startswith('rallypoint_attempt{role="trainer"} ') for line in lines)

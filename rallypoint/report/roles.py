@@ -1,0 +1,301 @@
+"""The roles of a job as values: the instances of each simple role, and the story of each elastic role, a job of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rallypoint.backends.contract import Backend, BackendError, Stored, Tail, role_job
+from rallypoint.report.format import counted
+from rallypoint.report.headline import headline
+from rallypoint.report.incidents import to_xcom
+from rallypoint.report.model import Headline, Mood, State, Story
+from rallypoint.report.story import story_of
+from rallypoint.supervision.conductor import RoleRecord
+from rallypoint.supervision.record import ConditionType, JobRecord, Phase
+from rallypoint.supervision.resizing import sized
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.role_plans import RolePlan, role_plan, role_plans
+from rallypoint.wire.status import JobStatus
+
+__all__ = [
+    "ENDED",
+    "Instance",
+    "RoleJob",
+    "RoleSeen",
+    "RoleStory",
+    "faults_of",
+    "instances_of",
+    "job_headline",
+    "read_roles",
+    "role_stories",
+]
+
+#: What a role is while its job is in a phase in which nothing of it runs.
+ENDED = {
+    Phase.SUCCEEDED: "ended",
+    Phase.FAILED: "ended",
+    Phase.TERMINATING: "being deleted",
+    Phase.SUSPENDED: "suspended",
+    Phase.SUSPENDING: "being stopped",
+    Phase.RESETTING: "being stopped",
+    Phase.EMPTY: "-",
+}
+
+
+#: Incidents of one role that XCom gets one by one.
+_XCOM = 20
+
+
+class RoleJob(Protocol):
+    """An elastic role: a job of its own."""
+
+    @property
+    def name(self) -> str:
+        """Of the role."""
+
+    @property
+    def record(self) -> JobRecord:
+        """Of its job."""
+
+    @property
+    def plan(self) -> Plan:
+        """Of its job."""
+
+    @property
+    def status(self) -> JobStatus | None:
+        """What its coordinator reported last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleSeen:
+    """An elastic role as it was read."""
+
+    name: str
+    record: JobRecord
+    plan: Plan
+    status: JobStatus | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """One instance of a simple role; `life` is 0 before its first start, `restarts` are those of its group."""
+
+    index: int
+    state: str
+    mood: Mood
+    group: int
+    life: int
+    restarts: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleStory:
+    """One role.
+
+    Attributes:
+        total: instances, or workers of an elastic role.
+        headline: state and title.
+        instances: of a simple role.
+        restarts: instances that were started again in this attempt; of an elastic role its faults.
+        resets: of a simple role in this attempt; of an elastic role those of its own job.
+        story: of an elastic role that has begun.
+    """
+
+    name: str
+    elastic: bool
+    driver: bool
+    total: int
+    headline: Headline
+    instances: tuple[Instance, ...] = ()
+    restarts: int = 0
+    resets: int = 0
+    story: Story | None = None
+
+    def to_xcom(self) -> dict[str, Any]:
+        """Return the figures of the role for the summary of its job."""
+        launch = "elastic" if self.elastic else "simple"
+        told = {"launch": launch, "driver": self.driver, "restarts": self.restarts, "resets": self.resets}
+        if self.story is None:
+            return {**told, "instances": self.total}
+        progress, status, loss = self.story.progress, self.story.status, self.story.loss
+        return {
+            **told,
+            "faults": loss.faults,
+            "incidents": to_xcom(self.story.incidents, limit=_XCOM),
+            "steps_lost": loss.steps,
+            "step": progress.step,
+            "metrics": dict(progress.metrics),
+            "checkpoint": progress.checkpoint,
+            "resumed_from": progress.resumed_from,
+            "world_size": 0 if status is None else status.world_size,
+        }
+
+
+async def read_roles(backend: Backend, plan: Plan, *, live: bool = True) -> tuple[RoleSeen, ...]:
+    """Return the elastic roles of a job that have begun; `live` asks their coordinators. Raises `BackendError`."""
+    found = []
+    # Not `role_plans`, which reads megabytes in the event loop of others.
+    for role in [str(item.get("name")) for item in plan.roles if item.get("elastic")]:
+        jobs, name = backend.units(plan.name).jobs, role_job(plan.name, role)
+        stored = await jobs.load(name)
+        if stored is not None:
+            status = await (jobs.status(name) if live else jobs.written(name))
+            own = sized(stored.plan, stored.record)
+            found.append(RoleSeen(name=role, record=stored.record, plan=own, status=status))
+    return tuple(found)
+
+
+async def tail_of(backend: Backend, stored: Stored, role: str, *, lines: int, rank: int) -> Tail:
+    """Return the last lines of one rank of a job or of one of its roles; raises `BackendError`."""
+    name = stored.record.name
+    if not stored.plan.roles:
+        return await backend.tail(name, lines=lines, rank=rank)
+    try:
+        found = await asyncio.to_thread(role_plan, stored.plan, role)
+    except KeyError:
+        raise BackendError(f"job {name} has no role {role!r}") from None
+    units = backend.units(name)
+    if found.elastic:
+        return await units.jobs.tail(role_job(name, role), lines=lines, rank=rank)
+    return await units.tail(stored.record, found, lines=lines, rank=rank)
+
+
+def role_stories(record: JobRecord, plan: Plan, jobs: Iterable[RoleJob], *, now: float) -> tuple[RoleStory, ...]:
+    """Return all roles of a job in its order; none of a job that is one role."""
+    own = {job.name: job for job in jobs}
+    return tuple(
+        _elastic(record, role, own.get(role.name), now) if role.elastic else _simple(record, role) for role in role_plans(plan)
+    )
+
+
+def faults_of(story: Story, roles: Iterable[RoleStory]) -> int:
+    """Return how many faults a job has had, those of its elastic roles among them."""
+    return story.loss.faults + sum(role.story.loss.faults for role in roles if role.story is not None)
+
+
+def job_headline(story: Story, roles: tuple[RoleStory, ...]) -> Headline:
+    """Return how a job with several roles is."""
+    record, faults = story.record, faults_of(story, roles)
+    if record.finished or record.phase is not Phase.RUNNING:
+        return headline(record, None, story.details, faults=faults)
+    broken = [incident for incident in story.details if incident.healed_at is None]
+    mending = [role for role in roles if role.headline.state is State.RECOVERING]
+    if mending:
+        title = f"Role {mending[0].name}: {mending[0].headline.title}"
+        return Headline(state=State.RECOVERING, mood=Mood.BUSY, title=title, advice=_HEALING, live=True)
+    if broken:
+        return headline(record, None, story.details, faults=faults)
+    if not record.condition(ConditionType.PODS_READY):
+        advice = "Its roles are starting; no action needed yet."
+        return Headline(state=State.WAITING, mood=Mood.BUSY, title="Starting", advice=advice, live=True)
+    title = f"Running {counted(len(roles), 'role')}"
+    if not faults:
+        return Headline(state=State.RUNNING, mood=Mood.GOOD, title=title, advice="No action needed: no faults.", live=True)
+    advice = "No action needed: the job continued without intervention."
+    title = f"{title}, recovered from {counted(faults, 'fault')}"
+    return Headline(state=State.RECOVERED, mood=Mood.GOOD, title=title, advice=advice, live=True)
+
+
+_HEALING = "Recovery is running in this role; the other roles continue. No action needed yet."
+
+
+# --- Simple roles ----------------------------------------------------------------------------------------------------------
+
+
+def instances_of(record: JobRecord, role: RolePlan) -> tuple[Instance, ...]:
+    """Return the instances of a simple role."""
+    found = _found(record, role)
+    return tuple(_instances(record, role, found))
+
+
+def _found(record: JobRecord, role: RolePlan) -> RoleRecord | None:
+    if record.conductor is None:
+        return None
+    return next((one for one in record.conductor.roles if one.name == role.name), None)
+
+
+def _instances(record: JobRecord, role: RolePlan, found: RoleRecord | None) -> Iterator[Instance]:
+    for index in range(role.total):
+        state, mood = _state(record, found, index)
+        group = index // role.per_group
+        life = 0 if found is None else found.incarnations[index]
+        restarts = 0 if found is None else found.restarts[group]
+        yield Instance(index=index, state=state, mood=mood, group=group, life=life, restarts=restarts)
+
+
+def _state(record: JobRecord, found: RoleRecord | None, index: int) -> tuple[str, Mood]:
+    if found is not None and index in found.done:
+        return "succeeded", Mood.QUIET
+    if record.phase is not Phase.RUNNING:
+        return ENDED.get(record.phase, "-"), Mood.QUIET
+    if found is not None and found.stop_at is not None:
+        return "being stopped", Mood.BUSY
+    return "running", Mood.GOOD
+
+
+def _simple(record: JobRecord, role: RolePlan) -> RoleStory:
+    found, instances = _found(record, role), instances_of(record, role)
+    return RoleStory(
+        name=role.name,
+        elastic=False,
+        driver=role.driver,
+        total=role.total,
+        headline=_simple_headline(record, instances),
+        instances=instances,
+        restarts=0 if found is None else sum(found.restarts),
+        resets=0 if found is None else found.reset,
+    )
+
+
+def _simple_headline(record: JobRecord, instances: tuple[Instance, ...]) -> Headline:
+    def told(state: State, mood: Mood, title: str) -> Headline:
+        return Headline(state=state, mood=mood, title=title, advice="", live=not record.finished)
+
+    done = sum(one.state == "succeeded" for one in instances)
+    if instances and done == len(instances):
+        return told(State.SUCCEEDED, Mood.GOOD, "All instances succeeded" if done > 1 else "Succeeded")
+    if record.phase is not Phase.RUNNING:
+        return told(State.WAITING, Mood.QUIET, _phrase(record))
+    if any(one.mood is Mood.BUSY for one in instances):
+        return told(State.RECOVERING, Mood.BUSY, "Being reset")
+    running = len(instances) - done
+    ended = f", {done} succeeded" if done else ""
+    return told(State.RUNNING, Mood.GOOD, f"{counted(running, 'instance')} running{ended}")
+
+
+def _phrase(record: JobRecord) -> str:
+    word = ENDED.get(record.phase, "-")
+    return "Not started yet" if word == "-" else word[0].upper() + word[1:]
+
+
+# --- Elastic roles ---------------------------------------------------------------------------------------------------------
+
+
+def _elastic(record: JobRecord, role: RolePlan, job: RoleJob | None, now: float) -> RoleStory:
+    told = RoleStory(name=role.name, elastic=True, driver=role.driver, total=role.total, headline=_not_begun(record))
+    if job is None:
+        return told
+    story = story_of(job.record, job.status, now=now, plan=job.plan)
+    return dataclasses.replace(
+        told,
+        headline=_elastic_headline(record, story),
+        restarts=story.loss.restarts,
+        resets=job.record.retries,
+        story=story,
+    )
+
+
+def _not_begun(record: JobRecord) -> Headline:
+    title = "Starting" if record.phase is Phase.RUNNING else _phrase(record)
+    return Headline(state=State.WAITING, mood=Mood.BUSY, title=title, advice="", live=not record.finished)
+
+
+def _elastic_headline(record: JobRecord, story: Story) -> Headline:
+    """Return how the role is; one that its job has stopped is not suspended by a user."""
+    if record.phase is Phase.RUNNING or story.record.finished:
+        return story.headline
+    return Headline(state=State.WAITING, mood=Mood.QUIET, title=_phrase(record), advice="", live=not record.finished)

@@ -118,8 +118,8 @@ TABLE: Mapping[FaultKind, Row] = {
         node=(_ELSEWHERE, Cause.NODE),
     ),
     FaultKind.HANG: Row(
-        known_by="no rank made progress within `health.hang_downtime` or the learned limit; or a collective timed out (NCCL's "
-        "watchdog, gloo's `Timed out waiting`, a monitored barrier)",
+        known_by="no rank made progress within `health.hang_downtime`, or within the time that Rallypoint learned from earlier "
+        "steps; or a collective timed out (NCCL's watchdog, gloo's `Timed out waiting`, a monitored barrier)",
         worker=(_HERE, Cause.HANG),
         node=(_HERE, Cause.HANG),
     ),

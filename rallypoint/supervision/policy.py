@@ -39,7 +39,7 @@ class Policy:
         node_refill, reset_refill: when the faults of these budgets stop to count.
         no_progress_limit: so many attempts in a row without a newer step end the job; 0 is off.
         end_rules: the user's rules for how an end is answered.
-        scheduling: MindCluster's settings, for its profile.
+        scheduling: settings of a profile with a package of its own; None in the others.
         fence: seconds after which agents that reach no coordinator have stopped their workers.
         coordinator_replacements: coordinators that may be lost within one attempt.
         max_gap: a longer gap between two turns counts as this long, so that a machine that slept expires nothing.

@@ -181,7 +181,7 @@ class JobRecord:
         term: of the current coordinator, from 1; grows over attempts, never back.
         retries: resets so far for the current owner's run that cost something; those that still count are `charges`.
         charges: the job's clock at each reset that the retry limit has paid for and that was not refilled.
-        restarts: resets and replacements of pods so far, those that cost nothing included (MindCluster's backoff limit).
+        restarts: resets and replacements of pods so far, also those without a cost.
         course: how training has gone since the last fault, for budgets that are refilled.
         silent_terms: coordinators in a row that ended without a word.
         slots: the nodes of the current attempt; `retired` those of it that are wanted no more, since the job was made smaller.

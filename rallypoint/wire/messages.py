@@ -121,7 +121,7 @@ class AgentReport:
         resizable: they can follow into a world of another size, too.
         replicas: `host:port` at which it takes other nodes' snapshots; "" where it takes none.
         dumps: it holds a snapshot, and knows where a last checkpoint would go; `dump` is its last answer about one.
-        tolerance: what graceful fault tolerance has put into MindCluster's reset file; "" for nothing.
+        tolerance: why another controller handles the faults of processes (entry of a reset file); "" if it does not.
         free_ports: ranges that are free on its node for the workers' own use, as first, last, first, last, ...; empty where the
             plan needs none.
         ready: nothing is left that it could prepare before its workers start: imports, standbys, the process of its stores.

@@ -149,7 +149,7 @@ class JobStatus:
     `phases`: how many ranks of the running round are in which phase (wire/pulse.py), of those that tell one (version 2).
     `lost`: how many seconds it took to heal those incidents that are counts by now, by cause (version 2).
     `missing`: nodes that are wanted and not there, at most 64 of them, and `missing_count` how many there are (version 2).
-    `tolerance`: what graceful fault tolerance has put into MindCluster's reset file; "" for nothing (version 2).
+    `tolerance`: why another controller handles the faults of processes; "" if it does not (version 2).
     `training_port`: the first of the ports that are free on all nodes, 0 where none were asked for or found (version 2).
     `sections`: what optional capabilities publish (wire/sections.py).
     """

@@ -7,7 +7,6 @@ import contextlib
 import datetime
 import email.utils
 import json
-import re
 import ssl
 import time
 from collections.abc import Mapping
@@ -18,24 +17,17 @@ import aiohttp
 
 from rallypoint.agent.coordinator.namespaced import Namespaced
 from rallypoint.agent.errors import ConfigError
+from rallypoint.kube.http import SERVICE_ACCOUNT, LimitError, invalid_part, json_object, read_body, read_refusal
 from rallypoint.wire import env
 from rallypoint.wire.errors import RallypointError
 
 __all__ = ["ApiError", "KubeApi", "config_map_path", "lease_path"]
-
-#: Where Kubernetes puts what a pod needs to speak with its API server.
-_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 #: Seconds for a connection, and for a whole request.
 _CONNECT, _TOTAL = 5.0, 10.0
 
 #: Bytes of the largest answer that is read.
 _ANSWER_LIMIT = 4 << 20
-
-#: A path of the API server. The name of a Lease comes from a record: with `..` or `?` in it the request would be for another
-#: object.
-_PATH = re.compile(r"(?:/[A-Za-z0-9][A-Za-z0-9._:-]*)+", re.ASCII)
-_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*", re.ASCII)
 
 #: Characters of an error's text.
 _SHOWN = 300
@@ -92,7 +84,7 @@ class KubeApi:
     @classmethod
     def of_this_pod(cls, base: Mapping[str, str]) -> KubeApi:
         """Return the API server of the cluster that this pod is in; raises `ConfigError` where it is in none."""
-        account = Path(base.get(env.SERVICE_ACCOUNT) or _SERVICE_ACCOUNT)
+        account = Path(base.get(env.SERVICE_ACCOUNT) or SERVICE_ACCOUNT)
         server = base.get(env.API_SERVER, "")
         host, port = base.get("KUBERNETES_SERVICE_HOST", ""), base.get("KUBERNETES_SERVICE_PORT", "443")
         if not server and not host:
@@ -118,27 +110,30 @@ class KubeApi:
 
     async def _request(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> dict[str, Any]:
         where = f"{method} {path}"
-        if _PATH.fullmatch(path) is None:
-            part = next((part for part in path.split("/")[1:] if _PART.fullmatch(part) is None), path)
+        part = invalid_part(path)
+        if part is not None:
             raise ApiError(f"{method} {path!r}: {part!r} is not a valid name of a Kubernetes object")
         session = await self._open()
         told = {"Accept": "application/json", **headers, **await asyncio.to_thread(self._authorization)}
         try:
             async with session.request(method, self.server + path, data=body, headers=told, allow_redirects=False) as response:
-                answer = await _read(response)
+                answer = await read_body(response, _ANSWER_LIMIT)
                 self._note_date(response.headers.get("Date", ""))
+        except LimitError as error:
+            raise ApiError(f"{where}: {error}") from None
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             raise ApiError(f"{where}: {str(error) or type(error).__name__}") from error
-        if len(answer) > _ANSWER_LIMIT:
-            raise ApiError(f"{where}: the response exceeds {_ANSWER_LIMIT} bytes", status=response.status)
         if response.status >= 300:
             after = response.headers.get("Retry-After", "")
             raise ApiError(
-                f"{where}: HTTP {response.status}: {_message(answer)}",
+                f"{where}: HTTP {response.status}: {read_refusal(answer).message[:_SHOWN]}",
                 status=response.status,
                 retry_after=float(after) if after.isdigit() else 0.0,
             )
-        return _object(where, answer)
+        try:
+            return json_object(answer)
+        except ValueError as error:
+            raise ApiError(f"{where}: {error}") from error
 
     def _note_date(self, text: str) -> None:
         with contextlib.suppress(ValueError, TypeError):
@@ -163,30 +158,3 @@ class KubeApi:
     def _trust(self) -> ssl.SSLContext:
         ours = str(self._ca_file) if self._ca_file.exists() else None
         return ssl.create_default_context(cafile=ours)
-
-
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    """Return the whole answer, or a little more than the limit of a longer one."""
-    answer = b""
-    while len(answer) <= _ANSWER_LIMIT and (chunk := await response.content.readany()):
-        answer += chunk
-    return answer
-
-
-def _message(answer: bytes) -> str:
-    """Return what a `Status` object says, or the beginning of any other answer."""
-    try:
-        said = json.loads(answer)["message"]
-    except (ValueError, KeyError, TypeError):
-        said = answer.decode(errors="replace")
-    return str(said)[:_SHOWN]
-
-
-def _object(where: str, answer: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(answer)
-    except ValueError as error:
-        raise ApiError(f"{where}: the response is not valid JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise ApiError(f"{where}: the response is not a JSON object")
-    return found

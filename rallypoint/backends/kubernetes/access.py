@@ -18,10 +18,10 @@ from rallypoint.backends.contract import BackendError
 from rallypoint.backends.credentials import NO_CREDENTIALS, Credentials
 from rallypoint.job import JobError
 from rallypoint.job.document import read_yaml
+from rallypoint.kube.http import SERVICE_ACCOUNT
 
 __all__ = ["Access", "default_namespace", "inline_kubeconfig", "load_configuration"]
 
-_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _USUAL = Path("~/.kube/config")
 
 #: What a kubeconfig that was given as a text is called in errors.
@@ -61,7 +61,7 @@ def default_namespace(access: Access) -> str:
     elif _has_kubeconfig(access):
         contexts, active = _contexts_in(access)
     else:
-        own = _ACCOUNT / "namespace"
+        own = SERVICE_ACCOUNT / "namespace"
         return own.read_text().strip() if own.is_file() else "default"
     chosen = next((c for c in contexts if c.get("name") == access.context), None) if access.context else active
     if chosen is None:

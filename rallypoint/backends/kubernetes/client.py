@@ -11,9 +11,7 @@ import collections
 import contextlib
 import inspect
 import itertools
-import json
 import random
-import re
 import socket
 from collections.abc import AsyncIterator, Mapping
 from email.utils import parsedate_to_datetime
@@ -24,6 +22,7 @@ import aiohttp
 
 from rallypoint.backends.kubernetes.access import Access, load_configuration
 from rallypoint.backends.kubernetes.errors import ApiError, TooLargeError, UnreachableError, refusal
+from rallypoint.kube.http import LimitError, invalid_part, json_object, read_body
 from rallypoint.wire.bounds import LARGEST, VALUES
 
 __all__ = ["JSON_PATCH", "MERGE_PATCH", "Api", "KubeApi", "parse"]
@@ -43,11 +42,6 @@ _TRIES, _LONGEST_WAIT = 4, 10.0
 #: Requests at a time; others wait for their turn, and no time-out runs meanwhile: a thousand jobs that begin together are no
 #: reason to say of a server that it does not answer. Streams are not counted: they last, and are few.
 _AT_A_TIME = 64
-
-#: A path of the API server. Names in it come from objects that a pod of a job may have written: with `..` or `?` in one of them
-#: the request would be for another object.
-_PATH = re.compile(r"(?:/[A-Za-z0-9][A-Za-z0-9._:-]*)+/?", re.ASCII)
-_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*", re.ASCII)
 
 #: Part of the paths where a pod answers.
 _PROXY = "/proxy/"
@@ -196,8 +190,8 @@ class KubeApi:
         headers: dict[str, str],
         limit: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
-        if _PATH.fullmatch(path) is None:
-            part = next((part for part in path.split("/")[1:] if _PART.fullmatch(part) is None), path)
+        part = invalid_part(path)
+        if part is not None:
             raise ApiError(f"{method} {path!r}", status=400, said=f"{part!r} is not a valid name of a Kubernetes object")
         client = await self._opened()
         self.asked[method] += 1
@@ -274,12 +268,10 @@ class _WithoutRedirects:
 async def _content(answer: aiohttp.ClientResponse, path: str) -> bytes:
     """Return the body of an answer; raises `ApiError` where a pod or a server sends more than a job can need."""
     limit = LARGEST if _PROXY in path else _LARGEST_LOG if path.endswith("/log") else _LARGEST_ANSWER
-    content = bytearray()
-    async for block in answer.content.iter_any():
-        content += block
-        if len(content) > limit:
-            raise TooLargeError(path, status=502, said=f"the response exceeds {limit} bytes")
-    return bytes(content)
+    try:
+        return await read_body(answer, limit)
+    except LimitError as error:
+        raise TooLargeError(path, status=502, said=str(error)) from None
 
 
 def parse(data: bytes, what: str) -> dict[str, Any]:
@@ -290,12 +282,9 @@ def parse(data: bytes, what: str) -> dict[str, Any]:
     if sum(map(data.count, (b",", b"[", b"{"))) > _VALUES:
         raise TooLargeError(what, status=502, said=f"the response has more values than the limit of {_VALUES}")
     try:
-        found = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ApiError(what, status=502, said=f"the response is not valid JSON: {data[:100]!r}") from error
-    if not isinstance(found, dict):
-        raise ApiError(what, status=502, said=f"the response is not a JSON object: {data[:100]!r}")
-    return found
+        return json_object(data)
+    except ValueError as error:
+        raise ApiError(what, status=502, said=str(error)) from error
 
 
 def _probe_when_idle(answer: aiohttp.ClientResponse) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from rallypoint.backends.contract import ActionError, BackendError, SubmitError
+from rallypoint.kube.http import read_refusal
 
 __all__ = [
     "ApiError",
@@ -87,12 +85,8 @@ class TooLargeError(ApiError):
 
 def refusal(what: str, status: int, body: bytes) -> ApiError:
     """Return the error for an answer that is no success; `body` is a Status object, or whatever stood between us said."""
-    told: Any = None
-    with contextlib.suppress(ValueError, RecursionError):
-        told = json.loads(body)
-    if not isinstance(told, dict):
-        told = {"message": body[:300].decode(errors="replace").strip()}
-    reason, said = str(told.get("reason") or "")[:_REASON], str(told.get("message") or "")[:_SAID]
+    found = read_refusal(body)
+    reason, said = found.reason[:_REASON], found.message[:_SAID]
     kind = GoneError if status == 410 or reason in ("Expired", "Gone") else ApiError
     return kind(what, status=status, reason=reason, said=said)
 

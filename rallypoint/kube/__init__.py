@@ -1,0 +1,1 @@
+"""HTTP requests to a Kubernetes API server, for the backend and for coordinators in their pods."""

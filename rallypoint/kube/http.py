@@ -1,0 +1,82 @@
+"""Paths and responses of a Kubernetes API server; standard library only."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+__all__ = ["SERVICE_ACCOUNT", "LimitError", "Refusal", "invalid_part", "json_object", "read_body", "read_refusal"]
+
+#: The folder in which Kubernetes mounts the credentials of a pod.
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+_PART = r"[A-Za-z0-9][A-Za-z0-9._:-]*"
+_PATH = re.compile(rf"(?:/{_PART})+/?", re.ASCII)
+_VALID = re.compile(_PART, re.ASCII)
+
+#: Bytes of an error response without a `Status` object that an error shows.
+_SHOWN = 300
+
+
+class LimitError(Exception):
+    """A response is longer than its limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """The content of an error response: `reason` is a word such as `NotFound`, `message` a sentence; "" if missing."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class Response(Protocol):
+    """A response of aiohttp."""
+
+    content: Any
+
+
+def invalid_part(path: str) -> str | None:
+    """Return the first invalid part of a request path, or None.
+
+    Names in a path come from objects that a pod of a job may have written. With `..` or `?` in a name, the request would be for
+    another object.
+    """
+    if _PATH.fullmatch(path) is not None:
+        return None
+    return next((part for part in path.split("/")[1:] if _VALID.fullmatch(part) is None), path)
+
+
+async def read_body(response: Response, limit: int) -> bytes:
+    """Return the body of a response; raises `LimitError` if it has more than `limit` bytes."""
+    content = bytearray()
+    async for block in response.content.iter_any():
+        content += block
+        if len(content) > limit:
+            raise LimitError(f"the response exceeds {limit} bytes")
+    return bytes(content)
+
+
+def read_refusal(body: bytes) -> Refusal:
+    """Return the content of an error response: of its `Status` object, or the beginning of any other text."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        return Refusal(message=body[:_SHOWN].decode(errors="replace").strip())
+    return Refusal(reason=str(found.get("reason") or ""), message=str(found.get("message") or ""))
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """Return the JSON object in a body; raises `ValueError` for anything else."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the response is not valid JSON: {body[:100]!r}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"the response is not a JSON object: {body[:100]!r}")  # noqa: TRY004  the server's mistake
+    return found

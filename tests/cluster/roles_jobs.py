@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.labels import PARENT
+from rallypoint.cli.logs_of_roles import Wanted, role_lines
 from rallypoint.job import ElasticJob, load_job
 from rallypoint.supervision.conductor import ConductorRecord, Level
 from rallypoint.wire.status import JobState, JobStatus
@@ -79,6 +81,23 @@ class RolesJob:
             for status in pod["status"].get("containerStatuses") or []
             if "running" in status["state"]
         }
+
+    async def output(self, role: str, *, rank: int | None = None, tail: int | None = None, follow: bool = False) -> list[str]:
+        """Return what `rallypoint logs --role` prints."""
+        stored = await self.job.eyes.load(self.job.name)
+        assert stored is not None
+        lines = role_lines(self.job.eyes, stored, Wanted(role=role, rank=rank, tail=tail, follow=follow))
+        return [f"{label}{line.text}" async for label, line in lines]
+
+    async def until_begun(self, often: dict[str, int], role: str, **wanted: Any) -> None:
+        """Wait until the output of a role says so often that it begins, by what stands before that in each line."""
+        found: list[str] = []
+
+        async def look() -> bool:
+            found[:] = await self.output(role, **wanted)
+            return Counter(line.partition(" begins, ")[0] for line in found) == often
+
+        await eventually_async(look, timeout=30.0, every=0.1, why=lambda: f"{often} expected: {found}")
 
     async def nodes(self, role: str = "trainer") -> dict[int, str]:
         """Return each node of an elastic role that runs."""

@@ -160,3 +160,24 @@ async def test_it_is_suspended_and_resumed(place: ClusterSite) -> None:
         await request_resumption(job.job.eyes, job.job.name)
         await job.run("driver-0", nodes=2, but=(before["driver-0"],))
         assert await job.steps() == []
+
+
+async def test_the_output_of_a_role_is_read_across_its_lives(site: Site) -> None:
+    """`rallypoint logs --role` tells every life of each instance, also of one in a group, and follows until the job is over."""
+    roles = {"driver": {**SIMPLE, "total": 2}, "one": SERVER, "two": SERVER}
+    async with roles_job(site, roles, groups=[{"name": "pair", "roles": ["one", "two"]}]) as job:
+        before = await job.run("driver-0", "driver-1", "one-0", "two-0")
+        await asyncio.gather(job.tell("driver-1", "fail"), job.tell("two-0", "die"))
+        await job.run("driver-0", "driver-1", "one-0", "two-0", but=(before["driver-1"], before["two-0"]))
+
+        await job.until_begun({"[0] driver 0": 1, "[1] driver 1": 2}, "driver")
+        await job.until_begun({"driver 1": 2}, "driver", rank=1)
+        await job.until_begun({"[0] driver 0": 1, "[1] driver 1": 1}, "driver", tail=1)
+        await job.until_begun({"one 0": 1}, "one")
+        await job.until_begun({"two 0": 2}, "two")
+        following = asyncio.create_task(job.output("driver", follow=True))
+        await asyncio.gather(job.tell("driver-0", "end"), job.tell("driver-1", "end"))
+        await job.job.over()
+        told = await asyncio.wait_for(following, 60.0)
+        assert sum(line.endswith("is done") for line in told) == 2, told
+        assert sum(" begins, " in line for line in told) == 3, told

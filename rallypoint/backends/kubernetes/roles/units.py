@@ -6,10 +6,10 @@ import asyncio
 import dataclasses
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
-from rallypoint.backends.contract import ActionError, Backend, BackendError, Blueprint, UnitBackend
+from rallypoint.backends.contract import ActionError, Backend, BackendError, Blueprint, LogLine, Tail, UnitBackend
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.act import Actor
 from rallypoint.backends.kubernetes.attempt_secrets import AttemptSecrets
@@ -23,6 +23,7 @@ from rallypoint.backends.kubernetes.roles.directory import directory_pod, direct
 from rallypoint.backends.kubernetes.roles.gang import gang_of
 from rallypoint.backends.kubernetes.roles.layout import Group, Instance, groups
 from rallypoint.backends.kubernetes.roles.lives import LIVES_KEY, Life, Lives, MadePod
+from rallypoint.backends.kubernetes.roles.logs import UnitLogReader
 from rallypoint.backends.kubernetes.roles.pods import ROLES_FOLDER, ROLES_SECRET, unit_pod
 from rallypoint.backends.kubernetes.roles.seen import seen
 from rallypoint.backends.kubernetes.store import Store
@@ -218,6 +219,34 @@ class KubernetesUnits(UnitBackend):
         return {env.ROLES_SECRET_FILE: f"{ROLES_FOLDER}/{ROLES_SECRET}", env.ROLES_URL: directory_url(ref)}
 
     # --- What is stored
+
+    async def logs(
+        self, record: JobRecord, role: RolePlan, *, rank: int | None = None, cursor: str = "", follow: bool = False
+    ) -> AsyncIterator[LogLine]:
+        """Read the logs of the containers of a role; see `UnitBackend.logs`."""
+        its = await self._parts()
+        reader = UnitLogReader(its.cluster, its.store.ref(record), role.name, rank=rank, cursor=cursor)
+        if not follow:
+            for line in await reader.read():
+                yield line
+            return
+
+        async def over() -> bool:
+            try:
+                now = await its.store.load(record.name)
+            except BackendError:
+                return False
+            return now is None or now.record.uid != record.uid or now.record.released
+
+        async with its.cluster.following(record.name):
+            async for line in reader.follow(over):
+                yield line
+
+    async def tail(self, record: JobRecord, role: RolePlan, *, lines: int, rank: int | None = None) -> Tail:
+        """Read the ends of the logs of the containers of a role; see `UnitBackend.tail`."""
+        its = await self._parts()
+        reader = UnitLogReader(its.cluster, its.store.ref(record), role.name, rank=rank, cursor="")
+        return await reader.tail(lines, node=None, local_ranks=1)
 
     async def _job(self, its: UnitParts, record: JobRecord) -> _Job | None:
         """Return the job as it is stored now; None where it is gone, or none with roles any more."""

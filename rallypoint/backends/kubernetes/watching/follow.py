@@ -124,7 +124,7 @@ class LogReader:
             try:
                 async with self._cluster.api.stream(path, query=query, silence=_SILENCE) as lines:
                     # Lines of one time are counted, so the count begins where the reading does.
-                    listener = _listener(pod)
+                    listener = self._listener(pod)
                     async for line in lines:
                         heard = listener.hear(line.decode(errors="replace"))
                         if heard is not None and self._rank in (None, heard.rank):
@@ -154,14 +154,21 @@ class LogReader:
             if error.status in (400, 404):
                 return []
             raise
-        listener = _listener(pod)
+        listener = self._listener(pod)
         heard = (listener.hear(line) for line in lines)
         return [line for line in heard if line is not None and self._rank in (None, line.rank)]
 
-    async def _pods(self) -> list[PodView]:
+    def _listener(self, pod: PodView) -> Listener:
+        """Return who hears a pod's log: only our agents say which rank speaks, and they are in the pods that we make."""
+        where = pod.labels
+        return Listener(where.attempt, alone=None if where.attempt else where.node)
+
+    async def _every(self) -> tuple[PodView, ...]:
         cache = self._cluster.cache
-        every = cache.pods_of(self._job.uid) if self._cluster.fresh else await self._cluster.pods_of(self._job)
-        pods = [p for p in every if p.labels.part is Part.NODE]
+        return tuple(cache.pods_of(self._job.uid) if self._cluster.fresh else await self._cluster.pods_of(self._job))
+
+    async def _pods(self) -> list[PodView]:
+        pods = [p for p in await self._every() if p.labels.part is Part.NODE]
         return sorted(pods, key=lambda p: (p.labels.attempt, p.labels.node, p.labels.incarnation))
 
 
@@ -174,9 +181,3 @@ async def _next(queue: Queue, timeout: float) -> Said | None:
     finally:
         coming.cancel()
     return coming.result() if coming.done() and not coming.cancelled() else None
-
-
-def _listener(pod: PodView) -> Listener:
-    """Return who hears a pod's log: only our agents say which rank speaks, and they are in the pods that we make."""
-    where = pod.labels
-    return Listener(where.attempt, alone=None if where.attempt else where.node)

@@ -120,18 +120,19 @@ class Listener:
     """Hears what ranks say in one pod's log with time stamps, from its beginning or from the beginning of a second on.
 
     `alone`: nobody says in that log who speaks (another program than our agent runs there); then all of it is this rank's.
+    `round`: the round of such a log, of which no line is read as one of our agent's.
     """
 
-    def __init__(self, attempt: int, *, alone: int | None = None) -> None:
-        self._attempt, self._alone = attempt, alone
+    def __init__(self, attempt: int, *, alone: int | None = None, round: int | None = None) -> None:  # noqa: A002  its name
+        self._attempt, self._alone, self._round = attempt, alone, round
         self._last: dict[tuple[int, str], tuple[str, int]] = {}
 
     def hear(self, line: str) -> Said | None:
         """Return what a rank said; None for what the agent said itself, and for a line that is not finished yet."""
         at, _, rest = line.partition(" ")
-        found = parse_line(rest) if line.endswith("\n") else None
+        found = parse_line(rest) if line.endswith("\n") and self._round is None else None
         if found is None and self._alone is not None and line.endswith("\n"):
-            found = PodLine(round=0, rank=self._alone, stream="out", text=rest)
+            found = PodLine(round=self._round or 0, rank=self._alone, stream="out", text=rest)
         if found is None:
             return None
         at = _padded(at)

@@ -149,7 +149,7 @@ def slow_summary(results: Sequence[SlowRun]) -> str:
     """Return the sum of all runs as sentences."""
     notified, restarted = sum(one.notified for one in results), sum(not one.healthy for one in results)
     return (
-        f"Rallypoint restarted the workers in {restarted} of {len(results)} runs. In {notified} of these runs, Rallypoint"
+        f"Rallypoint restarted the workers in {restarted} of {len(results)} runs. In {notified} runs, Rallypoint"
         " logged a notification that the job makes no step."
     )
 

@@ -24,6 +24,7 @@ class Credentials:
         token: bearer token in the place of what else authenticates; "" is none. It is not shown.
         in_cluster: the cluster of the pod that this process runs in, whatever kubeconfig there is.
         verify_ssl: whether the server must prove who it is.
+        ca_cert: certificates (PEM) of the authority of a Ray dashboard; "" is those of the system.
         tcp_keepalive: whether idle connections are probed, so that nothing on the way forgets them.
     """
 
@@ -31,6 +32,7 @@ class Credentials:
     token: str = field(default="", repr=False)
     in_cluster: bool = False
     verify_ssl: bool = True
+    ca_cert: str = ""
     tcp_keepalive: bool = True
 
     @property

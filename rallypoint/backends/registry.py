@@ -176,6 +176,7 @@ def _ray_access(site: Site, credentials: Credentials) -> RayAccess:
         runtime_env=site.runtime_env,
         token=credentials.token or os.environ.get(RAY_TOKEN, ""),
         verify_ssl=credentials.verify_ssl,
+        ca_cert=credentials.ca_cert,
     )
 
 

@@ -39,6 +39,9 @@ _FIELDS: dict[str, Any] = {
         "description": "ray: verify the certificate of an https address.",
         "schema": {"type": ["boolean", "null"], "default": True},
     },
+    "ca_cert": _text(
+        "CA certificates", "ray: certificates (PEM) that an https address is verified with. Default: the system's."
+    ),
     "image": _text("Image", "kubernetes: default container image."),
     "account": _text("Service account", "kubernetes: default service account of the node pods."),
     "coordinator_account": _text("Coordinator service account", "kubernetes: default service account of the coordinator pod."),

@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from rallypoint.backends.contract import BackendError
 from rallypoint.backends.ray.access import Access
 from rallypoint.backends.ray.dashboard import Cluster
+from rallypoint.backends.requests import submit_or_adopt
 from rallypoint.supervision.record import Phase
 from rallypoint.wire.incident import Cause
 from rallypoint.wire.status import JobStatus
@@ -140,3 +142,43 @@ def _send(processes: list[int], number: signal.Signals) -> None:
 
 async def _gone(pid: int) -> Any:
     return not await asyncio.to_thread(Path(f"/proc/{pid}").exists)
+
+
+async def test_a_driver_that_is_killed_while_it_starts_the_ledger(site: RaySite) -> None:
+    """The submission fails or finds the ledger, and leaves no job; the next one finds or creates the one ledger."""
+    spec = site.job(nodes=1)
+    backend = site.open()
+    try:
+        submission = asyncio.create_task(submit_or_adopt(backend, backend.plan(spec), owner="test"))
+        drivers: set[int] = set()
+
+        async def killed() -> Any:
+            drivers.update(await asyncio.to_thread(_drivers, site.namespace))
+            _send(list(drivers), signal.SIGKILL)
+            return drivers
+
+        await eventually_async(killed, every=0.01, timeout=60.0, why="the driver of the submission should start")
+        failed = (await asyncio.gather(submission, return_exceptions=True))[0]
+        assert isinstance(failed, BackendError), failed
+        assert "could not start the ledger (FAILED)" in str(failed)
+    finally:
+        await backend.close()
+    async with submitted(site, spec) as job:
+        await job.trains(ranks=1)
+        named = await asyncio.to_thread(states, site.namespace)
+        record = await job.ends()
+
+    assert (record.phase, record.retries, record.incidents) == (Phase.SUCCEEDED, 0, ())
+    assert [name for name in named if name == LEDGER] == [LEDGER]
+
+
+def _drivers(namespace: str) -> list[int]:
+    """Return the processes of Ray jobs that look for the ledger of a namespace."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                if words[1:5] == ["-m", "rallypoint.backends.ray.cluster", "--namespace", namespace]:
+                    found.append(int(entry.name))
+    return found

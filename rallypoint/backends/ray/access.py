@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import ssl
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 from rallypoint.backends.contract import BackendError
 
-__all__ = ["NAMESPACE", "Access", "read_runtime_env"]
+__all__ = ["NAMESPACE", "Access", "read_runtime_env", "tls_context"]
 
 #: Ray namespace of the jobs where nobody names one.
 NAMESPACE = "rallypoint"
@@ -26,6 +27,7 @@ class Access:
         runtime_env: of the nodes, as Ray reads it.
         token: bearer token of the dashboard; "" is none. It is not shown.
         verify_ssl: whether the dashboard must prove who it is.
+        ca_cert: certificates (PEM) of its authority; "" is those of the system.
     """
 
     address: str
@@ -34,6 +36,7 @@ class Access:
     runtime_env: str = ""
     token: str = field(default="", repr=False)
     verify_ssl: bool = True
+    ca_cert: str = ""
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.address)
@@ -43,11 +46,26 @@ class Access:
                 f"address: {shown!r} is not allowed; expected the URL of the Ray dashboard, such as http://ray-head:8265"
             )
         read_runtime_env(self.runtime_env)
+        tls_context(self)
 
     @property
     def url(self) -> str:
         """The address without a slash at its end."""
         return self.address.rstrip("/")
+
+
+def tls_context(access: Access) -> ssl.SSLContext | None:
+    """Return how a dashboard is verified, None for the usual way; raises `BackendError` for certificates that are none."""
+    if not access.verify_ssl:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return context
+    if not access.ca_cert:
+        return None
+    try:
+        return ssl.create_default_context(cadata=access.ca_cert)
+    except (ssl.SSLError, ValueError) as error:
+        raise BackendError("ca_cert: the value is not allowed; expected certificates of an authority in PEM") from error
 
 
 def read_runtime_env(text: str) -> dict[str, Any]:

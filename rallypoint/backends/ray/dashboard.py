@@ -15,7 +15,7 @@ import aiohttp
 
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.ray import calls
-from rallypoint.backends.ray.access import Access
+from rallypoint.backends.ray.access import Access, tls_context
 from rallypoint.backends.ray.working_dir import package
 
 __all__ = ["Cluster"]
@@ -27,6 +27,9 @@ _TIMEOUT, _CONNECT = 30.0, 10.0
 
 #: Seconds that a bootstrap job may take, and between two looks at it.
 _BOOTSTRAP, _LOOK = 120.0, 0.2
+
+#: What a head answers before an agent of a node has joined; how long that may last, and the pause between tries, in seconds.
+_NO_AGENT, _AGENT, _PAUSE = "No available agent to submit job", 30.0, 1.0
 
 #: Ray's words for a job that has ended, and for one that ended well.
 _ENDED, _SUCCEEDED = ("SUCCEEDED", "FAILED", "STOPPED"), "SUCCEEDED"
@@ -49,6 +52,7 @@ class Cluster:
 
     def __init__(self, access: Access) -> None:
         self.access = access
+        self._tls = tls_context(access) if access.url.startswith("https") else None
         self._session: aiohttp.ClientSession | None = None
         self._ledger: tuple[str, str] | None = None
         self._finding = asyncio.Lock()
@@ -82,7 +86,6 @@ class Cluster:
         """Return the JSON of an answer; `missing` for 404 where it is given."""
         where = f"{self.access.url}{path}"
         headers = {"Authorization": f"Bearer {self.access.token}"} if self.access.token else {}
-        ssl = None if self.access.verify_ssl or not where.startswith("https") else False
         try:
             async with self._opened().request(
                 method,
@@ -92,7 +95,7 @@ class Cluster:
                 headers=headers,
                 timeout=aiohttp.ClientTimeout(total=_TIMEOUT, sock_connect=_CONNECT),
                 allow_redirects=False,
-                **({} if ssl is None else {"ssl": ssl}),
+                **({} if self._tls is None else {"ssl": self._tls}),
             ) as answer:
                 text = await answer.text()
                 if answer.status == 404 and missing is not None:
@@ -115,11 +118,19 @@ class Cluster:
             "submission_id": uid,
             "metadata": {_MARK: self.access.namespace},
         }
-        try:
-            await self._ask("POST", "/api/jobs/", body)
-        except BackendError:
-            if not await self._ask("GET", f"/api/jobs/{uid}", missing={}):
-                raise
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _AGENT
+        while True:
+            try:
+                await self._ask("POST", "/api/jobs/", body)
+            except BackendError as error:
+                if await self._ask("GET", f"/api/jobs/{uid}", missing={}):
+                    return
+                if _NO_AGENT not in str(error) or loop.time() >= until:
+                    raise
+                await asyncio.sleep(_PAUSE)
+            else:
+                return
 
     async def upload(self, runtime_env: Mapping[str, Any]) -> dict[str, Any]:
         """Return a runtime environment whose local `working_dir` was uploaded to the cluster."""

@@ -6,6 +6,7 @@ The token is the connection's password, which Airflow encrypts, masks and never 
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,7 +51,7 @@ _OF_THIS_MACHINE = ("home",)
 _OF_RAY = ("address", "namespace", "storage")
 
 #: Further fields of a Ray cluster that are no single word.
-_OBJECTS_OF_RAY = ("runtime_env", "verify_ssl")
+_OBJECTS_OF_RAY = ("runtime_env", "verify_ssl", "ca_cert")
 
 #: What a connection of each platform may say of those.
 _FIELDS_OF = {LOCAL: _OF_THIS_MACHINE, KUBERNETES: _OF_CLUSTERS, RAY: _OF_RAY}
@@ -117,6 +118,7 @@ class Settings:
         address, storage, runtime_env: as in `Site`.
         token: bearer token for the cluster, in the place of what else authenticates.
         verify_ssl: whether the dashboard of a Ray cluster must prove who it is.
+        ca_cert: certificates (PEM) of its authority; "" is those of the system.
     """
 
     conn_id: str
@@ -129,6 +131,7 @@ class Settings:
     runtime_env: str = ""
     token: str = field(default="", repr=False)
     verify_ssl: bool = True
+    ca_cert: str = ""
     defaults: Defaults = NO_DEFAULTS
 
 
@@ -196,7 +199,19 @@ def _of_ray(conn_id: str, extra: Fields, address: str) -> dict[str, Any]:
     verify = extra.get("verify_ssl")
     if verify not in (None, "", True, False):
         raise ConnectionFieldError(conn_id, "verify_ssl", verify, "true or false")
-    return {"runtime_env": json.dumps(runtime_env) if runtime_env else "", "verify_ssl": verify is not False}
+    ca_cert = extra.get("ca_cert") or ""
+    if not isinstance(ca_cert, str) or (ca_cert and not _is_certificates(ca_cert)):
+        raise ConnectionFieldError(conn_id, "ca_cert", ca_cert, "certificates of an authority in PEM", secret=True)
+    told = json.dumps(runtime_env) if runtime_env else ""
+    return {"runtime_env": told, "verify_ssl": verify is not False, "ca_cert": ca_cert}
+
+
+def _is_certificates(text: str) -> bool:
+    try:
+        ssl.create_default_context(cadata=text)
+    except (ssl.SSLError, ValueError):
+        return False
+    return True
 
 
 def _platform(conn_id: str, platform: str) -> str:

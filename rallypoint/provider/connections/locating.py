@@ -105,7 +105,11 @@ def _on_ray(place: Place, settings: Settings | None, defaults: Defaults) -> Loca
             f"connection {place.conn_id!r}: address: {known.address!r} is not allowed for this job, which is on the cluster "
             f"{place.address!r}; use another connection for another cluster"
         )
-    return Located(site=site, credentials=Credentials(token=known.token, verify_ssl=known.verify_ssl), defaults=defaults)
+    return Located(
+        site=site,
+        credentials=Credentials(token=known.token, verify_ssl=known.verify_ssl, ca_cert=known.ca_cert),
+        defaults=defaults,
+    )
 
 
 def _check(place: Place, kind: str) -> None:

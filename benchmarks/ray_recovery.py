@@ -5,19 +5,24 @@ One script (`recovery_worker.py`: DDP over gloo, one node with two workers) whos
     recovery    from the SIGKILL to the first optimizer step of every rank of the next round
     submission  from the call of `submit` to the first optimizer step of the first round; the cluster and its ledger are warm
 
-Launches of the two backends alternate, so that a machine that drifts does so for both.
+Launches alternate, so that a machine that drifts does so for all. With `--train` Ray Train runs the same script on the same
+cluster, too (`TorchTrainer` with `FailureConfig`); its submission is measured from the start of the driver process.
+
+With `--jobs N`, the time that the ledger and the supervisor need for N jobs that train on one cluster is measured instead.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.ray_crowd import crowd
 from benchmarks.recovery_marks import read_marks, recoveries
 from rallypoint.backends.contract import Backend
 from rallypoint.backends.local.backend import LocalBackend
@@ -26,7 +31,7 @@ from rallypoint.backends.ray.backend import RayBackend
 from rallypoint.backends.requests import delete, submit_or_adopt
 from rallypoint.backends.supervise import supervise
 from rallypoint.job import load_job
-from tests.ray.clusters import ray_cluster
+from tests.ray.clusters import RayCluster, ray_cluster
 
 __all__ = ["main"]
 
@@ -41,14 +46,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-n", type=int, default=3, help="launches of each backend")
     parser.add_argument("--kills", type=int, default=4, help="kills of each launch")
+    parser.add_argument("--train", action="store_true", help="measure Ray Train, too; needs ray[train]")
+    parser.add_argument("--jobs", type=int, default=0, help="jobs at once, for the cost of their supervision")
     args = parser.parse_args()
+    if args.jobs:
+        return crowd(args.jobs)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with ray_cluster(folder, nodes=1) as cluster:
-            found = asyncio.run(_measure(folder, cluster.url, args.n, args.kills))
+            found = asyncio.run(_measure(folder, cluster, args.n, args.kills, train=args.train))
     for kind, (recovered, began) in found.items():
         for what, times in (("recovery", recovered), ("submission", began)):
-            sys.stdout.write(f"{kind:6} {what:11} {_shown(times)}\n")
+            sys.stdout.write(f"{kind:9} {what:11} {_shown(times)}\n")
     return 0
 
 
@@ -58,25 +67,32 @@ def _shown(times: list[float]) -> str:
     return f"{statistics.median(times):.3f} s [{min(times):.3f}..{max(times):.3f}] n={len(times)}"
 
 
-async def _measure(folder: Path, url: str, launches: int, kills: int) -> dict[str, tuple[list[float], list[float]]]:
+async def _measure(
+    folder: Path, cluster: RayCluster, launches: int, kills: int, *, train: bool
+) -> dict[str, tuple[list[float], list[float]]]:
     backends: dict[str, Backend] = {
         "local": LocalBackend(folder / "home"),
-        "ray": RayBackend(Access(address=url, storage=str(folder / "ledger"))),
+        "ray": RayBackend(Access(address=cluster.url, storage=str(folder / "ledger"))),
     }
-    found: dict[str, tuple[list[float], list[float]]] = {kind: ([], []) for kind in backends}
+    kinds = [*backends, *(["ray-train"] if train else [])]
+    found: dict[str, tuple[list[float], list[float]]] = {kind: ([], []) for kind in kinds}
     keeper = await _keep_ledger(backends["ray"])
     try:
         for launch in range(launches):
-            for kind, backend in backends.items():
+            for kind in kinds:
                 run = folder / f"{kind}-{launch}"
                 began = time.time()
-                await _submit(backend, run.name, run, kills)
-                await asyncio.wait_for(supervise(backend, run.name, holder="benchmark"), _LIMIT)
+                if kind in backends:
+                    await _submit(backends[kind], run.name, run, kills)
+                    await asyncio.wait_for(supervise(backends[kind], run.name, holder="benchmark"), _LIMIT)
+                else:
+                    await asyncio.wait_for(_ray_train(cluster.inner.address, run, kills), _LIMIT)
                 marks = read_marks(run)
                 first = max(mark.at for mark in marks if mark.mark == "stepped" and mark.attempt == 0)
                 found[kind][0].extend(each.total for each in recoveries(marks, _NO_LOG, workers=2))
                 found[kind][1].append(first - began)
-                await delete(backend, run.name, holder="benchmark", timeout=_LIMIT)
+                if kind in backends:
+                    await delete(backends[kind], run.name, holder="benchmark", timeout=_LIMIT)
     finally:
         await delete(backends["ray"], keeper, holder="benchmark", timeout=_LIMIT)
         for backend in backends.values():
@@ -85,6 +101,25 @@ async def _measure(folder: Path, url: str, launches: int, kills: int) -> dict[st
 
 
 _NO_LOG: dict[str, tuple[float, ...]] = {"detect": (), "stop": (), "rendezvous": ()}
+
+
+async def _ray_train(address: str, run: Path, kills: int) -> None:
+    """Run the script under Ray Train."""
+    await asyncio.to_thread(run.mkdir)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks.ray_train_driver", address, str(run)), env={**os.environ, **_variables(run, kills)}
+    )
+    try:
+        code = await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    if code:
+        raise RuntimeError(f"the driver of Ray Train exited with code {code}")
+
+
+def _variables(run: Path, kills: int) -> dict[str, str]:
+    return {"BENCH_KILLS": str(kills), "BENCH_RUN": str(run), "BENCH_FIRST": "4"}
 
 
 async def _keep_ledger(backend: Backend) -> str:
@@ -101,7 +136,7 @@ async def _submit(backend: Backend, name: str, run: Path, kills: int) -> str:
             "name": name,
             "entrypoint": {"command": [sys.executable, str(SCRIPT)]},
             "nproc_per_node": 2,
-            "env": {"BENCH_KILLS": str(kills), "BENCH_RUN": str(run), "BENCH_FIRST": "4"},
+            "env": _variables(run, kills),
             "recovery": {"max_restarts": 100},
         },
         based=False,

@@ -315,7 +315,7 @@ that hang in this way, with `hang_detection: 2` and `hang_downtime: 12s`. The sc
 - Times are medians and count from the start of the hang. A hang is found when the agents start to inspect the workers.
 - A hang is *found in time* if it is found within a limit: three times the 99th percentile of the step time, and at least five
   seconds. Before the first step and after the last step, the limit is `hang_downtime` plus five seconds.
-- *Positive evidence* is a state of the ranks that proves that they can never continue. With such evidence, Rallypoint restarts
+- "Positive evidence" is a state of the ranks that proves that they can never continue. With such evidence, Rallypoint restarts
   the workers without waiting for `hang_downtime`.
 
 {table}

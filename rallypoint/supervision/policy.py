@@ -11,8 +11,6 @@ from rallypoint.wire.size import Size
 
 __all__ = ["Policy", "kept_for"]
 
-_FOR_LIFE = Refill()
-
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
@@ -65,8 +63,8 @@ class Policy:
     retryable_exit_codes: tuple[int, ...] = ()
     pending_timeout: float = Plan.pending_timeout
     pending_fail_strategy: int = Plan.pending_fail_strategy
-    node_refill: Refill = _FOR_LIFE
-    reset_refill: Refill = _FOR_LIFE
+    node_refill: Refill = Plan.node_refill
+    reset_refill: Refill = Plan.reset_refill
     no_progress_limit: int = 0
     end_rules: tuple[EndRule, ...] = ()
     scheduling: Scheduling | None = None

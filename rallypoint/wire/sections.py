@@ -17,7 +17,7 @@ import dataclasses
 import functools
 import importlib
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -28,6 +28,7 @@ __all__ = [
     "Section",
     "Sections",
     "build",
+    "default_of",
     "flat",
     "known_fields",
     "of_record",
@@ -168,6 +169,14 @@ def flat(record: type) -> Mapping[str, type[Section]]:
                 )
             found[field.name] = section
     return found
+
+
+def default_of(record: type, name: str) -> Any:
+    """Return the default of a section's field by its name in JSON; None if no registered capability has it."""
+    section = flat(record).get(name)
+    if section is None:
+        return None
+    return next(field.default for field in dataclasses.fields(cast("Any", section)) if field.name == name)
 
 
 @functools.cache

@@ -15,8 +15,6 @@ __all__ = ["HEARD_EVERY", "Settings", "pace_of"]
 #: also where the verdict on it waits for a longer lease.
 HEARD_EVERY = 1.0
 
-_FOR_LIFE = Refill()
-
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -24,24 +22,24 @@ class Settings:
 
     min_nodes: int
     max_nodes: int
-    node_unit: int = 1
-    join_timeout: float = 600.0
-    last_call: float = 30.0
-    node_lease: float = 3.0
-    fence_timeout: float = 600.0
-    stop_grace: float = 10.0
-    max_restarts: int = 3
-    process_refill: Refill = _FOR_LIFE
-    max_hangs: int = 3
-    hang_refill: Refill = _FOR_LIFE
-    node_replacements: int = 3
-    profile: Profile = Profile.LADDER
-    scheduling: Scheduling | None = None
-    terminal_exit_codes: tuple[int, ...] = ()
-    retryable_exit_codes: tuple[int, ...] = ()
-    end_rules: tuple[EndRule, ...] = ()
-    failover_extension: str = ""
-    report_interval: float = 1.0
+    node_unit: int = Plan.node_unit
+    join_timeout: float = Plan.join_timeout
+    last_call: float = Plan.last_call
+    node_lease: float = Plan.node_lease
+    fence_timeout: float = Plan.fence_timeout
+    stop_grace: float = Plan.stop_grace
+    max_restarts: int = Plan.max_restarts
+    process_refill: Refill = Plan.process_refill
+    max_hangs: int = Plan.max_hangs
+    hang_refill: Refill = Plan.hang_refill
+    node_replacements: int = Plan.node_replacements
+    profile: Profile = Plan.profile
+    scheduling: Scheduling | None = Plan.scheduling
+    terminal_exit_codes: tuple[int, ...] = Plan.terminal_exit_codes
+    retryable_exit_codes: tuple[int, ...] = Plan.retryable_exit_codes
+    end_rules: tuple[EndRule, ...] = Plan.end_rules
+    failover_extension: str = Plan.failover_extension
+    report_interval: float = Plan.report_interval
 
     @classmethod
     def from_plan(cls, plan: Plan) -> Settings:

@@ -11,8 +11,8 @@ A number that JSON does not have is written as its name (`"NaN"`), and read from
 A class with `reported = True` holds what a job reports: all its texts and free values, and those of its parts, pass through
 `rallypoint.wire.sanitize`, when they are written and when they are read.
 
-A class with `limits` names the least and the most value of some of its numbers. Each number that decides how much is allocated
-or how often something is done has such limits: a script can write any number into the files of its job.
+A class with `limits` names the least and the most value of some numbers, or the length of a text. Each number that decides
+how much is allocated or how often something is done has such limits: a script can write any number into the files of its job.
 
 The sections of a record (`rallypoint.wire.sections`) are written beside its fixed fields, and a key that no section knows is
 kept: there alone an unknown field is no error in our own version.
@@ -425,8 +425,11 @@ def _limits(kind: type) -> Mapping[str, tuple[int, int]]:
 def _within(reader: _Reader, least: int, most: int) -> _Reader:
     def read(data: Any) -> Any:
         value = reader(data)
-        if value is not None and not least <= value <= most:
-            raise _Wrong(data, f"a number from {least} to {most}")
+        size = len(value) if isinstance(value, str) else value
+        if size is not None and not least <= size <= most:
+            raise _Wrong(
+                data, f"a text of at most {most} characters" if size is not value else f"a number from {least} to {most}"
+            )
         return value
 
     return read

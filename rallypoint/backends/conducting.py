@@ -14,7 +14,7 @@ from rallypoint.backends.roles import policy_of
 from rallypoint.backends.supervise import supervise
 from rallypoint.backends.turns import Job, OnTurn, Snapshot, Turn, Turns, log, new_lines, told
 from rallypoint.supervision.actions import Purge
-from rallypoint.supervision.conducting import RolesDecision, conduct_job, taken_over
+from rallypoint.supervision.conducting import RolesDecision, conduct_job, final, taken_over
 from rallypoint.supervision.conductor import ConductorPolicy, StartUnit, StopUnit, UnitSeen
 from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.wire.masked import mask_of_plan
@@ -161,8 +161,9 @@ class ConductorTurns(Turns):
 
 def _conducted(record: JobRecord, seen: Iterable[UnitSeen], plan: Plan, policy: ConductorPolicy, now: float) -> RolesDecision:
     """Decide on units whose last words do not show the secrets of the job (wire/masked.py)."""
-    mask = mask_of_plan(plan)
+    mask, simple = mask_of_plan(plan), {role.name for role in policy.roles if not role.elastic}
     units = [dataclasses.replace(unit, reason=mask(unit.reason)) for unit in seen]
+    units = [dataclasses.replace(unit, final=final(unit, plan)) if unit.key.role in simple else unit for unit in units]
     return conduct_job(record, units, policy, now)
 
 

@@ -24,10 +24,12 @@ from rallypoint.supervision.conductor import (
     UnitState,
 )
 from rallypoint.supervision.record import Attempt, ConditionType, JobRecord, Phase
+from rallypoint.supervision.verdicts import End, judge
 from rallypoint.wire import status
-from rallypoint.wire.incident import Cause, Culprit, Incident, IncidentId, Rung, merge_incidents
+from rallypoint.wire.incident import Answer, Cause, Culprit, Incident, IncidentId, Rung, merge_incidents
+from rallypoint.wire.plan import Plan
 
-__all__ = ["RolesDecision", "conduct_job", "taken_over"]
+__all__ = ["RolesDecision", "conduct_job", "final", "taken_over"]
 
 #: Longest time that one turn adds to the job's clock, in seconds.
 _MAX_GAP = 30.0
@@ -47,6 +49,10 @@ _ANSWERS = {
     Level.JOB: "the job is reset",
     Level.NONE: "the job fails",
 }
+
+
+#: Exit codes above are those of signals.
+_SIGNALLED = 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +96,22 @@ def conduct_job(record: JobRecord, seen: Iterable[UnitSeen], policy: ConductorPo
         at_rest=at_rest,
         released=_released(record) if at_rest else None,
     )
+
+
+def final(unit: UnitSeen, plan: Plan) -> str:
+    """Return why an instance that failed must not be started again, by the rules of the job for exits; "" where it may.
+
+    Only what the job says counts (`fault_tolerance`), not the table of causes.
+    """
+    code = unit.exit_code
+    told = plan.end_rules or plan.terminal_exit_codes or plan.retryable_exit_codes
+    if unit.state is not UnitState.FAILED or code is None or not told:
+        return ""
+    end = End(codes=(code if code >= 0 else _SIGNALLED - code,), error=unit.reason)
+    rules, terminal, retryable = plan.end_rules, plan.terminal_exit_codes, plan.retryable_exit_codes
+    judged = judge(end, rules=rules, terminal=terminal, retryable=retryable)
+    decided = any(judged.rule.startswith(word) for word in ("rule ", "exit code "))
+    return judged.rule if decided and judged.answer is Answer.FAIL_NOW else ""
 
 
 def taken_over(record: JobRecord, policy: ConductorPolicy, now: float) -> JobRecord:

@@ -146,6 +146,7 @@ class UnitSeen:
     """A unit as a backend sees it; `present` while anything of it may still run.
 
     `exit_code` is as of `subprocess`, negative for a signal; None where nobody knows it. `result` is what it left for its job.
+    `final`: why starting it again cannot help, so its failure ends the job; "" where it may help.
     """
 
     key: UnitKey
@@ -154,6 +155,7 @@ class UnitSeen:
     reason: str = ""
     exit_code: int | None = None
     result: Any = field(default=None, hash=False)
+    final: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -374,6 +376,8 @@ def _failed(record: ConductorRecord, unit: UnitSeen, policy: ConductorPolicy, no
     role = _policy_of(policy, unit.key.role)
     level = Level.JOB if role.elastic and role.on_failure in {Level.INSTANCE, Level.ROLE} else role.on_failure
     reason = unit.reason or f"{unit.key.role} {unit.key.index} {unit.state.value}"
+    if unit.final:
+        level, reason = Level.NONE, f"{reason}; {unit.final}"
     if level is Level.INSTANCE and _restarts_on_node(record, policy, unit.key) >= policy.node_max_restart:
         level, reason = Level.ROLE, f"{reason}; its node was restarted {policy.node_max_restart} times"
     if level is Level.ROLE and _known(record, role.name).reset >= policy.role_max_reset:

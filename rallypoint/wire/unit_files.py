@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "UnitStarted",
     "life_name",
     "read_life",
+    "unit_logs",
     "unit_name",
 ]
 
@@ -52,6 +54,11 @@ def unit_name(role: str, index: int) -> str:
 def life_name(attempt: int, reset: int, incarnation: int) -> str:
     """Return the name of the folder of one life of an instance."""
     return f"{attempt}.{reset}.{incarnation}"
+
+
+def unit_logs(log_dir: str, job: str) -> Path:
+    """Return the folder of the output of all instances of a job that has a `log_dir`; in it, names are as below a host."""
+    return Path(log_dir) / job / UNITS
 
 
 def read_life(name: str) -> tuple[int, int, int] | None:

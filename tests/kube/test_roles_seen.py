@@ -102,7 +102,13 @@ def one(pod_: PodView, lives: Lives | None = None) -> UnitSeen:
 )
 def test_a_life_is_as_its_container_says(found, state, present, reason):
     """What somebody ended with its pod is lost, whatever its exit code."""
-    assert one(found) == UnitSeen(key=KEY, state=state, present=present, reason=reason)
+    assert dataclasses.replace(one(found), exit_code=None) == UnitSeen(key=KEY, state=state, present=present, reason=reason)
+
+
+@pytest.mark.parametrize(("code", "told"), [(0, 0), (3, 3), (137, -9)])
+def test_an_exit_code_is_told_as_that_of_a_process(code, told):
+    """Rules for exits and the story of the job read it; a signal is negative."""
+    assert one(pod(Container(name="a-0", state=ended(code)), phase="Failed")).exit_code == told
 
 
 def test_a_container_that_was_restarted_tells_of_its_lives():
@@ -111,7 +117,7 @@ def test_a_container_that_was_restarted_tells_of_its_lives():
     again = pod(Container(name="a-0", state=Running(), restarts=1, last=ended(3)))
 
     second = dataclasses.replace(KEY, incarnation=2)
-    failed = UnitSeen(key=KEY, state=UnitState.FAILED, present=False, reason="a 0 exited with code 3")
+    failed = UnitSeen(key=KEY, state=UnitState.FAILED, present=False, reason="a 0 exited with code 3", exit_code=3)
     assert seen((waiting,), Lives(), ()) == (failed,)
     assert seen((again,), Lives(), ()) == (failed, UnitSeen(key=second, state=UnitState.RUNNING, present=True))
 

@@ -13,7 +13,9 @@ import dataclasses
 import logging
 import os
 import signal
+import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,9 +26,10 @@ from rallypoint.agent.linux import become_subreaper, children
 from rallypoint.agent.setup import SetupError, run_setup
 from rallypoint.agent.units.command import instance_command
 from rallypoint.agent.units.warm import warm_launcher
-from rallypoint.agent.workers.logs import STDERR, STDOUT, OpenLogs, open_logs
+from rallypoint.agent.workers.logs import STDERR, STDOUT, OpenLogs, RankLogs, Streams, open_logs
 from rallypoint.agent.workers.reaper import Reaper
 from rallypoint.agent.workers.spawner import Spawner
+from rallypoint.agent.workers.tee import DEFAULT_PREFIX, Tail, Tee, prefix_of
 from rallypoint.agent.workers.zygote.launcher import Launcher
 from rallypoint.supervision.conductor import UnitKey, wants
 from rallypoint.supervision.record import JobRecord
@@ -51,6 +54,9 @@ from rallypoint.wire.unit_files import (
     UnitExit,
     UnitStart,
     UnitStarted,
+    life_name,
+    unit_logs,
+    unit_name,
 )
 
 __all__ = ["Host"]
@@ -75,6 +81,8 @@ class _Unit:
     folder: Path
     task: asyncio.Task[None] | None = None
     pid: int = 0
+    logs: RankLogs | None = None
+    tee: Tee = field(default_factory=Tee)
     ended: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     stopped: bool = False
     killed: bool = False
@@ -182,6 +190,7 @@ class Host:
             return
         code = await unit.ended
         await self._emptied(unit)
+        await unit.tee.finish()
         said = "" if code == 0 else _last_words(unit)
         how = describe_exit(code) if code >= 0 else f"was {describe_exit(code)}"
         reason = f"{name} {how}{f': {said}' if said else ''}"
@@ -224,7 +233,11 @@ class Host:
         role.plan = dataclasses.replace(role.plan, workdir=around.folder, env={})
 
     async def _started(self, unit: _Unit, role: _Role) -> None:
-        logs = open_logs(unit.folder, unit.start.index, STDOUT | STDERR)
+        local_rank = int(unit.start.env.get("LOCAL_RANK", "0"))
+        logs = open_logs(self._logs_of(unit, role), unit.start.index, Streams.from_plan(role.plan).filed(local_rank))
+        unit.logs = logs.paths
+        for tail in _console(unit, role, local_rank):
+            unit.tee.add(tail)
         try:
             if _was_stopped(unit):
                 raise ConfigError("the supervisor stopped this instance before it started")
@@ -237,6 +250,14 @@ class Host:
         if _was_stopped(unit):  # while it was born
             _signal(unit.pid, signal.SIGKILL if unit.killed else signal.SIGTERM)
         role.launcher.prepare(command)
+
+    def _logs_of(self, unit: _Unit, role: _Role) -> Path:
+        """Return the folder of the output of one life: its own, or below the `log_dir` of the job."""
+        start = unit.start
+        if not role.plan.log_dir:
+            return unit.folder
+        life = life_name(start.attempt, start.reset, start.incarnation)
+        return unit_logs(role.plan.log_dir, self._plan.name) / unit_name(start.role, start.index) / life
 
     async def _emptied(self, unit: _Unit) -> None:
         """End what an instance has left in its process group; return when it is empty."""
@@ -266,6 +287,17 @@ def _command(unit: _Unit, role: _Role, logs: OpenLogs) -> Any:
     return instance_command(role.plan, role.base, told, result=unit.folder / RESULT, streams=(logs.out, logs.err))
 
 
+def _console(unit: _Unit, role: _Role, local_rank: int) -> Iterator[Tail]:
+    """Yield what is copied to the log of the host (`logs.tee`)."""
+    teed, logs = Streams.from_plan(role.plan).teed(local_rank), unit.logs
+    if logs is None:
+        return
+    prefix = prefix_of(DEFAULT_PREFIX, role=role.role.name, rank=unit.start.index, local_rank=unit.start.index)
+    for bit, path, to in ((STDOUT, logs.out, sys.stdout), (STDERR, logs.err, sys.stderr)):
+        if teed & bit and path is not None:
+            yield Tail(path=path, prefix=prefix, to=to.buffer)
+
+
 def _signal(group: int, number: signal.Signals) -> bool:
     """Send a signal to a process group; return whether there is one."""
     if group <= 1:
@@ -288,8 +320,10 @@ def _process(pid: int) -> dict[str, Any]:
 
 def _last_words(unit: _Unit) -> str:
     """Return the last line that an instance wrote to stderr."""
+    path = None if unit.logs is None else unit.logs.err
+    if path is None:
+        return ""
     with contextlib.suppress(OSError):
-        path = unit.folder / f"rank-{unit.start.index}.err"
         with path.open("rb") as file:
             lines = [str(line) for line in last_lines(file, _LAST)]
         return next((line.strip() for line in reversed(lines) if line.strip()), "")

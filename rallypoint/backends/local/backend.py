@@ -262,7 +262,7 @@ class LocalBackend(Backend):
         def start_host(record: JobRecord, host: NodeFolder, command: Sequence[str], name: str) -> None:
             self._start(record, host, record.attempt, command, name=name)
 
-        return LocalUnits(jobs, folder, self._agent, start_host)
+        return LocalUnits(jobs, folder, self._agent, start_host, own_folders=self._own_folders)
 
     def _end(self, node: NodeFolder, *, force: bool) -> None:
         with telling(node.path, ActionError):

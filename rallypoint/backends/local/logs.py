@@ -22,7 +22,7 @@ from rallypoint.backends.local.files import open_below
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.tail import LINE_BYTES, Bounds, TailLine, last_lines, read_line
-from rallypoint.wire.unit_files import UNITS, read_life
+from rallypoint.wire.unit_files import UNITS, read_life, unit_logs
 
 __all__ = ["LogReader", "UnitLogReader"]
 
@@ -178,20 +178,26 @@ class LogReader:
 class UnitLogReader(LogReader):
     """Reads what the instances of one simple role have written; the ranks are their indices."""
 
-    def __init__(self, folder: JobFolder, plan: Plan, role: str, *, rank: int | None, cursor: str = "") -> None:
-        super().__init__(folder, plan, rank=rank, cursor=cursor, own_folder=True)
+    def __init__(
+        self, folder: JobFolder, plan: Plan, role: str, *, rank: int | None, cursor: str = "", own_folder: bool = False
+    ) -> None:
+        super().__init__(folder, plan, rank=rank, cursor=cursor, own_folder=own_folder)
         self._role = role
 
     def _segments(self) -> set[_Segment]:
-        found = set()
-        for _, host in self._folder.hosts():
-            for path in host.path.glob(f"{UNITS}/{self._role}-{'*' if self._rank is None else self._rank}/*/rank-*.*"):
+        found, root = set(), self._folder.path.parent
+        folders = [host.path / UNITS for _, host in self._folder.hosts()]
+        if self._plan.log_dir and not self._own:
+            root = Path(self._plan.log_dir)
+            folders = [unit_logs(self._plan.log_dir, self._folder.path.name)]
+        for folder in folders:
+            for path in folder.glob(f"{self._role}-{'*' if self._rank is None else self._rank}/*/rank-*.*"):
                 index, life = path.parents[1].name.removeprefix(f"{self._role}-"), read_life(path.parent.name)
                 if not index.isdigit() or life is None or path.name.rpartition(".")[2] not in _STREAMS:
                     continue
                 attempt, reset, incarnation = life
                 number, base = reset * _LIVES + incarnation, path.with_suffix("")
-                found.add(_Segment(attempt=attempt, round=number, rank=int(index), base=base, root=self._folder.path.parent))
+                found.add(_Segment(attempt=attempt, round=number, rank=int(index), base=base, root=root))
         return found
 
 

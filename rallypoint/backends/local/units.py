@@ -70,6 +70,7 @@ class LocalUnits(UnitBackend):
         folder: of the job.
         agent: what runs hosts.
         start_host: starts a host below a shim; it checks whose job this is.
+        own_folders: read no log outside of the job's folder.
     """
 
     def __init__(
@@ -78,8 +79,11 @@ class LocalUnits(UnitBackend):
         folder: JobFolder,
         agent: Sequence[str],
         start_host: Callable[[JobRecord, NodeFolder, Sequence[str], str], None],
+        *,
+        own_folders: bool = False,
     ) -> None:
         self.jobs, self._folder, self._agent, self._start_host = jobs, folder, tuple(agent), start_host
+        self._own_folders = own_folders
         #: Lives that ended are what they are for ever, and so are hosts.
         self._ended: dict[Path, UnitSeen] = {}
         self._hosts: dict[Path, NodeSeen] = {}
@@ -227,7 +231,7 @@ class LocalUnits(UnitBackend):
         self, record: JobRecord, role: RolePlan, *, rank: int | None = None, cursor: str = "", follow: bool = False
     ) -> AsyncIterator[LogLine]:
         """Read the files of all lives; see `UnitBackend.logs`."""
-        reader = UnitLogReader(self._folder, role.read(), role.name, rank=rank, cursor=cursor)
+        reader = UnitLogReader(self._folder, role.read(), role.name, rank=rank, cursor=cursor, own_folder=self._own_folders)
         over = False
         while True:
             lines = await in_thread(reader.read, final=over)
@@ -244,7 +248,7 @@ class LocalUnits(UnitBackend):
 
     async def tail(self, record: JobRecord, role: RolePlan, *, lines: int, rank: int | None = None) -> Tail:
         """Read the ends of the files; see `UnitBackend.tail`."""
-        reader = UnitLogReader(self._folder, role.read(), role.name, rank=rank)
+        reader = UnitLogReader(self._folder, role.read(), role.name, rank=rank, own_folder=self._own_folders)
         return await in_thread(reader.tail, lines, final=await in_thread(self._is_over))
 
     def _is_over(self) -> bool:

@@ -178,3 +178,36 @@ def _kill_and_wait(job: RolesJob, pid: int, life: int) -> float:
     at = time.time()
     kill(pid)
     return job.begins("rollout", 1, life=life).at - at
+
+
+def test_output_goes_where_the_job_says(place: Path, home: Path) -> None:
+    """Below `logs.dir`, and with `logs.tee` also to the log of the host; `rallypoint logs` finds it there."""
+    roles = {"trainer": None, "judge": {"entrypoint": "role_parts:speak"}, "rollout": None}
+    logs = {"dir": str(place / "logs"), "tee": "stdout"}
+    job = RolesJob.write(place, home, roles=roles, logs=logs, recovery={"node_replacements": 0}).submit()
+    (place / "enough").touch()
+    job.ends()
+
+    files = {path.relative_to(place / "logs").as_posix(): path.read_text() for path in (place / "logs").rglob("*.out")}
+    assert files == {"rl/units/judge-0/1.0.1/rank-0.out": "to stdout\n"}
+    assert not list(job.place.glob("hosts/*/*/units/*/*/*.out"))
+    (host,) = job.place.glob("hosts/judge-0/*/agent.log")
+    assert "[judge0]:to stdout" in host.read_text().splitlines()
+    assert "to stderr" not in host.read_text()
+    assert sorted(cli("logs", "rl", "--role", "judge").stdout.splitlines()) == ["to stderr", "to stdout"]
+
+
+def test_exits_of_simple_roles_are_answered_by_the_rules_of_the_job(place: Path, home: Path) -> None:
+    """A terminal exit code ends the job at once, whatever budget is left; another one starts the instance again."""
+    tolerance = {"retry_limit": 5, "failure_grace_period": "1s", "terminal_exit_codes": [3]}
+    job = RolesJob.write(place, home, roles={"trainer": None}, fault_tolerance=tolerance).submit()
+    job.begins("judge", 0)
+    (place / "judge-0.code").write_text("4")
+    job.begins("judge", 0, life=2)
+    (place / "judge-0.code").write_text("3")
+    record = job.ends()
+
+    assert record.phase.value == "Failed"
+    assert record.verdict is not None
+    assert record.verdict.message == "judge 0 exited with code 3; exit code 3 is terminal"
+    assert len(job.lines("judge", 0)) == 2

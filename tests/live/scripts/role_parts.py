@@ -62,6 +62,12 @@ def fail() -> None:
     sys.exit(3)
 
 
+def speak() -> None:
+    """Write a line to each stream."""
+    print("to stdout")
+    print("to stderr", file=sys.stderr)
+
+
 def say_once() -> None:
     """End well at once."""
     _say("begin")

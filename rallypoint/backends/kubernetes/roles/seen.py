@@ -41,7 +41,7 @@ def _of_pod(pod: PodView, host: HostView | None) -> Iterator[UnitSeen]:
         for number in range(max(0, restarts - _EARLIER), restarts):
             key = _key(pod, name, first, number)
             end = container.last if container is not None and number == restarts - 1 else None
-            yield UnitSeen(key=key, state=UnitState.FAILED, present=False, reason=_ended(key, end))
+            yield UnitSeen(key=key, state=UnitState.FAILED, present=False, reason=_ended(key, end), exit_code=_code(end))
         yield _last(pod, host, container, _key(pod, name, first, restarts))
 
 
@@ -80,7 +80,14 @@ def _over(pod: PodView, key: UnitKey, end: Terminated) -> UnitSeen:
         why = pod.target_message or pod.target or "its pod was deleted"
         return UnitSeen(key=key, state=UnitState.LOST, present=False, reason=f"{_name(key)}: {why}")
     state = UnitState.FAILED if end.code else UnitState.SUCCEEDED
-    return UnitSeen(key=key, state=state, present=False, reason=_ended(key, end))
+    return UnitSeen(key=key, state=state, present=False, reason=_ended(key, end), exit_code=_code(end))
+
+
+def _code(end: Terminated | None) -> int | None:
+    """Return an exit code as of `subprocess`: negative for a signal."""
+    if end is None:
+        return None
+    return _SIGNALS - end.code if end.code > _SIGNALS else end.code
 
 
 def _ended(key: UnitKey, end: Terminated | None) -> str:

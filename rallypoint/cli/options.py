@@ -81,7 +81,9 @@ def site_options(parser: UsageParser, *, default: str | None) -> None:
     )
     group = parser.group(RAY_OPTIONS)
     group.add_argument("--address", metavar="URL", default=default, help="URL of the Ray dashboard, as http://head:8265")
-    group.add_argument("--storage", metavar="DIR", default=default, help="folder of the job records on the Ray head node")
+    group.add_argument(
+        "--storage", metavar="DIR", default=default, help="folder (Ray head node) or fsspec URL of the job records"
+    )
     group.add_argument(
         "--runtime-env",
         metavar="JSON",

@@ -28,7 +28,9 @@ _FIELDS: dict[str, Any] = {
     ),
     "namespace": _text("Namespace", "kubernetes, ray: namespace of the jobs."),
     "address": _text("Address", "ray: URL of the dashboard, such as http://ray-head:8265."),
-    "storage": _text("Storage", "ray: folder of the job records on the head node. Default: ~/.rallypoint/ray/NAMESPACE."),
+    "storage": _text(
+        "Storage", "ray: folder of the job records on the head node, or fsspec URL. Default: ~/.rallypoint/ray/NAMESPACE."
+    ),
     "runtime_env": {
         "label": "Runtime environment",
         "description": "ray: runtime environment of the nodes, as a JSON object. No secrets: it is stored with each job.",

@@ -57,19 +57,15 @@ def draw(
         )
     sets = _pods(manifest)
     read = PolicyRead()
-    if job is None and kind_of(manifest) in RAYS:
-        raise SubmitError(
-            f"kind: a {manifest['kind']} manifest is not allowed; expected a job file, with --kind rayjob or raycluster"
-        )
     if job is None:
+        _refuse_rays(manifest)
         read = _policies(manifest)
         job = _job(manifest, sets, read)
     plan = _plan(job, sets, orphan_policy)
     # The controller has no upper limit of retries, a job file has.
     limit = max(plan.retry_limit, read.values.get("retry_limit", 0))
     plan = dataclasses.replace(plan, kind=kind_of(manifest), digest=_digest(manifest), retry_limit=limit)
-    if plan.kind in RAYS:
-        plan = _of_driver(plan)
+    plan = _of_driver(plan) if plan.kind in RAYS else plan
     ref = JobRef(name=plan.name, uid=PLACEHOLDER, namespace=namespace)
     record = JobRecord.new(name=plan.name, uid=ref.uid, digest=plan.digest, owner="", now=0.0)
     attached = {MANIFEST_KEY: json.dumps(manifest, separators=(",", ":"))}
@@ -92,6 +88,13 @@ def _plan(job: ElasticJob, sets: Iterable[PodSet], orphan_policy: OrphanPolicy) 
     # Another controller decides about the roles: for the supervisor they are so many pods.
     pods = sum(each.replicas for each in sets)
     return dataclasses.replace(compile_roles(job, orphan_policy=orphan_policy), min_nodes=pods, max_nodes=pods, roles=())
+
+
+def _refuse_rays(manifest: Mapping[str, Any]) -> None:
+    if kind_of(manifest) in RAYS:
+        raise SubmitError(
+            f"kind: a {manifest['kind']} manifest is not allowed; expected a job file, with --kind rayjob or raycluster"
+        )
 
 
 def _of_driver(plan: Plan) -> Plan:

@@ -29,6 +29,7 @@ from rallypoint.backends.local.threads import in_thread
 from rallypoint.backends.ray import calls
 from rallypoint.backends.ray.cluster.holds import Holds
 from rallypoint.backends.ray.cluster.jobs import ClusterJobs
+from rallypoint.backends.ray.cluster.mirror import Mirror, is_url
 from rallypoint.backends.ray.cluster.nodes import Nodes
 from rallypoint.backends.ray.placement import FILE
 from rallypoint.job import load_job
@@ -54,11 +55,16 @@ _KEY = "ledger.key"
 
 
 class Ledger:
-    """The jobs of one namespace. `home` is the folder that holds them; "" is `~/.rallypoint/ray/NAMESPACE`."""
+    """The jobs of one namespace. `home` is the folder that holds them; "" is `~/.rallypoint/ray/NAMESPACE`.
+
+    Where `home` is a URL, that folder holds them, too, and each change is at the URL before it is answered.
+    """
 
     def __init__(self, home: str, namespace: str, address: str) -> None:
         logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
-        self.home = Path(home or f"~/.rallypoint/ray/{namespace}").expanduser().absolute()
+        self._mirror = Mirror(home) if is_url(home) else None
+        folder = "" if is_url(home) else home
+        self.home = Path(folder or f"~/.rallypoint/ray/{namespace}").expanduser().absolute()
         self._address = address
         self._url = self._key = ""
         self._changes: dict[str, int] = {}
@@ -78,6 +84,8 @@ class Ledger:
         self._jobs = ClusterJobs(self.home, host=self._address, nodes=self._nodes)
         self._holds = Holds(self.home)
         self._store = Store(home=self.home)
+        if self._mirror is not None:
+            await in_thread(self._mirror.open, self._store)
         application = web.Application(client_max_size=_LARGEST)
         application.router.add_post(calls.PATH + "{method}", self._answer)
         runner = web.AppRunner(application, access_log=None)
@@ -137,6 +145,11 @@ class Ledger:
     def _stamps(self, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
         return {name: self._jobs.stamp(name) for name in names}
 
+    async def _keep(self, name: str) -> None:
+        """Bring the changes of a job to the URL, before they are answered."""
+        if self._mirror is not None:
+            await in_thread(self._mirror.keep, self._store.job(name))
+
     # --- calls ------------------------------------------------------------------------------------------------------------
 
     async def _answer(self, request: web.Request) -> web.Response:
@@ -167,12 +180,14 @@ class Ledger:
 
     async def _do_submit(self, given: dict[str, Any]) -> Any:
         stored = await in_thread(self._jobs.admit, _blueprint(given), owner=given["owner"], uid=given["uid"])
+        await self._keep(stored.record.name)
         return calls.stored_to(stored)
 
     async def _do_save(self, given: dict[str, Any]) -> Any:
         record = JobRecord.from_json(json.dumps(given["record"]))
         blueprint = _blueprint(given["blueprint"]) if given.get("blueprint") else None
         stored = await self._jobs.save(record, version=given["version"], blueprint=blueprint)
+        await self._keep(record.name)
         self._changed(record.name)
         await in_thread(self._jobs.tidy, record.name)
         return {"version": stored.version, "plan": codec.to_json(stored.plan)}
@@ -187,6 +202,7 @@ class Ledger:
             self._holds.check(record.name, given["me"])
         plan = codec.from_json(Plan, given["plan"])
         await self._jobs.act(record, plan, calls.action_from(given["action"]))
+        await self._keep(record.name)
         self._changed(record.name)
 
     async def _do_sweep(self, given: dict[str, Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -72,10 +73,34 @@ def ray_cluster(folder: Path, *, nodes: int = 2, variables: dict[str, str] | Non
             cluster.wait_for_nodes(timeout=60)
             yield made
         finally:
+            agents = _agents(cluster)
             cluster.shutdown()
+            _end(agents)
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+def _agents(cluster: Any) -> dict[int, str]:
+    """Return the children of all raylets by their number, with what tells them from later processes of that number."""
+    nodes = [node for node in (cluster.head_node, *cluster.worker_nodes) if node is not None]
+    raylets = {one.process.pid for node in nodes for one in node.all_processes.get("raylet", [])}
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+                if int(fields[1]) in raylets:
+                    found[int(entry.name)] = fields[19]
+    return found
+
+
+def _end(agents: dict[int, str]) -> None:
+    """Kill the agents that outlived their raylet: after a restart of GCS they may, and hold the port of the next cluster's."""
+    for pid, started in agents.items():
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19] == started:
+                os.kill(pid, signal.SIGKILL)
 
 
 def _free_port() -> int:

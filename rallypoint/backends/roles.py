@@ -14,7 +14,7 @@ from rallypoint.supervision.conductor import ConductorPolicy, Level, RolePolicy
 from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.role_plans import role_plans
 
-__all__ = ["RolesError", "ignored_master", "isolation", "only_plan", "policy_of"]
+__all__ = ["RolesError", "ignored_master", "isolation", "only_plan", "orphan_notes", "policy_of"]
 
 
 class RolesError(SubmitError):
@@ -94,3 +94,11 @@ def ignored_master(job: ElasticJob) -> tuple[str, ...]:
     master = job.master
     given = (("cpu", master.cpu), ("memory", master.memory), ("create_timeout", master.create_timeout))
     return tuple(f"master.{name}" for name, value in given if value)
+
+
+def orphan_notes(plan: Plan) -> Iterator[str]:
+    """Yield what of the orphan policy has no effect on the simple roles of a job."""
+    simple = [role.name for role in role_plans(plan) if not role.elastic and role.total]
+    if simple and plan.orphan_policy is OrphanPolicy.STOP:
+        told = "stop applies to elastic roles only; without a supervisor, instances of simple roles continue"
+        yield f"fault_tolerance.orphan_policy: {told} ({', '.join(simple)})"

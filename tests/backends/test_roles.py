@@ -12,6 +12,7 @@ from rallypoint.backends.roles import RolesError, only_plan, policy_of
 from rallypoint.job import ElasticJob, load_job
 from rallypoint.job.compile_roles import compile_roles
 from rallypoint.supervision.conductor import ConductorPolicy, Level, RolePolicy
+from rallypoint.wire.plan import OrphanPolicy
 from rallypoint.wire.role_plans import role_plans, roles_env
 
 
@@ -69,6 +70,17 @@ def test_fields_of_the_master_without_effect_are_noted():
     assert [note for note in notes if note.startswith("master.")] == [
         f"master.{name}: not used; the coordinator's pod has fixed values" for name in ("cpu", "memory", "create_timeout")
     ]
+
+
+@pytest.mark.parametrize("policy", list(OrphanPolicy))
+def test_the_orphan_policy_of_simple_roles_is_noted(policy):
+    """Their instances do not look at the lease."""
+    roles = {"actor": {"entrypoint": "m:a", "image": "i"}, "rollout": {**SERVER, "image": "i"}}
+    notes = draw(job(roles=roles), namespace="default", orphan_policy=policy).notes
+
+    assert [note.endswith("continue (rollout)") for note in notes if "orphan_policy" in note] == (
+        [True] if policy is OrphanPolicy.STOP else []
+    )
 
 
 def test_a_conductor_decides_by_the_job():

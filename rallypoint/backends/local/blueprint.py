@@ -10,7 +10,7 @@ from rallypoint.backends.certificates import require_cryptography
 from rallypoint.backends.contract import Blueprint, SubmitError
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.local.node import NodeFolder
-from rallypoint.backends.roles import ignored_master, isolation, only_plan
+from rallypoint.backends.roles import ignored_master, isolation, only_plan, orphan_notes
 from rallypoint.job import ElasticJob, Role
 from rallypoint.job.compile_roles import compile_roles, has_roles, one_role
 from rallypoint.job.profiles import warnings_of
@@ -123,7 +123,7 @@ def draw(job: ElasticJob, folder: JobFolder, agent: Sequence[str], *, orphan_pol
         job=job,
         plan=plan,
         objects=tuple(_of_roles(plan, folder, agent) if roles else _objects(plan, folder, agent)),
-        notes=tuple(_notes(job, plan)),
+        notes=(*_notes(job, plan), *orphan_notes(plan)),
         warnings=warnings_of(plan),
     )
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from tests.live.jobs import Job, cli, processes
 from tests.waiting import eventually
 
 __all__ = ["SCRIPTS", "Line", "RolesJob"]
+
+#: Where agents keep snapshots.
+SHARED = Path("/dev/shm")
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -44,6 +48,7 @@ class RolesJob:
 
     folder: Path
     home: Path
+    memory: set[Path] = field(default_factory=set)
 
     @classmethod
     def write(cls, folder: Path, home: Path, roles: dict[str, Any] | None = None, **fields: Any) -> RolesJob:
@@ -118,7 +123,29 @@ class RolesJob:
     def all_begin(self) -> dict[tuple[str, int], int]:
         """Wait until all instances have begun; return their process numbers."""
         ranks = {"trainer": 2, "rollout": 2, "judge": 1}
-        return {(role, rank): self.begins(role, rank).pid for role, size in ranks.items() for rank in range(size)}
+        found = {(role, rank): self.begins(role, rank).pid for role, size in ranks.items() for rank in range(size)}
+        self.memory |= self._shared()
+        return found
+
+    def _shared(self) -> set[Path]:
+        """Return the folders in shared memory that the job's processes have open."""
+        found = set()
+        for process in processes(str(self.home)):
+            with contextlib.suppress(OSError):
+                links = [entry.readlink() for entry in Path(f"/proc/{process.pid}/fd").iterdir()]
+                found |= {link.parent for link in links if link.parent.parent == SHARED}
+        return found
+
+    def unfinished(self) -> list[str]:
+        """Return what is left of the job beside its record and its logs: shared memory, sockets, pipes, temporary files."""
+        left = [str(folder) for folder in self.memory if folder.exists()]
+        for path in self.place.rglob("*"):
+            strange = path.is_socket() or path.is_fifo()
+            # A shim opens exit.json.tmp when it starts; one that was killed cannot rename it.
+            partial = path.suffix == ".tmp" and path.name != "exit.json.tmp"
+            if strange or partial or path.name.startswith((".new-", ".deleted-")):
+                left.append(str(path.relative_to(self.place)))
+        return left
 
     def pids(self) -> dict[tuple[str, int], int]:
         """Return the newest process of each instance that has begun."""
@@ -137,6 +164,8 @@ class RolesJob:
 
         record = eventually(released, timeout=60.0, why=self.tell)
         assert self.left() == [], "a process outlived its job"
+        left = self.unfinished()
+        assert left == [], f"memory or files outlived the processes of the job: {left}"
         return record
 
     def left(self) -> list[str]:

@@ -21,6 +21,7 @@ from rallypoint.backends.kubernetes.roles.lives import Life
 from rallypoint.backends.kubernetes.roles.pods import ROLES_SECRET, roles_mount, roles_volume, unit_pod
 from rallypoint.backends.kubernetes.roles.resources import claim_template
 from rallypoint.backends.kubernetes.roles.validation import check
+from rallypoint.backends.roles import orphan_notes
 from rallypoint.job import ElasticJob, Role
 from rallypoint.job.compile_roles import compile_roles, one_role
 from rallypoint.supervision.record import JobRecord
@@ -43,7 +44,9 @@ def draw(job: ElasticJob, *, namespace: str, uid: str, orphan_policy: OrphanPoli
     if plan.tls == AUTO:
         require_cryptography()
     ref = JobRef(name=plan.name, uid=uid, namespace=namespace)
-    return Blueprint(job=job, plan=plan, objects=tuple(objects(ref, job, plan)), notes=tuple(_notes(job, plan, uid)))
+    return Blueprint(
+        job=job, plan=plan, objects=tuple(objects(ref, job, plan)), notes=(*_notes(job, plan, uid), *orphan_notes(plan))
+    )
 
 
 def objects(ref: JobRef, job: ElasticJob, plan: Plan, *, owner: str = "", now: float = 0.0) -> Iterator[dict[str, Any]]:

@@ -145,8 +145,7 @@ class UnitKey:
 class UnitSeen:
     """A unit as a backend sees it; `present` while anything of it may still run.
 
-    `exit_code` is as of `subprocess`, negative for a signal; None where nobody knows it. `result` is what it left for its job.
-    `final`: why starting it again cannot help, so its failure ends the job; "" where it may help.
+    `exit_code` is as of `subprocess`, negative for a signal; None if unknown. `result`: for its job. `final`: why never again.
     """
 
     key: UnitKey
@@ -376,17 +375,15 @@ def _failed(record: ConductorRecord, unit: UnitSeen, policy: ConductorPolicy, no
     role = _policy_of(policy, unit.key.role)
     level = Level.JOB if role.elastic and role.on_failure in {Level.INSTANCE, Level.ROLE} else role.on_failure
     reason = unit.reason or f"{unit.key.role} {unit.key.index} {unit.state.value}"
-    if unit.final:
-        level, reason = Level.NONE, f"{reason}; {unit.final}"
+    level, reason = (Level.NONE, f"{reason}; {unit.final}") if unit.final else (level, reason)
     if level is Level.INSTANCE and _restarts_on_node(record, policy, unit.key) >= policy.node_max_restart:
         level, reason = Level.ROLE, f"{reason}; its node was restarted {policy.node_max_restart} times"
     if level is Level.ROLE and _known(record, role.name).reset >= policy.role_max_reset:
         level, reason = Level.JOB, f"{reason}; role {role.name} was reset {policy.role_max_reset} times"
     if level is Level.JOB and record.attempt - record.first >= policy.job_max_restart:
         level, reason = Level.NONE, f"{reason}; the job was restarted {policy.job_max_restart} times"
-    lost = unit.state is UnitState.LOST
-    step = Step(level=level, role=role.name, index=unit.key.index, attempt=record.attempt, reason=reason, at=now)
-    step = dataclasses.replace(step, lost=lost, exit_code=unit.exit_code)
+    ended: dict[str, Any] = {"lost": unit.state is UnitState.LOST, "exit_code": unit.exit_code}
+    step = Step(level=level, role=role.name, index=unit.key.index, attempt=record.attempt, reason=reason, at=now, **ended)
     record = dataclasses.replace(record, history=(*record.history, step)[-_HISTORY:])
     if level is Level.INSTANCE:
         return _with_role(record, _restarted(_known(record, role.name), unit.key.index, role.per_group))

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import ast
 import datetime as dt
-import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import model_validator
 from typing_extensions import Self
@@ -35,7 +34,6 @@ from rallypoint.job.rules import (
 from rallypoint.job.values import MODULE, RefusedError, read_flag, read_text, read_whole
 from rallypoint.wire.plan import RULES, ElasticMode, OrphanPolicy, Plan
 from rallypoint.wire.pre_check import DLROVER_MODULE, NO_PRE_CHECK, PreCheckOp
-from rallypoint.wire.sections import default_of
 
 __all__ = [
     "NOTHING",
@@ -115,9 +113,6 @@ PRE_CHECK_OPS = Rule(
     },
 )
 
-
-#: Defaults of the plan's fields of optional capabilities.
-_section: Callable[[str], Any] = functools.partial(default_of, Plan)
 
 _GRACE = duration(most=86400.0)
 _PERIOD = duration()
@@ -315,14 +310,14 @@ class _Health(Model):
     node_unreachable: Annotated[float, _GRACE] = 30.0
     """Kubernetes: how long a pod stays on a machine that is not ready or unreachable, as a toleration of all pods of the job
     (Kubernetes' own default is 300s). A toleration of such a taint among the job's own `tolerations` wins."""
-    hang_downtime: Annotated[float, _MINUTES] = _section("hang_downtime")
+    hang_downtime: Annotated[float, _MINUTES] = 1800.0
     """So long without a sign of life of any rank is a hang (DLRover's argument; a plain number is minutes); 0 is off."""
-    hang_detection: Annotated[int, one_of(0, 1, 2)] = _section("hang_detection")
+    hang_detection: Annotated[int, one_of(0, 1, 2)] = 1
     """What a hang leads to: 0 a line in the log, 1 an incident and nothing else, 2 the workers are restarted."""
-    hang_learning: Annotated[bool, FLAG] = _section("hang_learning")
+    hang_learning: Annotated[bool, FLAG] = True
     """How long steps, waits for data, checkpoints and evaluations take is learned. A silence that is too long by that is
     notified, and is a hang where positive evidence is found. Without it `hang_downtime` is the only clock."""
-    precheck: Annotated[int, one_of(0, 1, 2)] = _section("check_level")
+    precheck: Annotated[int, one_of(0, 1, 2)] = 0
     """Nodes are checked before they train: 0 not at all, 1 in pairs, 2 and then all of them together (DLRover's argument)."""
     network_check: Annotated[bool, FLAG] = False
     """The same as `precheck: 1`."""
@@ -330,7 +325,7 @@ class _Health(Model):
     """The same as `precheck: 2`."""
     exclude_straggler: Annotated[bool, FLAG] = False
     """A node that takes more than twice the median in the check is replaced, as one at fault is; needs a check."""
-    precheck_timeout: Annotated[float, _TIMEOUT] = _section("check_timeout")
+    precheck_timeout: Annotated[float, _TIMEOUT] = 300.0
     """How long each test run of the node check may take."""
     precheck_all_pairs: Annotated[bool, FLAG] = False
     """Each node is tried with each other, for a whole matrix of bandwidths; as many rounds as there are nodes."""

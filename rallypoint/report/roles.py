@@ -6,9 +6,8 @@ import asyncio
 import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from rallypoint.backends.contract import Backend, BackendError, Stored, Tail, role_job
 from rallypoint.report.format import counted
 from rallypoint.report.headline import headline
 from rallypoint.report.incidents import to_xcom
@@ -20,6 +19,9 @@ from rallypoint.supervision.resizing import sized
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.role_plans import RolePlan, role_plan, role_plans
 from rallypoint.wire.status import JobStatus
+
+if TYPE_CHECKING:
+    from rallypoint.backends.contract import Backend, Stored, Tail
 
 __all__ = [
     "ENDED",
@@ -137,6 +139,8 @@ class RoleStory:
 
 async def read_roles(backend: Backend, plan: Plan, *, live: bool = True) -> tuple[RoleSeen, ...]:
     """Return the elastic roles of a job that have begun; `live` asks their coordinators. Raises `BackendError`."""
+    from rallypoint.backends.contract import role_job  # noqa: PLC0415  brings pydantic
+
     found = []
     # Not `role_plans`, which reads megabytes in the event loop of others.
     for role in [str(item.get("name")) for item in plan.roles if item.get("elastic")]:
@@ -151,6 +155,8 @@ async def read_roles(backend: Backend, plan: Plan, *, live: bool = True) -> tupl
 
 async def tail_of(backend: Backend, stored: Stored, role: str, *, lines: int, rank: int) -> Tail:
     """Return the last lines of one rank of a job or of one of its roles; raises `BackendError`."""
+    from rallypoint.backends.contract import BackendError, role_job  # noqa: PLC0415  brings pydantic
+
     name = stored.record.name
     if not stored.plan.roles:
         return await backend.tail(name, lines=lines, rank=rank)

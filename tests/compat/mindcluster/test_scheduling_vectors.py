@@ -267,7 +267,7 @@ def test_the_documentation_names_every_rule_in_its_order():
     """The rules of docs/guides/mindcluster.md are those of the code, in the order in which they are tried."""
     page = (Path(__file__).parents[3] / "docs" / "guides" / "mindcluster.md").read_text()
     rows = [
-        line.split("`")[1] for line in page.splitlines() if line.startswith("| ") and "| `" in line[:10] and line[2].isdigit()
+        line.split("`")[1] for line in page.splitlines() if line.startswith("| ") and ". `" in line[:10] and line[2].isdigit()
     ]
     left_alone = [Rule.OFF, Rule.BACKOFF_LIMIT, Rule.RETRY_TIMES]
 

@@ -50,11 +50,7 @@ def draw(
         orphan_policy: of the one who submits.
     """
     manifest = wrapped_in(manifest, kind or kind_of(manifest))
-    metadata = manifest.get("metadata") or {}
-    if metadata.get("namespace", namespace) != namespace:
-        raise SubmitError(
-            f"metadata.namespace: {metadata['namespace']!r} is not allowed; expected {namespace}, the namespace of the job"
-        )
+    _check_namespace(manifest, namespace)
     sets = _pods(manifest)
     read = PolicyRead()
     if job is None:
@@ -79,6 +75,14 @@ def draw(
         warnings=read.warnings,
         attached=attached,
     )
+
+
+def _check_namespace(manifest: Mapping[str, Any], namespace: str) -> None:
+    metadata = manifest.get("metadata") or {}
+    if metadata.get("namespace", namespace) != namespace:
+        raise SubmitError(
+            f"metadata.namespace: {metadata['namespace']!r} is not allowed; expected {namespace}, the namespace of the job"
+        )
 
 
 def _plan(job: ElasticJob, sets: Iterable[PodSet], orphan_policy: OrphanPolicy) -> Plan:

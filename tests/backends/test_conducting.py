@@ -21,7 +21,7 @@ from rallypoint.wire.status import Outcome
 from tests.backends.crashing import Crashed, Crashing
 from tests.backends.stage import FakeStage, running, verdict
 
-ROLES = {
+ROLES: dict[str, dict[str, Any]] = {
     "trainer": {"entrypoint": "train.py", "nodes": 2},
     "rollout": {"launch": "simple", "entrypoint": "m:f", "total": 2, "driver": False},
     "judge": {"launch": "simple", "entrypoint": "m:f"},

@@ -93,7 +93,7 @@ class RolesJob:
         """Wait until the output of a role says so often that it begins, by what stands before that in each line."""
         found: list[str] = []
 
-        async def look() -> bool:
+        async def look() -> Any:
             found[:] = await self.output(role, **wanted)
             return Counter(line.partition(" begins, ")[0] for line in found) == often
 

@@ -11,7 +11,7 @@ from tests.emulator.kubelet.environment import image_environment
 from tests.emulator_tests.calls import pod
 from tests.emulator_tests.kubelet_fixtures import cluster
 from tests.emulator_tests.stage import condition, ended, phase, running, start, state
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 __all__ = ["cluster"]
 
@@ -171,6 +171,7 @@ server = socket.create_server(("127.0.0.1", 0))
 pathlib.Path(sys.argv[1]).write_text(str(server.getsockname()[1]))
 print("up", flush=True)
 kept = server.accept()
+kept[0].sendall(b"!")
 time.sleep(600)
 """
 
@@ -181,6 +182,9 @@ def test_a_node_whose_power_fails_closes_no_connection(server, calls, tmp_path):
     name = start(calls, pod("one", "python", "-c", LISTENS, str(port), nodeName="node-a"))
     running(calls, name, "up")
     with socket.create_connection(("127.0.0.1", int(port.read_text()))) as peer:
+        peer.settimeout(30.0 * PATIENCE)
+        # A connection that nobody had accepted would be reset.
+        assert peer.recv(1) == b"!"
         peer.settimeout(0.5)
         server.lose_node(name="node-a", silent=True)
         try:
@@ -188,7 +192,7 @@ def test_a_node_whose_power_fails_closes_no_connection(server, calls, tmp_path):
                 peer.recv(1)
         finally:
             server.restore_node(name="node-a")
-        peer.settimeout(30.0)
+        peer.settimeout(30.0 * PATIENCE)
         assert peer.recv(1) == b""
     assert state(ended(calls, name))["exitCode"] == 137
 

@@ -104,7 +104,8 @@ def run(kinds: Sequence[Kind], folder: Path, told: Told | None = None, downtime:
             hang_detection=2,
             max_hangs=10_000,
             max_restarts=10_000,
-            warmup_grace=downtime,
+            # A busy machine may need long to import torch; that is a hang only where a kind hangs before its first step.
+            warmup_grace=downtime if any(kind.begins for kind in kinds) else 10 * downtime,
             stop_grace=0.3,
         )
         job.coordinator()

@@ -241,7 +241,12 @@ async def test_a_page_is_made_once_for_each_look_at_a_job(monkeypatch):
     """Viewers of the same second share it; the next second has its own."""
     made, now = [], [0.0]
     page_of_job = jobs._page
-    monkeypatch.setattr(jobs, "_page", lambda *args: (made.append(args), page_of_job(*args))[1])
+
+    def counted(*args):
+        made.append(args)
+        return page_of_job(*args)
+
+    monkeypatch.setattr(jobs, "_page", counted)
     looker = Looker(lambda place: Shelf(scenes.running()), access=HERE, clock=lambda: now[0])
 
     first = await asyncio.gather(*(looker.look(task()) for _ in range(20)))

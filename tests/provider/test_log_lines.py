@@ -166,6 +166,7 @@ async def test_the_secrets_of_a_role_are_looked_for_in_a_thread():
     class Roles(FakeBackend):
         async def load(self, name):
             stored = await super().load(name)
+            assert stored is not None
             env = Noted({"PW": "hunter2-secret", MASKED: '[["PW", 0, 14]]'})
             return dataclasses.replace(stored, plan=dataclasses.replace(stored.plan, roles=({"plan": {"env": env}},)))
 

@@ -68,6 +68,7 @@ def test_a_lazy_copy_is_of_the_step_it_was_taken_at(node, monkeypatch):
     threading.Timer(0.05, may_copy.set).start()
     step(state)
     assert weights_digest(state["model"]) != expected
+    memory.wait()
 
     fresh = make(seed=9)
     restored = Snapshots(fresh)

@@ -109,7 +109,7 @@ def test_a_note_that_cannot_be_read_masks_nothing(spec):
 def test_the_secrets_of_all_roles_are_those_of_the_job():
     """The plan of a job with roles has no environment of its own; what is no plan of a role is passed over."""
     env = {"PW": "hunter2-secret", MASKED: '[["PW", 0, 14]]'}
-    roles = ({}, {"plan": []}, {"plan": {"env": 5}}, {"plan": {"env": {MASKED: '[["PW", 0, 9]]', "PW": 7}}})
+    roles: tuple[dict, ...] = ({}, {"plan": []}, {"plan": {"env": 5}}, {"plan": {"env": {MASKED: '[["PW", 0, 9]]', "PW": 7}}})
     plan = dataclasses.replace(PLAN, env={}, roles=(*roles, {"plan": {"env": env, "args": ()}}))
 
     assert mask_of_plan(plan)("got hunter2-secret") == "got ***"
